@@ -1,0 +1,5 @@
+"""``python -m scalebench``."""
+
+from scalebench.cli import main
+
+main()

@@ -1,0 +1,183 @@
+"""The built-in workloads as data: what each preset is made of, and how large it is.
+
+No torch here: the command line answers for a preset (does it exist, how many parameters, what
+memory) without starting a worker. ``scalebench/worker/workloads`` builds the modules; a test
+holds the parameter counts given here against the modules built there.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scalebench.errors import UsageError, unknown_name
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class GptShape(_Shape):
+    """A decoder-only transformer: pre-norm, learned positions, output tied to the embedding.
+
+    Source: Radford et al. 2019 (GPT-2); the sizes follow Brown et al. 2020, table 2.1.
+    """
+
+    kind: Literal["gpt"] = "gpt"
+    name: str
+    layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    width: int = Field(gt=0)
+    context: int = Field(gt=0, description="tokens per sample")
+    vocabulary: int = Field(256, ge=256, description="rows of the embedding; bytes use 256")
+    batch_size: int = Field(gt=0, description="default global batch, samples")
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the module, the tied embedding counted once."""
+        block = 12 * self.width**2 + 13 * self.width
+        return (self.vocabulary + self.context) * self.width + self.layers * block + 2 * self.width
+
+
+class CnnShape(_Shape):
+    """A CIFAR-style residual network of depth 6n+2 (He et al. 2016, §4.2) with GroupNorm.
+
+    GroupNorm (Wu & He 2018) normalises within a sample, so that the gradient does not depend on
+    how a batch is split over ranks.
+    """
+
+    kind: Literal["cnn"] = "cnn"
+    name: str
+    depth: int = Field(ge=8)
+    width: int = Field(16, gt=0, description="channels of the first stage; doubled twice")
+    image: int = Field(32, gt=0, description="side of the square RGB image, pixels")
+    classes: int = Field(10, gt=1)
+    batch_size: int = Field(gt=0, description="default global batch, samples")
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the module."""
+        n, w = (self.depth - 2) // 6, self.width
+        total = 27 * w + 2 * w
+        channels = w
+        for stage in (w, 2 * w, 4 * w):
+            for _ in range(n):
+                total += 9 * channels * stage + 9 * stage * stage + 4 * stage
+                total += channels * stage + 2 * stage if channels != stage else 0
+                channels = stage
+        return total + channels * self.classes + self.classes
+
+
+class MlpShape(_Shape):
+    """A plain perceptron: ``layers`` hidden layers of ``width`` with GELU between."""
+
+    kind: Literal["mlp"] = "mlp"
+    name: str
+    layers: int = Field(gt=0)
+    width: int = Field(gt=0)
+    features: int = Field(gt=0)
+    classes: int = Field(10, gt=1)
+    batch_size: int = Field(gt=0, description="default global batch, samples")
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the module."""
+        sizes = [self.features, *[self.width] * self.layers, self.classes]
+        return sum(a * b + b for a, b in zip(sizes, sizes[1:], strict=False))
+
+
+class CustomTarget(_Shape):
+    """The user's own workload: a function, found by import in the worker."""
+
+    kind: Literal["custom"] = "custom"
+    name: str
+    module: str
+    function: str
+    batch_size: int = Field(32, gt=0, description="default global batch, samples")
+
+
+WorkloadSpec = Annotated[
+    GptShape | CnnShape | MlpShape | CustomTarget, Field(discriminator="kind")
+]
+
+PRESETS: dict[str, GptShape | CnnShape | MlpShape] = {
+    shape.name: shape
+    for shape in (
+        GptShape(name="gpt-tiny", layers=2, heads=4, width=128, context=64, batch_size=32),
+        GptShape(name="gpt-mini", layers=4, heads=4, width=256, context=128, batch_size=32),
+        GptShape(
+            name="gpt-124m",
+            layers=12,
+            heads=12,
+            width=768,
+            context=1024,
+            vocabulary=50304,
+            batch_size=32,
+        ),
+        GptShape(
+            name="gpt-350m",
+            layers=24,
+            heads=16,
+            width=1024,
+            context=1024,
+            vocabulary=50304,
+            batch_size=32,
+        ),
+        GptShape(
+            name="gpt-1.3b",
+            layers=24,
+            heads=16,
+            width=2048,
+            context=2048,
+            vocabulary=50304,
+            batch_size=16,
+        ),
+        GptShape(
+            name="gpt-7b",
+            layers=32,
+            heads=32,
+            width=4096,
+            context=2048,
+            vocabulary=50304,
+            batch_size=16,
+        ),
+        CnnShape(name="cnn-8", depth=8, width=8, batch_size=64),
+        CnnShape(name="cnn-20", depth=20, width=16, batch_size=128),
+        CnnShape(name="cnn-56", depth=56, width=16, batch_size=256),
+        CnnShape(name="cnn-110", depth=110, width=64, batch_size=512),
+        MlpShape(name="mlp-tiny", layers=2, width=256, features=192, batch_size=256),
+        MlpShape(name="mlp", layers=4, width=2048, features=3072, batch_size=1024),
+    )
+}
+
+_DEFAULT_OF_FAMILY = {
+    "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-124m"},
+    "cnn": {"cpu": "cnn-8", "cuda": "cnn-56"},
+    "mlp": {"cpu": "mlp-tiny", "cuda": "mlp"},
+}
+
+
+def resolve_workload(name: str, device: str) -> GptShape | CnnShape | MlpShape | CustomTarget:
+    """Return the workload that ``name`` means on ``device``.
+
+    Args:
+        name: A preset, a family (``gpt``: the preset that fits the device), or
+            ``module:function`` for the user's own.
+        device: ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        UsageError: No such workload; the text lists the valid names and the nearest.
+    """
+    if ":" in name:
+        module, _, function = name.partition(":")
+        parts = [*module.split("."), function]
+        if not all(part.isidentifier() for part in parts):
+            raise UsageError(
+                f"--workload {name!r} is not MODULE:FUNCTION. Give an importable module and a "
+                "function in it, for example my_models:workload."
+            )
+        return CustomTarget(name=name, module=module, function=function)
+    if name in _DEFAULT_OF_FAMILY:
+        return PRESETS[_DEFAULT_OF_FAMILY[name][device]]
+    if name in PRESETS:
+        return PRESETS[name]
+    raise unknown_name("workload", name, [*_DEFAULT_OF_FAMILY, *PRESETS, "module:function"])

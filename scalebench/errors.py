@@ -1,0 +1,53 @@
+"""Errors that a user sees as one line, and the exit codes of the command line.
+
+An error's text names what was given, what is valid and what to do next.
+"""
+
+from difflib import get_close_matches
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the process answers to its caller; a contract that scripts rely on."""
+
+    OK = 0
+    REGRESSION = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    CELLS_FAILED = 4
+    ENVIRONMENT = 5
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class ScalebenchError(Exception):
+    """An error whose text is meant for the user; it ends the command with ``exit_code``."""
+
+    exit_code = ExitCode.CELLS_FAILED
+
+
+class UsageError(ScalebenchError):
+    """The command line, a suite, a workload or a file given by the user cannot be used."""
+
+    exit_code = ExitCode.USAGE
+
+
+class EnvironmentUnfit(ScalebenchError):
+    """This machine or this Python environment cannot do what was asked."""
+
+    exit_code = ExitCode.ENVIRONMENT
+
+
+def unknown_name(kind: str, given: str, valid: Iterable[str]) -> UsageError:
+    """Return the error for a name that does not exist: the valid ones, the nearest first.
+
+    Args:
+        kind: What the name should have named, for example ``"suite"``.
+        given: What the user wrote.
+        valid: Every name that would have been accepted.
+    """
+    names = sorted(valid)
+    nearest = get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return UsageError(f"There is no {kind} {given!r}.{hint} Valid: {', '.join(names) or 'none'}.")

@@ -1,0 +1,205 @@
+"""What is stored: what ranks write, what a launch leaves, what a run is.
+
+Raw samples only; everything derived (medians, efficiency, verdicts) is worked out again from
+these at every reading. Times are seconds, sizes bytes. ``*_ns`` are nanoseconds of the machine's
+monotonic clock, comparable between processes of one machine and with nothing else.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
+
+RUN_FORMAT = "scalebench.run/1"
+CELL_FORMAT = "scalebench.cell/1"
+
+Status = Literal["ok", "oom", "failed", "skipped"]
+
+
+class Record(BaseModel):
+    """Base of every stored record; fields of newer versions are kept out, not refused."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Block(Record):
+    """Consecutive steps run without any synchronisation between them.
+
+    The ranks agree on how to go on between blocks, so the first step of a block starts with
+    empty queues: it is recorded and counts for nothing.
+
+    Attributes:
+        phase: ``warmup`` until the steady state was found, then ``clean``.
+        first: Index of the block's first step in the rank's ``step_s``.
+        count: Steps in the block, the first included.
+    """
+
+    phase: Literal["warmup", "clean"]
+    first: int = Field(ge=0)
+    count: int = Field(ge=1)
+
+
+class Memory(Record):
+    """Peak memory of one rank in bytes; null: this device has no such number.
+
+    Attributes:
+        allocated_bytes: Peak of live tensors. CUDA: the allocator's ``max_memory_allocated``
+            over the launch. CPU: peak of the CPU allocator, counted by the profiler in the
+            ``inspect`` launch.
+        reserved_bytes: CUDA: what the caching allocator held.
+        device_bytes: CUDA: what the device reports as used, by everyone, after the window.
+        rss_bytes: Peak resident set of the process.
+    """
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    device_bytes: int | None = None
+    rss_bytes: int | None = None
+
+
+class Verification(Record):
+    """How far this rank's result is from the single-process reference.
+
+    Attributes:
+        status: ``verified``: within tolerance; ``deviates``: outside; ``unverified``: a
+            comparison would mean nothing, see ``reason``; ``reference``: this is the reference.
+        gradient_deviation: Largest over parameters of ‖g − g_ref‖ / max(‖g_ref‖, 1e-3·‖all g_ref‖)
+            after one step; dimensionless.
+        loss_deviation: Largest over the steps of \\|loss − loss_ref\\| / \\|loss_ref\\|.
+        tolerance: What both must stay below.
+        num_steps: Steps over which the losses were compared.
+        worst_parameter: The parameter with the largest gradient deviation.
+    """
+
+    status: Literal["verified", "deviates", "unverified", "reference"]
+    gradient_deviation: FiniteFloat | None = None
+    loss_deviation: FiniteFloat | None = None
+    tolerance: FiniteFloat | None = None
+    num_steps: int | None = None
+    worst_parameter: str | None = None
+    reason: str | None = None
+
+
+ErrorKind = Literal["exception", "oom", "usage", "unsupported", "peer", "signal", "limit", "exit"]
+
+
+class RankError(Record):
+    """Why a rank ended without a result.
+
+    Attributes:
+        kind: ``peer``: a collective failed because another rank had gone; ``signal``: the
+            process was killed; ``limit``: still running when the cell's time was over;
+            ``usage``: the user's workload or suite is at fault; ``unsupported``: this strategy
+            cannot run here; ``exit``: it left without a word.
+        time_ns: When, on the machine's monotonic clock.
+    """
+
+    kind: ErrorKind
+    message: str
+    traceback: str | None = None
+    time_ns: int
+
+
+class RankRecord(Record):
+    """Everything one rank measured in one launch.
+
+    Attributes:
+        step_s: Duration of every step in seconds, warm-up included, by step number.
+        loss: Loss of every step, mean over the rank's batch.
+        blocks: How the steps were grouped; see `Block`.
+        steady: Whether the steady state was found before the warm-up limits; null in an
+            ``inspect`` launch.
+        first_step_ns: When the first training step began.
+        num_parameters: Parameters of the module, shared ones counted once.
+        facts: What was in force in the rank: threads, affinity, scheduling class, device name,
+            resolved backend, …
+    """
+
+    rank: int = Field(ge=0)
+    local_rank: int = Field(ge=0)
+    pid: int
+    host: str
+    error: RankError | None = None
+    step_s: list[FiniteFloat] = []
+    loss: list[float | None] = []
+    blocks: list[Block] = []
+    steady: bool | None = None
+    first_step_ns: int | None = None
+    num_parameters: int | None = None
+    tokens_per_sample: int | None = None
+    memory: Memory = Memory()
+    verification: Verification | None = None
+    facts: dict[str, Any] = {}
+
+
+class Failure(Record):
+    """The first thing that went wrong in a launch; later failures follow from it."""
+
+    rank: int | None
+    kind: ErrorKind
+    message: str
+    traceback: str | None = None
+    log_tail: str = ""
+
+
+class CellResult(Record):
+    """One launch, as stored: the cell, what became of it, what each rank measured.
+
+    Attributes:
+        launch_s: From the session's decision to the last rank's first training step, seconds.
+        wall_s: From the decision to the end of the last rank, seconds.
+        started: UTC, ISO 8601.
+    """
+
+    format: str = CELL_FORMAT
+    cell: Cell
+    status: Status
+    reason: str | None = None
+    failure: Failure | None = None
+    started: str
+    launch_s: FiniteFloat | None = None
+    wall_s: FiniteFloat | None = None
+    ranks: list[RankRecord] = []
+
+
+class RunSpec(Record):
+    """What a run was asked to do, every default filled in."""
+
+    suites: tuple[Suite, ...]
+    world_sizes: tuple[int, ...]
+    added_world_sizes: tuple[int, ...] = ()
+    device: Device
+    scaling: Scaling
+    launcher: str = "local"
+    oversubscribe: bool = False
+    threads: int
+    steps: StepPlan
+    repeats: int
+    budget_s: float | None = None
+    quick: bool = False
+    selection: str | None = None
+
+
+class RunInfo(Record):
+    """``run.json``: what was run, where, and how far it came.
+
+    Attributes:
+        command: The command line, as a list of arguments.
+        spec: What the run was asked to do.
+        environment: Fingerprint of machine and software.
+        plan: Every cell in the order of execution.
+        notices: What the reader has to know about the whole run, for example that this was CPU.
+        status: ``running`` also means: was killed before it could say otherwise.
+    """
+
+    format: str = RUN_FORMAT
+    run_id: str
+    version: str
+    created: str
+    command: list[str]
+    spec: RunSpec
+    environment: dict[str, Any]
+    plan: list[Cell]
+    notices: list[str] = []
+    status: Literal["running", "complete", "interrupted", "over budget"] = "running"

@@ -1,0 +1,189 @@
+"""What is to be run, as data: suites, cases, strategies, the plan of steps, cells.
+
+Everything here is frozen, hashable, and serialises to JSON and back. Nothing here runs anything.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scalebench.catalog import WorkloadSpec
+
+Scaling = Literal["strong", "weak"]
+Device = Literal["cpu", "cuda"]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+
+
+class Spec(BaseModel):
+    """Base of every specification: frozen, and a misspelt field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Execution(Spec):
+    """How a rank does its arithmetic; the same at every N, so that sizes compare.
+
+    Attributes:
+        autocast: Forward pass under bfloat16 autocast; parameters stay float32.
+        compile: ``torch.compile`` the module.
+        checkpointing: Recompute each of the workload's blocks in the backward pass instead of
+            keeping its activations (Chen et al. 2016).
+    """
+
+    autocast: bool = False
+    compile: bool = False
+    checkpointing: bool = False
+
+    def baseline(self) -> "Plain":
+        """Return the one-process run that this execution's efficiency is measured against.
+
+        Precision and compilation are kept: they are not what distribution costs.
+        Checkpointing is not: a good engineer leaves it off when the model fits.
+        """
+        return Plain(autocast=self.autocast, compile=self.compile)
+
+
+class Plain(Execution):
+    """The bare model in one process, no wrapper, no process group: what T_1 means."""
+
+    kind: Literal["plain"] = "plain"
+
+
+class Ddp(Execution):
+    """``torch.nn.parallel.DistributedDataParallel``: replicas, gradients all-reduced in buckets.
+
+    Source: Li et al. 2020, "PyTorch Distributed", VLDB.
+
+    Attributes:
+        bucket_mb: Size of a gradient bucket in MiB (``bucket_cap_mb``).
+        accumulate: Microbatches per step; all but the last run under ``no_sync``.
+        static_graph: Tell DDP that the graph does not change between steps.
+        gradient_as_bucket_view: Gradients live inside the buckets (saves one copy of them).
+    """
+
+    kind: Literal["ddp"] = "ddp"
+    bucket_mb: float = Field(25.0, gt=0)
+    accumulate: int = Field(1, ge=1)
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = True
+
+
+Strategy = Annotated[Plain | Ddp, Field(discriminator="kind")]
+
+
+class Case(Spec):
+    """One line of a suite: a strategy, and what differs from the suite's defaults.
+
+    Attributes:
+        optional: Not run unless ``-k`` names it.
+    """
+
+    name: Name
+    strategy: Strategy
+    workload: str | None = None
+    batch_size: int | None = Field(None, gt=0)
+    optional: bool = False
+
+
+class StepPlan(Spec):
+    """How many steps a launch takes, and when it may stop.
+
+    Attributes:
+        steps: Exactly this many clean steps; None: stop by the two limits below.
+        precision: Stop when the 95 % interval of the launch's median step time is narrower than
+            ± this fraction of it; None: always fill the window.
+        window_s: Length of the clean window, seconds of measured steps; an upper limit when
+            ``precision`` is given.
+        min_steps: Never stop before this many clean steps (unless ``steps`` says so).
+        max_warmup_steps: Give up waiting for the steady state after this many steps and measure
+            all the same; the row is then stamped ``unsteady``.
+        max_warmup_s: The same limit in seconds of steps.
+    """
+
+    steps: int | None = Field(None, gt=0)
+    precision: float | None = Field(None, gt=0, lt=1)
+    window_s: float = Field(1.0, gt=0)
+    min_steps: int = Field(10, ge=2)
+    max_warmup_steps: int = Field(200, ge=2)
+    max_warmup_s: float = Field(30.0, gt=0)
+
+
+class Suite(Spec):
+    """A question about scaling, and the cases that answer it. ``suites/*.py`` export these.
+
+    Attributes:
+        question: What the suite answers, one sentence.
+        workload: Name as ``--workload`` takes it.
+        batch_size: Global batch under strong scaling, the rank's batch under weak; None: the
+            workload's own default.
+        repeats: Launches of each cell.
+        cell_limit_s: Wall clock after which a launch is ended and its row is ``failed``.
+        collective_timeout_s: Time-out of the process group.
+    """
+
+    name: Name
+    question: str
+    cases: tuple[Case, ...] = Field(min_length=1)
+    workload: str = "gpt"
+    batch_size: int | None = Field(None, gt=0)
+    scaling: Scaling = "strong"
+    steps: StepPlan = StepPlan()
+    repeats: int = Field(3, ge=1)
+    seed: int = Field(0, ge=0)
+    cell_limit_s: float = Field(900.0, gt=0)
+    collective_timeout_s: float = Field(120.0, gt=0)
+
+
+Purpose = Literal["inspect", "measure"]
+
+
+class Cell(Spec):
+    """One launch: a case at one world size, once. Complete: a rank needs nothing else.
+
+    Attributes:
+        purpose: ``inspect``: check gradients and losses against the single-process reference
+            and count the memory, with instruments on and nothing timed; ``measure``: time steps
+            with no instrument on.
+        repeat: Number of the launch, from 0.
+        rank_batch: Samples per rank and step; ``global_batch`` over all ranks.
+        backend: Of the process group; None where there is none (``plain``).
+        threads: Intra-op threads of each rank, the same at every N.
+        oversubscribed: More ranks than devices (CPU: than cores).
+        skip_reason: Not None: this cell cannot run, and why.
+    """
+
+    suite: Name
+    case: Name
+    strategy: Strategy
+    workload: WorkloadSpec
+    scaling: Scaling
+    world_size: int = Field(ge=1)
+    global_batch: int = Field(ge=1)
+    rank_batch: int = Field(ge=0)
+    device: Device
+    backend: str | None
+    threads: int = Field(ge=1)
+    oversubscribed: bool = False
+    purpose: Purpose
+    repeat: int = Field(0, ge=0)
+    steps: StepPlan
+    seed: int = 0
+    limit_s: float = 900.0
+    collective_timeout_s: float = 120.0
+    skip_reason: str | None = None
+
+    @property
+    def id(self) -> str:
+        """File name stem of this cell's result; unique within a run."""
+        tail = "inspect" if self.purpose == "inspect" else f"r{self.repeat}"
+        return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"
+
+    @property
+    def row_key(self) -> tuple[str, str, int]:
+        """Cells with the same key are launches of the same row of the summary."""
+        return (self.suite, self.case, self.world_size)
+
+    def shortened(self, window_s: float) -> Self:
+        """Return this cell with a clean window of at most ``window_s`` seconds."""
+        plan = self.steps.model_copy(update={"window_s": min(self.steps.window_s, window_s)})
+        return self.model_copy(update={"steps": plan})

@@ -1,0 +1,60 @@
+"""Numbers as people read them. SI inside the program; this is the edge where units are put on.
+
+Nothing here rounds a stored value: these functions make text.
+"""
+
+import math
+
+_TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTE_STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_COUNT_STEPS = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+
+def significant(value: float, uncertainty: float | None = None, digits: int = 3) -> str:
+    """Write ``value`` with the digits that its uncertainty supports.
+
+    Args:
+        value: The number.
+        uncertainty: Half the width of its interval, same unit; the last digit written is the
+            place of the uncertainty's second digit. None: ``digits`` significant digits.
+        digits: Significant digits when there is no uncertainty, and the most ever written + 1.
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    magnitude = math.floor(math.log10(abs(value)))
+    places = digits - 1 - magnitude
+    if uncertainty and math.isfinite(uncertainty):
+        supported = 1 - math.floor(math.log10(abs(uncertainty)))
+        places = min(supported, places + 1)
+        places = max(places, -magnitude)
+    rounded = round(value, places)
+    return f"{rounded:.{max(places, 0)}f}"
+
+
+def _scaled(
+    value: float, uncertainty: float | None, steps: tuple[tuple[float, str], ...]
+) -> str:
+    scale, unit = next((s for s in steps if abs(value) >= s[0]), steps[-1])
+    text = significant(value / scale, uncertainty / scale if uncertainty else None)
+    return f"{text} {unit}".rstrip()
+
+
+def seconds(value: float, uncertainty: float | None = None) -> str:
+    """Write a duration given in seconds, for example ``"18.4 ms"``."""
+    return _scaled(value, uncertainty, _TIME_STEPS)
+
+
+def bytes_(value: float) -> str:
+    """Write a size given in bytes with decimal prefixes, for example ``"1.05 MB"``."""
+    return _scaled(value, None, _BYTE_STEPS)
+
+
+def count(value: float, uncertainty: float | None = None) -> str:
+    """Write a plain count, for example ``"421k"`` or ``"1.31B"`` parameters."""
+    text = _scaled(value, uncertainty, _COUNT_STEPS)
+    return text.replace(" ", "")
+
+
+def percent(value: float, uncertainty: float | None = None) -> str:
+    """Write a ratio as percent, for example ``"84.9 %"``; percent exists only on screen."""
+    return f"{significant(value * 100, uncertainty * 100 if uncertainty else None)} %"

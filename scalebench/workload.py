@@ -1,0 +1,56 @@
+"""What a workload is: the public types with which users bring their own model and data.
+
+A workload function takes a `Shard` and returns a `Workload`. It is called once in each rank,
+with the same seed set everywhere, so every rank builds the same parameters.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The part of the job that one rank has to feed.
+
+    Attributes:
+        rank: This rank, 0 ≤ rank < world_size.
+        world_size: Ranks among which every global batch is divided.
+        batch_size: Samples in each batch of this rank.
+        seed: Seed of the run; the order of the data must depend on it alone.
+        device: Where the batches are wanted; batches elsewhere are moved by the loop.
+    """
+
+    rank: int
+    world_size: int
+    batch_size: int
+    seed: int
+    device: "torch.device"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model, its data and its loss.
+
+    Attributes:
+        module: The model, with parameters on any device; moved to the rank's device.
+        batches: Batches for this rank. When it ends it is iterated again (the next epoch).
+        loss: ``loss(module, batch)`` → scalar tensor, the **mean** over the batch's samples.
+            Call the module that is passed in: it is the wrapped one.
+        optimizer: ``optimizer(parameters)`` → optimizer. None: fused AdamW, lr 1e-3.
+        tokens_per_sample: Tokens in one sample, for token throughput; None where it means
+            nothing.
+        blocks: The repeated parts of the module, in order: the units of activation
+            checkpointing. Empty: the module has none, and strategies that need them say so.
+    """
+
+    module: "torch.nn.Module"
+    batches: Iterable[Any]
+    loss: "Callable[[torch.nn.Module, Any], torch.Tensor]"
+    optimizer: "Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None" = None
+    tokens_per_sample: int | None = None
+    blocks: "Sequence[torch.nn.Module]" = ()
