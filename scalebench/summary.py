@@ -1,0 +1,141 @@
+"""The stable machine interface: `summary.json`, one row per case and world size.
+
+Names, units and formats here are a contract with other people's scripts: add, never rename.
+A measured number is an `Estimate`; what could not be measured is null and ``unavailable`` says
+why. SI units, the unit is the suffix of the name; ratios are plain ratios, never percent.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat
+
+from scalebench.records import Status
+from scalebench.spec import Device, Scaling
+
+SUMMARY_FORMAT = "scalebench.summary/1"
+NOT_YET = "not measured by this version"
+
+
+class Estimate(BaseModel):
+    """A measured number: point, 95 % interval, and how many launches it rests on.
+
+    Attributes:
+        low: Lower end of the interval; null where one launch cannot give one.
+        high: Upper end, likewise.
+        n: Launches.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    value: FiniteFloat
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    n: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval, or None when there is none."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2
+
+
+class Correctness(BaseModel):
+    """How the row's strategy compares with the single-process reference; see `Verification`."""
+
+    status: Literal["verified", "deviates", "unverified", "reference"]
+    gradient_deviation: FiniteFloat | None = None
+    loss_deviation: FiniteFloat | None = None
+    tolerance: FiniteFloat | None = None
+    num_steps: int | None = None
+    reason: str | None = None
+
+
+class StepSamples(BaseModel):
+    """The raw clean steps of one launch, for drawing their distribution.
+
+    Attributes:
+        repeat: Number of the launch.
+        step_s: Step time of the slowest rank, seconds, by step number.
+    """
+
+    repeat: int
+    step_s: list[FiniteFloat]
+
+
+class Row(BaseModel):
+    """One case at one world size. See DOMAIN terms in docs/definitions.md.
+
+    ``throughput`` is samples per second of the whole job; ``efficiency`` is against the plain
+    baseline, ``efficiency_wrapped`` against the strategy at N=1; ``peak_memory_bytes`` is the
+    largest over ranks and launches.
+    """
+
+    suite: str
+    case: str
+    strategy: str
+    strategy_settings: dict[str, Any]
+    workload: str
+    num_parameters: int | None
+    scaling: Scaling
+    device: Device
+    backend: str | None
+    world_size: int
+    global_batch: int
+    rank_batch: int
+    status: Status
+    reason: str | None
+    oversubscribed: bool
+    virtual_hosts: bool = False
+    step_s: Estimate | None
+    throughput: Estimate | None
+    tokens_per_s: Estimate | None
+    speedup: Estimate | None
+    efficiency: Estimate | None
+    efficiency_wrapped: Estimate | None
+    comm_s: Estimate | None = None
+    exposed_comm_s: Estimate | None = None
+    exposed_transfer_s: Estimate | None = None
+    wait_s: Estimate | None = None
+    compute_s: Estimate | None = None
+    comm_compute_ratio: Estimate | None = None
+    overlap_ratio: Estimate | None = None
+    bubble_ratio: Estimate | None = None
+    predicted_step_s: FiniteFloat | None = None
+    prediction_error: FiniteFloat | None = None
+    peak_memory_bytes: int | None
+    predicted_memory_bytes: int | None = None
+    memory: dict[str, int | None]
+    wire_bytes: int | None = None
+    payload_bytes: int | None = None
+    energy_j_per_sample: Estimate | None = None
+    mfu: Estimate | None = None
+    loss_first: FiniteFloat | None
+    loss_last: FiniteFloat | None
+    probe_effect: Estimate | None = None
+    trace_overhead: Estimate | None = None
+    budget: dict[str, Any] | None = None
+    correctness: Correctness | None
+    launch_s: Estimate | None
+    num_clean_steps: int
+    stamps: list[str]
+    unavailable: dict[str, str]
+    samples: list[StepSamples]
+
+
+class Summary(BaseModel):
+    """``summary.json``.
+
+    Attributes:
+        reproduce: The command line that makes this run again.
+    """
+
+    format: str = SUMMARY_FORMAT
+    run_id: str
+    created: str
+    status: str
+    scalebench_version: str
+    reproduce: str
+    environment: dict[str, Any]
+    notices: list[str]
+    rows: list[Row]
