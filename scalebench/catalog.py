@@ -102,7 +102,7 @@ WorkloadSpec = Annotated[
 PRESETS: dict[str, GptShape | CnnShape | MlpShape] = {
     shape.name: shape
     for shape in (
-        GptShape(name="gpt-tiny", layers=2, heads=4, width=128, context=64, batch_size=32),
+        GptShape(name="gpt-tiny", layers=2, heads=4, width=128, context=64, batch_size=16),
         GptShape(name="gpt-mini", layers=4, heads=4, width=256, context=128, batch_size=32),
         GptShape(
             name="gpt-124m",

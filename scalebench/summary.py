@@ -7,37 +7,14 @@ why. SI units, the unit is the suffix of the name; ratios are plain ratios, neve
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import BaseModel, FiniteFloat
 
 from scalebench.records import Status
 from scalebench.spec import Device, Scaling
+from scalebench.stats import Estimate as Estimate
 
 SUMMARY_FORMAT = "scalebench.summary/1"
 NOT_YET = "not measured by this version"
-
-
-class Estimate(BaseModel):
-    """A measured number: point, 95 % interval, and how many launches it rests on.
-
-    Attributes:
-        low: Lower end of the interval; null where one launch cannot give one.
-        high: Upper end, likewise.
-        n: Launches.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    value: FiniteFloat
-    low: FiniteFloat | None = None
-    high: FiniteFloat | None = None
-    n: int
-
-    @property
-    def half_width(self) -> float | None:
-        """Half the width of the interval, or None when there is none."""
-        if self.low is None or self.high is None:
-            return None
-        return (self.high - self.low) / 2
 
 
 class Correctness(BaseModel):

@@ -1,0 +1,64 @@
+"""Finding suites: the path given, then ./suites, then those that come with scalebench."""
+
+import runpy
+from collections.abc import Sequence
+from pathlib import Path
+
+from scalebench.errors import UsageError, unknown_name
+from scalebench.paths import bundled_suites, local_suites
+from scalebench.spec import Suite
+
+CORE_SUITES = ("ddp", "fsdp", "pipeline", "compression")
+
+
+def suite_files() -> dict[str, Path]:
+    """Return the suites that can be given by name; ./suites hides a bundled one."""
+    found: dict[str, Path] = {}
+    for folder in (bundled_suites(), local_suites()):
+        if folder.is_dir():
+            found |= {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
+    return found
+
+
+def core_suites() -> list[str]:
+    """Return the names that ``run`` without a suite runs."""
+    available = suite_files()
+    return [name for name in CORE_SUITES if name in available]
+
+
+def load_suites(names: Sequence[str]) -> list[Suite]:
+    """Load suites by name or path; without any, the core suites.
+
+    Raises:
+        UsageError: No such suite, or the file does not export one.
+    """
+    wanted = list(dict.fromkeys(names)) or core_suites()
+    suites = [load_suite(name) for name in wanted]
+    twice = {s.name for s in suites if [t.name for t in suites].count(s.name) > 1}
+    if twice:
+        raise UsageError(f"Two of the suites given are both named {', '.join(sorted(twice))}.")
+    return suites
+
+
+def load_suite(name: str) -> Suite:
+    """Load one suite by name or path."""
+    path = Path(name)
+    if path.suffix != ".py":
+        known = suite_files()
+        if name not in known:
+            raise unknown_name("suite", name, known)
+        path = known[name]
+    elif not path.is_file():
+        raise UsageError(f"There is no suite file {name}.")
+    return _suite_in(path)
+
+
+def _suite_in(path: Path) -> Suite:
+    try:
+        suite = runpy.run_path(str(path)).get("SUITE")
+    except Exception as error:
+        first_line = str(error).splitlines()[0] if str(error) else ""
+        raise UsageError(f"Suite {path} raised {type(error).__name__}: {first_line}") from error
+    if not isinstance(suite, Suite):
+        raise UsageError(f"{path} exports no SUITE. A suite file sets SUITE = scalebench.Suite(…).")
+    return suite

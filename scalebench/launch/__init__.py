@@ -1,0 +1,1 @@
+"""Launchers: how the ranks of a cell come into being. One module for each way."""

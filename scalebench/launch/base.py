@@ -1,0 +1,47 @@
+"""What a launcher offers to the session."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from scalebench.catalog import CustomTarget
+from scalebench.records import Failure, RankRecord
+from scalebench.spec import Cell, Device
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What a launch left behind.
+
+    Attributes:
+        records: Of the ranks that wrote one, by rank.
+        failure: The first thing that went wrong, or None.
+        launch_s: From the decision to the last rank's first training step, seconds; None when
+            no step was timed.
+        wall_s: From the decision to the end of the last rank, seconds.
+    """
+
+    records: list[RankRecord]
+    failure: Failure | None
+    launch_s: float | None
+    wall_s: float
+
+
+class Launcher(Protocol):
+    """Starts the ranks of one cell at a time and waits for them."""
+
+    def survey(self, rates: bool = False) -> dict[str, Any]:
+        """Return what torch says of the machine where the ranks will run."""
+        ...
+
+    def describe(self, target: CustomTarget, device: Device) -> dict[str, Any]:
+        """Return what the user's workload is; raises UsageError when it cannot be used."""
+        ...
+
+    def launch(self, cell: Cell, logs: Path) -> Launched:
+        """Run one cell to its end, or to the end of its time."""
+        ...
+
+    def close(self) -> None:
+        """End everything that was started."""
+        ...

@@ -1,0 +1,80 @@
+"""Which of several failures came first: the one to report, the others follow from it."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalebench.records import Failure, RankError, RankRecord
+
+LOG_TAIL_LINES = 15
+LOG_TAIL_BYTES = 8192
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """How a rank's process ended.
+
+    Attributes:
+        code: Exit code; negative: minus the signal that killed it.
+        time_ns: When, on the machine's monotonic clock.
+        killed_by_us: The launcher had asked for it by then.
+    """
+
+    rank: int
+    code: int
+    time_ns: int
+    killed_by_us: bool
+
+
+def first_failure(
+    records: Sequence[RankRecord], exits: Sequence[RankExit], logs: dict[int, Path]
+) -> Failure | None:
+    """Return the failure that the others follow from, or None when every rank is well.
+
+    A rank that died takes its peers with it: their collectives fail within milliseconds, at times
+    before the death itself is noticed. So failures of communication count only when there is no
+    other; among the others the earliest is the first.
+
+    Args:
+        records: What the ranks left; a rank that was killed left nothing.
+        exits: How the ranks' processes ended.
+        logs: Rank → its log.
+    """
+    recorded = {record.rank for record in records}
+    errors = [(record.rank, record.error) for record in records if record.error]
+    errors += [
+        (end.rank, _error_of_exit(end))
+        for end in exits
+        if not end.killed_by_us and end.rank not in recorded
+    ]
+    if not errors:
+        return None
+    rank, error = min(errors, key=lambda pair: (pair[1].kind == "peer", pair[1].time_ns))
+    return Failure(
+        rank=rank,
+        kind=error.kind,
+        message=error.message,
+        traceback=error.traceback,
+        log_tail=log_tail(logs[rank]),
+    )
+
+
+def _error_of_exit(end: RankExit) -> RankError:
+    if end.code < 0:
+        name = signal.Signals(-end.code).name
+        return RankError(kind="signal", message=f"killed by {name}", time_ns=end.time_ns)
+    message = f"left with exit code {end.code} and no record"
+    return RankError(kind="exit", message=message, time_ns=end.time_ns)
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log, or an empty text when there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LOG_TAIL_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])

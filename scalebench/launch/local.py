@@ -1,0 +1,196 @@
+"""Ranks on this machine, forked from a process that has torch imported already."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from scalebench.catalog import CustomTarget
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.launch.base import Launched
+from scalebench.launch.first_failure import RankExit, first_failure, log_tail
+from scalebench.launch.zygote_client import ZygoteClient
+from scalebench.paths import LaunchPaths
+from scalebench.records import Failure, RankRecord
+from scalebench.spec import Cell, Device
+from scalebench.store import read_model, write_model
+
+ASK_LIMIT_S = 300.0
+GRACE_S = 1.0
+"""Time for the other ranks to leave their own account after the first one failed."""
+DUMP_S = 0.3
+"""Time for a hung rank to write its stacks into its log before it is killed."""
+
+
+def loopback_environment() -> dict[str, str]:
+    """Return the variables that keep a single-machine job on the loopback interface."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    wanted = {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
+    return {name: value for name, value in wanted.items() if name not in os.environ}
+
+
+class LocalLauncher:
+    """One process per rank, a fresh FileStore per launch, loopback only."""
+
+    def __init__(self) -> None:
+        self.scratch = Path(tempfile.mkdtemp(prefix="scalebench-"))
+        self.zygote = ZygoteClient(
+            self.scratch / "zygote.log", {**loopback_environment(), "KINETO_LOG_LEVEL": "5"}
+        )
+        self.num_launches = 0
+
+    def __enter__(self) -> "LocalLauncher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process and remove the scratch folder."""
+        self.zygote.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def survey(self, rates: bool = False) -> dict[str, Any]:
+        """Return what torch says of this machine; with ``rates``, measure its devices too."""
+        return self._ask({"job": "survey", "rates": rates})
+
+    def describe(self, target: CustomTarget, device: Device) -> dict[str, Any]:
+        """Build the user's workload once and return what it is.
+
+        Raises:
+            UsageError: It cannot be used; the text says what is wrong with it.
+        """
+        workload = target.model_dump()
+        request = {"job": "describe", "workload": workload, "batch_size": 2, "device": device}
+        answer = self._ask(request)
+        if "error" in answer:
+            raise UsageError(answer["error"]["message"])
+        return answer
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        folder = self._launch_folder()
+        answer, log = folder / "answer.json", folder / "log"
+        request |= {"tag": 0, "answer": os.fspath(answer), "log": os.fspath(log)}
+        self.zygote.wait_until_ready()
+        self.zygote.send({"start": request})
+        ranks = _Ranks(self.zygote, 1, time.monotonic() + ASK_LIMIT_S)
+        ranks.wait()
+        if not answer.exists():
+            raise EnvironmentUnfit(
+                f"The worker could not answer {request['job']!r}: {log_tail(log) or 'no output'}"
+            )
+        return dict(json.loads(answer.read_text()))
+
+    def _launch_folder(self) -> Path:
+        self.num_launches += 1
+        folder = self.scratch / f"launch{self.num_launches}"
+        folder.mkdir()
+        return folder
+
+    def launch(self, cell: Cell, logs: Path) -> Launched:
+        """Run one cell to its end, or to the end of its time.
+
+        Args:
+            cell: What to run.
+            logs: Folder for one log per rank; made here.
+        """
+        self.zygote.wait_until_ready()
+        decided_ns = time.monotonic_ns()
+        paths = LaunchPaths(self._launch_folder())
+        write_model(paths.cell_json, cell)
+        logs.mkdir(parents=True, exist_ok=True)
+        rank_logs = {rank: logs / f"rank{rank}.log" for rank in range(cell.world_size)}
+        for rank, log in rank_logs.items():
+            log.unlink(missing_ok=True)
+            folder = os.fspath(paths.root)
+            request = {"job": "cell", "tag": rank, "rank": rank, "log": os.fspath(log)}
+            self.zygote.send({"start": {**request, "folder": folder}})
+        ranks = _Ranks(self.zygote, cell.world_size, time.monotonic() + cell.limit_s)
+        in_time = ranks.wait()
+        wall_s = (time.monotonic_ns() - decided_ns) / 1e9
+        records = [
+            read_model(path, RankRecord)
+            for path in map(paths.record, range(cell.world_size))
+            if path.exists()
+        ]
+        shutil.rmtree(paths.root, ignore_errors=True)
+        failure = first_failure(records, ranks.exits, rank_logs)
+        if failure is None and not in_time:
+            failure = _out_of_time(cell, ranks, rank_logs)
+        first_steps = [r.first_step_ns for r in records if r.first_step_ns is not None]
+        launch_s = (max(first_steps) - decided_ns) / 1e9 if first_steps else None
+        return Launched(records, failure, launch_s, wall_s)
+
+
+def _out_of_time(cell: Cell, ranks: "_Ranks", logs: dict[int, Path]) -> Failure:
+    late = sorted(ranks.late)
+    message = (
+        f"still running after the limit of {cell.limit_s:g} s: "
+        f"rank {', '.join(map(str, late))} of {cell.world_size}"
+    )
+    return Failure(
+        rank=late[0], kind="limit", message=message, log_tail=log_tail(logs[late[0]])
+    )
+
+
+class _Ranks:
+    """The processes of one launch: waits for them, and ends them when one fails or time is up."""
+
+    def __init__(self, zygote: ZygoteClient, num_ranks: int, deadline: float) -> None:
+        self.zygote = zygote
+        self.num_ranks = num_ranks
+        self.deadline = deadline
+        self.pids: dict[int, int] = {}
+        self.exits: list[RankExit] = []
+        self.killed_by_us = False
+        self.late: set[int] = set()
+
+    def wait(self) -> bool:
+        """Return when no rank is left; False: the time was over before they were done."""
+        try:
+            in_time = self._wait_for_end(self.deadline)
+            if not in_time:
+                self.late = set(range(self.num_ranks)) - {end.rank for end in self.exits}
+                self._signal(signal.SIGUSR1)
+                self._wait_for_end(time.monotonic() + DUMP_S, stop_at_failure=False)
+            elif len(self.exits) < self.num_ranks:
+                self._wait_for_end(time.monotonic() + GRACE_S, stop_at_failure=False)
+        finally:
+            self._end()
+        return in_time
+
+    def _wait_for_end(self, deadline: float, stop_at_failure: bool = True) -> bool:
+        """Take messages until all ranks have ended, or one failed; False: time is up."""
+        while len(self.exits) < self.num_ranks:
+            message = self.zygote.next_message(deadline - time.monotonic())
+            if message is None:
+                return False
+            self._note(message)
+            if stop_at_failure and any(end.code for end in self.exits):
+                return True
+        return True
+
+    def _note(self, message: dict[str, Any]) -> None:
+        if "started" in message:
+            self.pids[message["started"]] = message["tag"]
+        elif message.get("exited") in self.pids:
+            rank = self.pids[message["exited"]]
+            end = RankExit(rank, message["code"], message["time_ns"], self.killed_by_us)
+            self.exits.append(end)
+
+    def _signal(self, number: int) -> None:
+        self.zygote.send({"kill": list(self.pids), "signal": int(number)})
+
+    def _end(self) -> None:
+        """Kill what is left, and wait until it is gone."""
+        if len(self.exits) < self.num_ranks:
+            self.killed_by_us = True
+            deadline = time.monotonic() + 5
+            while len(self.exits) < self.num_ranks and time.monotonic() < deadline:
+                self._signal(signal.SIGKILL)
+                self._wait_for_end(time.monotonic() + 0.2, stop_at_failure=False)

@@ -1,0 +1,115 @@
+"""The launcher's end of the zygote: the process that has torch imported and forks the ranks."""
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from scalebench.errors import EnvironmentUnfit
+
+START_LIMIT_S = 300.0
+WORKER = "scalebench.worker.zygote"
+
+
+class ZygoteClient:
+    """Starts the zygote at once and waits for it only when it is first needed.
+
+    Args:
+        log: File for what the zygote itself prints.
+        environment: Added to its environment, and so to every rank's.
+    """
+
+    def __init__(self, log: Path, environment: dict[str, str]) -> None:
+        self.log = log
+        self.ready = False
+        self.pending = b""
+        self.messages: deque[dict[str, Any]] = deque()
+        self.connection, theirs = socket.socketpair()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        with theirs, log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", WORKER, str(theirs.fileno())),
+                    str(os.getpid() if in_main_thread else 0),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                start_new_session=True,  # Ctrl-C is for the launcher; it decides about the ranks
+            )
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.connection, selectors.EVENT_READ)
+
+    def wait_until_ready(self) -> None:
+        """Return when torch is imported.
+
+        Raises:
+            EnvironmentUnfit: It cannot be imported.
+        """
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self.ready:
+            message = self.next_message(deadline - time.monotonic())
+            if message is None:
+                raise EnvironmentUnfit(
+                    f"Importing torch took over {START_LIMIT_S:.0f} s and was given up."
+                )
+            self.ready = "ready" in message
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one request.
+
+        Raises:
+            EnvironmentUnfit: The zygote is gone.
+        """
+        try:
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            raise self._gone() from None
+
+    def next_message(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next message, or None when the time is over.
+
+        Raises:
+            EnvironmentUnfit: The zygote is gone.
+        """
+        deadline = time.monotonic() + max(0.0, timeout_s)
+        while not self.messages:
+            if not self.selector.select(max(0.0, deadline - time.monotonic())):
+                return None
+            data = self.connection.recv(1 << 16)
+            if not data:
+                raise self._gone()
+            *lines, self.pending = (self.pending + data).split(b"\n")
+            self.messages.extend(json.loads(line) for line in lines)
+        return self.messages.popleft()
+
+    def _gone(self) -> EnvironmentUnfit:
+        self.process.wait()
+        try:
+            last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
+        except OSError:
+            last = []
+        because = f": {last[0]}" if last else f" (exit code {self.process.returncode})"
+        return EnvironmentUnfit(
+            f"The worker process could not run{because}. "
+            f"Check that `{sys.executable} -c 'import torch'` works; the whole log: {self.log}."
+        )
+
+    def close(self) -> None:
+        """Hang up; the zygote kills what is left and ends."""
+        self.selector.close()
+        self.connection.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,105 @@
+"""What the operating system says of this machine: cores, limits, the variables that matter."""
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_VARIABLES = re.compile(
+    r"^(NCCL_|TORCH_|TORCHINDUCTOR_|PYTORCH_|GLOO_|OMP_|MKL_|CUDA_VISIBLE_DEVICES$|KMP_)"
+)
+_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|AUTH)", re.IGNORECASE)
+
+
+def num_cores() -> int:
+    """Return how many cores this process may keep busy: affinity, and the cgroup's quota."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
+    quota = cgroup_cpu_quota()
+    return max(1, min(allowed, int(quota)) if quota else allowed)
+
+
+def cgroup_cpu_quota() -> float | None:
+    """Return the cgroup's CPU limit in cores, or None without one (v2, then v1)."""
+    quota, _, period = _first_line("/sys/fs/cgroup/cpu.max").partition(" ")
+    if not quota:
+        quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+        period = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    try:
+        cores = int(quota) / int(period)
+    except ValueError:
+        return None
+    return cores if cores > 0 else None
+
+
+def cgroup_memory_bytes() -> int | None:
+    """Return the cgroup's memory limit in bytes, or None without one."""
+    for path in (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ):
+        text = _first_line(path)
+        if text.isdigit() and int(text) < 1 << 60:
+            return int(text)
+    return None
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text().split("\n", 1)[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def cpu_model() -> str:
+    """Return the processor's name, as good as the platform tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that change results, by allow-list; never a secret."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if _VARIABLES.match(name) and not _SECRET.search(name)
+    }
+
+
+def fingerprint(survey: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what has to be the same for two runs to be comparable, and what explains them.
+
+    Args:
+        survey: What torch says of the machine, from the worker.
+    """
+    return {
+        **survey,
+        "host": platform.node(),
+        "os": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpu": cpu_model(),
+        "cores": num_cores(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "cgroup_memory_bytes": cgroup_memory_bytes(),
+        "cgroup_cpus": cgroup_cpu_quota(),
+        "variables": relevant_variables(os.environ),
+    }
+
+
+DECISIVE = ("torch", "cuda", "nccl", "cpu", "cores", "machine")
+"""Fields of the fingerprint without whose agreement two runs are not comparable."""
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Return the decisive fields in which two fingerprints differ, devices included."""
+    different = [name for name in DECISIVE if ours.get(name) != theirs.get(name)]
+    names = [[d.get("name") for d in side.get("devices") or []] for side in (ours, theirs)]
+    return different + (["devices"] if names[0] != names[1] else [])

@@ -1,0 +1,77 @@
+"""What became of a launch: from what the launcher brings back to a result that can be stored."""
+
+from collections.abc import Sequence
+
+from scalebench.records import CellResult, Failure, RankRecord, Status
+from scalebench.spec import Cell
+
+
+def skipped_result(cell: Cell, reason: str, started: str) -> CellResult:
+    """Return the result of a cell that was not launched."""
+    return CellResult(cell=cell, status="skipped", reason=reason, started=started)
+
+
+def launched_result(
+    cell: Cell,
+    records: Sequence[RankRecord],
+    failure: Failure | None,
+    started: str,
+    times: tuple[float | None, float],
+) -> CellResult:
+    """Return the result of a launch: fast counts only if it is whole, finite and correct.
+
+    Args:
+        cell: What was launched.
+        records: What its ranks left.
+        failure: The first thing that went wrong, or None.
+        started: UTC, ISO 8601.
+        times: ``launch_s`` and ``wall_s``.
+    """
+    status, reason = _status(cell, records, failure)
+    return CellResult(
+        cell=cell,
+        status=status,
+        reason=reason,
+        failure=failure,
+        started=started,
+        launch_s=times[0],
+        wall_s=times[1],
+        ranks=list(records),
+    )
+
+
+def _status(
+    cell: Cell, records: Sequence[RankRecord], failure: Failure | None
+) -> tuple[Status, str | None]:
+    if failure is not None:
+        return _status_of_failure(failure)
+    if len(records) != cell.world_size:
+        missing = sorted(set(range(cell.world_size)) - {r.rank for r in records})
+        return "failed", f"no record of rank {', '.join(map(str, missing))}"
+    bad_loss = _first_bad_loss(records)
+    if bad_loss:
+        return "failed", bad_loss
+    deviating = [r.verification for r in records if r.verification is not None]
+    for verification in deviating:
+        if verification.status == "deviates":
+            return "failed", verification.reason
+    return "ok", None
+
+
+def _status_of_failure(failure: Failure) -> tuple[Status, str]:
+    if failure.kind == "unsupported":
+        return "skipped", failure.message
+    who = f"rank {failure.rank}: " if failure.rank is not None else ""
+    return ("oom" if failure.kind == "oom" else "failed"), who + failure.message
+
+
+def _first_bad_loss(records: Sequence[RankRecord]) -> str | None:
+    bad = [
+        (record.loss.index(None), record.rank)
+        for record in records
+        if any(loss is None for loss in record.loss)
+    ]
+    if not bad:
+        return None
+    step, rank = min(bad)
+    return f"the loss is not finite at step {step} on rank {rank}"

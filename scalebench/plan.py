@@ -1,0 +1,286 @@
+"""From what the user asked to the list of cells: every default filled in, nothing run yet."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalebench.catalog import CustomTarget, resolve_workload
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records import RunSpec
+from scalebench.selection import matches
+from scalebench.spec import Case, Cell, Ddp, Device, Plain, Scaling, StepPlan, Strategy, Suite
+
+QUICK = {"window_s": 0.25, "min_steps": 5}
+QUICK_REPEATS = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; None means: as the suite, or the machine, says."""
+
+    world_sizes: tuple[int, ...] | None = None
+    device: Device | None = None
+    oversubscribe: bool = False
+    workload: str | None = None
+    autocast: bool | None = None
+    compile: bool | None = None
+    scaling: Scaling | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+    repeats: int | None = None
+    precision: float | None = None
+    budget_s: float | None = None
+    quick: bool = False
+    selection: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be run: the resolved specification, the cells in order, what to tell first."""
+
+    spec: RunSpec
+    cells: tuple[Cell, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def custom_workloads(self) -> list[CustomTarget]:
+        """The users' own workloads among the cells, each once."""
+        found = {c.workload.name: c.workload for c in self.cells}
+        return [w for w in found.values() if isinstance(w, CustomTarget)]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan has to know of the machine."""
+
+    num_gpus: int
+    num_cores: int
+
+
+def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Plan:
+    """Work out every cell of a run.
+
+    Raises:
+        UsageError: The request contradicts itself or the suites.
+        EnvironmentUnfit: CUDA was asked for and there is none.
+    """
+    device = _choose_device(request, machine)
+    capacity = machine.num_gpus if device == "cuda" else machine.num_cores
+    asked = request.world_sizes or _powers_of_two(capacity)
+    sizes = tuple(sorted({1, *asked}))
+    fitting = [n for n in sizes if n <= capacity]
+    spec = RunSpec(
+        suites=tuple(_with_request(suite, request, device) for suite in suites),
+        world_sizes=sizes,
+        added_world_sizes=tuple(n for n in sizes if n not in asked),
+        device=device,
+        scaling=request.scaling or suites[0].scaling,
+        oversubscribe=request.oversubscribe,
+        threads=max(1, machine.num_cores // max(fitting)),
+        steps=_step_plan(request, suites[0]),
+        repeats=_repeats(request, suites[0]),
+        budget_s=request.budget_s,
+        quick=request.quick,
+        selection=request.selection,
+    )
+    rows = [
+        cell
+        for suite in spec.suites
+        for case in _cases_to_run(suite, request.selection, device)
+        for cell in _cells_of_case(suite, case, spec, capacity)
+    ]
+    return Plan(spec, tuple(_in_order(rows, spec)), tuple(_notices(spec, machine, capacity)))
+
+
+def _choose_device(request: Request, machine: Machine) -> Device:
+    if request.device == "cuda" and machine.num_gpus == 0:
+        raise EnvironmentUnfit(
+            "--device cuda: torch sees no CUDA device here. `scalebench doctor` says why; "
+            "--device cpu runs the ranks on CPU over gloo."
+        )
+    return request.device or ("cuda" if machine.num_gpus else "cpu")
+
+
+def _powers_of_two(capacity: int) -> tuple[int, ...]:
+    return tuple(1 << i for i in range(capacity.bit_length()))
+
+
+def _repeats(request: Request, suite: Suite) -> int:
+    return request.repeats or (QUICK_REPEATS if request.quick else suite.repeats)
+
+
+def _step_plan(request: Request, suite: Suite) -> StepPlan:
+    changes: dict[str, Any] = dict(QUICK) if request.quick else {}
+    changes |= {"steps": request.steps} if request.steps else {}
+    changes |= {"precision": request.precision} if request.precision else {}
+    return suite.steps.model_copy(update=changes)
+
+
+def _with_request(suite: Suite, request: Request, device: Device) -> Suite:
+    """Return the suite with the request's values in place of its own."""
+    autocast = device == "cuda" if request.autocast is None else request.autocast
+    compiled = device == "cuda" if request.compile is None else request.compile
+    cases = tuple(
+        case.model_copy(
+            update={
+                "strategy": case.strategy.model_copy(
+                    update={
+                        "autocast": case.strategy.autocast or autocast,
+                        "compile": case.strategy.compile or compiled,
+                    }
+                ),
+                "workload": request.workload or case.workload or suite.workload,
+                "batch_size": request.batch_size or case.batch_size or suite.batch_size,
+            }
+        )
+        for case in suite.cases
+    )
+    changes = {
+        "cases": cases,
+        "scaling": request.scaling or suite.scaling,
+        "steps": _step_plan(request, suite),
+        "repeats": _repeats(request, suite),
+    }
+    return suite.model_copy(update=changes)
+
+
+def _cases_to_run(suite: Suite, selection: str | None, device: Device) -> list[Case]:
+    """Return the chosen cases, each after the plain baseline that it is measured against."""
+    if selection is None:
+        chosen = [case for case in suite.cases if not case.optional]
+    else:
+        chosen = [case for case in suite.cases if matches(selection, case.name)]
+    if not chosen:
+        names = ", ".join(case.name for case in suite.cases)
+        raise UsageError(f"-k {selection!r} matches no case of suite {suite.name}. Cases: {names}.")
+    ordered: list[Case] = []
+    for case in chosen:
+        baseline = _baseline_of(case, ordered, suite)
+        ordered += [c for c in (baseline, case) if c not in ordered]
+    return ordered
+
+
+def _baseline_of(case: Case, known: Sequence[Case], suite: Suite) -> Case:
+    wanted = case.strategy.baseline()
+    for other in (*known, *suite.cases):
+        same_work = (other.workload, other.batch_size) == (case.workload, case.batch_size)
+        if other.strategy == wanted and same_work:
+            return other
+    name, number = _baseline_name(wanted), 2
+    taken = {c.name for c in (*known, *suite.cases)}
+    while name in taken:
+        name, number = f"{_baseline_name(wanted)}-{number}", number + 1
+    return Case(name=name, strategy=wanted, workload=case.workload, batch_size=case.batch_size)
+
+
+def _baseline_name(strategy: Plain) -> str:
+    marks = [("-bf16", strategy.autocast), ("-compiled", strategy.compile)]
+    return "plain" + "".join(mark for mark, on in marks if on)
+
+
+def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> list[Cell]:
+    """Return one measuring cell, repeat 0, per world size."""
+    workload = resolve_workload(case.workload or suite.workload, spec.device)
+    batch = case.batch_size or workload.batch_size
+    sizes = (1,) if isinstance(case.strategy, Plain) else spec.world_sizes
+    cells = []
+    for n in sizes:
+        too_many = n > capacity
+        skipped = _too_few_gpus(n, capacity, spec) if too_many else None
+        if suite.scaling == "strong" and batch % n and skipped is None:
+            raise _not_divisible(batch, n, spec.world_sizes)
+        rank_batch = batch if suite.scaling == "weak" else batch // n
+        cells.append(
+            Cell(
+                suite=suite.name,
+                case=case.name,
+                strategy=case.strategy,
+                workload=workload,
+                scaling=suite.scaling,
+                world_size=n,
+                global_batch=rank_batch * n,
+                rank_batch=rank_batch,
+                device=spec.device,
+                backend=_backend(case.strategy, spec.device, too_many),
+                threads=spec.threads,
+                oversubscribed=too_many,
+                purpose="measure",
+                steps=suite.steps,
+                seed=suite.seed,
+                limit_s=suite.cell_limit_s,
+                collective_timeout_s=suite.collective_timeout_s,
+                skip_reason=skipped or _indivisible_microbatches(case.strategy, rank_batch, n),
+            )
+        )
+    return cells
+
+
+def _backend(strategy: Strategy, device: Device, too_many: bool) -> str | None:
+    if isinstance(strategy, Plain):
+        return None
+    return "nccl" if device == "cuda" and not too_many else "gloo"
+
+
+def _too_few_gpus(n: int, capacity: int, spec: RunSpec) -> str | None:
+    if spec.device == "cpu" or spec.oversubscribe:
+        return None
+    return f"{n} ranks need {n} GPUs and there are {capacity}; --oversubscribe shares them"
+
+
+def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
+    step = _least_common_multiple(sizes)
+    below, above = batch // step * step, -(-batch // step) * step
+    nearest = " or ".join(str(b) for b in (below, above) if b)
+    return UsageError(
+        f"A global batch of {batch} cannot be divided over {n} ranks (strong scaling). "
+        f"Give --batch-size {nearest}, or --scaling weak."
+    )
+
+
+def _least_common_multiple(sizes: Sequence[int]) -> int:
+    from math import lcm
+
+    return lcm(*sizes)
+
+
+def _indivisible_microbatches(strategy: Strategy, rank_batch: int, n: int) -> str | None:
+    if not isinstance(strategy, Ddp) or rank_batch % strategy.accumulate == 0:
+        return None
+    return (
+        f"{rank_batch} samples per rank at N={n} cannot be cut into "
+        f"{strategy.accumulate} microbatches"
+    )
+
+
+def _in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
+    """Return all launches: inspections first, then rounds over cases and sizes.
+
+    Correctness comes before speed. Each round launches every cell once, so that a drift of the
+    machine hits all sizes alike.
+    """
+    inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in rows]
+    repeats_of = {suite.name: suite.repeats for suite in spec.suites}
+    rounds = [
+        cell.model_copy(update={"repeat": repeat})
+        for repeat in range(max(repeats_of.values()))
+        for cell in rows
+        if repeat < repeats_of[cell.suite]
+    ]
+    return inspections + rounds
+
+
+def _notices(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
+    notices = []
+    if spec.device == "cpu":
+        why = "no CUDA device" if machine.num_gpus == 0 else "--device cpu"
+        notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread(s) per rank")
+    beyond = [n for n in spec.world_sizes if n > capacity]
+    if beyond and (spec.device == "cpu" or spec.oversubscribe):
+        things = "cores" if spec.device == "cpu" else "GPUs"
+        sizes = ", ".join(map(str, beyond))
+        notices.append(
+            f"N = {sizes}: more ranks than {things} ({capacity}): oversubscribed, mechanics only"
+        )
+    if spec.added_world_sizes:
+        notices.append("N = 1 was added: speedup and efficiency are measured against it")
+    return notices

@@ -1,0 +1,295 @@
+"""Scaling: from the raw launches of a run to throughput, speedup and efficiency.
+
+``S(N) = T_1 / T_N = X_N / X_1`` and ``E(N) = S(N) / N``, with X the samples per second of the
+whole job, so that strong and weak scaling are one formula. T_1 is the bare model in one process
+(``plain``); against the strategy's own N=1 it is called *wrapped*.
+
+Launches are interleaved over sizes in rounds. Ratios are formed within a round and then
+estimated over the rounds: what drifts from round to round cancels.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from scalebench.records import CellResult, Status
+from scalebench.spec import Cell
+from scalebench.stats import Estimate, estimate_over_launches
+from scalebench.store import StoredRun
+from scalebench.summary import NOT_YET, Correctness, Row, StepSamples, Summary
+
+NOT_BY_THIS_VERSION = (
+    *("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s"),
+    *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "predicted_step_s"),
+    *("prediction_error", "predicted_memory_bytes", "wire_bytes", "payload_bytes"),
+    *("energy_j_per_sample", "mfu", "probe_effect", "trace_overhead", "budget"),
+)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """All cells of one row, and what became of those that were run.
+
+    Attributes:
+        cell: The row's cell (of its first launch).
+        inspection: Result of the launch that checked correctness, if it was run.
+        measured: Repeat → result, of the launches that were run.
+        num_planned: Measuring launches that the plan holds.
+    """
+
+    cell: Cell
+    inspection: CellResult | None = None
+    measured: Mapping[int, CellResult] = field(default_factory=dict)
+    num_planned: int = 0
+
+    @property
+    def good(self) -> dict[int, CellResult]:
+        """The measuring launches that ended well."""
+        return {r: result for r, result in self.measured.items() if result.status == "ok"}
+
+
+def slowest_rank_steps(result: CellResult) -> list[float]:
+    """Return the time of the slowest rank for every step, aligned by number; seconds."""
+    steps = np.array([rank.step_s for rank in result.ranks])
+    return [float(s) for s in steps.max(axis=0)]
+
+
+def clean_steps(result: CellResult) -> list[float]:
+    """Return the clean steps of a launch: the slowest rank's, first of each block left out."""
+    slowest = slowest_rank_steps(result)
+    return [
+        slowest[i]
+        for block in result.ranks[0].blocks
+        if block.phase == "clean"
+        for i in range(block.first + 1, block.first + block.count)
+    ]
+
+
+def launch_step_s(result: CellResult) -> float:
+    """Return a launch's step time: the median of its clean steps, seconds."""
+    return float(np.median(clean_steps(result)))
+
+
+def launch_throughput(result: CellResult) -> float:
+    """Return a launch's throughput: samples per second of the whole job."""
+    return result.cell.global_batch / launch_step_s(result)
+
+
+def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | None:
+    """Estimate X_N / X_1 (or X_N / (N·X_1)) over the rounds in which both launches went well.
+
+    Returns:
+        None when there is no such round.
+    """
+    divisor = row.cell.world_size if per_rank else 1
+    ratios = [
+        launch_throughput(result) / launch_throughput(base.good[repeat]) / divisor
+        for repeat, result in row.good.items()
+        if repeat in base.good
+    ]
+    return estimate_over_launches(ratios) if ratios else None
+
+
+def summarise(run: StoredRun) -> Summary:
+    """Work out the summary of a run, however far it came."""
+    table = _group(run)
+    return Summary(
+        run_id=run.info.run_id,
+        created=run.info.created,
+        status=run.info.status,
+        scalebench_version=run.info.version,
+        reproduce=shlex.join(run.info.command),
+        environment=run.info.environment,
+        notices=[*run.info.notices, *_damage(run)],
+        rows=[_row(launches, table, run.info.status) for launches in table.values()],
+    )
+
+
+def _damage(run: StoredRun) -> list[str]:
+    return [f"{name} was set aside: {why}" for name, why in run.damaged.items()]
+
+
+def _group(run: StoredRun) -> dict[tuple[str, str, int], Launches]:
+    cells: dict[tuple[str, str, int], list[Cell]] = {}
+    for cell in run.info.plan:
+        if cell.purpose == "measure":
+            cells.setdefault(cell.row_key, []).append(cell)
+    inspections = {
+        result.cell.row_key: result
+        for result in run.results.values()
+        if result.cell.purpose == "inspect"
+    }
+    return {
+        key: Launches(
+            cell=launches[0],
+            inspection=inspections.get(key),
+            measured={c.repeat: run.results[c.id] for c in launches if c.id in run.results},
+            num_planned=len(launches),
+        )
+        for key, launches in cells.items()
+    }
+
+
+def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_status: str) -> Row:
+    cell, good = row.cell, list(row.good.values())
+    status, reason = _status(row, run_status)
+    baseline = _plain_baseline(row, table)
+    wrapped = table.get((cell.suite, cell.case, 1))
+    throughput = estimate_over_launches([launch_throughput(r) for r in good]) if good else None
+    tokens = next((r.ranks[0].tokens_per_sample for r in good), None)
+    memory = _memory(row)
+    starts = [r.launch_s for r in good if r.launch_s]
+    losses = _mean_losses(good[0]) if good else []
+    values: dict[str, Any] = {
+        "step_s": estimate_over_launches([launch_step_s(r) for r in good]) if good else None,
+        "throughput": throughput,
+        "tokens_per_s": throughput.scaled(tokens) if throughput and tokens else None,
+        "speedup": ratio_by_round(row, baseline, per_rank=False) if baseline else None,
+        "efficiency": ratio_by_round(row, baseline, per_rank=True) if baseline else None,
+        "efficiency_wrapped": ratio_by_round(row, wrapped, per_rank=True) if wrapped else None,
+        "peak_memory_bytes": memory["allocated_bytes"],
+        "loss_first": losses[0] if losses else None,
+        "loss_last": losses[-1] if losses else None,
+        "launch_s": estimate_over_launches(starts) if starts else None,
+        "correctness": _correctness(row),
+        "num_parameters": next((r.ranks[0].num_parameters for r in good), None),
+    }
+    return Row(
+        suite=cell.suite,
+        case=cell.case,
+        strategy=cell.strategy.kind,
+        strategy_settings=cell.strategy.model_dump(exclude={"kind"}),
+        workload=cell.workload.name,
+        scaling=cell.scaling,
+        device=cell.device,
+        backend=cell.backend,
+        world_size=cell.world_size,
+        global_batch=cell.global_batch,
+        rank_batch=cell.rank_batch,
+        status=status,
+        reason=reason,
+        oversubscribed=cell.oversubscribed,
+        memory=memory,
+        num_clean_steps=sum(len(clean_steps(r)) for r in good),
+        stamps=_stamps(row),
+        unavailable=_unavailable(values, row, baseline),
+        samples=[StepSamples(repeat=r.cell.repeat, step_s=clean_steps(r)) for r in good],
+        **values,
+    )
+
+
+def _plain_baseline(
+    row: Launches, table: Mapping[tuple[str, str, int], Launches]
+) -> Launches | None:
+    wanted = row.cell.strategy.baseline()
+    for other in table.values():
+        cell = other.cell
+        if (
+            cell.strategy == wanted
+            and cell.suite == row.cell.suite
+            and cell.workload == row.cell.workload
+            and _reference_batch(cell) == _reference_batch(row.cell)
+        ):
+            return other
+    return None
+
+
+def _reference_batch(cell: Cell) -> int:
+    """Return the batch that stays the same over N: global when strong, per rank when weak."""
+    return cell.global_batch if cell.scaling == "strong" else cell.rank_batch
+
+
+def _status(row: Launches, run_status: str) -> tuple[Status, str | None]:
+    if row.cell.skip_reason:
+        return "skipped", row.cell.skip_reason
+    results = [*([row.inspection] if row.inspection else []), *row.measured.values()]
+    bad = [result for result in results if result.status != "ok"]
+    if bad:
+        return bad[0].status, _reason(bad[0], row)
+    if not row.measured:
+        return "skipped", f"not run: the run is {run_status}"
+    return "ok", None
+
+
+def _reason(first_bad: CellResult, row: Launches) -> str:
+    reason = first_bad.reason or "no reason recorded"
+    if row.good:
+        return (
+            f"{reason} (the numbers are of the {len(row.good)} of {row.num_planned} launches "
+            "that went well)"
+        )
+    return reason
+
+
+def _memory(row: Launches) -> dict[str, int | None]:
+    """Return the largest of each kind over ranks and launches, the inspection included."""
+    results = [*([row.inspection] if row.inspection else []), *row.good.values()]
+    kinds = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
+    known = {
+        kind: [
+            value
+            for result in results
+            for rank in result.ranks
+            if (value := getattr(rank.memory, kind)) is not None
+        ]
+        for kind in kinds
+    }
+    return {kind: max(values, default=None) for kind, values in known.items()}
+
+
+def _mean_losses(result: CellResult) -> list[float]:
+    """Return the loss of the global batch at every step: the mean over the ranks."""
+    losses = np.array([rank.loss for rank in result.ranks], dtype=float)
+    return [float(x) for x in losses.mean(axis=0)]
+
+
+def _correctness(row: Launches) -> Correctness | None:
+    """Return the comparison with the reference as rank 0 tells it (every rank was compared)."""
+    if row.inspection is None or not row.inspection.ranks:
+        return None
+    verification = row.inspection.ranks[0].verification
+    if verification is None:
+        return None
+    return Correctness.model_validate(verification.model_dump())
+
+
+def _stamps(row: Launches) -> list[str]:
+    correctness = _correctness(row)
+    stamps = {
+        "oversubscribed": row.cell.oversubscribed,
+        "unsteady": any(not r.ranks[0].steady for r in row.good.values()),
+        "unverified": correctness is not None and correctness.status == "unverified",
+    }
+    return [name for name, applies in stamps.items() if applies]
+
+
+def _unavailable(
+    values: Mapping[str, Any], row: Launches, baseline: Launches | None
+) -> dict[str, str]:
+    """Return the reason for every null."""
+    reasons = dict.fromkeys(NOT_BY_THIS_VERSION, NOT_YET)
+    for name in (n for n, value in values.items() if value is None):
+        reasons[name] = _reason_for_null(name, row, baseline)
+    return reasons
+
+
+def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str:
+    if not row.good and name not in ("correctness", "peak_memory_bytes"):
+        return "no launch of this row went well"
+    if name in ("speedup", "efficiency"):
+        there = baseline is not None and baseline.good
+        return "no round in which the baseline went well, too" if there else "no plain baseline"
+    return {
+        "tokens_per_s": "the workload has no tokens",
+        "efficiency_wrapped": "no round in which the strategy went well at N=1",
+        "peak_memory_bytes": "the inspecting launch, which counts it, did not end well",
+        "correctness": "the inspecting launch did not end well",
+    }.get(name, "not recorded")
+
+
+def failed_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that make a run exit with 4: failed or out of memory, not skipped."""
+    return [row for row in rows if row.status in ("failed", "oom")]

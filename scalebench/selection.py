@@ -1,0 +1,69 @@
+"""``-k EXPR``: choose cases by name, with the words that pytest users know."""
+
+import re
+
+from scalebench.errors import UsageError
+
+_TOKEN = re.compile(r"\s*(\(|\)|[A-Za-z0-9._+-]+|\S)")
+
+
+def matches(expression: str, name: str) -> bool:
+    """Tell whether a case's name is chosen by an expression.
+
+    A word matches the names that contain it; ``and``, ``or``, ``not`` and parentheses combine.
+
+    Raises:
+        UsageError: The expression cannot be read.
+    """
+    return _Parser(expression, name).parse()
+
+
+class _Parser:
+    """Recursive descent over ``or`` < ``and`` < ``not`` < word or parentheses."""
+
+    def __init__(self, expression: str, name: str) -> None:
+        self.expression = expression
+        self.name = name
+        self.tokens = _TOKEN.findall(expression)
+
+    def parse(self) -> bool:
+        value = self.either()
+        if self.tokens:
+            raise self.unreadable(self.tokens[0])
+        return value
+
+    def either(self) -> bool:
+        value = self.both()
+        while self.accept("or"):
+            value = self.both() or value
+        return value
+
+    def both(self) -> bool:
+        value = self.negated()
+        while self.accept("and"):
+            value = self.negated() and value
+        return value
+
+    def negated(self) -> bool:
+        if self.accept("not"):
+            return not self.negated()
+        if self.accept("("):
+            value = self.either()
+            if not self.accept(")"):
+                raise self.unreadable("its end; a parenthesis is open")
+            return value
+        if not self.tokens or not re.match(r"[A-Za-z0-9._+-]", self.tokens[0]):
+            raise self.unreadable(self.tokens[0] if self.tokens else "its end")
+        return self.tokens.pop(0) in self.name
+
+    def accept(self, token: str) -> bool:
+        if self.tokens and self.tokens[0] == token:
+            del self.tokens[0]
+            return True
+        return False
+
+    def unreadable(self, where: str) -> UsageError:
+        return UsageError(
+            f"-k {self.expression!r} cannot be read at {where!r}. Give words that case names "
+            "contain, joined by 'and', 'or', 'not' and parentheses."
+        )

@@ -1,0 +1,343 @@
+"""A session: plan the cells, launch one at a time, store each at once, summarise what there is."""
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from scalebench import __version__, machine
+from scalebench.discover import load_suites
+from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
+from scalebench.launch.base import Launcher
+from scalebench.launch.local import LocalLauncher
+from scalebench.outcome import launched_result, skipped_result
+from scalebench.paths import RunPaths, cache_folder, default_runs_folder, latest_link
+from scalebench.plan import Machine, Plan, Request, make_plan
+from scalebench.records import CellResult, RunInfo
+from scalebench.scaling import failed_rows, summarise
+from scalebench.spec import Cell, Suite
+from scalebench.store import (
+    StoredRun,
+    create_run_folder,
+    load_run,
+    write_atomic,
+    write_model,
+)
+from scalebench.summary import Summary
+
+
+class Observer(Protocol):
+    """Is told how a session goes; the command line shows it."""
+
+    def preparing(self) -> None:
+        """Torch is being imported in the worker."""
+        ...
+
+    def planned(self, info: RunInfo, num_done: int) -> None:
+        """Everything is known and stored; ``num_done`` cells are there already (resume)."""
+        ...
+
+    def started(self, cell: Cell) -> None:
+        """A cell is about to be launched."""
+        ...
+
+    def ended(self, result: CellResult) -> None:
+        """A cell has ended and is stored."""
+        ...
+
+
+class Silent:
+    """An observer that shows nothing."""
+
+    def preparing(self) -> None:
+        """Show nothing."""
+
+    def planned(self, info: RunInfo, num_done: int) -> None:
+        """Show nothing."""
+
+    def started(self, cell: Cell) -> None:
+        """Show nothing."""
+
+    def ended(self, result: CellResult) -> None:
+        """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it is and what it measured."""
+
+    paths: RunPaths
+    summary: Summary
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """``CELLS_FAILED`` when a row failed or ran out of memory, else ``OK``."""
+        return ExitCode.CELLS_FAILED if failed_rows(self.summary.rows) else ExitCode.OK
+
+
+class Interrupted(Exception):
+    """The run was stopped by a signal; what was done is kept in ``run``."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(f"interrupted; what was done is in {run.paths.root}")
+        self.run = run
+
+
+def run(
+    suites: Suite | str | Sequence[Suite | str] = (),
+    world_sizes: Sequence[int] | None = None,
+    *,
+    out: Path | None = None,
+    request: Request | None = None,
+) -> Run:
+    """Measure suites at the given numbers of ranks and return the run.
+
+    Args:
+        suites: Suites, or names or paths of suites; none: the core suites.
+        world_sizes: Numbers of ranks; None: 1, 2, 4, … up to the devices.
+        out: The run folder; None: a new one below ``reports/``.
+        request: Everything else that the command line can say.
+
+    Raises:
+        UsageError: The request cannot be met as it stands.
+        EnvironmentUnfit: This machine cannot meet it.
+    """
+    given = [suites] if isinstance(suites, Suite | str) else list(suites)
+    loaded = [s for item in given for s in ([item] if isinstance(item, Suite) else _named(item))]
+    wanted = request or Request()
+    if world_sizes is not None:
+        wanted = _with_sizes(wanted, world_sizes)
+    sizes = ",".join(map(str, wanted.world_sizes or ()))
+    command = ["scalebench", "run", *(s.name for s in loaded), *(["--gpus", sizes] if sizes else [])]
+    with Session(Silent()) as session:
+        return session.run(wanted, loaded or load_suites(()), command, out)
+
+
+def _named(name: str) -> list[Suite]:
+    return load_suites([name])
+
+
+def _with_sizes(request: Request, world_sizes: Sequence[int]) -> Request:
+    from dataclasses import replace
+
+    sizes = tuple(world_sizes)
+    if not sizes or any(not isinstance(n, int) or n < 1 for n in sizes):
+        raise UsageError(f"world_sizes={list(sizes)}: give whole numbers of at least 1.")
+    return replace(request, world_sizes=sizes)
+
+
+class Session:
+    """Holds the launcher for as long as there are cells to launch."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.launcher: Launcher = LocalLauncher()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.launcher.close()
+
+    def plan(self, request: Request, suites: Sequence[Suite]) -> tuple[Plan, dict[str, Any]]:
+        """Return the plan and the machine's fingerprint; users' workloads are tried on the way."""
+        self.observer.preparing()
+        survey = self.launcher.survey()
+        here = Machine(num_gpus=len(survey["devices"]), num_cores=machine.num_cores())
+        plan = make_plan(request, suites, here)
+        for target in plan.custom_workloads:
+            self.launcher.describe(target, plan.spec.device)
+        return plan, machine.fingerprint(survey)
+
+    def run(
+        self,
+        request: Request,
+        suites: Sequence[Suite],
+        command: Sequence[str],
+        out: Path | None = None,
+    ) -> Run:
+        """Start a new run.
+
+        Raises:
+            Interrupted: SIGINT or SIGTERM came; what was done is stored.
+        """
+        paths = create_run_folder(out) if out is not None else None
+        started = datetime.now(UTC)
+        plan, environment = self.plan(request, suites)
+        run_id = _run_id(started, plan)
+        if paths is None:
+            paths = create_run_folder(_free_folder(default_runs_folder() / run_id))
+        info = RunInfo(
+            run_id=run_id,
+            version=__version__,
+            created=started.isoformat(timespec="seconds"),
+            command=list(command),
+            spec=plan.spec,
+            environment=environment,
+            plan=list(plan.cells),
+            notices=list(plan.notices),
+        )
+        paths.cells.mkdir(exist_ok=True)
+        write_model(paths.run_json, info)
+        if out is None:
+            _point_latest_at(paths.root)
+        return self._work_off(StoredRun(paths, info, {}))
+
+    def resume(self, root: Path) -> Run:
+        """Go on with a run: launch the cells that are missing or went wrong.
+
+        Raises:
+            EnvironmentUnfit: This machine or torch is not the one that the run was begun on.
+        """
+        stored = load_run(root)
+        self.observer.preparing()
+        here = machine.fingerprint(self.launcher.survey())
+        different = machine.differences(here, stored.info.environment)
+        if different:
+            raise EnvironmentUnfit(
+                f"{root} was begun under another {', '.join(different)}; its cells would not be "
+                "comparable. Start a new run here."
+            )
+        create_run_folder(root, resume=True)
+        stored.paths.cells.mkdir(exist_ok=True)
+        stored.results = {i: r for i, r in stored.results.items() if r.status != "failed"}
+        return self._work_off(stored)
+
+    def _work_off(self, stored: StoredRun) -> Run:
+        """Launch what has no result yet, storing each result at once."""
+        self.observer.planned(stored.info, len(stored.results))
+        spec = stored.info.spec
+        deadline = time.monotonic() + spec.budget_s if spec.budget_s else None
+        status = "complete"
+        try:
+            for cell in stored.info.plan:
+                if cell.id in stored.results:
+                    continue
+                left_s = deadline - time.monotonic() if deadline else float("inf")
+                if left_s <= 0:
+                    status = "over budget"
+                    break
+                self._do(cell if deadline is None else cell.shortened(left_s), stored)
+        except KeyboardInterrupt:
+            raise Interrupted(finish(stored, "interrupted")) from None
+        except BaseException:
+            finish(stored, "interrupted")
+            raise
+        return finish(stored, status)
+
+    def _do(self, cell: Cell, stored: StoredRun) -> None:
+        result = self._result_of(cell, stored)
+        write_model(stored.paths.cell(cell.id), result)
+        stored.results[cell.id] = result
+        self.observer.ended(result)
+
+    def _result_of(self, cell: Cell, stored: StoredRun) -> CellResult:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        inspection = stored.results.get(cell.model_copy(update={"purpose": "inspect"}).id)
+        if cell.skip_reason:
+            return skipped_result(cell, cell.skip_reason, now)
+        if inspection is not None and inspection.status != "ok":
+            return skipped_result(cell, f"not measured: {inspection.reason}", now)
+        self.observer.started(cell)
+        launched = self.launcher.launch(cell, stored.paths.logs(cell.id))
+        if launched.failure is not None and launched.failure.kind == "usage":
+            raise UsageError(launched.failure.message)
+        times = (launched.launch_s, launched.wall_s)
+        return launched_result(cell, launched.records, launched.failure, now, times)
+
+
+def finish(stored: StoredRun, status: str) -> Run:
+    """Store how far the run came and what it shows; also after an interruption."""
+    from scalebench.report import render_csv, render_markdown
+
+    stored.info = stored.info.model_copy(update={"status": status})
+    write_model(stored.paths.run_json, stored.info)
+    summary = summarise(stored)
+    write_model(stored.paths.summary_json, summary)
+    write_atomic(stored.paths.summary_csv, render_csv(summary))
+    write_atomic(stored.paths.summary_md, render_markdown(summary))
+    return Run(stored.paths, summary)
+
+
+def render_report(roots: Sequence[Path]) -> Path:
+    """Render the page of one or several runs into the first one's folder; return its path."""
+    from scalebench.report import render_page
+
+    runs = [load_run(root) for root in roots]
+    target = runs[0].paths.report_html
+    write_atomic(target, render_page([summarise(stored) for stored in runs]))
+    return target
+
+
+def survey_machine(fresh: bool = False, rates: bool = False) -> dict[str, Any]:
+    """Return what torch says of this machine, from a cache unless ``fresh``.
+
+    Asking costs the seconds that torch's import takes. The answer is kept until the interpreter,
+    torch, the driver or the visible devices change.
+    """
+    cached = cache_folder() / f"survey-{_survey_key()}.json"
+    if not fresh:
+        with suppress(OSError, ValueError):
+            return dict(json.loads(cached.read_text(encoding="utf-8")))
+    with LocalLauncher() as launcher:
+        answer = launcher.survey(rates)
+    with suppress(OSError):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(cached, json.dumps({k: v for k, v in answer.items() if k != "rates"}))
+    return answer
+
+
+def _survey_key() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        torch_version = version("torch")
+    except PackageNotFoundError:
+        torch_version = "none"
+    driver = Path("/proc/driver/nvidia/version")
+    parts = (
+        *(__version__, sys.executable, torch_version),
+        os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        driver.read_text() if driver.exists() else "",
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _run_id(started: datetime, plan: Plan) -> str:
+    """Return ``<utc>_<suites>_<device>_<sha7>``; the digest is of the specification."""
+    suites = "+".join(suite.name for suite in plan.spec.suites)[:60]
+    digest = hashlib.sha256(plan.spec.model_dump_json().encode()).hexdigest()[:7]
+    return f"{started:%Y%m%dT%H%M%SZ}_{suites}_{plan.spec.device}_{digest}"
+
+
+def _free_folder(wanted: Path) -> Path:
+    """Claim a folder that nobody else has; two runs may begin in the same second."""
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1000):
+            folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                return folder
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The run cannot be written below {wanted.parent}: {error.strerror}. "
+            "Give a folder with --out."
+        ) from error
+    raise EnvironmentUnfit(f"Every name like {wanted} is taken. Give a folder with --out.")
+
+
+def _point_latest_at(root: Path) -> None:
+    """Make ``reports/latest`` point at a run; another run may do the same at the same time."""
+    link = latest_link()
+    with suppress(OSError):
+        fresh = link.with_name(f".latest-{os.getpid()}")
+        fresh.symlink_to(root.name)
+        os.replace(fresh, link)

@@ -1,0 +1,161 @@
+"""Run folders on disk: written so that a reader never sees half a file, read with suspicion."""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.paths import RunPaths
+from scalebench.records import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
+
+Model = TypeVar("Model", bound=BaseModel)
+PRIVATE_FOLDER = 0o700
+NEEDED_BYTES = 32 * 1024 * 1024
+
+
+@dataclass
+class StoredRun:
+    """A run as it stands on disk, however far it came.
+
+    Attributes:
+        damaged: File name → why it could not be read; such cells count as not there.
+    """
+
+    paths: RunPaths
+    info: RunInfo
+    results: dict[str, CellResult]
+    damaged: dict[str, str] = field(default_factory=dict)
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a file whole or not at all: temporary file, fsync, rename."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_model(path: Path, model: BaseModel) -> None:
+    """Write a record as JSON, whole or not at all."""
+    write_atomic(path, model.model_dump_json(indent=1) + "\n")
+
+
+def read_model(path: Path, kind: type[Model]) -> Model:
+    """Read a record and check it against its schema.
+
+    Raises:
+        UsageError: The file is not what it should be; the text names the first field at fault.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise UsageError(f"{path} is damaged: {where}: {first['msg']}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def create_run_folder(root: Path, resume: bool = False) -> RunPaths:
+    """Make the folder of a new run and prove that it can be written, before any training.
+
+    Raises:
+        UsageError: ``root`` is a file, or holds something already.
+        EnvironmentUnfit: It cannot be written, or the disk is full.
+    """
+    if root.is_file():
+        raise UsageError(f"--out {root} is a file. Give the name of a folder for the run.")
+    if root.is_dir() and any(root.iterdir()) and not resume:
+        raise UsageError(
+            f"--out {root} holds files already. Give a new folder, or --resume {root} to go on "
+            "with the run in it."
+        )
+    try:
+        root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        _prove_writable(root)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The run cannot be written to {root}: {error.strerror}. Give another folder with --out."
+        ) from error
+    return RunPaths(root)
+
+
+def _prove_writable(folder: Path) -> None:
+    """Write and remove a file of the size that a small run needs; raises OSError."""
+    probe = folder / ".probe"
+    try:
+        with probe.open("wb") as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, NEEDED_BYTES)
+            else:
+                file.write(bytes(NEEDED_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def is_run_folder(root: Path) -> bool:
+    """Tell whether a folder looks like a run's."""
+    return RunPaths(root).run_json.is_file()
+
+
+def load_run(root: Path) -> StoredRun:
+    """Read a run folder, however far the run came.
+
+    A cell that cannot be read is set aside by name; the rest is used.
+
+    Raises:
+        UsageError: It is not a run folder, or its ``run.json`` cannot be used.
+    """
+    paths = RunPaths(root)
+    if not root.exists():
+        raise UsageError(f"There is no run folder {root}. `scalebench list` names the runs here.")
+    if not paths.run_json.is_file():
+        raise UsageError(
+            f"{root} is not a run folder: it has no run.json. `scalebench list` names the runs here."
+        )
+    _check_format(paths.run_json, RUN_FORMAT)
+    run = StoredRun(paths, read_model(paths.run_json, RunInfo), {})
+    planned = {cell.id for cell in run.info.plan}
+    for path in sorted(paths.cells.glob("*.json")):
+        try:
+            _check_format(path, CELL_FORMAT)
+            result = read_model(path, CellResult)
+            if result.cell.id != path.stem or path.stem not in planned:
+                raise UsageError(f"{path} is not a cell of this run.")
+        except UsageError as error:
+            run.damaged[path.name] = str(error)
+        else:
+            run.results[path.stem] = result
+    return run
+
+
+def _check_format(path: Path, expected: str) -> None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged: {error}.") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != expected:
+        raise UsageError(f"{path} has format {found!r}; this version reads {expected!r}.")
+
+
+def find_runs(folder: Path) -> Sequence[Path]:
+    """Return the run folders in ``folder``, oldest first by name."""
+    if not folder.is_dir():
+        return []
+    return sorted(p for p in folder.iterdir() if is_run_folder(p) and not p.is_symlink())

@@ -1,0 +1,41 @@
+"""Batches of any structure: tensors inside tuples, lists and dicts, samples along dimension 0."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+def map_tensors(function: Callable[..., Any], *batches: Any) -> Any:
+    """Apply ``function`` to the tensors that stand at the same place of each batch.
+
+    What is not a tensor is taken from the first batch as it is.
+    """
+    first = batches[0]
+    if isinstance(first, torch.Tensor):
+        return function(*batches)
+    if isinstance(first, dict):
+        return {k: map_tensors(function, *(b[k] for b in batches)) for k in first}
+    if isinstance(first, tuple | list):
+        parts = [map_tensors(function, *parts) for parts in zip(*batches, strict=True)]
+        if hasattr(first, "_fields"):
+            return type(first)(*parts)
+        return type(first)(parts)
+    return first
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Move a batch to ``device``; a batch that is there already is returned untouched."""
+    return map_tensors(lambda t: t.to(device, non_blocking=True), batch)
+
+
+def concatenate(batches: Sequence[Any]) -> Any:
+    """Join batches of one structure along dimension 0."""
+    return map_tensors(lambda *parts: torch.cat(parts), *batches)
+
+
+def split(batch: Any, parts: int) -> list[Any]:
+    """Cut a batch into ``parts`` equal microbatches along dimension 0."""
+    if parts == 1:
+        return [batch]
+    return [map_tensors(lambda t, i=i: t.chunk(parts)[i], batch) for i in range(parts)]

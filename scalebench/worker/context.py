@@ -1,0 +1,101 @@
+"""The job as one rank sees it: who it is, its device, and how ranks agree outside the steps."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalebench.spec import Cell
+from scalebench.workload import Shard
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """One rank of a cell.
+
+    Attributes:
+        control: A gloo group of all ranks for what scalebench itself has to say, so that it
+            never mixes with the collectives of the training; None for a single process.
+    """
+
+    cell: Cell
+    rank: int
+    local_rank: int
+    device: torch.device
+    control: "dist.ProcessGroup | None" = None
+
+    @property
+    def shard(self) -> Shard:
+        """The part of the data that this rank has to feed."""
+        return Shard(
+            rank=self.rank,
+            world_size=self.cell.world_size,
+            batch_size=self.cell.rank_batch,
+            seed=self.cell.seed,
+            device=self.device,
+        )
+
+    def agree_max(self, values: list[float]) -> list[float]:
+        """Return, on every rank alike, the element-wise largest of all ranks' values.
+
+        Args:
+            values: The same number of values on every rank. NaN counts as the largest.
+        """
+        if self.control is None:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.control)
+        return tensor.tolist()
+
+    def gather(self, item: Any) -> list[Any] | None:
+        """Collect one object of every rank on rank 0; None on the others."""
+        if self.control is None:
+            return [item]
+        collected = [None] * self.cell.world_size if self.rank == 0 else None
+        dist.gather_object(item, collected, dst=0, group=self.control)
+        return collected
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
+
+def rank_device(cell: Cell, local_rank: int) -> torch.device:
+    """Return the device of a rank; with more ranks than GPUs, several share one."""
+    if cell.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextmanager
+def connected(cell: Cell, rank: int, store: Path) -> Iterator[RankContext]:
+    """Join the ranks of a cell over a file store; yield this rank's view of the job.
+
+    Without a backend (the plain baseline) there is nothing to join. On an error the groups are
+    left as they are: tearing them down would wait for ranks that may be gone.
+    """
+    device = rank_device(cell, rank)
+    if cell.backend is None:
+        yield RankContext(cell, rank, rank, device)
+        return
+    timeout = timedelta(seconds=cell.collective_timeout_s)
+    dist.init_process_group(
+        cell.backend,
+        store=dist.FileStore(os.fspath(store), cell.world_size),
+        rank=rank,
+        world_size=cell.world_size,
+        timeout=timeout,
+        device_id=device if cell.backend == "nccl" else None,
+    )
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    yield RankContext(cell, rank, rank, device, control)
+    dist.destroy_process_group()

@@ -1,0 +1,47 @@
+"""What a forked process can be asked to do: train as a rank, survey the machine, describe."""
+
+import faulthandler
+import os
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from scalebench.worker import rank, survey
+from scalebench.worker.process import redirect_output
+
+_JOBS = {"cell": rank.run_cell, "survey": survey.run_survey, "describe": survey.run_describe}
+
+_PRELOADED = (
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.profiler",
+    "torch.utils.checkpoint",
+    "torch.utils.data",
+    "torch._dynamo",
+)
+
+
+def preload() -> None:
+    """Import now what ranks would otherwise each import for themselves."""
+    for name in _PRELOADED:
+        import_module(name)
+
+
+def run(request: dict[str, Any]) -> int:
+    """Do one job in this freshly forked process; return its exit code.
+
+    Args:
+        request: ``job`` (a name of the table above), ``log`` (file for output) and what the job
+            itself needs. ``environment`` is added to the process environment first.
+    """
+    redirect_output(Path(request["log"]))
+    os.environ.update(request.get("environment", {}))
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    try:
+        return _JOBS[request["job"]](request)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()

@@ -1,0 +1,130 @@
+"""The measured loop: warm up until steady, then a clean window, all ranks in step.
+
+Steps run in blocks. Inside a block nothing is synchronised, logged or asked; between blocks the
+ranks exchange their step times and each works out, from the same numbers, how to go on. So all
+ranks stop at the same step without anybody telling them.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from scalebench.records import Block
+from scalebench.spec import StepPlan
+from scalebench.stats import median_precision, steady_start
+from scalebench.worker.clock import StepClock, step_clock
+from scalebench.worker.context import RankContext
+from scalebench.worker.strategies.base import Training
+
+WARMUP_BLOCK = 5
+FIRST_WARMUP_BLOCK = 10
+CLEAN_BLOCKS = 4
+WINDOW_SLACK = 0.1
+
+
+@dataclass
+class Measurement:
+    """What one rank has seen so far; the fields are those of `RankRecord`.
+
+    ``slowest_s`` holds, for every step, the time of the slowest rank: the same on all ranks.
+    """
+
+    step_s: list[float] = field(default_factory=list)
+    slowest_s: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    steady: bool = False
+    first_step_ns: int | None = None
+
+    def clean_s(self) -> list[float]:
+        """Return the clean steps so far, slowest rank, without the first of each block."""
+        return [
+            self.slowest_s[i]
+            for block in self.blocks
+            if block.phase == "clean"
+            for i in range(block.first + 1, block.first + block.count)
+        ]
+
+
+def measure(training: Training, batches: Iterator[Any], context: RankContext) -> Measurement:
+    """Train, and measure the steps, as the cell's plan of steps says."""
+    plan = context.cell.steps
+    loop = _Loop(training, batches, context, step_clock(context.device))
+    loop.warm_up(plan)
+    loop.fill_clean_window(plan)
+    return loop.seen
+
+
+@dataclass
+class _Loop:
+    training: Training
+    batches: Iterator[Any]
+    context: RankContext
+    clock: StepClock
+    seen: Measurement = field(default_factory=Measurement)
+
+    def warm_up(self, plan: StepPlan) -> None:
+        """Run until the steady state is found or the plan's limits are reached."""
+        seen = self.seen
+        self.run_block("warmup", min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps))
+        while True:
+            steps = seen.slowest_s
+            seen.steady = steady_start(steps) is not None
+            if seen.steady:
+                return
+            if len(steps) >= plan.max_warmup_steps or sum(steps) >= plan.max_warmup_s:
+                return
+            self.run_block("warmup", min(WARMUP_BLOCK, plan.max_warmup_steps - len(steps)))
+
+    def fill_clean_window(self, plan: StepPlan) -> None:
+        """Run clean blocks until the plan is satisfied."""
+        if plan.steps is not None:
+            self.run_block("clean", plan.steps + 1)
+            return
+        step_s = float(np.median(self.seen.slowest_s[-WARMUP_BLOCK:]))
+        wanted = max(plan.min_steps, math.ceil(plan.window_s / step_s))
+        num_blocks = 1 if plan.precision is None else CLEAN_BLOCKS
+        while wanted > 0:
+            self.run_block("clean", math.ceil(wanted / num_blocks) + 1)
+            wanted = steps_still_wanted(self.seen.clean_s(), plan)
+
+    def run_block(self, phase: str, count: int) -> None:
+        """Run ``count`` steps without any synchronisation, then share their times."""
+        first = len(self.seen.step_s)
+        losses = []
+        self.context.barrier()
+        if self.seen.first_step_ns is None:
+            self.seen.first_step_ns = time.monotonic_ns()
+        self.clock.mark()
+        for _ in range(count):
+            losses.append(self.training.step(next(self.batches)))
+            self.clock.mark()
+        step_s = self.clock.resolve()
+        self.seen.step_s += step_s
+        self.seen.slowest_s += self.context.agree_max(step_s)
+        self.seen.loss += torch.stack(losses).tolist()
+        self.seen.blocks.append(Block(phase=phase, first=first, count=count))
+
+
+def steps_still_wanted(clean_s: list[float], plan: StepPlan) -> int:
+    """Return how many more clean steps the plan asks for; 0: enough.
+
+    Args:
+        clean_s: The clean steps so far, seconds, the same on every rank.
+        plan: Limits; ``steps`` is not looked at.
+    """
+    missing = plan.min_steps - len(clean_s)
+    if missing > 0:
+        return missing
+    precision = median_precision(clean_s)
+    if plan.precision is not None and precision is not None and precision <= plan.precision:
+        return 0
+    left_s = plan.window_s - sum(clean_s)
+    if left_s < WINDOW_SLACK * plan.window_s:
+        return 0
+    return math.ceil(left_s / (sum(clean_s) / len(clean_s)))

@@ -1,0 +1,88 @@
+"""What a rank does to its own process before it trains: die with its parent, pin, be scheduled.
+
+Everything here is best effort by platform and reports what is in force, so that the record says
+it instead of assuming it.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to SIGKILL this process when its parent ends (Linux; elsewhere nothing).
+
+    Args:
+        parent: The pid that is expected as parent. If it is gone already, this process exits:
+            the request would come too late.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def pin(local_rank: int, threads: int) -> list[int] | None:
+    """Give this rank ``threads`` processors of its own, wrapping around when there are too few.
+
+    Returns:
+        The processors, or None where the platform cannot pin.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    allowed = sorted(os.sched_getaffinity(0))
+    first = local_rank * threads
+    mine = sorted({allowed[(first + i) % len(allowed)] for i in range(threads)})
+    os.sched_setaffinity(0, mine)
+    return mine
+
+
+def schedule_as_batch() -> str:
+    """Put this process in SCHED_BATCH where there is one; return the class in force.
+
+    gloo's loop thread spins. With more ranks than cores a small all-reduce then takes multiples
+    of the scheduler's tick, unless waking threads do not preempt running ones.
+    """
+    if not hasattr(os, "SCHED_BATCH"):
+        return "default"
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError as error:
+        return f"default (SCHED_BATCH refused: {error.strerror})"
+    return "SCHED_BATCH"
+
+
+def use_threads(threads: int) -> None:
+    """Use ``threads`` intra-op threads, here and in processes started from here."""
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def peak_rss_bytes() -> int | None:
+    """Return the peak resident set of this process in bytes, or None where it is not told."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    line = next((ln for ln in status.splitlines() if ln.startswith("VmHWM:")), None)
+    return int(line.split()[1]) * 1024 if line else None
+
+
+def redirect_output(log: Path) -> None:
+    """Send standard output and error of this process to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)

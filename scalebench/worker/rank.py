@@ -1,0 +1,114 @@
+"""One rank of one cell: join the job, do what the cell asks, leave a record."""
+
+import gc
+import math
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalebench.paths import LaunchPaths
+from scalebench.records import Memory, RankRecord
+from scalebench.spec import Cell
+from scalebench.store import read_model, write_model
+from scalebench.worker import process
+from scalebench.worker.context import RankContext, connected
+from scalebench.worker.failure import describe
+from scalebench.worker.feed import endless
+from scalebench.worker.loop import measure
+from scalebench.worker.memory import count_cpu_tensors, read_memory
+from scalebench.worker.strategies import build_training
+from scalebench.worker.verify import NUM_STEPS, fresh_workload, verify
+
+
+def run_cell(request: dict[str, Any]) -> int:
+    """Run one rank and write its record, whatever happens; return the process's exit code.
+
+    Args:
+        request: ``rank`` and ``folder``, the scratch folder of the launch.
+    """
+    rank = int(request["rank"])
+    paths = LaunchPaths(Path(request["folder"]))
+    cell = read_model(paths.cell_json, Cell)
+    identity = {"rank": rank, "local_rank": rank, "pid": os.getpid(), "host": socket.gethostname()}
+    try:
+        facts = _settle(cell, rank)
+        with connected(cell, rank, paths.store) as context:
+            facts |= _backend_facts(context)
+            work = _inspect if cell.purpose == "inspect" else _measure
+            record = RankRecord(**identity, facts=facts, **work(context))
+            write_model(paths.record(rank), record)
+    except BaseException as error:
+        record = RankRecord(**identity, error=describe(error))
+        write_model(paths.record(rank), record)
+        print(record.error.traceback if record.error else "", flush=True)
+        return 1
+    return 0
+
+
+def _settle(cell: Cell, local_rank: int) -> dict[str, Any]:
+    """Bring the process into the state in which it is measured; return what is in force."""
+    affinity = process.pin(local_rank, cell.threads)
+    scheduling = process.schedule_as_batch() if cell.device == "cpu" else "default"
+    process.use_threads(cell.threads)
+    return {
+        "threads": torch.get_num_threads(),
+        "affinity": affinity,
+        "scheduling_class": scheduling,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+def _backend_facts(context: RankContext) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
+    return {
+        "device_name": name,
+        "backend": dist.get_backend() if dist.is_initialized() else None,
+    }
+
+
+def _measure(context: RankContext) -> dict[str, Any]:
+    """Time steps with no instrument on."""
+    workload = fresh_workload(context)
+    training = build_training(workload, context)
+    batches = endless(workload.batches, context.device)
+    gc.collect()
+    seen = measure(training, batches, context)
+    return {
+        "step_s": seen.step_s,
+        "loss": _json_losses(seen.loss),
+        "blocks": seen.blocks,
+        "steady": seen.steady,
+        "first_step_ns": seen.first_step_ns,
+        "num_parameters": sum(p.numel() for p in workload.module.parameters()),
+        "tokens_per_sample": workload.tokens_per_sample,
+        "memory": read_memory(context.device),
+    }
+
+
+def _inspect(context: RankContext) -> dict[str, Any]:
+    """Compare with the reference, and count memory; nothing is timed."""
+    verification = verify(context)
+    gc.collect()
+    losses, memory = _count_memory(context)
+    return {"verification": verification, "loss": _json_losses(losses), "memory": memory}
+
+
+def _count_memory(context: RankContext) -> tuple[list[float], Memory]:
+    """Train a few steps while the CPU allocator is watched; CUDA keeps count by itself."""
+    if context.device.type == "cuda":
+        return [], Memory()
+    with count_cpu_tensors() as peak:
+        workload = fresh_workload(context)
+        training = build_training(workload, context)
+        batches = endless(workload.batches, context.device)
+        losses = [float(training.step(next(batches))) for _ in range(NUM_STEPS)]
+    return losses, Memory(allocated_bytes=peak.bytes)
+
+
+def _json_losses(losses: list[float]) -> list[float | None]:
+    """Replace what JSON cannot hold: a loss that is not finite becomes null."""
+    return [loss if math.isfinite(loss) else None for loss in losses]

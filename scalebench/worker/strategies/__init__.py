@@ -1,0 +1,21 @@
+"""The strategies: how a model is trained over the ranks. One short file for each."""
+
+from collections.abc import Callable
+from typing import Any
+
+from scalebench.worker.context import RankContext
+from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.ddp import DdpTraining
+from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.workload import Workload
+
+TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
+    "plain": PlainTraining,
+    "ddp": DdpTraining,
+}
+
+
+def build_training(workload: Workload, context: RankContext) -> Training:
+    """Return the training loop body that the cell's strategy asks for."""
+    strategy = context.cell.strategy
+    return TRAININGS[strategy.kind](strategy, workload, context)

@@ -1,0 +1,35 @@
+"""What every strategy offers to the loop that measures it."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+
+class Training(Protocol):
+    """A model being trained by one strategy, as one rank sees it."""
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """Train on this rank's batch: forward, backward, optimizer.
+
+        Nothing in it waits for the device.
+
+        Returns:
+            The mean loss over the batch, detached, on the device; shape ().
+        """
+        ...
+
+    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield name and full gradient of every parameter after a step, in the model's order.
+
+        Every rank takes part: a sharded strategy has to gather. The gradient is that of the mean
+        loss over the global batch.
+        """
+        ...
+
+
+def named_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and gradient of a module's parameters; zeros for those that took no part."""
+    for name, parameter in module.named_parameters():
+        gradient = parameter.grad
+        yield name, torch.zeros_like(parameter) if gradient is None else gradient

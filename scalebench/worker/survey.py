@@ -1,0 +1,173 @@
+"""What torch says of this machine, and what a user's workload turns out to be.
+
+Both run in a process of their own, so that asking leaves no CUDA context behind.
+"""
+
+import json
+import math
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalebench.catalog import CustomTarget
+from scalebench.errors import UsageError
+from scalebench.store import write_atomic
+from scalebench.worker.failure import describe
+from scalebench.worker.feed import endless
+from scalebench.worker.strategies import TRAININGS
+from scalebench.worker.workloads import build_workload
+from scalebench.workload import Shard, Workload
+
+RATE_SECONDS = 0.2
+
+
+def survey() -> dict[str, Any]:
+    """Return versions, devices, backends and strategies as torch reports them."""
+    cuda = torch.cuda.is_available()
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "nccl": _nccl_version() if cuda else None,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "backends": [
+            name
+            for name, there in (
+                ("gloo", dist.is_gloo_available()),
+                ("nccl", dist.is_nccl_available()),
+                ("mpi", dist.is_mpi_available()),
+            )
+            if there
+        ],
+        "strategies": sorted(TRAININGS),
+        "devices": [_device(i) for i in range(torch.cuda.device_count())] if cuda else [],
+    }
+
+
+def _nccl_version() -> str | None:
+    if not dist.is_nccl_available():
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())
+
+
+def _device(index: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    return {
+        "index": index,
+        "name": properties.name,
+        "uuid": str(properties.uuid),
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+    }
+
+
+def measure_rates(device: torch.device, size: int) -> dict[str, float]:
+    """Return the matrix and copy rate of a device, best of the repetitions within 0.2 s.
+
+    Args:
+        device: Where to measure.
+        size: Side of the square matrices; float32 on CPU, bfloat16 on CUDA.
+
+    Returns:
+        ``matrix_flop_per_s`` and ``copy_byte_per_s`` (bytes read and written).
+    """
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    a = torch.randn(size, size, device=device).to(dtype)
+    b = torch.empty_like(a)
+    matrix_s = _best_time(device, lambda: torch.mm(a, a, out=b))
+    source = torch.ones(16 * size * size, device=device)
+    target = torch.empty_like(source)
+    copy_s = _best_time(device, lambda: target.copy_(source))
+    return {
+        "matrix_flop_per_s": 2 * size**3 / matrix_s,
+        "copy_byte_per_s": 2 * source.numel() * source.element_size() / copy_s,
+    }
+
+
+def _best_time(device: torch.device, action: Any) -> float:
+    action()
+    best, end = math.inf, time.perf_counter() + RATE_SECONDS
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        action()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def describe_workload(request: dict[str, Any]) -> dict[str, Any]:
+    """Build the user's workload, try its loss once, and return what it is.
+
+    Raises:
+        UsageError: The loss is not what a loss has to be, or it raises.
+    """
+    target = CustomTarget.model_validate(request["workload"])
+    shard = Shard(
+        rank=0,
+        world_size=1,
+        batch_size=int(request["batch_size"]),
+        seed=0,
+        device=torch.device(request["device"]),
+    )
+    torch.manual_seed(0)
+    workload = build_workload(target, shard)
+    _try_loss(target, workload, shard)
+    return {
+        "num_parameters": sum(p.numel() for p in workload.module.parameters()),
+        "tokens_per_sample": workload.tokens_per_sample,
+        "num_blocks": len(workload.blocks),
+    }
+
+
+def _try_loss(target: CustomTarget, workload: Workload, shard: Shard) -> None:
+    module = workload.module.to(shard.device)
+    batch = next(endless(workload.batches, shard.device))
+    try:
+        loss = workload.loss(module, batch)
+    except Exception as error:
+        raise UsageError(
+            f"--workload {target.name}: its loss raised {type(error).__name__}: {error}. "
+            "It is called as loss(module, batch) with a batch of the workload's own."
+        ) from error
+    if not isinstance(loss, torch.Tensor) or loss.ndim != 0 or not loss.requires_grad:
+        given = (
+            f"a tensor of shape {tuple(loss.shape)}, requires_grad={loss.requires_grad}"
+            if isinstance(loss, torch.Tensor)
+            else f"{type(loss).__name__}"
+        )
+        raise UsageError(
+            f"--workload {target.name}: its loss returned {given}. Return the mean loss over the "
+            "batch as a scalar tensor that depends on the module's parameters."
+        )
+
+
+def run_survey(request: dict[str, Any]) -> int:
+    """Write the survey to ``request["answer"]``; with ``rates`` true, measure devices too."""
+    answer = survey()
+    if request.get("rates"):
+        answer["rates"] = [
+            {"device": f"cuda:{d['index']}", **measure_rates(torch.device("cuda", d["index"]), 8192)}
+            for d in answer["devices"]
+        ] or [{"device": "cpu", **measure_rates(torch.device("cpu"), 1024)}]
+    return _answer(request, answer)
+
+
+def run_describe(request: dict[str, Any]) -> int:
+    """Write what the user's workload is to ``request["answer"]``, or what is wrong with it."""
+    try:
+        answer = describe_workload(request)
+    except Exception as error:
+        answer = {"error": describe(error).model_dump()}
+    return _answer(request, answer)
+
+
+def _answer(request: dict[str, Any], answer: dict[str, Any]) -> int:
+    write_atomic(Path(request["answer"]), json.dumps(answer))
+    return 0

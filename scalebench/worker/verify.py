@@ -1,0 +1,212 @@
+"""Correct before fast: is what the ranks computed together what one process computes alone?
+
+The reference is the bare model, from the same seed, trained in one process on the global batch:
+exactly the batches that the ranks were fed, gathered and joined. Gradients are compared after
+one step, on every rank; losses after each of a few steps.
+
+Some models give another result when a batch is cut in pieces, whoever does the cutting: BatchNorm
+normalises over the piece, dropout draws other masks. So when the ranks deviate, one process
+computes the pieces one by one. If that alone differs from the whole batch by more than the
+tolerance, the comparison would blame the strategy for the model, and the row is `unverified`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalebench.records import Verification
+from scalebench.spec import Execution
+from scalebench.worker.batches import concatenate, split, to_device
+from scalebench.worker.context import RankContext
+from scalebench.worker.feed import endless
+from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.workloads import build_workload
+from scalebench.workload import Workload
+
+NUM_STEPS = 3
+FP32_TOLERANCE = 1e-4
+TF32_TOLERANCE = 1e-2
+BF16_TOLERANCE = 5e-2
+
+Gradients = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far two sets of gradients, or two series of losses, are apart; dimensionless."""
+
+    value: float
+    where: str | None = None
+
+
+def tolerance(execution: Execution, device: torch.device) -> float:
+    """Return what rounding may explain, by the arithmetic in use.
+
+    float32 sums in another order agree to about 1e-6 of their size; gradients pass through
+    hundreds of such sums. TF32 keeps 10 bits of each factor, bfloat16 keeps 8.
+    """
+    if execution.autocast:
+        return BF16_TOLERANCE
+    reduced = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
+    return TF32_TOLERANCE if device.type == "cuda" and reduced else FP32_TOLERANCE
+
+
+def fresh_workload(context: RankContext) -> Workload:
+    """Build the cell's workload from the run's seed: the same parameters every time."""
+    torch.manual_seed(context.cell.seed)
+    return build_workload(context.cell.workload, context.shard)
+
+
+def verify(context: RankContext) -> Verification:
+    """Compare the cell's strategy with the single-process reference; every rank takes part."""
+    cell = context.cell
+    if cell.strategy.kind == "plain":
+        return Verification(status="reference")
+    workload = fresh_workload(context)
+    feed = endless(workload.batches, context.device)
+    batches = [next(feed) for _ in range(NUM_STEPS)]
+    global_batches = _gathered(batches, context)
+
+    training = build_training(workload, context)
+    losses = [float(training.step(batches[0]))]
+    gradients = {name: g.clone() for name, g in training.gradients()}
+    losses += [float(training.step(batch)) for batch in batches[1:]]
+    mean_losses = _mean_over_ranks(losses, context)
+
+    reference = _Reference(context, global_batches) if global_batches else None
+    by_gradient = _compare_gradients(gradients, reference, context)
+    if reference is None:
+        return Verification(status="verified")  # rank 0 speaks for all: every rank was compared
+    by_loss = loss_deviation(mean_losses, reference.losses)
+    return _judge(by_gradient, by_loss, reference, tolerance(cell.strategy, context.device))
+
+
+class _Reference:
+    """The single-process run on rank 0."""
+
+    def __init__(self, context: RankContext, global_batches: Sequence[Any]) -> None:
+        self.context = context
+        self.first_batch = global_batches[0]
+        training = self._training()
+        self.losses = [float(training.step(global_batches[0]))]
+        self.gradients = {name: g.clone() for name, g in training.gradients()}
+        self.losses += [float(training.step(batch)) for batch in global_batches[1:]]
+
+    def _training(self) -> PlainTraining:
+        self.workload = fresh_workload(self.context)
+        baseline = self.context.cell.strategy.baseline()
+        return PlainTraining(baseline, self.workload, self.context)
+
+    def deviation_of_parts(self) -> float:
+        """Return how far the mean gradient of the pieces is from that of the whole batch."""
+        strategy = self.context.cell.strategy
+        accumulate = strategy.accumulate if strategy.kind == "ddp" else 1
+        parts = split(self.first_batch, self.context.cell.world_size * accumulate)
+        training = self._training()
+        mean: Gradients = {}
+        for part in parts:
+            training.optimizer.zero_grad()
+            training.forward_backward(part)
+            for name, gradient in training.gradients():
+                mean[name] = mean.get(name, torch.zeros_like(gradient)) + gradient / len(parts)
+        return gradient_deviation(mean, self.gradients).value
+
+    def split_dependent_modules(self) -> list[str]:
+        """Return the kinds of module known to depend on how a batch is split."""
+        kinds = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd)
+        found = (m for m in self.workload.module.modules() if isinstance(m, kinds))
+        return sorted({type(m).__name__ for m in found})
+
+
+def gradient_deviation(given: Gradients, reference: Gradients) -> Deviation:
+    """Return the largest over parameters of ‖g − g_ref‖ / max(‖g_ref‖, 1e-3 · ‖all g_ref‖).
+
+    The floor keeps a parameter whose gradient is nearly zero from turning rounding into a large
+    ratio; one that is wrong by more than a 10,000,000th of the whole is still seen in float32.
+    """
+    total = sum(float(g.double().square().sum()) for g in reference.values()) ** 0.5
+    worst = Deviation(0.0)
+    for name, expected in reference.items():
+        difference = float((given[name].double() - expected.double()).norm())
+        scale = max(float(expected.double().norm()), 1e-3 * total)
+        ratio = difference / scale if scale else difference
+        if not ratio <= worst.value:  # NaN is worse than anything
+            worst = Deviation(ratio, name)
+    return worst
+
+
+def loss_deviation(given: Sequence[float], reference: Sequence[float]) -> Deviation:
+    """Return the largest relative difference of two series of losses, and at which step."""
+    worst = Deviation(0.0)
+    for step, (loss, expected) in enumerate(zip(given, reference, strict=True)):
+        ratio = abs(loss - expected) / abs(expected) if expected else abs(loss)
+        if not ratio <= worst.value:
+            worst = Deviation(ratio, f"step {step}")
+    return worst
+
+
+def _judge(
+    by_gradient: Deviation, by_loss: Deviation, reference: _Reference, allowed: float
+) -> Verification:
+    result = Verification(
+        status="verified",
+        gradient_deviation=finite(by_gradient.value),
+        loss_deviation=finite(by_loss.value),
+        tolerance=allowed,
+        num_steps=NUM_STEPS,
+        worst_parameter=by_gradient.where,
+    )
+    if by_gradient.value <= allowed and by_loss.value <= allowed:
+        return result
+    by_parts = reference.deviation_of_parts()
+    if not by_parts <= allowed:
+        modules = reference.split_dependent_modules()
+        cause = f"it contains {', '.join(modules)}" if modules else "no known module explains it"
+        reason = (
+            "the model's own result depends on how a batch is split: one process that computes "
+            f"the parts one by one deviates by {by_parts:.2g} ({cause})"
+        )
+        return result.model_copy(update={"status": "unverified", "reason": reason})
+    reason = (
+        f"gradients deviate by {by_gradient.value:.2g} (worst: {by_gradient.where}) and losses by "
+        f"{by_loss.value:.2g} from the single-process reference; {allowed:.0e} is allowed"
+    )
+    return result.model_copy(update={"status": "deviates", "reason": reason})
+
+
+def finite(value: float) -> float:
+    """Return a number that JSON can hold: not a number and infinity become the largest float."""
+    return value if value < float("inf") else 1.7976931348623157e308
+
+
+def _gathered(batches: Sequence[Any], context: RankContext) -> list[Any] | None:
+    """Return, on rank 0, the global batches that the ranks' batches make up together."""
+    per_rank = context.gather([to_device(batch, torch.device("cpu")) for batch in batches])
+    if per_rank is None:
+        return None
+    joined = [concatenate(parts) for parts in zip(*per_rank, strict=True)]
+    return [to_device(batch, context.device) for batch in joined]
+
+
+def _mean_over_ranks(losses: Sequence[float], context: RankContext) -> list[float]:
+    tensor = torch.tensor(losses, dtype=torch.float64)
+    dist.all_reduce(tensor, group=context.control)
+    return (tensor / context.cell.world_size).tolist()
+
+
+def _compare_gradients(
+    gradients: Gradients, reference: _Reference | None, context: RankContext
+) -> Deviation:
+    """Send the reference's gradients to every rank; return the largest deviation of any rank."""
+    expected: Gradients = {}
+    for name, gradient in gradients.items():
+        buffer = reference.gradients[name] if reference else torch.empty_like(gradient)
+        dist.broadcast(buffer, src=0)
+        expected[name] = buffer
+    mine = gradient_deviation(gradients, expected)
+    value = context.agree_max([finite(mine.value)])[0]
+    return Deviation(value, mine.where)

@@ -1,0 +1,129 @@
+"""The process from which ranks are forked, with torch already imported.
+
+A fresh interpreter needs seconds to import torch; a fork of this one starts a rank in
+milliseconds. It talks to the launcher over a socket in lines of JSON::
+
+    launcher → zygote   {"start": {...}}   fork a process for a job
+                        {"kill": [pid, …], "signal": 9}
+    zygote → launcher   {"ready": pid}
+                        {"started": pid, "tag": …}
+                        {"exited": pid, "code": …, "time_ns": …}   code < 0: minus the signal
+
+The standard library's forkserver is not used because it runs the caller's main module again in
+every child, is one per process, and tells neither order nor time of exits. This process never
+runs an operator of torch, so it has no threads and no CUDA context when it forks. It dies with
+the launcher, and the ranks die with it: see `die_with_parent`; end of file on the socket is the
+second line of defence.
+"""
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from scalebench.worker import jobs
+from scalebench.worker.process import die_with_parent
+
+
+class Zygote:
+    """Forks on request, reaps, and tells the launcher what ended when."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.alive: set[int] = set()
+        self.pending = b""
+
+    def serve(self) -> None:
+        """Answer requests until the launcher hangs up; then kill what is left."""
+        child_ended, wake = socket.socketpair()
+        child_ended.setblocking(False)
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.tell({"ready": os.getpid()})
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.connection, selectors.EVENT_READ)
+            selector.register(child_ended, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is child_ended:
+                        child_ended.recv(4096)
+                        self.reap()
+                    elif not self.receive():
+                        self.kill(list(self.alive), signal.SIGKILL)
+                        return
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send one message to the launcher."""
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> bool:
+        """Act on what has arrived; return False when the launcher has hung up."""
+        data = self.connection.recv(1 << 16)
+        *lines, self.pending = (self.pending + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            if "start" in request:
+                self.start(request["start"])
+            else:
+                self.kill(request["kill"], request["signal"])
+        return bool(data)
+
+    def start(self, request: dict[str, Any]) -> None:
+        """Fork a process for one job."""
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                self.connection.close()
+                die_with_parent(zygote)
+                code = jobs.run(request)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)  # whatever happens, never return into the zygote's own loop
+        self.alive.add(pid)
+        self.tell({"started": pid, "tag": request["tag"]})
+
+    def kill(self, pids: list[int], number: int) -> None:
+        """Send a signal to children that have not been reaped."""
+        for pid in self.alive.intersection(pids):
+            os.kill(pid, number)
+
+    def reap(self) -> None:
+        """Collect every child that has ended and tell the launcher."""
+        while self.alive:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self.alive.discard(pid)
+            code = os.waitstatus_to_exitcode(status)
+            self.tell({"exited": pid, "code": code, "time_ns": time.monotonic_ns()})
+
+
+def main(arguments: list[str]) -> None:
+    """Serve on the file descriptor given as first argument; the second is the launcher's pid.
+
+    A launcher that is not the main thread of its process passes 0: the kernel would take the end
+    of that thread for the end of the launcher.
+    """
+    descriptor, parent = (int(argument) for argument in arguments)
+    if parent:
+        die_with_parent(parent)
+    jobs.preload()
+    try:
+        Zygote(socket.socket(fileno=descriptor)).serve()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the launcher is gone; so are we, and with us every rank
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
