@@ -5,6 +5,7 @@ memory) without starting a worker. ``scalebench/worker/workloads`` builds the mo
 holds the parameter counts given here against the modules built there.
 """
 
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -82,7 +83,7 @@ class MlpShape(_Shape):
     def num_parameters(self) -> int:
         """Parameters of the module."""
         sizes = [self.features, *[self.width] * self.layers, self.classes]
-        return sum(a * b + b for a, b in zip(sizes, sizes[1:], strict=False))
+        return sum(a * b + b for a, b in pairwise(sizes))
 
 
 class CustomTarget(_Shape):
@@ -95,9 +96,7 @@ class CustomTarget(_Shape):
     batch_size: int = Field(32, gt=0, description="default global batch, samples")
 
 
-WorkloadSpec = Annotated[
-    GptShape | CnnShape | MlpShape | CustomTarget, Field(discriminator="kind")
-]
+WorkloadSpec = Annotated[GptShape | CnnShape | MlpShape | CustomTarget, Field(discriminator="kind")]
 
 PRESETS: dict[str, GptShape | CnnShape | MlpShape] = {
     shape.name: shape

@@ -3,8 +3,8 @@
 An error's text names what was given, what is valid and what to do next.
 """
 
-from difflib import get_close_matches
 from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import IntEnum
 
 

@@ -1,6 +1,6 @@
 """From what the user asked to the list of cells: every default filled in, nothing run yet."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 

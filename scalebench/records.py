@@ -66,7 +66,7 @@ class Verification(Record):
             comparison would mean nothing, see ``reason``; ``reference``: this is the reference.
         gradient_deviation: Largest over parameters of ‖g − g_ref‖ / max(‖g_ref‖, 1e-3·‖all g_ref‖)
             after one step; dimensionless.
-        loss_deviation: Largest over the steps of \\|loss − loss_ref\\| / \\|loss_ref\\|.
+        loss_deviation: Largest over the steps of abs(loss − loss_ref) / abs(loss_ref).
         tolerance: What both must stay below.
         num_steps: Steps over which the losses were compared.
         worst_parameter: The parameter with the largest gradient deviation.

@@ -115,7 +115,12 @@ def run(
     if world_sizes is not None:
         wanted = _with_sizes(wanted, world_sizes)
     sizes = ",".join(map(str, wanted.world_sizes or ()))
-    command = ["scalebench", "run", *(s.name for s in loaded), *(["--gpus", sizes] if sizes else [])]
+    command = [
+        "scalebench",
+        "run",
+        *(s.name for s in loaded),
+        *(["--gpus", sizes] if sizes else []),
+    ]
     with Session(Silent()) as session:
         return session.run(wanted, loaded or load_suites(()), command, out)
 
@@ -133,6 +138,20 @@ def _with_sizes(request: Request, world_sizes: Sequence[int]) -> Request:
     return replace(request, world_sizes=sizes)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A plan that can be carried out here.
+
+    Attributes:
+        environment: Fingerprint of the machine.
+        num_parameters: Of users' own workloads, by name.
+    """
+
+    plan: Plan
+    environment: dict[str, Any]
+    num_parameters: dict[str, int]
+
+
 class Session:
     """Holds the launcher for as long as there are cells to launch."""
 
@@ -146,15 +165,22 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.launcher.close()
 
-    def plan(self, request: Request, suites: Sequence[Suite]) -> tuple[Plan, dict[str, Any]]:
-        """Return the plan and the machine's fingerprint; users' workloads are tried on the way."""
+    def prepare(self, request: Request, suites: Sequence[Suite]) -> Prepared:
+        """Plan, fingerprint the machine, and try the users' own workloads once.
+
+        Raises:
+            UsageError: The request or a workload cannot be used.
+            EnvironmentUnfit: CUDA was asked for and there is none.
+        """
         self.observer.preparing()
         survey = self.launcher.survey()
         here = Machine(num_gpus=len(survey["devices"]), num_cores=machine.num_cores())
         plan = make_plan(request, suites, here)
-        for target in plan.custom_workloads:
-            self.launcher.describe(target, plan.spec.device)
-        return plan, machine.fingerprint(survey)
+        sizes = {
+            target.name: self.launcher.describe(target, plan.spec.device)["num_parameters"]
+            for target in plan.custom_workloads
+        }
+        return Prepared(plan, machine.fingerprint(survey), sizes)
 
     def run(
         self,
@@ -170,7 +196,8 @@ class Session:
         """
         paths = create_run_folder(out) if out is not None else None
         started = datetime.now(UTC)
-        plan, environment = self.plan(request, suites)
+        prepared = self.prepare(request, suites)
+        plan = prepared.plan
         run_id = _run_id(started, plan)
         if paths is None:
             paths = create_run_folder(_free_folder(default_runs_folder() / run_id))
@@ -180,7 +207,7 @@ class Session:
             created=started.isoformat(timespec="seconds"),
             command=list(command),
             spec=plan.spec,
-            environment=environment,
+            environment=prepared.environment,
             plan=list(plan.cells),
             notices=list(plan.notices),
         )

@@ -88,7 +88,7 @@ def create_run_folder(root: Path, resume: bool = False) -> RunPaths:
         _prove_writable(root)
     except OSError as error:
         raise EnvironmentUnfit(
-            f"The run cannot be written to {root}: {error.strerror}. Give another folder with --out."
+            f"The run cannot be written to {root}: {error.strerror}. Give another --out."
         ) from error
     return RunPaths(root)
 
@@ -126,7 +126,7 @@ def load_run(root: Path) -> StoredRun:
         raise UsageError(f"There is no run folder {root}. `scalebench list` names the runs here.")
     if not paths.run_json.is_file():
         raise UsageError(
-            f"{root} is not a run folder: it has no run.json. `scalebench list` names the runs here."
+            f"{root} is not a run folder: no run.json in it. `scalebench list` names the runs here."
         )
     _check_format(paths.run_json, RUN_FORMAT)
     run = StoredRun(paths, read_model(paths.run_json, RunInfo), {})

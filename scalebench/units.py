@@ -31,9 +31,7 @@ def significant(value: float, uncertainty: float | None = None, digits: int = 3)
     return f"{rounded:.{max(places, 0)}f}"
 
 
-def _scaled(
-    value: float, uncertainty: float | None, steps: tuple[tuple[float, str], ...]
-) -> str:
+def _scaled(value: float, uncertainty: float | None, steps: tuple[tuple[float, str], ...]) -> str:
     scale, unit = next((s for s in steps if abs(value) >= s[0]), steps[-1])
     text = significant(value / scale, uncertainty / scale if uncertainty else None)
     return f"{text} {unit}".rstrip()

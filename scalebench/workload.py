@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import torch
 
 
-
 @dataclass(frozen=True)
 class Shard:
     """The part of the job that one rank has to feed.

@@ -133,9 +133,7 @@ def _out_of_time(cell: Cell, ranks: "_Ranks", logs: dict[int, Path]) -> Failure:
         f"still running after the limit of {cell.limit_s:g} s: "
         f"rank {', '.join(map(str, late))} of {cell.world_size}"
     )
-    return Failure(
-        rank=late[0], kind="limit", message=message, log_tail=log_tail(logs[late[0]])
-    )
+    return Failure(rank=late[0], kind="limit", message=message, log_tail=log_tail(logs[late[0]]))
 
 
 class _Ranks:

@@ -1,6 +1,7 @@
 """Marks in the stream of steps, resolved to durations after the fact: nothing waits inside."""
 
 import time
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -31,7 +32,7 @@ class HostClock:
     def resolve(self) -> list[float]:
         """Return the durations between the marks, seconds."""
         marks, self.marks = self.marks, []
-        return [(b - a) / 1e9 for a, b in zip(marks, marks[1:], strict=False)]
+        return [(b - a) / 1e9 for a, b in pairwise(marks)]
 
 
 class CudaClock:
@@ -55,7 +56,7 @@ class CudaClock:
         events, self.events = self.events, []
         if events:
             events[-1].synchronize()
-        return [a.elapsed_time(b) / 1e3 for a, b in zip(events, events[1:], strict=False)]
+        return [a.elapsed_time(b) / 1e3 for a, b in pairwise(events)]
 
 
 def step_clock(device: torch.device) -> StepClock:

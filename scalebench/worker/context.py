@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from scalebench.spec import Cell
 from scalebench.workload import Shard
@@ -90,7 +91,7 @@ def connected(cell: Cell, rank: int, store: Path) -> Iterator[RankContext]:
     timeout = timedelta(seconds=cell.collective_timeout_s)
     dist.init_process_group(
         cell.backend,
-        store=dist.FileStore(os.fspath(store), cell.world_size),
+        store=FileStore(os.fspath(store), cell.world_size),
         rank=rank,
         world_size=cell.world_size,
         timeout=timeout,

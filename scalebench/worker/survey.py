@@ -153,7 +153,10 @@ def run_survey(request: dict[str, Any]) -> int:
     answer = survey()
     if request.get("rates"):
         answer["rates"] = [
-            {"device": f"cuda:{d['index']}", **measure_rates(torch.device("cuda", d["index"]), 8192)}
+            {
+                "device": f"cuda:{d['index']}",
+                **measure_rates(torch.device("cuda", d["index"]), 8192),
+            }
             for d in answer["devices"]
         ] or [{"device": "cpu", **measure_rates(torch.device("cpu"), 1024)}]
     return _answer(request, answer)

@@ -123,7 +123,7 @@ class _Reference:
 
 
 def gradient_deviation(given: Gradients, reference: Gradients) -> Deviation:
-    """Return the largest over parameters of ‖g − g_ref‖ / max(‖g_ref‖, 1e-3 · ‖all g_ref‖).
+    """Return the largest over parameters of ‖g - g_ref‖ / max(‖g_ref‖, 1e-3 · ‖all g_ref‖).
 
     The floor keeps a parameter whose gradient is nearly zero from turning rounding into a large
     ratio; one that is wrong by more than a 10,000,000th of the whole is still seen in float32.

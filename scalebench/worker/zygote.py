@@ -24,6 +24,7 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from scalebench.worker import jobs
@@ -119,10 +120,8 @@ def main(arguments: list[str]) -> None:
     if parent:
         die_with_parent(parent)
     jobs.preload()
-    try:
+    with suppress(BrokenPipeError, ConnectionResetError):  # the launcher is gone; so are we
         Zygote(socket.socket(fileno=descriptor)).serve()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the launcher is gone; so are we, and with us every rank
 
 
 if __name__ == "__main__":

@@ -1,0 +1,55 @@
+# make run                              train, measure, print the table, write the report
+# make run GPUS=1,2,4 SUITES="ddp"      the same with other sizes or suites
+# make test                             the whole suite, linters and type check
+# make bench                            the benchmarks
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+GPUS ?= 1,2
+SUITES ?= ddp
+RUN_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+
+.PHONY: help run test lint types tests bench bench-sweep clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "scalebench needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..."; exit 5; }
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(DEV_STAMP): pyproject.toml constraints.txt $(RUN_STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: $(RUN_STAMP)
+	@$(BIN)/scalebench run $(SUITES) --gpus $(GPUS)
+
+test: lint types tests
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_STAMP)
+	$(BIN)/mypy
+
+tests: $(DEV_STAMP)
+	$(BIN)/pytest
+
+bench: $(DEV_STAMP)
+	$(BIN)/pytest benchmarks -p benchmark --benchmark-only -s
+
+bench-sweep: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.sweep
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,25 @@
+"""``scalebench doctor``."""
+
+import json
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
+def doctor(as_json: bool) -> None:
+    """Say what this machine is and what about it would spoil a measurement, with remedies."""
+    from scalebench import machine
+    from scalebench.diagnosis import diagnose, read_conditions
+    from scalebench.report.plain_tables import render_diagnosis
+    from scalebench.session import survey_machine
+
+    survey = survey_machine(fresh=True, rates=True)
+    facts = machine.fingerprint(survey)
+    conditions = read_conditions()
+    findings = diagnose(facts, conditions)
+    if as_json:
+        answer = {"facts": facts, "conditions": conditions, "findings": [vars(f) for f in findings]}
+        click.echo(json.dumps(answer, indent=1))
+    else:
+        click.echo(render_diagnosis(facts, conditions, findings))

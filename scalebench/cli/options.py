@@ -1,0 +1,142 @@
+"""Values as people type them, and where each value of a command came from."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from scalebench.errors import UsageError, unknown_name
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+class WorldSizes(click.ParamType):  # type: ignore[type-arg]
+    """Numbers of ranks, separated by commas: ``1,2,4,8``."""
+
+    name = "N,N,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return the sizes in rising order, each once."""
+        if isinstance(value, tuple):
+            return value
+        parts = [
+            str(part).strip() for part in (value if isinstance(value, list) else value.split(","))
+        ]
+        if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65536 for part in parts):
+            self.fail(
+                f"{value!r} is not a list of rank counts. Give whole numbers of at least 1, "
+                "separated by commas, for example 1,2,4.",
+                param,
+                ctx,
+            )
+        return tuple(sorted({int(part) for part in parts}))
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """A duration: ``90``, ``90s``, ``10m``, ``1h``."""
+
+    name = "DURATION"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return seconds."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip())
+        if not match or match[2] not in _SECONDS or float(match[1]) == 0:
+            self.fail(f"{value!r} is not a duration. Give for example 90s, 10m or 1h.", param, ctx)
+        return float(match[1]) * _SECONDS[match[2]]
+
+
+class Fraction(click.ParamType):  # type: ignore[type-arg]
+    """A fraction between 0 and 1: ``0.02`` or ``2%``."""
+
+    name = "FRACTION"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the plain ratio."""
+        text = str(value).strip()
+        try:
+            number = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        except ValueError:
+            number = 0.0
+        if not 0 < number < 1:
+            self.fail(
+                f"{value!r} is not a fraction between 0 and 1. Give for example 0.02 or 2%.",
+                param,
+                ctx,
+            )
+        return number
+
+
+def config_file() -> tuple[Path, dict[str, Any]] | None:
+    """Return the configuration of this folder, or None: scalebench.toml before pyproject.toml.
+
+    Raises:
+        UsageError: The file is not TOML.
+    """
+    for path, keys in (
+        (Path("scalebench.toml"), ()),
+        (Path("pyproject.toml"), ("tool", "scalebench")),
+    ):
+        if not path.is_file():
+            continue
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}.") from error
+        for key in keys:
+            table = table.get(key, {})
+        if table:
+            return path, table
+    return None
+
+
+def config_for(command: click.Command) -> dict[str, Any]:
+    """Return the configured defaults of a command's options, by parameter name.
+
+    Raises:
+        UsageError: A key is not an option that can be configured.
+    """
+    found = config_file()
+    if found is None:
+        return {}
+    path, table = found
+    options = {
+        str(p.name).replace("_", "-"): p for p in command.params if getattr(p, "envvar", None)
+    }
+    defaults = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            continue  # a table of another command
+        name = key.replace("_", "-")
+        if name not in options:
+            raise unknown_name(f"setting in {path}:", key, options)
+        defaults[str(options[name].name)] = value
+    return defaults
+
+
+def value_sources(context: click.Context) -> list[tuple[str, str, str]]:
+    """Return name, value and source of every configurable option of a command."""
+    found = config_file()
+    names = {
+        "COMMANDLINE": "flag",
+        "ENVIRONMENT": "environment",
+        "DEFAULT_MAP": str(found[0]) if found else "file",
+        "DEFAULT": "suite or built-in default",
+    }
+    rows = []
+    for parameter in context.command.params:
+        if not getattr(parameter, "envvar", None) or parameter.name is None:
+            continue
+        source = context.get_parameter_source(parameter.name)
+        value = context.params[parameter.name]
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        where = names.get(source.name if source else "DEFAULT", "default")
+        rows.append((parameter.name.replace("_", "-"), "—" if value is None else shown, where))
+    return rows

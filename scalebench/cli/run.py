@@ -1,0 +1,158 @@
+"""``scalebench run``."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scalebench.cli.options import Duration, Fraction, WorldSizes, value_sources
+from scalebench.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from scalebench.plan import Request
+    from scalebench.session import Run
+
+Command = Callable[..., None]
+
+
+def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """Declare an option that can also be set by environment variable and configuration file."""
+    long = next(name for name in names if name.startswith("--")).partition("/")[0]
+    variable = "SCALEBENCH_" + long[2:].replace("-", "_").upper()
+    return click.option(*names, envvar=variable, **settings)
+
+
+@click.command()
+@click.argument("suites", nargs=-1, metavar="[SUITE]...")
+@option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
+@option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
+@option("--oversubscribe", is_flag=True, help="Let more ranks than GPUs share them, over gloo.")
+@option("--workload", metavar="NAME|MODULE:FUNCTION", help="What to train; see scalebench list.")
+@option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="bfloat16: autocast. Default: bfloat16 on CUDA, float32 on CPU.",
+)
+@option("--compile/--no-compile", default=None, help="torch.compile. Default: on CUDA.")
+@option("--scaling", type=click.Choice(["strong", "weak"]), help="Default: strong.")
+@option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    help="Samples per step: of the whole job when strong, of each rank when weak.",
+)
+@option("--steps", type=click.IntRange(min=2), help="Exactly this many measured steps a launch.")
+@option("--repeats", type=click.IntRange(min=1), help="Launches of each cell. Default: 3.")
+@option(
+    "--precision",
+    type=Fraction(),
+    help="End a launch when the interval of its median step is ± this narrow, e.g. 1%.",
+)
+@option("--budget", type=Duration(), help="Start no launch after this much time, e.g. 10m.")
+@option("--launcher", type=click.Choice(["local"]), default="local", help="[local]")
+@click.option("--out", type=click.Path(path_type=Path), help="The run folder itself.")
+@click.option("--resume", type=click.Path(path_type=Path), help="Finish an interrupted run.")
+@click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
+@option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
+@click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
+@click.option("--no-report", is_flag=True, help="Write no report.html.")
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
+@click.option("--show-config", is_flag=True, help="Say where each value comes from; run nothing.")
+@click.pass_context
+def run(context: click.Context, /, **flags: Any) -> None:
+    """Train at several numbers of ranks, measure, print the table, write run and report.
+
+    Without a SUITE (a name or a file), the core suites are run. Each option can also be set by
+    an environment variable (SCALEBENCH_GPUS=1,2) or in [tool.scalebench] of pyproject.toml.
+    """
+    if flags["show_config"]:
+        for name, value, source in value_sources(context):
+            click.echo(f"{name:<14} {value:<16} {source}")
+        return
+    if flags["resume"] is not None and (flags["out"] is not None or flags["suites"]):
+        raise UsageError(
+            "--resume goes on with a run as it was planned: give no suite and no --out."
+        )
+    if flags["dry_run"]:
+        _dry_run(context, flags)
+        return
+    measured, exit_code = _measure(flags)
+    show_result(measured, flags)
+    context.exit(int(exit_code))
+
+
+def _measure(flags: dict[str, Any]) -> tuple["Run", ExitCode]:
+    from scalebench.cli import Terminated
+    from scalebench.cli.progress import progress_on
+    from scalebench.discover import load_suites
+    from scalebench.session import Interrupted, Session
+
+    suites = [] if flags["resume"] else load_suites(flags["suites"])
+    request = request_from(flags)
+    command = ["scalebench", *sys.argv[1:]]
+    with progress_on(sys.stderr) as progress, Session(progress) as session:
+        try:
+            if flags["resume"]:
+                finished = session.resume(flags["resume"])
+            else:
+                finished = session.run(request, suites, command, flags["out"])
+        except Interrupted as interruption:
+            signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
+            was_sigterm = isinstance(interruption.__context__, Terminated)
+            code = ExitCode.TERMINATED if was_sigterm else ExitCode.INTERRUPTED
+            return interruption.run, code
+    return finished, finished.exit_code
+
+
+def show_result(measured: "Run", flags: dict[str, Any]) -> None:
+    """Print the table (or JSON) and render the report, as the flags say."""
+    from scalebench.cli.view import print_json, print_table
+    from scalebench.session import render_report
+
+    if flags["as_json"]:
+        print_json(measured.summary)
+    else:
+        print_table(measured.summary)
+    if not flags["no_report"]:
+        report = render_report([measured.paths.root])
+        click.echo(f"\nReport  {report}", err=flags["as_json"])
+    else:
+        click.echo(f"\nRun     {measured.paths.root}", err=flags["as_json"])
+
+
+def request_from(flags: dict[str, Any]) -> "Request":
+    """Return what the flags ask for."""
+    from scalebench.plan import Request
+
+    return Request(
+        world_sizes=flags["gpus"],
+        device=None if flags["device"] == "auto" else flags["device"],
+        oversubscribe=flags["oversubscribe"],
+        workload=flags["workload"],
+        autocast=None if flags["dtype"] is None else flags["dtype"] == "bfloat16",
+        compile=flags["compile"],
+        scaling=flags["scaling"],
+        batch_size=flags["batch_size"],
+        steps=flags["steps"],
+        repeats=flags["repeats"],
+        precision=flags["precision"],
+        budget_s=flags["budget"],
+        quick=flags["quick"],
+        selection=flags["selection"],
+    )
+
+
+def _dry_run(context: click.Context, flags: dict[str, Any]) -> None:
+    from scalebench.cli.progress import progress_on
+    from scalebench.discover import load_suites
+    from scalebench.forecast import forecast
+    from scalebench.report.plain_tables import render_plan
+    from scalebench.session import Session
+
+    suites = load_suites(flags["suites"])
+    with progress_on(sys.stderr) as progress, Session(progress) as session:
+        prepared = session.prepare(request_from(flags), suites)
+    click.echo(render_plan(forecast(prepared.plan, prepared.num_parameters), prepared.plan))

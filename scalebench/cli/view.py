@@ -1,0 +1,88 @@
+"""Commands that look at what is there: ``show``, ``report``, ``list``."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scalebench.errors import UsageError
+
+if TYPE_CHECKING:
+    from scalebench.summary import Summary
+
+
+def resolve_run(name: str | None) -> Path:
+    """Return the run folder that a name stands for: a path, a run below reports/, the newest.
+
+    Raises:
+        UsageError: There is no run to show.
+    """
+    from scalebench.paths import default_runs_folder, latest_link
+
+    if name is None:
+        newest = latest_link()
+        if not newest.exists():
+            raise UsageError(
+                f"There is no run in {default_runs_folder()}/ yet. Make one with `scalebench run`, "
+                "or name a run folder."
+            )
+        return newest.resolve() if newest.is_symlink() else newest
+    below = default_runs_folder() / name
+    return below if not Path(name).exists() and below.exists() else Path(name)
+
+
+def print_table(summary: "Summary") -> None:
+    """Print the table on standard output, as wide and as colourful as it allows."""
+    from scalebench.report import render_table
+
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((100, 24)).columns
+    color = terminal and "NO_COLOR" not in os.environ
+    encoding = (sys.stdout.encoding or "ascii").lower()
+    click.echo(render_table(summary, width, color, ascii_only="utf" not in encoding), color=color)
+
+
+def print_json(summary: "Summary") -> None:
+    """Print ``summary.json`` on standard output."""
+    click.echo(summary.model_dump_json(indent=1))
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def show(run: str | None, as_json: bool) -> None:
+    """Print the table of RUN again (default: the newest run)."""
+    from scalebench.scaling import summarise
+    from scalebench.store import load_run
+
+    summary = summarise(load_run(resolve_run(run)))
+    if as_json:
+        print_json(summary)
+    else:
+        print_table(summary)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, metavar="RUN...")
+def report(runs: Sequence[str]) -> None:
+    """Render the page of one or several runs (default: the newest); print its path."""
+    from scalebench.session import render_report
+
+    click.echo(render_report([resolve_run(name) for name in runs or (None,)]))
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def list_(as_json: bool) -> None:
+    """List suites, strategies, workloads, launchers and runs, and what cannot run here and why."""
+    from scalebench.inventory import take_inventory
+    from scalebench.report.plain_tables import render_inventory
+    from scalebench.session import survey_machine
+
+    inventory = take_inventory(survey_machine())
+    click.echo(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))

@@ -1,0 +1,116 @@
+"""Small tables for the terminal: the plan of a dry run, the inventory, the doctor's findings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalebench.diagnosis import Finding
+from scalebench.forecast import Forecast
+from scalebench.plan import Plan
+from scalebench.units import bytes_, count, significant
+
+
+def columns(rows: Sequence[Sequence[str]], indent: int = 2) -> str:
+    """Align rows of cells in columns; numbers are the caller's business."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join((" " * indent + line).rstrip() for line in lines)
+
+
+def render_plan(forecast: Forecast, plan: Plan) -> str:
+    """Return what ``--dry-run`` prints."""
+    header = ("suite", "case", "N", "batch", "per rank", "backend", "launches", "state per rank")
+    body = [
+        (
+            row.cell.suite,
+            row.cell.case,
+            str(row.cell.world_size),
+            str(row.cell.global_batch),
+            str(row.cell.rank_batch),
+            row.cell.backend or "—",
+            f"skipped: {row.cell.skip_reason}" if row.cell.skip_reason else str(row.num_launches),
+            "unknown" if row.state_bytes is None else bytes_(row.state_bytes),
+        )
+        for row in forecast.rows
+    ]
+    num_launches = sum(row.num_launches for row in forecast.rows)
+    wall = (
+        "depends on the step time"
+        if forecast.wall_s is None
+        else f"about {_rough(forecast.wall_s)}"
+    )
+    return "\n".join(
+        [
+            *plan.notices,
+            f"{plan.spec.scaling} scaling, workload {forecast.rows[0].cell.workload.name}",
+            "",
+            columns([header, *body], indent=0),
+            "",
+            f"{num_launches} launches, {wall} (estimated from usual times, nothing was trained)",
+            "State is predicted: parameters, gradients, optimizer, buckets. Activations are extra.",
+        ]
+    )
+
+
+def _rough(wall_s: float) -> str:
+    return f"{wall_s:.0f} s" if wall_s < 100 else f"{wall_s / 60:.0f} min"
+
+
+def render_inventory(inventory: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return what ``scalebench list`` prints."""
+    parts = []
+    for kind, entries in inventory.items():
+        rows = []
+        for entry in entries:
+            size = (
+                f"{count(entry['num_parameters'])} parameters, "
+                if "num_parameters" in entry
+                else ""
+            )
+            about = f"{size}{entry['about']}"
+            if entry["cannot_run"]:
+                about = f"{about}; cannot run: {entry['cannot_run']}".lstrip("; ")
+            rows.append((entry["name"], about))
+            for case in entry.get("cases", ()):
+                rows.append(
+                    (f"  {case['name']}", "optional: -k names it" if case["optional"] else "")
+                )
+        parts.append(f"{kind}\n{columns(rows) if rows else '  none yet'}")
+    return "\n\n".join(parts)
+
+
+def render_diagnosis(
+    facts: Mapping[str, Any], conditions: Mapping[str, Any], findings: Sequence[Finding]
+) -> str:
+    """Return what ``scalebench doctor`` prints."""
+    rows = [
+        ("machine", f"{facts['host']}, {facts['os']}"),
+        ("processor", f"{facts['cpu']}, {facts['cores']} core(s) usable"),
+        (
+            "memory",
+            f"{bytes_(conditions['memory_available_bytes'])} free of "
+            f"{bytes_(facts['memory_bytes'])}",
+        ),
+        ("torch", f"{facts['torch']}, backends {', '.join(facts['backends'])}"),
+        (
+            "CUDA",
+            f"{facts['cuda']}, NCCL {facts['nccl']}" if facts["cuda"] else "none in this torch",
+        ),
+        *(
+            (f"cuda:{d['index']}", f"{d['name']}, {bytes_(d['memory_bytes'])}")
+            for d in facts["devices"]
+        ),
+        *((f"rate of {r['device']}", _rates(r)) for r in facts.get("rates", [])),
+        ("/dev/shm", bytes_(conditions["shm_bytes"]) if conditions["shm_bytes"] else "none"),
+    ]
+    told = [line for finding in findings for line in _finding_lines(finding)]
+    return "\n".join([columns(rows, indent=0), "", *(told or ["Nothing to complain about."])])
+
+
+def _rates(rate: Mapping[str, Any]) -> str:
+    matrix = significant(rate["matrix_flop_per_s"] / 1e9)
+    return f"matrix {matrix} GFLOP/s, copy {bytes_(rate['copy_byte_per_s'])}/s (read + written)"
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    remedy = [f"         → {finding.remedy}"] if finding.remedy else []
+    return [f"{finding.level:<8} {finding.text}", *remedy]

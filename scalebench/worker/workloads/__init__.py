@@ -1,0 +1,35 @@
+"""The workloads themselves: a model, its data and its loss for every kind in the catalog."""
+
+from collections.abc import Callable
+from typing import Any
+
+from scalebench.catalog import WorkloadSpec
+from scalebench.worker.workloads.cnn import build_cnn
+from scalebench.worker.workloads.custom import build_custom
+from scalebench.worker.workloads.gpt import build_gpt
+from scalebench.worker.workloads.mlp import build_mlp
+from scalebench.workload import Shard, Workload
+
+__all__ = ["build_workload"]
+
+_BUILDERS: dict[str, Callable[[Any, Shard], Workload]] = {
+    "gpt": build_gpt,
+    "cnn": build_cnn,
+    "mlp": build_mlp,
+    "custom": build_custom,
+}
+
+
+def build_workload(spec: WorkloadSpec, shard: Shard) -> Workload:
+    """Build what ``spec`` describes, with the data that ``shard`` has to feed.
+
+    Parameters are drawn from the global random state, which the caller has seeded alike in every
+    rank, and live on the default device (``with torch.device(...)``). The data come from
+    generators of their own and from ``shard.seed`` alone, and live on ``shard.device``.
+
+    Raises:
+        UsageError: The data are smaller than one global batch, the shape contradicts itself, or
+            the user's own workload cannot be used.
+        EnvironmentUnfit: The text corpus is not on this machine.
+    """
+    return _BUILDERS[spec.kind](spec, shard)

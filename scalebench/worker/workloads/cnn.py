@@ -1,0 +1,106 @@
+"""A CIFAR-style residual network that tells gratings apart.
+
+Shape legend: B samples, C channels, S side of the feature map.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from scalebench.catalog import CnnShape
+from scalebench.errors import UsageError
+from scalebench.worker.workloads.images import make_images
+from scalebench.worker.workloads.loss import mean_cross_entropy
+from scalebench.worker.workloads.order import Batch, ResidentBatches, num_synthetic_samples
+from scalebench.workload import Shard, Workload
+
+
+def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    # No bias: the normalisation that follows has one.
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    """Normalise within a sample: the gradient does not depend on who shares its batch."""
+    return nn.GroupNorm(math.gcd(8, channels), channels)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut (He et al. 2016, figure 2).
+
+    The first block of a stage halves the side and projects the shortcut to its channels with a
+    1x1 convolution (option B of §3.3).
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, outputs, 3, stride)
+        self.norm1 = _norm(outputs)
+        self.conv2 = _conv(outputs, outputs, 3)
+        self.norm2 = _norm(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if inputs != outputs:
+            self.shortcut = nn.Sequential(_conv(inputs, outputs, 1, stride), _norm(outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[B, C_in, S, S]`` to ``[B, C_out, S/stride, S/stride]``."""
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+class Cnn(nn.Module):
+    """A stem, three stages of n blocks, and a linear layer: depth 6n + 2 (He et al. 2016, §4.2)."""
+
+    def __init__(self, shape: CnnShape) -> None:
+        super().__init__()
+        width = shape.width
+        self.stem = nn.Sequential(_conv(3, width, 3), _norm(width), nn.ReLU())
+        blocks, channels = [], width
+        for stage in (width, 2 * width, 4 * width):
+            for _ in range((shape.depth - 2) // 6):
+                blocks.append(ResidualBlock(channels, stage, stage // channels))
+                channels = stage
+        self.blocks = nn.ModuleList(blocks)
+        self.classify = nn.Linear(channels, shape.classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Map images ``[B, 3, S, S]`` to logits ``[B, classes]``."""
+        x = self.stem(images)
+        for block in self.blocks:
+            x = block(x)
+        return self.classify(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def build_cnn(spec: CnnShape, shard: Shard) -> Workload:
+    """Return the residual network and its images.
+
+    Batches are (images ``[B, 3, S, S]`` float32 in -1..1, labels ``[B]`` int64).
+
+    Raises:
+        UsageError: The depth is not 6n + 2; too few samples for a global batch.
+    """
+    if spec.depth % 6 != 2:
+        lower = spec.depth - (spec.depth - 2) % 6
+        raise UsageError(
+            f"{spec.name}: the depth of a cnn is 6n + 2, and {spec.depth} is not. "
+            f"Choose {lower} or {lower + 6}."
+        )
+    num_samples = num_synthetic_samples(spec.batch_size)
+    images, labels = (
+        tensor.to(shard.device)
+        for tensor in make_images(num_samples, spec.image, spec.classes, shard.seed)
+    )
+
+    def gather(index: torch.Tensor) -> Batch:
+        pixels = images.index_select(0, index)
+        return (pixels - 127.5).mul_(1 / 127.5), labels.index_select(0, index)
+
+    module = Cnn(spec)
+    return Workload(
+        module=module,
+        batches=ResidentBatches(spec.name, num_samples, shard, gather),
+        loss=mean_cross_entropy,
+        blocks=tuple(module.blocks),
+    )

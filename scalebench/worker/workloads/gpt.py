@@ -1,0 +1,141 @@
+"""A decoder-only transformer that predicts the next byte of Python source.
+
+Shape legend: B samples, T tokens of a sample, W width, H heads, D = W/H, V vocabulary.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from scalebench.catalog import GptShape
+from scalebench.errors import UsageError
+from scalebench.worker.workloads.loss import mean_cross_entropy
+from scalebench.worker.workloads.order import Batch, ResidentBatches
+from scalebench.worker.workloads.text import load_corpus
+from scalebench.workload import Shard, Workload
+
+
+class Attention(nn.Module):
+    """Causal self-attention with several heads (Vaswani et al. 2017, §3.2)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[B, T, W]`` to ``[B, T, W]``."""
+        # One matrix product makes queries, keys and values of all heads.
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, H, D]
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # each [B, H, T, D]
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        joined = mixed.transpose(1, 2).flatten(2)  # [B, T, W]
+        return self.output(joined)  # type: ignore[no-any-return]
+
+
+class Mlp(nn.Module):
+    """Two linear layers with GELU between, four times as wide inside."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(width, 4 * width)
+        self.output = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[B, T, W]`` to ``[B, T, W]``."""
+        return self.output(F.gelu(self.expand(x)))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention and MLP, each normalised before and added to the residual stream (pre-norm)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = Mlp(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[B, T, W]`` to ``[B, T, W]``."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))  # type: ignore[no-any-return]
+
+
+class Gpt(nn.Module):
+    """The whole model (Radford et al. 2019, §2.3).
+
+    Can be built on the meta device; ``reset_parameters`` then gives it its values.
+    """
+
+    def __init__(self, shape: GptShape) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.positions = nn.Embedding(shape.context, shape.width)
+        self.blocks = nn.ModuleList(Block(shape.width, shape.heads) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+        self.reset_parameters()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map token ids ``[B, T]`` to logits of the next token, ``[B, T, V]``."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.tokens(tokens) + self.positions(positions)  # [B, T, W]
+        for block in self.blocks:
+            x = block(x)
+        # Tied weights (Press & Wolf 2017): the embedding is the output matrix too. It is used
+        # twice rather than stored under two names, so that no wrapper can separate the two.
+        return F.linear(self.norm(x), self.tokens.weight)
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew (Radford et al. 2019, §2.3).
+
+        Matrices N(0, 0.02²), biases 0. The two matrices of a block that write to the residual
+        stream are scaled by 1/√(2·layers), since that many of them add up in it.
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=0.02)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+            if isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+        std = 0.02 / math.sqrt(2 * len(self.blocks))
+        for module in self.modules():
+            if isinstance(module, Attention | Mlp):
+                nn.init.normal_(module.output.weight, std=std)
+
+
+def build_gpt(spec: GptShape, shard: Shard) -> Workload:
+    """Return the transformer and its text; a sample is ``context`` tokens.
+
+    Batches are (inputs, targets), both ``[B, T]`` int64, targets one byte ahead of the inputs.
+
+    Raises:
+        UsageError: The heads do not divide the width; too few samples for a global batch.
+        EnvironmentUnfit: The corpus is not on this machine.
+    """
+    if spec.width % spec.heads:
+        raise UsageError(
+            f"{spec.name}: {spec.heads} heads do not divide the width {spec.width}. "
+            "Choose a width that is a multiple of the heads."
+        )
+    # Windows overlap by the one byte that is the last target of one and the first input of the
+    # next: every byte is predicted once in an epoch.
+    windows = load_corpus().unfold(0, spec.context + 1, spec.context)
+    resident = windows.contiguous().to(shard.device)  # uint8: an eighth of the token ids
+
+    def gather(index: torch.Tensor) -> Batch:
+        tokens = resident.index_select(0, index).long()
+        return tokens[:, :-1], tokens[:, 1:]
+
+    module = Gpt(spec)
+    return Workload(
+        module=module,
+        batches=ResidentBatches(spec.name, len(resident), shard, gather),
+        loss=mean_cross_entropy,
+        tokens_per_sample=spec.context,
+        blocks=tuple(module.blocks),
+    )

@@ -1,0 +1,63 @@
+"""A text corpus that every machine has: the sources of Python's standard library."""
+
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from scalebench.errors import EnvironmentUnfit
+
+CORPUS_BYTES = 4_000_000
+
+_SKIPPED_FOLDERS = {
+    "__pycache__",
+    "dist-packages",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "site-packages",
+    "test",
+}
+"""Not the library, or not in every distribution's package of it."""
+
+
+def load_corpus() -> torch.Tensor:
+    """Return the first ``CORPUS_BYTES`` of the library's sources, in the order of their paths.
+
+    The text depends on nothing but the Python version.
+
+    Returns:
+        Bytes, shape ``[<= CORPUS_BYTES]``, uint8, on CPU.
+
+    Raises:
+        EnvironmentUnfit: The sources are not installed, or cannot be read.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    corpus = bytearray()
+    try:
+        for path in _sources(root):
+            corpus += path.read_bytes()
+            if len(corpus) >= CORPUS_BYTES:
+                break
+    except OSError as error:
+        raise _unfit(root, str(error)) from error
+    if not corpus:
+        raise _unfit(root, "there are no *.py files")
+    return torch.frombuffer(corpus[:CORPUS_BYTES], dtype=torch.uint8)
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Yield the ``*.py`` files below ``folder``, in an order that is the same everywhere."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".py" and path.is_file():
+            yield path
+        elif path.name not in _SKIPPED_FOLDERS and path.is_dir() and not path.is_symlink():
+            yield from _sources(path)
+
+
+def _unfit(root: Path, reason: str) -> EnvironmentUnfit:
+    return EnvironmentUnfit(
+        f"The gpt workloads train on the sources of Python's standard library, but in {root} "
+        f"{reason}. Use a Python that has its *.py files, or another workload (cnn, mlp)."
+    )

@@ -1,0 +1,92 @@
+import math
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from scalebench import units
+
+MAGNITUDES = st.floats(min_value=1e-12, max_value=1e12)
+
+
+@pytest.mark.parametrize(
+    ("value", "uncertainty", "written"),
+    [
+        (85.6123, 3.4, "85.6"),
+        (85.6123, 0.34, "85.61"),
+        (85.6123, 34.0, "86"),
+        (0.9791, 0.0098, "0.9791"),
+        (1234.0, None, "1234"),
+        (1.5, None, "1.50"),
+        (0.0, 0.1, "0"),
+        (-85.6123, 3.4, "-85.6"),
+    ],
+)
+def test_significant_writes_the_digits_that_the_uncertainty_supports(value, uncertainty, written):
+    assert units.significant(value, uncertainty) == written
+
+
+@given(MAGNITUDES, st.floats(min_value=1e-3, max_value=1.0))
+@example(9.996, 0.001)
+def test_rounding_stays_inside_the_interval(value, relative):
+    uncertainty = value * relative
+    written = float(units.significant(value, uncertainty))
+    assert abs(written - value) <= uncertainty
+
+
+@given(MAGNITUDES, st.floats(min_value=1e-6, max_value=1e3))
+def test_never_more_than_one_digit_beyond_the_default(value, relative):
+    written = units.significant(value, value * relative)
+    digits = written.replace(".", "").lstrip("0")
+    assert len(digits) <= max(5, len(written.partition(".")[0]))
+
+
+@given(MAGNITUDES)
+def test_without_an_uncertainty_three_digits_survive_the_round_trip(value):
+    written = float(units.significant(value))
+    assert math.isclose(written, value, rel_tol=5.01e-3)
+
+
+@given(MAGNITUDES, st.floats(min_value=1e-6, max_value=1.0))
+def test_writing_twice_writes_the_same(value, relative):
+    once = units.significant(value, value * relative)
+    assert units.significant(float(once), value * relative) == once or "0" in once
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (2.5, "2.50 s"),
+        (0.0184, "18.4 ms"),
+        (3.1e-5, "31.0 µs"),
+        (4e-9, "4.00 ns"),
+        (0.0, "0 ns"),
+    ],
+)
+def test_seconds_choose_their_unit(value, written):
+    assert units.seconds(value) == written
+
+
+@given(st.floats(min_value=1e-9, max_value=1e6))
+def test_seconds_read_back_as_what_they_were(value):
+    number, unit = units.seconds(value).split()
+    scale = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    assert math.isclose(float(number) * scale, value, rel_tol=5.01e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(512, "512 B"), (1_048_576, "1.05 MB"), (2.14e10, "21.4 GB")]
+)
+def test_bytes_have_decimal_prefixes(value, written):
+    assert units.bytes_(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(421_000, "421k"), (1.31e9, "1.31B"), (12, "12.0"), (0, "0")]
+)
+def test_counts_have_no_space(value, written):
+    assert units.count(value) == written
+
+
+def test_percent_scales_its_uncertainty_too():
+    assert units.percent(0.8561, 0.034) == "85.6 %"
