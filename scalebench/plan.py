@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from scalebench.catalog import CustomTarget, resolve_workload
@@ -57,6 +58,15 @@ class Machine:
     num_cores: int
 
 
+def check_names(request: Request, suites: Sequence[Suite]) -> None:
+    """Raise UsageError for what can be told wrong without knowing the machine."""
+    for suite in suites:
+        chosen = _chosen(suite, request.selection)
+        for case in chosen:
+            name = request.workload or case.workload or suite.workload
+            resolve_workload(name, request.device or "cpu")
+
+
 def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Plan:
     """Work out every cell of a run.
 
@@ -86,7 +96,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     rows = [
         cell
         for suite in spec.suites
-        for case in _cases_to_run(suite, request.selection, device)
+        for case in _cases_to_run(suite, request.selection)
         for cell in _cells_of_case(suite, case, spec, capacity)
     ]
     return Plan(spec, tuple(_in_order(rows, spec)), tuple(_notices(spec, machine, capacity)))
@@ -144,20 +154,23 @@ def _with_request(suite: Suite, request: Request, device: Device) -> Suite:
     return suite.model_copy(update=changes)
 
 
-def _cases_to_run(suite: Suite, selection: str | None, device: Device) -> list[Case]:
+def _cases_to_run(suite: Suite, selection: str | None) -> list[Case]:
     """Return the chosen cases, each after the plain baseline that it is measured against."""
+    ordered: list[Case] = []
+    for case in _chosen(suite, selection):
+        baseline = _baseline_of(case, ordered, suite)
+        ordered += [baseline, case]
+    return list(dict.fromkeys(ordered))
+
+
+def _chosen(suite: Suite, selection: str | None) -> list[Case]:
     if selection is None:
-        chosen = [case for case in suite.cases if not case.optional]
-    else:
-        chosen = [case for case in suite.cases if matches(selection, case.name)]
+        return [case for case in suite.cases if not case.optional]
+    chosen = [case for case in suite.cases if matches(selection, case.name)]
     if not chosen:
         names = ", ".join(case.name for case in suite.cases)
         raise UsageError(f"-k {selection!r} matches no case of suite {suite.name}. Cases: {names}.")
-    ordered: list[Case] = []
-    for case in chosen:
-        baseline = _baseline_of(case, ordered, suite)
-        ordered += [c for c in (baseline, case) if c not in ordered]
-    return ordered
+    return chosen
 
 
 def _baseline_of(case: Case, known: Sequence[Case], suite: Suite) -> Case:
@@ -228,19 +241,13 @@ def _too_few_gpus(n: int, capacity: int, spec: RunSpec) -> str | None:
 
 
 def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
-    step = _least_common_multiple(sizes)
+    step = lcm(*sizes)
     below, above = batch // step * step, -(-batch // step) * step
     nearest = " or ".join(str(b) for b in (below, above) if b)
     return UsageError(
         f"A global batch of {batch} cannot be divided over {n} ranks (strong scaling). "
         f"Give --batch-size {nearest}, or --scaling weak."
     )
-
-
-def _least_common_multiple(sizes: Sequence[int]) -> int:
-    from math import lcm
-
-    return lcm(*sizes)
 
 
 def _indivisible_microbatches(strategy: Strategy, rank_batch: int, n: int) -> str | None:

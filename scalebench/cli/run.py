@@ -88,10 +88,12 @@ def _measure(flags: dict[str, Any]) -> tuple["Run", ExitCode]:
     from scalebench.cli import Terminated
     from scalebench.cli.progress import progress_on
     from scalebench.discover import load_suites
+    from scalebench.plan import check_names
     from scalebench.session import Interrupted, Session
 
     suites = [] if flags["resume"] else load_suites(flags["suites"])
     request = request_from(flags)
+    check_names(request, suites)
     command = ["scalebench", *sys.argv[1:]]
     with progress_on(sys.stderr) as progress, Session(progress) as session:
         try:
@@ -149,10 +151,13 @@ def _dry_run(context: click.Context, flags: dict[str, Any]) -> None:
     from scalebench.cli.progress import progress_on
     from scalebench.discover import load_suites
     from scalebench.forecast import forecast
+    from scalebench.plan import check_names
     from scalebench.report.plain_tables import render_plan
     from scalebench.session import Session
 
     suites = load_suites(flags["suites"])
+    request = request_from(flags)
+    check_names(request, suites)
     with progress_on(sys.stderr) as progress, Session(progress) as session:
-        prepared = session.prepare(request_from(flags), suites)
+        prepared = session.prepare(request, suites)
     click.echo(render_plan(forecast(prepared.plan, prepared.num_parameters), prepared.plan))

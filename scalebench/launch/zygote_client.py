@@ -108,6 +108,8 @@ class ZygoteClient:
         """Hang up; the zygote kills what is left and ends."""
         self.selector.close()
         self.connection.close()
+        if not self.ready:
+            self.process.kill()  # still importing torch: it has no children, and nobody waits
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:

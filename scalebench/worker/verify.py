@@ -102,13 +102,18 @@ class _Reference:
         return PlainTraining(baseline, self.workload, self.context)
 
     def deviation_of_parts(self) -> float:
-        """Return how far the mean gradient of the pieces is from that of the whole batch."""
+        """Return how far the mean gradient of the pieces is from that of the whole batch.
+
+        Each piece draws its own random numbers, as it does on its own rank: the pieces of one
+        stream could by chance of layout be the very masks of the whole batch.
+        """
         strategy = self.context.cell.strategy
         accumulate = strategy.accumulate if strategy.kind == "ddp" else 1
         parts = split(self.first_batch, self.context.cell.world_size * accumulate)
         training = self._training()
         mean: Gradients = {}
-        for part in parts:
+        for number, part in enumerate(parts):
+            torch.manual_seed(self.context.cell.seed + 1 + number)
             training.optimizer.zero_grad()
             training.forward_backward(part)
             for name, gradient in training.gradients():

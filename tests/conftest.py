@@ -1,0 +1,55 @@
+"""What several kinds of test need: the command line in a process of its own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Scalebench = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with a cache of its own and no settings from outside."""
+    for name in [name for name in os.environ if name.startswith("SCALEBENCH_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def scalebench(project: Path) -> Scalebench:
+    """Run the command line in ``project``; returns the finished process, output as text."""
+
+    def run(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "scalebench", *arguments],
+            cwd=project,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run
+
+
+@pytest.fixture
+def start_scalebench(project: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Start the command line in ``project`` and return at once."""
+
+    def start(*arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "scalebench", *arguments],
+            cwd=project,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start

@@ -1,0 +1,27 @@
+"""Real runs: small, short, and with the troubles of `troubled` at hand."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHORT = ("--steps", "4", "--repeats", "1", "--no-report", "--batch-size", "16")
+
+
+@pytest.fixture
+def troubled(project: Path) -> None:
+    """Put the troubled workloads where ``--workload troubled:NAME`` finds them."""
+    shutil.copy(Path(__file__).with_name("troubled.py"), project)
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    """Return a run's summary.json."""
+    return dict(json.loads((run / "summary.json").read_text()))
+
+
+def row_of(run: Path, case: str, world_size: int) -> dict[str, Any]:
+    """Return one row of a run's summary."""
+    rows = summary_of(run)["rows"]
+    return next(r for r in rows if (r["case"], r["world_size"]) == (case, world_size))

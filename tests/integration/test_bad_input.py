@@ -1,0 +1,158 @@
+"""Bad input: one clear line that names what was given, what is valid and what to do; exit 2."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scalebench
+from tests.integration.conftest import SHORT
+
+
+def complaint(done: object, code: int = 2) -> str:
+    """Return the one line that the command printed; fails on anything else."""
+    assert done.returncode == code, (done.returncode, done.stderr)  # type: ignore[attr-defined]
+    assert done.stdout == ""  # type: ignore[attr-defined]
+    lines = done.stderr.splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("scalebench: ")
+    return str(lines[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gpus", "0"), ["'0'", "at least 1", "1,2,4"]),
+        (("--gpus", "1,x"), ["'1,x'", "commas"]),
+        (("--gpus", ""), ["''", "1,2,4"]),
+        (("--gpus", "-2"), ["'-2'"]),
+        (("ddq",), ["suite 'ddq'", "Did you mean 'ddp'", "Valid: ddp"]),
+        (("no/such.py",), ["no/such.py"]),
+        (("--precision", "2"), ["fraction between 0 and 1"]),
+        (("--budget", "soon"), ["90s"]),
+        (("--steps", "0"), ["--steps"]),
+        (("--resume", "nowhere"), ["no run folder nowhere"]),
+        (("--resume", "x", "--out", "y"), ["--out"]),
+        (("--gups", "2"), ["--gups", "--gpus"]),
+    ],
+)
+def test_without_starting_anything(
+    scalebench: Scalebench, project: Path, arguments: tuple[str, ...], words: list[str]
+) -> None:
+    line = complaint(scalebench("run", *arguments))
+    assert all(word in line for word in words), line
+    assert not (project / "reports").exists()
+
+
+def test_a_workload_that_does_not_exist(scalebench: Scalebench, project: Path) -> None:
+    line = complaint(scalebench("run", "ddp", "--workload", "gpt-tyni"))
+    assert "Did you mean 'gpt-tiny'" in line
+    assert "module:function" in line
+    assert not (project / "reports").exists()
+
+
+def test_a_batch_that_cannot_be_divided(scalebench: Scalebench) -> None:
+    line = complaint(scalebench("run", "ddp", "--gpus", "1,2,3", "--batch-size", "16"))
+    assert "16" in line and "3 ranks" in line
+    assert "--batch-size 12 or 18" in line
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nowhere:f", ["nowhere"]),
+        ("troubled:nothing", ["nothing", "healthy"]),
+        ("troubled:raises_at_once", ["no data today", "troubled.py"]),
+        ("troubled:returns_a_module", ["Workload", "Linear"]),
+        ("troubled:loss_is_a_float", ["float", "scalar tensor"]),
+        ("troubled:loss_per_sample", ["shape (2,)", "scalar tensor"]),
+    ],
+)
+def test_a_workload_function_that_is_wrong(
+    scalebench: Scalebench, project: Path, troubled: None, target: str, words: list[str]
+) -> None:
+    line = complaint(scalebench("run", "ddp", "--workload", target, *SHORT))
+    assert all(word in line for word in words), line
+    assert not (project / "reports").exists()
+
+
+def test_batches_that_cannot_be_iterated_again(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    line = complaint(scalebench("run", "ddp", "--workload", "troubled:one_generator", *SHORT))
+    assert "more than once" in line
+
+
+def test_cuda_where_there_is_none(scalebench: Scalebench) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    line = complaint(scalebench("run", "ddp", "--device", "cuda"), code=5)
+    assert "--device cpu" in line
+
+
+def test_out_is_a_file(scalebench: Scalebench, project: Path) -> None:
+    (project / "taken").write_text("mine")
+    line = complaint(scalebench("run", "ddp", "--out", "taken"))
+    assert "taken is a file" in line
+    assert (project / "taken").read_text() == "mine"
+
+
+def test_out_holds_something(scalebench: Scalebench, project: Path) -> None:
+    (project / "full").mkdir()
+    (project / "full" / "thesis.tex").write_text("mine")
+    line = complaint(scalebench("run", "ddp", "--out", "full"))
+    assert "full" in line and "--resume" in line
+
+
+def test_out_cannot_be_written(scalebench: Scalebench) -> None:
+    line = complaint(scalebench("run", "ddp", "--out", "/proc/nothing/here"), code=5)
+    assert "/proc/nothing/here" in line and "--out" in line
+
+
+def test_out_on_a_full_disk(scalebench: Scalebench, tmp_path: Path) -> None:
+    import subprocess
+
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
+    try:
+        line = complaint(scalebench("run", "ddp", "--out", str(small / "run")), code=5)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    assert "No space left" in line
+
+
+@pytest.mark.parametrize("command", ["show", "report"])
+def test_a_folder_that_is_no_run(scalebench: Scalebench, project: Path, command: str) -> None:
+    (project / "folder").mkdir()
+    assert "not a run folder" in complaint(scalebench(command, "folder"))
+    assert "no run folder missing" in complaint(scalebench(command, "missing"))
+    assert "no run in reports" in complaint(scalebench(command))
+
+
+def test_a_setting_that_does_not_exist(scalebench: Scalebench, project: Path) -> None:
+    (project / "scalebench.toml").write_text('gups = "1,2"\n')
+    line = complaint(scalebench("run", "ddp"))
+    assert "'gups'" in line and "Did you mean 'gpus'" in line
+
+
+def test_precedence_of_settings(
+    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "pyproject.toml").write_text(
+        '[tool.scalebench]\ngpus = [1, 2]\nrepeats = 5\nsteps = 7\n'
+    )
+    monkeypatch.setitem(os.environ, "SCALEBENCH_REPEATS", "4")
+    shown = scalebench("run", "--steps", "9", "--show-config")
+    assert shown.returncode == 0, shown.stderr
+    lines = {line.split()[0]: line.split()[1:] for line in shown.stdout.splitlines()}
+    assert lines["gpus"] == ["1,2", "pyproject.toml"]
+    assert lines["repeats"] == ["4", "environment"]
+    assert lines["steps"] == ["9", "flag"]
+    assert lines["budget"][1:] == ["suite", "or", "built-in", "default"]

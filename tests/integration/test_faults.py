@@ -1,0 +1,195 @@
+"""Faults of ranks and launchers: told, contained, and nothing lost."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import Scalebench
+from tests.integration.conftest import SHORT, row_of, summary_of
+
+TWO = ("run", "ddp", "-k", "static or checkpointing", "--gpus", "1,2", "--out", "r", *SHORT)
+ONE = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", *SHORT)
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "reason", "in_log"),
+    [
+        ("raises_on_rank_1", "rank 1: ValueError: planted on rank 1", "planted on rank 1"),
+        ("killed_on_rank_1", "rank 1: killed by SIGKILL", ""),
+        ("nan_on_rank_1", "the loss is not finite at step 8 on rank 1", ""),
+    ],
+)
+def test_a_failing_rank_is_named_and_the_next_cell_runs(
+    scalebench: Scalebench, project: Path, troubled: None, workload: str, reason: str, in_log: str
+) -> None:
+    done = scalebench(*ONE, "--workload", f"troubled:{workload}")
+    assert done.returncode == 4
+    assert "Traceback" not in done.stdout
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert (row["status"], row["reason"]) == ("failed", reason)
+    assert row_of(project / "r", "ddp-static-graph", 1)["status"] == "ok"
+    assert reason in done.stderr
+    cell = json.loads((project / "r/cells/ddp.ddp-static-graph.n2.r0.json").read_text())
+    if in_log:
+        assert cell["failure"]["rank"] == 1
+        assert in_log in cell["failure"]["log_tail"]
+        assert in_log in (project / "r/logs/ddp.ddp-static-graph.n2.r0/rank1.log").read_text()
+    assert scalebench("show", "r").returncode == 0
+
+
+def test_a_dead_rank_is_noticed_at_once(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    scalebench(*ONE, "--workload", "troubled:killed_on_rank_1")
+    cell = json.loads((project / "r/cells/ddp.ddp-static-graph.n2.r0.json").read_text())
+    assert cell["wall_s"] < 3 + cell["launch_s"] if cell["launch_s"] else cell["wall_s"] < 5
+
+
+def test_out_of_memory_is_its_own_status(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    done = scalebench(*ONE, "--workload", "troubled:out_of_memory")
+    assert done.returncode == 4
+    assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "oom"
+
+
+def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(
+    project: Path, troubled: None
+) -> None:
+    import scalebench as sb
+
+    suite = sb.Suite(
+        name="hang",
+        question="?",
+        cases=(sb.Case(name="hangs", strategy=sb.Ddp()),),
+        workload="troubled:hangs_on_rank_1",
+        batch_size=16,
+        steps=sb.StepPlan(steps=4),
+        repeats=1,
+        cell_limit_s=6,
+    )
+    run = sb.run(suite, [1, 2], out=Path("r"))
+    row = row_of(project / "r", "hangs", 2)
+    assert row["status"] == "failed"
+    assert "still running after the limit of 6 s: rank 0, 1 of 2" in row["reason"]
+    log = (project / "r/logs/hang.hangs.n2.r0/rank1.log").read_text()
+    assert "troubled.py" in log  # where it hung
+    assert int(run.exit_code) == 4
+
+
+def _wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
+        time.sleep(0.02)
+
+
+def _cells(project: Path) -> int:
+    folder = project / "r" / "cells"
+    return len(list(folder.glob("*.json"))) if folder.is_dir() else 0
+
+
+SLOW = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-size", "16")
+SLOW_WORKLOAD = ("--workload", "troubled:slow", "--steps", "20", "--repeats", "2", "--no-report")
+
+
+def test_no_rank_survives_a_killed_launcher(
+    start_scalebench: Start, scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    launcher = start_scalebench(*SLOW, *SLOW_WORKLOAD)
+    _wait_for(lambda: _cells(project) >= 4, 60, "four cells")
+    _wait_for(lambda: _num_descendants(launcher.pid) >= 2, 30, "a rank")
+    family = psutil.Process(launcher.pid).children(recursive=True)
+    launcher.kill()
+    launcher.communicate()
+    gone, alive = psutil.wait_procs(family, timeout=2)
+    assert not alive, [p.cmdline() for p in alive]
+    assert len(gone) >= 2
+
+    shown = scalebench("show", "r", "--json")
+    assert shown.returncode == 0
+    assert any(row["status"] == "ok" for row in json.loads(shown.stdout)["rows"]) or _cells(project)
+
+    before = {p.name: p.read_text() for p in (project / "r/cells").iterdir()}
+    done = scalebench("run", "--resume", "r", "--no-report")
+    assert done.returncode == 0, done.stderr
+    after = {p.name: p.read_text() for p in (project / "r/cells").iterdir()}
+    assert {name: after[name] for name in before} == before  # nothing done twice
+    assert len(after) == len(json.loads((project / "r/run.json").read_text())["plan"])
+    assert all(row["status"] == "ok" for row in summary_of(project / "r")["rows"])
+
+
+def _num_descendants(pid: int) -> int:
+    return len(psutil.Process(pid).children(recursive=True))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_is_kept_and_shown(
+    start_scalebench: Start, project: Path, troubled: None, number: signal.Signals, code: int
+) -> None:
+    process = start_scalebench(*SLOW, *SLOW_WORKLOAD)
+    _wait_for(lambda: _cells(project) >= 4, 60, "four cells")
+    family = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, number)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == code, stderr
+    assert "Traceback" not in stderr
+    assert not psutil.wait_procs(family, timeout=2)[1]
+    assert "ddp-static-graph" in stdout
+    assert json.loads((project / "r/run.json").read_text())["status"] == "interrupted"
+    rows = summary_of(project / "r")["rows"]
+    assert {row["status"] for row in rows} <= {"ok", "skipped"}
+    assert any("interrupted" in (row["reason"] or "") for row in rows)
+
+
+def test_two_runs_at_once_do_not_meet(
+    start_scalebench: Start, project: Path, troubled: None
+) -> None:
+    flags = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--workload", "troubled:healthy")
+    both = [start_scalebench(*flags, *SHORT) for _ in range(2)]
+    for process in both:
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+    runs = [p for p in (project / "reports").iterdir() if not p.is_symlink()]
+    assert len(runs) == 2
+    for run in runs:
+        assert all(row["status"] == "ok" for row in summary_of(run)["rows"])
+
+
+def test_a_budget_ends_the_run_and_says_so(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    done = scalebench(*SLOW, *SLOW_WORKLOAD[:2], "--repeats", "50", "--budget", "8s", "--no-report")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((project / "r/run.json").read_text())["status"] == "over budget"
+    rows = summary_of(project / "r")["rows"]
+    assert any(row["status"] == "ok" and row["step_s"]["n"] < 50 for row in rows)
+
+
+def test_only_loopback_is_listened_on(
+    start_scalebench: Start, project: Path, troubled: None
+) -> None:
+    process = start_scalebench(*SLOW, *SLOW_WORKLOAD)
+    _wait_for(lambda: _cells(project) >= 3, 60, "three cells")
+    listening: set[str] = set()
+    end = time.monotonic() + 4
+    while time.monotonic() < end and process.poll() is None:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            try:
+                sockets = child.net_connections(kind="inet")
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            listening |= {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert listening, "no listening socket was seen: the test looked at the wrong moment"
+    assert listening <= {"127.0.0.1", "::1"}

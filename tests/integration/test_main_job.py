@@ -1,0 +1,207 @@
+"""The main job end to end: real ranks train, the run folder holds what the contract says."""
+
+import csv
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scalebench
+from tests.integration.conftest import SHORT, row_of, summary_of
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """One default-like run of the ddp suite, shared by the tests that only read it."""
+    import os
+    import subprocess
+    import sys
+
+    folder = tmp_path_factory.mktemp("main-job")
+    process = subprocess.run(
+        [
+            *(sys.executable, "-m", "scalebench", "run", "ddp", "--gpus", "1,2"),
+            *("--steps", "12", "--repeats", "2"),
+        ],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
+    )
+    assert process.returncode == 0, process.stderr
+    return folder / "reports" / "latest", process.stdout
+
+
+def test_the_first_line_says_what_this_was_run_on(finished: tuple[Path, str]) -> None:
+    first = finished[1].splitlines()[0]
+    assert "CPU ranks over gloo" in first
+
+
+def test_the_last_line_is_the_path_of_a_report_that_is_there(finished: tuple[Path, str]) -> None:
+    path = finished[1].split()[-1]
+    assert path.endswith("report.html")
+    assert (finished[0].parent.parent / path).stat().st_size > 1_000_000
+
+
+def test_run_folder(finished: tuple[Path, str]) -> None:
+    run = finished[0]
+    assert {p.name for p in run.iterdir()} == {
+        *("run.json", "summary.json", "summary.csv", "summary.md", "report.html"),
+        *("cells", "logs"),
+    }
+    assert stat.S_IMODE(run.resolve().stat().st_mode) == 0o700
+    info = json.loads((run / "run.json").read_text())
+    assert info["status"] == "complete"
+    assert {p.stem for p in (run / "cells").iterdir()} == {
+        f"{c['suite']}.{c['case']}.n{c['world_size']}."
+        + ("inspect" if c["purpose"] == "inspect" else f"r{c['repeat']}")
+        for c in info["plan"]
+    }
+    with (run / "summary.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(summary_of(run)["rows"])
+
+
+def test_launches_are_interleaved_over_sizes(finished: tuple[Path, str]) -> None:
+    info = json.loads((finished[0] / "run.json").read_text())
+    ddp = [c for c in info["plan"] if c["case"] == "ddp"]
+    assert [c["world_size"] for c in ddp if c["purpose"] == "inspect"] == [1, 2]
+    measured = [(c["repeat"], c["world_size"]) for c in ddp if c["purpose"] == "measure"]
+    assert measured == [(0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+def test_every_row_is_whole_and_correct(finished: tuple[Path, str]) -> None:
+    rows = summary_of(finished[0])["rows"]
+    assert [(r["case"], r["world_size"]) for r in rows] == [
+        ("plain", 1),
+        *((case, n) for case in ("ddp", "ddp-bucket-1mb", "ddp-accumulate-4") for n in (1, 2)),
+    ]
+    for row in rows:
+        assert row["status"] == "ok", row["reason"]
+        assert row["scaling"] == "strong"
+        assert row["global_batch"] == row["rank_batch"] * row["world_size"] == 16
+        assert row["step_s"]["n"] == 2
+        assert row["num_clean_steps"] == 2 * 12
+        expected = row["global_batch"] / row["step_s"]["value"]
+        assert row["throughput"]["value"] == pytest.approx(expected, rel=1e-9)
+        assert row["memory"]["rss_bytes"] > row["peak_memory_bytes"] > 16 * row["num_parameters"]
+        if row["case"] != "plain":
+            assert row["correctness"]["status"] == "verified"
+            deviation = row["correctness"]["gradient_deviation"]
+            assert deviation < row["correctness"]["tolerance"]
+            assert deviation > 0 or row["world_size"] == 1  # another order of summation shows
+
+
+def test_speedup_is_throughput_against_plain(finished: tuple[Path, str]) -> None:
+    plain, ddp = (row_of(finished[0], *key) for key in (("plain", 1), ("ddp", 2)))
+    ratio = ddp["throughput"]["value"] / plain["throughput"]["value"]
+    assert ddp["speedup"]["value"] == pytest.approx(ratio, rel=1e-9)
+    assert ddp["efficiency"]["value"] == pytest.approx(ratio / 2, rel=1e-9)
+
+
+def test_training_is_real(finished: tuple[Path, str]) -> None:
+    """The loss starts at that of guessing a byte, falls, and is the same at every N."""
+    import math
+
+    rows = [row_of(finished[0], "ddp", n) for n in (1, 2)]
+    for row in rows:
+        assert row["loss_first"] == pytest.approx(math.log(256), rel=0.1)
+        assert row["loss_last"] < 0.9 * row["loss_first"]
+    assert rows[0]["loss_first"] == pytest.approx(rows[1]["loss_first"], rel=1e-5)
+
+
+def test_conditions_are_the_same_at_every_size(finished: tuple[Path, str]) -> None:
+    cells = [json.loads(p.read_text()) for p in (finished[0] / "cells").iterdir()]
+    ranks = [rank for cell in cells for rank in cell["ranks"]]
+    assert len({rank["facts"]["threads"] for rank in ranks}) == 1
+    assert {rank["facts"]["scheduling_class"] for rank in ranks} == {"SCHED_BATCH"}
+    for cell in cells:
+        pinned = [tuple(rank["facts"]["affinity"]) for rank in cell["ranks"]]
+        assert len(set(pinned)) == len(pinned) or cell["cell"]["oversubscribed"]
+
+
+def test_every_null_has_a_reason(finished: tuple[Path, str]) -> None:
+    explained_elsewhere = {"reason", "backend"}
+    for row in summary_of(finished[0])["rows"]:
+        nulls = {name for name, value in row.items() if value is None} - explained_elsewhere
+        assert nulls <= set(row["unavailable"])
+
+
+def test_size_one_is_added_and_said(scalebench: Scalebench, project: Path) -> None:
+    done = scalebench("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r", *SHORT)
+    assert done.returncode == 0, done.stderr
+    assert "N = 1 was added" in done.stdout
+    rows = [(r["case"], r["world_size"]) for r in summary_of(project / "r")["rows"]]
+    assert rows == [("plain", 1), ("ddp-static-graph", 1), ("ddp-static-graph", 2)]
+    assert row_of(project / "r", "ddp-static-graph", 2)["efficiency_wrapped"] is not None
+
+
+def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project: Path) -> None:
+    flags = ("--scaling", "weak", "--workload", "mlp-tiny")
+    done = scalebench("run", "ddp", "-k", "bucket-5", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
+    assert done.returncode == 0, done.stderr
+    row, plain = row_of(project / "r", "ddp-bucket-5mb", 2), row_of(project / "r", "plain", 1)
+    assert (row["rank_batch"], row["global_batch"], row["scaling"]) == (16, 32, "weak")
+    step_ratio = plain["step_s"]["value"] / row["step_s"]["value"]
+    assert row["efficiency"]["value"] == pytest.approx(step_ratio, rel=1e-9)
+    assert row["correctness"]["status"] == "verified"
+    assert row["step_s"]["low"] is None and row["step_s"]["high"] is None  # one launch
+
+
+@pytest.mark.parametrize("case", ["ddp-bf16", "ddp-checkpointing"])
+def test_optional_cases(scalebench: Scalebench, project: Path, case: str) -> None:
+    done = scalebench("run", "ddp", "-k", case, "--gpus", "1,2", "--out", "r", *SHORT)
+    assert done.returncode == 0, done.stderr
+    row = row_of(project / "r", case, 2)
+    assert row["correctness"]["status"] == "verified"
+    if case == "ddp-bf16":  # held against a baseline of its own precision
+        assert summary_of(project / "r")["rows"][0]["strategy_settings"]["autocast"]
+    else:
+        assert row["peak_memory_bytes"] < row_of(project / "r", "plain", 1)["peak_memory_bytes"]
+
+
+def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    flags = ("--workload", "troubled:healthy", "-k", "checkpointing or static")
+    done = scalebench("run", "ddp", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
+    assert done.returncode == 0, done.stderr
+    row = row_of(project / "r", "ddp-checkpointing", 2)
+    assert row["status"] == "skipped"
+    assert "names its blocks" in row["reason"]
+    assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "ok"
+
+
+def test_more_ranks_than_cores_are_measured_and_marked(
+    scalebench: Scalebench, project: Path
+) -> None:
+    done = scalebench(
+        *("run", "ddp", "-k", "static", "--gpus", "1,4", "--workload", "mlp-tiny"),
+        *("--out", "r", *SHORT),
+    )
+    assert done.returncode == 0, done.stderr
+    import scalebench.machine as machine
+
+    row = row_of(project / "r", "ddp-static-graph", 4)
+    assert row["status"] == "ok"
+    assert row["oversubscribed"] == (machine.num_cores() < 4) == ("oversubscribed" in row["stamps"])
+
+
+def test_python_interface(project: Path) -> None:
+    import scalebench as sb
+
+    suite = sb.Suite(
+        name="mine",
+        question="does it work from Python?",
+        cases=(sb.Case(name="small", strategy=sb.Ddp(bucket_mb=1), workload="mlp-tiny"),),
+        steps=sb.StepPlan(steps=5),
+        repeats=1,
+    )
+    run = sb.run(suite, world_sizes=[1, 2])
+    assert [(r.case, r.world_size, r.status) for r in run.summary.rows] == [
+        ("plain", 1, "ok"),
+        ("small", 1, "ok"),
+        ("small", 2, "ok"),
+    ]
+    assert run.paths.root.parent == Path("reports")

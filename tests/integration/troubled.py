@@ -1,0 +1,125 @@
+"""Workloads with known troubles, copied next to the run that is to meet them.
+
+Each is a small perceptron on random data; what goes wrong is in the name. Troubles start at a
+step that only measuring launches reach, unless the name says otherwise.
+"""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from scalebench import Shard, Workload
+
+LATE = 8
+
+
+def healthy(shard: Shard, layers: tuple[nn.Module, ...] = ()) -> Workload:
+    module = nn.Sequential(nn.Linear(16, 32), *layers, nn.ReLU(), nn.Linear(32, 4))
+    data = torch.Generator().manual_seed(100 + shard.rank)
+    batches = [
+        (
+            torch.randn(shard.batch_size, 16, generator=data),
+            torch.randint(4, (shard.batch_size,), generator=data),
+        )
+        for _ in range(8)
+    ]
+    return Workload(module=module, batches=batches, loss=mean_loss)
+
+
+def mean_loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def with_trouble(shard: Shard, trouble, rank: int = 1, step: int = LATE) -> Workload:
+    calls = 0
+
+    def loss(module, batch):
+        nonlocal calls
+        calls += 1
+        value = mean_loss(module, batch)
+        return trouble(value) if shard.rank == rank and calls > step else value
+
+    return replace(healthy(shard), loss=loss)
+
+
+def raises_on_rank_1(shard: Shard) -> Workload:
+    def trouble(value):
+        raise ValueError("planted on rank 1")
+
+    return with_trouble(shard, trouble)
+
+
+def killed_on_rank_1(shard: Shard) -> Workload:
+    return with_trouble(shard, lambda value: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def hangs_on_rank_1(shard: Shard) -> Workload:
+    return with_trouble(shard, lambda value: time.sleep(600))
+
+
+def nan_on_rank_1(shard: Shard) -> Workload:
+    return with_trouble(shard, lambda value: value * float("nan"))
+
+
+def out_of_memory(shard: Shard) -> Workload:
+    return with_trouble(shard, lambda value: torch.empty(1 << 50), rank=0, step=LATE)
+
+
+def slow(shard: Shard) -> Workload:
+    def loss(module, batch):
+        time.sleep(0.05)
+        return mean_loss(module, batch)
+
+    return replace(healthy(shard), loss=loss)
+
+
+def with_batchnorm(shard: Shard) -> Workload:
+    return healthy(shard, (nn.BatchNorm1d(32),))
+
+
+def with_dropout(shard: Shard) -> Workload:
+    return healthy(shard, (nn.Dropout(0.5),))
+
+
+def with_summed_loss(shard: Shard) -> Workload:
+    def loss(module, batch):
+        return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="sum")
+
+    return replace(healthy(shard), loss=loss)
+
+
+def bypasses_the_wrapper(shard: Shard) -> Workload:
+    """Its loss calls the inner module, so that DDP never sees the backward pass."""
+
+    def loss(module, batch):
+        return mean_loss(getattr(module, "module", module), batch)
+
+    return replace(healthy(shard), loss=loss)
+
+
+def one_generator(shard: Shard) -> Workload:
+    workload = healthy(shard)
+    return replace(workload, batches=(batch for batch in workload.batches))
+
+
+def loss_is_a_float(shard: Shard) -> Workload:
+    return replace(healthy(shard), loss=lambda module, batch: 1.0)
+
+
+def loss_per_sample(shard: Shard) -> Workload:
+    def loss(module, batch):
+        return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
+
+    return replace(healthy(shard), loss=loss)
+
+
+def raises_at_once(shard: Shard) -> Workload:
+    raise RuntimeError("no data today")
+
+
+def returns_a_module(shard: Shard) -> nn.Module:
+    return nn.Linear(2, 2)
