@@ -34,7 +34,8 @@ def first_failure(
 
     A rank that died takes its peers with it: their collectives fail within milliseconds, at times
     before the death itself is noticed. So failures of communication count only when there is no
-    other; among the others the earliest is the first.
+    other; among the others the earliest is the first. When there is no other, the ranks that had
+    to be killed are named: they are those that the communication waited for.
 
     Args:
         records: What the ranks left; a rank that was killed left nothing.
@@ -51,10 +52,13 @@ def first_failure(
     if not errors:
         return None
     rank, error = min(errors, key=lambda pair: (pair[1].kind == "peer", pair[1].time_ns))
+    silent = [str(end.rank) for end in exits if end.killed_by_us and end.rank not in recorded]
+    waited_in_vain = error.kind == "peer" and silent
+    blame = f" (rank {', '.join(silent)} never answered)" if waited_in_vain else ""
     return Failure(
         rank=rank,
         kind=error.kind,
-        message=error.message,
+        message=error.message + blame,
         traceback=error.traceback,
         log_tail=log_tail(logs[rank]),
     )

@@ -146,7 +146,7 @@ def test_precedence_of_settings(
     scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "pyproject.toml").write_text(
-        '[tool.scalebench]\ngpus = [1, 2]\nrepeats = 5\nsteps = 7\n'
+        "[tool.scalebench]\ngpus = [1, 2]\nrepeats = 5\nsteps = 7\n"
     )
     monkeypatch.setitem(os.environ, "SCALEBENCH_REPEATS", "4")
     shown = scalebench("run", "--steps", "9", "--show-config")

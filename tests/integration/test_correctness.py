@@ -1,4 +1,4 @@
-"""Correct before fast: wrong results are failed rows, and models that cannot tell are not blamed."""
+"""Wrong results are failed rows; models that cannot be compared are not blamed."""
 
 from pathlib import Path
 

@@ -1,0 +1,97 @@
+"""Documented commands and programs are run as they stand."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scalebench
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NEEDS_GPUS = re.compile(r"--gpus 1,2,4,8")
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """Return the code blocks of a document in one language."""
+    text = (ROOT / document).read_text()
+    return [body for kind, body in BLOCK.findall(text) if kind == language]
+
+
+def commands(document: str) -> list[list[str]]:
+    """Return the ``$ scalebench …`` lines of a document, without those that want a GPU box."""
+    lines = "\n".join(blocks(document, "console")).splitlines()
+    calls = [shlex.split(ln[2:], comments=True) for ln in lines if ln.startswith("$ scalebench ")]
+    return [call[1:] for call in calls if not NEEDS_GPUS.search(" ".join(call))]
+
+
+def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -> None:
+    (program,) = blocks("docs/workloads.md", "python")
+    (project / "my_model.py").write_text(program)
+    (arguments,) = commands("docs/workloads.md")
+    done = scalebench(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("verified") >= 2
+
+
+def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> None:
+    suite, program = blocks("docs/suites.md", "python")
+    (project / "suites").mkdir()
+    (project / "suites" / "buckets.py").write_text(suite)
+    (arguments,) = commands("docs/suites.md")
+    done = scalebench(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "buckets-1mb-static" in done.stdout
+
+    (project / "look.py").write_text(program)  # without a main guard: ranks never run it again
+    done = subprocess.run(
+        [sys.executable, "look.py"], cwd=project, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:3] for line in done.stdout.splitlines()] == [
+        ["plain", "1", "ok"],
+        ["ddp", "1", "ok"],
+        ["ddp", "2", "ok"],
+    ]
+
+
+def test_commands_of_the_readme(scalebench: Scalebench) -> None:
+    calls = commands("README.md")
+    assert len(calls) >= 5
+    for arguments in calls:
+        done = scalebench(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+
+
+def test_make_targets_of_the_readme() -> None:
+    lines = "\n".join(blocks("README.md", "console")).splitlines()
+    targets = {shlex.split(ln[2:], comments=True)[1] for ln in lines if ln.startswith("$ make ")}
+    assert {"run", "test"} <= targets
+    for target in targets:
+        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_table_of_the_readme_is_that_of_the_committed_run(scalebench: Scalebench) -> None:
+    (gallery,) = (ROOT / "reports" / "gallery").glob("*/run.json")
+    done = scalebench("show", str(gallery.parent))
+    shown = blocks("README.md", "text")[0]
+    assert done.stdout.strip() == shown.strip()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md")),
+    ],
+)
+def test_links_lead_somewhere(document: str) -> None:
+    text = (ROOT / document).read_text()
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        if not target.startswith("https://"):
+            assert ((ROOT / document).parent / target).exists(), target
