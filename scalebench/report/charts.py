@@ -1,0 +1,191 @@
+"""A figure as the page shows it: with its conclusion, its key, its text and its table."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import plotly.graph_objects as go
+
+from scalebench import units
+from scalebench.report import figures, findings, wording
+from scalebench.report.palette import DASHES, NEUTRAL, SYMBOLS, Look
+from scalebench.summary import Estimate, Row
+
+_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    """One entry of a chart's key.
+
+    Attributes:
+        traces: Indices of the traces that it shows and hides, joined by commas.
+        path: The marker as an SVG path.
+        dash: SVG dash array of the line; None: no line.
+        hollow: The marker is an outline.
+    """
+
+    name: str
+    color: str
+    path: str
+    dash: str | None
+    traces: str
+    hollow: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure on the page.
+
+    Attributes:
+        spec: plotly data and layout as JSON that is safe inside a script element.
+        label: Text alternative.
+        height: Pixels.
+        table: Header and lines of its data.
+    """
+
+    id: str
+    suite: str
+    conclusion: str
+    label: str
+    spec: str
+    height: int
+    key: tuple[KeyEntry, ...]
+    header: tuple[str, ...]
+    table: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class ChartKind:
+    """How one kind of figure is made for a suite: a plot, a sentence, a table."""
+
+    name: str
+    title: str
+    absent: str
+    draw: Callable[[Sequence[Row], figures.Looks], go.Figure | None]
+    conclude: Callable[[Sequence[Row]], str]
+    tabulate: Callable[[Sequence[Row]], list[tuple[str, ...]]]
+    header: tuple[str, ...]
+    keyed: bool = True
+
+
+def json_for_script(text: str) -> str:
+    """Return JSON that cannot end, or hide the end of, the script element around it."""
+    return text.translate(_JSON_ESCAPES)
+
+
+def make_chart(
+    kind: ChartKind, chart_id: str, rows: Sequence[Row], looks: figures.Looks
+) -> Chart | None:
+    """Make one kind of chart for the rows of a suite, or None when it would be empty."""
+    figure = kind.draw(rows, looks)
+    if figure is None:
+        return None
+    figure.update_layout(showlegend=False)
+    conclusion = kind.conclude(rows)
+    suite = wording.plain(rows[0].suite, 64)
+    return Chart(
+        id=chart_id,
+        suite=suite,
+        conclusion=conclusion,
+        label=f"{kind.title}, {suite}: {conclusion} The numbers are in the table below.",
+        spec=json_for_script(_plot_json(figure)),
+        height=int(figure.layout.height),
+        key=_key(rows, looks, figure) if kind.keyed else (),
+        header=kind.header,
+        table=tuple(kind.tabulate(rows)),
+    )
+
+
+def _plot_json(figure: go.Figure) -> str:
+    plot: dict[str, Any] = figure.to_plotly_json()
+    plot["layout"].pop("template", None)
+    return json.dumps(plot, separators=(",", ":"), allow_nan=False)
+
+
+def _key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+    traces: dict[str, list[str]] = {}
+    for index, trace in enumerate(figure.data):
+        traces.setdefault(trace.legendgroup or "", []).append(str(index))
+    entries = [KeyEntry("ideal", NEUTRAL, "", DASHES["dot"], "0")]
+    for key in wording.by_case(rows):
+        drawn = traces.get(figures.safe(f"{key[0]}/{key[1]}", 200))
+        if drawn:
+            entries.append(_entry(key[1], looks[key], ",".join(drawn)))
+    if any(row.oversubscribed and row.efficiency for row in rows):
+        last = str(len(figure.data) - 1)
+        name = "hollow: oversubscribed"
+        entries.append(KeyEntry(name, NEUTRAL, SYMBOLS["circle"], None, last, hollow=True))
+    return tuple(entries)
+
+
+def _entry(name: str, look: Look, traces: str) -> KeyEntry:
+    label = wording.plain(name, 64)
+    return KeyEntry(label, look.color, SYMBOLS[look.symbol], DASHES[look.dash], traces)
+
+
+def _estimates(
+    read: Callable[[Row], Estimate | None], scale: float, unit: str
+) -> Callable[[Sequence[Row]], list[tuple[str, ...]]]:
+    def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+        lines: list[tuple[str, ...]] = []
+        for row in rows:
+            estimate = read(row)
+            if estimate is not None:
+                value = f"{wording.point(estimate, scale)}{unit}"
+                span = wording.interval(estimate, scale) or "none"
+                batch = f"{row.global_batch}/{row.rank_batch}"
+                name = wording.plain(row.case, 64)
+                lines.append((name, str(row.world_size), value, span, str(estimate.n), batch))
+        return lines
+
+    return tabulate
+
+
+def _tabulate_steps(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for row in rows:
+        for sample in findings.clean_samples(row):
+            times = sample.step_s
+            spread = [units.seconds(t) for t in (min(times), median(times), max(times))]
+            name = wording.plain(row.case, 64)
+            launch = str(sample.repeat + 1)
+            lines.append((name, str(row.world_size), launch, str(len(times)), *spread))
+    return lines
+
+
+_ESTIMATE_HEADER = ("95 % interval", "launches", "batch all/rank")
+
+CHARTS = (
+    ChartKind(
+        "speedup",
+        "Speedup",
+        "Speedup needs a measured size beyond one rank and a plain baseline: --gpus 1,2.",
+        figures.speedup_figure,
+        findings.speedup_sentence,
+        _estimates(lambda row: row.speedup, 1.0, wording.TIMES),
+        ("case", "N", "speedup", *_ESTIMATE_HEADER),
+    ),
+    ChartKind(
+        "efficiency",
+        "Efficiency",
+        "Efficiency needs a measured plain baseline.",
+        figures.efficiency_figure,
+        findings.efficiency_sentence,
+        _estimates(lambda row: row.efficiency, 100.0, " %"),
+        ("case", "N", "efficiency", *_ESTIMATE_HEADER),
+    ),
+    ChartKind(
+        "steps",
+        "Step times",
+        "No clean step was recorded.",
+        figures.steps_figure,
+        findings.steps_sentence,
+        _tabulate_steps,
+        ("case", "N", "launch", "steps", "fastest", "median", "slowest"),
+        keyed=False,
+    ),
+)
+"""The figures of a run, in the order of the page."""

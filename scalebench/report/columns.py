@@ -1,0 +1,133 @@
+"""The columns of the headline table, once for terminal, page and Markdown."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scalebench import units
+from scalebench.report import wording
+from scalebench.report.marks import marks
+from scalebench.summary import Estimate, Row
+
+NOTHING = wording.DASH
+
+Text = Callable[[Row], str]
+
+
+def _no_detail(row: Row) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        text: The number on one line; `NOTHING` where there is none.
+        detail: What a second, smaller line adds, usually the interval.
+        numeric: Aligned right and never broken over lines.
+    """
+
+    key: str
+    header: str
+    text: Text
+    detail: Text = _no_detail
+    numeric: bool = True
+
+
+def _estimate(read: Callable[[Row], Estimate | None], write: Callable[[Estimate], str]) -> Text:
+    def text(row: Row) -> str:
+        estimate = read(row)
+        return NOTHING if estimate is None else write(estimate)
+
+    return text
+
+
+def _interval(read: Callable[[Row], Estimate | None], scale: float = 1.0, unit: str = "") -> Text:
+    def text(row: Row) -> str:
+        estimate = read(row)
+        span = wording.interval(estimate, scale) if estimate else None
+        return f"{span}{unit}" if span else ""
+
+    return text
+
+
+def _step(row: Row) -> str:
+    if row.status != "ok":
+        return row.status
+    if row.step_s is None:
+        return NOTHING
+    return units.seconds(row.step_s.value, row.step_s.half_width)
+
+
+def _step_detail(row: Row) -> str:
+    if row.step_s is None or row.step_s.half_width is None:
+        return ""
+    unit = units.seconds(row.step_s.value).rpartition(" ")[2]
+    scale = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
+    return f"{wording.interval(row.step_s, scale)} {unit}"
+
+
+def _memory(row: Row) -> str:
+    return NOTHING if row.peak_memory_bytes is None else units.bytes_(row.peak_memory_bytes)
+
+
+def _loss(row: Row) -> str:
+    if row.loss_first is None or row.loss_last is None:
+        return NOTHING
+    return f"{row.loss_first:.4g}→{row.loss_last:.4g}"
+
+
+def check(row: Row) -> str:
+    """Say how the row's gradients and losses compare with the reference."""
+    found = row.correctness
+    if found is None or row.status != "ok":
+        return NOTHING
+    if found.status != "deviates":
+        return {"verified": "✓ verified"}.get(found.status, found.status)
+    deviations = [d for d in (found.gradient_deviation, found.loss_deviation) if d is not None]
+    return f"FAILED {max(deviations):.1e}" if deviations else "FAILED"
+
+
+def _check_detail(row: Row) -> str:
+    found = row.correctness
+    if found is None or row.status != "ok" or found.gradient_deviation is None:
+        return ""
+    limit = f" of {found.tolerance:.0e}" if found.tolerance is not None else ""
+    return f"{found.gradient_deviation:.1e}{limit}"
+
+
+def _count(estimate: Estimate) -> str:
+    return units.count(estimate.value, estimate.half_width)
+
+
+COLUMNS = (
+    Column("case", "case", lambda r: wording.plain(r.case, 64), numeric=False),
+    Column("n", "N", lambda r: str(r.world_size)),
+    Column("batch", "batch all/rank", lambda r: f"{r.global_batch}/{r.rank_batch}"),
+    Column("step", "step", _step, _step_detail),
+    Column("throughput", "samples/s", _estimate(lambda r: r.throughput, _count)),
+    Column("tokens", "tokens/s", _estimate(lambda r: r.tokens_per_s, _count)),
+    Column(
+        "speedup",
+        "speedup",
+        _estimate(lambda r: r.speedup, lambda e: f"{wording.point(e)}{wording.TIMES}"),
+        _interval(lambda r: r.speedup),
+    ),
+    Column(
+        "efficiency",
+        "efficiency",
+        _estimate(lambda r: r.efficiency, lambda e: f"{wording.plus_minus(e, 100)} %"),
+        _interval(lambda r: r.efficiency, 100),
+    ),
+    Column("memory", "peak mem", _memory),
+    Column("loss", "loss", _loss),
+    Column("check", "grad check", check, _check_detail, numeric=False),
+    Column("marks", "marks", lambda r: ", ".join(marks(r)), numeric=False),
+)
+
+
+def present(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """Return the columns in which at least one of the rows has something to say."""
+    return tuple(
+        column for column in COLUMNS if any(column.text(row) not in (NOTHING, "") for row in rows)
+    )

@@ -1,0 +1,90 @@
+"""summary.md: the verdict and the table, for a comment on a pull request."""
+
+import html
+import re
+from collections.abc import Sequence
+
+from scalebench.report import wording
+from scalebench.report.columns import Column, present
+from scalebench.report.findings import Finding, SuiteVerdict, judge
+from scalebench.summary import Row, Summary
+
+MAX_BYTES = 60_000
+_RESERVED = 400
+_SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
+_MENTION = re.compile(r"@(?=\w)")
+_LINK = re.compile(r"(?i)\b(https?|ftp)://|\bwww\.")
+
+
+def render_markdown(summary: Summary) -> str:
+    """Return the verdict and the tables as GitHub Markdown, always below 60 kB.
+
+    What does not fit is left out from the end, and the last line says so.
+    """
+    blocks = [f"### scalebench: {escape(summary.run_id, 120)}"]
+    blocks += [f"> {escape(notice, 300)}" for notice in summary.notices[:20]]
+    verdict = judge(summary)
+    blocks += [escape(sentence, 400) for sentence in verdict.general]
+    groups = wording.by_suite(summary.rows)
+    for suite in verdict.suites:
+        blocks += _suite_blocks(suite, groups[suite.suite])
+    blocks.append(f"Reproduce: {code(summary.reproduce, 600)}")
+    return _within_limit(blocks)
+
+
+def escape(text: object, limit: int | None = None) -> str:
+    """Return ``text`` so that it shows as itself: no markup, HTML, mention or link."""
+    line = html.escape(wording.plain(text, limit), quote=False)
+    line = _SPECIAL.sub(r"\\\1", line)
+    line = _MENTION.sub("@\N{ZERO WIDTH SPACE}", line)
+    return _LINK.sub(lambda found: found[0][:-1] + "\N{ZERO WIDTH SPACE}" + found[0][-1], line)
+
+
+def code(text: object, limit: int | None = None) -> str:
+    """Return ``text`` as a code span whose fence is longer than any backticks inside."""
+    line = wording.plain(text, limit)
+    longest = max((len(run) for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"
+
+
+def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
+    blocks = [f"#### {escape(verdict.suite, 64)}", escape(verdict.facts, 400)]
+    if verdict.ranking:
+        blocks.append(f"**{escape(verdict.ranking)}**")
+    blocks.append("\n".join(_finding(finding) for finding in verdict.findings))
+    table = _table(present(rows), rows)
+    blocks.append("\n".join(table))
+    return blocks
+
+
+def _finding(finding: Finding) -> str:
+    text = " ".join([finding.sentence, *finding.notes])
+    return f"- **{escape(finding.case, 64)}**: {escape(text, 1200)}"
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
+    header = "| " + " | ".join(escape(column.header) for column in columns) + " |"
+    rule = "|" + "|".join("---:" if column.numeric else "---" for column in columns) + "|"
+    lines = [header, rule]
+    for row in rows:
+        cells = [escape(column.text(row), 160) for column in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _within_limit(blocks: Sequence[str]) -> str:
+    kept: list[str] = []
+    size = 0
+    for block in blocks:
+        lines: list[str] = []
+        for line in block.split("\n"):
+            size += len(line.encode()) + 1
+            if size > MAX_BYTES - _RESERVED:
+                kept.append("\n".join(lines))
+                kept.append("*Cut here: the whole is in summary.json and report.html.*")
+                return "\n\n".join(part for part in kept if part) + "\n"
+            lines.append(line)
+        kept.append("\n".join(lines))
+        size += 1
+    return "\n\n".join(kept) + "\n"

@@ -1,0 +1,109 @@
+"""Marks: what a reader has to know before trusting a row, and what to do about it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scalebench.report.wording import plain
+from scalebench.summary import Row
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A mark on a row.
+
+    Attributes:
+        letter: Stands for the name where there is no room for it.
+        meaning: What it says about the number.
+        remedy: What to do.
+    """
+
+    name: str
+    letter: str
+    meaning: str
+    remedy: str
+
+
+MARKS = {
+    mark.name: mark
+    for mark in (
+        Mark(
+            "oversubscribed",
+            "o",
+            "More ranks than devices (on CPU: than cores). The ranks took turns, so this shows"
+            " that the strategy runs, not how it scales.",
+            "Read only sizes up to the number of devices as scaling; measure this size on a"
+            " machine that has as many.",
+        ),
+        Mark(
+            "virtual hosts",
+            "v",
+            "The hosts were network namespaces on one machine, joined by links of a set rate.",
+            "Compare with other runs on virtual hosts of the same link and CPU share only.",
+        ),
+        Mark(
+            "one launch",
+            "1",
+            "The number rests on a single launch, so it has no interval: nobody can say how"
+            " different the next launch would be.",
+            "Run again with --repeats 3 or more.",
+        ),
+        Mark(
+            "unsteady",
+            "u",
+            "Step times had not settled when the warm-up limit was reached; they were measured"
+            " all the same.",
+            "Close other programs, fix the clocks, or raise the suite's warm-up limits"
+            " (max_warmup_steps, max_warmup_s).",
+        ),
+        Mark(
+            "deviates",
+            "d",
+            "Gradients or losses differ from the single-process reference by more than the"
+            " tolerance. The speed of a wrong result counts for nothing.",
+            "Find the parameter that deviates in the cell's record before reading the speed.",
+        ),
+        Mark(
+            "unverified",
+            "n",
+            "The result could not be held against the single-process reference.",
+            "Read the stated reason; a workload without randomness or batch statistics can"
+            " usually be verified.",
+        ),
+    )
+}
+
+
+def mark_name(stamp: str) -> str:
+    """Return the name of a stamp, which may carry details behind a colon."""
+    return plain(stamp.partition(":")[0], 40)
+
+
+def marks(row: Row) -> tuple[str, ...]:
+    """Return the names of a row's marks, the gravest first, each once."""
+    found: list[str] = []
+    if row.correctness is not None and row.correctness.status in ("deviates", "unverified"):
+        found.append(row.correctness.status)
+    if row.oversubscribed:
+        found.append("oversubscribed")
+    found += [mark_name(stamp) for stamp in row.stamps]
+    if row.step_s is not None and row.step_s.n == 1:
+        found.append("one launch")
+    if row.virtual_hosts:
+        found.append("virtual hosts")
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def explain(name: str) -> Mark:
+    """Return the explanation of a mark; an unknown one says that it is unknown."""
+    unknown = Mark(
+        name,
+        name[:1],
+        "A stamp that this version has no explanation for.",
+        "Read the row with care; a newer scalebench may explain it.",
+    )
+    return MARKS.get(name, unknown)
+
+
+def letters(names: Iterable[str]) -> str:
+    """Return the marks as single letters, for tables without room for words."""
+    return " ".join(explain(name).letter for name in names)

@@ -1,0 +1,282 @@
+"""The page: one HTML file that opens offline.
+
+Every string of a run is hostile: jinja2 escapes all of them, data travels as escaped JSON, and
+the page's content security policy runs no script but its own two, known by their hashes.
+"""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from scalebench import units
+from scalebench.report import frames, wording
+from scalebench.report.charts import CHARTS, Chart, ChartKind, make_chart
+from scalebench.report.columns import Column, present
+from scalebench.report.findings import Finding, Verdict, judge
+from scalebench.report.marks import Mark, explain, marks
+from scalebench.report.palette import Look, assign
+from scalebench.summary import Row, Summary
+
+MAX_EMBEDDED_BYTES = 250_000
+"""Raw step times above this size are left out of the page's JSON; summary.json has them."""
+
+LONGEST_REASON = 6000
+
+
+@dataclass(frozen=True)
+class Card:
+    """The headline of one case: its finding, and its numbers in large type.
+
+    Attributes:
+        figure: The number in the largest type, with its ``unit``.
+        share: The efficiency.
+        low, high, middle: Interval and point of the efficiency as percent of the bar, or None.
+    """
+
+    finding: Finding
+    look: Look
+    figure: str
+    unit: str
+    share: str
+    where: str
+    low: float | None
+    high: float | None
+    middle: float | None
+
+
+@dataclass(frozen=True)
+class SuiteView:
+    """One suite's verdict and table."""
+
+    name: str
+    facts: str
+    ranking: str | None
+    cards: tuple[Card, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class ChartSection:
+    """One kind of chart, once for each suite that has data for it."""
+
+    kind: ChartKind
+    charts: tuple[Chart, ...]
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file inside the page, as a data URI."""
+
+    name: str
+    uri: str
+    size: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Everything the template shows of one run."""
+
+    id: str
+    title: str
+    summary: Summary
+    verdict: Verdict
+    suites: tuple[SuiteView, ...]
+    sections: tuple[ChartSection, ...]
+    missing: tuple[Row, ...]
+    marks: tuple[tuple[Mark, str], ...]
+    environment: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    downloads: tuple[Download, ...]
+
+
+def render_page(summaries: Sequence[Summary]) -> str:
+    """Return the page of one or several runs."""
+    looks = assign(row for summary in summaries for row in summary.rows)
+    runs = [_run(f"run-{i + 1}", summary, looks) for i, summary in enumerate(summaries)]
+    drawn = any(section.charts for run in runs for section in run.sections)
+    scripts = [get_plotlyjs()] * drawn + [_resource("page.js")]
+    page: str = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            runs=runs,
+            style=Markup(_resource("style.css")),
+            scripts=[Markup(script) for script in scripts],
+            policy=_policy(scripts),
+        )
+    )
+    return page
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("scalebench.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["plain"] = wording.plain
+    environment.filters["tied"] = _tied
+    environment.globals["marks_of"] = marks
+    environment.globals["longest"] = LONGEST_REASON
+    return environment
+
+
+def _tied(text: str) -> str:
+    """Return ``text`` with no line break between a number and its percent sign."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+@cache
+def _resource(name: str) -> str:
+    return resources.files("scalebench.report").joinpath("templates", name).read_text("utf-8")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Return a policy under which nothing is fetched and only ``scripts`` run."""
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline';"
+        " img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> RunView:
+    verdict = judge(summary)
+    groups = wording.by_suite(summary.rows)
+    suites = tuple(
+        SuiteView(
+            name=suite.suite,
+            facts=suite.facts,
+            ranking=suite.ranking,
+            cards=tuple(_card(f, looks[(f.suite, f.case)]) for f in suite.findings),
+            columns=present(groups[suite.suite]),
+            rows=tuple(groups[suite.suite]),
+        )
+        for suite in verdict.suites
+    )
+    return RunView(
+        id=run_id,
+        title=title(summary),
+        summary=summary,
+        verdict=verdict,
+        suites=suites,
+        sections=tuple(_section(kind, run_id, groups, looks) for kind in CHARTS),
+        missing=tuple(row for row in summary.rows if row.status != "ok"),
+        marks=_marks(summary.rows),
+        environment=_facts(summary.environment),
+        downloads=_downloads(summary),
+    )
+
+
+def title(summary: Summary) -> str:
+    """Say in a few words what was run: ``"ddp on 1 to 8 CPU ranks"``."""
+    if not summary.rows:
+        return "Nothing was run"
+    names = wording.joined([wording.plain(name, 40) for name in wording.by_suite(summary.rows)])
+    measured = [row for row in summary.rows if row.status == "ok"] or summary.rows
+    largest = max(measured, key=lambda row: row.world_size)
+    smallest = min(row.world_size for row in measured)
+    several = f"{smallest} to " if smallest < largest.world_size else ""
+    return f"{names} on {several}{wording.ranks(largest)}"
+
+
+def _card(finding: Finding, look: Look) -> Card:
+    row = finding.headline
+    if row is None:
+        return Card(finding, look, "no result", "", "", "", None, None, None)
+    where = f"on {wording.ranks(row)}"
+    if finding.kind in ("scaling", "inconclusive") and row.efficiency:
+        ends = [row.efficiency.low, row.efficiency.value, row.efficiency.high]
+        low, middle, high = (None if e is None else _on_bar(e) for e in ends)
+        if finding.kind == "inconclusive":
+            return Card(finding, look, "inconclusive", "", "", where, low, high, middle)
+        big = row.speedup or row.efficiency.scaled(row.world_size)
+        share = f"{wording.point(row.efficiency, 100)} %"
+        number = wording.point(big)
+        return Card(finding, look, number, wording.TIMES, share, where, low, high, middle)
+    if row.step_s is None:
+        return Card(finding, look, wording.DASH, "", "", where, None, None, None)
+    number, _, unit = units.seconds(row.step_s.value, row.step_s.half_width).partition(" ")
+    return Card(finding, look, number, f" {unit}", "", f"per step {where}", None, None, None)
+
+
+def _on_bar(efficiency: float) -> float:
+    return round(100 * min(max(efficiency, 0.0), 1.0), 2)
+
+
+def _section(
+    kind: ChartKind,
+    run_id: str,
+    groups: dict[str, list[Row]],
+    looks: dict[wording.CaseKey, Look],
+) -> ChartSection:
+    made = [
+        make_chart(kind, f"{run_id}-{kind.name}-{index}", rows, looks)
+        for index, rows in enumerate(groups.values(), 1)
+    ]
+    return ChartSection(kind, tuple(chart for chart in made if chart))
+
+
+def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, str], ...]:
+    """Return each mark that occurs, explained, with the rows that bear it."""
+    bearers: dict[str, list[str]] = {}
+    for row in rows:
+        for name in marks(row):
+            bearer = f"{wording.plain(row.case, 64)} N={row.world_size}"
+            bearers.setdefault(name, []).append(bearer)
+    return tuple((explain(name), ", ".join(rows)) for name, rows in bearers.items())
+
+
+def _facts(environment: dict[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    """Return the environment as titled groups of name and value, however deep it is."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, value in environment.items():
+        nested = isinstance(value, dict | list) and any(
+            isinstance(item, dict) for item in (value, *value)
+        )
+        group = name if nested else ""
+        groups.setdefault(group, []).extend(_leaves("" if nested else name, value))
+    ordered = sorted(groups.items(), key=lambda item: item[0] != "")
+    return tuple((wording.plain(name, 80), tuple(lines)) for name, lines in ordered if lines)
+
+
+def _leaves(name: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [leaf for k, v in value.items() for leaf in _leaves(f"{name} {k}".strip(), v)]
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return [leaf for i, v in enumerate(value) for leaf in _leaves(f"{name} {i}".strip(), v)]
+    if isinstance(value, list):
+        value = ", ".join(str(item) for item in value) or "none"
+    text = "not set" if value is None else wording.plain(value, 2000)
+    return [(wording.plain(name, 120), text)]
+
+
+def _downloads(summary: Summary) -> tuple[Download, ...]:
+    text = summary.model_dump_json()
+    remark = ""
+    if len(text) > MAX_EMBEDDED_BYTES:
+        text = summary.model_dump_json(exclude={"rows": {"__all__": {"samples"}}})
+        remark = "without the raw step times, which are in the run folder's summary.json"
+    return (
+        _download("summary.csv", "text/csv", frames.rows_csv([summary])),
+        _download("summary.json", "application/json", text, remark),
+    )
+
+
+def _download(name: str, kind: str, text: str, remark: str = "") -> Download:
+    content = text.encode()
+    uri = f"data:{kind};charset=utf-8;base64,{base64.b64encode(content).decode()}"
+    return Download(name, uri, units.bytes_(len(content)), remark)

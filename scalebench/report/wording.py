@@ -1,0 +1,177 @@
+"""The phrases that every rendering shares: labels, intervals, sizes, one-line texts.
+
+A run's strings come from other machines and other people's code. `plain` takes out of them what
+could steer a terminal or reorder a line; escaping for HTML or Markdown is the renderer's part.
+"""
+
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from scalebench import units
+from scalebench.summary import Estimate, Row
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+DASH = "\N{EN DASH}"
+
+CaseKey = tuple[str, str]
+
+STRATEGY_NAMES = {"plain": "Plain model", "ddp": "DDP", "fsdp": "FSDP"}
+
+_CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def _number_of(value: Any, phrase: str) -> str | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return phrase.format(value) if known else None
+
+
+SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
+    "bucket_mb": lambda v: _number_of(v, "{:g} MiB buckets"),
+    "accumulate": lambda v: None if v == 1 else _number_of(v, "{:g} microbatches"),
+    "static_graph": lambda v: "static graph" if v is True else None,
+    "gradient_as_bucket_view": lambda v: "gradients copied to buckets" if v is False else None,
+    "autocast": lambda v: "bfloat16 autocast" if v is True else None,
+    "compile": lambda v: "compiled" if v is True else None,
+    "checkpointing": lambda v: "activations recomputed" if v is True else None,
+}
+
+
+def plain(text: object, limit: int | None = None) -> str:
+    """Return ``text`` as one line without control, format or unassigned characters.
+
+    Args:
+        text: Any value of a run.
+        limit: Longest text returned; a longer one ends in ``…``.
+    """
+    spaced = " ".join(str(text).split())
+    line = "".join(c for c in spaced if unicodedata.category(c) not in _CONTROL)
+    if limit is not None and len(line) > limit:
+        return line[: limit - 1].rstrip() + "…"
+    return line
+
+
+def case_key(row: Row) -> CaseKey:
+    """Return what identifies a case within a run."""
+    return (row.suite, row.case)
+
+
+def by_suite(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Group rows by suite, in the order in which the suites first appear."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.suite, []).append(row)
+    return groups
+
+
+def by_case(rows: Iterable[Row]) -> dict[CaseKey, list[Row]]:
+    """Group rows by (suite, case), each group sorted by world size."""
+    groups: dict[CaseKey, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(case_key(row), []).append(row)
+    return {key: sorted(group, key=lambda r: r.world_size) for key, group in groups.items()}
+
+
+def strategy_label(row: Row) -> str:
+    """Name the strategy and the settings that tell it from its neighbours."""
+    name = STRATEGY_NAMES.get(row.strategy, plain(row.strategy, 40))
+    settings = row.strategy_settings
+    phrases = [say(settings[key]) for key, say in SETTING_PHRASES.items() if key in settings]
+    told = [phrase for phrase in phrases if phrase]
+    return f"{name} ({', '.join(told)})" if told else name
+
+
+def is_baseline(row: Row) -> bool:
+    """Whether the row is the bare model that efficiencies are measured against."""
+    return row.strategy == "plain"
+
+
+def ranks(row: Row) -> str:
+    """Say how many of what: ``"2 CPU ranks"``, ``"8 GPUs"``, ``"4 virtual hosts"``."""
+    if row.virtual_hosts:
+        noun = "virtual host"
+    elif row.device == "cpu":
+        noun = "CPU rank"
+    else:
+        noun = "rank" if row.oversubscribed else "GPU"
+    return f"{row.world_size} {noun}{'' if row.world_size == 1 else 's'}"
+
+
+def scarce(row: Row) -> str:
+    """Name what an oversubscribed row has too few of."""
+    return "cores" if row.device == "cpu" else "GPUs"
+
+
+def joined(items: Sequence[str], last: str = "and") -> str:
+    """Write a list as prose: ``"a, b and c"``."""
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def decimals(text: str) -> int:
+    """Return how many digits stand behind the point of a formatted number."""
+    return len(text.partition(".")[2])
+
+
+def point(estimate: Estimate, scale: float = 1.0) -> str:
+    """Write the point of an estimate with the digits that its interval supports."""
+    half = estimate.half_width
+    return units.significant(estimate.value * scale, half * scale if half else None)
+
+
+def interval(estimate: Estimate, scale: float = 1.0) -> str | None:
+    """Write the interval to the same place as the point, or None when there is none."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    places = decimals(point(estimate, scale))
+    low, high = estimate.low * scale, estimate.high * scale
+    dash = " to " if low < 0 else DASH
+    return f"{low:.{places}f}{dash}{high:.{places}f}"
+
+
+def plus_minus(estimate: Estimate, scale: float = 1.0) -> str:
+    """Write ``"85.6 ± 3.5"``, or the point alone when there is no interval."""
+    text = point(estimate, scale)
+    half = estimate.half_width
+    if half is None:
+        return text
+    return f"{text} ± {half * scale:.{decimals(text)}f}"
+
+
+def launches(estimate: Estimate) -> str:
+    """Say on how many launches an estimate rests."""
+    return f"{estimate.n} launch{'' if estimate.n == 1 else 'es'}"
+
+
+def efficiency_phrase(estimate: Estimate) -> str:
+    """Write an efficiency as a sentence carries it: ``"85.6 % efficiency (82.1 to 89.0)"``."""
+    span = interval(estimate, 100)
+    doubt = span or ("no interval: one launch" if estimate.n == 1 else "no interval")
+    return f"{point(estimate, 100)} % efficiency ({doubt})"
+
+
+def not_measured(row: Row, limit: int = 110) -> str:
+    """Say what became of a row that has no measurement: ``"skipped: more ranks than GPUs"``."""
+    reason = plain(row.reason or "no reason recorded", limit)
+    return f"{row.status}: {reason}"
+
+
+def suite_facts(rows: Sequence[Row]) -> str:
+    """Say what all rows of a suite have in common: scaling, workload, batch, backend."""
+    first = rows[0]
+    parts = [f"{joined(sorted({row.scaling for row in rows}))} scaling"]
+    workloads = {(row.workload, row.num_parameters) for row in rows if row.num_parameters}
+    names = sorted({row.workload for row in rows})
+    if len(names) == 1 and len(workloads) == 1:
+        size = units.count(next(iter(workloads))[1] or 0)
+        parts.append(f"{plain(names[0], 60)} ({size} parameters)")
+    else:
+        parts.append(joined([plain(name, 60) for name in names]))
+    per_rank = first.scaling == "weak"
+    batches = sorted({row.rank_batch if per_rank else row.global_batch for row in rows})
+    kind = "batch per rank" if per_rank else "global batch"
+    parts.append(f"{kind} {joined([str(batch) for batch in batches])}")
+    backends = sorted({plain(row.backend, 30) for row in rows if row.backend})
+    parts.append(f"{first.device}{' over ' + joined(backends) if backends else ''}")
+    return " · ".join(parts)

@@ -1,0 +1,249 @@
+"""The page in a real browser: drawn, silent, offline, and deaf to hostile strings."""
+
+import json
+
+import pytest
+
+pytest.importorskip("selenium")
+
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+pytestmark = pytest.mark.browser
+
+PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+
+
+def runs():
+    import summaries
+
+    one_launch = [
+        summaries.make_plain(spread=None),
+        summaries.make_row(world_size=1, efficiency=0.97, spread=None),
+        summaries.make_row(spread=None),
+    ]
+    failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
+    return {
+        "usual": [summaries.make_summary()],
+        "full": [summaries.make_summary(summaries.many_rows())],
+        "two": [summaries.make_summary(), summaries.make_summary(summaries.gpu_rows())],
+        "one-launch": [summaries.make_summary(one_launch)],
+        "failed": [summaries.make_summary(failed)],
+        "hostile": [summaries.hostile_summary()],
+    }
+
+
+CHARTS = {"usual": 3, "full": 3, "two": 6, "one-launch": 3, "failed": 0, "hostile": 6}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    from scalebench.report import render_page
+
+    folder = tmp_path_factory.mktemp("pages")
+    places = {}
+    for name, summaries in runs().items():
+        places[name] = folder / f"{name}.html"
+        places[name].write_text(render_page(summaries), encoding="utf-8")
+    return places
+
+
+@pytest.fixture
+def visit(chromium, pages):
+    def opened(name, viewport=None, scheme="light"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", viewport or DESKTOP)
+        chromium.get("about:blank")
+        chromium.get_log("browser")
+        chromium.get_log("performance")
+        chromium.get(pages[name].as_uri())
+        wait_for(chromium, "return document.documentElement.dataset.ready === 'true'")
+        wait_for(
+            chromium,
+            "return [...document.querySelectorAll('.chart')].every(c => c.querySelector('.point'))",
+        )
+        return chromium
+
+    yield opened
+    chromium.get(pages["usual"].as_uri())
+    chromium.execute_script("localStorage.clear()")
+
+
+def wait_for(driver, script):
+    WebDriverWait(driver, 20, 0.05).until(lambda d: d.execute_script(script))
+
+
+def requested(driver):
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    return [
+        message["params"]["request"]["url"]
+        for message in messages
+        if message["method"] == "Network.requestWillBeSent"
+    ]
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_the_page_is_silent_and_asks_for_nothing(visit, pages, name):
+    driver = visit(name)
+    assert driver.get_log("browser") == []
+    asked = requested(driver)
+    assert pages[name].as_uri() in asked
+    elsewhere = {u for u in asked if not u.startswith(("data:", "blob:", "about:"))}
+    assert elsewhere == {pages[name].as_uri()}
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_every_chart_is_drawn_with_its_points(visit, name):
+    driver = visit(name)
+    charts = driver.find_elements(By.CSS_SELECTOR, ".chart")
+    assert len(charts) == CHARTS[name]
+    for chart in charts:
+        points = chart.find_elements(By.CSS_SELECTOR, "svg.main-svg .point")
+        assert points, chart.get_attribute("id")
+        shown = [point.rect for point in points[:20]]
+        frame = chart.rect
+        for rect in shown:
+            assert frame["x"] <= rect["x"] + 8 <= frame["x"] + frame["width"] + 8
+            assert frame["y"] <= rect["y"] + 8 <= frame["y"] + frame["height"] + 8
+
+
+@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_nothing_sticks_out_sideways(visit, name, viewport):
+    driver = visit(name, viewport)
+    width = driver.execute_script("return document.documentElement.scrollWidth")
+    assert width <= viewport["width"]
+    for chart in driver.find_elements(By.CSS_SELECTOR, ".chart svg.main-svg"):
+        assert chart.rect["width"] <= viewport["width"]
+
+
+LABELS = """
+return [...document.querySelectorAll('.chart')].flatMap(chart => {
+  const frame = chart.getBoundingClientRect();
+  return [...chart.querySelectorAll('.xtick text, .ytick text, .g-xtitle text, .annotation text')]
+    .map(label => [label.textContent, label.getBoundingClientRect()])
+    .filter(([, r]) => r.left < frame.left - 1 || r.right > frame.right + 1
+                    || r.top < frame.top - 1 || r.bottom > frame.bottom + 1)
+    .map(([text]) => text);
+});
+"""
+
+OVERLAPS = """
+return [...document.querySelectorAll('.chart')].flatMap(chart =>
+  ['.xtick text', '.ytick text'].flatMap(kind => {
+    const boxes = [...chart.querySelectorAll(kind)].map(t => t.getBoundingClientRect());
+    return boxes.flatMap((a, i) => boxes.slice(i + 1).filter(b =>
+      a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1
+    ).map(() => chart.id + ' ' + kind));
+  }));
+"""
+
+
+@pytest.mark.parametrize("name", ["usual", "full", "two", "one-launch"])
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_no_label_is_clipped_or_overlaps_another(visit, name, viewport):
+    driver = visit(name, viewport)
+    assert driver.execute_script(LABELS) == []
+    assert driver.execute_script(OVERLAPS) == []
+
+
+COLOURS = """
+const of = (selector, property) => getComputedStyle(document.querySelector(selector))[property];
+return [of('body', 'backgroundColor'), of('body', 'color'), of('.chart .xtick text', 'fill')];
+"""
+
+
+def test_the_theme_follows_the_system(visit):
+    light = visit("usual").execute_script(COLOURS)
+    dark = visit("usual", scheme="dark").execute_script(COLOURS)
+    assert light[0] == "rgb(255, 255, 255)"
+    assert all(a != b for a, b in zip(light, dark, strict=True))
+
+
+def test_the_switch_changes_page_and_charts_and_is_remembered(visit):
+    driver = visit("usual")
+    light = driver.execute_script(COLOURS)
+    button = driver.find_element(By.ID, "theme")
+    seen = []
+    for _ in range(2):
+        button.click()
+        seen.append((button.text, driver.execute_script(COLOURS)))
+    assert seen[0] == ("theme: light", light)
+    assert seen[1][0] == "theme: dark"
+    assert all(a != b for a, b in zip(light, seen[1][1], strict=True))
+    again = visit("usual")
+    assert again.execute_script(COLOURS) == seen[1][1]
+
+
+def test_a_key_entry_hides_and_shows_its_case(visit):
+    driver = visit("usual")
+    chart = driver.find_element(By.CSS_SELECTOR, ".chart")
+
+    def drawn():
+        return len(chart.find_elements(By.CSS_SELECTOR, ".scatterlayer .trace .point"))
+
+    before = drawn()
+    button = next(
+        b for b in driver.find_elements(By.CSS_SELECTOR, ".toggle") if b.text == "ddp-25mb"
+    )
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    WebDriverWait(driver, 5).until(lambda _: drawn() == before - 3)
+    button.click()
+    WebDriverWait(driver, 5).until(lambda _: drawn() == before)
+
+
+def test_every_control_has_a_name_and_is_reached_by_keyboard(visit):
+    driver = visit("usual")
+    for control in driver.find_elements(
+        By.CSS_SELECTOR, ":is(button, summary, main a):not(.chart *)"
+    ):
+        assert control.text.strip()
+        assert control.get_attribute("tabindex") != "-1"
+
+
+def test_the_command_is_copied(visit):
+    driver = visit("usual")
+    button = driver.find_element(By.CSS_SELECTOR, ".copy")
+    button.click()
+    WebDriverWait(driver, 5).until(lambda _: button.text in ("Copied", "Selected"))
+
+
+def test_hostile_strings_do_nothing_even_on_hover(visit):
+    from selenium.webdriver import ActionChains
+
+    driver = visit("hostile")
+    chart = driver.find_element(By.CSS_SELECTOR, ".chart")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    for point in chart.find_elements(By.CSS_SELECTOR, ".point")[:8]:
+        ActionChains(driver, duration=0).move_to_element(point).perform()
+    WebDriverWait(driver, 5).until(lambda d: d.find_elements(By.CSS_SELECTOR, ".hoverlayer text"))
+    hover = driver.find_element(By.CSS_SELECTOR, ".hoverlayer")
+    assert not hover.find_elements(By.CSS_SELECTOR, "a, img, script")
+    assert driver.execute_script("return window.pwned") is None
+    assert driver.get_log("browser") == []
+
+
+def test_the_policy_alone_would_stop_an_injected_script(visit):
+    driver = visit("usual")
+    driver.execute_script(
+        "const s = document.createElement('script'); s.textContent = 'window.pwned = 1';"
+        "document.body.append(s);"
+        "const i = document.createElement('div'); i.innerHTML = '<img src=x onerror=pwned=1>';"
+        "document.body.append(i);"
+    )
+    assert driver.execute_script("return window.pwned") is None
+    assert "Content Security Policy" in json.dumps(driver.get_log("browser"))
+
+
+def test_without_scripts_the_numbers_are_still_there(visit, pages):
+    driver = visit("usual")
+    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        driver.get(pages["usual"].as_uri())
+        body = driver.find_element(By.TAG_NAME, "body").text
+    finally:
+        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "1.712×" in body and "The charts need scripts" in body
