@@ -144,14 +144,14 @@ PRESETS: dict[str, GptShape | CnnShape | MlpShape] = {
         CnnShape(name="cnn-56", depth=56, width=16, batch_size=256),
         CnnShape(name="cnn-110", depth=110, width=64, batch_size=512),
         MlpShape(name="mlp-tiny", layers=2, width=256, features=192, batch_size=256),
-        MlpShape(name="mlp", layers=4, width=2048, features=3072, batch_size=1024),
+        MlpShape(name="mlp-large", layers=4, width=2048, features=3072, batch_size=1024),
     )
 }
 
 _DEFAULT_OF_FAMILY = {
     "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-124m"},
     "cnn": {"cpu": "cnn-8", "cuda": "cnn-56"},
-    "mlp": {"cpu": "mlp-tiny", "cuda": "mlp"},
+    "mlp": {"cpu": "mlp-tiny", "cuda": "mlp-large"},
 }
 
 

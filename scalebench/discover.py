@@ -4,6 +4,8 @@ import runpy
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from scalebench.errors import UsageError, unknown_name
 from scalebench.paths import bundled_suites, local_suites
 from scalebench.spec import Suite
@@ -56,7 +58,11 @@ def load_suite(name: str) -> Suite:
 def _suite_in(path: Path) -> Suite:
     try:
         suite = runpy.run_path(str(path)).get("SUITE")
-    except Exception as error:
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"Suite {path}: {error.title}.{field}: {first['msg']}.") from error
+    except (Exception, SystemExit) as error:
         first_line = str(error).splitlines()[0] if str(error) else ""
         raise UsageError(f"Suite {path} raised {type(error).__name__}: {first_line}") from error
     if not isinstance(suite, Suite):

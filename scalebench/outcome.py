@@ -40,6 +40,41 @@ def launched_result(
     )
 
 
+def contradiction(result: CellResult, planned: Cell) -> str | None:
+    """Say why a stored result cannot be what a launch of the planned cell left, or None.
+
+    Whoever reads a result may then rely on it: an ``ok`` launch has every rank once, and a
+    measuring one steps of some time, the same blocks on every rank, and a clean step.
+    """
+    cell = result.cell
+    if cell.model_copy(update={"steps": planned.steps}) != planned:
+        return "it is of another cell than the one planned"
+    if result.status != "ok":
+        return None
+    if sorted(rank.rank for rank in result.ranks) != list(range(cell.world_size)):
+        return f"it does not hold each of {cell.world_size} ranks once"
+    if cell.purpose == "inspect":
+        told = all(rank.verification is not None for rank in result.ranks)
+        return None if told else "a rank says nothing of the comparison with the reference"
+    return next(filter(None, (_unusable(rank, result.ranks[0]) for rank in result.ranks)), None)
+
+
+def _unusable(rank: RankRecord, first: RankRecord) -> str | None:
+    """Say what is wrong with a rank's steps, or None."""
+    num_steps = len(rank.step_s)
+    if num_steps != len(first.step_s) or rank.blocks != first.blocks:
+        return "its ranks took different steps"
+    if any(step <= 0 for step in rank.step_s):
+        return "it has a step that took no time"
+    if len(rank.loss) != num_steps or None in rank.loss:
+        return "a step has no finite loss"
+    if any(block.first + block.count > num_steps for block in rank.blocks):
+        return "a block lies beyond the steps"
+    if not any(block.phase == "clean" and block.count > 1 for block in rank.blocks):
+        return "it has no clean step"
+    return None
+
+
 def _status(
     cell: Cell, records: Sequence[RankRecord], failure: Failure | None
 ) -> tuple[Status, str | None]:

@@ -5,11 +5,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-_SAFE = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def _checked(name: str) -> str:
-    if not _SAFE.match(name) or ".." in name:
+    if not _SAFE.fullmatch(name) or ".." in name:
         raise ValueError(f"{name!r} is not a plain file name")
     return name
 

@@ -13,6 +13,8 @@ from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 
 RUN_FORMAT = "scalebench.run/1"
 CELL_FORMAT = "scalebench.cell/1"
+LARGE = 1 << 60
+"""No count of bytes, parameters or tokens in a record reaches this; a file that says so lies."""
 
 Status = Literal["ok", "oom", "failed", "skipped"]
 
@@ -52,10 +54,10 @@ class Memory(Record):
         rss_bytes: Peak resident set of the process.
     """
 
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    device_bytes: int | None = None
-    rss_bytes: int | None = None
+    allocated_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    reserved_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    device_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    rss_bytes: int | None = Field(None, ge=0, lt=LARGE)
 
 
 class Verification(Record):
@@ -106,7 +108,7 @@ class RankRecord(Record):
 
     Attributes:
         step_s: Duration of every step in seconds, warm-up included, by step number.
-        loss: Loss of every step, mean over the rank's batch.
+        loss: Loss of every step, mean over the rank's batch; null: it was not finite.
         blocks: How the steps were grouped; see `Block`.
         steady: Whether the steady state was found before the warm-up limits; null in an
             ``inspect`` launch.
@@ -122,12 +124,12 @@ class RankRecord(Record):
     host: str
     error: RankError | None = None
     step_s: list[FiniteFloat] = []
-    loss: list[float | None] = []
+    loss: list[FiniteFloat | None] = []
     blocks: list[Block] = []
     steady: bool | None = None
     first_step_ns: int | None = None
-    num_parameters: int | None = None
-    tokens_per_sample: int | None = None
+    num_parameters: int | None = Field(None, ge=0, lt=LARGE)
+    tokens_per_sample: int | None = Field(None, ge=1, lt=LARGE)
     memory: Memory = Memory()
     verification: Verification | None = None
     facts: dict[str, Any] = {}

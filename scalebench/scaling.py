@@ -248,9 +248,8 @@ def _mean_losses(result: CellResult) -> list[float]:
 
 def _correctness(row: Launches) -> Correctness | None:
     """Return the comparison with the reference as rank 0 tells it (every rank was compared)."""
-    if row.inspection is None or not row.inspection.ranks:
-        return None
-    verification = row.inspection.ranks[0].verification
+    ranks = row.inspection.ranks if row.inspection is not None else []
+    verification = next((rank.verification for rank in ranks if rank.rank == 0), None)
     if verification is None:
         return None
     return Correctness.model_validate(verification.model_dump())

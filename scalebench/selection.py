@@ -4,6 +4,7 @@ import re
 
 from scalebench.errors import UsageError
 
+_WORD = re.compile(r"(?!(?:and|or|not)$)[A-Za-z0-9._+-]+")
 _TOKEN = re.compile(r"\s*(\(|\)|[A-Za-z0-9._+-]+|\S)")
 
 
@@ -52,7 +53,7 @@ class _Parser:
             if not self.accept(")"):
                 raise self.unreadable("its end; a parenthesis is open")
             return value
-        if not self.tokens or not re.match(r"[A-Za-z0-9._+-]", self.tokens[0]):
+        if not self.tokens or not _WORD.fullmatch(self.tokens[0]):
             raise self.unreadable(self.tokens[0] if self.tokens else "its end")
         return self.tokens.pop(0) in self.name
 

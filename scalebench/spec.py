@@ -5,13 +5,13 @@ Everything here is frozen, hashable, and serialises to JSON and back. Nothing he
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scalebench.catalog import WorkloadSpec
 
 Scaling = Literal["strong", "weak"]
 Device = Literal["cpu", "cuda"]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=64)]
 
 
 class Spec(BaseModel):
@@ -132,6 +132,14 @@ class Suite(Spec):
     seed: int = Field(0, ge=0)
     cell_limit_s: float = Field(900.0, gt=0)
     collective_timeout_s: float = Field(120.0, gt=0)
+
+    @model_validator(mode="after")
+    def _cases_have_names_of_their_own(self) -> Self:
+        names = [case.name for case in self.cases]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two cases are named {', '.join(twice)}")
+        return self
 
 
 Purpose = Literal["inspect", "measure"]

@@ -95,6 +95,7 @@ def steady_start(step_s: ArrayLike) -> int | None:
         Index of the first steady step, or None: more steps are needed.
     """
     x = np.asarray(step_s, dtype=float)
+    x = x - x[-1:]  # sums of squares of the small differences, not of the large values
     n = len(x)
     if n < MIN_STEPS_FOR_STEADY:
         return None

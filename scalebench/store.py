@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.outcome import contradiction
 from scalebench.paths import RunPaths
 from scalebench.records import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
 
@@ -78,12 +79,12 @@ def create_run_folder(root: Path, resume: bool = False) -> RunPaths:
     """
     if root.is_file():
         raise UsageError(f"--out {root} is a file. Give the name of a folder for the run.")
-    if root.is_dir() and any(root.iterdir()) and not resume:
-        raise UsageError(
-            f"--out {root} holds files already. Give a new folder, or --resume {root} to go on "
-            "with the run in it."
-        )
     try:
+        if root.is_dir() and any(root.iterdir()) and not resume:
+            raise UsageError(
+                f"--out {root} holds files already. Give a new folder, or --resume {root} to go "
+                "on with the run in it."
+            )
         root.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         _prove_writable(root)
     except OSError as error:
@@ -130,13 +131,16 @@ def load_run(root: Path) -> StoredRun:
         )
     _check_format(paths.run_json, RUN_FORMAT)
     run = StoredRun(paths, read_model(paths.run_json, RunInfo), {})
-    planned = {cell.id for cell in run.info.plan}
+    planned = {cell.id: cell for cell in run.info.plan}
     for path in sorted(paths.cells.glob("*.json")):
         try:
             _check_format(path, CELL_FORMAT)
             result = read_model(path, CellResult)
             if result.cell.id != path.stem or path.stem not in planned:
                 raise UsageError(f"{path} is not a cell of this run.")
+            wrong = contradiction(result, planned[path.stem])
+            if wrong:
+                raise UsageError(f"{path} contradicts itself: {wrong}.")
         except UsageError as error:
             run.damaged[path.name] = str(error)
         else:

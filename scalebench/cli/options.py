@@ -9,6 +9,8 @@ import click
 
 from scalebench.errors import UsageError, unknown_name
 
+MAX_SECONDS = 1e9
+MAX_RANKS = 65536
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
@@ -23,17 +25,17 @@ class WorldSizes(click.ParamType):  # type: ignore[type-arg]
         """Return the sizes in rising order, each once."""
         if isinstance(value, tuple):
             return value
-        parts = [
-            str(part).strip() for part in (value if isinstance(value, list) else value.split(","))
-        ]
-        if not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65536 for part in parts):
+        given = value if isinstance(value, list) else str(value).split(",")
+        parts = [str(part).strip() for part in given]
+        numbers = [int(part) for part in parts if re.fullmatch(r"\d{1,9}", part, re.ASCII)]
+        if not numbers or len(numbers) < len(parts) or not all(0 < n <= MAX_RANKS for n in numbers):
             self.fail(
                 f"{value!r} is not a list of rank counts. Give whole numbers of at least 1, "
                 "separated by commas, for example 1,2,4.",
                 param,
                 ctx,
             )
-        return tuple(sorted({int(part) for part in parts}))
+        return tuple(sorted(set(numbers)))
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
@@ -46,7 +48,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
     ) -> float:
         """Return seconds."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip())
-        if not match or match[2] not in _SECONDS or float(match[1]) == 0:
+        if not match or match[2] not in _SECONDS or not 0 < float(match[1]) < MAX_SECONDS:
             self.fail(f"{value!r} is not a duration. Give for example 90s, 10m or 1h.", param, ctx)
         return float(match[1]) * _SECONDS[match[2]]
 
@@ -92,6 +94,8 @@ def config_file() -> tuple[Path, dict[str, Any]] | None:
             raise UsageError(f"{path} cannot be read: {error}.") from error
         for key in keys:
             table = table.get(key, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"{path}: [{'.'.join(keys)}] has to be a table, {key} is not.")
         if table:
             return path, table
     return None

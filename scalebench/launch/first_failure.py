@@ -66,7 +66,9 @@ def first_failure(
 
 def _error_of_exit(end: RankExit) -> RankError:
     if end.code < 0:
-        name = signal.Signals(-end.code).name
+        number = -end.code
+        named = number in set(signal.Signals)
+        name = signal.Signals(number).name if named else f"signal {number}"
         return RankError(kind="signal", message=f"killed by {name}", time_ns=end.time_ns)
     message = f"left with exit code {end.code} and no record"
     return RankError(kind="exit", message=message, time_ns=end.time_ns)

@@ -35,7 +35,18 @@ def concatenate(batches: Sequence[Any]) -> Any:
 
 
 def split(batch: Any, parts: int) -> list[Any]:
-    """Cut a batch into ``parts`` equal microbatches along dimension 0."""
+    """Cut a batch into ``parts`` equal microbatches along dimension 0.
+
+    Raises:
+        ValueError: The samples cannot be divided equally.
+    """
     if parts == 1:
         return [batch]
-    return [map_tensors(lambda t, i=i: t.chunk(parts)[i], batch) for i in range(parts)]
+    return [map_tensors(lambda t, i=i: _part(t, parts, i), batch) for i in range(parts)]
+
+
+def _part(tensor: torch.Tensor, parts: int, index: int) -> torch.Tensor:
+    size, left = divmod(len(tensor), parts)
+    if left or size == 0:
+        raise ValueError(f"{len(tensor)} samples cannot be cut into {parts} equal microbatches")
+    return tensor.narrow(0, index * size, size)

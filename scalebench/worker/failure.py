@@ -14,7 +14,8 @@ _PEER_TEXTS = (
     "Connection refused",
     "Broken pipe",
     "Timed out waiting",
-    "timed out",
+    "collective operation timeout",
+    "wait timeout after",
     "NCCL communicator was aborted",
     "remote process exited",
 )
@@ -42,13 +43,18 @@ def classify(error: BaseException) -> ErrorKind:
     return "exception"
 
 
+def storable(text: str) -> str:
+    """Return a text that JSON can hold: lone surrogates, as in odd file names, are replaced."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
 def describe(error: BaseException) -> RankError:
     """Turn an exception into the record that the rank leaves."""
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    first_line = storable(str(error).strip() or type(error).__name__).splitlines()[0]
     known = isinstance(error, UsageError | Unsupported)
     return RankError(
         kind=classify(error),
         message=first_line if known else f"{type(error).__name__}: {first_line}",
-        traceback="".join(traceback.format_exception(error)),
+        traceback=storable("".join(traceback.format_exception(error))),
         time_ns=time.monotonic_ns(),
     )

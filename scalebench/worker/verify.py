@@ -10,6 +10,7 @@ computes the pieces one by one. If that alone differs from the whole batch by mo
 tolerance, the comparison would blame the strategy for the model, and the row is `unverified`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -139,8 +140,7 @@ def gradient_deviation(given: Gradients, reference: Gradients) -> Deviation:
         difference = float((given[name].double() - expected.double()).norm())
         scale = max(float(expected.double().norm()), 1e-3 * total)
         ratio = difference / scale if scale else difference
-        if not ratio <= worst.value:  # NaN is worse than anything
-            worst = Deviation(ratio, name)
+        worst = _worse_of(worst, Deviation(ratio, name))
     return worst
 
 
@@ -149,9 +149,15 @@ def loss_deviation(given: Sequence[float], reference: Sequence[float]) -> Deviat
     worst = Deviation(0.0)
     for step, (loss, expected) in enumerate(zip(given, reference, strict=True)):
         ratio = abs(loss - expected) / abs(expected) if expected else abs(loss)
-        if not ratio <= worst.value:
-            worst = Deviation(ratio, f"step {step}")
+        worst = _worse_of(worst, Deviation(ratio, f"step {step}"))
     return worst
+
+
+def _worse_of(a: Deviation, b: Deviation) -> Deviation:
+    """Return the larger deviation; not a number is worse than any, the first stays."""
+    if math.isnan(a.value):
+        return a
+    return a if b.value <= a.value else b
 
 
 def _judge(

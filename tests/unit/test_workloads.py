@@ -208,7 +208,7 @@ def test_text_is_the_library_and_a_target_is_the_next_byte():
 
     workload = build("gpt-tiny")
     inputs, targets = next(iter(workload.batches))
-    assert inputs.shape == targets.shape == (32, 64)
+    assert inputs.shape == targets.shape == (16, 64)
     assert workload.tokens_per_sample == 64
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
     text = bytes(corpus.tolist())

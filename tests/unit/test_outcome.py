@@ -1,0 +1,88 @@
+import pytest
+from runs import STARTED, make_cell, make_record
+
+from scalebench.outcome import launched_result, skipped_result
+from scalebench.records import CellResult, Failure, Verification
+
+CELL = make_cell(world_size=2)
+
+
+def outcome(records=None, failure=None):
+    records = [make_record(0), make_record(1)] if records is None else records
+    return launched_result(CELL, records, failure, STARTED, (0.4, 1.5))
+
+
+def test_a_launch_is_well_when_it_is_whole_finite_and_correct():
+    result = outcome()
+    assert (result.status, result.reason, result.failure) == ("ok", None, None)
+    assert (result.launch_s, result.wall_s, result.started) == (0.4, 1.5, STARTED)
+    assert [record.rank for record in result.ranks] == [0, 1]
+
+
+def test_a_loss_that_is_not_finite_fails_the_launch_and_says_where():
+    bad = make_record(1, loss=[5.0, 5.0, 5.0, None, None, None])  # null stands for NaN
+    result = outcome([make_record(0), bad])
+    assert result.status == "failed"
+    assert result.reason == "the loss is not finite at step 3 on rank 1"
+
+
+def test_of_several_losses_the_first_step_that_went_wrong_is_named():
+    records = [make_record(0, loss=[1.0, 1.0, None]), make_record(1, loss=[1.0, None, None])]
+    assert outcome(records).reason == "the loss is not finite at step 1 on rank 1"
+
+
+def test_a_missing_record_fails_the_launch_and_is_named():
+    assert outcome([make_record(0)]).reason == "no record of rank 1"
+    assert outcome([]).reason == "no record of rank 0, 1"
+    assert outcome([]).status == "failed"
+
+
+def test_a_result_that_deviates_is_failed_with_its_reason():
+    wrong = Verification(status="deviates", reason="gradients deviate by 0.1")
+    result = outcome([make_record(0, verification=wrong), make_record(1)])
+    assert (result.status, result.reason) == ("failed", "gradients deviate by 0.1")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_deviation_on_any_rank_counts(rank):
+    records = [make_record(0), make_record(1)]
+    wrong = Verification(status="deviates", reason="wrong")
+    records[rank] = make_record(rank, verification=wrong)
+    assert outcome(records).status == "failed"
+
+
+@pytest.mark.parametrize("status", ["verified", "unverified", "reference"])
+def test_what_is_not_known_to_be_wrong_is_ok(status):
+    checked = Verification(status=status)
+    assert outcome([make_record(0, verification=checked), make_record(1)]).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        *(("oom", "oom"), ("unsupported", "skipped"), ("exception", "failed")),
+        *(("peer", "failed"), ("signal", "failed"), ("limit", "failed"), ("exit", "failed")),
+    ],
+)
+def test_the_kind_of_failure_decides_the_status(kind, status):
+    result = outcome([], Failure(rank=1, kind=kind, message="what happened"))
+    assert result.status == status
+    assert "what happened" in result.reason
+    assert ("rank 1: " in result.reason) is (status != "skipped")
+
+
+def test_a_failure_counts_more_than_what_the_ranks_left():
+    result = outcome(failure=Failure(rank=None, kind="limit", message="too slow"))
+    assert (result.status, result.reason) == ("failed", "too slow")
+    assert len(result.ranks) == 2
+
+
+def test_a_skipped_cell_has_a_reason_and_no_measurement():
+    result = skipped_result(CELL, "too few GPUs", STARTED)
+    assert (result.status, result.reason, result.ranks) == ("skipped", "too few GPUs", [])
+    assert (result.launch_s, result.wall_s) == (None, None)
+
+
+def test_a_result_survives_json():
+    result = outcome()
+    assert CellResult.model_validate_json(result.model_dump_json()) == result
