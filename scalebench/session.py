@@ -1,12 +1,8 @@
 """A session: plan the cells, launch one at a time, store each at once, summarise what there is."""
 
 import hashlib
-import json
-import os
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,15 +14,17 @@ from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.outcome import launched_result, skipped_result
-from scalebench.paths import RunPaths, cache_folder, default_runs_folder, latest_link
+from scalebench.paths import RunPaths, default_runs_folder
 from scalebench.plan import Machine, Plan, Request, make_plan
 from scalebench.records import CellResult, RunInfo
 from scalebench.scaling import failed_rows, summarise
 from scalebench.spec import Cell, Suite
 from scalebench.store import (
     StoredRun,
+    claim_folder,
     create_run_folder,
     load_run,
+    point_latest_at,
     write_atomic,
     write_model,
 )
@@ -200,7 +198,7 @@ class Session:
         plan = prepared.plan
         run_id = _run_id(started, plan)
         if paths is None:
-            paths = create_run_folder(_free_folder(default_runs_folder() / run_id))
+            paths = create_run_folder(claim_folder(default_runs_folder() / run_id))
         info = RunInfo(
             run_id=run_id,
             version=__version__,
@@ -214,7 +212,7 @@ class Session:
         paths.cells.mkdir(exist_ok=True)
         write_model(paths.run_json, info)
         if out is None:
-            _point_latest_at(paths.root)
+            point_latest_at(paths.root)
         return self._work_off(StoredRun(paths, info, {}))
 
     def resume(self, root: Path) -> Run:
@@ -303,68 +301,8 @@ def render_report(roots: Sequence[Path]) -> Path:
     return target
 
 
-def survey_machine(fresh: bool = False, rates: bool = False) -> dict[str, Any]:
-    """Return what torch says of this machine, from a cache unless ``fresh``.
-
-    Asking costs the seconds that torch's import takes. The answer is kept until the interpreter,
-    torch, the driver or the visible devices change.
-    """
-    cached = cache_folder() / f"survey-{_survey_key()}.json"
-    if not fresh:
-        with suppress(OSError, ValueError):
-            return dict(json.loads(cached.read_text(encoding="utf-8")))
-    with LocalLauncher() as launcher:
-        answer = launcher.survey(rates)
-    with suppress(OSError):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(cached, json.dumps({k: v for k, v in answer.items() if k != "rates"}))
-    return answer
-
-
-def _survey_key() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        torch_version = version("torch")
-    except PackageNotFoundError:
-        torch_version = "none"
-    driver = Path("/proc/driver/nvidia/version")
-    parts = (
-        *(__version__, sys.executable, torch_version),
-        os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        driver.read_text() if driver.exists() else "",
-    )
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
 def _run_id(started: datetime, plan: Plan) -> str:
     """Return ``<utc>_<suites>_<device>_<sha7>``; the digest is of the specification."""
     suites = "+".join(suite.name for suite in plan.spec.suites)[:60]
     digest = hashlib.sha256(plan.spec.model_dump_json().encode()).hexdigest()[:7]
     return f"{started:%Y%m%dT%H%M%SZ}_{suites}_{plan.spec.device}_{digest}"
-
-
-def _free_folder(wanted: Path) -> Path:
-    """Claim a folder that nobody else has; two runs may begin in the same second."""
-    try:
-        wanted.parent.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 1000):
-            folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-            with suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-                return folder
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"The run cannot be written below {wanted.parent}: {error.strerror}. "
-            "Give a folder with --out."
-        ) from error
-    raise EnvironmentUnfit(f"Every name like {wanted} is taken. Give a folder with --out.")
-
-
-def _point_latest_at(root: Path) -> None:
-    """Make ``reports/latest`` point at a run; another run may do the same at the same time."""
-    link = latest_link()
-    with suppress(OSError):
-        fresh = link.with_name(f".latest-{os.getpid()}")
-        fresh.symlink_to(root.name)
-        os.replace(fresh, link)

@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.outcome import contradiction
-from scalebench.paths import RunPaths
+from scalebench.paths import RunPaths, latest_link
 from scalebench.records import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -92,6 +93,32 @@ def create_run_folder(root: Path, resume: bool = False) -> RunPaths:
             f"The run cannot be written to {root}: {error.strerror}. Give another --out."
         ) from error
     return RunPaths(root)
+
+
+def claim_folder(wanted: Path) -> Path:
+    """Claim a folder that nobody else has; two runs may begin in the same second."""
+    try:
+        wanted.parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1000):
+            folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                return folder
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The run cannot be written below {wanted.parent}: {error.strerror}. "
+            "Give a folder with --out."
+        ) from error
+    raise EnvironmentUnfit(f"Every name like {wanted} is taken. Give a folder with --out.")
+
+
+def point_latest_at(root: Path) -> None:
+    """Make ``reports/latest`` point at a run; another run may do the same at the same time."""
+    link = latest_link()
+    with suppress(OSError):
+        fresh = link.with_name(f".latest-{os.getpid()}")
+        fresh.symlink_to(root.name)
+        os.replace(fresh, link)
 
 
 def _prove_writable(folder: Path) -> None:

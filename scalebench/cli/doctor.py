@@ -12,7 +12,7 @@ def doctor(as_json: bool) -> None:
     from scalebench import machine
     from scalebench.diagnosis import diagnose, read_conditions
     from scalebench.report.plain_tables import render_diagnosis
-    from scalebench.session import survey_machine
+    from scalebench.survey import survey_machine
 
     survey = survey_machine(fresh=True, rates=True)
     facts = machine.fingerprint(survey)

@@ -82,7 +82,7 @@ def list_(as_json: bool) -> None:
     """List suites, strategies, workloads, launchers and runs, and what cannot run here and why."""
     from scalebench.inventory import take_inventory
     from scalebench.report.plain_tables import render_inventory
-    from scalebench.session import survey_machine
+    from scalebench.survey import survey_machine
 
     inventory = take_inventory(survey_machine())
     click.echo(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))

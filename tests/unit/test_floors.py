@@ -36,6 +36,7 @@ FLOORS = {
     "worker": 3,
     "report": 3,
     "session": 4,
+    "survey": 4,
     "cli": 5,
     "__main__": 5,
 }

@@ -8,7 +8,7 @@ import sys
 import pytest
 from runs import make_stored_run
 
-from scalebench import session
+from scalebench import survey
 
 SCRIPT = """
 import sys
@@ -58,7 +58,7 @@ def test_help_imports_nothing_heavy(start, arguments):
 def test_list_asks_the_cache_and_not_torch(start, tmp_path):
     cache = tmp_path / "cache" / "scalebench"
     cache.mkdir(parents=True)
-    (cache / f"survey-{session._survey_key()}.json").write_text(json.dumps(SURVEY))
+    (cache / f"survey-{survey.survey_key()}.json").write_text(json.dumps(SURVEY))
     make_stored_run(tmp_path / "reports" / "earlier")
     listed = json.loads(start("torch,pandas,plotly", "list", "--json"))
     assert "ddp" in {entry["name"] for entry in listed["suites"]}
