@@ -35,12 +35,16 @@ class CpuTensorPeak:
 
 
 @contextmanager
-def count_cpu_tensors() -> Iterator[CpuTensorPeak]:
+def count_cpu_tensors(device: torch.device) -> Iterator[CpuTensorPeak]:
     """Count what the CPU allocator hands out inside the block, by the profiler's own events.
 
-    Tensors allocated before are not counted; freeing them inside is not, either.
+    Tensors allocated before are not counted; freeing them inside is not, either. On CUDA nothing
+    is counted: its allocator keeps count by itself.
     """
     peak = CpuTensorPeak()
+    if device.type != "cpu":
+        yield peak
+        return
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         yield peak
     tree = profiler.profiler.kineto_results.experimental_event_tree()

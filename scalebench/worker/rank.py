@@ -19,9 +19,9 @@ from scalebench.worker.context import RankContext, connected
 from scalebench.worker.failure import describe
 from scalebench.worker.feed import endless
 from scalebench.worker.loop import measure
-from scalebench.worker.memory import count_cpu_tensors, read_memory
+from scalebench.worker.memory import read_memory
 from scalebench.worker.strategies import build_training
-from scalebench.worker.verify import NUM_STEPS, fresh_workload, verify
+from scalebench.worker.verify import fresh_workload, inspect
 
 
 def run_cell(request: dict[str, Any]) -> int:
@@ -91,22 +91,12 @@ def _measure(context: RankContext) -> dict[str, Any]:
 
 def _inspect(context: RankContext) -> dict[str, Any]:
     """Compare with the reference, and count memory; nothing is timed."""
-    verification = verify(context)
-    gc.collect()
-    losses, memory = _count_memory(context)
-    return {"verification": verification, "loss": _json_losses(losses), "memory": memory}
-
-
-def _count_memory(context: RankContext) -> tuple[list[float], Memory]:
-    """Train a few steps while the CPU allocator is watched; CUDA keeps count by itself."""
-    if context.device.type == "cuda":
-        return [], Memory()
-    with count_cpu_tensors() as peak:
-        workload = fresh_workload(context)
-        training = build_training(workload, context)
-        batches = endless(workload.batches, context.device)
-        losses = [float(training.step(next(batches))) for _ in range(NUM_STEPS)]
-    return losses, Memory(allocated_bytes=peak.bytes)
+    found = inspect(context)
+    return {
+        "verification": found.verification,
+        "loss": _json_losses(found.losses),
+        "memory": Memory(allocated_bytes=found.allocated_bytes),
+    }
 
 
 def _json_losses(losses: list[float]) -> list[float | None]:

@@ -23,7 +23,9 @@ from scalebench.spec import Execution
 from scalebench.worker.batches import concatenate, split, to_device
 from scalebench.worker.context import RankContext
 from scalebench.worker.feed import endless
+from scalebench.worker.memory import count_cpu_tensors
 from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads import build_workload
 from scalebench.workload import Workload
@@ -62,28 +64,58 @@ def fresh_workload(context: RankContext) -> Workload:
     return build_workload(context.cell.workload, context.shard)
 
 
-def verify(context: RankContext) -> Verification:
-    """Compare the cell's strategy with the single-process reference; every rank takes part."""
-    cell = context.cell
-    if cell.strategy.kind == "plain":
-        return Verification(status="reference")
-    workload = fresh_workload(context)
-    feed = endless(workload.batches, context.device)
+@dataclass(frozen=True)
+class Inspection:
+    """What an inspecting launch found out on one rank.
+
+    Attributes:
+        losses: Of the first steps, mean over this rank's batch.
+        allocated_bytes: Peak of the CPU allocator over build and steps; None on CUDA, where the
+            allocator keeps count by itself.
+    """
+
+    verification: Verification
+    losses: list[float]
+    allocated_bytes: int | None
+
+
+def inspect(context: RankContext) -> Inspection:
+    """Train a few steps, hold them against the reference, count memory; every rank takes part.
+
+    The reference is worked out first, so that its memory is not counted.
+    """
+    strategy = context.cell.strategy
+    feed = endless(fresh_workload(context).batches, context.device)
     batches = [next(feed) for _ in range(NUM_STEPS)]
-    global_batches = _gathered(batches, context)
+    is_reference = strategy.kind == "plain"
+    reference = None if is_reference else _reference(batches, context)
+    by_gradient = Deviation(0.0)
+    with count_cpu_tensors(context.device) as peak:
+        training = build_training(fresh_workload(context), context)
+        losses = [float(training.step(batches[0]))]
+        if not is_reference:
+            by_gradient = _compare_gradients(training, reference, context)
+        losses += [float(training.step(batch)) for batch in batches[1:]]
+    if is_reference:
+        verification = Verification(status="reference")
+    else:
+        verification = _verification(by_gradient, losses, reference, context)
+    return Inspection(verification, losses, peak.bytes)
 
-    training = build_training(workload, context)
-    losses = [float(training.step(batches[0]))]
-    gradients = {name: g.clone() for name, g in training.gradients()}
-    losses += [float(training.step(batch)) for batch in batches[1:]]
+
+def _verification(
+    by_gradient: Deviation,
+    losses: Sequence[float],
+    reference: "_Reference | None",
+    context: RankContext,
+) -> Verification:
+    """Return the judgement; rank 0, which holds the reference, speaks for all."""
     mean_losses = _mean_over_ranks(losses, context)
-
-    reference = _Reference(context, global_batches) if global_batches else None
-    by_gradient = _compare_gradients(gradients, reference, context)
     if reference is None:
-        return Verification(status="verified")  # rank 0 speaks for all: every rank was compared
+        return Verification(status="verified")
     by_loss = loss_deviation(mean_losses, reference.losses)
-    return _judge(by_gradient, by_loss, reference, tolerance(cell.strategy, context.device))
+    allowed = tolerance(context.cell.strategy, context.device)
+    return _judge(by_gradient, by_loss, reference, allowed)
 
 
 class _Reference:
@@ -95,6 +127,7 @@ class _Reference:
         training = self._training()
         self.losses = [float(training.step(global_batches[0]))]
         self.gradients = {name: g.clone() for name, g in training.gradients()}
+        self.total_norm = finite(total_norm(self.gradients))
         self.losses += [float(training.step(batch)) for batch in global_batches[1:]]
 
     def _training(self) -> PlainTraining:
@@ -129,19 +162,29 @@ class _Reference:
 
 
 def gradient_deviation(given: Gradients, reference: Gradients) -> Deviation:
-    """Return the largest over parameters of ‖g - g_ref‖ / max(‖g_ref‖, 1e-3 · ‖all g_ref‖).
+    """Return the largest over parameters of `parameter_deviation`, and where."""
+    total = total_norm(reference)
+    worst = Deviation(0.0)
+    for name, expected in reference.items():
+        ratio = parameter_deviation(given[name], expected, total)
+        worst = _worse_of(worst, Deviation(ratio, name))
+    return worst
+
+
+def total_norm(gradients: Gradients) -> float:
+    """Return the Euclidean norm of all gradients together."""
+    return math.sqrt(sum(float(g.double().square().sum()) for g in gradients.values()))
+
+
+def parameter_deviation(given: torch.Tensor, expected: torch.Tensor, total: float) -> float:
+    """Return ‖g - g_ref‖ / max(‖g_ref‖, 1e-3 · ‖all g_ref‖) of one parameter.
 
     The floor keeps a parameter whose gradient is nearly zero from turning rounding into a large
     ratio; one that is wrong by more than a 10,000,000th of the whole is still seen in float32.
     """
-    total = sum(float(g.double().square().sum()) for g in reference.values()) ** 0.5
-    worst = Deviation(0.0)
-    for name, expected in reference.items():
-        difference = float((given[name].double() - expected.double()).norm())
-        scale = max(float(expected.double().norm()), 1e-3 * total)
-        ratio = difference / scale if scale else difference
-        worst = _worse_of(worst, Deviation(ratio, name))
-    return worst
+    difference = float((given.double() - expected.double()).norm())
+    scale = max(float(expected.double().norm()), 1e-3 * total)
+    return difference / scale if scale else difference
 
 
 def loss_deviation(given: Sequence[float], reference: Sequence[float]) -> Deviation:
@@ -194,13 +237,13 @@ def finite(value: float) -> float:
     return value if value < float("inf") else 1.7976931348623157e308
 
 
-def _gathered(batches: Sequence[Any], context: RankContext) -> list[Any] | None:
-    """Return, on rank 0, the global batches that the ranks' batches make up together."""
+def _reference(batches: Sequence[Any], context: RankContext) -> _Reference | None:
+    """Return, on rank 0, the reference on the global batches that the ranks' batches make up."""
     per_rank = context.gather([to_device(batch, torch.device("cpu")) for batch in batches])
     if per_rank is None:
         return None
     joined = [concatenate(parts) for parts in zip(*per_rank, strict=True)]
-    return [to_device(batch, context.device) for batch in joined]
+    return _Reference(context, [to_device(batch, context.device) for batch in joined])
 
 
 def _mean_over_ranks(losses: Sequence[float], context: RankContext) -> list[float]:
@@ -210,14 +253,19 @@ def _mean_over_ranks(losses: Sequence[float], context: RankContext) -> list[floa
 
 
 def _compare_gradients(
-    gradients: Gradients, reference: _Reference | None, context: RankContext
+    training: Training, reference: _Reference | None, context: RankContext
 ) -> Deviation:
-    """Send the reference's gradients to every rank; return the largest deviation of any rank."""
-    expected: Gradients = {}
-    for name, gradient in gradients.items():
-        buffer = reference.gradients[name] if reference else torch.empty_like(gradient)
-        dist.broadcast(buffer, src=0)
-        expected[name] = buffer
-    mine = gradient_deviation(gradients, expected)
-    value = context.agree_max([finite(mine.value)])[0]
-    return Deviation(value, mine.where)
+    """Send the reference's gradients to every rank, one by one; return the largest deviation.
+
+    The value is that of the worst rank, the place is this rank's.
+    """
+    scale = reference.total_norm if reference else 0.0
+    (total_norm,) = context.agree_max([scale])
+    worst = Deviation(0.0)
+    for name, gradient in training.gradients():
+        expected = reference.gradients[name] if reference else torch.empty_like(gradient)
+        dist.broadcast(expected, src=0)
+        deviation = parameter_deviation(gradient, expected, total_norm)
+        worst = _worse_of(worst, Deviation(deviation, name))
+    (value,) = context.agree_max([finite(worst.value)])
+    return Deviation(value, worst.where)

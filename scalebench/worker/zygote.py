@@ -16,6 +16,7 @@ the launcher, and the ranks die with it: see `die_with_parent`; end of file on t
 second line of defence.
 """
 
+import gc
 import json
 import os
 import selectors
@@ -120,6 +121,8 @@ def main(arguments: list[str]) -> None:
     if parent:
         die_with_parent(parent)
     jobs.preload()
+    gc.collect()
+    gc.freeze()  # ranks inherit these objects: no collection there should walk, and copy, them
     with suppress(BrokenPipeError, ConnectionResetError):  # the launcher is gone; so are we
         Zygote(socket.socket(fileno=descriptor)).serve()
 

@@ -1,0 +1,30 @@
+"""The cells that the benchmarks launch: planned by scalebench, not put together by hand."""
+
+from scalebench import machine
+from scalebench.plan import Machine, Request, make_plan
+from scalebench.spec import Case, Cell, Ddp, Plain, StepPlan, Suite
+
+WORKLOAD = "gpt-tiny"
+GLOBAL_BATCH = 16
+
+
+def cpu_cell(world_size: int, steps: StepPlan, global_batch: int = GLOBAL_BATCH) -> Cell:
+    """Return one measuring cell on CPU: the bare model at one rank, DDP at several."""
+    case = Case(name="ddp", strategy=Ddp()) if world_size > 1 else Case(name="p", strategy=Plain())
+    suite = Suite(
+        name="bench",
+        question="What does scalebench itself cost?",
+        cases=(case,),
+        workload=WORKLOAD,
+        batch_size=global_batch,
+        steps=steps,
+        repeats=1,
+    )
+    request = Request(world_sizes=(world_size,), device="cpu")
+    plan = make_plan(request, [suite], Machine(num_gpus=0, num_cores=machine.num_cores()))
+    [cell] = [
+        cell
+        for cell in plan.cells
+        if cell.purpose == "measure" and (cell.case, cell.world_size) == (case.name, world_size)
+    ]
+    return cell

@@ -1,0 +1,143 @@
+"""What a sweep costs beyond its measured windows: ``python -m benchmarks.sweep``.
+
+The whole command is timed as a user sees it, from an empty process to the report; the time inside
+the clean windows is taken away. The same cells are then trained for the same numbers of steps in
+a loop of ``torchrun`` calls.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.torchrun import TorchrunCall, call_torchrun
+from benchmarks.verdict import against_limit
+from scalebench.paths import RunPaths
+from scalebench.records import CellResult, RankRecord
+from scalebench.store import load_run
+
+TARGET_S = 15.0
+SIZES = "1,2,4,8"
+SUITE = Path(__file__).with_name("sweep_suite.py")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A finished sweep: its wall clock in seconds, and what each launch left."""
+
+    wall_s: float
+    results: list[CellResult]
+
+    @property
+    def measured(self) -> list[CellResult]:
+        """The launches that timed steps."""
+        return [r for r in self.results if r.cell.purpose == "measure"]
+
+    @property
+    def window_s(self) -> float:
+        """Seconds inside the clean windows."""
+        return sum(phase_s(result, "clean") for result in self.measured)
+
+
+def phase_s(result: CellResult, phase: str) -> float:
+    """Return the seconds of steps of one phase, of the rank that was longest in it."""
+    return max(sum(_steps(rank, phase)) for rank in result.ranks)
+
+
+def num_steps(result: CellResult, phase: str) -> int:
+    """Return how many steps of a phase every rank took."""
+    return len(_steps(result.ranks[0], phase))
+
+
+def _steps(rank: RankRecord, phase: str) -> list[float]:
+    return [
+        second
+        for block in rank.blocks
+        if block.phase == phase
+        for second in rank.step_s[block.first : block.first + block.count]
+    ]
+
+
+def run_sweep(repeats: int, with_report: bool) -> Sweep:
+    """Run the suite with the command line, at every size."""
+    with tempfile.TemporaryDirectory(prefix="scalebench-bench-") as folder:
+        out = Path(folder) / "run"
+        command = [
+            *(sys.executable, "-m", "scalebench", "run", str(SUITE), "--gpus", SIZES),
+            *("--device", "cpu", "--repeats", str(repeats), "--out", str(out)),
+            *([] if with_report else ["--no-report"]),
+        ]
+        began = time.monotonic()
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        wall_s = time.monotonic() - began
+        if ended.returncode:
+            sys.exit(f"the sweep left with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
+        run = load_run(RunPaths(out).root)
+        results = [run.results[cell.id] for cell in run.info.plan]
+    return Sweep(wall_s, results)
+
+
+def print_sweep(sweep: Sweep) -> None:
+    """Print where the wall clock of scalebench's sweep went."""
+    inspected = [r for r in sweep.results if r.cell.purpose == "inspect"]
+    inspect_s = sum(r.wall_s or 0.0 for r in inspected)
+    launch_s = sum(r.launch_s or 0.0 for r in sweep.measured)
+    warmup_s = sum(phase_s(r, "warmup") for r in sweep.measured)
+    cells_s = sum(r.wall_s or 0.0 for r in sweep.measured)
+    rows = [
+        ("clean windows", sweep.window_s, f"{len(sweep.measured)} launches"),
+        ("launching them, to the first step", launch_s, ""),
+        ("warm-up steps", warmup_s, ""),
+        ("between blocks, and leaving", cells_s - launch_s - warmup_s - sweep.window_s, ""),
+        ("correctness and memory checks", inspect_s, f"{len(inspected)} launches"),
+        ("all else: start, torch once, table, report", sweep.wall_s - cells_s - inspect_s, ""),
+        ("wall clock", sweep.wall_s, ""),
+    ]
+    for name, seconds, note in rows:
+        print(f"  {name:<44}{seconds:8.1f} s   {note}".rstrip())
+
+
+def call_torchrun_for_each(sweep: Sweep) -> list[TorchrunCall]:
+    """Train every measured cell for as many steps again, one torchrun after the other."""
+    calls = []
+    print(f"\n  {'case':<8}{'N':>3}{'steps':>7}   scalebench wall, launch    torchrun wall, launch")
+    for result in sweep.measured:
+        warmup, clean = num_steps(result, "warmup"), num_steps(result, "clean")
+        call = call_torchrun(result.cell, warmup, clean)
+        calls.append(call)
+        print(
+            f"  {result.cell.case:<8}{result.cell.world_size:>3}{warmup + clean:>7}"
+            f"{result.wall_s or 0:>16.1f} s{result.launch_s or 0:>6.2f} s"
+            f"{call.wall_s:>17.1f} s{call.launch_s:>6.2f} s",
+            flush=True,
+        )
+    return calls
+
+
+def main() -> None:
+    """Measure both sweeps and print them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=1, help="launches of each cell")
+    parser.add_argument("--no-report", action="store_true", help="write no report.html")
+    parser.add_argument("--no-torchrun", action="store_true", help="leave out the comparison")
+    given = parser.parse_args()
+
+    sweep = run_sweep(given.repeats, not given.no_report)
+    print(f"Sweep over N = {SIZES} on CPU, oversubscribed: mechanics only, no scaling numbers\n")
+    print_sweep(sweep)
+    overhead_s = sweep.wall_s - sweep.window_s
+    calls = [] if given.no_torchrun else call_torchrun_for_each(sweep)
+    print(f"\n  outside the windows, scalebench  {against_limit(overhead_s, TARGET_S)}")
+    if calls:
+        theirs_s = sum(call.wall_s - call.window_s for call in calls)
+        print(
+            f"  outside the windows, torchrun    {theirs_s:.2f} s, nothing checked: "
+            f"{theirs_s / overhead_s:.1f} times as long"
+        )
+
+
+if __name__ == "__main__":
+    main()
