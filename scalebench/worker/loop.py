@@ -1,4 +1,4 @@
-"""The measured loop: warm up until steady, then a clean window, all ranks in step.
+"""The measured loop: warm up until steady, fill a clean window, all ranks in step.
 
 Steps run in blocks. Inside a block nothing is synchronised, logged or asked; between blocks the
 ranks exchange their step times and each works out, from the same numbers, how to go on. So all
@@ -7,7 +7,7 @@ ranks stop at the same step without anybody telling them.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,13 +69,20 @@ class _Loop:
     seen: Measurement = field(default_factory=Measurement)
 
     def warm_up(self, plan: StepPlan) -> None:
-        """Run until the steady state is found or the plan's limits are reached."""
+        """Run until the steady state is found or the plan's limits are reached.
+
+        The steps after the transient are as clean as any that follow: they count, unless the plan
+        asks for an exact number of steps.
+        """
         seen = self.seen
         self.run_block("warmup", min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps))
         while True:
             steps = seen.slowest_s
-            seen.steady = steady_start(steps) is not None
-            if seen.steady:
+            first_steady = steady_start(steps)
+            if first_steady is not None:
+                seen.steady = True
+                if plan.steps is None:
+                    seen.blocks = clean_from(first_steady, seen.blocks)
                 return
             if len(steps) >= plan.max_warmup_steps or sum(steps) >= plan.max_warmup_s:
                 return
@@ -86,12 +93,13 @@ class _Loop:
         if plan.steps is not None:
             self.run_block("clean", plan.steps + 1)
             return
-        step_s = float(np.median(self.seen.slowest_s[-WARMUP_BLOCK:]))
-        wanted = max(plan.min_steps, math.ceil(plan.window_s / step_s))
         num_blocks = 1 if plan.precision is None else CLEAN_BLOCKS
-        while wanted > 0:
+        while True:
+            step_s = float(np.median(self.seen.slowest_s[-WARMUP_BLOCK:]))
+            wanted = steps_still_wanted(self.seen.clean_s(), plan, step_s)
+            if wanted == 0:
+                return
             self.run_block("clean", math.ceil(wanted / num_blocks) + 1)
-            wanted = steps_still_wanted(self.seen.clean_s(), plan)
 
     def run_block(self, phase: str, count: int) -> None:
         """Run ``count`` steps without any synchronisation, then share their times."""
@@ -111,20 +119,32 @@ class _Loop:
         self.seen.blocks.append(Block(phase=phase, first=first, count=count))
 
 
-def steps_still_wanted(clean_s: list[float], plan: StepPlan) -> int:
+def clean_from(first_steady: int, blocks: Sequence[Block]) -> list[Block]:
+    """Call the steps from ``first_steady`` on clean; a block in which it lies is cut in two."""
+    relabelled = []
+    for block in blocks:
+        cut = min(max(first_steady - block.first, 0), block.count)
+        if cut:
+            relabelled.append(Block(phase="warmup", first=block.first, count=cut))
+        if block.count > cut:
+            rest = block.count - cut
+            relabelled.append(Block(phase="clean", first=block.first + cut, count=rest))
+    return relabelled
+
+
+def steps_still_wanted(clean_s: list[float], plan: StepPlan, step_s: float) -> int:
     """Return how many more clean steps the plan asks for; 0: enough.
 
     Args:
         clean_s: The clean steps so far, seconds, the same on every rank.
         plan: Limits; ``steps`` is not looked at.
+        step_s: What the next step will take, seconds.
     """
     missing = plan.min_steps - len(clean_s)
-    if missing > 0:
-        return missing
     precision = median_precision(clean_s)
     if plan.precision is not None and precision is not None and precision <= plan.precision:
-        return 0
+        return max(missing, 0)
     left_s = plan.window_s - sum(clean_s)
     if left_s < WINDOW_SLACK * plan.window_s:
-        return 0
-    return math.ceil(left_s / (sum(clean_s) / len(clean_s)))
+        return max(missing, 0)
+    return max(missing, math.ceil(left_s / step_s))

@@ -3,15 +3,22 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from runs import make_cell
 
+from scalebench.records import Block
 from scalebench.spec import StepPlan
 from scalebench.stats import median_precision, steady_start
 from scalebench.worker import loop
 from scalebench.worker.context import RankContext
-from scalebench.worker.loop import FIRST_WARMUP_BLOCK, WARMUP_BLOCK, measure, steps_still_wanted
+from scalebench.worker.loop import (
+    FIRST_WARMUP_BLOCK,
+    WARMUP_BLOCK,
+    clean_from,
+    measure,
+    steps_still_wanted,
+)
 
 
 class Fake:
@@ -83,21 +90,28 @@ def check_consistent(seen, fake):
     assert ends[-1] == fake.num_steps
     phases = [block.phase for block in seen.blocks]
     assert phases == sorted(phases, reverse=True)  # warmup before clean
-    runs = [["step"] * block.count + ["resolve"] for block in seen.blocks]
-    assert fake.events == [event for run in runs for event in run]
+    resolved_at = [fake.events[:i].count("step") for i, e in enumerate(fake.events) if e != "step"]
+    assert set(resolved_at) <= set(ends)  # nothing waits inside a block
+    assert resolved_at[-1] == ends[-1]
     assert seen.first_step_ns is not None
 
 
-def test_a_steady_run_is_ten_steps_of_warm_up_and_one_clean_block():
+def test_a_run_that_is_steady_from_the_first_step_counts_them_all_but_the_first_of_each_block():
     seen, fake = measured(level(0.01), window_s=0.995)
-    assert blocks(seen) == [("warmup", 10), ("clean", 101)]
+    assert blocks(seen) == [("clean", 10), ("clean", 92)]
     assert seen.steady is True
-    assert len(seen.clean_s()) == 100
+    assert len(seen.clean_s()) == 9 + 91
+    check_consistent(seen, fake)
+
+
+def test_an_exact_number_of_steps_counts_nothing_of_the_warm_up():
+    seen, fake = measured(level(0.01), steps=5)
+    assert blocks(seen) == [("warmup", 10), ("clean", 6)]
     check_consistent(seen, fake)
 
 
 def test_the_first_step_of_a_block_is_not_clean():
-    seen, _ = measured(lambda i: 7.0 if i == 10 else level(0.01)(i), window_s=1.0)
+    seen, _ = measured(lambda i: 7.0 if i in (0, 10) else level(0.01)(i), window_s=1.0)
     assert seen.step_s[10] == pytest.approx(7.0)
     assert max(seen.clean_s()) < 0.02
 
@@ -105,8 +119,10 @@ def test_the_first_step_of_a_block_is_not_clean():
 @pytest.mark.parametrize("num_slow", [3, 4, 5, 6, 7])
 def test_warm_up_goes_on_until_the_transient_lies_in_the_first_half(num_slow):
     seen, fake = measured(lambda i: level(0.1 if i < num_slow else 0.01)(i), window_s=0.495)
-    more = [] if num_slow <= FIRST_WARMUP_BLOCK // 2 else [("warmup", WARMUP_BLOCK)]
-    assert blocks(seen) == [("warmup", FIRST_WARMUP_BLOCK), *more, ("clean", 51)]
+    num_warmup = FIRST_WARMUP_BLOCK + (0 if num_slow <= FIRST_WARMUP_BLOCK // 2 else WARMUP_BLOCK)
+    assert sum(count for _, count in blocks(seen)[:-1]) == num_warmup
+    assert blocks(seen)[0] == ("warmup", num_slow)
+    assert len(seen.clean_s()) in (49, 50)
     assert seen.steady is True
     assert max(seen.clean_s()) < 0.02
     check_consistent(seen, fake)
@@ -114,11 +130,12 @@ def test_warm_up_goes_on_until_the_transient_lies_in_the_first_half(num_slow):
 
 def test_warm_up_ends_at_the_very_first_block_after_which_the_series_is_steady():
     seen, _ = measured(lambda i: 0.01 * (1 + 9 * math.exp(-i / 6)) * (1 + noise(i)), window_s=0.5)
-    num_warmup = next(b.first for b in seen.blocks if b.phase == "clean")
-    asked = range(FIRST_WARMUP_BLOCK, num_warmup + 1, WARMUP_BLOCK)
-    verdicts = [steady_start(seen.slowest_s[:n]) is not None for n in asked]
-    assert len(verdicts) > 3
-    assert verdicts == [False] * (len(verdicts) - 1) + [True]
+    asked = range(FIRST_WARMUP_BLOCK, len(seen.slowest_s), WARMUP_BLOCK)
+    told = next(n for n in asked if steady_start(seen.slowest_s[:n]) is not None)
+    assert told > FIRST_WARMUP_BLOCK + 2 * WARMUP_BLOCK
+    assert told in {block.first + block.count for block in seen.blocks}
+    last_warmup = [block for block in seen.blocks if block.phase == "warmup"][-1]
+    assert last_warmup.first + last_warmup.count == steady_start(seen.slowest_s[:told])
 
 
 def drifting(i):
@@ -161,7 +178,7 @@ def test_the_window_is_filled_and_not_much_overrun(step_s):
 def test_a_window_shorter_than_the_fewest_steps_has_the_fewest_steps():
     seen, _ = measured(level(2.0), window_s=1.0, min_steps=12)
     assert len(seen.clean_s()) == 12
-    assert blocks(seen)[1:] == [("clean", 13)]
+    assert blocks(seen) == [("clean", 10), ("clean", 4)]
 
 
 def test_steps_that_become_faster_are_followed_by_another_block():
@@ -173,7 +190,7 @@ def test_steps_that_become_faster_are_followed_by_another_block():
 def test_precision_ends_the_window_early_but_not_before_the_fewest_steps():
     precise, fake = measured(level(0.01), window_s=10.0, precision=0.01)
     assert median_precision(precise.clean_s()) <= 0.01
-    assert len(precise.clean_s()) <= 1000 / 4 + 1  # one block of four
+    assert len(precise.clean_s()) <= 10 + 1000 / 4 + 1  # of the warm-up, and one block of four
     check_consistent(precise, fake)
     slow, _ = measured(level(2.0), window_s=1.0, precision=0.4, min_steps=40)
     assert len(slow.clean_s()) >= 40
@@ -204,29 +221,38 @@ def test_the_first_step_is_noted_once():
 
 def test_never_fewer_than_the_fewest_steps():
     plan = StepPlan(window_s=0.001, min_steps=10)
-    assert steps_still_wanted([], plan) == 10
-    assert steps_still_wanted([5.0] * 7, plan) == 3
-    assert steps_still_wanted([5.0] * 10, plan) == 0
+    assert steps_still_wanted([], plan, 5.0) == 10
+    assert steps_still_wanted([5.0] * 7, plan, 5.0) == 3
+    assert steps_still_wanted([5.0] * 10, plan, 5.0) == 0
 
 
 def test_what_is_left_of_the_window_at_the_speed_so_far():
     plan = StepPlan(window_s=2.0, min_steps=2)
-    assert steps_still_wanted([0.125] * 5, plan) == 11
-    assert steps_still_wanted([0.125] * 14, plan) == 2
-    assert steps_still_wanted([0.125] * 15, plan) == 0  # the rest is not worth a block
-    assert steps_still_wanted([0.125] * 30, plan) == 0
+    assert steps_still_wanted([0.125] * 5, plan, 0.125) == 11
+    assert steps_still_wanted([0.125] * 14, plan, 0.125) == 2
+    assert steps_still_wanted([0.125] * 15, plan, 0.125) == 0  # the rest is not worth a block
+    assert steps_still_wanted([0.125] * 30, plan, 0.125) == 0
 
 
 def test_precise_enough_is_enough():
     clean = [0.1 * (1 + noise(i)) for i in range(12)]
-    assert steps_still_wanted(clean, StepPlan(window_s=100, precision=0.01)) == 0
-    assert steps_still_wanted(clean, StepPlan(window_s=100, precision=1e-6)) > 0
-    assert steps_still_wanted(clean, StepPlan(window_s=100)) > 0
+    assert steps_still_wanted(clean, StepPlan(window_s=100, precision=0.01), 0.1) == 0
+    assert steps_still_wanted(clean, StepPlan(window_s=100, precision=1e-6), 0.1) > 0
+    assert steps_still_wanted(clean, StepPlan(window_s=100), 0.1) > 0
 
 
 def test_too_few_steps_are_never_precise_enough():
     plan = StepPlan(window_s=100, precision=0.5, min_steps=2)
-    assert steps_still_wanted([0.1] * 9, plan) > 0
+    assert steps_still_wanted([0.1] * 9, plan, 0.1) > 0
+
+
+def test_steps_from_the_steady_one_on_are_clean_and_a_block_is_cut_where_it_lies():
+    two = [Block(phase="warmup", first=0, count=10), Block(phase="warmup", first=10, count=5)]
+    cut = [(b.phase, b.first, b.count) for b in clean_from(3, two)]
+    assert cut == [("warmup", 0, 3), ("clean", 3, 7), ("clean", 10, 5)]
+    cut = [(b.phase, b.first, b.count) for b in clean_from(10, two)]
+    assert cut == [("warmup", 0, 10), ("clean", 10, 5)]
+    assert [b.phase for b in clean_from(0, two)] == ["clean", "clean"]
 
 
 @given(
@@ -237,10 +263,9 @@ def test_too_few_steps_are_never_precise_enough():
 )
 def test_more_steps_never_make_the_plan_want_more_than_its_limits(clean, window, fewest, precision):
     plan = StepPlan(window_s=window, min_steps=fewest, precision=precision)
-    wanted = steps_still_wanted(clean, plan)
-    assert wanted >= 0
-    if len(clean) < fewest:
-        assert wanted == fewest - len(clean)
-    else:
-        assume(clean)
-        assert wanted * sum(clean) / len(clean) <= max(0.0, window - sum(clean)) + max(clean)
+    step_s = 0.37
+    wanted = steps_still_wanted(clean, plan, step_s)
+    missing = max(0, fewest - len(clean))
+    assert wanted >= missing
+    if wanted > missing:
+        assert wanted * step_s <= window - sum(clean) + step_s
