@@ -18,6 +18,6 @@ SUITE = Suite(
         Case(name="ddp-checkpointing", strategy=Ddp(checkpointing=True), optional=True),
     ),
     workload="gpt",
-    steps=StepPlan(window_s=0.8),
+    steps=StepPlan(window_s=1.0),
     repeats=3,
 )

@@ -130,7 +130,7 @@ def test_warm_up_goes_on_until_the_transient_lies_in_the_first_half(num_slow):
 
 def test_warm_up_ends_at_the_very_first_block_after_which_the_series_is_steady():
     seen, _ = measured(lambda i: 0.01 * (1 + 9 * math.exp(-i / 6)) * (1 + noise(i)), window_s=0.5)
-    asked = range(FIRST_WARMUP_BLOCK, len(seen.slowest_s), WARMUP_BLOCK)
+    asked = range(FIRST_WARMUP_BLOCK, len(seen.slowest_s) + 1, WARMUP_BLOCK)
     told = next(n for n in asked if steady_start(seen.slowest_s[:n]) is not None)
     assert told > FIRST_WARMUP_BLOCK + 2 * WARMUP_BLOCK
     assert told in {block.first + block.count for block in seen.blocks}
