@@ -280,7 +280,8 @@ def _notices(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
     notices = []
     if spec.device == "cpu":
         why = "no CUDA device" if machine.num_gpus == 0 else "--device cpu"
-        notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread(s) per rank")
+        plural = "" if spec.threads == 1 else "s"
+        notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread{plural} per rank")
     beyond = [n for n in spec.world_sizes if n > capacity]
     if beyond and (spec.device == "cpu" or spec.oversubscribe):
         things = "cores" if spec.device == "cpu" else "GPUs"

@@ -24,6 +24,7 @@ class Column:
     Attributes:
         text: The number on one line; `NOTHING` where there is none.
         detail: What a second, smaller line adds, usually the interval.
+        beside_detail: The text where the detail is shown; None: the same as without.
         numeric: Aligned right and never broken over lines.
     """
 
@@ -32,6 +33,7 @@ class Column:
     text: Text
     detail: Text = _no_detail
     numeric: bool = True
+    beside_detail: Text | None = None
 
 
 def _estimate(read: Callable[[Row], Estimate | None], write: Callable[[Estimate], str]) -> Text:
@@ -118,6 +120,7 @@ COLUMNS = (
         "efficiency",
         _estimate(lambda r: r.efficiency, lambda e: f"{wording.plus_minus(e, 100)} %"),
         _interval(lambda r: r.efficiency, 100),
+        beside_detail=_estimate(lambda r: r.efficiency, lambda e: f"{wording.point(e, 100)} %"),
     ),
     Column("memory", "peak mem", _memory),
     Column("loss", "loss", _loss),

@@ -121,8 +121,8 @@ def point(estimate: Estimate, scale: float = 1.0) -> str:
 
 
 def interval(estimate: Estimate, scale: float = 1.0) -> str | None:
-    """Write the interval to the same place as the point, or None when there is none."""
-    if estimate.low is None or estimate.high is None:
+    """Write the interval to the same place as the point; None without one, or where it is exact."""
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
         return None
     places = decimals(point(estimate, scale))
     low, high = estimate.low * scale, estimate.high * scale
@@ -131,10 +131,13 @@ def interval(estimate: Estimate, scale: float = 1.0) -> str | None:
 
 
 def plus_minus(estimate: Estimate, scale: float = 1.0) -> str:
-    """Write ``"85.6 ± 3.5"``, or the point alone when there is no interval."""
+    """Write ``"85.6 ± 3.5"``; the point alone without an interval, or where it is exact.
+
+    Exact is the baseline's efficiency, which is 1 by definition.
+    """
     text = point(estimate, scale)
     half = estimate.half_width
-    if half is None:
+    if not half:
         return text
     return f"{text} ± {half * scale:.{decimals(text)}f}"
 
