@@ -75,7 +75,10 @@ def test_make_targets_of_the_readme() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_the_table_of_the_readme_is_that_of_the_committed_run(scalebench: Scalebench) -> None:
+def test_the_table_of_the_readme_is_that_of_the_committed_run(
+    scalebench: Scalebench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     (gallery,) = (ROOT / "reports" / "gallery").glob("*/run.json")
     done = scalebench("show", str(gallery.parent))
     shown = blocks("README.md", "text")[0]
