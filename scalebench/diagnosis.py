@@ -38,6 +38,7 @@ class Finding:
 def read_conditions() -> dict[str, Any]:
     """Return what is true of the machine right now; null where the platform does not tell."""
     shm = Path("/dev/shm")
+    frequency = psutil.cpu_freq()
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return {
         "cpu_busy_share": psutil.cpu_percent(interval=0.5) / 100,
@@ -46,6 +47,12 @@ def read_conditions() -> dict[str, Any]:
         "shm_bytes": shutil.disk_usage(shm).total if shm.is_dir() else None,
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "cpu_governor": governor.read_text().strip() if governor.is_file() else None,
+        "cpu_clock_hz": frequency.current * 1e6 if frequency else None,
+        "links": {
+            name: {"bit_per_s": stats.speed * 1_000_000 or None, "mtu_bytes": stats.mtu}
+            for name, stats in psutil.net_if_stats().items()
+            if stats.isup
+        },
         "compiler": shutil.which("g++") or shutil.which("clang++"),
         "sched_batch": hasattr(os, "SCHED_BATCH"),
     }

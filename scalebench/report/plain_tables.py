@@ -100,6 +100,10 @@ def render_diagnosis(
             for d in facts["devices"]
         ),
         *((f"rate of {r['device']}", _rates(r)) for r in facts.get("rates", [])),
+        *((f"peers of cuda:{d['index']}", _peers(d)) for d in facts["devices"]),
+        ("links", _links(conditions["links"])),
+        ("clock", _clock(conditions)),
+        ("threads", f"{facts['cores']} core(s) over the largest N that fits, the same at every N"),
         ("/dev/shm", bytes_(conditions["shm_bytes"]) if conditions["shm_bytes"] else "none"),
     ]
     told = [line for finding in findings for line in _finding_lines(finding)]
@@ -109,6 +113,26 @@ def render_diagnosis(
 def _rates(rate: Mapping[str, Any]) -> str:
     matrix = significant(rate["matrix_flop_per_s"] / 1e9)
     return f"matrix {matrix} GFLOP/s, copy {bytes_(rate['copy_byte_per_s'])}/s (read + written)"
+
+
+def _peers(device: Mapping[str, Any]) -> str:
+    return (
+        ", ".join(f"cuda:{other}" for other in device.get("peers", ())) or "none reach it directly"
+    )
+
+
+def _links(links: Mapping[str, Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"{name} ({significant(link['bit_per_s'] / 1e9)} Gbit/s)" if link["bit_per_s"] else name
+        for name, link in sorted(links.items())
+    )
+
+
+def _clock(conditions: Mapping[str, Any]) -> str:
+    clock = conditions["cpu_clock_hz"]
+    governor = conditions["cpu_governor"]
+    told = f"CPU {significant(clock / 1e9)} GHz" if clock else "not told"
+    return f"{told}, governor {governor}" if governor else told
 
 
 def _finding_lines(finding: Finding) -> list[str]:

@@ -64,6 +64,11 @@ def _device(index: int) -> dict[str, Any]:
         "uuid": str(properties.uuid),
         "memory_bytes": properties.total_memory,
         "capability": f"{properties.major}.{properties.minor}",
+        "peers": [
+            other
+            for other in range(torch.cuda.device_count())
+            if other != index and torch.cuda.can_device_access_peer(index, other)
+        ],
     }
 
 

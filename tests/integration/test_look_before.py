@@ -1,0 +1,59 @@
+"""Commands that look before anything is measured: dry run, list, doctor, completion."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scalebench
+
+
+def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench: Scalebench, project: Path) -> None:
+    done = scalebench("run", "ddp", "--gpus", "2,4", "--dry-run", "--workload", "gpt-124m")
+    assert done.returncode == 0, done.stderr
+    assert "N = 1 was added" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("ddp ")]
+    assert [(row[1], row[2]) for row in rows][:4] == [
+        *(("plain", "1"), ("ddp", "1"), ("ddp", "2"), ("ddp", "4"))
+    ]
+    predicted_gb = {row[-2] for row in rows}
+    assert predicted_gb == {"1.99"}  # 16 bytes for each of 124,475,904 parameters
+    assert "nothing was trained" in done.stdout
+    assert not (project / "reports").exists()
+
+
+def test_the_list_is_remembered_and_says_what_cannot_run(
+    scalebench: Scalebench, project: Path, tmp_path: Path
+) -> None:
+    first = scalebench("list", "--json")
+    assert first.returncode == 0, first.stderr
+    there = json.loads(first.stdout)
+    assert [suite["name"] for suite in there["suites"]] == ["ddp"]
+    assert {s["name"] for s in there["strategies"] if not s["cannot_run"]} == {"plain", "ddp"}
+    assert any(launcher["cannot_run"] for launcher in there["launchers"])
+    (cached,) = (tmp_path / "cache" / "scalebench").glob("survey-*.json")
+    spoilt = json.loads(cached.read_text()) | {"strategies": ["from-the-cache"]}
+    cached.write_text(json.dumps(spoilt))
+    again = scalebench("list", timeout=5)
+    assert "from-the-cache" in again.stdout
+
+
+def test_the_doctor_measures_this_machine(scalebench: Scalebench) -> None:
+    done = scalebench("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["facts"]["rates"][0]["matrix_flop_per_s"] > 1e9
+    assert told["facts"]["rates"][0]["copy_byte_per_s"] > 1e8
+    assert "lo" in told["conditions"]["links"]
+    assert any("gloo" in finding["text"] for finding in told["findings"])
+    shown = scalebench("doctor")
+    assert all(word in shown.stdout for word in ("processor", "links", "clock", "/dev/shm"))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(scalebench: Scalebench, shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "_SCALEBENCH_COMPLETE", f"{shell}_source")
+    done = scalebench()
+    assert done.returncode == 0, done.stderr
+    assert "_SCALEBENCH_COMPLETE" in done.stdout
