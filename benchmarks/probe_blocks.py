@@ -82,7 +82,7 @@ class Arms:
         self.context = context
         self.training: Any = build_training(workload, context)
         self.loss = workload.loss
-        self.feed = endless(workload.batches, context.device)
+        self.feed = endless(workload.batches, context.device, context.cell.rank_batch)
         self.batches = iter(workload.batches)
 
     def scalebench(self) -> Blocks:
@@ -166,7 +166,7 @@ def bare_loop_s(context: RankContext) -> float:
     steps = StepPlan(steps=BARE_STEPS, max_warmup_steps=2)
     cell = context.cell.model_copy(update={"steps": steps})
     batch = torch.zeros(1)
-    feed = endless([batch] * BARE_STEPS, context.device)
+    feed = endless([batch] * BARE_STEPS, context.device, 1)
     seen = measure(training, feed, replace(context, cell=cell))
     batches = iter([batch] * BARE_STEPS)
     began_ns = time.perf_counter_ns()

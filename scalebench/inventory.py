@@ -81,4 +81,4 @@ def _run(name: str) -> dict[str, Any]:
     except UsageError as error:
         return _entry(name, "", str(error))
     done, planned = len(stored.results), len(stored.info.plan)
-    return _entry(name, f"{stored.info.status}, {done} of {planned} cells")
+    return _entry(name, f"{stored.info.status}, {done} of {planned} launches")

@@ -43,6 +43,11 @@ class RunPaths:
         return self.logs(cell_id) / f"rank{rank}.log"
 
     @property
+    def lock(self) -> Path:
+        """Held by the session that works on the run."""
+        return self.root / ".lock"
+
+    @property
     def summary_json(self) -> Path:
         """The stable machine interface."""
         return self.root / "summary.json"

@@ -8,7 +8,7 @@ from typing import Any
 from scalebench.catalog import CustomTarget, resolve_workload
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records import RunSpec
-from scalebench.selection import matches
+from scalebench.selection import matches, words
 from scalebench.spec import Case, Cell, Ddp, Device, Plain, Scaling, StepPlan, Strategy, Suite
 
 QUICK = {"window_s": 0.25, "min_steps": 5}
@@ -164,9 +164,17 @@ def _cases_to_run(suite: Suite, selection: str | None) -> list[Case]:
 
 
 def _chosen(suite: Suite, selection: str | None) -> list[Case]:
+    """Return the cases to run; an optional one needs a word that no default case's name has."""
     if selection is None:
         return [case for case in suite.cases if not case.optional]
-    chosen = [case for case in suite.cases if matches(selection, case.name)]
+    default_names = [case.name for case in suite.cases if not case.optional]
+    special = [w for w in words(selection) if not any(w in name for name in default_names)]
+    chosen = [
+        case
+        for case in suite.cases
+        if matches(selection, case.name)
+        and (not case.optional or any(word in case.name for word in special))
+    ]
     if not chosen:
         names = ", ".join(case.name for case in suite.cases)
         raise UsageError(f"-k {selection!r} matches no case of suite {suite.name}. Cases: {names}.")

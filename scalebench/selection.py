@@ -19,6 +19,11 @@ def matches(expression: str, name: str) -> bool:
     return _Parser(expression, name).parse()
 
 
+def words(expression: str) -> list[str]:
+    """Return the words of an expression, without the operators."""
+    return [token for token in _TOKEN.findall(expression) if _WORD.fullmatch(token)]
+
+
 class _Parser:
     """Recursive descent over ``or`` < ``and`` < ``not`` < word or parentheses."""
 

@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from scalebench.store import (
     create_run_folder,
     load_run,
     point_latest_at,
+    working_on,
     write_atomic,
     write_model,
 )
@@ -232,11 +234,15 @@ class Session:
             )
         create_run_folder(root, resume=True)
         stored.paths.cells.mkdir(exist_ok=True)
-        stored.results = {i: r for i, r in stored.results.items() if r.status != "failed"}
+        stored.results = {i: r for i, r in stored.results.items() if _is_final(r)}
         return self._work_off(stored)
 
     def _work_off(self, stored: StoredRun) -> Run:
-        """Launch what has no result yet, storing each result at once."""
+        """Launch what has no result yet, storing each result at once; one session at a time."""
+        with working_on(stored.paths):
+            return self._launch_missing(stored)
+
+    def _launch_missing(self, stored: StoredRun) -> Run:
         self.observer.planned(stored.info, len(stored.results))
         spec = stored.info.spec
         deadline = time.monotonic() + spec.budget_s if spec.budget_s else None
@@ -253,7 +259,8 @@ class Session:
         except KeyboardInterrupt:
             raise Interrupted(finish(stored, "interrupted")) from None
         except BaseException:
-            finish(stored, "interrupted")
+            with suppress(OSError):  # the disk may be what went wrong
+                finish(stored, "interrupted")
             raise
         return finish(stored, status)
 
@@ -261,6 +268,7 @@ class Session:
         result = self._result_of(cell, stored)
         write_model(stored.paths.cell(cell.id), result)
         stored.results[cell.id] = result
+        stored.damaged.pop(stored.paths.cell(cell.id).name, None)
         self.observer.ended(result)
 
     def _result_of(self, cell: Cell, stored: StoredRun) -> CellResult:
@@ -276,6 +284,13 @@ class Session:
             raise UsageError(launched.failure.message)
         times = (launched.launch_s, launched.wall_s)
         return launched_result(cell, launched.records, launched.failure, now, times)
+
+
+def _is_final(result: CellResult) -> bool:
+    """Tell whether a resumed run keeps a result: not what failed, nor was skipped for it."""
+    if result.status == "skipped":
+        return result.cell.skip_reason is not None
+    return result.status != "failed"
 
 
 def finish(stored: StoredRun, status: str) -> Run:
@@ -297,7 +312,13 @@ def render_report(roots: Sequence[Path]) -> Path:
 
     runs = [load_run(root) for root in roots]
     target = runs[0].paths.report_html
-    write_atomic(target, render_page([summarise(stored) for stored in runs]))
+    page = render_page([summarise(stored) for stored in runs])
+    try:
+        write_atomic(target, page)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The page cannot be written: {target}: {error.strerror}."
+        ) from error
     return target
 
 

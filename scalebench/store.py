@@ -1,10 +1,11 @@
 """Run folders on disk: written so that a reader never sees half a file, read with suspicion."""
 
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -78,9 +79,9 @@ def create_run_folder(root: Path, resume: bool = False) -> RunPaths:
         UsageError: ``root`` is a file, or holds something already.
         EnvironmentUnfit: It cannot be written, or the disk is full.
     """
-    if root.is_file():
-        raise UsageError(f"--out {root} is a file. Give the name of a folder for the run.")
     try:
+        if root.is_file():
+            raise UsageError(f"--out {root} is a file. Give the name of a folder for the run.")
         if root.is_dir() and any(root.iterdir()) and not resume:
             raise UsageError(
                 f"--out {root} holds files already. Give a new folder, or --resume {root} to go "
@@ -136,6 +137,35 @@ def _prove_writable(folder: Path) -> None:
         probe.unlink(missing_ok=True)
 
 
+@contextmanager
+def working_on(paths: RunPaths) -> Iterator[None]:
+    """Hold a run for the duration of the block; the kernel lets go when the process ends.
+
+    Raises:
+        UsageError: Another session is working on it.
+    """
+    with paths.lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(
+                f"Another scalebench is working on {paths.root}. Wait until it has ended."
+            ) from error
+        yield
+
+
+def is_being_worked_on(paths: RunPaths) -> bool:
+    """Tell whether a session holds the run."""
+    try:
+        with paths.lock.open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def is_run_folder(root: Path) -> bool:
     """Tell whether a folder looks like a run's."""
     return RunPaths(root).run_json.is_file()
@@ -157,7 +187,10 @@ def load_run(root: Path) -> StoredRun:
             f"{root} is not a run folder: no run.json in it. `scalebench list` names the runs here."
         )
     _check_format(paths.run_json, RUN_FORMAT)
-    run = StoredRun(paths, read_model(paths.run_json, RunInfo), {})
+    info = read_model(paths.run_json, RunInfo)
+    if info.status == "running" and not is_being_worked_on(paths):
+        info = info.model_copy(update={"status": "interrupted"})  # killed: it could not say so
+    run = StoredRun(paths, info, {})
     planned = {cell.id: cell for cell in run.info.plan}
     for path in sorted(paths.cells.glob("*.json")):
         try:

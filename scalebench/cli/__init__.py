@@ -3,7 +3,6 @@
 Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
 """
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -31,7 +30,23 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+HELP = """Measure how distributed PyTorch training scales, and hold each result to account.
+
+\b
+scalebench run ddp --gpus 1,2,4,8   train for real at four sizes, print the table
+scalebench show                     the newest run's table again
+scalebench doctor                   what this machine can do, and what is wrong with it
+
+\b
+Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
+            4 some cells failed, the rest is saved · 5 the environment cannot run it
+            130 Ctrl-C · 143 SIGTERM
+"""
+
+
+@click.group(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -42,16 +57,7 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 @click.pass_context
 def cli(context: click.Context) -> None:
-    r"""Measure how distributed PyTorch training scales, and see where the rest went.
-
-    \b
-    scalebench run ddp --gpus 1,2,4,8     train for real at four sizes, print the table
-    scalebench show                       the newest run's table again
-    scalebench doctor                     what this machine can do, and what is wrong with it
-
-    Exit codes: 0 ok, 1 regression, 2 usage, 3 inconclusive or not comparable, 4 some cells
-    failed (the rest is saved), 5 the environment cannot run it, 130 Ctrl-C, 143 SIGTERM.
-    """
+    """Scalebench's commands; `HELP` is what ``--help`` prints."""
     context.default_map = {"run": config_for(run)}
 
 
@@ -68,13 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain(str(error), error.exit_code)
     except click.ClickException as error:
         code = _complain(error.format_message(), ExitCode.USAGE)
-    except Terminated:
-        code = ExitCode.TERMINATED
-    except (KeyboardInterrupt, click.Abort):
-        code = ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = ExitCode.OK
+    except click.Abort as abort:  # click's own word for any KeyboardInterrupt
+        was_sigterm = isinstance(abort.__cause__, Terminated)
+        code = ExitCode.TERMINATED if was_sigterm else ExitCode.INTERRUPTED
+    except OSError as error:
+        code = _complain(f"{error}. What was stored before is kept.", ExitCode.ENVIRONMENT)
     sys.exit(int(code or 0))
 
 

@@ -110,19 +110,20 @@ def _measure(flags: dict[str, Any]) -> tuple["Run", ExitCode]:
 
 
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:
-    """Print the table (or JSON) and render the report, as the flags say."""
-    from scalebench.cli.view import print_json, print_table
+    """Render the report and print the table (or JSON), as the flags say."""
+    from scalebench.cli.view import emit, print_json, print_table
     from scalebench.session import render_report
 
+    if flags["no_report"]:
+        where = f"Run     {measured.paths.root}"
+    else:
+        where = f"Report  {render_report([measured.paths.root])}"
     if flags["as_json"]:
         print_json(measured.summary)
+        click.echo(where, err=True)
     else:
         print_table(measured.summary)
-    if not flags["no_report"]:
-        report = render_report([measured.paths.root])
-        click.echo(f"\nReport  {report}", err=flags["as_json"])
-    else:
-        click.echo(f"\nRun     {measured.paths.root}", err=flags["as_json"])
+        emit(where)
 
 
 def request_from(flags: dict[str, Any]) -> "Request":

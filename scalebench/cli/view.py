@@ -44,12 +44,21 @@ def print_table(summary: "Summary") -> None:
     width = shutil.get_terminal_size((100, 24)).columns
     color = terminal and "NO_COLOR" not in os.environ
     encoding = (sys.stdout.encoding or "ascii").lower()
-    click.echo(render_table(summary, width, color, ascii_only="utf" not in encoding), color=color)
+    emit(render_table(summary, width, color, ascii_only="utf" not in encoding), color)
 
 
 def print_json(summary: "Summary") -> None:
     """Print ``summary.json`` on standard output."""
-    click.echo(summary.model_dump_json(indent=1))
+    emit(summary.model_dump_json(indent=1))
+
+
+def emit(text: str, color: bool | None = None) -> None:
+    """Print on standard output; a reader that has seen enough (``| head``) is no failure."""
+    try:
+        click.echo(text, color=color)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.command()
@@ -85,4 +94,4 @@ def list_(as_json: bool) -> None:
     from scalebench.survey import survey_machine
 
     inventory = take_inventory(survey_machine())
-    click.echo(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))
+    emit(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))

@@ -1,5 +1,6 @@
 """Ranks on this machine, forked from a process that has torch imported already."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from scalebench.records import Failure, RankRecord
 from scalebench.spec import Cell, Device
 from scalebench.store import read_model, write_model
 
+SCRATCH_PREFIX = "scalebench-"
+SCRATCH_LOCK = ".lock"
 ASK_LIMIT_S = 300.0
 GRACE_S = 1.0
 """Time for the other ranks to leave their own account after the first one failed."""
@@ -34,11 +38,22 @@ def loopback_environment() -> dict[str, str]:
     return {name: value for name, value in wanted.items() if name not in os.environ}
 
 
+def remove_abandoned_scratch() -> None:
+    """Remove what launchers that were killed have left: folders whose lock nobody holds."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
+        with suppress(OSError), (folder / SCRATCH_LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class LocalLauncher:
     """One process per rank, a fresh FileStore per launch, loopback only."""
 
     def __init__(self) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="scalebench-"))
+        remove_abandoned_scratch()
+        self.scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
+        self.lock = (self.scratch / SCRATCH_LOCK).open("w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
         self.zygote = ZygoteClient(
             self.scratch / "zygote.log", {**loopback_environment(), "KINETO_LOG_LEVEL": "5"}
         )
@@ -52,8 +67,11 @@ class LocalLauncher:
 
     def close(self) -> None:
         """End every process and remove the scratch folder."""
-        self.zygote.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        try:
+            self.zygote.close()
+        finally:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            self.lock.close()
 
     def survey(self, rates: bool = False) -> dict[str, Any]:
         """Return what torch says of this machine; with ``rates``, measure its devices too."""
@@ -75,10 +93,11 @@ class LocalLauncher:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         folder = self._launch_folder()
         answer, log = folder / "answer.json", folder / "log"
-        request |= {"tag": 0, "answer": os.fspath(answer), "log": os.fspath(log)}
+        tag = [self.num_launches, 0]
+        request |= {"tag": tag, "answer": os.fspath(answer), "log": os.fspath(log)}
         self.zygote.wait_until_ready()
         self.zygote.send({"start": request})
-        ranks = _Ranks(self.zygote, 1, time.monotonic() + ASK_LIMIT_S)
+        ranks = _Ranks(self.zygote, self.num_launches, 1, time.monotonic() + ASK_LIMIT_S)
         ranks.wait()
         if not answer.exists():
             raise EnvironmentUnfit(
@@ -108,9 +127,10 @@ class LocalLauncher:
         for rank, log in rank_logs.items():
             log.unlink(missing_ok=True)
             folder = os.fspath(paths.root)
-            request = {"job": "cell", "tag": rank, "rank": rank, "log": os.fspath(log)}
-            self.zygote.send({"start": {**request, "folder": folder}})
-        ranks = _Ranks(self.zygote, cell.world_size, time.monotonic() + cell.limit_s)
+            request = {"job": "cell", "rank": rank, "folder": folder, "log": os.fspath(log)}
+            self.zygote.send({"start": {**request, "tag": [self.num_launches, rank]}})
+        deadline = time.monotonic() + cell.limit_s
+        ranks = _Ranks(self.zygote, self.num_launches, cell.world_size, deadline)
         in_time = ranks.wait()
         wall_s = (time.monotonic_ns() - decided_ns) / 1e9
         records = [
@@ -137,10 +157,15 @@ def _out_of_time(cell: Cell, ranks: "_Ranks", logs: dict[int, Path]) -> Failure:
 
 
 class _Ranks:
-    """The processes of one launch: waits for them, and ends them when one fails or time is up."""
+    """The processes of one launch: waits for them, and ends them when one fails or time is up.
 
-    def __init__(self, zygote: ZygoteClient, num_ranks: int, deadline: float) -> None:
+    Every process bears the number of its launch: word of an earlier launch's is not taken for
+    that of this one's.
+    """
+
+    def __init__(self, zygote: ZygoteClient, launch: int, num_ranks: int, deadline: float) -> None:
         self.zygote = zygote
+        self.launch = launch
         self.num_ranks = num_ranks
         self.deadline = deadline
         self.pids: dict[int, int] = {}
@@ -174,8 +199,13 @@ class _Ranks:
         return True
 
     def _note(self, message: dict[str, Any]) -> None:
+        tag: list[int] = message.get("tag") or message.get("refused") or [self.launch]
+        if tag[0] != self.launch:
+            return
         if "started" in message:
-            self.pids[message["started"]] = message["tag"]
+            self.pids[message["started"]] = tag[1]
+        elif "refused" in message:
+            self.exits.append(RankExit(tag[1], 1, message["time_ns"], self.killed_by_us))
         elif message.get("exited") in self.pids:
             rank = self.pids[message["exited"]]
             end = RankExit(rank, message["code"], message["time_ns"], self.killed_by_us)

@@ -85,7 +85,10 @@ class ZygoteClient:
         while not self.messages:
             if not self.selector.select(max(0.0, deadline - time.monotonic())):
                 return None
-            data = self.connection.recv(1 << 16)
+            try:
+                data = self.connection.recv(1 << 16)
+            except OSError:
+                data = b""
             if not data:
                 raise self._gone()
             *lines, self.pending = (self.pending + data).split(b"\n")
@@ -101,7 +104,7 @@ class ZygoteClient:
         because = f": {last[0]}" if last else f" (exit code {self.process.returncode})"
         return EnvironmentUnfit(
             f"The worker process could not run{because}. "
-            f"Check that `{sys.executable} -c 'import torch'` works; the whole log: {self.log}."
+            f"Check that `{sys.executable} -c 'import torch'` works in this folder."
         )
 
     def close(self) -> None:

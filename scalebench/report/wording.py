@@ -130,15 +130,22 @@ def interval(estimate: Estimate, scale: float = 1.0) -> str | None:
     return f"{low:.{places}f}{dash}{high:.{places}f}"
 
 
+WIDE = 0.25
+"""Half-width over value beyond which ``±`` would hide that the ends are not equally far."""
+
+
 def plus_minus(estimate: Estimate, scale: float = 1.0) -> str:
     """Write ``"85.6 ± 3.5"``; the point alone without an interval, or where it is exact.
 
-    Exact is the baseline's efficiency, which is 1 by definition.
+    Exact is the baseline's efficiency, which is 1 by definition. Wide intervals are not
+    symmetrical about the point: both ends are written, ``"61 (34–111)"``.
     """
     text = point(estimate, scale)
     half = estimate.half_width
     if not half:
         return text
+    if half > WIDE * abs(estimate.value):
+        return f"{text} ({interval(estimate, scale)})"
     return f"{text} ± {half * scale:.{decimals(text)}f}"
 
 

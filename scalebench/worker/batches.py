@@ -29,6 +29,26 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return map_tensors(lambda t: t.to(device, non_blocking=True), batch)
 
 
+def num_samples(batch: Any) -> int:
+    """Return the length of dimension 0, the same for every tensor of the batch.
+
+    Raises:
+        ValueError: The tensors disagree, or there is none.
+    """
+    lengths: set[int] = set()
+    map_tensors(lambda t: lengths.add(len(t) if t.ndim else 1), batch)
+    if len(lengths) != 1:
+        raise ValueError(f"its tensors have {sorted(lengths) or 'no'} samples along dimension 0")
+    return lengths.pop()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Tell whether two batches hold equal tensors."""
+    equal: list[bool] = []
+    map_tensors(lambda x, y: equal.append(torch.equal(x, y)), a, b)
+    return all(equal)
+
+
 def concatenate(batches: Sequence[Any]) -> Any:
     """Join batches of one structure along dimension 0."""
     return map_tensors(lambda *parts: torch.cat(parts), *batches)

@@ -46,7 +46,7 @@ class RankContext:
         """Return, on every rank alike, the element-wise largest of all ranks' values.
 
         Args:
-            values: The same number of values on every rank. NaN counts as the largest.
+            values: The same number of values on every rank, none of them NaN.
         """
         if self.control is None:
             return values
@@ -97,6 +97,8 @@ def connected(cell: Cell, rank: int, store: Path) -> Iterator[RankContext]:
         timeout=timeout,
         device_id=device if cell.backend == "nccl" else None,
     )
-    control = dist.new_group(backend="gloo", timeout=timeout)
+    # Waiting here is waiting for scalebench's own work on another rank, such as the reference:
+    # only the limit of the cell ends it.
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=cell.limit_s))
     yield RankContext(cell, rank, rank, device, control)
     dist.destroy_process_group()

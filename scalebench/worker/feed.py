@@ -6,18 +6,39 @@ from typing import Any
 import torch
 
 from scalebench.errors import UsageError
-from scalebench.worker.batches import to_device
+from scalebench.worker.batches import num_samples, to_device
 
 
-def endless(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+def check_size(batch: Any, batch_size: int) -> None:
+    """Raise UsageError unless a batch holds the samples that the rank was asked for.
+
+    Throughput counts those: a loader that ignores ``shard.batch_size`` would make it wrong.
+    """
+    try:
+        found = num_samples(batch)
+    except ValueError as error:
+        raise UsageError(
+            f"The workload's batches cannot be counted: {error}. Give tensors whose dimension 0 "
+            "counts the samples."
+        ) from error
+    if found != batch_size:
+        raise UsageError(
+            f"The workload's batches hold {found} samples where {batch_size} were asked for. Use "
+            "shard.batch_size for the loader's batch size, and drop the last, smaller batch."
+        )
+
+
+def endless(batches: Iterable[Any], device: torch.device, batch_size: int) -> Iterator[Any]:
     """Yield batches for ever, on ``device``: when they end they are iterated again.
 
     Raises:
-        UsageError: There is not a single batch.
+        UsageError: There is not a single batch, or it has not ``batch_size`` samples.
     """
     while True:
         empty = True
         for batch in batches:
+            if empty:
+                check_size(batch, batch_size)
             empty = False
             yield to_device(batch, device)
         if empty:

@@ -74,7 +74,7 @@ def _measure(context: RankContext) -> dict[str, Any]:
     """Time steps with no instrument on."""
     workload = fresh_workload(context)
     training = build_training(workload, context)
-    batches = endless(workload.batches, context.device)
+    batches = endless(workload.batches, context.device, context.cell.rank_batch)
     gc.collect()
     seen = measure(training, batches, context)
     return {

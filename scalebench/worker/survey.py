@@ -133,7 +133,7 @@ def describe_workload(request: dict[str, Any]) -> dict[str, Any]:
 
 def _try_loss(target: CustomTarget, workload: Workload, shard: Shard) -> None:
     module = workload.module.to(shard.device)
-    batch = next(endless(workload.batches, shard.device))
+    batch = next(endless(workload.batches, shard.device, shard.batch_size))
     try:
         loss = workload.loss(module, batch)
     except Exception as error:

@@ -20,9 +20,9 @@ import torch.distributed as dist
 
 from scalebench.records import Verification
 from scalebench.spec import Execution
-from scalebench.worker.batches import concatenate, split, to_device
+from scalebench.worker.batches import concatenate, same, split, to_device
 from scalebench.worker.context import RankContext
-from scalebench.worker.feed import endless
+from scalebench.worker.feed import check_size, endless
 from scalebench.worker.memory import count_cpu_tensors
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training
@@ -85,11 +85,15 @@ def inspect(context: RankContext) -> Inspection:
     The reference is worked out first, so that its memory is not counted.
     """
     strategy = context.cell.strategy
-    feed = endless(fresh_workload(context).batches, context.device)
+    workload = fresh_workload(context)
+    feed = endless(workload.batches, context.device, context.cell.rank_batch)
     batches = [next(feed) for _ in range(NUM_STEPS)]
+    for batch in batches:
+        check_size(batch, context.cell.rank_batch)
     is_reference = strategy.kind == "plain"
     reference = None if is_reference else _reference(batches, context)
     by_gradient = Deviation(0.0)
+    context.barrier()  # in the control group: the reference may take longer than a collective may
     with count_cpu_tensors(context.device) as peak:
         training = build_training(fresh_workload(context), context)
         losses = [float(training.step(batches[0]))]
@@ -123,6 +127,7 @@ class _Reference:
 
     def __init__(self, context: RankContext, global_batches: Sequence[Any]) -> None:
         self.context = context
+        self.fed_alike: list[int] = []
         self.first_batch = global_batches[0]
         training = self._training()
         self.losses = [float(training.step(global_batches[0]))]
@@ -215,7 +220,13 @@ def _judge(
         worst_parameter=by_gradient.where,
     )
     if by_gradient.value <= allowed and by_loss.value <= allowed:
-        return result
+        if not reference.fed_alike:
+            return result
+        reason = (
+            f"rank {', '.join(map(str, reference.fed_alike))} was fed the very samples of rank 0: "
+            "together they train on fewer than the global batch; choose samples by shard.rank"
+        )
+        return result.model_copy(update={"status": "unverified", "reason": reason})
     by_parts = reference.deviation_of_parts()
     if not by_parts <= allowed:
         modules = reference.split_dependent_modules()
@@ -243,7 +254,11 @@ def _reference(batches: Sequence[Any], context: RankContext) -> _Reference | Non
     if per_rank is None:
         return None
     joined = [concatenate(parts) for parts in zip(*per_rank, strict=True)]
-    return _Reference(context, [to_device(batch, context.device) for batch in joined])
+    reference = _Reference(context, [to_device(batch, context.device) for batch in joined])
+    reference.fed_alike = [
+        rank for rank in range(1, len(per_rank)) if same(per_rank[0][0], per_rank[rank][0])
+    ]
+    return reference
 
 
 def _mean_over_ranks(losses: Sequence[float], context: RankContext) -> list[float]:

@@ -8,12 +8,13 @@ milliseconds. It talks to the launcher over a socket in lines of JSON::
     zygote → launcher   {"ready": pid}
                         {"started": pid, "tag": …}
                         {"exited": pid, "code": …, "time_ns": …}   code < 0: minus the signal
+                        {"refused": tag, "reason": …, "time_ns": …}   it could not be forked
 
 The standard library's forkserver is not used because it runs the caller's main module again in
 every child, is one per process, and tells neither order nor time of exits. This process never
-runs an operator of torch, so it has no threads and no CUDA context when it forks. It dies with
-the launcher, and the ranks die with it: see `die_with_parent`; end of file on the socket is the
-second line of defence.
+runs an operator of torch: it has none of its threads and no CUDA context when it forks. It dies
+with the launcher, and the ranks die with it: see `die_with_parent`; end of file on the socket is
+the second line of defence.
 """
 
 import gc
@@ -79,7 +80,12 @@ class Zygote:
     def start(self, request: dict[str, Any]) -> None:
         """Fork a process for one job."""
         zygote = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            refusal = {"refused": request["tag"], "reason": str(error)}
+            self.tell({**refusal, "time_ns": time.monotonic_ns()})
+            return
         if pid == 0:
             code = 1
             try:

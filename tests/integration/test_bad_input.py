@@ -1,6 +1,7 @@
 """Bad input: one clear line that names what was given, what is valid and what to do; exit 2."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,29 @@ def test_batches_that_cannot_be_iterated_again(
 ) -> None:
     line = complaint(scalebench("run", "ddp", "--workload", "troubled:one_generator", *SHORT))
     assert "more than once" in line
+
+
+def test_a_loader_that_ignores_the_batch_size(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    flags = ("--workload", "troubled:ignores_the_batch_size", "--gpus", "1", *SHORT)
+    line = complaint(scalebench("run", "ddp", "-k", "plain", *flags))
+    assert "2 samples where 16 were asked for" in line
+
+
+def test_a_folder_for_the_page_that_cannot_be_written(
+    scalebench: Scalebench, project: Path
+) -> None:
+    gallery = Path(__file__).parents[2] / "reports" / "gallery" / "ddp-2-cores"
+    shutil.copytree(gallery, project / "old", ignore=shutil.ignore_patterns("*.html", "logs"))
+    (project / "old" / "report.html").mkdir()
+    line = complaint(scalebench("report", "old"), code=5)
+    assert "The page cannot be written" in line
+
+
+def test_a_name_that_is_too_long(scalebench: Scalebench) -> None:
+    line = complaint(scalebench("run", "ddp", "--out", "x" * 300), code=5)
+    assert "too long" in line
 
 
 def test_cuda_where_there_is_none(scalebench: Scalebench) -> None:

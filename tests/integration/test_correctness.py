@@ -43,6 +43,16 @@ def test_a_model_that_depends_on_the_split_is_unverified_not_failed(
     assert row["step_s"] is not None
 
 
+def test_ranks_that_are_fed_the_same_samples_are_not_verified(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    done = scalebench(*DDP, "--workload", "troubled:feeds_all_ranks_alike")
+    assert done.returncode == 0, done.stderr
+    correctness = row_of(project / "r", "ddp-static-graph", 2)["correctness"]
+    assert correctness["status"] == "unverified"
+    assert "rank 1 was fed the very samples of rank 0" in correctness["reason"]
+
+
 def test_a_healthy_custom_workload_is_verified(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:

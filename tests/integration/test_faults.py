@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +163,67 @@ def test_two_runs_at_once_do_not_meet(
     assert len(runs) == 2
     for run in runs:
         assert all(row["status"] == "ok" for row in summary_of(run)["rows"])
+
+
+def test_what_was_skipped_for_a_failure_is_measured_when_it_is_mended(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    failed = scalebench(*ONE, "--workload", "troubled:works_the_second_time")
+    assert failed.returncode == 4
+    assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "failed"
+    (project / "mended").touch()
+    done = scalebench("run", "--resume", "r", "--no-report")
+    assert done.returncode == 0, done.stderr
+    assert row_of(project / "r", "ddp-static-graph", 2)["step_s"] is not None
+
+
+def test_a_run_that_is_being_worked_on_cannot_be_resumed(
+    start_scalebench: Start, scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    first = start_scalebench(*SLOW, *SLOW_WORKLOAD)
+    _wait_for(lambda: _cells(project) >= 1, 60, "a cell")
+    second = scalebench("run", "--resume", "r")
+    assert second.returncode == 2
+    assert "Another scalebench is working on r" in second.stderr
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=30)
+
+
+def test_sigterm_before_anything_was_launched(start_scalebench: Start, project: Path) -> None:
+    process = start_scalebench("run", "ddp", "--out", "r")
+    _wait_for(lambda: (project / "r").is_dir(), 30, "the run's folder")
+    process.terminate()
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert "Traceback" not in stderr
+
+
+def test_a_reader_that_stops_reading_loses_nothing(project: Path, troubled: None) -> None:
+    flags = [flag for flag in ONE if flag != "--no-report"]
+    command = [sys.executable, "-m", "scalebench", *flags, "--workload", "troubled:healthy"]
+    quoted = " ".join(f"'{part}'" for part in command)
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {quoted} | true"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (project / "r" / "report.html").exists()
+
+
+def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
+    start_scalebench: Start, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(project))
+    process = start_scalebench("run", "ddp", "--out", "r")
+    _wait_for(lambda: len(list(project.glob("scalebench-*/.lock"))) == 1, 30, "scratch")
+    (left,) = project.glob("scalebench-*")
+    process.kill()
+    process.communicate()
+    assert left.exists()
+    again = start_scalebench("run", "ddp", "--out", "r2")
+    _wait_for(lambda: not left.exists(), 30, "the old scratch folder to go")
+    assert len(list(project.glob("scalebench-*"))) == 1  # its own is left alone
+    again.terminate()
+    again.communicate(timeout=30)
 
 
 def test_a_budget_ends_the_run_and_says_so(

@@ -123,3 +123,22 @@ def raises_at_once(shard: Shard) -> Workload:
 
 def returns_a_module(shard: Shard) -> nn.Module:
     return nn.Linear(2, 2)
+
+
+def ignores_the_batch_size(shard: Shard) -> Workload:
+    return healthy(replace(shard, batch_size=2))
+
+
+def feeds_all_ranks_alike(shard: Shard) -> Workload:
+    return healthy(replace(shard, rank=0))
+
+
+def works_the_second_time(shard: Shard) -> Workload:
+    """Fails on rank 1 until the file `mended` is there."""
+
+    def trouble(value):
+        if not os.path.exists("mended"):
+            raise ValueError("not mended yet")
+        return value
+
+    return with_trouble(shard, trouble, step=0)

@@ -107,8 +107,19 @@ def test_a_batch_that_is_there_already_is_not_copied():
 
 
 def test_a_feed_never_ends_and_begins_again_in_order():
-    feed = endless([samples(1), samples(2)], CPU)
-    assert [len(next(feed)) for _ in range(5)] == [1, 2, 1, 2, 1]
+    feed = endless([samples(2), samples(2) + 1], CPU, 2)
+    assert [float(next(feed)[0, 0]) for _ in range(5)] == [0, 1, 0, 1, 0]
+
+
+def test_a_feed_that_ignores_the_batch_size_is_refused():
+    with pytest.raises(UsageError, match="hold 64 samples where 32 were asked for"):
+        next(endless([samples(64)], CPU, 32))
+
+
+@pytest.mark.parametrize("batch", [(samples(2), samples(3)), [], {"name": "x"}])
+def test_a_feed_whose_samples_cannot_be_counted_is_refused(batch):
+    with pytest.raises(UsageError, match="cannot be counted"):
+        next(endless([batch], CPU, 2))
 
 
 def test_a_feed_asks_the_workload_anew_for_every_epoch():
@@ -119,18 +130,18 @@ def test_a_feed_asks_the_workload_anew_for_every_epoch():
             self.epoch += 1
             return iter([torch.tensor([self.epoch])])
 
-    feed = endless(Epochs(), CPU)
+    feed = endless(Epochs(), CPU, 1)
     assert [int(next(feed)) for _ in range(3)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("batches", [[], (), iter(())])
 def test_a_feed_of_nothing_is_the_workloads_fault(batches):
     with pytest.raises(UsageError, match="came to an end at once"):
-        next(endless(batches, CPU))
+        next(endless(batches, CPU, 1))
 
 
 def test_a_feed_that_can_be_iterated_once_says_so_at_its_end():
-    feed = endless((samples(1) for _ in range(2)), CPU)
+    feed = endless((samples(1) for _ in range(2)), CPU, 1)
     next(feed), next(feed)
     with pytest.raises(UsageError, match="more than once"):
         next(feed)

@@ -69,8 +69,8 @@ def test_runs_are_listed_with_how_far_they_came_and_damaged_ones_by_name(here):
     (here / "reports" / "damaged" / "run.json").write_text("{")
     runs = by_name("runs")
     total = len(make_small_run())
-    assert runs["whole"]["about"] == f"complete, {total} of {total} cells"
-    assert runs["part"]["about"] == f"complete, {total - 1} of {total} cells"
+    assert runs["whole"]["about"] == f"complete, {total} of {total} launches"
+    assert runs["part"]["about"] == f"complete, {total - 1} of {total} launches"
     assert "run.json" in runs["damaged"]["cannot_run"]
 
 

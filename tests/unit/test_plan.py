@@ -279,6 +279,25 @@ def test_an_unknown_workload_is_answered_with_the_nearest():
         plan_of(workload="gpt-tiyn")
 
 
+def test_optional_cases_need_a_word_of_their_own():
+    cases = (
+        Case(name="ddp", strategy=Ddp()),
+        Case(name="ddp-bf16", strategy=Ddp(autocast=True), optional=True),
+        Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True),
+    )
+
+    def chosen(expression):
+        plan = plan_of(*cases, selection=expression)
+        return {cell.case for cell in plan.cells if cell.strategy.kind == "ddp"}
+
+    assert chosen(None) == {"ddp"}
+    assert chosen("ddp") == {"ddp"}
+    assert chosen("ddp and not 4") == {"ddp"}
+    assert chosen("bf16") == {"ddp-bf16"}
+    assert chosen("ddp or bf16") == {"ddp", "ddp-bf16"}
+    assert chosen("ddp and not bf16") == {"ddp"}
+
+
 def test_a_suite_with_two_cases_of_one_name_is_refused():
     twice = (Case(name="ddp", strategy=Ddp()), Case(name="ddp", strategy=Ddp(bucket_mb=1)))
     with pytest.raises((UsageError, ValueError), match="ddp"):

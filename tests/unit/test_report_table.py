@@ -13,8 +13,9 @@ from summaries import (
     many_rows,
 )
 
-from scalebench.report import render_markdown, render_table
+from scalebench.report import render_markdown, render_table, wording
 from scalebench.report.markdown import MAX_BYTES, code, escape
+from scalebench.stats import Estimate
 from scalebench.summary import Correctness
 
 WIDTHS = (80, 100, 140)
@@ -150,3 +151,11 @@ def test_escape_and_code_keep_the_text_readable():
     assert escape("a|b<c>_d_") == "a\\|b&lt;c&gt;\\_d\\_"
     assert code("plain") == "`plain`"
     assert code("a `b` ``c``") == "``` a `b` ``c`` ```"
+
+
+def test_a_wide_interval_is_written_with_both_its_ends():
+    assert (
+        wording.plus_minus(Estimate(value=0.856, low=0.821, high=0.891, n=3), 100) == "85.6 ± 3.5"
+    )
+    assert wording.plus_minus(Estimate(value=0.61, low=0.34, high=1.11, n=2), 100) == "61 (34–111)"
+    assert wording.plus_minus(Estimate(value=1.0, low=1.0, high=1.0, n=3), 100) == "100"
