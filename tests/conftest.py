@@ -1,6 +1,7 @@
 """What several kinds of test need: the command line in a process of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,6 +51,8 @@ def start_scalebench(project: Path) -> Callable[..., "subprocess.Popen[str]"]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell that runs the tests in its background has Ctrl-C ignored: children inherit it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     return start

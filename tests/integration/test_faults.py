@@ -229,7 +229,9 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
 def test_a_budget_ends_the_run_and_says_so(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    done = scalebench(*SLOW, *SLOW_WORKLOAD[:2], "--repeats", "50", "--budget", "15s", "--no-report")
+    done = scalebench(
+        *SLOW, *SLOW_WORKLOAD[:2], "--repeats", "50", "--budget", "15s", "--no-report"
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads((project / "r/run.json").read_text())["status"] == "over budget"
     rows = summary_of(project / "r")["rows"]
