@@ -35,11 +35,15 @@ class Block(Record):
         phase: ``warmup`` until the steady state was found, then ``clean``.
         first: Index of the block's first step in the rank's ``step_s``.
         count: Steps in the block, the first included.
+        start_ns: When the first step of the block began; null: not noted.
+        end_ns: When the last one was over.
     """
 
     phase: Literal["warmup", "clean"]
     first: int = Field(ge=0)
     count: int = Field(ge=1)
+    start_ns: int | None = None
+    end_ns: int | None = None
 
 
 class Memory(Record):

@@ -14,6 +14,7 @@ FLOORS = {
     "scalebench": 0,  # the public names, loaded when first used
     "units": 0,
     "errors": 0,
+    "intervals": 0,
     "catalog": 1,
     "workload": 1,
     "spec": 1,
@@ -32,6 +33,7 @@ FLOORS = {
     "inventory": 2,
     "diagnosis": 2,
     "costmodel": 2,
+    "trace": 2,
     "launch": 3,
     "worker": 3,
     "report": 3,

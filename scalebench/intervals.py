@@ -1,0 +1,75 @@
+"""Interval algebra: union, intersection, difference, length.
+
+A set of intervals is an int64 array of shape ``[n, 2]``: half-open ``[start, end)``, in
+nanoseconds. *Tidy* means sorted, disjoint, not touching, none empty; `union` makes any set tidy,
+and the other functions take tidy sets and return tidy ones. Everything is vectorised.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Intervals = NDArray[np.int64]
+
+
+def intervals(pairs: Sequence[Sequence[int]] | Intervals) -> Intervals:
+    """Return pairs of (start, end) as an array of shape ``[n, 2]``, in the order given."""
+    return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def none() -> Intervals:
+    """Return the empty set, shape ``[0, 2]``."""
+    return np.empty((0, 2), dtype=np.int64)
+
+
+def union(*sets: Intervals) -> Intervals:
+    """Return the tidy set that covers what any of the sets covers; they need not be tidy."""
+    spans = np.concatenate(sets) if sets else none()
+    spans = spans[spans[:, 1] > spans[:, 0]]
+    if len(spans) == 0:
+        return none()
+    if np.any(spans[1:, 0] < spans[:-1, 0]):
+        spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(spans[:, 1])
+    opens = np.concatenate(([True], spans[1:, 0] > reach[:-1]))
+    closes = np.concatenate((opens[1:], [True]))
+    return np.column_stack((spans[opens, 0], reach[closes]))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """Return what both tidy sets cover."""
+    first = np.searchsorted(b[:, 1], a[:, 0], side="right")
+    behind = np.searchsorted(b[:, 0], a[:, 1], side="left")
+    counts = np.maximum(behind - first, 0)
+    mine = np.repeat(np.arange(len(a)), counts)
+    within = np.arange(len(mine)) - np.repeat(np.cumsum(counts) - counts, counts)
+    theirs = first[mine] + within
+    starts = np.maximum(a[mine, 0], b[theirs, 0])
+    ends = np.minimum(a[mine, 1], b[theirs, 1])
+    return np.column_stack((starts, ends))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """Return what the tidy set ``a`` covers and the tidy set ``b`` does not."""
+    if len(a) == 0 or len(b) == 0:
+        return a
+    first = min(a[0, 0], b[0, 0])
+    last = max(a[-1, 1], b[-1, 1])
+    gaps = np.column_stack((np.append(first, b[:, 1]), np.append(b[:, 0], last)))
+    return intersect(a, gaps[gaps[:, 1] > gaps[:, 0]])
+
+
+def clip(a: Intervals, start: int, end: int) -> Intervals:
+    """Return the part of a tidy set that lies in ``[start, end)``."""
+    return intersect(a, intervals([(start, end)])) if end > start else none()
+
+
+def length(a: Intervals) -> int:
+    """Return the nanoseconds that a tidy set covers."""
+    return int((a[:, 1] - a[:, 0]).sum())
+
+
+def length_s(a: Intervals) -> float:
+    """Return the seconds that a tidy set covers."""
+    return length(a) / 1e9

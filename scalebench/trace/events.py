@@ -1,0 +1,69 @@
+"""The events of one rank's trace as columns, whether they come from a file or from memory."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+CATEGORIES = (
+    "other",
+    "cpu_op",
+    "user_annotation",
+    "runtime",
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "gpu_user_annotation",
+)
+"""Kineto's activity types as far as they are told apart; ``runtime`` is ``cuda_runtime``,
+``cuda_driver``, ``hip_runtime`` and their like. The position is the code in `Events.category`."""
+
+Category = Literal[
+    "other",
+    "cpu_op",
+    "user_annotation",
+    "runtime",
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "gpu_user_annotation",
+]
+
+
+@dataclass(frozen=True)
+class Events:
+    """Complete events (``ph: X``) of one rank, one entry per column.
+
+    Attributes:
+        names: The distinct names; ``name`` holds indices into it. int32 [n].
+        category: Index into `CATEGORIES`. int8 [n].
+        start_ns: int64 [n], on the trace's own clock.
+        end_ns: int64 [n].
+        thread: Thread on the host, stream on a GPU. int64 [n].
+        correlation: Ties a kernel to the runtime call that launched it; -1: none. int64 [n].
+        details: Index of an event → its arguments, of those events only that can be
+            communication.
+        rank: Rank that the trace itself claims to be of.
+        world_size: Ranks of the job by the trace's own word.
+        clock_offset_ns: What was subtracted from the trace's time stamps to get ``start_ns``.
+    """
+
+    names: list[str]
+    name: NDArray[np.int32]
+    category: NDArray[np.int8]
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+    details: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rank: int | None = None
+    world_size: int | None = None
+    clock_offset_ns: int = 0
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def of(self, category: Category) -> NDArray[np.int64]:
+        """Return the indices of the events of a category."""
+        return np.flatnonzero(self.category == CATEGORIES.index(category))
