@@ -42,10 +42,12 @@ class Events:
         end_ns: int64 [n].
         thread: Thread on the host, stream on a GPU. int64 [n].
         correlation: Ties a kernel to the runtime call that launched it; -1: none. int64 [n].
-        details: Index of an event → its arguments, of those events only that can be
-            communication.
+        details: Index of an event → its arguments as Kineto calls them (``Collective name``,
+            ``In msg nelems``, ``Input Dims``, ``Input type``, ``External id``, …), of those
+            events only that can be communication: `names.carries_details`.
         rank: Rank that the trace itself claims to be of.
         world_size: Ranks of the job by the trace's own word.
+        groups: Name of a process group → its ranks' number, as far as the trace lists them.
         clock_offset_ns: What was subtracted from the trace's time stamps to get ``start_ns``.
     """
 
@@ -59,6 +61,7 @@ class Events:
     details: dict[int, dict[str, Any]] = field(default_factory=dict)
     rank: int | None = None
     world_size: int | None = None
+    groups: dict[str, int] = field(default_factory=dict)
     clock_offset_ns: int = 0
 
     def __len__(self) -> int:

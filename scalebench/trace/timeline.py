@@ -6,8 +6,19 @@ from typing import Literal
 from scalebench.intervals import Intervals, intervals, none, union
 
 Kind = Literal[
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
-    *("gather", "scatter", "barrier", "send", "recv", "send_recv", "unknown"),
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "barrier",
+    "send",
+    "recv",
+    "send_recv",
+    "unknown",
 ]
 Phase = Literal["forward", "backward", "optimizer", "unknown"]
 

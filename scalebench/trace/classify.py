@@ -1,0 +1,213 @@
+"""From events to a rank's timeline: what is communication, of which kind, what is compute.
+
+With GPU kernels in the trace, communication is the kernels of NCCL, RCCL and MSCCL and compute
+is every other kernel. Without, communication is torch's annotations of a CPU backend
+(``gloo:all_reduce``) and compute is the ``aten::`` operators of all threads; autograd's and
+c10d's own wrappers are left out, because waiting hides inside them. Kernels without one of NCCL's
+among them, but with gloo at work (several ranks on one GPU): communication is gloo's annotations.
+"""
+
+import numpy as np
+
+from scalebench.errors import UsageError
+from scalebench.intervals import Intervals, union
+from scalebench.trace import names
+from scalebench.trace.events import Events
+from scalebench.trace.launches import NEVER, Launch, find_launches
+from scalebench.trace.metadata import Facts, from_annotation, from_metadata, from_request
+from scalebench.trace.phases import phases_of
+from scalebench.trace.requests import match_requests
+from scalebench.trace.spans import Indices, named
+from scalebench.trace.timeline import Operation, Timeline
+
+_STEP = "ProfilerStep#"
+_OWN_MARK = "scalebench."
+
+
+def timeline_of(events: Events) -> Timeline:
+    """Return what one rank did when.
+
+    Raises:
+        UsageError: The rank used NCCL but its GPU was not traced, so that neither communication
+            nor computation can be seen.
+    """
+    kernels = events.of("kernel")
+    on_gpu = len(kernels) > 0
+    if on_gpu:
+        is_comm = named(events, [names.is_communication_kernel(name) for name in events.names])
+        communicating = _by_start(events, kernels[is_comm[kernels]])
+        operations = _gpu_operations(events, communicating)
+        if not operations:
+            operations = _host_operations(events)
+        computing = kernels[~is_comm[kernels]]
+    else:
+        _refuse_unseen_gpu(events)
+        operations = _host_operations(events)
+        is_aten = named(events, [name.startswith("aten::") for name in events.names])
+        ops = events.of("cpu_op")
+        computing = ops[is_aten[ops]]
+    return Timeline(
+        operations=operations,
+        compute=union(_spans(events, computing)),
+        copies=union(
+            _spans(events, events.of("gpu_memcpy")), _spans(events, events.of("gpu_memset"))
+        ),
+        steps=_spans(events, _by_start(events, _annotations(events, _STEP))),
+        annotations=_own_marks(events),
+        unknown=_suspects(events, computing) if on_gpu else {},
+        extent=_extent(events),
+        on_gpu=on_gpu,
+        rank=events.rank,
+        world_size=events.world_size,
+    )
+
+
+def _spans(events: Events, indices: Indices) -> Intervals:
+    return np.column_stack((events.start_ns[indices], events.end_ns[indices]))
+
+
+def _by_start(events: Events, indices: Indices) -> Indices:
+    return indices[np.argsort(events.start_ns[indices], kind="stable")]
+
+
+def _name(events: Events, index: int) -> str:
+    return events.names[int(events.name[index])]
+
+
+def _annotations(events: Events, *prefixes: str) -> Indices:
+    """Return the host's marks whose name begins so; old traces file them under operators."""
+    on_host = np.concatenate((events.of("user_annotation"), events.of("cpu_op")))
+    wanted = named(events, [name.startswith(prefixes) for name in events.names])
+    return on_host[wanted[on_host]]
+
+
+def _own_marks(events: Events) -> dict[str, Intervals]:
+    marks = _annotations(events, _OWN_MARK)
+    return {
+        events.names[code].removeprefix(_OWN_MARK): union(
+            _spans(events, marks[events.name[marks] == code])
+        )
+        for code in np.unique(events.name[marks])
+    }
+
+
+def _suspects(events: Events, kernels: Indices) -> dict[str, float]:
+    """Return the seconds of kernels that may be communication, by name."""
+    suspect = named(events, [names.may_be_communication(name) for name in events.names])
+    chosen = kernels[suspect[kernels]]
+    seconds = (events.end_ns - events.start_ns)[chosen] / 1e9
+    return {
+        events.names[code]: float(seconds[events.name[chosen] == code].sum())
+        for code in np.unique(events.name[chosen])
+    }
+
+
+def _extent(events: Events) -> tuple[int, int]:
+    """Return first start and last end; the profiler's own spans do not count."""
+    counting = events.category > 0
+    if not counting.any():
+        return (0, 0)
+    return int(events.start_ns[counting].min()), int(events.end_ns[counting].max())
+
+
+def _refuse_unseen_gpu(events: Events) -> None:
+    if len(_annotations(events, "nccl:")):
+        raise UsageError(
+            "the trace shows NCCL at work but no GPU kernel, so how long communication took "
+            "cannot be told. Take it with torch.profiler's ProfilerActivity.CUDA as well."
+        )
+
+
+def _only_group(events: Events) -> tuple[str | None, int | None]:
+    """Return name and size of the process group, where the trace lists a single one."""
+    return next(iter(events.groups.items())) if len(events.groups) == 1 else (None, None)
+
+
+def _host_operations(events: Events) -> tuple[Operation, ...]:
+    """Return the operations of a CPU backend."""
+    indices = _by_start(events, _annotations(events, *names.HOST_BACKENDS))
+    c10d = _by_start(events, _annotations(events, "c10d::"))
+    requests = match_requests(events, indices, c10d)
+    asked_ns = np.where(requests >= 0, events.start_ns[requests], events.start_ns[indices])
+    asked_ns = np.minimum(asked_ns, events.start_ns[indices])
+    phases = phases_of(events).at(asked_ns)
+    group, group_size = _only_group(events)
+    operations = []
+    for index, request, enqueued, phase in zip(indices, requests, asked_ns, phases, strict=True):
+        name = _name(events, index)
+        facts = from_annotation(name, events.details.get(int(index), {}), group_size)
+        if request >= 0:
+            asked = from_request(_name(events, request), events.details.get(int(request), {}))
+            # A reduce-scatter may be carried out by all-reduces: what was asked for counts.
+            facts = Facts(kind=asked.kind, num_bytes=asked.num_bytes).or_else(
+                Facts(num_bytes=facts.num_bytes, dtype=facts.dtype)
+            )
+        operations.append(
+            Operation(
+                kind=facts.kind,
+                name=name,
+                start_ns=int(events.start_ns[index]),
+                end_ns=int(events.end_ns[index]),
+                enqueued_ns=int(enqueued) if request >= 0 else None,
+                num_bytes=facts.num_bytes,
+                dtype=facts.dtype,
+                group=group,
+                group_size=group_size,
+                phase=phase,
+                stream=int(events.thread[index]),
+            )
+        )
+    return tuple(operations)
+
+
+def _gpu_operations(events: Events, kernels: Indices) -> tuple[Operation, ...]:
+    """Return the operations that kernels carried out."""
+    launches = find_launches(events, kernels)
+    phases = phases_of(events).at(launches.asked_ns)
+    operations = []
+    for position, kernel in enumerate(kernels.tolist()):
+        facts = _gpu_facts(events, kernel, launches.of(position))
+        asked_ns = int(launches.asked_ns[position])
+        operations.append(
+            Operation(
+                kind=facts.kind,
+                name=_name(events, kernel),
+                start_ns=int(events.start_ns[kernel]),
+                end_ns=int(events.end_ns[kernel]),
+                enqueued_ns=None if asked_ns == NEVER else asked_ns,
+                num_bytes=facts.num_bytes,
+                dtype=facts.dtype,
+                group=facts.group,
+                group_size=facts.group_size,
+                sequence=facts.sequence,
+                phase=phases[position],
+                stream=int(events.thread[kernel]),
+            )
+        )
+    return tuple(operations)
+
+
+def _gpu_facts(events: Events, kernel: int, launch: Launch) -> Facts:
+    """Return what is known of a kernel's operation, the surest source first.
+
+    The kernel's name comes last: NCCL launches one compiled kernel for operations of many kinds,
+    and in 2.10 to 2.13 nearly all of them were called ``SendRecv`` (NVIDIA/nccl issues 714, 739).
+    """
+    facts = from_metadata(events.details.get(kernel, {}))
+    if launch.record is not None:
+        facts = facts.or_else(from_metadata(events.details.get(launch.record, {})))
+    if launch.annotation is not None:
+        facts = facts.or_else(
+            from_annotation(
+                _name(events, launch.annotation),
+                events.details.get(launch.annotation, {}),
+                facts.group_size or _only_group(events)[1],
+            )
+        )
+    if launch.request is not None:
+        facts = facts.or_else(
+            from_request(_name(events, launch.request), events.details.get(launch.request, {}))
+        )
+    facts = facts.or_else(Facts(kind=names.kind_of(_name(events, kernel))))
+    group, group_size = _only_group(events)
+    return facts.or_else(Facts(group=group, group_size=group_size))
