@@ -88,7 +88,7 @@ class Arms:
     def scalebench(self) -> Blocks:
         """The loop that is judged; it times every step by itself."""
         cpu_began_ns = time.process_time_ns()
-        seen = measure(self.training, self.feed, self.context)
+        seen = measure(self.training, self.feed, self.context).seen
         return {
             "scalebench": [_mean(seen.step_s[-self.count :])],
             "aligned": [_mean(seen.slowest_s[-self.count :])],
@@ -167,7 +167,7 @@ def bare_loop_s(context: RankContext) -> float:
     cell = context.cell.model_copy(update={"steps": steps})
     batch = torch.zeros(1)
     feed = endless([batch] * BARE_STEPS, context.device, 1)
-    seen = measure(training, feed, replace(context, cell=cell))
+    seen = measure(training, feed, replace(context, cell=cell)).seen
     batches = iter([batch] * BARE_STEPS)
     began_ns = time.perf_counter_ns()
     for each in batches:

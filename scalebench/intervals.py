@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 Intervals = NDArray[np.int64]
 
 
-def intervals(pairs: Sequence[Sequence[int]] | Intervals) -> Intervals:
-    """Return pairs of (start, end) as an array of shape ``[n, 2]``, in the order given."""
+def intervals(pairs: Sequence[Sequence[int]] | Sequence[int] | Intervals) -> Intervals:
+    """Return pairs (start, end), or a flat list of them, as an array of shape ``[n, 2]``."""
     return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
 
 

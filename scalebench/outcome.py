@@ -62,17 +62,22 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
 def _unusable(rank: RankRecord, first: RankRecord) -> str | None:
     """Say what is wrong with a rank's steps, or None."""
     num_steps = len(rank.step_s)
-    if num_steps != len(first.step_s) or rank.blocks != first.blocks:
+    if num_steps != len(first.step_s) or _shape(rank) != _shape(first):
         return "its ranks took different steps"
     if any(step <= 0 for step in rank.step_s):
         return "it has a step that took no time"
-    if len(rank.loss) != num_steps or None in rank.loss:
+    if len(rank.loss) != num_steps or None in rank.loss[: rank.num_trained]:
         return "a step has no finite loss"
     if any(block.first + block.count > num_steps for block in rank.blocks):
         return "a block lies beyond the steps"
     if not any(block.phase == "clean" and block.count > 1 for block in rank.blocks):
         return "it has no clean step"
     return None
+
+
+def _shape(rank: RankRecord) -> list[tuple[str, int, int]]:
+    """Return how a rank's steps were grouped; when the blocks ran differs from rank to rank."""
+    return [(block.phase, block.first, block.count) for block in rank.blocks]
 
 
 def _status(
@@ -104,7 +109,7 @@ def _first_bad_loss(records: Sequence[RankRecord]) -> str | None:
     bad = [
         (record.loss.index(None), record.rank)
         for record in records
-        if any(loss is None for loss in record.loss)
+        if None in record.loss[: record.num_trained or None]
     ]
     if not bad:
         return None

@@ -11,7 +11,7 @@ from scalebench.records import RunSpec
 from scalebench.selection import matches, words
 from scalebench.spec import Case, Cell, Ddp, Device, Plain, Scaling, StepPlan, Strategy, Suite
 
-QUICK = {"window_s": 0.25, "min_steps": 5}
+QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
 QUICK_REPEATS = 1
 
 
@@ -32,6 +32,7 @@ class Request:
     precision: float | None = None
     budget_s: float | None = None
     quick: bool = False
+    trace: bool = True
     selection: str | None = None
 
 
@@ -123,6 +124,7 @@ def _step_plan(request: Request, suite: Suite) -> StepPlan:
     changes: dict[str, Any] = dict(QUICK) if request.quick else {}
     changes |= {"steps": request.steps} if request.steps else {}
     changes |= {"precision": request.precision} if request.precision else {}
+    changes |= {} if request.trace else {"trace": False}
     return suite.steps.model_copy(update=changes)
 
 

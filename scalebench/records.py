@@ -5,9 +5,9 @@ these at every reading. Times are seconds, sizes bytes. ``*_ns`` are nanoseconds
 monotonic clock, comparable between processes of one machine and with nothing else.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 
@@ -25,6 +25,9 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
+Phase = Literal["warmup", "clean", "paired", "traced", "local", "bare"]
+
+
 class Block(Record):
     """Consecutive steps run without any synchronisation between them.
 
@@ -32,18 +35,86 @@ class Block(Record):
     empty queues: it is recorded and counts for nothing.
 
     Attributes:
-        phase: ``warmup`` until the steady state was found, then ``clean``.
+        phase: ``warmup`` until the steady state was found, then ``clean``: the headline rests on
+            these. After them come rounds of short blocks side by side, so that what drifts hits
+            all alike: ``paired`` (like ``clean``), ``traced`` (under the profiler), ``local``
+            (without synchronisation between ranks), ``bare`` (only the beginning and the end of
+            the block are timed; every step but the first is given their mean).
         first: Index of the block's first step in the rank's ``step_s``.
         count: Steps in the block, the first included.
         start_ns: When the first step of the block began; null: not noted.
         end_ns: When the last one was over.
     """
 
-    phase: Literal["warmup", "clean"]
+    phase: Phase
     first: int = Field(ge=0)
     count: int = Field(ge=1)
     start_ns: int | None = None
     end_ns: int | None = None
+
+
+class TracedOperation(Record):
+    """A collective or point-to-point operation as one rank traced it.
+
+    Attributes:
+        kind: ``all_reduce``, …, ``unknown``; see `scalebench.trace.timeline.Operation`.
+        step: Index of the step in which it began, into the trace's ``steps``.
+        ordinal: Which operation of its step it was; for DDP's all-reduces, the bucket.
+        start_ns: After the trace's ``origin_ns``.
+        enqueued_ns: When the host asked for it; null: not known.
+        num_bytes: The full size, as nccl-tests counts; null: not known.
+        phase: ``forward``, ``backward``, ``optimizer`` or ``unknown``.
+    """
+
+    kind: str
+    name: str
+    step: int = Field(ge=0)
+    ordinal: int = Field(ge=0)
+    start_ns: int
+    end_ns: int
+    enqueued_ns: int | None = None
+    num_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    dtype: str | None = None
+    group: str | None = None
+    group_size: int | None = Field(None, ge=1)
+    phase: str = "unknown"
+
+
+class Trace(Record):
+    """What one rank did in its traced steps, on its own clock.
+
+    Times are nanoseconds after ``origin_ns``. The sets of intervals are flat lists (start, end,
+    start, end, …), sorted and disjoint.
+
+    Attributes:
+        steps: Beginning and end of every traced step that counts: without the first of a block.
+        operations: Communication in those steps.
+        compute: ``aten::`` operators, or kernels that are not communication.
+        data: While the rank's loop waited for a batch.
+        codec: Inside a communication hook that encodes or decodes.
+        unknown: Kernels that may be communication but are not known to be: name → seconds. They
+            are part of ``compute``.
+        num_events: The profiler's events, all steps together.
+        clock_error_s: How far the profiler's clock and this one moved apart within a block.
+    """
+
+    origin_ns: int
+    steps: list[tuple[int, int]]
+    operations: list[TracedOperation] = []
+    compute: list[int] = []
+    data: list[int] = []
+    codec: list[int] = []
+    unknown: dict[str, FiniteFloat] = {}
+    num_events: int = Field(0, ge=0)
+    clock_error_s: FiniteFloat = 0.0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if any(len(flat) % 2 for flat in (self.compute, self.data, self.codec)):
+            raise ValueError("an interval has no end")
+        if any(op.step >= len(self.steps) for op in self.operations):
+            raise ValueError("an operation lies in no step")
+        return self
 
 
 class Memory(Record):
@@ -117,6 +188,8 @@ class RankRecord(Record):
         steady: Whether the steady state was found before the warm-up limits; null in an
             ``inspect`` launch.
         first_step_ns: When the first training step began.
+        trace: What happened inside traced steps; null: none were traced.
+        logged_exposed_s: Exposed communication per step by DDP's own logging data, seconds.
         num_parameters: Parameters of the module, shared ones counted once.
         facts: What was in force in the rank: threads, affinity, scheduling class, device name,
             resolved backend, …
@@ -134,9 +207,17 @@ class RankRecord(Record):
     first_step_ns: int | None = None
     num_parameters: int | None = Field(None, ge=0, lt=LARGE)
     tokens_per_sample: int | None = Field(None, ge=1, lt=LARGE)
+    trace: Trace | None = None
+    logged_exposed_s: FiniteFloat | None = None
     memory: Memory = Memory()
     verification: Verification | None = None
     facts: dict[str, Any] = {}
+
+    @property
+    def num_trained(self) -> int:
+        """Steps up to the end of the clean window; later ones may be without synchronisation."""
+        ends = [b.first + b.count for b in self.blocks if b.phase in ("warmup", "clean")]
+        return max(ends, default=0)
 
 
 class Failure(Record):

@@ -15,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from scalebench.launches import clean_steps, launch_step_s, launch_throughput
 from scalebench.records import CellResult, Status
+from scalebench.row_attribution import RowAttribution, StepTimes, attribute_row
 from scalebench.spec import Cell
 from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.store import StoredRun
 from scalebench.summary import NOT_YET, Correctness, Row, StepSamples, Summary
 
 NOT_BY_THIS_VERSION = (
-    *("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s"),
-    *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "predicted_step_s"),
-    *("prediction_error", "predicted_memory_bytes", "wire_bytes", "payload_bytes"),
-    *("energy_j_per_sample", "mfu", "probe_effect", "trace_overhead", "budget"),
+    *("predicted_step_s", "prediction_error", "predicted_memory_bytes"),
+    *("energy_j_per_sample", "mfu"),
 )
 
 
@@ -49,33 +49,6 @@ class Launches:
     def good(self) -> dict[int, CellResult]:
         """The measuring launches that ended well."""
         return {r: result for r, result in self.measured.items() if result.status == "ok"}
-
-
-def slowest_rank_steps(result: CellResult) -> list[float]:
-    """Return the time of the slowest rank for every step, aligned by number; seconds."""
-    steps = np.array([rank.step_s for rank in result.ranks])
-    return [float(s) for s in steps.max(axis=0)]
-
-
-def clean_steps(result: CellResult) -> list[float]:
-    """Return the clean steps of a launch: the slowest rank's, first of each block left out."""
-    slowest = slowest_rank_steps(result)
-    return [
-        slowest[i]
-        for block in result.ranks[0].blocks
-        if block.phase == "clean"
-        for i in range(block.first + 1, block.first + block.count)
-    ]
-
-
-def launch_step_s(result: CellResult) -> float:
-    """Return a launch's step time: the median of its clean steps, seconds."""
-    return float(np.median(clean_steps(result)))
-
-
-def launch_throughput(result: CellResult) -> float:
-    """Return a launch's throughput: samples per second of the whole job."""
-    return result.cell.global_batch / launch_step_s(result)
 
 
 def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | None:
@@ -143,8 +116,10 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
     memory = _memory(row)
     starts = [r.launch_s for r in good if r.launch_s]
     losses = _mean_losses(good[0]) if good else []
+    step_s = _step_estimate(row)
+    attribution = _attribution(row, baseline, step_s)
     values: dict[str, Any] = {
-        "step_s": estimate_over_launches([launch_step_s(r) for r in good]) if good else None,
+        "step_s": step_s,
         "throughput": throughput,
         "tokens_per_s": throughput.scaled(tokens) if throughput and tokens else None,
         "speedup": ratio_by_round(row, baseline, per_rank=False) if baseline else None,
@@ -174,11 +149,25 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
         oversubscribed=cell.oversubscribed,
         memory=memory,
         num_clean_steps=sum(len(clean_steps(r)) for r in good),
-        stamps=_stamps(row),
-        unavailable=_unavailable(values, row, baseline),
+        stamps=[*_stamps(row), *attribution.stamps],
+        unavailable=_unavailable(values, row, baseline) | attribution.reasons,
         samples=[StepSamples(repeat=r.cell.repeat, step_s=clean_steps(r)) for r in good],
         **values,
+        **attribution.values,
     )
+
+
+def _step_estimate(row: Launches) -> Estimate | None:
+    good = row.good.values()
+    return estimate_over_launches([launch_step_s(r) for r in good]) if good else None
+
+
+def _attribution(
+    row: Launches, baseline: Launches | None, step_s: Estimate | None
+) -> RowAttribution:
+    base_s = _step_estimate(baseline) if baseline else None
+    steps = StepTimes(step_s.value, base_s.value if base_s else None) if step_s else None
+    return attribute_row(row.good, baseline.good if baseline else {}, steps)
 
 
 def _plain_baseline(
@@ -241,9 +230,12 @@ def _memory(row: Launches) -> dict[str, int | None]:
 
 
 def _mean_losses(result: CellResult) -> list[float]:
-    """Return the loss of the global batch at every step: the mean over the ranks."""
+    """Return the loss of the global batch, the mean over the ranks, up to the last clean step.
+
+    In the rounds that follow, some steps are trained without synchronisation.
+    """
     losses = np.array([rank.loss for rank in result.ranks], dtype=float)
-    return [float(x) for x in losses.mean(axis=0)]
+    return [float(x) for x in losses.mean(axis=0)[: result.ranks[0].num_trained]]
 
 
 def _correctness(row: Launches) -> Correctness | None:

@@ -98,6 +98,8 @@ class StepPlan(Spec):
         max_warmup_steps: Give up waiting for the steady state after this many steps and measure
             all the same; the row is then stamped ``unsteady``.
         max_warmup_s: The same limit in seconds of steps.
+        trace: Follow the clean window with rounds in which steps are traced; see `Block`.
+        rounds_s: Seconds of steps in those rounds together, kept as far as whole rounds allow.
     """
 
     steps: int | None = Field(None, gt=0)
@@ -106,6 +108,8 @@ class StepPlan(Spec):
     min_steps: int = Field(10, ge=2)
     max_warmup_steps: int = Field(200, ge=2)
     max_warmup_s: float = Field(30.0, gt=0)
+    trace: bool = True
+    rounds_s: float = Field(1.0, gt=0)
 
 
 class Suite(Spec):
@@ -192,6 +196,11 @@ class Cell(Spec):
         return (self.suite, self.case, self.world_size)
 
     def shortened(self, window_s: float) -> Self:
-        """Return this cell with a clean window of at most ``window_s`` seconds."""
-        plan = self.steps.model_copy(update={"window_s": min(self.steps.window_s, window_s)})
+        """Return this cell with a clean window, and rounds, of at most ``window_s`` seconds."""
+        plan = self.steps.model_copy(
+            update={
+                "window_s": min(self.steps.window_s, window_s),
+                "rounds_s": min(self.steps.rounds_s, window_s),
+            }
+        )
         return self.model_copy(update={"steps": plan})

@@ -79,6 +79,23 @@ def estimate_over_launches(values: Sequence[float]) -> Estimate:
     )
 
 
+def estimate_signed(values: Sequence[float]) -> Estimate:
+    """Estimate a quantity that may be zero or negative from one value per launch.
+
+    The mean of the launches with Student's t interval.
+
+    Args:
+        values: One number per launch. One alone gives an estimate without interval.
+    """
+    x = np.asarray(values, dtype=float)
+    n = len(x)
+    center = float(x.mean())
+    if n == 1:
+        return Estimate(value=center, n=1)
+    reach = float(x.std(ddof=1)) / math.sqrt(n) * float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+    return Estimate(value=center, low=center - reach, high=center + reach, n=n)
+
+
 def steady_start(step_s: ArrayLike) -> int | None:
     """Find where the start-up transient of a series ends.
 

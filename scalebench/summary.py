@@ -92,6 +92,9 @@ class Row(BaseModel):
     probe_effect: Estimate | None = None
     trace_overhead: Estimate | None = None
     budget: dict[str, Any] | None = None
+    exposed_comm_estimates: dict[str, Any] | None = None
+    communication: list[dict[str, Any]] | None = None
+    stragglers: list[dict[str, Any]] | None = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

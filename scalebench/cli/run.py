@@ -58,6 +58,7 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
+@option("--no-trace", is_flag=True, help="Do not look into the steps: faster, no loss budget.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
 @click.option("--show-config", is_flag=True, help="Say where each value comes from; run nothing.")
@@ -144,6 +145,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         precision=flags["precision"],
         budget_s=flags["budget"],
         quick=flags["quick"],
+        trace=not flags["no_trace"],
         selection=flags["selection"],
     )
 

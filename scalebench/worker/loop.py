@@ -7,14 +7,14 @@ ranks stop at the same step without anybody telling them.
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from scalebench.records import Block
+from scalebench.records import Block, Phase
 from scalebench.spec import StepPlan
 from scalebench.stats import median_precision, steady_start
 from scalebench.worker.clock import StepClock, step_clock
@@ -25,6 +25,9 @@ WARMUP_BLOCK = 5
 FIRST_WARMUP_BLOCK = 10
 CLEAN_BLOCKS = 4
 WINDOW_SLACK = 0.1
+
+Steps = Callable[[int], list[torch.Tensor]]
+"""Trains a number of steps, marks their ends on the loop's clock, returns their losses."""
 
 
 @dataclass
@@ -51,17 +54,19 @@ class Measurement:
         ]
 
 
-def measure(training: Training, batches: Iterator[Any], context: RankContext) -> Measurement:
+def measure(training: Training, batches: Iterator[Any], context: RankContext) -> "Loop":
     """Train, and measure the steps, as the cell's plan of steps says."""
     plan = context.cell.steps
-    loop = _Loop(training, batches, context, step_clock(context.device))
+    loop = Loop(training, batches, context, step_clock(context.device))
     loop.warm_up(plan)
     loop.fill_clean_window(plan)
-    return loop.seen
+    return loop
 
 
 @dataclass
-class _Loop:
+class Loop:
+    """Trains block by block, and remembers what it has seen."""
+
     training: Training
     batches: Iterator[Any]
     context: RankContext
@@ -101,22 +106,40 @@ class _Loop:
                 return
             self.run_block("clean", math.ceil(wanted / num_blocks) + 1)
 
-    def run_block(self, phase: str, count: int) -> None:
-        """Run ``count`` steps without any synchronisation, then share their times."""
-        first = len(self.seen.step_s)
-        losses = []
+    def run_block(self, phase: Phase, count: int, steps: Steps | None = None) -> None:
+        """Run ``count`` steps without any synchronisation, then share their times.
+
+        Args:
+            phase: What kind of block it is.
+            count: Steps, the first included, which counts for nothing.
+            steps: Trains them and marks their ends; None: one mark after each.
+        """
+        seen = self.seen
+        first = len(seen.step_s)
         self.context.barrier()
-        if self.seen.first_step_ns is None:
-            self.seen.first_step_ns = time.monotonic_ns()
+        start_ns = time.monotonic_ns()
+        if seen.first_step_ns is None:
+            seen.first_step_ns = start_ns
         self.clock.mark()
+        losses = (steps or self.marked_steps)(count)
+        step_s = self.clock.resolve()
+        end_ns = time.monotonic_ns()
+        if len(step_s) < count:
+            step_s = [step_s[0], *[step_s[1] / (count - 1)] * (count - 1)]
+        seen.step_s += step_s
+        seen.slowest_s += self.context.agree_max(step_s)
+        seen.loss += torch.stack(losses).tolist()
+        seen.blocks.append(
+            Block(phase=phase, first=first, count=count, start_ns=start_ns, end_ns=end_ns)
+        )
+
+    def marked_steps(self, count: int) -> list[torch.Tensor]:
+        """Train ``count`` steps with a mark after each; return their losses."""
+        losses = []
         for _ in range(count):
             losses.append(self.training.step(next(self.batches)))
             self.clock.mark()
-        step_s = self.clock.resolve()
-        self.seen.step_s += step_s
-        self.seen.slowest_s += self.context.agree_max(step_s)
-        self.seen.loss += torch.stack(losses).tolist()
-        self.seen.blocks.append(Block(phase=phase, first=first, count=count))
+        return losses
 
 
 def clean_from(first_steady: int, blocks: Sequence[Block]) -> list[Block]:
@@ -125,10 +148,13 @@ def clean_from(first_steady: int, blocks: Sequence[Block]) -> list[Block]:
     for block in blocks:
         cut = min(max(first_steady - block.first, 0), block.count)
         if cut:
-            relabelled.append(Block(phase="warmup", first=block.first, count=cut))
+            end_ns = block.end_ns if cut == block.count else None
+            head = {"phase": "warmup", "count": cut, "end_ns": end_ns}
+            relabelled.append(block.model_copy(update=head))
         if block.count > cut:
-            rest = block.count - cut
-            relabelled.append(Block(phase="clean", first=block.first + cut, count=rest))
+            start_ns = block.start_ns if cut == 0 else None
+            rest = {"first": block.first + cut, "count": block.count - cut, "start_ns": start_ns}
+            relabelled.append(block.model_copy(update={"phase": "clean", **rest}))
     return relabelled
 
 

@@ -16,10 +16,12 @@ from scalebench.spec import Cell
 from scalebench.store import read_model, write_model
 from scalebench.worker import process
 from scalebench.worker.context import RankContext, connected
+from scalebench.worker.ddp_logger import logged_exposed_s
 from scalebench.worker.failure import describe
 from scalebench.worker.feed import endless
 from scalebench.worker.loop import measure
 from scalebench.worker.memory import read_memory
+from scalebench.worker.rounds import Rounds
 from scalebench.worker.strategies import build_training
 from scalebench.worker.verify import fresh_workload, inspect
 
@@ -71,12 +73,15 @@ def _backend_facts(context: RankContext) -> dict[str, Any]:
 
 
 def _measure(context: RankContext) -> dict[str, Any]:
-    """Time steps with no instrument on."""
+    """Time steps with no instrument on; look into some more steps afterwards."""
     workload = fresh_workload(context)
     training = build_training(workload, context)
     batches = endless(workload.batches, context.device, context.cell.rank_batch)
     gc.collect()
-    seen = measure(training, batches, context)
+    loop = measure(training, batches, context)
+    memory = read_memory(context.device)
+    trace = Rounds(loop).run(context.cell.steps)
+    seen = loop.seen
     return {
         "step_s": seen.step_s,
         "loss": _json_losses(seen.loss),
@@ -85,7 +90,9 @@ def _measure(context: RankContext) -> dict[str, Any]:
         "first_step_ns": seen.first_step_ns,
         "num_parameters": sum(p.numel() for p in workload.module.parameters()),
         "tokens_per_sample": workload.tokens_per_sample,
-        "memory": read_memory(context.device),
+        "memory": memory,
+        "trace": trace,
+        "logged_exposed_s": logged_exposed_s(training),
     }
 
 

@@ -57,7 +57,7 @@ def measured(duration, **plan):
     context = RankContext(cell, 0, 0, torch.device("cpu"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "step_clock", lambda _: fake)
-        seen = measure(fake, iter(range(1_000_000)), context)
+        seen = measure(fake, iter(range(1_000_000)), context).seen
     return seen, fake
 
 

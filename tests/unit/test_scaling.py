@@ -17,16 +17,15 @@ from runs import (
     make_small_run,
 )
 
-from scalebench.outcome import skipped_result
-from scalebench.records import Block, Memory, Verification
-from scalebench.scaling import (
+from scalebench.launches import (
     clean_steps,
-    failed_rows,
     launch_step_s,
     launch_throughput,
     slowest_rank_steps,
-    summarise,
 )
+from scalebench.outcome import skipped_result
+from scalebench.records import Block, Memory, Verification
+from scalebench.scaling import failed_rows, summarise
 from scalebench.spec import Ddp, Plain
 from scalebench.summary import NOT_YET, Row, Summary
 

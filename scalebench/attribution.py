@@ -1,0 +1,163 @@
+"""Attribution of one launch: what its ranks' steps were made of, and what looking cost.
+
+Pure functions of what the ranks wrote. Steps of the rounds after the clean window are compared
+within their round; see `Block`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalebench.records import Block, CellResult, Phase, RankRecord, Trace
+from scalebench.trace.breakdown import Breakdown, break_down
+from scalebench.trace.matching import Matched, match
+
+Factors = Mapping[str, Callable[[int], float]]
+
+WIRE_FACTORS: Factors = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "send": lambda n: 1.0,
+    "recv": lambda n: 0.0,
+    "barrier": lambda n: 0.0,
+}
+"""Bytes that a rank sends for each byte of the full size, by the ring's law.
+
+Source: Thakur et al. 2005.
+"""
+
+INPUT_FACTORS: Factors = {
+    "all_gather": lambda n: 1 / n,
+    "recv": lambda n: 0.0,
+    "barrier": lambda n: 0.0,
+}
+"""Bytes that a rank hands over for each byte of the full size; 1 where not named."""
+
+
+@dataclass(frozen=True)
+class LaunchAttribution:
+    """One launch, looked into.
+
+    Attributes:
+        result: The launch; every rank of it has a trace.
+    """
+
+    result: CellResult
+
+    @cached_property
+    def traces(self) -> dict[int, Trace]:
+        """Rank → trace."""
+        return {r.rank: r.trace for r in self.result.ranks if r.trace is not None}
+
+    @cached_property
+    def matched(self) -> Matched:
+        """The operations, matched over the ranks."""
+        return match(self.traces)
+
+    @cached_property
+    def breakdowns(self) -> dict[int, Breakdown]:
+        """Rank → what its typical traced step was made of."""
+        waiting, chosen = self.matched.waiting, self.typical_steps
+        return {r: break_down(r, t, waiting.get(r), chosen) for r, t in self.traces.items()}
+
+    @cached_property
+    def typical_steps(self) -> list[int]:
+        """The middle half of the traced steps, by the slowest rank's time.
+
+        The headline is a median; what explains it must not hang on a step in which the operating
+        system took a rank off its core.
+        """
+        order = np.argsort(steps_of(self.result.ranks, "traced"), kind="stable")
+        return sorted(int(i) for i in middle_half(order))
+
+    @cached_property
+    def traced_step_s(self) -> float:
+        """The typical traced step of the slowest rank, by the loop's own clock, seconds."""
+        return midmean(steps_of(self.result.ranks, "traced"))
+
+    @cached_property
+    def trace_overhead(self) -> float:
+        """Traced over clean step beside it, minus 1."""
+        return self.traced_step_s / midmean(steps_of(self.result.ranks, "paired")) - 1
+
+    @cached_property
+    def probe_effect(self) -> float:
+        """Clean over bare step, minus 1: median over the rounds, which hold one block of each."""
+        ranks = self.result.ranks
+        pairs = zip(block_means(ranks, "paired"), block_means(ranks, "bare"), strict=True)
+        return float(np.median([clean / bare for clean, bare in pairs])) - 1
+
+    def without_synchronisation_s(self, rank: int) -> float | None:
+        """Return how much shorter a rank's step is without synchronisation, seconds.
+
+        None: the strategy cannot do without.
+        """
+        ranks = [record for record in self.result.ranks if record.rank == rank]
+        alone = steps_of(ranks, "local")
+        return midmean(steps_of(ranks, "paired")) - midmean(alone) if len(alone) else None
+
+    def logged_exposed_s(self, rank: int) -> float | None:
+        """Return exposed communication as DDP's own logger has it, seconds per step."""
+        return next(r.logged_exposed_s for r in self.result.ranks if r.rank == rank)
+
+    def payload_bytes(self, rank: int) -> float | None:
+        """Return the bytes that a rank handed to its operations per step; None: not known."""
+        return self._volume(rank, INPUT_FACTORS, unnamed=1.0)
+
+    def wire_bytes(self, rank: int) -> float | None:
+        """Return the bytes that a rank sends per step by the ring's law; None: not known."""
+        return self._volume(rank, WIRE_FACTORS, unnamed=None)
+
+    def _volume(self, rank: int, factors: Factors, unnamed: float | None) -> float | None:
+        trace, total = self.traces[rank], 0.0
+        for op in trace.operations:
+            size = op.group_size or self.result.cell.world_size
+            factor = factors[op.kind](size) if op.kind in factors else unnamed
+            if factor is None or (op.num_bytes is None and factor):
+                return None
+            total += factor * (op.num_bytes or 0)
+        return total / len(trace.steps)
+
+
+def attribute(result: CellResult) -> LaunchAttribution | None:
+    """Return the attribution of a launch; None: not every rank of it was traced."""
+    traced = all(r.trace is not None and r.trace.steps for r in result.ranks)
+    if not result.ranks or not traced:
+        return None
+    return LaunchAttribution(result)
+
+
+def steps_of(ranks: Sequence[RankRecord], phase: Phase) -> NDArray[np.float64]:
+    """Return every step of a phase that counts, of the slowest rank at each; seconds."""
+    slowest = np.array([rank.step_s for rank in ranks]).max(axis=0)
+    parts = [slowest[_counted(block)] for block in ranks[0].blocks if block.phase == phase]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def block_means(ranks: Sequence[RankRecord], phase: Phase) -> list[float]:
+    """Return the mean step of every block of a phase, seconds, likewise."""
+    slowest = np.array([rank.step_s for rank in ranks]).max(axis=0)
+    blocks = [block for block in ranks[0].blocks if block.phase == phase]
+    return [float(slowest[_counted(block)].mean()) for block in blocks]
+
+
+def midmean(values: NDArray[np.float64]) -> float:
+    """Return the mean of the middle half: nearly as robust as the median, and a mean."""
+    return float(middle_half(np.sort(values)).mean())
+
+
+def middle_half(ordered: NDArray[Any]) -> NDArray[Any]:
+    """Return what is left of an ordered series without its first and its last quarter."""
+    cut = len(ordered) // 4
+    return ordered[cut : len(ordered) - cut]
+
+
+def _counted(block: Block) -> slice:
+    """Return the steps of a block without the first, which counts for nothing."""
+    return slice(block.first + 1, block.first + block.count)

@@ -1,0 +1,177 @@
+"""The loss budget: where the time went that a step takes beyond the ideal one.
+
+``T_ideal = T_1 · share``: the plain baseline's step, times the part of its batch that a rank now
+has. What is missing, ``T_N − T_ideal``, is split into::
+
+    compute inflation   the same work takes longer than at N=1 (contention, smaller batches)
+    exposed transfer    communication that no computation hides
+    wait                for other ranks, inside communication
+    bubble              idle by the pipeline's schedule
+    codec               encoding and decoding of compressed gradients
+    data stall          waiting for the next batch, beyond the baseline's
+    other idle          nothing of these, beyond the baseline's
+    residual            what the parts leave of the gap
+
+The parts come from traced steps, the two step times from clean ones. Tracing makes the host's
+work longer, not the wire: what a traced step takes beyond the clean steps beside it is taken off
+computation, encoding and idle time in proportion. All parts are then scaled by the clean window's
+step over the clean step beside the traced ones: the machine may have become faster or slower in
+between. The residual closes the sum exactly. It is small only if the parts, which come from the
+profiler's clock and one rank, add up to the step by the loop's clock and the slowest rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalebench.attribution import LaunchAttribution
+from scalebench.launches import launch_step_s
+from scalebench.stats import Estimate, estimate_signed
+
+PARTS = (
+    *("compute_inflation_s", "exposed_transfer_s", "wait_s", "bubble_s", "codec_s"),
+    *("data_stall_s", "other_idle_s"),
+)
+"""In the order in which the budget is read, from the ideal step to the measured one."""
+
+LARGEST_RESIDUAL = 0.02
+"""Of the step: a larger residual means that the parts do not explain it."""
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """What a clean step of one rank is made of, seconds, as far as traced steps tell.
+
+    ``compute_s`` is without encoding and decoding.
+    """
+
+    compute_s: float
+    exposed_transfer_s: float
+    wait_s: float
+    codec_s: float
+    data_stall_s: float
+    other_idle_s: float
+    bubble_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """The sum of all parts."""
+        return float(sum(vars(self).values()))
+
+
+def clean_parts(launch: LaunchAttribution, rank: int) -> StepParts:
+    """Return what a rank's step in the clean window was made of."""
+    traced = launch.breakdowns[rank]
+    beside_s = launch.traced_step_s / (1 + launch.trace_overhead)
+    host = 1 - (launch.traced_step_s - beside_s) / traced.host_s if traced.host_s > 0 else 1.0
+    scale = launch_step_s(launch.result) / beside_s
+    return StepParts(
+        compute_s=scale * max(host, 0.0) * traced.busy_s,
+        exposed_transfer_s=scale * traced.exposed_transfer_s,
+        wait_s=scale * traced.wait_s,
+        codec_s=scale * max(host, 0.0) * traced.codec_s,
+        data_stall_s=scale * traced.data_stall_s,
+        other_idle_s=scale * max(host, 0.0) * traced.other_idle_s,
+    )
+
+
+def losses(parts: StepParts, baseline: StepParts, share: float) -> dict[str, float]:
+    """Return what each part adds to the ideal step, seconds.
+
+    Args:
+        parts: Of a clean step.
+        baseline: Of a clean step of the plain baseline.
+        share: A rank's part of the baseline's batch.
+    """
+    return {
+        "compute_inflation_s": parts.compute_s - share * baseline.compute_s,
+        "exposed_transfer_s": parts.exposed_transfer_s,
+        "wait_s": parts.wait_s,
+        "bubble_s": parts.bubble_s,
+        "codec_s": parts.codec_s,
+        "data_stall_s": parts.data_stall_s - share * baseline.data_stall_s,
+        "other_idle_s": parts.other_idle_s - share * baseline.other_idle_s,
+    }
+
+
+@dataclass(frozen=True)
+class LossBudget:
+    """The budget of one row; all values seconds per step.
+
+    Attributes:
+        rank: Whose parts these are: the rank that waits most.
+        parts: Name → estimate over the launches, by `PARTS`.
+    """
+
+    ideal_s: float
+    measured_s: float
+    rank: int
+    parts: dict[str, Estimate]
+
+    @property
+    def gap_s(self) -> float:
+        """Measured minus ideal."""
+        return self.measured_s - self.ideal_s
+
+    @property
+    def residual_s(self) -> float:
+        """What the parts leave of the gap."""
+        return self.gap_s - sum(part.value for part in self.parts.values())
+
+    @property
+    def closes(self) -> bool:
+        """Whether the residual is small enough for the parts to be believed."""
+        return abs(self.residual_s) <= LARGEST_RESIDUAL * self.measured_s
+
+    def as_fields(self) -> dict[str, object]:
+        """Return the budget as ``summary.json`` has it.
+
+        ``points`` are parts of the measured step, so they and the efficiency sum to 1.
+        """
+        seconds = {name: part.value for name, part in self.parts.items()}
+        seconds["residual_s"] = self.residual_s
+        return {
+            "ideal_s": self.ideal_s,
+            **seconds,
+            "measured_s": self.measured_s,
+            "rank": self.rank,
+            "closes": self.closes,
+            "points": {
+                name.removesuffix("_s"): value / self.measured_s for name, value in seconds.items()
+            },
+            "estimates": {name: part.model_dump() for name, part in self.parts.items()},
+        }
+
+
+def loss_budget(
+    rounds: Sequence[tuple[LaunchAttribution, LaunchAttribution]],
+    rank: int,
+    step_s: tuple[float, float],
+    share: float,
+) -> LossBudget:
+    """Work out the budget of a row.
+
+    Args:
+        rounds: The row's and the baseline's launch of every round in which both were traced.
+        rank: Whose parts.
+        step_s: Clean steps of the row and of the baseline: the headline's numbers, seconds.
+        share: A rank's part of the baseline's batch.
+    """
+    by_round = []
+    for row, base in rounds:
+        by_round.append(losses(clean_parts(row, rank), clean_parts(base, 0), share))
+    measured_s, baseline_s = step_s
+    return LossBudget(
+        ideal_s=share * baseline_s,
+        measured_s=measured_s,
+        rank=rank,
+        parts={name: estimate_signed([found[name] for found in by_round]) for name in PARTS},
+    )
+
+
+def waits_most(launches: Sequence[LaunchAttribution]) -> int:
+    """Return the rank that waits most for others, over all launches; of equals the lowest."""
+    ranks = sorted(launches[0].breakdowns)
+    wait_s = [np.mean([launch.breakdowns[r].wait_s for launch in launches]) for r in ranks]
+    return ranks[int(np.argmax(wait_s))]

@@ -1,0 +1,197 @@
+"""Attribution of one row of the summary: estimates over its launches, and its loss budget."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from scalebench.attribution import LaunchAttribution, attribute
+from scalebench.budget import loss_budget, waits_most
+from scalebench.records import CellResult
+from scalebench.stats import Estimate, estimate_signed
+from scalebench.trace.breakdown import OperationFigures
+from scalebench.trace.matching import stragglers
+
+NOT_TRACED = "no launch of this row was traced"
+NOT_APART = "the ranks' operations could not be matched"
+
+BREAKDOWN_FIELDS = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s")
+
+
+@dataclass
+class RowAttribution:
+    """The fields of a row that traced steps tell, and the reasons for those that they do not."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    stamps: list[str] = field(default_factory=list)
+
+    def set(self, name: str, value: Any, reason: str = NOT_TRACED) -> None:
+        """Give a field its value; None: it is null for this reason."""
+        if value is None:
+            self.reasons[name] = reason
+        else:
+            self.values[name] = value
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The headline's clean steps, seconds; ``baseline_s`` is None without a baseline."""
+
+    row_s: float
+    baseline_s: float | None
+
+
+def attribute_row(
+    good: Mapping[int, CellResult], baseline: Mapping[int, CellResult], steps: StepTimes | None
+) -> RowAttribution:
+    """Attribute a row.
+
+    Args:
+        good: Repeat → launch of the row that went well.
+        baseline: The same of the plain baseline.
+        steps: None: no launch of the row went well.
+    """
+    looked = {repeat: found for repeat, r in good.items() if (found := attribute(r))}
+    base = {repeat: found for repeat, r in baseline.items() if (found := attribute(r))}
+    row = RowAttribution()
+    if not looked or steps is None:
+        row.reasons = dict.fromkeys(FIELDS, NOT_TRACED if good else "no launch went well")
+        return row
+    launches = list(looked.values())
+    rank = waits_most(launches)
+    _set_breakdown(row, launches, rank)
+    _set_volume(row, launches, rank)
+    row.set("trace_overhead", estimate_signed([x.trace_overhead for x in launches]))
+    row.set("probe_effect", estimate_signed([x.probe_effect for x in launches]))
+    row.set("exposed_comm_estimates", _three_estimates(launches, rank))
+    row.set("communication", _communication(launches, rank))
+    row.set("stragglers", [asdict(s) for s in stragglers(_arrivals(launches))])
+    _set_budget(row, looked, base, rank, steps)
+    return row
+
+
+FIELDS = (
+    *BREAKDOWN_FIELDS,
+    *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "wire_bytes", "payload_bytes"),
+    *("trace_overhead", "probe_effect", "exposed_comm_estimates", "communication"),
+    *("stragglers", "budget"),
+)
+"""Every field of a row that this module answers for."""
+
+
+def _set_breakdown(row: RowAttribution, launches: Sequence[LaunchAttribution], rank: int) -> None:
+    parts = [launch.breakdowns[rank] for launch in launches]
+    for name in BREAKDOWN_FIELDS:
+        row.set(name, estimate_signed([getattr(part, name) for part in parts]))
+    mismatch = next((x.matched.mismatch for x in launches if x.matched.mismatch), None)
+    if mismatch:
+        for name in ("exposed_transfer_s", "wait_s"):
+            row.values.pop(name)
+            row.set(name, None, f"{NOT_APART}: {mismatch}")
+    ratios = [p.comm_s / p.compute_s for p in parts if p.compute_s > 0]
+    row.set("comm_compute_ratio", estimate_signed(ratios) if ratios else None, "nothing computed")
+    overlaps = [1 - p.exposed_comm_s / p.comm_s for p in parts if p.comm_s > 0]
+    row.set("overlap_ratio", estimate_signed(overlaps) if overlaps else None, "no communication")
+    row.set("bubble_ratio", None, "only pipelines have a bubble")
+
+
+def _set_volume(row: RowAttribution, launches: Sequence[LaunchAttribution], rank: int) -> None:
+    reason = "the trace does not tell the size of every operation"
+    for name, read in (
+        ("payload_bytes", LaunchAttribution.payload_bytes),
+        ("wire_bytes", LaunchAttribution.wire_bytes),
+    ):
+        found = [read(launch, rank) for launch in launches]
+        known = [value for value in found if value is not None]
+        whole = known if len(known) == len(found) else []
+        row.set(name, round(float(np.median(whole))) if whole else None, reason)
+
+
+def _three_estimates(launches: Sequence[LaunchAttribution], rank: int) -> dict[str, Any]:
+    """Return exposed communication by trace, by difference, and by DDP's logger, per step."""
+    readers: dict[str, Callable[[LaunchAttribution], float | None]] = {
+        "trace": lambda launch: launch.breakdowns[rank].exposed_comm_s,
+        "differential": lambda launch: launch.without_synchronisation_s(rank),
+        "ddp_logger": lambda launch: launch.logged_exposed_s(rank),
+    }
+    found: dict[str, Estimate] = {}
+    for name, read in readers.items():
+        values = [value for launch in launches if (value := read(launch)) is not None]
+        if len(values) == len(launches):
+            found[name] = estimate_signed(values)
+    told = {name: found[name].model_dump() if name in found else None for name in readers}
+    return {**told, "disagree": disagreements(found)}
+
+
+def disagreements(estimates: Mapping[str, Estimate]) -> list[list[str]] | None:
+    """Return the pairs whose intervals do not meet; None: intervals are missing."""
+    if len(estimates) < 2 or any(e.low is None for e in estimates.values()):
+        return None
+    names = list(estimates)
+    return [
+        [a, b]
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+        if _apart(estimates[a], estimates[b])
+    ]
+
+
+def _apart(a: Estimate, b: Estimate) -> bool:
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return False
+    return a.high < b.low or b.high < a.low
+
+
+def _communication(launches: Sequence[LaunchAttribution], rank: int) -> list[dict[str, Any]]:
+    """Return the figures of every kind and every bucket: means over the launches."""
+    sorts: dict[tuple[str, int | None], list[OperationFigures]] = {}
+    for launch in launches:
+        parts = launch.breakdowns[rank]
+        for figures in (*parts.by_kind, *parts.by_bucket):
+            sorts.setdefault((figures.kind, figures.ordinal), []).append(figures)
+    return [_mean_figures(figures, len(launches)) for figures in sorts.values()]
+
+
+def _mean_figures(figures: Sequence[OperationFigures], num_launches: int) -> dict[str, Any]:
+    def mean(name: str) -> float:
+        return float(np.sum([getattr(f, name) for f in figures])) / num_launches
+
+    sized = all(f.num_bytes is not None for f in figures)
+    return {
+        **asdict(figures[0]),
+        **{name: mean(name) for name in ("count", "total_s", "exposed_s", "hidden_s")},
+        "num_bytes": mean("num_bytes") if sized else None,
+    }
+
+
+def _arrivals(launches: Sequence[LaunchAttribution]) -> list[Any]:
+    return [arrival for launch in launches for arrival in launch.matched.arrivals]
+
+
+def _set_budget(
+    row: RowAttribution,
+    looked: Mapping[int, LaunchAttribution],
+    base: Mapping[int, LaunchAttribution],
+    rank: int,
+    steps: StepTimes,
+) -> None:
+    rounds = [(looked[repeat], base[repeat]) for repeat in looked if repeat in base]
+    if not rounds or steps.baseline_s is None:
+        row.set("budget", None, "no round in which the plain baseline was traced, too")
+        return
+    share = rounds[0][0].result.cell.rank_batch / rounds[0][1].result.cell.rank_batch
+    budget = loss_budget(rounds, rank, (steps.row_s, steps.baseline_s), share)
+    ranks = [_rank_figures(list(looked.values()), r) for r in sorted(rounds[0][0].breakdowns)]
+    row.set("budget", {**budget.as_fields(), "ranks": ranks})
+
+
+def _rank_figures(launches: Sequence[LaunchAttribution], rank: int) -> dict[str, float]:
+    """Return one rank's traced step and its parts: means over the launches, seconds."""
+    names = (
+        *("step_s", "compute_s", "busy_s", "comm_s", "exposed_comm_s", "exposed_transfer_s"),
+        *("wait_s", "codec_s", "data_stall_s", "other_idle_s"),
+    )
+    parts = [launch.breakdowns[rank] for launch in launches]
+    return {"rank": rank, **{n: float(np.mean([getattr(p, n) for p in parts])) for n in names}}

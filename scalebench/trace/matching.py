@@ -1,0 +1,175 @@
+"""Transfer and wait apart: the same operation as all its ranks saw it.
+
+An operation that synchronises its ranks cannot end before the last of them has arrived. So, with
+the k-th operation of a kind and size in a step on one rank held against the k-th on the others:
+wait = last arrival - own arrival, transfer = end - last arrival. In rooted operations and between
+two ranks only the receiver waits; their traces do not name root or peer, so all of their time is
+transfer.
+
+All times are on one clock: each rank's offset is taken off first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scalebench.intervals import Intervals, intervals, none, union
+from scalebench.records import Trace, TracedOperation
+
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+Key = tuple[int, str | None, str, int | None]
+"""Step, group, kind, bytes: operations with the same key are told apart by their order."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Who came last to one operation.
+
+    Attributes:
+        rank: Whose arrival it was.
+        late_s: How long after the first; seconds.
+    """
+
+    step: int
+    kind: str
+    rank: int
+    late_s: float
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The operations of a launch, matched over its ranks.
+
+    Attributes:
+        waiting: Rank → when it waited inside an operation for others; on the rank's own clock,
+            after its trace's origin; tidy.
+        arrivals: One for every operation that was matched, in the order of time.
+        mismatch: The first operation that the ranks do not have alike, in words; None: all match.
+        num_matched: Operations that were matched.
+        num_unmatched: Operations that have no counterpart, or do not synchronise.
+    """
+
+    waiting: dict[int, Intervals] = field(default_factory=dict)
+    arrivals: list[Arrival] = field(default_factory=list)
+    mismatch: str | None = None
+    num_matched: int = 0
+    num_unmatched: int = 0
+
+
+def match(traces: Mapping[int, Trace], offsets_ns: Mapping[int, int] | None = None) -> Matched:
+    """Match the operations of a launch's ranks.
+
+    Args:
+        traces: Rank → its trace.
+        offsets_ns: Rank → its clock minus the reference clock; none: one clock for all.
+    """
+    shift = {
+        rank: trace.origin_ns - (offsets_ns or {}).get(rank, 0) for rank, trace in traces.items()
+    }
+    by_key = {rank: _by_key(trace.operations) for rank, trace in traces.items()}
+    waits: dict[int, list[tuple[int, int]]] = {rank: [] for rank in traces}
+    arrivals: list[tuple[int, Arrival]] = []
+    num_unmatched = 0
+    for key in sorted({key for found in by_key.values() for key in found}, key=str):
+        present = {rank: found[key] for rank, found in by_key.items() if key in found}
+        counts = {len(operations) for operations in present.values()}
+        whole = len(present) == (_group_size(present) or len(traces))
+        if key[2] not in SYNCHRONISING or len(counts) > 1 or not whole:
+            num_unmatched += sum(len(operations) for operations in present.values())
+            continue
+        for together in zip(*present.values(), strict=True):
+            began = {
+                rank: op.start_ns + shift[rank] for rank, op in zip(present, together, strict=True)
+            }
+            last = max(began, key=began.__getitem__)
+            late_ns = began[last] - min(began.values())
+            arrivals.append((began[last], Arrival(key[0], key[2], last, late_ns / 1e9)))
+            for rank, op in zip(present, together, strict=True):
+                until = min(op.start_ns + began[last] - began[rank], op.end_ns)
+                waits[rank].append((op.start_ns, until))
+    return Matched(
+        waiting={
+            rank: union(intervals(found)) if found else none() for rank, found in waits.items()
+        },
+        arrivals=[arrival for _, arrival in sorted(arrivals, key=lambda pair: pair[0])],
+        mismatch=first_mismatch({rank: trace.operations for rank, trace in traces.items()}),
+        num_matched=len(arrivals),
+        num_unmatched=num_unmatched,
+    )
+
+
+def _by_key(operations: Sequence[TracedOperation]) -> dict[Key, list[TracedOperation]]:
+    found: dict[Key, list[TracedOperation]] = {}
+    for op in sorted(operations, key=lambda op: op.start_ns):
+        found.setdefault((op.step, op.group, op.kind, op.num_bytes), []).append(op)
+    return found
+
+
+def _group_size(present: Mapping[int, list[TracedOperation]]) -> int | None:
+    return next(iter(present.values()))[0].group_size
+
+
+def first_mismatch(operations: Mapping[int, Sequence[TracedOperation]]) -> str | None:
+    """Say at which step ranks first differ in the number of operations of one kind; None: nowhere.
+
+    Only operations of groups that all ranks belong to are compared: others need not be alike.
+    """
+    everyone = len(operations)
+    counts: dict[tuple[int, str], dict[int, int]] = {}
+    for rank, of_rank in operations.items():
+        for op in of_rank:
+            if op.kind in SYNCHRONISING and op.group_size in (None, everyone):
+                tally = counts.setdefault((op.step, op.kind), dict.fromkeys(operations, 0))
+                tally[rank] += 1
+    for (step, kind), tally in sorted(counts.items()):
+        if len(set(tally.values())) > 1:
+            most, least = max(tally, key=tally.__getitem__), min(tally, key=tally.__getitem__)
+            return (
+                f"in traced step {step}, rank {most} has {tally[most]} {kind} where rank {least} "
+                f"has {tally[least]}"
+            )
+    return None
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """How often one rank came last, and by how much.
+
+    Attributes:
+        share: Of all matched operations; the shares of all ranks sum to 1.
+        median_late_s: How long after the first, where it was the last; seconds.
+        longest_run: Most operations in a row to which it came last.
+    """
+
+    rank: int
+    count: int
+    share: float
+    median_late_s: float
+    longest_run: int
+
+
+def stragglers(arrivals: Sequence[Arrival]) -> list[Straggler]:
+    """Return who came last how often, the most frequent first."""
+    found = []
+    for rank in sorted({arrival.rank for arrival in arrivals}):
+        late = [arrival.late_s for arrival in arrivals if arrival.rank == rank]
+        found.append(
+            Straggler(
+                rank=rank,
+                count=len(late),
+                share=len(late) / len(arrivals),
+                median_late_s=float(np.median(late)),
+                longest_run=_longest_run([arrival.rank == rank for arrival in arrivals]),
+            )
+        )
+    return sorted(found, key=lambda straggler: -straggler.count)
+
+
+def _longest_run(marks: Sequence[bool]) -> int:
+    longest = current = 0
+    for mark in marks:
+        current = current + 1 if mark else 0
+        longest = max(longest, current)
+    return longest

@@ -1,0 +1,103 @@
+"""Rounds after the clean window: the same steps clean, traced, without synchronisation, bare.
+
+Each round runs one short block of each kind, so that what drifts on a shared machine hits all
+kinds alike, and they are compared within a round. What comes of it: what was going on inside the
+steps (traced), what tracing costs (traced against paired), how much of a step only exists because
+ranks synchronise (paired against local), and what the clean loop's own marks cost (paired against
+bare). The headline numbers rest on none of these blocks.
+
+After a step without synchronisation the replicas differ. Nothing is measured afterwards that
+would mind: times do not depend on the values.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import record_function
+
+from scalebench.records import Trace
+from scalebench.spec import StepPlan
+from scalebench.worker.loop import Loop
+from scalebench.worker.trace_record import trace_record
+from scalebench.worker.tracing import DATA, Capture, traced
+
+MAX_ROUNDS = 8
+MAX_STEPS = 4
+MIN_STEPS = 2
+
+
+@dataclass
+class Rounds:
+    """Runs the rounds of a loop, and keeps what was captured."""
+
+    loop: Loop
+    captures: list[Capture] = field(default_factory=list)
+
+    def run(self, plan: StepPlan) -> Trace | None:
+        """Run as many rounds as the plan has seconds for, at least one; return the trace."""
+        if not plan.trace:
+            return None
+        step_s = float(np.median(self.loop.seen.clean_s()))
+        num_rounds, num_steps = how_many(plan.rounds_s, step_s, num_kinds=4)
+        with traced(self.loop.context.device):
+            pass  # the profiler's first start is slower than any other
+        for _ in range(num_rounds):
+            self.run_one(num_steps + 1)
+        return trace_record(self.captures, self.loop.context.cell.world_size)
+
+    def run_one(self, count: int) -> None:
+        """Run one round, each of its blocks ``count`` steps long."""
+        self.loop.run_block("paired", count)
+        with traced(self.loop.context.device) as capture:
+            self.loop.run_block("traced", count, lambda n: self.traced_steps(n, capture))
+        self.captures.append(capture)
+        alone = without_synchronisation(self.loop.training)
+        if alone is not None:
+            with alone:
+                self.loop.run_block("local", count)
+        self.loop.run_block("bare", count, self.bare_steps)
+
+    def traced_steps(self, count: int, capture: Capture) -> list[torch.Tensor]:
+        """Train steps, each under a mark in the profiler, the wait for its batch as well."""
+        losses = []
+        for _ in range(count):
+            with capture.step():
+                with record_function(DATA):
+                    batch = next(self.loop.batches)
+                losses.append(self.loop.training.step(batch))
+            self.loop.clock.mark()
+        return losses
+
+    def bare_steps(self, count: int) -> list[torch.Tensor]:
+        """Train steps as a loop does that nobody measures: only the first and the last marked."""
+        training, batches = self.loop.training, self.loop.batches
+        loss = training.step(next(batches))
+        self.loop.clock.mark()
+        for _ in range(count - 1):
+            loss = training.step(next(batches))
+        self.loop.clock.mark()
+        return [loss] * count
+
+
+def how_many(rounds_s: float, step_s: float, num_kinds: int) -> tuple[int, int]:
+    """Return how many rounds fit into ``rounds_s`` seconds, and the steps of a block that count.
+
+    At least one round of two steps: with long steps that takes longer than asked.
+    """
+    for num_steps in (MAX_STEPS, MIN_STEPS):
+        num_rounds = int(rounds_s / (step_s * num_kinds * (num_steps + 1)))
+        if num_rounds >= 2:
+            return min(num_rounds, MAX_ROUNDS), num_steps
+    return 1, MIN_STEPS
+
+
+def without_synchronisation(training: Any) -> AbstractContextManager[Any] | None:
+    """Return what keeps a training's steps on their rank; None: the strategy cannot do without.
+
+    DDP and FSDP1 call it ``no_sync``.
+    """
+    no_sync = getattr(getattr(training, "module", None), "no_sync", None)
+    return no_sync() if no_sync is not None else None

@@ -1,0 +1,126 @@
+"""From captured blocks to what is stored of them: operations and intervals, step by step."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scalebench.intervals import Intervals, clip, none, union
+from scalebench.records import Trace, TracedOperation
+from scalebench.trace.classify import timeline_of
+from scalebench.trace.events import Events
+from scalebench.trace.timeline import Timeline
+from scalebench.worker.tracing import STEP, Capture
+
+
+def trace_record(captures: Sequence[Capture], world_size: int) -> Trace | None:
+    """Return what counts of the captured blocks: every step but the first of each block.
+
+    Args:
+        captures: In the order in which they were taken.
+        world_size: Ranks of the job: the size of a group that does not tell its own.
+    """
+    blocks = [(c, c.events) for c in captures if c.events is not None and c.step_ns]
+    if not blocks:
+        return None
+    origin = blocks[0][0].step_ns[0]
+    steps: list[tuple[int, int]] = []
+    operations: list[TracedOperation] = []
+    kept: dict[str, list[Intervals]] = {"compute": [], "data": [], "codec": []}
+    unknown: dict[str, float] = {}
+    for _, events in blocks:
+        timeline = timeline_of(events)
+        counted = step_spans(events)[1:]
+        operations += _operations(timeline, counted, len(steps), origin, world_size)
+        steps += [(int(start) - origin, int(end) - origin) for start, end in counted]
+        for name, found in kept.items():
+            whole = _set(timeline, name)
+            found += [clip(whole, int(start), int(end)) - origin for start, end in counted]
+        for name, seconds in timeline.unknown.items():
+            unknown[name] = unknown.get(name, 0.0) + seconds
+    sets = {name: union(*found).ravel().tolist() for name, found in kept.items()}
+    return Trace(
+        origin_ns=origin,
+        steps=steps,
+        operations=operations,
+        unknown=unknown,
+        num_events=sum(len(events) for _, events in blocks),
+        clock_error_s=max(capture.clock_error_s for capture, _ in blocks),
+        **sets,
+    )
+
+
+def step_spans(events: Events) -> Intervals:
+    """Return beginning and end of every marked step, shape ``[steps, 2]``, without gaps.
+
+    A step lasts until the next begins. On a GPU it begins with the first kernel that was launched
+    in it and the last one ends with the last kernel: the host is ahead of the device.
+    """
+    marked = events.of("user_annotation")
+    marked = marked[[events.names[i] == STEP for i in events.name[marked]]]
+    if len(marked) == 0:
+        return none()
+    marked = marked[np.argsort(events.start_ns[marked])]
+    starts, end = events.start_ns[marked], events.end_ns[marked[-1]]
+    kernels = events.of("kernel")
+    if len(kernels):
+        starts, end = _on_device(events, kernels, starts)
+    return np.column_stack((starts, np.append(starts[1:], end)))
+
+
+def _on_device(
+    events: Events, kernels: Intervals, step_starts: Intervals
+) -> tuple[Intervals, np.int64]:
+    """Return when the device began each step, and when it was through with the last."""
+    calls = events.of("runtime")
+    order = np.argsort(events.correlation[calls], kind="stable")
+    calls = calls[order]
+    at = np.searchsorted(events.correlation[calls], events.correlation[kernels])
+    at = np.minimum(at, max(len(calls) - 1, 0))
+    launched = events.start_ns[calls[at]]
+    tied = events.correlation[calls[at]] == events.correlation[kernels]
+    step = np.searchsorted(step_starts, launched, side="right") - 1
+    own = [kernels[tied & (step == i)] for i in range(len(step_starts))]
+    starts = [
+        events.start_ns[k].min() if len(k) else s for k, s in zip(own, step_starts, strict=True)
+    ]
+    return np.array(starts, dtype=np.int64), events.end_ns[kernels].max()
+
+
+def _set(timeline: Timeline, name: str) -> Intervals:
+    if name == "compute":
+        return timeline.compute
+    if name == "codec":
+        marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
+        return union(*marks)
+    return timeline.annotations.get(name, none())
+
+
+def _operations(
+    timeline: Timeline, steps: Intervals, first: int, origin: int, world_size: int
+) -> list[TracedOperation]:
+    found: list[TracedOperation] = []
+    if len(steps) == 0:
+        return found
+    seen = [0] * len(steps)
+    for op in timeline.operations:
+        step = int(np.searchsorted(steps[:, 0], op.start_ns, side="right")) - 1
+        if step < 0 or op.start_ns >= steps[step, 1]:
+            continue
+        found.append(
+            TracedOperation(
+                kind=op.kind,
+                name=op.name,
+                step=first + step,
+                ordinal=seen[step],
+                start_ns=op.start_ns - origin,
+                end_ns=op.end_ns - origin,
+                enqueued_ns=None if op.enqueued_ns is None else op.enqueued_ns - origin,
+                num_bytes=op.num_bytes,
+                dtype=op.dtype,
+                group=op.group,
+                group_size=op.group_size or world_size,
+                phase=op.phase,
+            )
+        )
+        seen[step] += 1
+    return found

@@ -1,0 +1,113 @@
+"""Tracing steps with torch's profiler, read from memory into columns: no detour by way of JSON."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from scalebench.trace.events import CATEGORIES, Events
+
+STEP = "scalebench.step"
+DATA = "scalebench.data"
+
+_CODES = {name: code for code, name in enumerate(CATEGORIES)}
+_RUNTIMES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
+_BACKENDS = ("gloo:", "nccl:", "ucc:", "mpi:")
+
+
+@dataclass
+class Capture:
+    """One traced block: the profiler's events, and the clock they were taken by.
+
+    Attributes:
+        step_ns: ``time.monotonic_ns()`` at the beginning of every step.
+        events: Known after the block, time stamps by ``monotonic_ns``.
+        clock_error_s: How much the profiler's clock moved against ``monotonic_ns`` while the
+            block ran: a clock that was set meanwhile shows here.
+    """
+
+    step_ns: list[int] = field(default_factory=list)
+    events: Events | None = None
+    clock_error_s: float = 0.0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Mark one step."""
+        with record_function(STEP):
+            self.step_ns.append(time.monotonic_ns())
+            yield
+
+
+@contextmanager
+def traced(device: torch.device) -> Iterator[Capture]:
+    """Trace what runs inside the block; the capture's events are there when it is over."""
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    capture = Capture()
+    with profile(activities=activities, record_shapes=True) as profiler:
+        yield capture
+    raw = profiler.profiler.kineto_results.events()
+    capture.events, capture.clock_error_s = read_events(raw, capture.step_ns)
+
+
+def read_events(raw: list[Any], step_ns: list[int]) -> tuple[Events, float]:
+    """Return the profiler's events on the clock of ``step_ns``, and the clocks' disagreement.
+
+    Args:
+        raw: torch's ``_KinetoEvent`` objects.
+        step_ns: ``monotonic_ns`` at the beginning of each event called `STEP`, in their order.
+
+    Returns:
+        The events, and the spread of the differences between both clocks over the steps, seconds.
+    """
+    starts = np.array([event.start_ns() for event in raw], dtype=np.int64)
+    names: dict[str, int] = {}
+    name = np.array([names.setdefault(e.name(), len(names)) for e in raw], dtype=np.int32)
+    code = np.array([_code(event.activity_type()) for event in raw], dtype=np.int8)
+    on_device = code >= _CODES["kernel"]
+    offsets = _offsets(starts[(name == names.get(STEP, -1)) & ~on_device], step_ns)
+    offset = int(np.median(offsets)) if len(offsets) else 0
+    duration = np.array([event.duration_ns() for event in raw], dtype=np.int64)
+    events = Events(
+        names=list(names),
+        name=name,
+        category=code,
+        start_ns=starts - offset,
+        end_ns=starts - offset + duration,
+        thread=np.array([_lane(e, gpu) for e, gpu in zip(raw, on_device, strict=True)], np.int64),
+        correlation=np.array([event.correlation_id() for event in raw], dtype=np.int64),
+        details={i: found for i, event in enumerate(raw) if (found := _details(event))},
+        clock_offset_ns=offset,
+    )
+    spread_s = float(np.ptp(offsets)) / 1e9 if len(offsets) else 0.0
+    return events, spread_s
+
+
+def _offsets(marks: Any, step_ns: list[int]) -> Any:
+    """Return profiler clock minus ours at each step, nanoseconds."""
+    return np.sort(marks)[: len(step_ns)] - np.array(step_ns[: len(marks)], dtype=np.int64)
+
+
+def _code(activity: str) -> int:
+    return _CODES["runtime"] if activity in _RUNTIMES else _CODES.get(activity, 0)
+
+
+def _lane(event: Any, on_device: bool) -> int:
+    return int(event.device_resource_id() if on_device else event.start_thread_id())
+
+
+def _details(event: Any) -> dict[str, Any] | None:
+    """Return what an event says of its collective, under the names that Kineto's files use."""
+    name = event.name()
+    if name.startswith(_BACKENDS):
+        return {"Input Dims": event.shapes(), "Input type": event.dtypes()}
+    if "nccl" in name.lower() and event.metadata_json():
+        return dict(json.loads("{" + event.metadata_json() + "}"))
+    return None
