@@ -88,6 +88,8 @@ def endless_launch(
         )
         thread.start()
         yield launcher, launched
+        for rank in psutil.Process(launcher.zygote.process.pid).children():
+            rank.kill()
         thread.join()
 
 
@@ -133,7 +135,6 @@ def test_workers_may_use_every_processor_and_have_one_thread_to_compute(
         assert all(set(worker.cpu_affinity()) == free for worker in workers)
         # One computes; one hands over the descriptors of batches; one feeds the queue of results.
         assert all(worker.num_threads() <= 3 for worker in workers)
-        rank.kill()
 
 
 def test_a_killed_rank_takes_its_workers_along_and_is_noticed(

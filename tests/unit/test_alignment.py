@@ -49,15 +49,18 @@ def test_equal_delays_cancel(offset, delay):
     st.floats(-190e-6, 190e-6),
     st.integers(1_000_000, 3600 * S),
     st.integers(0, 10**6),
+    st.integers(0, 10**6),
     st.floats(-1, 1),
     st.floats(-1, 1),
     st.floats(0, 1),
 )
-def test_drift_is_followed_within_the_bound(offset, drift, elapsed, bound, wrong_0, wrong_1, where):
+def test_drift_is_followed_within_the_bound(
+    offset, drift, elapsed, bound_0, bound_1, wrong_0, wrong_1, where
+):
     start = 10**13 + offset
-    before = measured(offset, start, bound, round(wrong_0 * bound))
+    before = measured(offset, start, bound_0, round(wrong_0 * bound_0))
     after = measured(
-        offset + round(drift * elapsed), start + elapsed, bound, round(wrong_1 * bound)
+        offset + round(drift * elapsed), start + elapsed, bound_1, round(wrong_1 * bound_1)
     )
     alignment = combine(before, after)
     assert alignment.stepped is None
