@@ -10,14 +10,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from scalebench.session import Run, run
-    from scalebench.spec import Case, Ddp, Plain, StepPlan, Suite
+    from scalebench.spec import Case, Ddp, Loader, Plain, StepPlan, Suite
     from scalebench.workload import Shard, Workload
 
-__all__ = ["Case", "Ddp", "Plain", "Run", "Shard", "StepPlan", "Suite", "Workload", "run"]
+__all__ = ["Case", "Ddp", "Loader", "Plain", "Run", "Shard", "StepPlan", "Suite", "Workload", "run"]
 
 _HOME = {
     "Case": "scalebench.spec",
     "Ddp": "scalebench.spec",
+    "Loader": "scalebench.spec",
     "Plain": "scalebench.spec",
     "Run": "scalebench.session",
     "Shard": "scalebench.workload",

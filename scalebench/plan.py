@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
-from scalebench.catalog import CustomTarget, resolve_workload
+from scalebench.catalog import CustomTarget, WorkloadSpec, resolve_workload
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records import RunSpec
 from scalebench.selection import matches, words
@@ -65,7 +65,7 @@ def check_names(request: Request, suites: Sequence[Suite]) -> None:
         chosen = _chosen(suite, request.selection)
         for case in chosen:
             name = request.workload or case.workload or suite.workload
-            resolve_workload(name, request.device or "cpu")
+            _workload_of(case, name, request.device or "cpu")
 
 
 def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Plan:
@@ -101,6 +101,22 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         for cell in _cells_of_case(suite, case, spec, capacity)
     ]
     return Plan(spec, tuple(_in_order(rows, spec)), tuple(_notices(spec, machine, capacity)))
+
+
+def _workload_of(case: Case, name: str, device: Device) -> WorkloadSpec:
+    """Return the workload called ``name``.
+
+    Raises:
+        UsageError: There is none, or it brings its own loader and the case asks for one.
+    """
+    workload = resolve_workload(name, device)
+    if case.loader is not None and isinstance(workload, CustomTarget):
+        raise UsageError(
+            f"Case {case.name} feeds a built-in workload through a DataLoader, and {name} brings "
+            "its own batches. Choose a case without a loader, and return a DataLoader in "
+            f"Workload(batches=...) of {name}; or give a built-in --workload."
+        )
+    return workload
 
 
 def _choose_device(request: Request, machine: Machine) -> Device:
@@ -184,11 +200,17 @@ def _chosen(suite: Suite, selection: str | None) -> list[Case]:
 
 
 def _baseline_of(case: Case, known: Sequence[Case], suite: Suite) -> Case:
+    """Return the plain case that a case is measured against.
+
+    One that is fed by the same loader, if the suite has it; else the one with resident batches,
+    so that what the loader costs is part of the loss.
+    """
     wanted = case.strategy.baseline()
-    for other in (*known, *suite.cases):
-        same_work = (other.workload, other.batch_size) == (case.workload, case.batch_size)
-        if other.strategy == wanted and same_work:
-            return other
+    for loader in (case.loader, None):
+        for other in (*known, *suite.cases):
+            same_work = (other.workload, other.batch_size) == (case.workload, case.batch_size)
+            if other.strategy == wanted and same_work and other.loader == loader:
+                return other
     name, number = _baseline_name(wanted), 2
     taken = {c.name for c in (*known, *suite.cases)}
     while name in taken:
@@ -203,7 +225,7 @@ def _baseline_name(strategy: Plain) -> str:
 
 def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> list[Cell]:
     """Return one measuring cell, repeat 0, per world size."""
-    workload = resolve_workload(case.workload or suite.workload, spec.device)
+    workload = _workload_of(case, case.workload or suite.workload, spec.device)
     batch = case.batch_size or workload.batch_size
     sizes = (1,) if isinstance(case.strategy, Plain) else spec.world_sizes
     cells = []
@@ -226,6 +248,7 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
                 device=spec.device,
                 backend=_backend(case.strategy, spec.device, too_many),
                 threads=spec.threads,
+                loader=case.loader,
                 oversubscribed=too_many,
                 purpose="measure",
                 steps=suite.steps,

@@ -158,6 +158,33 @@ class Verification(Record):
     reason: str | None = None
 
 
+class ClockAlignment(Record):
+    """How this rank's monotonic clock stood against rank 0's during a window.
+
+    Attributes:
+        method: ``shared clock``: both ranks read the same clock of one machine; ``ping-pong``:
+            estimated from messages before and after the window.
+        at_ns: When ``offset_ns`` held, on this rank's clock.
+        offset_ns: This rank's clock minus rank 0's.
+        drift: What the offset grows by per time on this rank's clock, within the window;
+            dimensionless.
+        bound_ns: The offset that these numbers give anywhere in the window is at most this far
+            from the true one.
+        stepped: Not null: one of the two clocks jumped, and how far; the bound covers that.
+    """
+
+    method: Literal["shared clock", "ping-pong"]
+    at_ns: int
+    offset_ns: int
+    drift: FiniteFloat = 0.0
+    bound_ns: int = Field(ge=0)
+    stepped: str | None = None
+
+    def on_rank_0(self, time_ns: int) -> int:
+        """Return what rank 0's clock showed when this rank's showed ``time_ns``."""
+        return time_ns - self.offset_ns - round(self.drift * (time_ns - self.at_ns))
+
+
 ErrorKind = Literal["exception", "oom", "usage", "unsupported", "peer", "signal", "limit", "exit"]
 
 

@@ -71,10 +71,44 @@ class Ddp(Execution):
 Strategy = Annotated[Plain | Ddp, Field(discriminator="kind")]
 
 
+class Loader(Spec):
+    """Feed a built-in workload from host memory, as ``torch.utils.data.DataLoader`` does it.
+
+    The fields have the DataLoader's names, meaning and defaults. The ranks train on the samples
+    that they train on without a loader, in the same order.
+
+    Attributes:
+        num_workers: Processes of each rank that make batches; 0: the rank makes them itself,
+            between its steps.
+        pin_memory: Copy batches to page-locked memory first, from where a GPU fetches them while
+            the rank goes on. Nothing is pinned for CPU ranks.
+        prefetch_factor: Batches that each worker makes in advance; None: 2.
+        persistent_workers: Keep the workers from one epoch to the next.
+    """
+
+    num_workers: int = Field(0, ge=0)
+    pin_memory: bool = False
+    prefetch_factor: int | None = Field(None, ge=1)
+    persistent_workers: bool = False
+
+    @model_validator(mode="after")
+    def _what_workers_do_needs_workers(self) -> Self:
+        if self.num_workers:
+            return self
+        for field, given in (
+            ("prefetch_factor", self.prefetch_factor is not None),
+            ("persistent_workers", self.persistent_workers),
+        ):
+            if given:
+                raise ValueError(f"{field} is for worker processes: give num_workers of at least 1")
+        return self
+
+
 class Case(Spec):
     """One line of a suite: a strategy, and what differs from the suite's defaults.
 
     Attributes:
+        loader: Feed the ranks through a DataLoader; None: from batches that live on the device.
         optional: Not run unless ``-k`` names it.
     """
 
@@ -82,6 +116,7 @@ class Case(Spec):
     strategy: Strategy
     workload: str | None = None
     batch_size: int | None = Field(None, gt=0)
+    loader: Loader | None = None
     optional: bool = False
 
 
@@ -161,6 +196,7 @@ class Cell(Spec):
         backend: Of the process group; None where there is none (``plain``).
         threads: Intra-op threads of each rank, the same at every N.
         oversubscribed: More ranks than devices (CPU: than cores).
+        loader: How the ranks are fed; None: from batches that live on the device.
         skip_reason: Not None: this cell cannot run, and why.
     """
 
@@ -175,6 +211,7 @@ class Cell(Spec):
     device: Device
     backend: str | None
     threads: int = Field(ge=1)
+    loader: Loader | None = None
     oversubscribed: bool = False
     purpose: Purpose
     repeat: int = Field(0, ge=0)

@@ -1,6 +1,6 @@
 """How well does DistributedDataParallel scale, and do bucket size and accumulation matter?"""
 
-from scalebench import Case, Ddp, Plain, StepPlan, Suite
+from scalebench import Case, Ddp, Loader, Plain, StepPlan, Suite
 
 SUITE = Suite(
     name="ddp",
@@ -16,6 +16,13 @@ SUITE = Suite(
         Case(name="ddp-static-graph", strategy=Ddp(static_graph=True), optional=True),
         Case(name="ddp-bf16", strategy=Ddp(autocast=True), optional=True),
         Case(name="ddp-checkpointing", strategy=Ddp(checkpointing=True), optional=True),
+        Case(
+            name="ddp-loader",
+            strategy=Ddp(),
+            loader=Loader(num_workers=2, pin_memory=True, persistent_workers=True),
+            optional=True,
+        ),
+        Case(name="ddp-loader-inline", strategy=Ddp(), loader=Loader(), optional=True),
     ),
     workload="gpt",
     steps=StepPlan(window_s=1.0),

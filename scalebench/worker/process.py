@@ -5,6 +5,7 @@ it instead of assuming it.
 """
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 import torch
 
 _PR_SET_PDEATHSIG = 1
+_SOCKET_FOLDER_LENGTH = 80
+"""The path of a socket has to fit into 108 bytes (104 on macOS), its name included."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -42,6 +45,28 @@ def pin(local_rank: int, threads: int) -> list[int] | None:
     mine = sorted({allowed[(first + i) % len(allowed)] for i in range(threads)})
     os.sched_setaffinity(0, mine)
     return mine
+
+
+def unpinned() -> set[int] | None:
+    """Return the processors of this process's parent: its own, had it not been pinned.
+
+    Returns:
+        None where the platform cannot pin.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    return os.sched_getaffinity(os.getppid())
+
+
+def keep_sockets_in(folder: Path) -> None:
+    """Have the processes started from here put their sockets in ``folder``.
+
+    The workers of a DataLoader hand over batches through a socket in a folder of their own, and
+    leave it behind when they are killed. This one is removed by the launcher.
+    """
+    if len(os.fspath(folder)) <= _SOCKET_FOLDER_LENGTH:
+        config: dict[str, object] = vars(multiprocessing.current_process())["_config"]
+        config["tempdir"] = os.fspath(folder)
 
 
 def schedule_as_batch() -> str:

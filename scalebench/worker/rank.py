@@ -37,6 +37,7 @@ def run_cell(request: dict[str, Any]) -> int:
     cell = read_model(paths.cell_json, Cell)
     identity = {"rank": rank, "local_rank": rank, "pid": os.getpid(), "host": socket.gethostname()}
     try:
+        process.keep_sockets_in(paths.root)
         facts = _settle(cell, rank)
         with connected(cell, rank, paths.store) as context:
             facts |= _backend_facts(context)

@@ -61,7 +61,7 @@ def tolerance(execution: Execution, device: torch.device) -> float:
 def fresh_workload(context: RankContext) -> Workload:
     """Build the cell's workload from the run's seed: the same parameters every time."""
     torch.manual_seed(context.cell.seed)
-    return build_workload(context.cell.workload, context.shard)
+    return build_workload(context.cell.workload, context.shard, context.cell.loader)
 
 
 @dataclass(frozen=True)

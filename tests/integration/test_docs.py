@@ -31,10 +31,14 @@ def commands(document: str) -> list[list[str]]:
 def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -> None:
     (program,) = blocks("docs/workloads.md", "python")
     (project / "my_model.py").write_text(program)
-    (arguments,) = commands("docs/workloads.md")
-    done = scalebench(*arguments)
+    own, loader = commands("docs/workloads.md")
+    done = scalebench(*own)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("verified") >= 2
+
+    done = scalebench(*loader)
+    assert done.returncode == 0, done.stderr
+    assert "ddp-loader-inline" in done.stdout
 
 
 def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from scalebench import Shard, Workload
 
 LATE = 8
+BATCH_S = 0.03
 
 
 def healthy(shard: Shard, layers: tuple[nn.Module, ...] = ()) -> Workload:
@@ -75,6 +76,23 @@ def slow(shard: Shard) -> Workload:
         return mean_loss(module, batch)
 
     return replace(healthy(shard), loss=loss)
+
+
+class TimedBatches:
+    """Batches that each take ``BATCH_S`` to come."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        for batch in self.batches:
+            time.sleep(BATCH_S)
+            yield batch
+
+
+def slow_batches(shard: Shard) -> Workload:
+    workload = healthy(shard)
+    return replace(workload, batches=TimedBatches(workload.batches))
 
 
 def with_batchnorm(shard: Shard) -> Workload:

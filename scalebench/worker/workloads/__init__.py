@@ -1,13 +1,19 @@
 """The workloads themselves: a model, its data and its loss for every kind in the catalog."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import torch
+
 from scalebench.catalog import WorkloadSpec
+from scalebench.spec import Loader
 from scalebench.worker.workloads.cnn import build_cnn
 from scalebench.worker.workloads.custom import build_custom
 from scalebench.worker.workloads.gpt import build_gpt
+from scalebench.worker.workloads.loaded import LoadedBatches
 from scalebench.worker.workloads.mlp import build_mlp
+from scalebench.worker.workloads.order import ResidentBatches
 from scalebench.workload import Shard, Workload
 
 __all__ = ["build_workload"]
@@ -20,16 +26,22 @@ _BUILDERS: dict[str, Callable[[Any, Shard], Workload]] = {
 }
 
 
-def build_workload(spec: WorkloadSpec, shard: Shard) -> Workload:
+def build_workload(spec: WorkloadSpec, shard: Shard, loader: Loader | None = None) -> Workload:
     """Build what ``spec`` describes, with the data that ``shard`` has to feed.
 
     Parameters are drawn from the global random state, which the caller has seeded alike in every
     rank, and live on the default device (``with torch.device(...)``). The data come from
-    generators of their own and from ``shard.seed`` alone, and live on ``shard.device``.
+    generators of their own and from ``shard.seed`` alone, and live on ``shard.device``; with a
+    loader, which only the built-in workloads can be given, in host memory.
 
     Raises:
         UsageError: The data are smaller than one global batch, the shape contradicts itself, or
             the user's own workload cannot be used.
         EnvironmentUnfit: The text corpus is not on this machine.
     """
-    return _BUILDERS[spec.kind](spec, shard)
+    build = _BUILDERS[spec.kind]
+    if loader is None:
+        return build(spec, shard)
+    workload = build(spec, replace(shard, device=torch.device("cpu")))
+    assert isinstance(workload.batches, ResidentBatches), "the plan lets no other workload through"
+    return replace(workload, batches=LoadedBatches(workload.batches, loader, shard.device))

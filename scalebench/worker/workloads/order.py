@@ -64,13 +64,13 @@ class ResidentBatches:
         self._num_samples = num_samples
         self._steps_per_epoch = num_samples // global_batch
         self._shard = shard
-        self._gather = gather
+        self.gather = gather
 
     def __iter__(self) -> Iterator[Batch]:
         epoch = 0
         while True:
             for index in self.epoch_order(epoch).to(self._shard.device).unbind():
-                yield self._gather(index)
+                yield self.gather(index)
             epoch += 1
 
     def epoch_order(self, epoch: int) -> torch.Tensor:

@@ -1,0 +1,97 @@
+"""Clocks that are false in a known way, compared by two real ranks."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.launch.local import loopback_environment
+from tests.integration.clocks import DRIFT, WINDOW_S
+
+ROOT = Path(__file__).parents[2]
+OTHER_CLOCK = ("unshare", "--user", "--time", "--fork", "--kill-child", "--monotonic", "1000")
+USEFUL_NS = 20_000_000
+"""A bound that is wider says nothing; between two idle processes it is a hundredth of this."""
+
+
+def ranks_compare_clocks(
+    folder: Path, scenario: str, force: bool = True, prefix_of_rank_1: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Run both ranks to their end; return what each printed."""
+    environment = {**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [
+                *(prefix_of_rank_1 if rank == 1 else ()),
+                *(sys.executable, "-m", "tests.integration.clocks", str(rank)),
+                *(str(folder / "store"), scenario, "force" if force else "look"),
+            ],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=120) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    return [json.loads(out) for out, _ in outputs]
+
+
+@pytest.mark.parametrize(("scenario", "drift"), [("true", 0.0), ("offset", 0.0), ("drift", DRIFT)])
+def test_a_known_clock_is_recovered_within_the_bound(
+    tmp_path: Path, scenario: str, drift: float
+) -> None:
+    reference, found = ranks_compare_clocks(tmp_path, scenario)
+    assert reference["alignment"]["offset_ns"] == reference["alignment"]["bound_ns"] == 0
+    alignment = found["alignment"]
+    assert alignment["method"] == "ping-pong"
+    assert alignment["stepped"] is None
+    assert 0 < alignment["bound_ns"] < USEFUL_NS
+    assert max(map(abs, found["errors_ns"])) <= alignment["bound_ns"]
+    assert abs(alignment["drift"] - drift) <= 2 * alignment["bound_ns"] / (WINDOW_S * 1e9)
+
+
+def test_a_clock_that_stepped_is_told_and_the_bound_covers_it(tmp_path: Path) -> None:
+    _, found = ranks_compare_clocks(tmp_path, "step")
+    alignment = found["alignment"]
+    assert "moved by +5" in alignment["stepped"] or "moved by +4" in alignment["stepped"]
+    assert 25_000_000 <= alignment["bound_ns"] < 25_000_000 + USEFUL_NS
+    assert max(map(abs, found["errors_ns"])) <= alignment["bound_ns"]
+
+
+def test_ranks_of_one_machine_share_its_clock(tmp_path: Path) -> None:
+    for found in ranks_compare_clocks(tmp_path, "true", force=False):
+        alignment = found["alignment"]
+        assert alignment["method"] == "shared clock"
+        assert alignment["offset_ns"] == alignment["bound_ns"] == alignment["drift"] == 0
+
+
+@pytest.mark.parametrize("scenario", ["offset", "behind"])
+def test_clocks_of_one_name_that_disagree_are_not_taken_for_one(
+    tmp_path: Path, scenario: str
+) -> None:
+    _, found = ranks_compare_clocks(tmp_path, scenario, force=False)
+    assert found["alignment"]["method"] == "ping-pong"
+    assert max(map(abs, found["errors_ns"])) <= found["alignment"]["bound_ns"] < USEFUL_NS
+
+
+def test_a_time_namespace_has_a_clock_of_its_own(tmp_path: Path) -> None:
+    if not shutil.which("unshare") or subprocess.run([*OTHER_CLOCK, "true"]).returncode:
+        pytest.skip("no time namespaces here")
+    _, found = ranks_compare_clocks(tmp_path, "true", force=False, prefix_of_rank_1=OTHER_CLOCK)
+    alignment = found["alignment"]
+    assert alignment["method"] == "ping-pong"
+    assert alignment["stepped"] is None
+    assert abs(alignment["offset_ns"] - 1000 * 10**9) <= alignment["bound_ns"] < USEFUL_NS

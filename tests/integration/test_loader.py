@@ -1,0 +1,195 @@
+"""Ranks that are fed by a DataLoader: the same training, and worker processes that end with it."""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import scalebench as sb
+from scalebench.catalog import PRESETS
+from scalebench.launch.base import Launched
+from scalebench.launch.local import LocalLauncher
+from scalebench.plan import Request
+from scalebench.spec import Cell
+from scalebench.store import load_run
+from tests.conftest import Scalebench
+from tests.integration.conftest import SHORT, row_of
+from tests.integration.troubled import BATCH_S
+
+WORKERS = 2
+PERSISTENT = sb.Loader(num_workers=WORKERS, persistent_workers=True, pin_memory=True)
+
+
+def suite_of(*loaders: sb.Loader | None) -> sb.Suite:
+    cases = [sb.Case(name=f"c{i}", strategy=sb.Ddp(), loader=x) for i, x in enumerate(loaders)]
+    steps = sb.StepPlan(steps=20)
+    return sb.Suite(
+        name="fed", question="?", cases=tuple(cases), workload="mlp-tiny", steps=steps, repeats=1
+    )
+
+
+def test_losses_are_those_of_resident_batches_at_every_size(project: Path) -> None:
+    once = sb.Loader(num_workers=1, prefetch_factor=1)  # its workers start anew at every epoch
+    suite = suite_of(None, PERSISTENT, once, sb.Loader())
+    run = sb.run(suite, [1, 2], out=Path("r"), request=Request(batch_size=512))
+    assert all(row.status == "ok" for row in run.summary.rows)
+    assert {row.correctness.status for row in run.summary.rows} == {"reference", "verified"}
+    results = load_run(Path("r")).results
+    for n in (1, 2):
+        resident, *loaded = ([r.loss for r in results[f"fed.c{i}.n{n}.r0"].ranks] for i in range(4))
+        for losses in loaded:
+            for expected, found in zip(resident, losses, strict=True):
+                common = min(len(expected), len(found))
+                assert common > 4096 // 512 + 2, "no epoch ended within the steps"
+                assert found[:common] == expected[:common]
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files; its path is short, as that of a socket has to be."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        yield Path(folder)
+
+
+@pytest.fixture
+def endless_launch(
+    project: Path, temporary: Path
+) -> Iterator[tuple[LocalLauncher, list[Launched]]]:
+    """Launch two ranks that are fed by workers and train until something ends them."""
+    cell = Cell(
+        suite="fed",
+        case="endless",
+        strategy=sb.Ddp(),
+        workload=PRESETS["mlp-tiny"],
+        scaling="strong",
+        world_size=2,
+        global_batch=64,
+        rank_batch=32,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        loader=PERSISTENT,
+        purpose="measure",
+        steps=sb.StepPlan(steps=10**7),
+        limit_s=60,
+    )
+    launched: list[Launched] = []
+    with LocalLauncher() as launcher:
+        thread = threading.Thread(
+            target=lambda: launched.append(launcher.launch(cell, project / "logs"))
+        )
+        thread.start()
+        yield launcher, launched
+        for rank in psutil.Process(launcher.zygote.process.pid).children():
+            rank.kill()
+        thread.join()
+
+
+def workers_of_ranks(launcher: LocalLauncher) -> dict[psutil.Process, list[psutil.Process]]:
+    """Return both ranks and their loader workers, once all are there and at work."""
+
+    def found() -> dict[psutil.Process, list[psutil.Process]]:
+        ranks = psutil.Process(launcher.zygote.process.pid).children()
+        return {rank: rank.children() for rank in ranks}
+
+    def complete() -> bool:
+        family = found()
+        workers = [worker for workers in family.values() for worker in workers]
+        at_work = all(sum(w.cpu_times()[:2]) > 0.1 for w in workers)
+        return len(family) == 2 and len(workers) == 2 * WORKERS and at_work
+
+    wait_for(complete, 60, "the loaders' workers")
+    return found()
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
+        time.sleep(0.02)
+
+
+def has_ended(process: psutil.Process) -> bool:
+    # A zombie has ended: how soon an orphan is collected is up to the machine's first process.
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_workers_may_use_every_processor_and_have_one_thread_to_compute(
+    endless_launch: tuple[LocalLauncher, list[Launched]],
+) -> None:
+    launcher, _ = endless_launch
+    free = set(os.sched_getaffinity(0))
+    for rank, workers in workers_of_ranks(launcher).items():
+        assert len(rank.cpu_affinity()) == 1
+        assert all(set(worker.cpu_affinity()) == free for worker in workers)
+        # One computes; one hands over the descriptors of batches; one feeds the queue of results.
+        assert all(worker.num_threads() <= 3 for worker in workers)
+
+
+def test_a_killed_rank_takes_its_workers_along_and_is_noticed(
+    endless_launch: tuple[LocalLauncher, list[Launched]],
+) -> None:
+    launcher, launched = endless_launch
+    (victim, its_workers), (other, others_workers) = workers_of_ranks(launcher).items()
+    os.kill(victim.pid, signal.SIGKILL)
+    # The DataLoader's own watch would take 5 s.
+    wait_for(lambda: all(map(has_ended, its_workers)), 1, "the rank's workers to end")
+    wait_for(lambda: all(map(has_ended, [other, *others_workers])), 10, "the others to end")
+    wait_for(lambda: bool(launched), 10, "the launcher")
+    assert launched[0].failure is not None
+    assert launched[0].failure.message == "killed by SIGKILL"
+
+
+def test_killed_workers_leave_no_sockets_behind(
+    endless_launch: tuple[LocalLauncher, list[Launched]], temporary: Path
+) -> None:
+    launcher, launched = endless_launch
+    for rank in workers_of_ranks(launcher):
+        rank.kill()
+    wait_for(lambda: bool(launched), 10, "the launcher")
+    assert list(temporary.glob("pymp-*")) == []
+    assert list(launcher.scratch.glob("launch*")) == []
+
+
+def test_the_optional_cases_of_the_suite_run(scalebench: Scalebench, project: Path) -> None:
+    done = scalebench(
+        *("run", "ddp", "-k", "ddp-loader", "--gpus", "1,2", "--workload", "mlp-tiny"),
+        *("--out", "r", *SHORT),
+    )
+    assert done.returncode == 0, done.stderr
+    for case in ("ddp-loader", "ddp-loader-inline"):
+        assert row_of(project / "r", case, 2)["correctness"]["status"] == "verified"
+        assert row_of(project / "r", case, 2)["efficiency"] is not None
+    assert not any(log.read_text().count("Warning") for log in (project / "r/logs").rglob("*.log"))
+
+
+def test_a_workload_of_ones_own_is_refused_before_anything_runs(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    done = scalebench("run", "ddp", "-k", "ddp-loader", "--workload", "troubled:healthy")
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert "ddp-loader" in line and "troubled:healthy brings its own batches" in line
+
+
+def test_a_batch_that_takes_its_time_is_part_of_the_step(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    done = scalebench(
+        *("run", "ddp", "-k", "static", "--gpus", "1", "--out", "r", *SHORT),
+        *("--workload", "troubled:slow_batches"),
+    )
+    assert done.returncode == 0, done.stderr
+    for case in ("plain", "ddp-static-graph"):
+        assert row_of(project / "r", case, 1)["step_s"]["value"] >= BATCH_S
