@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.records import Block, CellResult, Phase, RankRecord, Trace
+from scalebench import units
+from scalebench.records import Block, CellResult, ClockAlignment, Phase, RankRecord, Trace
 from scalebench.trace.breakdown import Breakdown, break_down
 from scalebench.trace.matching import Matched, match
 
@@ -31,6 +32,9 @@ WIRE_FACTORS: Factors = {
 
 Source: Thakur et al. 2005.
 """
+
+LARGEST_CLOCK_ERROR_S = 1e-3
+"""The profiler's clock follows the machine's within microseconds, unless that is set."""
 
 INPUT_FACTORS: Factors = {
     "all_gather": lambda n: 1 / n,
@@ -58,7 +62,32 @@ class LaunchAttribution:
     @cached_property
     def matched(self) -> Matched:
         """The operations, matched over the ranks."""
-        return match(self.traces)
+        return match(self.traces, self.clocks)
+
+    @cached_property
+    def clocks(self) -> dict[int, ClockAlignment]:
+        """Rank → how its clock stands against rank 0's."""
+        return {r.rank: r.clock for r in self.result.ranks if r.clock is not None}
+
+    @property
+    def clock_bound_s(self) -> float:
+        """How far a wait may be wrong because two ranks' clocks differ, seconds."""
+        bounds = sorted(clock.bound_ns for clock in self.clocks.values())
+        return sum(bounds[-2:]) / 1e9
+
+    @cached_property
+    def not_apart(self) -> str | None:
+        """Why transfer and wait cannot be told apart; None: they can."""
+        if self.matched.mismatch:
+            return f"the ranks' operations differ: {self.matched.mismatch}"
+        for rank, clock in self.clocks.items():
+            if clock.stepped:
+                return f"the clock of rank {rank} or of rank 0 jumped: {clock.stepped}"
+        for rank, trace in self.traces.items():
+            if trace.clock_error_s > LARGEST_CLOCK_ERROR_S:
+                moved = units.seconds(trace.clock_error_s)
+                return f"the profiler's clock of rank {rank} moved by {moved} within a block"
+        return None
 
     @cached_property
     def breakdowns(self) -> dict[int, Breakdown]:
@@ -76,15 +105,28 @@ class LaunchAttribution:
         order = np.argsort(steps_of(self.result.ranks, "traced"), kind="stable")
         return sorted(int(i) for i in middle_half(order))
 
-    @cached_property
-    def traced_step_s(self) -> float:
-        """The typical traced step of the slowest rank, by the loop's own clock, seconds."""
-        return midmean(steps_of(self.result.ranks, "traced"))
+    def own_traced_step_s(self, rank: int) -> float:
+        """Return a rank's own typical traced step, by the loop's clock, seconds."""
+        own = steps_of(self._record(rank), "traced")
+        return float(own[self.typical_steps].mean())
+
+    def skew(self, rank: int) -> float:
+        """Return the slowest rank's typical traced step over this rank's own, minus 1.
+
+        The headline takes the slowest rank at each step. Ranks whose steps end early or late by
+        turns are then all faster on the average than the headline.
+        """
+        slowest = steps_of(self.result.ranks, "traced")[self.typical_steps].mean()
+        return float(slowest) / self.own_traced_step_s(rank) - 1
 
     @cached_property
     def trace_overhead(self) -> float:
-        """Traced over clean step beside it, minus 1."""
-        return self.traced_step_s / midmean(steps_of(self.result.ranks, "paired")) - 1
+        """Traced over clean step beside it, minus 1; of the slowest rank at each step."""
+        traced, paired = (steps_of(self.result.ranks, phase) for phase in ("traced", "paired"))
+        return midmean(traced) / midmean(paired) - 1
+
+    def _record(self, rank: int) -> list[RankRecord]:
+        return [record for record in self.result.ranks if record.rank == rank]
 
     @cached_property
     def probe_effect(self) -> float:
@@ -98,9 +140,8 @@ class LaunchAttribution:
 
         None: the strategy cannot do without.
         """
-        ranks = [record for record in self.result.ranks if record.rank == rank]
-        alone = steps_of(ranks, "local")
-        return midmean(steps_of(ranks, "paired")) - midmean(alone) if len(alone) else None
+        paired, alone = (steps_of(self._record(rank), phase) for phase in ("paired", "local"))
+        return midmean(paired) - midmean(alone) if len(alone) else None
 
     def logged_exposed_s(self, rank: int) -> float | None:
         """Return exposed communication as DDP's own logger has it, seconds per step."""

@@ -14,10 +14,11 @@ has. What is missing, ``T_N − T_ideal``, is split into::
 
 The parts come from traced steps, the two step times from clean ones. Tracing makes the host's
 work longer, not the wire: what a traced step takes beyond the clean steps beside it is taken off
-computation, encoding and idle time in proportion. All parts are then scaled by the clean window's
-step over the clean step beside the traced ones: the machine may have become faster or slower in
-between. The residual closes the sum exactly. It is small only if the parts, which come from the
-profiler's clock and one rank, add up to the step by the loop's clock and the slowest rank.
+computation, encoding and idle time in proportion. All parts are then scaled by the headline's
+step over the rank's own clean step beside the traced ones: the machine may have become faster or
+slower in between, launches differ, and the headline is the slowest rank's at each step. The
+residual closes the sum exactly. It is small only if the parts, which are the profiler's, add up
+to the step as the loop's own clock has it.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalebench.attribution import LaunchAttribution
-from scalebench.launches import launch_step_s
 from scalebench.stats import Estimate, estimate_signed
 
 PARTS = (
@@ -60,16 +60,24 @@ class StepParts:
         return float(sum(vars(self).values()))
 
 
-def clean_parts(launch: LaunchAttribution, rank: int) -> StepParts:
-    """Return what a rank's step in the clean window was made of."""
+def clean_parts(launch: LaunchAttribution, rank: int, step_s: float) -> StepParts:
+    """Return what a rank's clean step was made of.
+
+    Args:
+        launch: Tells the proportions.
+        rank: Whose.
+        step_s: The clean step of the headline, seconds.
+    """
     traced = launch.breakdowns[rank]
-    beside_s = launch.traced_step_s / (1 + launch.trace_overhead)
-    host = 1 - (launch.traced_step_s - beside_s) / traced.host_s if traced.host_s > 0 else 1.0
-    scale = launch_step_s(launch.result) / beside_s
+    traced_s = launch.own_traced_step_s(rank)
+    beside_s = traced_s / (1 + launch.trace_overhead)
+    host = 1 - (traced_s - beside_s) / traced.host_s if traced.host_s > 0 else 1.0
+    scale = step_s / beside_s
+    wait_s = 0.0 if launch.not_apart else traced.wait_s
     return StepParts(
         compute_s=scale * max(host, 0.0) * traced.busy_s,
-        exposed_transfer_s=scale * traced.exposed_transfer_s,
-        wait_s=scale * traced.wait_s,
+        exposed_transfer_s=scale * (traced.exposed_comm_s - wait_s),
+        wait_s=scale * wait_s,
         codec_s=scale * max(host, 0.0) * traced.codec_s,
         data_stall_s=scale * traced.data_stall_s,
         other_idle_s=scale * max(host, 0.0) * traced.other_idle_s,
@@ -102,12 +110,15 @@ class LossBudget:
     Attributes:
         rank: Whose parts these are: the rank that waits most.
         parts: Name → estimate over the launches, by `PARTS`.
+        not_apart: Why transfer and wait could not be told apart; all of both is then called
+            exposed transfer, and there is no wait. None: they could.
     """
 
     ideal_s: float
     measured_s: float
     rank: int
     parts: dict[str, Estimate]
+    not_apart: str | None = None
 
     @property
     def gap_s(self) -> float:
@@ -133,8 +144,10 @@ class LossBudget:
         seconds["residual_s"] = self.residual_s
         return {
             "ideal_s": self.ideal_s,
+            **dict.fromkeys(PARTS),
             **seconds,
             "measured_s": self.measured_s,
+            "not_apart": self.not_apart,
             "rank": self.rank,
             "closes": self.closes,
             "points": {
@@ -158,15 +171,22 @@ def loss_budget(
         step_s: Clean steps of the row and of the baseline: the headline's numbers, seconds.
         share: A rank's part of the baseline's batch.
     """
-    by_round = []
-    for row, base in rounds:
-        by_round.append(losses(clean_parts(row, rank), clean_parts(base, 0), share))
     measured_s, baseline_s = step_s
+    by_round = [
+        losses(clean_parts(row, rank, measured_s), clean_parts(base, 0, baseline_s), share)
+        for row, base in rounds
+    ]
+    reasons = [row.not_apart for row, _ in rounds if row.not_apart]
     return LossBudget(
         ideal_s=share * baseline_s,
         measured_s=measured_s,
         rank=rank,
-        parts={name: estimate_signed([found[name] for found in by_round]) for name in PARTS},
+        parts={
+            name: estimate_signed([found[name] for found in by_round])
+            for name in PARTS
+            if not (reasons and name == "wait_s")
+        },
+        not_apart=reasons[0] if reasons else None,
     )
 
 

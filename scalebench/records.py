@@ -95,7 +95,8 @@ class Trace(Record):
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are part of ``compute``.
         num_events: The profiler's events, all steps together.
-        clock_error_s: How far the profiler's clock and this one moved apart within a block.
+        clock_error_s: How far the profiler's clock and this one moved apart within a block: a
+            clock that was set meanwhile shows here.
     """
 
     origin_ns: int
@@ -216,6 +217,7 @@ class RankRecord(Record):
             ``inspect`` launch.
         first_step_ns: When the first training step began.
         trace: What happened inside traced steps; null: none were traced.
+        clock: How this rank's clock stood against rank 0's while steps were traced.
         logged_exposed_s: Exposed communication per step by DDP's own logging data, seconds.
         num_parameters: Parameters of the module, shared ones counted once.
         facts: What was in force in the rank: threads, affinity, scheduling class, device name,
@@ -235,6 +237,7 @@ class RankRecord(Record):
     num_parameters: int | None = Field(None, ge=0, lt=LARGE)
     tokens_per_sample: int | None = Field(None, ge=1, lt=LARGE)
     trace: Trace | None = None
+    clock: ClockAlignment | None = None
     logged_exposed_s: FiniteFloat | None = None
     memory: Memory = Memory()
     verification: Verification | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from scalebench import units
 from scalebench.attribution import LaunchAttribution, attribute
 from scalebench.budget import loss_budget, waits_most
 from scalebench.records import CellResult
@@ -14,7 +15,9 @@ from scalebench.trace.breakdown import OperationFigures
 from scalebench.trace.matching import stragglers
 
 NOT_TRACED = "no launch of this row was traced"
-NOT_APART = "the ranks' operations could not be matched"
+
+LARGEST_PROBE_EFFECT = 0.005
+"""Of the step: what the clean loop's own marks may cost."""
 
 BREAKDOWN_FIELDS = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s")
 
@@ -64,7 +67,7 @@ def attribute_row(
     _set_breakdown(row, launches, rank)
     _set_volume(row, launches, rank)
     row.set("trace_overhead", estimate_signed([x.trace_overhead for x in launches]))
-    row.set("probe_effect", estimate_signed([x.probe_effect for x in launches]))
+    _set_probe_effect(row, launches)
     row.set("exposed_comm_estimates", _three_estimates(launches, rank))
     row.set("communication", _communication(launches, rank))
     row.set("stragglers", [asdict(s) for s in stragglers(_arrivals(launches))])
@@ -85,11 +88,11 @@ def _set_breakdown(row: RowAttribution, launches: Sequence[LaunchAttribution], r
     parts = [launch.breakdowns[rank] for launch in launches]
     for name in BREAKDOWN_FIELDS:
         row.set(name, estimate_signed([getattr(part, name) for part in parts]))
-    mismatch = next((x.matched.mismatch for x in launches if x.matched.mismatch), None)
-    if mismatch:
+    not_apart = next((launch.not_apart for launch in launches if launch.not_apart), None)
+    if not_apart:
         for name in ("exposed_transfer_s", "wait_s"):
             row.values.pop(name)
-            row.set(name, None, f"{NOT_APART}: {mismatch}")
+            row.set(name, None, not_apart)
     ratios = [p.comm_s / p.compute_s for p in parts if p.compute_s > 0]
     row.set("comm_compute_ratio", estimate_signed(ratios) if ratios else None, "nothing computed")
     overlaps = [1 - p.exposed_comm_s / p.comm_s for p in parts if p.comm_s > 0]
@@ -107,6 +110,13 @@ def _set_volume(row: RowAttribution, launches: Sequence[LaunchAttribution], rank
         known = [value for value in found if value is not None]
         whole = known if len(known) == len(found) else []
         row.set(name, round(float(np.median(whole))) if whole else None, reason)
+
+
+def _set_probe_effect(row: RowAttribution, launches: Sequence[LaunchAttribution]) -> None:
+    probe = estimate_signed([launch.probe_effect for launch in launches])
+    row.set("probe_effect", probe)
+    if probe.low is not None and probe.low > LARGEST_PROBE_EFFECT:
+        row.stamps.append(f"probe effect: {units.percent(probe.value)}")
 
 
 def _three_estimates(launches: Sequence[LaunchAttribution], rank: int) -> dict[str, Any]:
@@ -184,7 +194,15 @@ def _set_budget(
     share = rounds[0][0].result.cell.rank_batch / rounds[0][1].result.cell.rank_batch
     budget = loss_budget(rounds, rank, (steps.row_s, steps.baseline_s), share)
     ranks = [_rank_figures(list(looked.values()), r) for r in sorted(rounds[0][0].breakdowns)]
-    row.set("budget", {**budget.as_fields(), "ranks": ranks})
+    clock_s = max(launch.clock_bound_s for launch in looked.values())
+    told = {
+        "skew": float(np.mean([launch.skew(rank) for launch in looked.values()])),
+        "clock_bound_s": clock_s,
+        "ranks": ranks,
+    }
+    row.set("budget", {**budget.as_fields(), **told})
+    if not budget.closes:
+        row.stamps.append("budget open")
 
 
 def _rank_figures(launches: Sequence[LaunchAttribution], rank: int) -> dict[str, float]:

@@ -173,16 +173,19 @@ def _attribution(
 def _plain_baseline(
     row: Launches, table: Mapping[tuple[str, str, int], Launches]
 ) -> Launches | None:
+    """Return the plain model's launches, with the same loader if there are such."""
     wanted = row.cell.strategy.baseline()
-    for other in table.values():
-        cell = other.cell
-        if (
-            cell.strategy == wanted
-            and cell.suite == row.cell.suite
-            and cell.workload == row.cell.workload
-            and _reference_batch(cell) == _reference_batch(row.cell)
-        ):
-            return other
+    for loader in (row.cell.loader, None):
+        for other in table.values():
+            cell = other.cell
+            if (
+                cell.strategy == wanted
+                and cell.loader == loader
+                and cell.suite == row.cell.suite
+                and cell.workload == row.cell.workload
+                and _reference_batch(cell) == _reference_batch(row.cell)
+            ):
+                return other
     return None
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scalebench.intervals import Intervals, intervals, none, union
-from scalebench.records import Trace, TracedOperation
+from scalebench.records import ClockAlignment, Trace, TracedOperation
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
@@ -58,16 +58,16 @@ class Matched:
     num_unmatched: int = 0
 
 
-def match(traces: Mapping[int, Trace], offsets_ns: Mapping[int, int] | None = None) -> Matched:
+def match(
+    traces: Mapping[int, Trace], clocks: Mapping[int, ClockAlignment] | None = None
+) -> Matched:
     """Match the operations of a launch's ranks.
 
     Args:
         traces: Rank → its trace.
-        offsets_ns: Rank → its clock minus the reference clock; none: one clock for all.
+        clocks: Rank → how its clock stands against rank 0's; a rank without: it is the same.
     """
-    shift = {
-        rank: trace.origin_ns - (offsets_ns or {}).get(rank, 0) for rank, trace in traces.items()
-    }
+    shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks or {}) for rank, t in traces.items()}
     by_key = {rank: _by_key(trace.operations) for rank, trace in traces.items()}
     waits: dict[int, list[tuple[int, int]]] = {rank: [] for rank in traces}
     arrivals: list[tuple[int, Arrival]] = []
@@ -98,6 +98,11 @@ def match(traces: Mapping[int, Trace], offsets_ns: Mapping[int, int] | None = No
         num_matched=len(arrivals),
         num_unmatched=num_unmatched,
     )
+
+
+def shown_on_rank_0(time_ns: int, rank: int, clocks: Mapping[int, ClockAlignment]) -> int:
+    """Return what rank 0's clock showed when this rank's showed ``time_ns``."""
+    return clocks[rank].on_rank_0(time_ns) if rank in clocks else time_ns
 
 
 def _by_key(operations: Sequence[TracedOperation]) -> dict[Key, list[TracedOperation]]:

@@ -81,7 +81,7 @@ def _measure(context: RankContext) -> dict[str, Any]:
     gc.collect()
     loop = measure(training, batches, context)
     memory = read_memory(context.device)
-    trace = Rounds(loop).run(context.cell.steps)
+    looked = Rounds(loop).run(context.cell.steps)
     seen = loop.seen
     return {
         "step_s": seen.step_s,
@@ -92,7 +92,8 @@ def _measure(context: RankContext) -> dict[str, Any]:
         "num_parameters": sum(p.numel() for p in workload.module.parameters()),
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,
-        "trace": trace,
+        "trace": looked.trace,
+        "clock": looked.clock,
         "logged_exposed_s": logged_exposed_s(training),
     }
 

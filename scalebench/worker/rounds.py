@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from scalebench.records import Trace
+from scalebench.records import ClockAlignment, Trace
 from scalebench.spec import StepPlan
+from scalebench.worker.alignment import combine, measure_offset
 from scalebench.worker.loop import Loop
 from scalebench.worker.trace_record import trace_record
 from scalebench.worker.tracing import DATA, Capture, traced
@@ -29,6 +30,14 @@ MAX_STEPS = 4
 MIN_STEPS = 2
 
 
+@dataclass(frozen=True)
+class RoundsResult:
+    """What a rank takes home from the rounds; the fields are those of `RankRecord`."""
+
+    trace: Trace | None = None
+    clock: ClockAlignment | None = None
+
+
 @dataclass
 class Rounds:
     """Runs the rounds of a loop, and keeps what was captured."""
@@ -36,17 +45,19 @@ class Rounds:
     loop: Loop
     captures: list[Capture] = field(default_factory=list)
 
-    def run(self, plan: StepPlan) -> Trace | None:
-        """Run as many rounds as the plan has seconds for, at least one; return the trace."""
+    def run(self, plan: StepPlan) -> "RoundsResult":
+        """Run as many rounds as the plan has seconds for, at least one."""
         if not plan.trace:
-            return None
+            return RoundsResult()
         step_s = float(np.median(self.loop.seen.clean_s()))
         num_rounds, num_steps = how_many(plan.rounds_s, step_s, num_kinds=4)
         with traced(self.loop.context.device):
             pass  # the profiler's first start is slower than any other
+        before = measure_offset(self.loop.context)
         for _ in range(num_rounds):
             self.run_one(num_steps + 1)
-        return trace_record(self.captures, self.loop.context.cell.world_size)
+        clock = combine(before, measure_offset(self.loop.context))
+        return RoundsResult(trace_record(self.captures, self.loop.context.cell.world_size), clock)
 
     def run_one(self, count: int) -> None:
         """Run one round, each of its blocks ``count`` steps long."""
