@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from scalebench.records import CellResult, Failure, RankRecord, Status
+from scalebench.samples import NodeTrack
 from scalebench.spec import Cell
 
 
@@ -17,6 +18,7 @@ def launched_result(
     failure: Failure | None,
     started: str,
     times: tuple[float | None, float],
+    node: NodeTrack | None = None,
 ) -> CellResult:
     """Return the result of a launch: fast counts only if it is whole, finite and correct.
 
@@ -26,6 +28,7 @@ def launched_result(
         failure: The first thing that went wrong, or None.
         started: UTC, ISO 8601.
         times: ``launch_s`` and ``wall_s``.
+        node: What the machine did meanwhile.
     """
     status, reason = _status(cell, records, failure)
     return CellResult(
@@ -37,6 +40,7 @@ def launched_result(
         launch_s=times[0],
         wall_s=times[1],
         ranks=list(records),
+        node=node,
     )
 
 
