@@ -36,6 +36,7 @@ FLOORS = {
     "costmodel": 2,
     "trace": 2,
     "monitor": 2,
+    "windows": 2,
     "energy": 2,
     "validity": 2,
     "launch": 3,
