@@ -1,0 +1,153 @@
+"""The host's processors: numbers of a hand-made /proc, and a real process that is in the way."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scalebench.monitor.host import HostWatch
+from scalebench.monitor.processes import kinship
+from scalebench.samples import HostLoad
+
+JOB = 4000
+LINES = {"cpu0": (0, 0, 0, 0, 0, 0, 0, 0), "cpu1": (0, 0, 0, 0, 0, 0, 0, 0)}
+
+
+def write_proc(proc: Path, cpus=LINES, job_ticks=(0, 0, 0, 0), own_ticks=(0, 0), swap=(0, 0)):
+    """A /proc with two processors, this process, and a job whose name is hard to parse."""
+    total = [sum(column) for column in zip(*cpus.values(), strict=True)]
+    rows = {"cpu": [n + 1 for n in total], **cpus}
+    text = "\n".join(f"{name} {' '.join(map(str, row))} 0 0" for name, row in rows.items())
+    (proc / "stat").write_text(f"{text}\nintr 5\n")
+    (proc / "vmstat").write_text(f"nr_free 1\npswpin {swap[0]}\npswpout {swap[1]}\n")
+    for pid, ticks in ((os.getpid(), (*own_ticks, 900, 900)), (JOB, job_ticks)):
+        (proc / str(pid)).mkdir(exist_ok=True)
+        fields = ["S", "1", *["0"] * 9, *map(str, ticks), *["0"] * 20]
+        (proc / str(pid) / "stat").write_text(f"{pid} (a) job (x) {' '.join(fields)}\n")
+
+
+def watch(proc: Path, processors=(0, 1)) -> HostWatch:
+    write_proc(proc)
+    return HostWatch([JOB], proc, processors)
+
+
+def test_loads_are_differences_in_seconds(tmp_path):
+    begun = watch(tmp_path)
+    # user nice system idle iowait irq softirq steal, ticks of 10 ms
+    cpus = {"cpu0": (100, 20, 30, 50, 9, 40, 50, 7), "cpu1": (50, 0, 0, 100, 0, 0, 0, 3)}
+    write_proc(tmp_path, cpus, job_ticks=(40, 10, 60, 20), own_ticks=(5, 5), swap=(3, 4))
+    load = begun.stop()
+    assert load.num_processors == 2
+    assert load.busy_cpu_s == pytest.approx(2.0)  # neither idle nor interrupts
+    assert load.steal_cpu_s == pytest.approx(0.1)
+    assert load.job_cpu_s == pytest.approx(1.4)  # without our own children: they are not the job's
+    page = os.sysconf("SC_PAGESIZE")
+    assert (load.swap_in_bytes, load.swap_out_bytes) == (3 * page, 4 * page)
+    assert load.unavailable == {}
+
+
+def test_only_the_processors_that_may_be_used_count(tmp_path):
+    begun = watch(tmp_path, processors=[1])
+    cpus = {"cpu0": (500, 0, 0, 0, 0, 0, 0, 50), "cpu1": (50, 0, 0, 0, 0, 0, 0, 3)}
+    write_proc(tmp_path, cpus)
+    load = begun.stop()
+    assert (load.num_processors, load.busy_cpu_s) == (1, pytest.approx(0.5))
+    assert load.steal_cpu_s == pytest.approx(0.03)
+
+
+def test_shares_are_of_the_processors_time():
+    load = HostLoad(wall_s=10.0, num_processors=4, busy_cpu_s=30.0, steal_cpu_s=2.0, job_cpu_s=24.0)
+    assert load.foreign_cores == pytest.approx(0.6)
+    assert load.foreign_fraction == pytest.approx(0.15)
+    assert load.steal_fraction == pytest.approx(0.05)
+
+
+def test_rounding_makes_no_negative_load():
+    load = HostLoad(wall_s=1.0, num_processors=2, busy_cpu_s=1.0, job_cpu_s=1.02)
+    assert load.foreign_cores == 0.0
+
+
+def test_what_cannot_be_read_is_null_with_a_reason(tmp_path):
+    load = HostWatch([JOB], tmp_path).stop()
+    known = ("busy_cpu_s", "steal_cpu_s", "job_cpu_s", "swap_in_bytes", "num_processors")
+    assert [getattr(load, name) for name in known] == [None] * 5
+    assert set(known) <= set(load.unavailable)
+    assert "FileNotFoundError" in load.unavailable["busy_cpu_s"]
+    assert (load.foreign_cores, load.steal_fraction, load.foreign_fraction) == (None, None, None)
+
+
+def test_a_machine_that_counts_nothing_is_not_taken_for_an_idle_one(tmp_path):
+    write_proc(tmp_path)
+    (tmp_path / "stat").write_text("cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n")
+    load = HostWatch([JOB], tmp_path, [0]).stop()
+    assert load.busy_cpu_s is None
+    assert "counts no processor's time" in load.unavailable["busy_cpu_s"]
+
+
+def test_a_job_that_is_gone_leaves_the_rest(tmp_path):
+    begun = watch(tmp_path)
+    (tmp_path / str(JOB) / "stat").unlink()
+    load = begun.stop()
+    assert load.job_cpu_s is None
+    assert load.busy_cpu_s is not None
+    assert load.foreign_cores is None
+
+
+def test_kinship_follows_the_parents(tmp_path):
+    for pid, parent in ((10, 1), (20, 10), (30, 20), (40, 1)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {parent} 0\n")
+    kin = {pid: kinship(pid, ancestor=10, proc=tmp_path) for pid in (10, 20, 30, 40, 50)}
+    assert kin == {10: "ours", 20: "ours", 30: "ours", 40: "foreign", 50: "unknown"}
+
+
+BUSY = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+SECONDS = 2.0
+
+
+def load_beside(*commands: list[str], ours: int) -> HostLoad:
+    """Run the commands, the first ``ours`` of them below a shell that is the job."""
+    job = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess, sys, time\nsys.stdin.readline()\n"
+         f"for c in {list(commands[:ours])!r}: subprocess.run(c)\nprint(flush=True)\n"
+         "sys.stdin.readline()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(0.3)  # its start-up is not to be counted
+    try:
+        begun = HostWatch([job.pid])
+        others = [subprocess.Popen(command) for command in commands[ours:]]
+        job.stdin.write("\n")
+        job.stdin.flush()
+        time.sleep(SECONDS)
+        job.stdout.readline()
+        for other in others:
+            other.wait()
+        return begun.stop()
+    finally:
+        job.communicate("\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_busy_process_is_foreign_when_it_is_not_ours_and_else_not():
+    """A real process that spins for two seconds, once as a stranger, once as part of the job.
+
+    The same reading without it, before and after, says how noisy the machine is: the difference
+    has to be ten times that, else nothing can be said here.
+    """
+    spin = [sys.executable, "-c", BUSY.format(seconds=SECONDS)]
+    quiet = [load_beside(ours=0).foreign_cores for _ in range(2)]
+    stranger = load_beside(spin, ours=0)
+    part_of_job = load_beside(spin, ours=1)
+    quiet.append(load_beside(ours=0).foreign_cores)
+    jitter = max(quiet)
+    figures = f"quiet {quiet}, stranger {stranger}, part of the job {part_of_job}"
+    if jitter > 0.1 * stranger.foreign_cores:
+        pytest.skip(f"inconclusive, the machine is too busy: {figures}")
+    took_s = min(SECONDS / stranger.wall_s, 1.0)
+    assert stranger.foreign_cores == pytest.approx(took_s, abs=0.15), figures
+    assert part_of_job.foreign_cores <= jitter + 0.1, figures
+    assert part_of_job.job_cpu_s == pytest.approx(SECONDS, abs=0.3), figures
