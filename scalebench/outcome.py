@@ -66,7 +66,7 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
 def _unusable(rank: RankRecord, first: RankRecord) -> str | None:
     """Say what is wrong with a rank's steps, or None."""
     num_steps = len(rank.step_s)
-    if num_steps != len(first.step_s) or rank.blocks != first.blocks:
+    if num_steps != len(first.step_s) or _blocks(rank) != _blocks(first):
         return "its ranks took different steps"
     if any(step <= 0 for step in rank.step_s):
         return "it has a step that took no time"
@@ -77,6 +77,11 @@ def _unusable(rank: RankRecord, first: RankRecord) -> str | None:
     if not any(block.phase == "clean" and block.count > 1 for block in rank.blocks):
         return "it has no clean step"
     return None
+
+
+def _blocks(rank: RankRecord) -> list[tuple[str, int, int]]:
+    """Return what has to be the same on every rank; when a block was run differs."""
+    return [(block.phase, block.first, block.count) for block in rank.blocks]
 
 
 def _status(

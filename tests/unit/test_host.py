@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from scalebench.monitor.host import HostWatch
 from scalebench.monitor.processes import kinship
 from scalebench.samples import HostLoad
 
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 JOB = 4000
 LINES = {"cpu0": (0, 0, 0, 0, 0, 0, 0, 0), "cpu1": (0, 0, 0, 0, 0, 0, 0, 0)}
 
@@ -104,50 +107,76 @@ def test_kinship_follows_the_parents(tmp_path):
     assert kin == {10: "ours", 20: "ours", 30: "ours", 40: "foreign", 50: "unknown"}
 
 
-BUSY = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
+SPIN = """
+import time
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    pass
+print(time.process_time(), flush=True)
+"""
+JOB_PROGRAM = """
+import subprocess, sys
+for _ in sys.stdin:
+    subprocess.run({command!r})
+    print("done", flush=True)
+"""
 SECONDS = 2.0
 
 
-def load_beside(*commands: list[str], ours: int) -> HostLoad:
-    """Run the commands, the first ``ours`` of them below a shell that is the job."""
+def spinning() -> list[str]:
+    """The command of a process that keeps a processor busy, then tells its own CPU time."""
+    return [sys.executable, "-c", SPIN.format(seconds=SECONDS)]
+
+
+@contextmanager
+def a_job(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs the command whenever it is sent a line, and says when it is done."""
+    program = JOB_PROGRAM.format(command=list(command))
     job = subprocess.Popen(
-        [sys.executable, "-c", "import subprocess, sys, time\nsys.stdin.readline()\n"
-         f"for c in {list(commands[:ours])!r}: subprocess.run(c)\nprint(flush=True)\n"
-         "sys.stdin.readline()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     time.sleep(0.3)  # its start-up is not to be counted
     try:
+        yield job
+    finally:
+        job.communicate()
+
+
+@needs_proc
+def test_what_the_jobs_children_took_is_the_jobs():
+    """Held against what the child itself says; true however busy the machine is."""
+    with a_job(spinning()) as job:
         begun = HostWatch([job.pid])
-        others = [subprocess.Popen(command) for command in commands[ours:]]
         job.stdin.write("\n")
         job.stdin.flush()
-        time.sleep(SECONDS)
+        its_own_s = float(job.stdout.readline())
         job.stdout.readline()
-        for other in others:
-            other.wait()
-        return begun.stop()
-    finally:
-        job.communicate("\n")
+        load = begun.stop()
+    assert its_own_s > 0.05
+    assert load.job_cpu_s == pytest.approx(its_own_s, abs=0.1)
+    assert load.busy_cpu_s > 0.8 * its_own_s
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_busy_process_is_foreign_when_it_is_not_ours_and_else_not():
-    """A real process that spins for two seconds, once as a stranger, once as part of the job.
+def load_beside(command: Sequence[str]) -> HostLoad:
+    """Return the load while a command that is not the job's runs, or as long without one."""
+    begun = HostWatch([])
+    if command:
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    else:
+        time.sleep(SECONDS)
+    return begun.stop()
 
-    The same reading without it, before and after, says how noisy the machine is: the difference
-    has to be ten times that, else nothing can be said here.
+
+@needs_proc
+def test_a_busy_stranger_is_foreign_load():
+    """A real process that spins for two seconds beside the job.
+
+    The readings without it say how busy the machine is anyway: what it adds has to be ten times
+    that, else nothing can be said here.
     """
-    spin = [sys.executable, "-c", BUSY.format(seconds=SECONDS)]
-    quiet = [load_beside(ours=0).foreign_cores for _ in range(2)]
-    stranger = load_beside(spin, ours=0)
-    part_of_job = load_beside(spin, ours=1)
-    quiet.append(load_beside(ours=0).foreign_cores)
-    jitter = max(quiet)
-    figures = f"quiet {quiet}, stranger {stranger}, part of the job {part_of_job}"
-    if jitter > 0.1 * stranger.foreign_cores:
-        pytest.skip(f"inconclusive, the machine is too busy: {figures}")
-    took_s = min(SECONDS / stranger.wall_s, 1.0)
-    assert stranger.foreign_cores == pytest.approx(took_s, abs=0.15), figures
-    assert part_of_job.foreign_cores <= jitter + 0.1, figures
-    assert part_of_job.job_cpu_s == pytest.approx(SECONDS, abs=0.3), figures
+    loads = [load_beside(command) for command in ((), spinning(), ())]
+    before, stranger, after = (load.foreign_cores for load in loads)
+    figures = f"foreign processors before {before:.3f}, beside {stranger:.3f}, after {after:.3f}"
+    if 10 * max(before, after) > stranger:
+        pytest.skip(f"inconclusive, others use this machine: {figures}")
+    assert stranger == pytest.approx(SECONDS / loads[1].wall_s, abs=0.15), figures
