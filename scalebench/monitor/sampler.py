@@ -30,7 +30,9 @@ from scalebench.samples import DeviceStates, DeviceTrack, DeviceTraffic
 PERIOD_S = 0.1
 TRAFFIC_PERIOD_S = 1.0
 STOP_LIMIT_S = 2.0
-HIDDEN = "NVML showed no process of this launch on the device: it hides processes here"
+HIDDEN = "NVML showed no process of this launch on the device, so it may hide others, too"
+
+NO_DEVICE = "torch and NVML show no device"
 
 
 @dataclass
@@ -138,6 +140,8 @@ class DeviceSampler:
             self.unavailable["devices"] = reason_of(error)
             return False
         self.unavailable |= refused
+        if not devices and not refused:
+            self.unavailable["devices"] = NO_DEVICE
         self.logs = [_Log(device) for device in devices]
         return bool(devices)
 

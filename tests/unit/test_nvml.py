@@ -8,7 +8,7 @@ import pytest
 from watched import BEGIN_NS, A, B, make_twin, sample
 
 from scalebench.monitor import nvml as reader
-from scalebench.monitor.sampler import HIDDEN, DeviceSampler
+from scalebench.monitor.sampler import HIDDEN, NO_DEVICE, DeviceSampler
 from scalebench.samples import DeviceTrack
 
 PER_READING = ("energy_j", "power_w", "sm_clock_hz", "memory_clock_hz", "temperature_c")
@@ -154,6 +154,11 @@ def test_links_that_a_device_does_not_have_are_null_with_a_reason():
     device = first_device(make_twin(nvmlDeviceGetFieldValues=[bad, bad]), until_s=0.2)
     assert device.traffic.nvlink_rx_bytes == []
     assert device.unavailable["nvlink_rx_bytes"] == "NVML: Not Supported"
+
+
+def test_no_device_at_all_is_a_reason():
+    node, _ = sample(make_twin(), [])
+    assert (node.devices, node.unavailable) == ([], {"devices": NO_DEVICE})
 
 
 def test_processes_are_told_apart_by_their_parents():
