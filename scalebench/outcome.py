@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from scalebench.records import CellResult, Failure, RankRecord, Status
+from scalebench.samples import NodeTrack
 from scalebench.spec import Cell
 
 
@@ -17,6 +18,7 @@ def launched_result(
     failure: Failure | None,
     started: str,
     times: tuple[float | None, float],
+    node: NodeTrack | None = None,
 ) -> CellResult:
     """Return the result of a launch: fast counts only if it is whole, finite and correct.
 
@@ -26,6 +28,7 @@ def launched_result(
         failure: The first thing that went wrong, or None.
         started: UTC, ISO 8601.
         times: ``launch_s`` and ``wall_s``.
+        node: What the machine did meanwhile.
     """
     status, reason = _status(cell, records, failure)
     return CellResult(
@@ -37,6 +40,7 @@ def launched_result(
         launch_s=times[0],
         wall_s=times[1],
         ranks=list(records),
+        node=node,
     )
 
 
@@ -62,7 +66,7 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
 def _unusable(rank: RankRecord, first: RankRecord) -> str | None:
     """Say what is wrong with a rank's steps, or None."""
     num_steps = len(rank.step_s)
-    if num_steps != len(first.step_s) or _shape(rank) != _shape(first):
+    if num_steps != len(first.step_s) or _blocks(rank) != _blocks(first):
         return "its ranks took different steps"
     if any(step <= 0 for step in rank.step_s):
         return "it has a step that took no time"
@@ -75,8 +79,8 @@ def _unusable(rank: RankRecord, first: RankRecord) -> str | None:
     return None
 
 
-def _shape(rank: RankRecord) -> list[tuple[str, int, int]]:
-    """Return how a rank's steps were grouped; when the blocks ran differs from rank to rank."""
+def _blocks(rank: RankRecord) -> list[tuple[str, int, int]]:
+    """Return what has to be the same on every rank; when a block was run differs."""
     return [(block.phase, block.first, block.count) for block in rank.blocks]
 
 

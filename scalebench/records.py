@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 
 RUN_FORMAT = "scalebench.run/1"
@@ -267,6 +268,7 @@ class CellResult(Record):
         launch_s: From the session's decision to the last rank's first training step, seconds.
         wall_s: From the decision to the end of the last rank, seconds.
         started: UTC, ISO 8601.
+        node: What the GPUs and processors of the machine did meanwhile; null: not watched.
     """
 
     format: str = CELL_FORMAT
@@ -278,6 +280,7 @@ class CellResult(Record):
     launch_s: FiniteFloat | None = None
     wall_s: FiniteFloat | None = None
     ranks: list[RankRecord] = []
+    node: NodeTrack | None = None
 
 
 class RunSpec(Record):

@@ -283,7 +283,7 @@ class Session:
         if launched.failure is not None and launched.failure.kind == "usage":
             raise UsageError(launched.failure.message)
         times = (launched.launch_s, launched.wall_s)
-        return launched_result(cell, launched.records, launched.failure, now, times)
+        return launched_result(cell, launched.records, launched.failure, now, times, launched.node)
 
 
 def _is_final(result: CellResult) -> bool:

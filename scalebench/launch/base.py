@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from scalebench.catalog import CustomTarget
 from scalebench.records import Failure, RankRecord
+from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device
 
 
@@ -19,12 +20,14 @@ class Launched:
         launch_s: From the decision to the last rank's first training step, seconds; None when
             no step was timed.
         wall_s: From the decision to the end of the last rank, seconds.
+        node: What the machine's GPUs and processors did meanwhile; None: not watched.
     """
 
     records: list[RankRecord]
     failure: Failure | None
     launch_s: float | None
     wall_s: float
+    node: NodeTrack | None = None
 
 
 class Launcher(Protocol):

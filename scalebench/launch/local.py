@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launched
 from scalebench.launch.first_failure import RankExit, first_failure, log_tail
 from scalebench.launch.zygote_client import ZygoteClient
+from scalebench.monitor.node import NodeWatch
 from scalebench.paths import LaunchPaths
 from scalebench.records import Failure, RankRecord
 from scalebench.spec import Cell, Device
@@ -58,6 +60,7 @@ class LocalLauncher:
             self.scratch / "zygote.log", {**loopback_environment(), "KINETO_LOG_LEVEL": "5"}
         )
         self.num_launches = 0
+        self.device_uuids: list[str] | None = None
 
     def __enter__(self) -> "LocalLauncher":
         return self
@@ -75,7 +78,9 @@ class LocalLauncher:
 
     def survey(self, rates: bool = False) -> dict[str, Any]:
         """Return what torch says of this machine; with ``rates``, measure its devices too."""
-        return self._ask({"job": "survey", "rates": rates})
+        answer = self._ask({"job": "survey", "rates": rates})
+        self.device_uuids = [device["uuid"] for device in answer["devices"]]
+        return answer
 
     def describe(self, target: CustomTarget, device: Device) -> dict[str, Any]:
         """Build the user's workload once and return what it is.
@@ -119,6 +124,12 @@ class LocalLauncher:
             logs: Folder for one log per rank; made here.
         """
         self.zygote.wait_until_ready()
+        parents = [self.zygote.process.pid]
+        with NodeWatch(cell.device, self.device_uuids, parents) as watch:
+            launched = self._launch(cell, logs)
+        return replace(launched, node=watch.track)
+
+    def _launch(self, cell: Cell, logs: Path) -> Launched:
         decided_ns = time.monotonic_ns()
         paths = LaunchPaths(self._launch_folder())
         write_model(paths.cell_json, cell)

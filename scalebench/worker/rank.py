@@ -66,9 +66,11 @@ def _settle(cell: Cell, local_rank: int) -> dict[str, Any]:
 
 
 def _backend_facts(context: RankContext) -> dict[str, Any]:
-    name = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
+    on_cuda = context.device.type == "cuda"
+    properties = torch.cuda.get_device_properties(context.device) if on_cuda else None
     return {
-        "device_name": name,
+        "device_name": properties.name if properties else "cpu",
+        "device_uuid": str(properties.uuid) if properties else None,
         "backend": dist.get_backend() if dist.is_initialized() else None,
     }
 

@@ -1,8 +1,9 @@
 import pytest
 from runs import STARTED, make_cell, make_record
 
-from scalebench.outcome import launched_result, skipped_result
+from scalebench.outcome import contradiction, launched_result, skipped_result
 from scalebench.records import CellResult, Failure, Verification
+from scalebench.samples import NodeTrack
 
 CELL = make_cell(world_size=2)
 
@@ -81,6 +82,22 @@ def test_a_skipped_cell_has_a_reason_and_no_measurement():
     result = skipped_result(CELL, "too few GPUs", STARTED)
     assert (result.status, result.reason, result.ranks) == ("skipped", "too few GPUs", [])
     assert (result.launch_s, result.wall_s) == (None, None)
+
+
+def test_what_was_watched_goes_into_the_result():
+    node = NodeTrack(unavailable={"devices": "the ranks ran on the CPU"})
+    records = [make_record(0), make_record(1)]
+    assert launched_result(CELL, records, None, STARTED, (0.4, 1.5), node).node == node
+
+
+def test_ranks_may_run_a_block_at_different_times_but_not_different_blocks():
+    first, second = make_record(0), make_record(1)
+    later = [b.model_copy(update={"start_ns": 5, "end_ns": 9}) for b in second.blocks]
+    apart = second.model_copy(update={"blocks": later})
+    assert contradiction(outcome([first, apart]), CELL) is None
+    longer = [later[0], later[1].model_copy(update={"count": later[1].count - 1})]
+    other = second.model_copy(update={"blocks": longer})
+    assert contradiction(outcome([first, other]), CELL) == "its ranks took different steps"
 
 
 def test_a_result_survives_json():
