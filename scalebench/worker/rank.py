@@ -11,15 +11,16 @@ import torch
 import torch.distributed as dist
 
 from scalebench.paths import LaunchPaths
-from scalebench.records import Memory, RankRecord
+from scalebench.records import RankRecord
 from scalebench.spec import Cell
 from scalebench.store import read_model, write_model
 from scalebench.worker import process
 from scalebench.worker.context import RankContext, connected
+from scalebench.worker.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.failure import describe
 from scalebench.worker.feed import endless
 from scalebench.worker.loop import measure
-from scalebench.worker.memory import read_memory
+from scalebench.worker.memory import allocator_retries, read_memory
 from scalebench.worker.strategies import build_training
 from scalebench.worker.verify import fresh_workload, inspect
 
@@ -39,7 +40,8 @@ def run_cell(request: dict[str, Any]) -> int:
         with connected(cell, rank, paths.store) as context:
             facts |= _backend_facts(context)
             work = _inspect if cell.purpose == "inspect" else _measure
-            record = RankRecord(**identity, facts=facts, **work(context))
+            seen = work(context)
+            record = RankRecord(**identity, **seen | {"facts": facts | seen["facts"]})
             write_model(paths.record(rank), record)
     except BaseException as error:
         record = RankRecord(**identity, error=describe(error))
@@ -67,6 +69,7 @@ def _backend_facts(context: RankContext) -> dict[str, Any]:
     return {
         "device_name": name,
         "backend": dist.get_backend() if dist.is_initialized() else None,
+        **tf32_in_force(context.device),
     }
 
 
@@ -76,7 +79,12 @@ def _measure(context: RankContext) -> dict[str, Any]:
     training = build_training(workload, context)
     batches = endless(workload.batches, context.device, context.cell.rank_batch)
     gc.collect()
+    retries = allocator_retries(context.device)
     seen = measure(training, batches, context)
+    memory = read_memory(context.device)
+    if retries is not None:
+        retried = (allocator_retries(context.device) or 0) - retries
+        memory = memory.model_copy(update={"allocator_retries": retried})
     return {
         "step_s": seen.step_s,
         "loss": _json_losses(seen.loss),
@@ -85,7 +93,8 @@ def _measure(context: RankContext) -> dict[str, Any]:
         "first_step_ns": seen.first_step_ns,
         "num_parameters": sum(p.numel() for p in workload.module.parameters()),
         "tokens_per_sample": workload.tokens_per_sample,
-        "memory": read_memory(context.device),
+        "memory": memory,
+        "facts": {"optimizer": optimizer_kind(training.optimizer)},
     }
 
 
@@ -95,7 +104,9 @@ def _inspect(context: RankContext) -> dict[str, Any]:
     return {
         "verification": found.verification,
         "loss": _json_losses(found.losses),
-        "memory": Memory(allocated_bytes=found.allocated_bytes),
+        "memory": found.memory,
+        "flops_per_sample": found.flops_per_sample,
+        "facts": {},
     }
 
 
