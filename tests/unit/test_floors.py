@@ -33,6 +33,7 @@ FLOORS = {
     "inventory": 2,
     "diagnosis": 2,
     "costmodel": 2,
+    "peaks": 2,
     "trace": 2,
     "launch": 3,
     "worker": 3,
