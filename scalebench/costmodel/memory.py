@@ -201,19 +201,23 @@ def _gradients_and_activations(
 
     During backward gradients grow while activations shrink, and the peak is where their sum is
     largest. Activations scale with the samples in flight, gradients do not. Where gradients live
-    throughout the step (views into buckets, accumulation) the peak is that of the activations.
+    throughout the step (views into buckets, accumulation) the peak is that of the activations;
+    with both, gradients that wait under ``no_sync`` are no views yet and come on top, `Memory`
+    counts them with the activations.
+
     Elsewhere three points of the curve are known, and the largest of their sums is taken, which
     is never above the true peak of the scaled curve: before the first gradient, at the baseline's
     own peak, after the last.
     """
+    views = isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view
     accumulate = strategy.accumulate if isinstance(strategy, Ddp) else 1
     scale = rank_batch / accumulate / baseline.batch
     memory = baseline.memory
     at_peak = scale * (memory.activations_bytes or 0)
     most = scale * (memory.activations_peak_bytes or 0)
-    persistent = isinstance(strategy, Ddp) and (strategy.gradient_as_bucket_view or accumulate > 1)
-    if persistent:
-        return once, round(most)
+    if views or accumulate > 1:
+        beside_the_buckets = once if views and accumulate > 1 else 0
+        return once, round(most) + beside_the_buckets
     points = ((0, most), (memory.gradients_bytes or 0, at_peak), (once, 0.0))
     gradients, activations = max(points, key=sum)
     return gradients, round(activations)

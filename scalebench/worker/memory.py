@@ -214,6 +214,7 @@ def composition_at_peak(events: Sequence[AllocatorEvent], intervals: Sequence[In
         events: In the order of time.
         intervals: In the order of time, without overlap.
     """
+    events = _with_unseen_frees(events, intervals)
     always, categories = _attribute(events, intervals)
     live: dict[int, int] = {}
     now = dict.fromkeys(CATEGORIES, 0) | always
@@ -238,6 +239,44 @@ def composition_at_peak(events: Sequence[AllocatorEvent], intervals: Sequence[In
 
 def _phase(time_ns: int, intervals: Sequence[Interval]) -> Phase | None:
     return next((i.phase for i in intervals if i.start_ns <= time_ns <= i.end_ns), None)
+
+
+def _with_unseen_frees(
+    events: Sequence[AllocatorEvent], intervals: Sequence[Interval]
+) -> list[AllocatorEvent]:
+    """Add the frees that the profiler did not see, as far as they can be known.
+
+    A collective's buffer may be freed on the backend's own thread, where nothing is recorded.
+    So an address that is handed out again was freed before; and what building leaves and nobody
+    ever owns counts only until building ends: with DDP that is the buffer of its first broadcast,
+    or the first buckets, which it replaces in the second step, or both.
+    """
+    complete: list[AllocatorEvent] = []
+    live: dict[int, AllocatorEvent] = {}
+    left_by_building: dict[int, tuple[AllocatorEvent, int]] = {}
+    ends = [AllocatorEvent(interval.end_ns, 0, 0) for interval in intervals]
+    by_end = {id(end): interval for end, interval in zip(ends, intervals, strict=True)}
+    for event in sorted([*events, *ends], key=lambda event: event.time_ns):
+        interval = by_end.get(id(event))
+        if interval is not None:
+            for address, allocation in live.items():
+                if address in interval.owned:
+                    left_by_building.pop(id(allocation), None)
+                elif interval.phase == "build" and allocation.time_ns >= interval.start_ns:
+                    left_by_building[id(allocation)] = (allocation, interval.end_ns + 1)
+            continue
+        former = live.pop(event.address, None)
+        if event.bytes > 0:
+            if former is not None:
+                complete.append(_free(former, event.time_ns))
+            live[event.address] = event
+        complete.append(event)
+    complete += [_free(*left) for left in left_by_building.values()]
+    return sorted(complete, key=lambda event: event.time_ns)
+
+
+def _free(allocation: AllocatorEvent, time_ns: int) -> AllocatorEvent:
+    return AllocatorEvent(time_ns, allocation.address, -allocation.bytes)
 
 
 def _attribute(

@@ -81,6 +81,11 @@ def test_accumulation_keeps_gradients_and_has_fewer_samples_in_flight():
     assert (predicted.gradients_bytes, predicted.activations_bytes) == (4 * PSI, 1250)
 
 
+def test_gradients_that_wait_under_no_sync_are_beside_the_buckets():
+    predicted = predict_memory(Ddp(accumulate=4), PSI, 16, "AdamW", measured())
+    assert (predicted.gradients_bytes, predicted.activations_bytes) == (4 * PSI, 1250 + 4 * PSI)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "per_parameter"),
     [("SGD", 0), ("SGD with momentum", 4), ("AdamW", 8), ("Adam with amsgrad", 12)],

@@ -124,6 +124,26 @@ def test_what_a_wrapper_keeps_is_communication_and_what_building_takes_is_no_act
     assert (found.activations_bytes, found.activations_peak_bytes) == (200, 0)
 
 
+def test_a_free_that_was_not_seen_shows_when_the_address_is_handed_out_again():
+    events = [event(11, 0xA, 50), event(12, 0xA, 20)]
+    found = composition_at_peak(events, [Interval(10, 20, {}, "activations")])
+    assert found.allocated_bytes == 50
+
+
+def test_what_building_leaves_and_nobody_ever_owns_is_gone_when_steps_begin():
+    events = [event(1, 0xA, 70), event(2, 0xB, 40), event(11, 0xC, 80)]
+    later = {0xB: Storage(40, "gradients")}  # a bucket: views into it are the gradients
+    found = composition_at_peak(
+        events,
+        [
+            Interval(0, 5, {}, "communication", "build"),
+            Interval(10, 20, later | {0xC: Storage(80, "optimizer")}, "communication"),
+        ],
+    )
+    assert (found.allocated_bytes, found.communication_bytes) == (120, 0)
+    assert (found.gradients_bytes, found.optimizer_bytes) == (40, 80)
+
+
 # --- the real allocator
 
 
