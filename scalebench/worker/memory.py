@@ -246,33 +246,44 @@ def _with_unseen_frees(
 ) -> list[AllocatorEvent]:
     """Add the frees that the profiler did not see, as far as they can be known.
 
-    A collective's buffer may be freed on the backend's own thread, where nothing is recorded.
-    So an address that is handed out again was freed before; and what building leaves and nobody
-    ever owns counts only until building ends: with DDP that is the buffer of its first broadcast,
-    or the first buckets, which it replaces in the second step, or both.
+    A collective's buffer may be freed on the backend's own thread, where nothing is recorded. But
+    an address that is handed out again was freed before; what was owned and is no longer was
+    given up during the stretch, at its beginning for all we know; and what building leaves and
+    nobody ever owns counts only until building ends: with DDP that is the buffer of its first
+    broadcast, or the first buckets, which it replaces in the second step.
     """
-    complete: list[AllocatorEvent] = []
+    known = list(events)
     live: dict[int, AllocatorEvent] = {}
-    left_by_building: dict[int, tuple[AllocatorEvent, int]] = {}
-    ends = [AllocatorEvent(interval.end_ns, 0, 0) for interval in intervals]
-    by_end = {id(end): interval for end, interval in zip(ends, intervals, strict=True)}
-    for event in sorted([*events, *ends], key=lambda event: event.time_ns):
-        interval = by_end.get(id(event))
-        if interval is not None:
-            for address, allocation in live.items():
-                if address in interval.owned:
-                    left_by_building.pop(id(allocation), None)
-                elif interval.phase == "build" and allocation.time_ns >= interval.start_ns:
-                    left_by_building[id(allocation)] = (allocation, interval.end_ns + 1)
-            continue
-        former = live.pop(event.address, None)
-        if event.bytes > 0:
-            if former is not None:
-                complete.append(_free(former, event.time_ns))
-            live[event.address] = event
-        complete.append(event)
-    complete += [_free(*left) for left in left_by_building.values()]
-    return sorted(complete, key=lambda event: event.time_ns)
+    owned: dict[int, AllocatorEvent] = {}
+    left_by_building: dict[int, AllocatorEvent] = {}
+    position = 0
+    for interval in intervals:
+        while position < len(events) and events[position].time_ns <= interval.end_ns:
+            event = events[position]
+            former = live.pop(event.address, None)
+            if event.bytes > 0:
+                if former is not None:
+                    known.append(_free(former, event.time_ns - 1))
+                live[event.address] = event
+            position += 1
+        for address, allocation in owned.items():
+            if live.get(address) is allocation and address not in interval.owned:
+                known.append(_free(live.pop(address), interval.start_ns))
+        owned = {a: allocation for a, allocation in live.items() if a in interval.owned}
+        left_by_building = {
+            address: allocation
+            for address, allocation in left_by_building.items()
+            if owned.get(address) is not allocation
+        }
+        if interval.phase == "build":
+            left_by_building |= {
+                address: allocation
+                for address, allocation in live.items()
+                if address not in owned and allocation.time_ns >= interval.start_ns
+            }
+            built_ns = interval.end_ns
+    known += [_free(allocation, built_ns + 1) for allocation in left_by_building.values()]
+    return sorted(known, key=lambda event: event.time_ns)
 
 
 def _free(allocation: AllocatorEvent, time_ns: int) -> AllocatorEvent:

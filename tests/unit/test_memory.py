@@ -130,6 +130,18 @@ def test_a_free_that_was_not_seen_shows_when_the_address_is_handed_out_again():
     assert found.allocated_bytes == 50
 
 
+def test_what_was_owned_and_is_no_longer_was_given_up_unseen():
+    events = [event(11, 0xA, 50), event(21, 0xB, 60)]
+    found = composition_at_peak(
+        events,
+        [
+            Interval(10, 15, {0xA: Storage(50, "gradients")}, "communication"),
+            Interval(20, 25, {0xB: Storage(60, "gradients")}, "communication"),
+        ],
+    )
+    assert (found.allocated_bytes, found.gradients_bytes) == (60, 60)
+
+
 def test_what_building_leaves_and_nobody_ever_owns_is_gone_when_steps_begin():
     events = [event(1, 0xA, 70), event(2, 0xB, 40), event(11, 0xC, 80)]
     later = {0xB: Storage(40, "gradients")}  # a bucket: views into it are the gradients
@@ -296,3 +308,27 @@ def test_only_the_device_in_question_counts():
 
 def test_retries_are_a_matter_of_cuda():
     assert allocator_retries(CPU) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_peak_is_the_allocators_own():
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    x = torch.randn(BATCH, WIDTH, device=device)
+    perceptron().to(device)(x).sum().backward()  # workspaces of the libraries
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    with watch_memory(device) as watch:
+        with watch.stretch("activations", "build"):
+            watch.module = perceptron().to(device)
+            watch.optimizer = OPTIMIZERS["fused adamw"](watch.module.parameters())
+        for _ in range(3):
+            with watch.stretch("activations"):
+                watch.optimizer.zero_grad()
+                watch.module(x).square().sum().backward()
+                watch.optimizer.step()
+    assert watch.memory.parameters_bytes == pytest.approx(PARAMETER_BYTES, rel=0.01)
+    assert watch.memory.optimizer_bytes == pytest.approx(2 * PARAMETER_BYTES, rel=0.01)
+    assert watch.memory.allocated_bytes == torch.cuda.max_memory_allocated(device) - before
+    assert allocator_retries(device) == 0
