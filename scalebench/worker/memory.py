@@ -100,8 +100,8 @@ def owned_storages(
 
     def add(tensors: Any, category: Category) -> None:
         for tensor in tensors:
-            storage = _local(tensor).untyped_storage()
-            if storage.device == device and storage.nbytes():
+            storage = _storage(tensor)
+            if storage is not None and storage.device == device and storage.nbytes():
                 owned.setdefault(storage.data_ptr(), Storage(storage.nbytes(), category))
 
     add(module.parameters(), "parameters")
@@ -112,10 +112,17 @@ def owned_storages(
     return owned
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of a distributed tensor that is on this rank; others as they are."""
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """Return a tensor's storage, of a distributed tensor that of this rank's part.
+
+    None: it has none of its own (sparse, not yet initialised); what it takes is counted with the
+    activations.
+    """
     to_local = getattr(tensor, "to_local", None)
-    return to_local() if to_local is not None else tensor
+    try:
+        return (tensor if to_local is None else to_local()).untyped_storage()
+    except (NotImplementedError, RuntimeError, ValueError):
+        return None
 
 
 def _tensors(nested: Any) -> Iterator[torch.Tensor]:

@@ -302,6 +302,14 @@ def test_of_a_distributed_tensor_the_local_part_counts(process_group):
     assert found["optimizer"] == pytest.approx(2 * LAYER_BYTES, abs=SMALL)
 
 
+def test_what_has_no_storage_of_its_own_is_left_out():
+    module = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.LazyLinear(3))
+    module[0](torch.tensor([1])).sum().backward()
+    assert module[0].weight.grad.is_sparse
+    owned = owned_storages(module, None, CPU)
+    assert [storage.bytes for storage in owned.values()] == [4 * 10 * 4]
+
+
 def test_only_the_device_in_question_counts():
     assert owned_storages(nn.Linear(4, 4), None, torch.device("meta")) == {}
 
