@@ -122,19 +122,45 @@ class Trace(Record):
 class Memory(Record):
     """Peak memory of one rank in bytes; null: this device has no such number.
 
+    The categories are those of the moment at which ``allocated_bytes`` was reached, counted in the
+    ``inspect`` launch from the allocator's own events, and sum to it. See
+    ``worker/memory.py`` for what belongs to which.
+
     Attributes:
         allocated_bytes: Peak of live tensors. CUDA: the allocator's ``max_memory_allocated``
-            over the launch. CPU: peak of the CPU allocator, counted by the profiler in the
-            ``inspect`` launch.
+            over the launch; in the ``inspect`` launch, and on CPU, counted from the allocator's
+            events.
         reserved_bytes: CUDA: what the caching allocator held.
         device_bytes: CUDA: what the device reports as used, by everyone, after the window.
         rss_bytes: Peak resident set of the process.
+        parameters_bytes: The module's parameters and buffers.
+        gradients_bytes: Gradients alive at the peak; buckets that gradients are views into
+            count here.
+        optimizer_bytes: Tensors of the optimizer's state.
+        communication_bytes: What the strategy's wrapper keeps between steps besides the above:
+            DDP's buckets where the gradients are copies of them.
+        data_bytes: Samples that the workload holds on the device.
+        activations_bytes: Derived: all the rest. Activations, and whatever operators, optimizer
+            and collectives allocate for the moment.
+        activations_peak_bytes: The most that this rest came to at any moment of a step; it need
+            not be the moment of ``allocated_bytes``, and is no part of the sum.
+        allocator_retries: CUDA: how often the allocator had to free its cache and try again
+            (``num_alloc_retries``) during warm-up and clean window of a ``measure`` launch. More
+            than none: the device is full, and the steps were slowed by it.
     """
 
     allocated_bytes: int | None = Field(None, ge=0, lt=LARGE)
     reserved_bytes: int | None = Field(None, ge=0, lt=LARGE)
     device_bytes: int | None = Field(None, ge=0, lt=LARGE)
     rss_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    parameters_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    gradients_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    optimizer_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    communication_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    data_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    activations_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    activations_peak_bytes: int | None = Field(None, ge=0, lt=LARGE)
+    allocator_retries: int | None = Field(None, ge=0, lt=LARGE)
 
 
 class Verification(Record):
@@ -221,8 +247,11 @@ class RankRecord(Record):
         clock: How this rank's clock stood against rank 0's while steps were traced.
         logged_exposed_s: Exposed communication per step by DDP's own logging data, seconds.
         num_parameters: Parameters of the module, shared ones counted once.
+        flops_per_sample: Floating-point operations of forward and backward of the bare model on
+            one sample, counted in the ``inspect`` launch on rank 0; see ``worker/flops.py``.
+            Null: not counted there, or no operator of the model is known to the counter.
         facts: What was in force in the rank: threads, affinity, scheduling class, device name,
-            resolved backend, …
+            resolved backend, TF32, optimizer, …
     """
 
     rank: int = Field(ge=0)
@@ -240,6 +269,7 @@ class RankRecord(Record):
     trace: Trace | None = None
     clock: ClockAlignment | None = None
     logged_exposed_s: FiniteFloat | None = None
+    flops_per_sample: FiniteFloat | None = Field(None, gt=0)
     memory: Memory = Memory()
     verification: Verification | None = None
     facts: dict[str, Any] = {}

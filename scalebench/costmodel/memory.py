@@ -1,22 +1,237 @@
-"""Memory of the model's state per rank, by the strategy's law (ZeRO; Rajbhandari et al. 2020)."""
+"""Memory per rank, by the strategy's law (ZeRO; Rajbhandari et al. 2020).
 
-from scalebench.spec import Ddp, Strategy
+State follows from the number of parameters alone. Activations do not: they are taken from the
+plain baseline's measurement and scaled with the batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scalebench.records import Memory
+from scalebench.spec import Ddp, Execution, Plain, Strategy
 
 FP32_BYTES = 4
-ADAM_MOMENTS = 2
+STATES = {
+    "SGD": 0,
+    "SGD with momentum": 1,
+    "Adagrad": 1,
+    "RMSprop": 1,
+    "RMSprop with momentum": 2,
+    "Adam": 2,
+    "AdamW": 2,
+    "NAdam": 2,
+    "RAdam": 2,
+    "Adam with amsgrad": 3,
+    "AdamW with amsgrad": 3,
+}
+"""Optimizer → state tensors of a parameter's own size (``torch.optim``).
+
+The words are those of the rank's fact ``optimizer``. Adafactor's and others' state depends on the
+parameters' shapes and is not among them.
+"""
+DEFAULT_OPTIMIZER = "AdamW"
+
+
+@dataclass(frozen=True)
+class BytesPerParameter:
+    """Bytes of the whole model's state, for each parameter of the model."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+
+FP32_ADAM = BytesPerParameter(4, 4, 8)
+"""float32 throughout; autocast keeps parameters so, too."""
+MIXED_PRECISION_ADAM = BytesPerParameter(2, 2, 12)
+"""ZeRO §3.1: half-precision parameters and gradients; float32 copy, momentum and variance."""
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """State of one rank, bytes."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """Sum of the three."""
+        return self.parameters + self.gradients + self.optimizer
+
+
+def zero_state(
+    stage: int, num_parameters: int, world_size: int, per: BytesPerParameter = FP32_ADAM
+) -> StateBytes:
+    """Return what a rank holds between steps; ZeRO, figure 1.
+
+    ``Ψ·(p + g + o)`` with o divided by N from stage 1 on, g from stage 2, p from stage 3. Stage 0
+    is plain and DDP, stage 3 fully sharded (FSDP). On top come, and are not in it: what a sharded
+    strategy gathers while it computes, padding to equal shards, buckets, activations.
+
+    Args:
+        stage: 0 to 3.
+        num_parameters: Ψ, parameters of the model.
+        world_size: N, ranks that the state is divided among.
+        per: Bytes of each kind of state for each parameter.
+
+    Raises:
+        ValueError: No such stage.
+    """
+    if stage not in range(4):
+        raise ValueError(f"ZeRO has stages 0 to 3, not {stage}")
+
+    def share(first_sharded_stage: int) -> int:
+        return world_size if stage >= first_sharded_stage else 1
+
+    return StateBytes(
+        parameters=num_parameters * per.parameters / share(3),
+        gradients=num_parameters * per.gradients / share(2),
+        optimizer=num_parameters * per.optimizer / share(1),
+    )
+
+
+@dataclass(frozen=True)
+class MeasuredBaseline:
+    """The plain baseline of a prediction, as its inspecting launch saw it.
+
+    Attributes:
+        batch: Samples of its step.
+    """
+
+    strategy: Plain
+    batch: int
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Predicted peak of one rank, bytes, by the categories of `Memory`.
+
+    Attributes:
+        unavailable: Part → why it could not be predicted; such a part is None.
+    """
+
+    parameters_bytes: int
+    gradients_bytes: int | None
+    optimizer_bytes: int | None
+    communication_bytes: int
+    activations_bytes: int | None
+    data_bytes: int | None
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The peak; None if any part is."""
+        parts = (
+            *(self.parameters_bytes, self.gradients_bytes, self.optimizer_bytes),
+            *(self.communication_bytes, self.activations_bytes, self.data_bytes),
+        )
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no total; None if there is one."""
+        return "; ".join(dict.fromkeys(self.unavailable.values())) or None
+
+
+def predict_memory(
+    strategy: Strategy,
+    num_parameters: int,
+    rank_batch: int,
+    optimizer: str | None = DEFAULT_OPTIMIZER,
+    baseline: MeasuredBaseline | None = None,
+) -> MemoryPrediction:
+    """Predict the peak of a rank under plain or DDP, float32 parameters.
+
+    ``4Ψ`` parameters, ``4Ψ`` per state tensor of the optimizer, ``4Ψ`` of buckets where DDP's
+    gradients are copies of them. Gradients and activations trade places during backward; how they
+    add up at the peak is worked out by `_gradients_and_activations` from the baseline.
+
+    Args:
+        strategy: How the model is trained.
+        num_parameters: Ψ, parameters of the model.
+        rank_batch: Samples of a rank's step.
+        optimizer: The rank's fact ``optimizer``; None: not known.
+        baseline: The same workload measured plain, at any batch.
+    """
+    once = FP32_BYTES * num_parameters
+    unavailable: dict[str, str] = {}
+    states = STATES.get(optimizer) if optimizer is not None else None
+    if states is None:
+        unavailable["optimizer_bytes"] = f"the state of the optimizer {optimizer} is not known"
+    why = _baseline_unfit(strategy, baseline)
+    gradients = activations = data = None
+    if baseline is None or why is not None:
+        unavailable["activations_bytes"] = why or "no plain baseline was measured"
+    else:
+        gradients, activations = _gradients_and_activations(strategy, once, rank_batch, baseline)
+        data = baseline.memory.data_bytes or 0
+    copied = isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view
+    return MemoryPrediction(
+        parameters_bytes=once,
+        gradients_bytes=gradients,
+        optimizer_bytes=None if states is None else states * once,
+        communication_bytes=once if copied else 0,
+        activations_bytes=activations,
+        data_bytes=data,
+        unavailable=unavailable,
+    )
+
+
+def _baseline_unfit(strategy: Execution, baseline: MeasuredBaseline | None) -> str | None:
+    """Return why a baseline tells nothing about the activations of a strategy."""
+    if baseline is None:
+        return "no plain baseline was measured"
+    memory = baseline.memory
+    if None in (memory.activations_peak_bytes, memory.activations_bytes, memory.gradients_bytes):
+        return "the activations of the plain baseline were not measured"
+    for setting in ("autocast", "compile", "checkpointing"):
+        if getattr(strategy, setting) != getattr(baseline.strategy, setting):
+            return f"the plain baseline has other activations: it differs in {setting}"
+    return None
+
+
+def _gradients_and_activations(
+    strategy: Strategy, once: int, rank_batch: int, baseline: MeasuredBaseline
+) -> tuple[int, int]:
+    """Return gradients and activations at the peak, bytes.
+
+    During backward gradients grow while activations shrink, and the peak is where their sum is
+    largest. Activations scale with the samples in flight, gradients do not. Where gradients live
+    throughout the step (views into buckets, accumulation) the peak is that of the activations;
+    with both, gradients that wait under ``no_sync`` are no views yet and come on top, `Memory`
+    counts them with the activations.
+
+    Elsewhere three points of the curve are known, and the largest of their sums is taken, which
+    is never above the true peak of the scaled curve: before the first gradient, at the baseline's
+    own peak, after the last.
+    """
+    views = isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view
+    accumulate = strategy.accumulate if isinstance(strategy, Ddp) else 1
+    scale = rank_batch / accumulate / baseline.batch
+    memory = baseline.memory
+    at_peak = scale * (memory.activations_bytes or 0)
+    most = scale * (memory.activations_peak_bytes or 0)
+    if views or accumulate > 1:
+        beside_the_buckets = once if views and accumulate > 1 else 0
+        return once, round(most) + beside_the_buckets
+    points = ((0, most), (memory.gradients_bytes or 0, at_peak), (once, 0.0))
+    gradients, activations = max(points, key=sum)
+    return gradients, round(activations)
 
 
 def predict_state_bytes(strategy: Strategy, num_parameters: int) -> int:
-    """Return bytes per rank of parameters, gradients, Adam's moments and gradient buckets.
+    """Return bytes per rank of parameters, gradients, AdamW's moments and gradient buckets.
 
-    float32 parameters (autocast keeps them so): ``4Ψ + 4Ψ + 8Ψ``; DDP adds ``4Ψ`` of buckets
-    unless the gradients are views into them. Activations come on top and are not modelled here.
+    Activations come on top and are not predicted here.
 
     Args:
         strategy: How the model is trained.
         num_parameters: Ψ, parameters of the model.
     """
-    copies = 1 + 1 + ADAM_MOMENTS
-    if isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view:
-        copies += 1
-    return copies * FP32_BYTES * num_parameters
+    copied = isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view
+    buckets = FP32_BYTES * num_parameters if copied else 0
+    return round(zero_state(0, num_parameters, 1).total) + buckets

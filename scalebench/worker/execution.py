@@ -45,3 +45,26 @@ def make_optimizer(
     if workload.optimizer is not None:
         return workload.optimizer(parameters)
     return torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+
+
+def optimizer_kind(optimizer: torch.optim.Optimizer) -> str:
+    """Return the optimizer's class, and the option that adds to its state: SGD with momentum.
+
+    The words are those of ``costmodel/memory.py``, which knows the size of the state by them.
+    """
+    name = type(optimizer).__name__
+    options = [
+        option
+        for option in ("momentum", "amsgrad")
+        if any(group.get(option) for group in optimizer.param_groups)
+    ]
+    return f"{name} with {' and '.join(options)}" if options else name
+
+
+def tf32_in_force(device: torch.device) -> dict[str, bool]:
+    """Return whether float32 matrix products and convolutions may run in TF32."""
+    on_cuda = device.type == "cuda"
+    return {
+        "matmul_tf32": on_cuda and torch.backends.cuda.matmul.allow_tf32,
+        "convolution_tf32": on_cuda and torch.backends.cudnn.allow_tf32,
+    }

@@ -11,16 +11,17 @@ import torch
 import torch.distributed as dist
 
 from scalebench.paths import LaunchPaths
-from scalebench.records import Memory, RankRecord
+from scalebench.records import RankRecord
 from scalebench.spec import Cell
 from scalebench.store import read_model, write_model
 from scalebench.worker import process
 from scalebench.worker.context import RankContext, connected
 from scalebench.worker.ddp_logger import logged_exposed_s
+from scalebench.worker.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.failure import describe
 from scalebench.worker.feed import endless
 from scalebench.worker.loop import measure
-from scalebench.worker.memory import read_memory
+from scalebench.worker.memory import allocator_retries, read_memory
 from scalebench.worker.rounds import Rounds
 from scalebench.worker.strategies import build_training
 from scalebench.worker.verify import fresh_workload, inspect
@@ -42,7 +43,8 @@ def run_cell(request: dict[str, Any]) -> int:
         with connected(cell, rank, paths.store) as context:
             facts |= _backend_facts(context)
             work = _inspect if cell.purpose == "inspect" else _measure
-            record = RankRecord(**identity, facts=facts, **work(context))
+            seen = work(context)
+            record = RankRecord(**identity, **seen | {"facts": facts | seen["facts"]})
             write_model(paths.record(rank), record)
     except BaseException as error:
         record = RankRecord(**identity, error=describe(error))
@@ -72,6 +74,7 @@ def _backend_facts(context: RankContext) -> dict[str, Any]:
         "device_name": properties.name if properties else "cpu",
         "device_uuid": str(properties.uuid) if properties else None,
         "backend": dist.get_backend() if dist.is_initialized() else None,
+        **tf32_in_force(context.device),
     }
 
 
@@ -81,8 +84,12 @@ def _measure(context: RankContext) -> dict[str, Any]:
     training = build_training(workload, context)
     batches = endless(workload.batches, context.device, context.cell.rank_batch)
     gc.collect()
+    retries = allocator_retries(context.device)
     loop = measure(training, batches, context)
     memory = read_memory(context.device)
+    if retries is not None:
+        retried = (allocator_retries(context.device) or 0) - retries
+        memory = memory.model_copy(update={"allocator_retries": retried})
     looked = Rounds(loop).run(context.cell.steps)
     seen = loop.seen
     return {
@@ -97,6 +104,7 @@ def _measure(context: RankContext) -> dict[str, Any]:
         "trace": looked.trace,
         "clock": looked.clock,
         "logged_exposed_s": logged_exposed_s(training),
+        "facts": {"optimizer": optimizer_kind(training.optimizer)},
     }
 
 
@@ -106,7 +114,9 @@ def _inspect(context: RankContext) -> dict[str, Any]:
     return {
         "verification": found.verification,
         "loss": _json_losses(found.losses),
-        "memory": Memory(allocated_bytes=found.allocated_bytes),
+        "memory": found.memory,
+        "flops_per_sample": found.flops_per_sample,
+        "facts": {},
     }
 
 

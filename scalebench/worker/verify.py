@@ -18,12 +18,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalebench.records import Verification
+from scalebench.records import Memory, Verification
 from scalebench.spec import Execution
 from scalebench.worker.batches import concatenate, same, split, to_device
 from scalebench.worker.context import RankContext
 from scalebench.worker.feed import check_size, endless
-from scalebench.worker.memory import count_cpu_tensors
+from scalebench.worker.flops import count_flops
+from scalebench.worker.memory import Category, MemoryWatch, watch_memory
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.plain import PlainTraining
@@ -70,19 +71,22 @@ class Inspection:
 
     Attributes:
         losses: Of the first steps, mean over this rank's batch.
-        allocated_bytes: Peak of the CPU allocator over build and steps; None on CUDA, where the
-            allocator keeps count by itself.
+        memory: Peak over build and steps, and what it was made of.
+        flops_per_sample: Of forward and backward of the bare model; None on ranks without the
+            reference.
     """
 
     verification: Verification
     losses: list[float]
-    allocated_bytes: int | None
+    memory: Memory
+    flops_per_sample: float | None
 
 
 def inspect(context: RankContext) -> Inspection:
     """Train a few steps, hold them against the reference, count memory; every rank takes part.
 
-    The reference is worked out first, so that its memory is not counted.
+    The reference is worked out first, so that its memory is not counted; nor is that of the
+    comparison.
     """
     strategy = context.cell.strategy
     workload = fresh_workload(context)
@@ -90,21 +94,60 @@ def inspect(context: RankContext) -> Inspection:
     batches = [next(feed) for _ in range(NUM_STEPS)]
     for batch in batches:
         check_size(batch, context.cell.rank_batch)
-    is_reference = strategy.kind == "plain"
-    reference = None if is_reference else _reference(batches, context)
-    by_gradient = Deviation(0.0)
+    if strategy.kind == "plain":
+        return _inspect_reference_itself(batches, context)
+    reference = _reference(batches, context)
     context.barrier()  # in the control group: the reference may take longer than a collective may
-    with count_cpu_tensors(context.device) as peak:
-        training = build_training(fresh_workload(context), context)
-        losses = [float(training.step(batches[0]))]
-        if not is_reference:
-            by_gradient = _compare_gradients(training, reference, context)
-        losses += [float(training.step(batch)) for batch in batches[1:]]
-    if is_reference:
-        verification = Verification(status="reference")
-    else:
-        verification = _verification(by_gradient, losses, reference, context)
-    return Inspection(verification, losses, peak.bytes)
+    with watch_memory(context.device) as watch:
+        training, _kept = _build_watched(watch, context)
+        with watch.stretch("communication"):
+            losses = [float(training.step(batches[0]))]
+        by_gradient = _compare_gradients(training, reference, context)
+        for batch in batches[1:]:
+            with watch.stretch("communication"):
+                losses.append(float(training.step(batch)))
+    verification = _verification(by_gradient, losses, reference, context)
+    flops = None if reference is None else reference.flops / context.cell.global_batch
+    return Inspection(verification, losses, watch.memory, flops or None)
+
+
+def _inspect_reference_itself(batches: Sequence[Any], context: RankContext) -> Inspection:
+    with watch_memory(context.device) as watch:
+        training, _kept = _build_watched(watch, context)
+        assert isinstance(training, PlainTraining)
+        with watch.stretch("activations"):
+            loss, flops = first_step(training, batches[0])
+        losses = [loss]
+        for batch in batches[1:]:
+            with watch.stretch("activations"):
+                losses.append(float(training.step(batch)))
+    recomputes = context.cell.strategy.checkpointing
+    per_sample = None if recomputes else flops / context.cell.global_batch
+    return Inspection(Verification(status="reference"), losses, watch.memory, per_sample or None)
+
+
+def _build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, Workload]:
+    """Build workload and training; whoever keeps the workload keeps its data, as training does."""
+    with watch.stretch("data", "data"):
+        workload = fresh_workload(context)
+        watch.module = workload.module
+    rest: Category = "activations" if context.cell.strategy.kind == "plain" else "communication"
+    with watch.stretch(rest, "build"):
+        training = build_training(workload, context)
+        watch.module, watch.optimizer = training.module, training.optimizer
+    return training, workload
+
+
+def first_step(training: PlainTraining, batch: Any) -> tuple[float, int]:
+    """Train one step; return its loss and the FLOPs of its forward and backward.
+
+    What the optimizer does is no FLOP of the model.
+    """
+    training.optimizer.zero_grad()
+    with count_flops() as flops:
+        loss = training.forward_backward(batch)
+    training.optimizer.step()
+    return float(loss), flops.total
 
 
 def _verification(
@@ -130,7 +173,8 @@ class _Reference:
         self.fed_alike: list[int] = []
         self.first_batch = global_batches[0]
         training = self._training()
-        self.losses = [float(training.step(global_batches[0]))]
+        loss, self.flops = first_step(training, global_batches[0])
+        self.losses = [loss]
         self.gradients = {name: g.clone() for name, g in training.gradients()}
         self.total_norm = finite(total_norm(self.gradients))
         self.losses += [float(training.step(batch)) for batch in global_batches[1:]]

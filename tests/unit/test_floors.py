@@ -38,6 +38,7 @@ FLOORS = {
     "inventory": 2,
     "diagnosis": 2,
     "costmodel": 2,
+    "peaks": 2,
     "trace": 2,
     "monitor": 2,
     "windows": 2,

@@ -9,6 +9,16 @@ import torch
 class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it."""
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """Who owns this rank's parameters and gradients, wrapped as the strategy wraps them."""
+        ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Who owns this rank's part of the optimizer's state."""
+        ...
+
     def step(self, batch: Any) -> torch.Tensor:
         """Train on this rank's batch: forward, backward, optimizer.
 
