@@ -1,7 +1,7 @@
 """Attribution of one row of the summary: estimates over its launches, and its loss budget."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from scalebench import units
 from scalebench.attribution import LaunchAttribution, attribute
 from scalebench.budget import loss_budget, waits_most
 from scalebench.records import CellResult
+from scalebench.row_fields import RowFields
 from scalebench.stats import Estimate, estimate_signed
 from scalebench.trace.breakdown import OperationFigures
 from scalebench.trace.matching import stragglers
@@ -22,22 +23,6 @@ LARGEST_PROBE_EFFECT = 0.005
 BREAKDOWN_FIELDS = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s")
 
 
-@dataclass
-class RowAttribution:
-    """The fields of a row that traced steps tell, and the reasons for those that they do not."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    stamps: list[str] = field(default_factory=list)
-
-    def set(self, name: str, value: Any, reason: str = NOT_TRACED) -> None:
-        """Give a field its value; None: it is null for this reason."""
-        if value is None:
-            self.reasons[name] = reason
-        else:
-            self.values[name] = value
-
-
 @dataclass(frozen=True)
 class StepTimes:
     """The headline's clean steps, seconds; ``baseline_s`` is None without a baseline."""
@@ -48,7 +33,7 @@ class StepTimes:
 
 def attribute_row(
     good: Mapping[int, CellResult], baseline: Mapping[int, CellResult], steps: StepTimes | None
-) -> RowAttribution:
+) -> RowFields:
     """Attribute a row.
 
     Args:
@@ -58,7 +43,7 @@ def attribute_row(
     """
     looked = {repeat: found for repeat, r in good.items() if (found := attribute(r))}
     base = {repeat: found for repeat, r in baseline.items() if (found := attribute(r))}
-    row = RowAttribution()
+    row = RowFields()
     if not looked or steps is None:
         row.reasons = dict.fromkeys(FIELDS, NOT_TRACED if good else "no launch went well")
         return row
@@ -66,11 +51,11 @@ def attribute_row(
     rank = waits_most(launches)
     _set_breakdown(row, launches, rank)
     _set_volume(row, launches, rank)
-    row.set("trace_overhead", estimate_signed([x.trace_overhead for x in launches]))
+    row.values["trace_overhead"] = estimate_signed([x.trace_overhead for x in launches])
     _set_probe_effect(row, launches)
-    row.set("exposed_comm_estimates", _three_estimates(launches, rank))
-    row.set("communication", _communication(launches, rank))
-    row.set("stragglers", [asdict(s) for s in stragglers(_arrivals(launches))])
+    row.values["exposed_comm_estimates"] = _three_estimates(launches, rank)
+    row.values["communication"] = _communication(launches, rank)
+    row.values["stragglers"] = [asdict(s) for s in stragglers(_arrivals(launches))]
     _set_budget(row, looked, base, rank, steps)
     return row
 
@@ -84,14 +69,13 @@ FIELDS = (
 """Every field of a row that this module answers for."""
 
 
-def _set_breakdown(row: RowAttribution, launches: Sequence[LaunchAttribution], rank: int) -> None:
+def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: int) -> None:
     parts = [launch.breakdowns[rank] for launch in launches]
     for name in BREAKDOWN_FIELDS:
-        row.set(name, estimate_signed([getattr(part, name) for part in parts]))
+        row.values[name] = estimate_signed([getattr(part, name) for part in parts])
     not_apart = next((launch.not_apart for launch in launches if launch.not_apart), None)
     if not_apart:
         for name in ("exposed_transfer_s", "wait_s"):
-            row.values.pop(name)
             row.set(name, None, not_apart)
     ratios = [p.comm_s / p.compute_s for p in parts if p.compute_s > 0]
     row.set("comm_compute_ratio", estimate_signed(ratios) if ratios else None, "nothing computed")
@@ -100,7 +84,7 @@ def _set_breakdown(row: RowAttribution, launches: Sequence[LaunchAttribution], r
     row.set("bubble_ratio", None, "only pipelines have a bubble")
 
 
-def _set_volume(row: RowAttribution, launches: Sequence[LaunchAttribution], rank: int) -> None:
+def _set_volume(row: RowFields, launches: Sequence[LaunchAttribution], rank: int) -> None:
     reason = "the trace does not tell the size of every operation"
     for name, read in (
         ("payload_bytes", LaunchAttribution.payload_bytes),
@@ -112,9 +96,9 @@ def _set_volume(row: RowAttribution, launches: Sequence[LaunchAttribution], rank
         row.set(name, round(float(np.median(whole))) if whole else None, reason)
 
 
-def _set_probe_effect(row: RowAttribution, launches: Sequence[LaunchAttribution]) -> None:
+def _set_probe_effect(row: RowFields, launches: Sequence[LaunchAttribution]) -> None:
     probe = estimate_signed([launch.probe_effect for launch in launches])
-    row.set("probe_effect", probe)
+    row.values["probe_effect"] = probe
     if probe.low is not None and probe.low > LARGEST_PROBE_EFFECT:
         row.stamps.append(f"probe effect: {units.percent(probe.value)}")
 
@@ -181,7 +165,7 @@ def _arrivals(launches: Sequence[LaunchAttribution]) -> list[Any]:
 
 
 def _set_budget(
-    row: RowAttribution,
+    row: RowFields,
     looked: Mapping[int, LaunchAttribution],
     base: Mapping[int, LaunchAttribution],
     rank: int,
@@ -200,7 +184,7 @@ def _set_budget(
         "clock_bound_s": clock_s,
         "ranks": ranks,
     }
-    row.set("budget", {**budget.as_fields(), **told})
+    row.values["budget"] = {**budget.as_fields(), **told}
     if not budget.closes:
         row.stamps.append("budget open")
 

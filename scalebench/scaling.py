@@ -17,16 +17,16 @@ import numpy as np
 
 from scalebench.launches import clean_steps, launch_step_s, launch_throughput
 from scalebench.records import CellResult, Status
-from scalebench.row_attribution import RowAttribution, StepTimes, attribute_row
+from scalebench.row_attribution import StepTimes, attribute_row
+from scalebench.row_fields import RowFields
+from scalebench.row_resources import use_of_row
 from scalebench.spec import Cell
 from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.store import StoredRun
 from scalebench.summary import NOT_YET, Correctness, Row, StepSamples, Summary
+from scalebench.validity import validity_stamps
 
-NOT_BY_THIS_VERSION = (
-    *("predicted_step_s", "prediction_error", "predicted_memory_bytes"),
-    *("energy_j_per_sample", "mfu"),
-)
+NOT_BY_THIS_VERSION = ("predicted_step_s", "prediction_error")
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,14 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
     wrapped = table.get((cell.suite, cell.case, 1))
     throughput = estimate_over_launches([launch_throughput(r) for r in good]) if good else None
     tokens = next((r.ranks[0].tokens_per_sample for r in good), None)
-    memory = _memory(row)
     starts = [r.launch_s for r in good if r.launch_s]
     losses = _mean_losses(good[0]) if good else []
     step_s = _step_estimate(row)
-    attribution = _attribution(row, baseline, step_s)
+    inspected = baseline.inspection if baseline else None
+    fields = (
+        _attribution(row, baseline, step_s),
+        use_of_row(row.inspection, row.good, inspected, throughput),
+    )
     values: dict[str, Any] = {
         "step_s": step_s,
         "throughput": throughput,
@@ -125,7 +128,6 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
         "speedup": ratio_by_round(row, baseline, per_rank=False) if baseline else None,
         "efficiency": ratio_by_round(row, baseline, per_rank=True) if baseline else None,
         "efficiency_wrapped": ratio_by_round(row, wrapped, per_rank=True) if wrapped else None,
-        "peak_memory_bytes": memory["allocated_bytes"],
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
         "launch_s": estimate_over_launches(starts) if starts else None,
@@ -147,13 +149,13 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
         status=status,
         reason=reason,
         oversubscribed=cell.oversubscribed,
-        memory=memory,
         num_clean_steps=sum(len(clean_steps(r)) for r in good),
-        stamps=[*_stamps(row), *attribution.stamps],
-        unavailable=_unavailable(values, row, baseline) | attribution.reasons,
+        stamps=[*_stamps(row, baseline), *(s for part in fields for s in part.stamps)],
+        unavailable=_unavailable(values, row, baseline) | fields[0].reasons | fields[1].reasons,
         samples=[StepSamples(repeat=r.cell.repeat, step_s=clean_steps(r)) for r in good],
         **values,
-        **attribution.values,
+        **fields[0].values,
+        **fields[1].values,
     )
 
 
@@ -162,9 +164,7 @@ def _step_estimate(row: Launches) -> Estimate | None:
     return estimate_over_launches([launch_step_s(r) for r in good]) if good else None
 
 
-def _attribution(
-    row: Launches, baseline: Launches | None, step_s: Estimate | None
-) -> RowAttribution:
+def _attribution(row: Launches, baseline: Launches | None, step_s: Estimate | None) -> RowFields:
     base_s = _step_estimate(baseline) if baseline else None
     steps = StepTimes(step_s.value, base_s.value if base_s else None) if step_s else None
     return attribute_row(row.good, baseline.good if baseline else {}, steps)
@@ -216,22 +216,6 @@ def _reason(first_bad: CellResult, row: Launches) -> str:
     return reason
 
 
-def _memory(row: Launches) -> dict[str, int | None]:
-    """Return the largest of each kind over ranks and launches, the inspection included."""
-    results = [*([row.inspection] if row.inspection else []), *row.good.values()]
-    kinds = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
-    known = {
-        kind: [
-            value
-            for result in results
-            for rank in result.ranks
-            if (value := getattr(rank.memory, kind)) is not None
-        ]
-        for kind in kinds
-    }
-    return {kind: max(values, default=None) for kind, values in known.items()}
-
-
 def _mean_losses(result: CellResult) -> list[float]:
     """Return the loss of the global batch, the mean over the ranks, up to the last clean step.
 
@@ -250,14 +234,16 @@ def _correctness(row: Launches) -> Correctness | None:
     return Correctness.model_validate(verification.model_dump())
 
 
-def _stamps(row: Launches) -> list[str]:
+def _stamps(row: Launches, baseline: Launches | None) -> list[str]:
     correctness = _correctness(row)
     stamps = {
         "oversubscribed": row.cell.oversubscribed,
         "unsteady": any(not r.ranks[0].steady for r in row.good.values()),
         "unverified": correctness is not None and correctness.status == "unverified",
     }
-    return [name for name, applies in stamps.items() if applies]
+    others = list(baseline.good.values()) if baseline else []
+    watched = validity_stamps(list(row.good.values()), others)
+    return [*(name for name, applies in stamps.items() if applies), *watched]
 
 
 def _unavailable(
@@ -271,7 +257,7 @@ def _unavailable(
 
 
 def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str:
-    if not row.good and name not in ("correctness", "peak_memory_bytes"):
+    if not row.good and name != "correctness":
         return "no launch of this row went well"
     if name in ("speedup", "efficiency"):
         there = baseline is not None and baseline.good
@@ -279,7 +265,6 @@ def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str
     return {
         "tokens_per_s": "the workload has no tokens",
         "efficiency_wrapped": "no round in which the strategy went well at N=1",
-        "peak_memory_bytes": "the inspecting launch, which counts it, did not end well",
         "correctness": "the inspecting launch did not end well",
     }.get(name, "not recorded")
 

@@ -80,13 +80,14 @@ class Row(BaseModel):
     bubble_ratio: Estimate | None = None
     predicted_step_s: FiniteFloat | None = None
     prediction_error: FiniteFloat | None = None
-    peak_memory_bytes: int | None
+    peak_memory_bytes: int | None = None
     predicted_memory_bytes: int | None = None
     memory: dict[str, int | None]
     wire_bytes: int | None = None
     payload_bytes: int | None = None
     energy_j_per_sample: Estimate | None = None
     mfu: Estimate | None = None
+    flops_per_sample: FiniteFloat | None = None
     loss_first: FiniteFloat | None
     loss_last: FiniteFloat | None
     probe_effect: Estimate | None = None

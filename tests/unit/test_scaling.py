@@ -26,7 +26,7 @@ from scalebench.launches import (
 from scalebench.outcome import skipped_result
 from scalebench.records import Block, Memory, Verification
 from scalebench.scaling import failed_rows, summarise
-from scalebench.spec import Ddp, Plain
+from scalebench.spec import Ddp, Loader, Plain
 from scalebench.summary import NOT_YET, Row, Summary
 
 PLAIN, ONE, TWO = make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)
@@ -238,12 +238,32 @@ def test_memory_is_the_largest_over_ranks_and_launches():
     ]
     row = rows_of(results)["ddp", 2]
     assert row.peak_memory_bytes == 1001
-    assert row.memory == {
-        "allocated_bytes": 1001,
-        "reserved_bytes": None,
-        "device_bytes": None,
-        "rss_bytes": 9,
-    }
+    assert row.memory["allocated_bytes"] == 1001
+    assert row.memory["reserved_bytes"] is None
+    assert row.memory["device_bytes"] is None
+    assert row.memory["rss_bytes"] == 9
+
+
+def test_categories_of_memory_are_those_of_the_fullest_rank():
+    def peak(allocated, parameters):
+        return Memory(allocated_bytes=allocated, parameters_bytes=parameters)
+
+    ranks = [make_record(r, memory=m) for r, m in enumerate((peak(10, 7), peak(12, 3)))]
+    row = rows_of([make_inspection(TWO, ranks=ranks), make_result(TWO)])["ddp", 2]
+    assert row.memory["parameters_bytes"] == 3
+    assert row.peak_memory_bytes == 12
+
+
+def test_the_loader_of_a_case_decides_its_baseline():
+    loader = Loader(num_workers=1)
+    loaded = make_cell("ddp-loader", 2, loader=loader)
+    plain_loaded = make_cell("plain-loader", 1, loader=loader)
+    resident = [make_result(PLAIN, 0.1), make_result(loaded, 0.1)]
+    assert rows_of(resident)["ddp-loader", 2].speedup.value == pytest.approx(1.0)
+    both = [*resident, make_result(plain_loaded, 0.3)]
+    assert rows_of(both)["ddp-loader", 2].speedup.value == pytest.approx(3.0)
+    both = [*both, make_result(TWO, 0.1)]
+    assert rows_of(both)["ddp", 2].speedup.value == pytest.approx(1.0)
 
 
 def test_losses_are_those_of_the_global_batch():
@@ -367,7 +387,8 @@ def test_whatever_fails_every_row_is_there_and_every_null_has_a_reason(fates, ha
 def test_what_this_version_does_not_measure_is_said_and_not_left_out():
     row = rows_of(make_small_run())["ddp", 2]
     check_every_null_has_its_reason(row)
-    assert row.unavailable["exposed_comm_s"] == NOT_YET
+    assert row.unavailable["predicted_step_s"] == NOT_YET
+    assert row.unavailable["exposed_comm_s"] == "no launch of this row was traced"
 
 
 def test_the_summary_survives_json():

@@ -1,0 +1,141 @@
+"""What one row of the summary used: memory, energy, and the device's arithmetic."""
+
+from collections.abc import Mapping, Sequence
+
+from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
+from scalebench.energy import energy_per_sample
+from scalebench.peaks import compute_dtype, mfu, peak_flops, why_no_peak
+from scalebench.records import CellResult, Memory, RankRecord
+from scalebench.row_fields import RowFields
+from scalebench.spec import Plain
+from scalebench.stats import Estimate, estimate_over_launches
+
+KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
+"""Memory that every launch counts; the largest of all ranks is told."""
+
+CATEGORIES = (
+    *("parameters_bytes", "gradients_bytes", "optimizer_bytes", "communication_bytes"),
+    *("data_bytes", "activations_bytes"),
+)
+"""Memory that the inspecting launch tells apart; one rank's are told, so that they sum."""
+
+
+def use_of_row(
+    inspection: CellResult | None,
+    good: Mapping[int, CellResult],
+    baseline: CellResult | None,
+    throughput: Estimate | None,
+) -> RowFields:
+    """Work out what a row used.
+
+    Args:
+        inspection: The row's inspecting launch, if it was run.
+        good: Repeat → measuring launch that went well.
+        baseline: The plain baseline's inspecting launch, if there is one.
+        throughput: Samples per second of the whole job.
+    """
+    row = RowFields()
+    _set_memory(row, inspection, good)
+    _set_predicted_memory(row, inspection, good, baseline)
+    _set_energy(row, list(good.values()))
+    _set_mfu(row, inspection, list(good.values()), throughput)
+    return row
+
+
+def _set_memory(
+    row: RowFields, inspection: CellResult | None, good: Mapping[int, CellResult]
+) -> None:
+    results = [*([inspection] if inspection else []), *good.values()]
+    memories = [rank.memory for result in results for rank in result.ranks]
+    told = {kind: _largest(memories, kind) for kind in KINDS}
+    row.values["memory"] = told | _categories(inspection)
+    peak = told["allocated_bytes"]
+    row.set("peak_memory_bytes", peak, "the inspecting launch, which counts it, did not end well")
+
+
+def _largest(memories: Sequence[Memory], kind: str) -> int | None:
+    known = [value for memory in memories if (value := getattr(memory, kind)) is not None]
+    return max(known, default=None)
+
+
+def _categories(inspection: CellResult | None) -> dict[str, int | None]:
+    """Return what the peak of the fullest rank was made of."""
+    counted = [
+        rank.memory
+        for rank in (inspection.ranks if inspection else ())
+        if rank.memory.allocated_bytes is not None
+    ]
+    if not counted:
+        return dict.fromkeys(CATEGORIES)
+    fullest = max(counted, key=lambda memory: memory.allocated_bytes or 0)
+    return {name: getattr(fullest, name) for name in CATEGORIES}
+
+
+def _set_predicted_memory(
+    row: RowFields,
+    inspection: CellResult | None,
+    good: Mapping[int, CellResult],
+    baseline: CellResult | None,
+) -> None:
+    name = "predicted_memory_bytes"
+    rank = next((result.ranks[0] for result in good.values()), None)
+    if rank is None or rank.num_parameters is None:
+        row.set(name, None, "no launch of this row went well")
+        return
+    cell = next(iter(good.values())).cell
+    predicted = predict_memory(
+        cell.strategy,
+        rank.num_parameters,
+        cell.rank_batch,
+        rank.facts.get("optimizer"),
+        _measured_baseline(baseline),
+    )
+    row.set(name, predicted.total_bytes, predicted.reason or "not predictable")
+
+
+def _measured_baseline(baseline: CellResult | None) -> MeasuredBaseline | None:
+    if baseline is None or not baseline.ranks or not isinstance(baseline.cell.strategy, Plain):
+        return None
+    cell = baseline.cell
+    return MeasuredBaseline(baseline.cell.strategy, cell.rank_batch, baseline.ranks[0].memory)
+
+
+def _set_energy(row: RowFields, good: Sequence[CellResult]) -> None:
+    name = "energy_j_per_sample"
+    if not good:
+        row.set(name, None, "no launch of this row went well")
+        return
+    found = [energy_per_sample(result) for result in good]
+    known = [energy.j_per_sample for energy in found if energy.j_per_sample is not None]
+    reason = next((energy.reason for energy in found if energy.reason), "not measured")
+    row.set(name, estimate_over_launches(known) if known else None, reason)
+
+
+def _set_mfu(
+    row: RowFields,
+    inspection: CellResult | None,
+    good: Sequence[CellResult],
+    throughput: Estimate | None,
+) -> None:
+    ranks = inspection.ranks if inspection else ()
+    flops = next((rank.flops_per_sample for rank in ranks if rank.flops_per_sample), None)
+    row.set("flops_per_sample", flops, "no operator of the model is known to torch's counter")
+    if not good or throughput is None:
+        row.set("mfu", None, "no launch of this row went well")
+        return
+    trained = good[0].ranks
+    facts = trained[0].facts
+    device = str(facts.get("device_name", "cpu"))
+    dtype = compute_dtype(good[0].cell.strategy, bool(facts.get("matmul_tf32")))
+    peak = peak_flops(device, dtype)
+    if flops is None or peak is None:
+        reason = why_no_peak(device, dtype) or row.reasons.get("flops_per_sample")
+        row.set("mfu", None, reason or "not known")
+        return
+    row.set("mfu", throughput.scaled(mfu(flops, 1.0, _num_devices(trained), peak)), "not known")
+
+
+def _num_devices(ranks: Sequence[RankRecord]) -> int:
+    """Return how many devices the ranks ran on; several ranks may share one."""
+    named = {(rank.host, uuid) for rank in ranks if (uuid := rank.facts.get("device_uuid"))}
+    return len(named) or len(ranks)
