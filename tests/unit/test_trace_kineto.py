@@ -74,6 +74,7 @@ def test_what_the_golden_trace_says_of_its_job():
     "content",
     [
         '{"traceEvents": [EVENT]}',
+        '{"n": 1234567, "traceEvents": [EVENT]}',
         '{"a": [1, 2, {"traceEvents": 7}], "traceEvents": [EVENT], "z": null, "n": 1234}',
         '{"traceEvents":[EVENT],"baseTimeNanoseconds":0}',
         "[EVENT]",
