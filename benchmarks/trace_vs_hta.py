@@ -10,9 +10,10 @@ Both load a trace of 200,000 events and work out the overlap of communication an
 time in a fresh process, interleaved. The trace is a golden one, repeated; times, correlations and
 step numbers are shifted, so that every copy stands for itself.
 
-HolisticTraceAnalysis takes the kernels that were launched before the last profiler step began, and
-rounds starts up and ends down to microseconds unless ``HTA_DISABLE_NS_ROUNDING`` is set. The two
-are held against each other on those kernels, unrounded; the figure by its default is shown beside.
+HolisticTraceAnalysis takes the kernels that were launched before the last profiler step began, as
+does ``--window steps``. It rounds starts up and ends down to microseconds unless
+``HTA_DISABLE_NS_ROUNDING`` is set: the two are held against each other unrounded, and its default
+is shown beside.
 """
 
 import gzip
@@ -23,19 +24,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
-import numpy as np
 
 from benchmarks.verdict import print_section
-from scalebench.trace.analysis import analyse
-from scalebench.trace.classify import timeline_of
-from scalebench.trace.events import Events
-from scalebench.trace.kineto import read_kineto
+from scalebench.trace.job import analyse_job
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden" / "traces"
 NUM_EVENTS = 200_000
@@ -101,7 +98,7 @@ def main(hta: str, rounds: int) -> None:
             _share("memory", [c.peak_bytes for c in ours], [c.peak_bytes for c in theirs]),
         )
         lines = [_compared(path, hta) for path in (*sorted(GOLDEN.glob("*.json.gz")), large)]
-    print_section("Overlap on the kernels launched before the last step", *lines)
+    print_section("Overlap in whole profiler steps (the last one left out)", *lines)
 
 
 def write_repeated(source: Path, target: Path, num_events: int) -> int:
@@ -161,25 +158,11 @@ def run(command: Sequence[str], **variables: str) -> Cost:
     return Cost(float(wall_s), int(peak_kib) * 1024, output)
 
 
-def overlap_before_last_step(path: Path) -> float:
-    """Return the overlap ratio of the kernels launched before the last profiler step began."""
-    events = read_kineto(path)
-    last_step = timeline_of(events).steps[-1, 0]
-    calls = events.of("runtime")
-    launched = dict(zip(events.correlation[calls], events.start_ns[calls], strict=True))
-    kept = np.ones(len(events), dtype=bool)
-    for kernel in events.of("kernel"):
-        kept[kernel] = launched.get(events.correlation[kernel], last_step) < last_step
-    ratio = analyse(timeline_of(_only(events, kept))).overlap_ratio
+def overlap_of_whole_steps(path: Path) -> float:
+    """Return the overlap ratio that ``scalebench trace --window steps`` shows."""
+    ratio = analyse_job([path], "steps").total.overlap_ratio
     assert ratio is not None
     return ratio
-
-
-def _only(events: Events, kept: np.ndarray) -> Events:
-    columns = ("name", "category", "start_ns", "end_ns", "thread", "correlation")
-    return replace(
-        events, details={}, **{column: getattr(events, column)[kept] for column in columns}
-    )
 
 
 def _overlap_by_hta(hta: str, path: Path, **variables: str) -> float:
@@ -192,7 +175,7 @@ def _overlap_by_hta(hta: str, path: Path, **variables: str) -> float:
 
 
 def _compared(path: Path, hta: str) -> str:
-    ours = overlap_before_last_step(path)
+    ours = overlap_of_whole_steps(path)
     theirs = _overlap_by_hta(hta, path, HTA_DISABLE_NS_ROUNDING="1")
     rounded = _overlap_by_hta(hta, path)
     met = "met" if abs(ours / theirs - 1) <= MOST_APART else "MISSED"

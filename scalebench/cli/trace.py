@@ -10,8 +10,7 @@ import click
 from scalebench.errors import EnvironmentUnfit, ExitCode
 
 if TYPE_CHECKING:
-    from scalebench.trace.analysis import Window
-    from scalebench.trace.job import JobFigures
+    from scalebench.trace.job import JobFigures, Window
 
 
 @click.command()

@@ -5,9 +5,7 @@ Unions of intervals, never sums: two collectives in flight at once cover the tim
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from scalebench.errors import UsageError
 from scalebench.intervals import (
     Intervals,
     clip,
@@ -18,9 +16,6 @@ from scalebench.intervals import (
     union,
 )
 from scalebench.trace.timeline import Operation, Timeline
-
-Window = Literal["file", "steps"]
-"""``file``: everything in the trace; ``steps``: whole profiler steps only."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +70,14 @@ class Figures:
     phases: tuple[Share, ...] = ()
 
 
-def analyse(timeline: Timeline, window: Window = "file") -> Figures:
+def analyse(timeline: Timeline, within: Intervals | None = None) -> Figures:
     """Return the figures of one rank.
 
-    Raises:
-        UsageError: Whole steps are asked for, and the trace has none.
+    Args:
+        timeline: What it did.
+        within: Tidy set of the time to look at; None: the whole trace.
     """
-    whole = _window(timeline, window)
+    whole = union(intervals([timeline.extent])) if within is None else within
     operations = [op for op in timeline.operations if _runs_in(op, whole)]
     comm = intersect(_spans(operations), whole)
     compute = intersect(timeline.compute, whole)
@@ -124,17 +120,6 @@ def together(ranks: Sequence[Figures]) -> Figures:
         kinds=_summed(share for figures in ranks for share in figures.kinds),
         phases=_summed(share for figures in ranks for share in figures.phases),
     )
-
-
-def _window(timeline: Timeline, window: Window) -> Intervals:
-    if window == "steps":
-        if len(timeline.steps) == 0:
-            raise UsageError(
-                "the trace has no profiler steps. Call prof.step() after each training step, or "
-                "look at the whole file with --window file."
-            )
-        return union(timeline.steps)
-    return union(intervals([timeline.extent]))
 
 
 def _runs_in(operation: Operation, whole: Intervals) -> bool:

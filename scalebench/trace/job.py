@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalebench.errors import UsageError
-from scalebench.trace.analysis import Figures, Share, Window, analyse, together
+from scalebench.trace.analysis import Figures, Share, analyse, together
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.kineto import read_kineto
+from scalebench.trace.steps import whole_steps
 from scalebench.trace.timeline import Timeline
 
 FORMAT = "scalebench.trace/1"
+
+Window = Literal["file", "steps"]
+"""``file``: everything in the trace; ``steps``: whole profiler steps only."""
 
 RankSource = Literal["trace", "file name", "order"]
 
@@ -77,8 +81,7 @@ def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigu
     refused: list[str] = []
     for file in dict.fromkeys(str(file) for file in files):
         try:
-            timeline = _read(file)
-            figures[file] = _analysed(file, timeline, window)
+            timeline, figures[file] = _analysed(file, window)
         except UsageError as error:
             refused.append(str(error))
         else:
@@ -156,17 +159,14 @@ def _without_name(share: Share) -> dict[str, Any]:
     return {name: value for name, value in asdict(share).items() if name != "name"}
 
 
-def _read(file: str) -> Timeline:
+def _analysed(file: str, window: Window) -> tuple[Timeline, Figures]:
     events = read_kineto(file)
     try:
-        return timeline_of(events)
-    except UsageError as error:
-        raise UsageError(f"{file}: {error}") from error
-
-
-def _analysed(file: str, timeline: Timeline, window: Window) -> Figures:
-    try:
-        return analyse(timeline, window)
+        if window == "steps":
+            timeline, within = whole_steps(events)
+            return timeline, analyse(timeline, within)
+        timeline = timeline_of(events)
+        return timeline, analyse(timeline)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
 
