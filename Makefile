@@ -2,6 +2,7 @@
 # make run GPUS=1,2,4 SUITES="ddp"      the same with other sizes or suites
 # make test                             the whole suite, linters and type check
 # make bench                            the benchmarks
+# make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
@@ -11,8 +12,10 @@ GPUS ?= 1,2
 SUITES ?= ddp
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+HTA_VENV := .venv-hta
+HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep clean
+.PHONY: help run test lint types tests bench bench-sweep bench-trace clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -51,5 +54,14 @@ bench: $(DEV_STAMP)
 bench-sweep: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.sweep
 
+bench-trace: $(DEV_STAMP) $(HTA_STAMP)
+	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python
+
+$(HTA_STAMP):
+	$(PYTHON) -m venv $(HTA_VENV)
+	$(HTA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  HolisticTraceAnalysis==0.5.0
+	@touch $@
+
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HTA_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,6 +14,7 @@ import click
 from scalebench.cli.doctor import doctor
 from scalebench.cli.options import config_for
 from scalebench.cli.run import run
+from scalebench.cli.trace import trace
 from scalebench.cli.view import list_, report, show
 from scalebench.errors import ExitCode, ScalebenchError
 
@@ -36,6 +37,7 @@ HELP = """Measure how distributed PyTorch training scales, and hold each result 
 scalebench run ddp --gpus 1,2,4,8   train for real at four sizes, print the table
 scalebench show                     the newest run's table again
 scalebench doctor                   what this machine can do, and what is wrong with it
+scalebench trace FILE...            how much communication a job's Kineto traces hide
 
 \b
 Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
@@ -61,7 +63,7 @@ def cli(context: click.Context) -> None:
     context.default_map = {"run": config_for(run)}
 
 
-for command in (run, show, report, list_, doctor):
+for command in (run, show, report, list_, doctor, trace):
     cli.add_command(command)
 
 

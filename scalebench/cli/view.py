@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,11 +40,16 @@ def print_table(summary: "Summary") -> None:
     """Print the table on standard output, as wide and as colourful as it allows."""
     from scalebench.report import render_table
 
+    emit_for_terminal(lambda width, color, plain: render_table(summary, width, color, plain))
+
+
+def emit_for_terminal(render: Callable[[int, bool, bool], str]) -> None:
+    """Print what ``render(width, color, ascii_only)`` makes for this standard output."""
     terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size((100, 24)).columns
     color = terminal and "NO_COLOR" not in os.environ
     encoding = (sys.stdout.encoding or "ascii").lower()
-    emit(render_table(summary, width, color, ascii_only="utf" not in encoding), color)
+    emit(render(width, color, "utf" not in encoding), color)
 
 
 def print_json(summary: "Summary") -> None:

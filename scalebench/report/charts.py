@@ -91,7 +91,7 @@ def make_chart(
         suite=suite,
         conclusion=conclusion,
         label=f"{kind.title}, {suite}: {conclusion} The numbers are in the table below.",
-        spec=json_for_script(_plot_json(figure)),
+        spec=plot_json(figure),
         height=int(figure.layout.height),
         key=_key(rows, looks, figure) if kind.keyed else (),
         header=kind.header,
@@ -99,10 +99,11 @@ def make_chart(
     )
 
 
-def _plot_json(figure: go.Figure) -> str:
+def plot_json(figure: go.Figure) -> str:
+    """Return a figure as plotly's JSON that is safe inside a script element."""
     plot: dict[str, Any] = figure.to_plotly_json()
     plot["layout"].pop("template", None)
-    return json.dumps(plot, separators=(",", ":"), allow_nan=False)
+    return json_for_script(json.dumps(plot, separators=(",", ":"), allow_nan=False))
 
 
 def _key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:

@@ -48,7 +48,7 @@ def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         figure.add_trace(_line(key, looks[key], points, 1.0, wording.TIMES))
     figure.add_traces(_hollow_key(drawn))
     logarithmic = sizes[-1] > LOG_FROM
-    _style(figure, "speedup")
+    style(figure, "speedup")
     kind = {"type": "log"} if logarithmic else {"rangemode": "tozero"}
     figure.update_xaxes(title="N", tickvals=sizes, ticktext=[str(n) for n in sizes], **kind)
     figure.update_yaxes(
@@ -73,7 +73,7 @@ def efficiency_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         points = [(sizes.index(row.world_size) + shift, row, row.efficiency) for row in group]
         figure.add_trace(_line(key, looks[key], points, 100.0, " %"))
     figure.add_traces(_hollow_key(drawn))
-    _style(figure, "efficiency")
+    style(figure, "efficiency")
     figure.update_xaxes(
         title="N",
         tickvals=list(range(len(sizes))),
@@ -109,7 +109,7 @@ def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
             places = [y for y, owner, _ in placed if owner is row]
             ticks.append((sum(places) / len(places), f"N={row.world_size}"))
         top = max(y for y, _, _ in placed) + 0.9
-    _style(figure, "steps")
+    style(figure, "steps")
     figure.update_layout(height=int(top * LANE_PX + 90), boxmode="overlay", hovermode="closest")
     figure.update_yaxes(
         tickvals=[y for y, _ in ticks],
@@ -277,7 +277,8 @@ def _five_numbers(times: Sequence[float]) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, found, strict=True)}
 
 
-def _style(figure: go.Figure, name: str) -> None:
+def style(figure: go.Figure, name: str) -> None:
+    """Give a figure the look of the page; ``name`` tells the page's scripts which it is."""
     axis: dict[str, Any] = {
         "gridcolor": "#e4e7eb",
         "zeroline": False,

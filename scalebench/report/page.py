@@ -1,20 +1,9 @@
-"""The page: one HTML file that opens offline.
-
-Every string of a run is hostile: jinja2 escapes all of them, data travels as escaped JSON, and
-the page's content security policy runs no script but its own two, known by their hashes.
-"""
+"""The page of one or several runs."""
 
 import base64
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from scalebench import units
 from scalebench.report import frames, wording
@@ -22,6 +11,7 @@ from scalebench.report.charts import CHARTS, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
 from scalebench.report.findings import Finding, Verdict, judge
 from scalebench.report.marks import Mark, explain, marks
+from scalebench.report.offline import render_offline
 from scalebench.report.palette import Look, assign
 from scalebench.summary import Row, Summary
 
@@ -103,53 +93,8 @@ def render_page(summaries: Sequence[Summary]) -> str:
     looks = assign(row for summary in summaries for row in summary.rows)
     runs = [_run(f"run-{i + 1}", summary, looks) for i, summary in enumerate(summaries)]
     drawn = any(section.charts for run in runs for section in run.sections)
-    scripts = [get_plotlyjs()] * drawn + [_resource("page.js")]
-    page: str = (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            runs=runs,
-            style=Markup(_resource("style.css")),
-            scripts=[Markup(script) for script in scripts],
-            policy=_policy(scripts),
-        )
-    )
-    return page
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("scalebench.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["plain"] = wording.plain
-    environment.filters["tied"] = _tied
-    environment.globals["marks_of"] = marks
-    environment.globals["longest"] = LONGEST_REASON
-    return environment
-
-
-def _tied(text: str) -> str:
-    """Return ``text`` with no line break between a number and its percent sign."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
-
-
-@cache
-def _resource(name: str) -> str:
-    return resources.files("scalebench.report").joinpath("templates", name).read_text("utf-8")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Return a policy under which nothing is fetched and only ``scripts`` run."""
-    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline';"
-        " img-src data: blob:; base-uri 'none'; form-action 'none'"
+    return render_offline(
+        "report.html.j2", drawn, runs=runs, marks_of=marks, longest=LONGEST_REASON
     )
 
 

@@ -24,6 +24,7 @@ CASE_WIDTHS = (24, 16, 10)
 """A longer case name is folded: at the first width, or at the next where nothing is left to go."""
 
 GAP = 2
+NARROWEST = 40
 LONGEST_REASON = 400
 
 ASCII = {
@@ -45,10 +46,16 @@ def render_table(
         color: Whether ANSI styles are written.
         ascii_only: Write nothing but ASCII, for terminals that are not UTF-8.
     """
+    width = max(width, NARROWEST)
+    return printed(_parts(summary, width, ascii_only), width, color, ascii_only)
+
+
+def printed(parts: Sequence[RenderableType], width: int, color: bool, ascii_only: bool) -> str:
+    """Return what rich prints of ``parts`` on such a terminal, without blanks at the ends."""
     stream = io.StringIO()
     console = Console(
         file=stream,
-        width=max(width, 40),
+        width=width,
         force_terminal=color,
         color_system="standard" if color else None,
         no_color=not color,
@@ -58,7 +65,7 @@ def render_table(
         legacy_windows=False,
         _environ={},
     )
-    console.print(Group(*_parts(summary, max(width, 40), ascii_only)))
+    console.print(Group(*parts))
     written = to_ascii(stream.getvalue()) if ascii_only else stream.getvalue()
     lines = [line.rstrip() for line in written.splitlines()]
     return "\n".join(lines).strip("\n") + "\n"

@@ -38,7 +38,7 @@ class Events:
     Attributes:
         names: The distinct names; ``name`` holds indices into it. int32 [n].
         category: Index into `CATEGORIES`. int8 [n].
-        start_ns: int64 [n], on the trace's own clock.
+        start_ns: int64 [n].
         end_ns: int64 [n].
         thread: Thread on the host, stream on a GPU. int64 [n].
         correlation: Ties a kernel to the runtime call that launched it; -1: none. int64 [n].
@@ -48,7 +48,8 @@ class Events:
         rank: Rank that the trace itself claims to be of.
         world_size: Ranks of the job by the trace's own word.
         groups: Name of a process group → its ranks' number, as far as the trace lists them.
-        clock_offset_ns: What was subtracted from the trace's time stamps to get ``start_ns``.
+        clock_offset_ns: ``start_ns`` plus this is the trace's own time: nanoseconds since 1970
+            where the trace says when its clock began.
     """
 
     names: list[str]

@@ -58,7 +58,7 @@ def find_launches(events: Events, kernels: Indices) -> Launches:
         return Spans.of(events, np.flatnonzero(wanted & on_host))
 
     families = (spans(*BACKEND_PREFIXES), spans("c10d::"), spans(COMMS_RECORD))
-    moments, threads = _runtime_calls(events, kernels)
+    moments, threads = runtime_calls(events, kernels)
     by_call = [family.containing(moments, threads) for family in families]
     moments, threads = _external_events(events, kernels, moments, threads, on_host)
     by_id = [family.containing(moments, threads) for family in families]
@@ -71,8 +71,11 @@ def find_launches(events: Events, kernels: Indices) -> Launches:
     return Launches(asked, annotation, request, record)
 
 
-def _runtime_calls(events: Events, kernels: Indices) -> tuple[Indices, Indices]:
-    """Return moment and thread of the calls that launched the kernels."""
+def runtime_calls(events: Events, kernels: Indices) -> tuple[Indices, Indices]:
+    """Return moment and thread of the calls that launched kernels or copies.
+
+    The moment is `NEVER` where no such call was traced.
+    """
     calls = events.of("runtime")
     calls = calls[events.correlation[calls] > 0]
     calls = calls[np.argsort(events.correlation[calls], kind="stable")]

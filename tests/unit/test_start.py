@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from runs import make_stored_run
@@ -82,3 +83,10 @@ def test_the_public_names_load_nothing_heavy():
         "assert not {'torch', 'pandas', 'plotly'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_trace_needs_neither_torch_nor_the_page(start):
+    golden = Path(__file__).parents[1] / "golden" / "traces"
+    file = golden / "nccl-sendrecv_128ranks_rank0.json.gz"
+    assert "all_to_all" in start("torch,pandas,plotly", "trace", file)
+    assert "all_to_all" in start("torch,pandas,plotly,scipy,rich", "trace", file, "--json")

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from traces import US, Event, annotation, events, kernel, launch, op
 
 from scalebench.errors import UsageError
 from scalebench.intervals import intersect, length, subtract
 from scalebench.trace.classify import timeline_of
-from tests.unit.traces import US, Event, annotation, events, kernel, launch, op
 
 GEMM = "ampere_sgemm_128x64_tn"
 REDUCE_217 = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"

@@ -1,0 +1,68 @@
+"""``scalebench trace``."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scalebench.errors import EnvironmentUnfit, ExitCode
+
+if TYPE_CHECKING:
+    from scalebench.trace.job import JobFigures, Window
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option(
+    "--window",
+    type=click.Choice(["file", "steps"]),
+    default="file",
+    show_default=True,
+    help="Look at the whole file, or at whole profiler steps only.",
+)
+@click.option(
+    "--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page as well."
+)
+def trace(files: Sequence[str], as_json: bool, window: "Window", page: Path | None) -> int:
+    """Say how much of the communication in Kineto traces is hidden behind computation.
+
+    One FILE per rank of a job, as torch.profiler writes them (.json or .json.gz).
+    """
+    from scalebench.trace.job import analyse_job
+    from scalebench.trace.job import as_json as figures_as_json
+
+    job = analyse_job(files, window)
+    for line in job.refused:
+        click.echo(f"scalebench: {' '.join(line.split())}", err=True)
+    if page is not None:
+        _write_page(page, job)
+    if as_json:
+        from scalebench.cli.view import emit
+
+        emit(json.dumps(figures_as_json(job), indent=1, allow_nan=False))
+    else:
+        _print_table(job)
+    return ExitCode.CELLS_FAILED if job.refused else ExitCode.OK
+
+
+def _print_table(job: "JobFigures") -> None:
+    from scalebench.cli.view import emit_for_terminal
+    from scalebench.report.trace_table import render_traces
+
+    emit_for_terminal(lambda width, color, plain: render_traces(job, width, color, plain))
+
+
+def _write_page(target: Path, job: "JobFigures") -> None:
+    from scalebench.report.trace_page import render_trace_page
+    from scalebench.store import write_atomic
+
+    try:
+        write_atomic(target, render_trace_page(job))
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The page cannot be written: {target}: {error.strerror}."
+        ) from error
+    click.echo(f"Page    {target}", err=True)

@@ -1,0 +1,74 @@
+"""Pages that open offline: one HTML file with everything in it.
+
+Every string of a run is hostile: jinja2 escapes all of them, data travels as escaped JSON, and
+the page's content security policy runs no script but its own two, known by their hashes.
+"""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from scalebench.report import wording
+
+
+def render_offline(template: str, with_charts: bool, **context: Any) -> str:
+    """Return a page with its style and its scripts inside.
+
+    Args:
+        template: Name of the file below ``templates/``.
+        with_charts: Whether plotly's script is needed.
+        context: What the template shows.
+    """
+    scripts = [get_plotlyjs()] * with_charts + [_resource("page.js")]
+    page: str = (
+        _environment()
+        .get_template(template)
+        .render(
+            style=Markup(_resource("style.css")),
+            scripts=[Markup(script) for script in scripts],
+            policy=_policy(scripts),
+            **context,
+        )
+    )
+    return page
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("scalebench.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["plain"] = wording.plain
+    environment.filters["tied"] = _tied
+    return environment
+
+
+def _tied(text: str) -> str:
+    """Return ``text`` with no line break between a number and its percent sign."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+@cache
+def _resource(name: str) -> str:
+    return resources.files("scalebench.report").joinpath("templates", name).read_text("utf-8")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Return a policy under which nothing is fetched and only ``scripts`` run."""
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline';"
+        " img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )

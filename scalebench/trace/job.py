@@ -1,0 +1,218 @@
+"""The traces of one job: which file is of which rank, and what all of them say together."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from scalebench.errors import UsageError
+from scalebench.trace.analysis import Figures, Share, analyse, together
+from scalebench.trace.classify import timeline_of
+from scalebench.trace.kineto import read_kineto
+from scalebench.trace.steps import whole_steps
+from scalebench.trace.timeline import Timeline
+
+FORMAT = "scalebench.trace/1"
+
+Window = Literal["file", "steps"]
+"""``file``: everything in the trace; ``steps``: whole profiler steps only."""
+
+RankSource = Literal["trace", "file name", "order"]
+
+_LARGEST_JOB = 1024
+"""Ranks beyond which a number in a file name is taken for something else: a process, a time."""
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One file of a job.
+
+    Attributes:
+        rank_from: Who says that it is of this rank.
+    """
+
+    file: str
+    rank: int
+    rank_from: RankSource
+    timeline: Timeline
+
+
+@dataclass(frozen=True)
+class RankFigures:
+    """The figures of one file.
+
+    Attributes:
+        unavailable: What could not be told → why.
+    """
+
+    trace: RankTrace
+    figures: Figures
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class JobFigures:
+    """The figures of all files, by rank.
+
+    Attributes:
+        total: Sums over the files.
+        world_size: Ranks of the job, by the traces' own word; None: they do not say.
+        refused: One line for each file that could not be used.
+        notices: What a reader of the figures has to know.
+    """
+
+    window: Window
+    ranks: tuple[RankFigures, ...]
+    total: Figures
+    world_size: int | None
+    refused: tuple[str, ...]
+    notices: tuple[str, ...]
+
+
+def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigures:
+    """Read and analyse the traces of one job.
+
+    Raises:
+        UsageError: None of the files can be used.
+    """
+    timelines: list[tuple[str, Timeline]] = []
+    figures: dict[str, Figures] = {}
+    refused: list[str] = []
+    for file in dict.fromkeys(str(file) for file in files):
+        try:
+            timeline, figures[file] = _analysed(file, window)
+        except UsageError as error:
+            refused.append(str(error))
+        else:
+            timelines.append((file, timeline))
+    if not timelines:
+        raise UsageError(" ".join(refused))
+    traces = sorted(name_ranks(timelines), key=lambda trace: trace.rank)
+    world_sizes = {t.world_size for _, t in timelines if t.world_size is not None}
+    world_size = world_sizes.pop() if len(world_sizes) == 1 else None
+    return JobFigures(
+        window=window,
+        ranks=tuple(_with_waits(trace, figures[trace.file]) for trace in traces),
+        total=together([figures[trace.file] for trace in traces]),
+        world_size=world_size,
+        refused=tuple(refused),
+        notices=_notices(traces, world_size),
+    )
+
+
+def name_ranks(timelines: Sequence[tuple[str, Timeline]]) -> list[RankTrace]:
+    """Say which file is of which rank: by its own word, by its name, else by its place."""
+    named = [_number_in(Path(file).name, timeline.world_size) for file, timeline in timelines]
+    names_tell = None not in named and len(set(named)) == len(named)
+    traces = []
+    for place, ((file, timeline), number) in enumerate(zip(timelines, named, strict=True)):
+        if timeline.rank is not None:
+            traces.append(RankTrace(file, timeline.rank, "trace", timeline))
+        elif names_tell and number is not None:
+            traces.append(RankTrace(file, number, "file name", timeline))
+        else:
+            traces.append(RankTrace(file, place, "order", timeline))
+    return traces
+
+
+def as_json(job: JobFigures) -> dict[str, Any]:
+    """Return the figures as ``scalebench trace --json`` prints them; the names are a contract."""
+    return {
+        "format": FORMAT,
+        "window": job.window,
+        "world_size": job.world_size,
+        "files": [
+            {
+                "file": rank.trace.file,
+                "rank": rank.trace.rank,
+                "rank_from": rank.trace.rank_from,
+                "device": "gpu" if rank.trace.timeline.on_gpu else "cpu",
+                "num_steps": len(rank.trace.timeline.steps),
+                **_plain(rank.figures),
+                "exposed_transfer_s": None,
+                "wait_s": None,
+                "unknown_kernels": dict(rank.trace.timeline.unknown),
+                "unavailable": dict(rank.unavailable),
+            }
+            for rank in job.ranks
+        ],
+        "total": _plain(job.total),
+        "refused": list(job.refused),
+        "notices": list(job.notices),
+    }
+
+
+def _plain(figures: Figures) -> dict[str, Any]:
+    def named(shares: Sequence[Share], key: str) -> list[dict[str, Any]]:
+        return [{key: share.name, **_without_name(share)} for share in shares]
+
+    scalars = asdict(replace(figures, kinds=(), phases=()))
+    return {
+        **{name: value for name, value in scalars.items() if name not in ("kinds", "phases")},
+        "kinds": named(figures.kinds, "kind"),
+        "phases": named(figures.phases, "phase"),
+    }
+
+
+def _without_name(share: Share) -> dict[str, Any]:
+    return {name: value for name, value in asdict(share).items() if name != "name"}
+
+
+def _analysed(file: str, window: Window) -> tuple[Timeline, Figures]:
+    events = read_kineto(file)
+    try:
+        if window == "steps":
+            timeline, within = whole_steps(events)
+            return timeline, analyse(timeline, within)
+        timeline = timeline_of(events)
+        return timeline, analyse(timeline)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from error
+
+
+def _with_waits(trace: RankTrace, figures: Figures) -> RankFigures:
+    """Return a rank's figures with transfer and wait apart, as far as that can be done.
+
+    The time inside a collective is transfer and waiting for the last rank. Telling them apart
+    takes the same operation on every rank: matching across ranks belongs here.
+    """
+    why = "transfer and wait are told apart by matching operations across ranks"
+    unavailable = dict.fromkeys(("exposed_transfer_s", "wait_s"), why)
+    if figures.overlap_ratio is None:
+        unavailable["overlap_ratio"] = "there was no communication"
+    if figures.comm_compute_ratio is None:
+        unavailable["comm_compute_ratio"] = "there was no computation"
+    return RankFigures(trace, figures, unavailable)
+
+
+def _number_in(name: str, world_size: int | None) -> int | None:
+    """Return the rank that a file's name tells; None: it tells none."""
+    labelled = re.search(r"rank[-_.=]?(\d+)", name, re.IGNORECASE)
+    if labelled:
+        return int(labelled[1])
+    numbers = [int(digits) for digits in re.findall(r"\d+", name)]
+    possible = [number for number in numbers if number < (world_size or _LARGEST_JOB)]
+    return possible[-1] if possible else None
+
+
+def _notices(traces: Sequence[RankTrace], world_size: int | None) -> tuple[str, ...]:
+    notices = []
+    if world_size is not None and len(traces) < world_size:
+        notices.append(f"{len(traces)} of the job's {world_size} ranks were given.")
+    sources = {trace.rank_from for trace in traces} - {"trace"}
+    if len(traces) > 1 and sources:
+        told_by = " and ".join(sorted(sources))
+        notices.append(f"Some traces do not say which rank they are of; taken from {told_by}.")
+    if len({trace.rank for trace in traces}) < len(traces):
+        notices.append("Several traces are of the same rank; they are of different jobs or times.")
+    if len({trace.timeline.on_gpu for trace in traces}) > 1:
+        notices.append("Some traces show GPU kernels and others none: they do not compare.")
+    unknown = sum(op.kind == "unknown" for trace in traces for op in trace.timeline.operations)
+    if unknown:
+        notices.append(f"Of {unknown} operations nothing tells the kind; they are in all totals.")
+    if any(trace.timeline.unknown for trace in traces):
+        notices.append(
+            "Some kernels may be communication but are not known to be; they count as compute."
+        )
+    return tuple(notices)

@@ -1,0 +1,186 @@
+"""Reads a Kineto trace, of any job, torch version and vendor, into `Events`."""
+
+from array import array
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalebench.errors import UsageError
+from scalebench.trace.events import CATEGORIES, Events
+from scalebench.trace.json_stream import TraceFile
+from scalebench.trace.names import carries_details
+
+_ALIASES = {"operator": "cpu_op", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
+"""Names of Kineto's categories in traces of torch up to 1.11."""
+
+
+_LARGEST = 2**62
+"""Whatever is larger is no time stamp and no number of anything."""
+
+
+def read_kineto(path: str | Path) -> Events:
+    """Return the complete events of a trace file, ``.json`` or ``.json.gz``.
+
+    ``B`` and ``E`` events of a thread are joined in pairs; an event without a duration takes no
+    time; metadata, flows, counters and events without a time stamp are left out.
+
+    Raises:
+        UsageError: The file is missing, empty, cut off, no JSON, or no trace.
+    """
+    file = TraceFile(Path(path))
+    columns = _Columns()
+    for event in file.events():
+        if isinstance(event, dict):
+            columns.add(event)
+    if not columns.start:
+        raise UsageError(
+            f"{path} holds no event with a duration. Take the trace with torch.profiler around "
+            "whole training steps."
+        )
+    return columns.events(file.about)
+
+
+class _Columns:
+    """The columns of `Events` while they grow."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+        self.detailed: list[bool] = []
+        self.name = array("i")
+        self.category = array("b")
+        self.start = array("q")
+        self.end = array("q")
+        self.thread = array("q")
+        self.correlation = array("q")
+        self.details: dict[int, dict[str, Any]] = {}
+        self._categories: dict[str, int] = {}
+        self._threads: dict[str, int] = {}
+        self._open: dict[tuple[str, str], list[dict[str, Any]]] = {}
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take up one event of the file."""
+        phase = event.get("ph")
+        if phase == "X" or (phase is None and "dur" in event):
+            self._add_complete(event, event.get("dur", 0))
+        elif phase in ("B", "E"):
+            self._add_half(event, phase)
+
+    def _add_half(self, event: dict[str, Any], phase: str) -> None:
+        stack = self._open.setdefault((str(event.get("pid")), str(event.get("tid"))), [])
+        if phase == "B":
+            stack.append(event)
+        elif stack:
+            begin = stack.pop()
+            start, end = nanoseconds(begin.get("ts")), nanoseconds(event.get("ts"))
+            if start is not None and end is not None:
+                self._add_complete(begin, Decimal(end - start) / 1000)
+
+    def _add_complete(self, event: dict[str, Any], duration: object) -> None:
+        start = nanoseconds(event.get("ts"))
+        if start is None:
+            return
+        index = len(self.start)
+        code = self._code(event.get("name", ""))
+        arguments = event.get("args")
+        if not isinstance(arguments, dict):
+            arguments = {}
+        if self.detailed[code]:
+            self.details[index] = arguments
+        self.name.append(code)
+        self.category.append(self._category(event.get("cat", "")))
+        self.start.append(start)
+        self.end.append(start + max(nanoseconds(duration) or 0, 0))
+        self.thread.append(self._thread(event.get("tid")))
+        self.correlation.append(_whole(arguments.get("correlation")))
+
+    def _code(self, name: object) -> int:
+        text = name if isinstance(name, str) else str(name)
+        code = self.codes.get(text)
+        if code is None:
+            code = self.codes[text] = len(self.codes)
+            self.detailed.append(carries_details(text))
+        return code
+
+    def _category(self, given: object) -> int:
+        key = str(given)
+        code = self._categories.get(key)
+        if code is None:
+            name = key.lower()
+            if name.endswith(("runtime", "_driver")):
+                name = "runtime"
+            name = _ALIASES.get(name, name)
+            code = CATEGORIES.index(name) if name in CATEGORIES else 0
+            self._categories[key] = code
+        return code
+
+    def _thread(self, given: object) -> int:
+        """Return a thread's number; one below zero for a thread that has a name instead."""
+        number = _whole(given)
+        if number >= 0 or given is None:
+            return number
+        return self._threads.setdefault(str(given), -2 - len(self._threads))
+
+    def events(self, about: Mapping[str, Any]) -> Events:
+        """Return the columns, with time counted from the first event."""
+        start = np.array(self.start, dtype=np.int64)
+        end = np.array(self.end, dtype=np.int64)
+        first = int(start.min())
+        job = about.get("distributedInfo")
+        job = job if isinstance(job, dict) else {}
+        rank, world_size = _whole(job.get("rank")), _whole(job.get("world_size"))
+        return Events(
+            names=list(self.codes),
+            name=np.array(self.name, dtype=np.int32),
+            category=np.array(self.category, dtype=np.int8),
+            start_ns=start - first,
+            end_ns=end - first,
+            thread=np.array(self.thread, dtype=np.int64),
+            correlation=np.array(self.correlation, dtype=np.int64),
+            details=self.details,
+            rank=rank if rank >= 0 else None,
+            world_size=world_size if world_size > 0 else None,
+            groups=_groups(job),
+            clock_offset_ns=first + max(_whole(about.get("baseTimeNanoseconds")), 0),
+        )
+
+
+def nanoseconds(microseconds: object) -> int | None:
+    """Return a time stamp or duration as whole nanoseconds; None: it is none.
+
+    Args:
+        microseconds: A whole number, or text as it stood in the file.
+    """
+    try:
+        if type(microseconds) is int:
+            whole = microseconds * 1000
+        elif (
+            isinstance(microseconds, str) and microseconds[-4:-3] == "." and "e" not in microseconds
+        ):  # Kineto's own way of writing it
+            whole = int(microseconds[:-4] + microseconds[-3:])
+        else:
+            whole = round(Decimal(str(microseconds)) * 1000)
+    except (InvalidOperation, ValueError, OverflowError):
+        return None
+    return whole if abs(whole) < _LARGEST else None
+
+
+def _groups(job: Mapping[str, Any]) -> dict[str, int]:
+    listed = job.get("pg_config")
+    groups = {}
+    for group in listed if isinstance(listed, list) else ():
+        if isinstance(group, dict) and _whole(group.get("pg_size")) > 0:
+            groups[str(group.get("pg_name"))] = _whole(group["pg_size"])
+    return groups
+
+
+def _whole(value: object) -> int:
+    """Return a number that may be written as text; -1: it is none, or below zero."""
+    if type(value) is not int:
+        try:
+            value = int(str(value))
+        except ValueError:
+            return -1
+    return value if 0 <= value < _LARGEST else -1
