@@ -65,6 +65,7 @@ class TracedOperation(Record):
         enqueued_ns: When the host asked for it; null: not known.
         num_bytes: The full size, as nccl-tests counts; null: not known.
         phase: ``forward``, ``backward``, ``optimizer`` or ``unknown``.
+        sequence: Number of the operation within its group; null: the trace carries none.
     """
 
     kind: str
@@ -79,6 +80,7 @@ class TracedOperation(Record):
     group: str | None = None
     group_size: int | None = Field(None, ge=1)
     phase: str = "unknown"
+    sequence: int | None = None
 
 
 class Trace(Record):
@@ -191,7 +193,8 @@ class ClockAlignment(Record):
 
     Attributes:
         method: ``shared clock``: both ranks read the same clock of one machine; ``ping-pong``:
-            estimated from messages before and after the window.
+            estimated from messages before and after the window; ``operations``: from the ends of
+            operations that end on all ranks at once.
         at_ns: When ``offset_ns`` held, on this rank's clock.
         offset_ns: This rank's clock minus rank 0's.
         drift: What the offset grows by per time on this rank's clock, within the window;
@@ -201,7 +204,7 @@ class ClockAlignment(Record):
         stepped: Not null: one of the two clocks jumped, and how far; the bound covers that.
     """
 
-    method: Literal["shared clock", "ping-pong"]
+    method: Literal["shared clock", "ping-pong", "operations"]
     at_ns: int
     offset_ns: int
     drift: FiniteFloat = 0.0

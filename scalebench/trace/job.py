@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalebench.errors import UsageError
+from scalebench.intervals import Intervals
 from scalebench.trace.analysis import Figures, Share, analyse, together
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.kineto import read_kineto
 from scalebench.trace.steps import whole_steps
 from scalebench.trace.timeline import Timeline
+from scalebench.trace.waits import JobWaits, RankWait, waits_of
 
 FORMAT = "scalebench.trace/1"
 
@@ -43,11 +45,13 @@ class RankFigures:
     """The figures of one file.
 
     Attributes:
+        wait: How its exposed communication divides; None: see ``unavailable``.
         unavailable: What could not be told → why.
     """
 
     trace: RankTrace
     figures: Figures
+    wait: RankWait | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,6 +64,7 @@ class JobFigures:
         world_size: Ranks of the job, by the traces' own word; None: they do not say.
         refused: One line for each file that could not be used.
         notices: What a reader of the figures has to know.
+        waits: Who waited for whom.
     """
 
     window: Window
@@ -68,6 +73,7 @@ class JobFigures:
     world_size: int | None
     refused: tuple[str, ...]
     notices: tuple[str, ...]
+    waits: JobWaits = field(default_factory=lambda: JobWaits({}))
 
 
 def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigures:
@@ -77,11 +83,11 @@ def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigu
         UsageError: None of the files can be used.
     """
     timelines: list[tuple[str, Timeline]] = []
-    figures: dict[str, Figures] = {}
+    within: dict[str, Intervals | None] = {}
     refused: list[str] = []
     for file in dict.fromkeys(str(file) for file in files):
         try:
-            timeline, figures[file] = _analysed(file, window)
+            timeline, within[file] = _read(file, window)
         except UsageError as error:
             refused.append(str(error))
         else:
@@ -91,13 +97,16 @@ def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigu
     traces = sorted(name_ranks(timelines), key=lambda trace: trace.rank)
     world_sizes = {t.world_size for _, t in timelines if t.world_size is not None}
     world_size = world_sizes.pop() if len(world_sizes) == 1 else None
+    figures = {t.file: analyse(t.timeline, within[t.file]) for t in traces}
+    waits = _waits(traces, within)
     return JobFigures(
         window=window,
-        ranks=tuple(_with_waits(trace, figures[trace.file]) for trace in traces),
+        ranks=tuple(_of_rank(trace, figures[trace.file], waits) for trace in traces),
         total=together([figures[trace.file] for trace in traces]),
         world_size=world_size,
         refused=tuple(refused),
         notices=_notices(traces, world_size),
+        waits=waits,
     )
 
 
@@ -130,14 +139,16 @@ def as_json(job: JobFigures) -> dict[str, Any]:
                 "device": "gpu" if rank.trace.timeline.on_gpu else "cpu",
                 "num_steps": len(rank.trace.timeline.steps),
                 **_plain(rank.figures),
-                "exposed_transfer_s": None,
-                "wait_s": None,
+                "exposed_transfer_s": rank.wait.exposed_transfer_s if rank.wait else None,
+                "wait_s": rank.wait.wait_s if rank.wait else None,
                 "unknown_kernels": dict(rank.trace.timeline.unknown),
                 "unavailable": dict(rank.unavailable),
             }
             for rank in job.ranks
         ],
         "total": _plain(job.total),
+        "clock_error_s": job.waits.clock_error_s if job.waits.ranks else None,
+        "stragglers": [asdict(straggler) for straggler in job.waits.stragglers],
         "refused": list(job.refused),
         "notices": list(job.notices),
     }
@@ -159,31 +170,33 @@ def _without_name(share: Share) -> dict[str, Any]:
     return {name: value for name, value in asdict(share).items() if name != "name"}
 
 
-def _analysed(file: str, window: Window) -> tuple[Timeline, Figures]:
+def _read(file: str, window: Window) -> tuple[Timeline, Intervals | None]:
+    """Return what a file's rank did, and the time to look at; None: all of it."""
     events = read_kineto(file)
     try:
-        if window == "steps":
-            timeline, within = whole_steps(events)
-            return timeline, analyse(timeline, within)
-        timeline = timeline_of(events)
-        return timeline, analyse(timeline)
+        return whole_steps(events) if window == "steps" else (timeline_of(events), None)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
 
 
-def _with_waits(trace: RankTrace, figures: Figures) -> RankFigures:
-    """Return a rank's figures with transfer and wait apart, as far as that can be done.
+def _waits(traces: Sequence[RankTrace], within: Mapping[str, Intervals | None]) -> JobWaits:
+    if len({trace.rank for trace in traces}) < len(traces):
+        return JobWaits({}, "several traces are of the same rank")
+    return waits_of(
+        {trace.rank: trace.timeline for trace in traces},
+        {trace.rank: within[trace.file] for trace in traces},
+    )
 
-    The time inside a collective is transfer and waiting for the last rank. Telling them apart
-    takes the same operation on every rank: matching across ranks belongs here.
-    """
-    why = "transfer and wait are told apart by matching operations across ranks"
-    unavailable = dict.fromkeys(("exposed_transfer_s", "wait_s"), why)
+
+def _of_rank(trace: RankTrace, figures: Figures, waits: JobWaits) -> RankFigures:
+    unavailable = {}
+    if waits.reason is not None:
+        unavailable = dict.fromkeys(("exposed_transfer_s", "wait_s"), waits.reason)
     if figures.overlap_ratio is None:
         unavailable["overlap_ratio"] = "there was no communication"
     if figures.comm_compute_ratio is None:
         unavailable["comm_compute_ratio"] = "there was no computation"
-    return RankFigures(trace, figures, unavailable)
+    return RankFigures(trace, figures, waits.ranks.get(trace.rank), unavailable)
 
 
 def _number_in(name: str, world_size: int | None) -> int | None:

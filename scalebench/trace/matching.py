@@ -20,7 +20,10 @@ from scalebench.records import ClockAlignment, Trace, TracedOperation
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 Key = tuple[int, str | None, str, int | None]
-"""Step, group, kind, bytes: operations with the same key are told apart by their order."""
+"""Step, group, kind, and the number within the group or else the bytes.
+
+Operations with the same key are told apart by their order.
+"""
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,13 @@ class Matched:
             after its trace's origin; tidy.
         arrivals: One for every operation that was matched, in the order of time.
         mismatch: The first operation that the ranks do not have alike, in words; None: all match.
-        num_matched: Operations that were matched.
-        num_unmatched: Operations that have no counterpart, or do not synchronise.
+        num_alone: Operations that synchronise and were not found on all ranks of their group.
     """
 
     waiting: dict[int, Intervals] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
     mismatch: str | None = None
-    num_matched: int = 0
-    num_unmatched: int = 0
+    num_alone: int = 0
 
 
 def match(
@@ -68,36 +69,45 @@ def match(
         clocks: Rank → how its clock stands against rank 0's; a rank without: it is the same.
     """
     shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks or {}) for rank, t in traces.items()}
-    by_key = {rank: _by_key(trace.operations) for rank, trace in traces.items()}
+    matched, num_alone = together(traces)
     waits: dict[int, list[tuple[int, int]]] = {rank: [] for rank in traces}
     arrivals: list[tuple[int, Arrival]] = []
-    num_unmatched = 0
+    for operation in matched:
+        began = {rank: op.start_ns + shift[rank] for rank, op in operation.items()}
+        last = max(began, key=began.__getitem__)
+        late_s = (began[last] - min(began.values())) / 1e9
+        first = operation[last]
+        arrivals.append((began[last], Arrival(first.step, first.kind, last, late_s)))
+        for rank, op in operation.items():
+            until = min(op.start_ns + began[last] - began[rank], op.end_ns)
+            waits[rank].append((op.start_ns, until))
+    return Matched(
+        waiting={rank: union(intervals(w)) if w else none() for rank, w in waits.items()},
+        arrivals=[arrival for _, arrival in sorted(arrivals, key=lambda pair: pair[0])],
+        mismatch=first_mismatch({rank: trace.operations for rank, trace in traces.items()}),
+        num_alone=num_alone,
+    )
+
+
+def together(traces: Mapping[int, Trace]) -> tuple[list[dict[int, TracedOperation]], int]:
+    """Return every operation that synchronises, as each rank of its group saw it.
+
+    Returns:
+        One entry for each operation, rank → its own record of it; and how many records have no
+        counterpart on all the other ranks of their group.
+    """
+    by_key = {rank: _by_key(trace.operations) for rank, trace in traces.items()}
+    matched: list[dict[int, TracedOperation]] = []
+    num_alone = 0
     for key in sorted({key for found in by_key.values() for key in found}, key=str):
         present = {rank: found[key] for rank, found in by_key.items() if key in found}
         counts = {len(operations) for operations in present.values()}
-        whole = len(present) == (_group_size(present) or len(traces))
-        if key[2] not in SYNCHRONISING or len(counts) > 1 or not whole:
-            num_unmatched += sum(len(operations) for operations in present.values())
+        if len(counts) > 1 or len(present) != (_group_size(present) or len(traces)):
+            num_alone += sum(len(operations) for operations in present.values())
             continue
-        for together in zip(*present.values(), strict=True):
-            began = {
-                rank: op.start_ns + shift[rank] for rank, op in zip(present, together, strict=True)
-            }
-            last = max(began, key=began.__getitem__)
-            late_ns = began[last] - min(began.values())
-            arrivals.append((began[last], Arrival(key[0], key[2], last, late_ns / 1e9)))
-            for rank, op in zip(present, together, strict=True):
-                until = min(op.start_ns + began[last] - began[rank], op.end_ns)
-                waits[rank].append((op.start_ns, until))
-    return Matched(
-        waiting={
-            rank: union(intervals(found)) if found else none() for rank, found in waits.items()
-        },
-        arrivals=[arrival for _, arrival in sorted(arrivals, key=lambda pair: pair[0])],
-        mismatch=first_mismatch({rank: trace.operations for rank, trace in traces.items()}),
-        num_matched=len(arrivals),
-        num_unmatched=num_unmatched,
-    )
+        rows = zip(*present.values(), strict=True)
+        matched += [dict(zip(present, row, strict=True)) for row in rows]
+    return matched, num_alone
 
 
 def shown_on_rank_0(time_ns: int, rank: int, clocks: Mapping[int, ClockAlignment]) -> int:
@@ -108,7 +118,9 @@ def shown_on_rank_0(time_ns: int, rank: int, clocks: Mapping[int, ClockAlignment
 def _by_key(operations: Sequence[TracedOperation]) -> dict[Key, list[TracedOperation]]:
     found: dict[Key, list[TracedOperation]] = {}
     for op in sorted(operations, key=lambda op: op.start_ns):
-        found.setdefault((op.step, op.group, op.kind, op.num_bytes), []).append(op)
+        if op.kind in SYNCHRONISING:
+            which = op.num_bytes if op.sequence is None else op.sequence
+            found.setdefault((op.step, op.group, op.kind, which), []).append(op)
     return found
 
 

@@ -120,6 +120,7 @@ def _operations(
                 group=op.group,
                 group_size=op.group_size or world_size,
                 phase=op.phase,
+                sequence=op.sequence,
             )
         )
         seen[step] += 1
