@@ -38,7 +38,7 @@ _PARTS: tuple[tuple[str, str, Callable[[Figures], float]], ...] = (
         COLORS[3],
         lambda f: max(f.window_s - f.idle_s - f.compute_s - f.exposed_comm_s, 0.0),
     ),
-    ("idle", "#c9ced4", lambda f: f.idle_s),
+    ("idle", "rgba(128,136,144,0.35)", lambda f: f.idle_s),
 )
 
 
