@@ -97,7 +97,7 @@ def main(hta: str, rounds: int) -> None:
             _share("time", [c.wall_s for c in ours], [c.wall_s for c in theirs]),
             _share("memory", [c.peak_bytes for c in ours], [c.peak_bytes for c in theirs]),
         )
-        lines = [_compared(path, hta) for path in (*sorted(GOLDEN.glob("*.json.gz")), large)]
+        lines = [_compared(path, hta) for path in (*sorted(GOLDEN.glob("nccl*.json.gz")), large)]
     print_section("Overlap in whole profiler steps (the last one left out)", *lines)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     type=click.Choice(["file", "steps"]),
     default="file",
     show_default=True,
-    help="Look at the whole file, or at whole profiler steps only.",
+    help="What to look at: the whole file, or whole profiler steps only.",
 )
 @click.option(
     "--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page as well."

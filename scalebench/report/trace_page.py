@@ -38,7 +38,7 @@ _PARTS: tuple[tuple[str, str, Callable[[Figures], float]], ...] = (
         COLORS[3],
         lambda f: max(f.window_s - f.idle_s - f.compute_s - f.exposed_comm_s, 0.0),
     ),
-    ("idle", "#c9ced4", lambda f: f.idle_s),
+    ("idle", "rgba(128,136,144,0.35)", lambda f: f.idle_s),
 )
 
 
@@ -63,6 +63,8 @@ def render_trace_page(job: JobFigures) -> str:
 def _title(job: JobFigures) -> str:
     if len(job.ranks) == 1:
         return f"Communication of rank {job.ranks[0].trace.rank}"
+    if len({rank.trace.rank for rank in job.ranks}) < len(job.ranks):
+        return f"Communication in {len(job.ranks)} traces"
     of = f" of {job.world_size}" if job.world_size else ""
     return f"Communication of {len(job.ranks)}{of} ranks"
 
@@ -79,7 +81,7 @@ def _conclusion(job: JobFigures) -> str:
     if len(job.ranks) > 1:
         worst = max(job.ranks, key=lambda rank: rank.figures.exposed_comm_s)
         most = units.seconds(worst.figures.exposed_comm_s)
-        said += f", most of it on rank {worst.trace.rank} ({most})"
+        said += f", the most on rank {worst.trace.rank} ({most})"
     return f"{said}."
 
 

@@ -211,13 +211,14 @@ def _number_in(name: str, world_size: int | None) -> int | None:
 
 def _notices(traces: Sequence[RankTrace], world_size: int | None) -> tuple[str, ...]:
     notices = []
-    if world_size is not None and len(traces) < world_size:
-        notices.append(f"{len(traces)} of the job's {world_size} ranks were given.")
+    num_ranks = len({trace.rank for trace in traces})
+    if world_size is not None and num_ranks < world_size:
+        notices.append(f"{num_ranks} of the job's {world_size} ranks were given.")
     sources = {trace.rank_from for trace in traces} - {"trace"}
     if len(traces) > 1 and sources:
         told_by = " and ".join(sorted(sources))
         notices.append(f"Some traces do not say which rank they are of; taken from {told_by}.")
-    if len({trace.rank for trace in traces}) < len(traces):
+    if num_ranks < len(traces):
         notices.append("Several traces are of the same rank; they are of different jobs or times.")
     if len({trace.timeline.on_gpu for trace in traces}) > 1:
         notices.append("Some traces show GPU kernels and others none: they do not compare.")

@@ -62,6 +62,36 @@ def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> N
     ]
 
 
+def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:
+    (program,) = blocks("docs/traces.md", "python")
+    (project / "train.py").write_text(program)
+    (torchrun,) = re.findall(r"^\$ torchrun (.*)$", blocks("docs/traces.md", "console")[0], re.M)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *shlex.split(torchrun)],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    for arguments in commands("docs/traces.md"):
+        done = scalebench(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"^all_reduce +\d+ +\d+\.\d+ MB", done.stdout, re.M), done.stdout
+        assert re.search(r"^backward ", done.stdout, re.M), done.stdout
+    assert (project / "overlap.html").exists()
+
+
+def test_the_table_of_the_traces_is_that_of_the_golden_ones(
+    scalebench: Scalebench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    golden = ROOT / "tests" / "golden" / "traces"
+    done = scalebench("trace", *(str(p) for p in sorted(golden.glob("nccl-sendrecv*.gz"))))
+    (shown,) = blocks("docs/traces.md", "text")
+    assert done.stdout.strip() == shown.strip()
+
+
 def test_commands_of_the_readme(scalebench: Scalebench) -> None:
     calls = commands("README.md")
     assert len(calls) >= 5

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.conftest import Scalebench
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
-TRACES = sorted(str(path) for path in GOLDEN.glob("*.json.gz"))
+TRACES = sorted(str(path) for path in GOLDEN.glob("nccl*.json.gz"))
 
 
 def test_table_and_page(scalebench: Scalebench, project: Path) -> None:

@@ -1,5 +1,7 @@
 """Timelines of traces made by hand; every total was worked out on paper."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from traces import US, Event, annotation, events, kernel, launch, op
@@ -7,6 +9,7 @@ from traces import US, Event, annotation, events, kernel, launch, op
 from scalebench.errors import UsageError
 from scalebench.intervals import intersect, length, subtract
 from scalebench.trace.classify import timeline_of
+from scalebench.trace.kineto import read_kineto
 
 GEMM = "ampere_sgemm_128x64_tn"
 REDUCE_217 = "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"
@@ -370,3 +373,36 @@ def test_no_event_at_all():
     assert timeline.operations == ()
     assert timeline.extent == (0, 0)
     assert np.array_equal(timeline.communication, np.empty((0, 2)))
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
+
+ASKED_FOR = [  # as tests/golden/traces/README.md tells it; 4 bytes an element
+    *8 * [("all_reduce", 513 * 512 * 4)],
+    ("all_reduce", 4000), ("all_gather", 8000), ("all_gather", 8000), ("reduce_scatter", 4000),
+    ("broadcast", 4000), ("barrier", 0), ("reduce", 4000), ("all_to_all", 4000), ("all_to_all", 80),
+    ("gather", 4000), ("scatter", 8000), ("send", 2000), ("recv", 4000), ("all_reduce", 4000),
+    ("all_reduce", 8000), ("all_gather", 2 * 8), ("all_gather", 2 * 21), ("send", 4000),
+    ("recv", 8000), ("reduce_scatter", 2000), ("reduce_scatter", 2000), ("all_reduce", 6000),
+]  # fmt: skip
+
+
+def test_every_operation_over_gloo_as_torch_recorded_it():
+    timeline = timeline_of(read_kineto(GOLDEN / "gloo_2ranks_rank0.json.gz"))
+    by_request = sorted(timeline.operations, key=lambda op: op.enqueued_ns)
+    assert [(op.kind, op.num_bytes) for op in by_request] == ASKED_FOR
+    assert [op.phase for op in by_request[:8]] == ["backward"] * 8
+    assert all(op.group == "0" and op.group_size == 2 for op in by_request)
+    assert {op.dtype for op in by_request if op.kind == "send"} == {"bfloat16", "float32"}
+    assert len(timeline.steps) == 2
+    (during,) = timeline.annotations["colls"]
+    assert sum(during[0] <= op.enqueued_ns < during[1] for op in by_request) == len(ASKED_FOR) - 8
+
+
+def test_the_other_rank_receives_what_the_first_sends():
+    timeline = timeline_of(read_kineto(GOLDEN / "gloo_2ranks_rank1.json.gz"))
+    transfers = [(o.kind, o.num_bytes) for o in timeline.operations if o.kind in ("send", "recv")]
+    assert transfers == [("recv", 2000), ("send", 4000), ("send", 8000), ("recv", 4000)]
+    (scatter,) = [o for o in timeline.operations if o.kind == "scatter"]
+    assert scatter.num_bytes is None  # it hands nothing in, and the trace shows inputs only
+    assert all(o.enqueued_ns is not None for o in timeline.operations)

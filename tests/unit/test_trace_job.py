@@ -69,8 +69,9 @@ def test_else_their_order(write):
 
 
 def test_two_files_of_one_rank(write):
-    files = write("a.json", trace(rank=0)), write("b.json", trace(rank=0))
-    job = analyse_job(files)
+    job = analyse_job([write("a.json", trace(0, 2)), write("b.json", trace(0, 2))])
+    assert "1 of the job's 2 ranks were given." in job.notices
+    assert "<h1>Communication in 2 traces</h1>" in render_trace_page(job)
     assert [r.trace.rank for r in job.ranks] == [0, 0]
     assert any("same rank" in notice for notice in job.notices)
 
