@@ -120,11 +120,33 @@ def render_traces(
             head = (title, *SHARE_HEADERS)
             lines = [(share.name, *share_cells(share)) for share in shares]
             parts += [Text(""), _table([head, *lines], ascii_only)]
+    parts += [text(line, "dim") for line in wait_lines(job)]
     doubtful = [
         text(f"may be communication: {wording.plain(name, LONGEST_NAME)}, {units.seconds(spent)}")
         for name, spent in suspects(job).items()
     ]
     return printed([*parts, Text(""), *doubtful], width, color, ascii_only)
+
+
+def wait_lines(job: JobFigures) -> list[str]:
+    """Say how exposed communication divides, and who came last; or why that cannot be told."""
+    if job.waits.reason is not None:
+        return [f"transfer and wait are not told apart: {job.waits.reason}"]
+    lines = []
+    for rank in job.ranks:
+        if rank.wait is not None:
+            transfer = units.seconds(rank.wait.exposed_transfer_s)
+            wait = units.seconds(rank.wait.wait_s)
+            lines.append(f"rank {rank.trace.rank}: exposed transfer {transfer}, wait {wait}")
+    most = [s for s in job.waits.stragglers[:1] if s.stands_out(len(job.ranks))]
+    for straggler in most:
+        lines.append(
+            f"rank {straggler.rank} came last to {units.percent(straggler.share)} of the"
+            f" operations, by {units.seconds(straggler.median_late_s)} (median)"
+        )
+    error = units.seconds(job.waits.clock_error_s)
+    lines.append(f"clocks aligned by the ends of the operations, which scatter by ± {error}")
+    return lines
 
 
 def _rank_lines(job: JobFigures, width: int) -> list[tuple[str, ...]]:

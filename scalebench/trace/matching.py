@@ -166,6 +166,10 @@ class Straggler:
     median_late_s: float
     longest_run: int
 
+    def stands_out(self, num_ranks: int) -> bool:
+        """Tell whether this is more than taking turns: half as often again as by chance."""
+        return self.share >= 1.5 / num_ranks
+
 
 def stragglers(arrivals: Sequence[Arrival]) -> list[Straggler]:
     """Return who came last how often, the most frequent first."""

@@ -96,7 +96,7 @@ def as_trace(timeline: Timeline) -> Trace:
                 num_bytes=op.num_bytes,
                 dtype=op.dtype,
                 group=op.group,
-                group_size=op.group_size,
+                group_size=op.group_size or timeline.world_size,
                 phase=op.phase,
                 sequence=op.sequence,
             )

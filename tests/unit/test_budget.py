@@ -1,0 +1,245 @@
+"""The loss budget: closes exactly, and names the part that was lost."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from runs import make_inspection, make_result, make_run
+from traced import make_operation, make_trace, make_traced_record, make_traced_result
+
+from scalebench.attribution import attribute, block_means, middle_half, midmean, steps_of
+from scalebench.budget import PARTS
+from scalebench.records import ClockAlignment
+from scalebench.row_attribution import disagreements
+from scalebench.scaling import summarise
+from scalebench.stats import Estimate
+
+SUMMED = (*PARTS, "residual_s")
+
+
+def plain(clean=100.0, traced=None, compute=90.0, **changes):
+    """One rank: of a step of 100 ms, 90 ms are computation, unless said otherwise."""
+    step = traced or clean
+    trace = make_trace(compute=[(0, compute * step / clean)], steps=[(0, step)])
+    return make_traced_result(make_traced_record(0, trace, clean), case="plain", **changes)
+
+
+def pair(clean=80.0, compute=(45.0, 45.0), starts=(50.0, 70.0), end=75.0, traced=None, **changes):
+    """Two ranks that reduce once; the first waits for the second."""
+    records = []
+    for rank in range(2):
+        operation = make_operation(starts[rank], end)
+        trace = make_trace([operation], compute=[(0, compute[rank])], steps=[(0, traced or clean)])
+        records.append(make_traced_record(rank, trace, clean, **changes))
+    return make_traced_result(*records)
+
+
+def row_of(*results):
+    summary = summarise(make_run([make_inspection(results[0].cell), *results]))
+    return next(row for row in summary.rows if row.world_size == 2)
+
+
+def check_closed(budget):
+    total = sum(budget[name] or 0.0 for name in SUMMED)
+    assert total == pytest.approx(budget["measured_s"] - budget["ideal_s"], abs=1e-9)
+
+
+def test_a_budget_by_hand():
+    """T_1 = 100 ms, so 50 ms were ideal; 80 ms it is. Tracing costs nothing here."""
+    row = row_of(plain(), pair())
+    budget = row.budget
+    assert budget["rank"] == 0
+    assert budget["ideal_s"] == pytest.approx(0.050)
+    assert budget["measured_s"] == pytest.approx(0.080)
+    assert budget["compute_inflation_s"] == pytest.approx(0.0, abs=1e-12)
+    assert budget["wait_s"] == pytest.approx(0.020)
+    assert budget["exposed_transfer_s"] == pytest.approx(0.005)
+    assert budget["other_idle_s"] == pytest.approx(0.010 - 0.005)
+    assert budget["residual_s"] == pytest.approx(0.0, abs=1e-12)
+    assert budget["points"]["wait"] == pytest.approx(0.25)
+    assert budget["closes"] is True
+    check_closed(budget)
+    assert row.wait_s.value == pytest.approx(0.020)
+    assert row.exposed_comm_s.value == pytest.approx(0.025)
+    assert row.overlap_ratio.value == pytest.approx(0.0)
+    assert row.comm_compute_ratio.value == pytest.approx(25 / 45)
+    assert row.stragglers[0]["rank"] == 1
+    assert [rank["wait_s"] for rank in budget["ranks"]] == pytest.approx([0.020, 0.0])
+
+
+def test_points_and_efficiency_sum_to_one():
+    row = row_of(plain(), pair())
+    assert row.efficiency.value + sum(row.budget["points"].values()) == pytest.approx(1.0)
+
+
+def test_what_tracing_costs_is_taken_off_the_host_and_not_off_the_wire():
+    """Traced, the same step takes 88 ms: 8 ms more computation, transfer and wait as before."""
+    slow = pair(traced=88.0, compute=(53.0, 53.0), starts=(58.0, 78.0), end=83.0)
+    row = row_of(plain(), slow)
+    assert row.trace_overhead.value == pytest.approx(0.1)
+    budget = row.budget
+    assert budget["wait_s"] == pytest.approx(0.020)
+    assert budget["exposed_transfer_s"] == pytest.approx(0.005)
+    host_s = budget["compute_inflation_s"] + budget["other_idle_s"]
+    assert host_s == pytest.approx(0.005)
+    check_closed(budget)
+
+
+def test_twice_the_work_of_a_rank_is_compute_inflation():
+    row = row_of(plain(), pair(clean=125, compute=(90, 90), starts=(95, 115), end=120))
+    assert row.budget["compute_inflation_s"] == pytest.approx(0.045)
+    assert row.budget["wait_s"] == pytest.approx(0.020)
+    check_closed(row.budget)
+
+
+def test_parts_that_do_not_add_up_leave_a_residual_and_a_stamp():
+    """The loop's clock saw traced steps of 80 ms; the profiler lost 20 ms of each of them."""
+    records = []
+    for rank in range(2):
+        operation = make_operation(40, 55)
+        trace = make_trace([operation], compute=[(0, 35)], steps=[(0, 60)])
+        records.append(make_traced_record(rank, trace, 80, traced=80))
+    row = row_of(plain(), make_traced_result(*records))
+    assert row.budget["residual_s"] == pytest.approx(0.020)
+    assert row.budget["closes"] is False
+    assert "budget open" in row.stamps
+    check_closed(row.budget)
+
+
+def test_where_wait_cannot_be_told_there_is_none_and_all_of_it_is_exposed():
+    result = pair()
+    stepped = ClockAlignment(
+        method="ping-pong", at_ns=0, offset_ns=0, bound_ns=10**7, stepped="by 20 ms"
+    )
+    ranks = [result.ranks[0], result.ranks[1].model_copy(update={"clock": stepped})]
+    row = row_of(plain(), result.model_copy(update={"ranks": ranks}))
+    assert row.wait_s is None and row.exposed_transfer_s is None
+    assert "jumped: by 20 ms" in row.unavailable["wait_s"]
+    assert row.exposed_comm_s.value == pytest.approx(0.025)
+    assert row.budget["wait_s"] is None
+    assert row.budget["exposed_transfer_s"] == pytest.approx(0.025)
+    assert "jumped" in row.budget["not_apart"]
+    check_closed(row.budget)
+
+
+def test_ranks_with_different_operations_are_told_with_the_first_of_them():
+    result = pair()
+    trace = result.ranks[1].trace
+    bare = result.ranks[1].model_copy(update={"trace": trace.model_copy(update={"operations": []})})
+    row = row_of(plain(), result.model_copy(update={"ranks": [result.ranks[0], bare]}))
+    assert row.wait_s is None
+    assert "rank 0 has 1 all_reduce where rank 1 has 0" in row.unavailable["wait_s"]
+    assert row.step_s is not None and row.efficiency is not None
+
+
+def test_a_rank_without_a_trace_takes_only_the_attribution_away():
+    result = pair()
+    untraced = result.ranks[1].model_copy(update={"trace": None})
+    row = row_of(plain(), result.model_copy(update={"ranks": [result.ranks[0], untraced]}))
+    assert row.budget is None and row.comm_s is None
+    assert row.unavailable["budget"] == "no launch of this row was traced"
+    assert row.step_s is not None
+
+
+def test_without_a_traced_baseline_there_is_no_budget_but_all_else():
+    row = row_of(make_result(plain().cell, 0.1), pair())
+    assert row.budget is None
+    assert "plain baseline was traced" in row.unavailable["budget"]
+    assert row.wait_s.value == pytest.approx(0.020)
+
+
+def test_estimates_of_exposed_communication_side_by_side():
+    row = row_of(plain(), pair(local=60.0, logged_exposed_s=0.021))
+    found = row.exposed_comm_estimates
+    assert found["trace"]["value"] == pytest.approx(0.025)
+    assert found["differential"]["value"] == pytest.approx(0.020)
+    assert found["ddp_logger"]["value"] == pytest.approx(0.021)
+    assert found["disagree"] is None  # one launch has no intervals
+
+
+def test_disagreement_is_intervals_that_do_not_meet():
+    def between(low, high):
+        return Estimate(value=(low + high) / 2, low=low, high=high, n=3)
+
+    apart = {"trace": between(1, 2), "differential": between(3, 4), "ddp_logger": between(2, 3)}
+    assert disagreements(apart) == [["trace", "differential"]]
+    assert disagreements({"trace": between(1, 2)}) is None
+
+
+def test_a_probe_effect_that_cannot_be_chance_is_stamped():
+    def launches(bare):
+        return [
+            pair(bare=value).model_copy(
+                update={"cell": pair().cell.model_copy(update={"repeat": i})}
+            )
+            for i, value in enumerate(bare)
+        ]
+
+    certain = row_of(plain(), *launches([78.0, 78.1, 77.9]))
+    assert certain.probe_effect.value == pytest.approx(80 / 78 - 1, rel=1e-2)
+    assert [s.partition(":")[0] for s in certain.stamps] == ["probe effect"]
+    doubtful = row_of(plain(), *launches([70.0, 80.0, 90.0]))
+    assert doubtful.stamps == []
+
+
+def test_bytes_by_the_law_of_the_ring():
+    row = row_of(plain(), pair())
+    assert row.payload_bytes == 1000
+    assert row.wire_bytes == 1000  # 2(N-1)/N at N=2
+    unsized = pair()
+    ranks = [
+        r.model_copy(
+            update={
+                "trace": r.trace.model_copy(
+                    update={"operations": [make_operation(50, 75, num_bytes=None)]}
+                )
+            }
+        )
+        for r in unsized.ranks
+    ]
+    row = row_of(plain(), unsized.model_copy(update={"ranks": ranks}))
+    assert row.wire_bytes is None and "size" in row.unavailable["wire_bytes"]
+
+
+def test_the_typical_step_is_not_the_one_in_which_the_machine_was_elsewhere():
+    steps = [(0, 100), (100, 200), (200, 1200), (1200, 1300)]
+    trace = make_trace(compute=[(0, 50), (100, 150), (200, 250), (1200, 1250)], steps=steps)
+    found = attribute(make_traced_result(make_traced_record(0, trace), case="plain"))
+    assert 2 not in found.typical_steps
+    assert found.breakdowns[0].step_s == pytest.approx(0.1)
+
+
+def test_the_first_step_of_a_block_never_counts():
+    record = plain().ranks[0]
+    assert 5.0 not in steps_of([record], "paired")
+    assert block_means([record], "bare") == pytest.approx([0.1])
+    assert steps_of([record], "local").size == 0
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=30))
+def test_midmean_lies_within_the_middle_half(values):
+    ordered = np.sort(values)
+    kept = middle_half(ordered)
+    assert kept.size >= len(values) / 2
+    assert kept.min() - 1e-12 <= midmean(ordered) <= kept.max() + 1e-12
+
+
+shares = st.floats(0.05, 0.95)
+
+
+@given(shares, shares, shares, shares, st.floats(1.0, 1.3), st.floats(0.5, 2.0))
+def test_whatever_was_measured_the_budget_closes(compute, begin, late, end, overhead, slower):
+    begin, late, end = sorted((begin, late, end))
+    assume(end > late)
+    clean = 50.0 * slower
+    step = clean * overhead
+    found = pair(
+        clean=clean,
+        traced=step,
+        compute=(compute * step, compute * step),
+        starts=(begin * step, late * step),
+        end=end * step,
+    )
+    budget = row_of(plain(traced=107.0), found).budget
+    check_closed(budget)
+    assert budget["measured_s"] == pytest.approx(clean / 1e3)
