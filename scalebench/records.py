@@ -246,7 +246,8 @@ class RankRecord(Record):
         steady: Whether the steady state was found before the warm-up limits; null in an
             ``inspect`` launch.
         first_step_ns: When the first training step began.
-        trace: What happened inside traced steps; null: none were traced.
+        trace: What happened inside traced steps; null: none were traced, see
+            ``trace_unavailable``.
         clock: How this rank's clock stood against rank 0's while steps were traced.
         logged_exposed_s: Exposed communication per step by DDP's own logging data, seconds.
         num_parameters: Parameters of the module, shared ones counted once.
@@ -270,6 +271,7 @@ class RankRecord(Record):
     num_parameters: int | None = Field(None, ge=0, lt=LARGE)
     tokens_per_sample: int | None = Field(None, ge=1, lt=LARGE)
     trace: Trace | None = None
+    trace_unavailable: str | None = None
     clock: ClockAlignment | None = None
     logged_exposed_s: FiniteFloat | None = None
     flops_per_sample: FiniteFloat | None = Field(None, gt=0)

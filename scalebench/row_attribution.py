@@ -45,7 +45,7 @@ def attribute_row(
     base = {repeat: found for repeat, r in baseline.items() if (found := attribute(r))}
     row = RowFields()
     if not looked or steps is None:
-        row.reasons = dict.fromkeys(FIELDS, NOT_TRACED if good else "no launch went well")
+        row.reasons = dict.fromkeys(FIELDS, _why_not_traced(good))
         return row
     launches = list(looked.values())
     rank = waits_most(launches)
@@ -58,6 +58,12 @@ def attribute_row(
     row.values["stragglers"] = [asdict(s) for s in stragglers(_arrivals(launches))]
     _set_budget(row, looked, base, rank, steps)
     return row
+
+
+def _why_not_traced(good: Mapping[int, CellResult]) -> str:
+    told = [rank.trace_unavailable for result in good.values() for rank in result.ranks]
+    known = [reason for reason in told if reason]
+    return known[0] if known else NOT_TRACED if good else "no launch of this row went well"
 
 
 FIELDS = (

@@ -102,6 +102,7 @@ def _measure(context: RankContext) -> dict[str, Any]:
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,
         "trace": looked.trace,
+        "trace_unavailable": looked.trace_unavailable,
         "clock": looked.clock,
         "logged_exposed_s": logged_exposed_s(training),
         "facts": {"optimizer": optimizer_kind(training.optimizer)},

@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
+from scalebench.errors import UsageError
 from scalebench.records import ClockAlignment, Trace
 from scalebench.spec import StepPlan
 from scalebench.worker.alignment import combine, measure_offset
 from scalebench.worker.loop import Loop
 from scalebench.worker.trace_record import trace_record
-from scalebench.worker.tracing import DATA, Capture, traced
+from scalebench.worker.tracing import DATA, Capture, only_group, traced
 
 MAX_ROUNDS = 8
 MAX_STEPS = 4
@@ -35,6 +36,7 @@ class RoundsResult:
     """What a rank takes home from the rounds; the fields are those of `RankRecord`."""
 
     trace: Trace | None = None
+    trace_unavailable: str | None = None
     clock: ClockAlignment | None = None
 
 
@@ -48,7 +50,7 @@ class Rounds:
     def run(self, plan: StepPlan) -> "RoundsResult":
         """Run as many rounds as the plan has seconds for, at least one."""
         if not plan.trace:
-            return RoundsResult()
+            return RoundsResult(trace_unavailable="tracing was turned off (--no-trace)")
         step_s = float(np.median(self.loop.seen.clean_s()))
         num_rounds, num_steps = how_many(plan.rounds_s, step_s, num_kinds=4)
         with traced(self.loop.context.device):
@@ -57,12 +59,17 @@ class Rounds:
         for _ in range(num_rounds):
             self.run_one(num_steps + 1)
         clock = combine(before, measure_offset(self.loop.context))
-        return RoundsResult(trace_record(self.captures, self.loop.context.cell.world_size), clock)
+        try:
+            trace = trace_record(self.captures, self.loop.context.cell.world_size)
+        except UsageError as error:
+            return RoundsResult(trace_unavailable=str(error), clock=clock)
+        return RoundsResult(trace, clock=clock)
 
     def run_one(self, count: int) -> None:
         """Run one round, each of its blocks ``count`` steps long."""
         self.loop.run_block("paired", count)
-        with traced(self.loop.context.device) as capture:
+        groups = only_group(self.loop.context.cell.world_size)
+        with traced(self.loop.context.device, groups) as capture:
             self.loop.run_block("traced", count, lambda n: self.traced_steps(n, capture))
         self.captures.append(capture)
         alone = without_synchronisation(self.loop.training)

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from scalebench.trace.events import CATEGORIES, Events
+from scalebench.trace.names import carries_details
 
 STEP = "scalebench.step"
 DATA = "scalebench.data"
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}
 _RUNTIMES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
-_BACKENDS = ("gloo:", "nccl:", "ucc:", "mpi:")
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Capture:
 
 
 @contextmanager
-def traced(device: torch.device) -> Iterator[Capture]:
+def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterator[Capture]:
     """Trace what runs inside the block; the capture's events are there when it is over."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
@@ -54,15 +55,18 @@ def traced(device: torch.device) -> Iterator[Capture]:
     with profile(activities=activities, record_shapes=True) as profiler:
         yield capture
     raw = profiler.profiler.kineto_results.events()
-    capture.events, capture.clock_error_s = read_events(raw, capture.step_ns)
+    capture.events, capture.clock_error_s = read_events(raw, capture.step_ns, groups)
 
 
-def read_events(raw: list[Any], step_ns: list[int]) -> tuple[Events, float]:
+def read_events(
+    raw: list[Any], step_ns: list[int], groups: dict[str, int] | None = None
+) -> tuple[Events, float]:
     """Return the profiler's events on the clock of ``step_ns``, and the clocks' disagreement.
 
     Args:
         raw: torch's ``_KinetoEvent`` objects.
         step_ns: ``monotonic_ns`` at the beginning of each event called `STEP`, in their order.
+        groups: Name of a process group → its number of ranks, as far as known.
 
     Returns:
         The events, and how far the clocks moved apart from the first half of the steps to the
@@ -83,8 +87,13 @@ def read_events(raw: list[Any], step_ns: list[int]) -> tuple[Events, float]:
         start_ns=starts - offset,
         end_ns=starts - offset + duration,
         thread=np.array([_lane(e, gpu) for e, gpu in zip(raw, on_device, strict=True)], np.int64),
-        correlation=np.array([event.correlation_id() for event in raw], dtype=np.int64),
-        details={i: found for i, event in enumerate(raw) if (found := _details(event))},
+        correlation=np.array([_launch(e, c) for e, c in zip(raw, code, strict=True)], np.int64),
+        details={
+            i: found
+            for i, (event, gpu) in enumerate(zip(raw, on_device, strict=True))
+            if (found := _details(event, gpu))
+        },
+        groups=groups or {},
         clock_offset_ns=offset,
     )
     return events, _moved_s(offsets)
@@ -107,15 +116,32 @@ def _code(activity: str) -> int:
     return _CODES["runtime"] if activity in _RUNTIMES else _CODES.get(activity, 0)
 
 
+def _launch(event: Any, code: int) -> int:
+    """Return what ties a kernel to its runtime call; operators count by numbers of their own."""
+    return int(event.correlation_id()) if code >= _CODES["runtime"] else -1
+
+
 def _lane(event: Any, on_device: bool) -> int:
     return int(event.device_resource_id() if on_device else event.start_thread_id())
 
 
-def _details(event: Any) -> dict[str, Any] | None:
-    """Return what an event says of its collective, under the names that Kineto's files use."""
-    name = event.name()
-    if name.startswith(_BACKENDS):
-        return {"Input Dims": event.shapes(), "Input type": event.dtypes()}
-    if "nccl" in name.lower() and event.metadata_json():
-        return dict(json.loads("{" + event.metadata_json() + "}"))
-    return None
+def _details(event: Any, on_device: bool) -> dict[str, Any] | None:
+    """Return what an event says of its operation, under the names that Kineto's files use."""
+    if not carries_details(event.name()):
+        return None
+    told = event.metadata_json()
+    details = dict(json.loads("{" + told + "}")) if told else {}
+    if event.shapes():
+        details |= {"Input Dims": event.shapes(), "Input type": event.dtypes()}
+    operator = event.linked_correlation_id() if on_device else event.correlation_id()
+    return details | {"External id": operator} if operator else details
+
+
+def only_group(world_size: int) -> dict[str, int]:
+    """Return the process group that the training's operations belong to, if there is but one.
+
+    Gloo's annotations do not name theirs.
+    """
+    groups = getattr(dist.distributed_c10d, "_world", None)
+    names = [] if groups is None else list(groups.pg_names.values())
+    return {"default": world_size} if len(names) == len(("default", "control")) else {}
