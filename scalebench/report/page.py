@@ -6,6 +6,7 @@ the page's content security policy runs no script but its own two, known by thei
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,13 +14,14 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from scalebench import units
-from scalebench.report import frames, wording
+from scalebench.report import communication, frames, wording
 from scalebench.report.charts import CHARTS, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
+from scalebench.report.communication import PlainTable
 from scalebench.report.findings import Finding, Verdict, judge
 from scalebench.report.marks import Mark, explain, marks
 from scalebench.report.palette import Look, assign
@@ -54,7 +56,7 @@ class Card:
 
 @dataclass(frozen=True)
 class SuiteView:
-    """One suite's verdict and table."""
+    """One suite's verdict and tables; ``talk`` concludes those of its communication."""
 
     name: str
     facts: str
@@ -62,6 +64,13 @@ class SuiteView:
     cards: tuple[Card, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    talk: str | None
+    communication: tuple[PlainTable, ...]
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether a card's bar shows an interval."""
+        return any(card.low is not None and card.high is not None for card in self.cards)
 
 
 @dataclass(frozen=True)
@@ -128,14 +137,33 @@ def _environment() -> Environment:
     )
     environment.filters["plain"] = wording.plain
     environment.filters["tied"] = _tied
+    environment.filters["jointed"] = _jointed
     environment.globals["marks_of"] = marks
     environment.globals["longest"] = LONGEST_REASON
     return environment
 
 
-def _tied(text: str) -> str:
-    """Return ``text`` with no line break between a number and its percent sign."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+_RANGE = re.compile(rf"\(?\d[\d.]*{wording.DASH}\d[\d.]*(?:\N{{NO-BREAK SPACE}}%)?\)?")
+_COMPOUND = re.compile(r"(?<!\S)(?=\S{3,24}(?!\S))[\w.]+(?:-[\w.]+)+")
+_JOINT = re.compile(r"(?<=[-_/.])(?=[^\W\d])")
+_LONGEST_WHOLE = 14
+
+
+def _tied(text: str) -> Markup:
+    """Return ``text`` with no line break in a range, a short name or before a percent sign."""
+    tied = str(escape(text.replace(" %", "\N{NO-BREAK SPACE}%")))
+    for pattern in (_RANGE, _COMPOUND):
+        tied = pattern.sub(r'<span class="whole">\g<0></span>', tied)
+    return Markup(tied)
+
+
+def _jointed(text: str) -> Markup:
+    """Return a name that breaks between its words, never within a short one."""
+    words = [Markup.escape(word) for word in _JOINT.split(text)]
+    whole = Markup('<span class="whole">{}</span>')
+    return Markup("<wbr>").join(
+        whole.format(word) if len(word) <= _LONGEST_WHOLE else word for word in words
+    )
 
 
 @cache
@@ -164,6 +192,8 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
             cards=tuple(_card(f, looks[(f.suite, f.case)]) for f in suite.findings),
             columns=present(groups[suite.suite]),
             rows=tuple(groups[suite.suite]),
+            talk=communication.sentence(groups[suite.suite]),
+            communication=communication.tables(groups[suite.suite]),
         )
         for suite in verdict.suites
     )
