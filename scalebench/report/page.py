@@ -143,7 +143,7 @@ def _environment() -> Environment:
     return environment
 
 
-_RANGE = re.compile(rf"\(?\d[\d.]*{wording.DASH}\d[\d.]*(?:\N{{NO-BREAK SPACE}}%)?\)?")
+_RANGE = re.compile(rf"\(?\d[\d.]*{wording.DASH}\d[\d.]*\)?(?:\N{{NO-BREAK SPACE}}%\)?)?")
 _COMPOUND = re.compile(r"(?<!\S)(?=\S{3,24}(?!\S))[\w.]+(?:-[\w.]+)+")
 _JOINT = re.compile(r"(?<=[-_/.])(?=[^\W\d])")
 _LONGEST_WHOLE = 14
