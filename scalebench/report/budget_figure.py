@@ -18,13 +18,14 @@ from scalebench.summary import Row
 NOTE = (
     "Zero is where the ideal step ends. Right of it: what takes time; left of it: what gives time"
     " back. Behind each bar: the points missing to ideal. Hatched: cannot be told from zero."
+    " Open: the parts do not add up to the step within 2 %."
 )
 
 LANE_PX = 30
 HEADING = 1.05
 BAR = 0.62
-NUMBER_ROOM = 0.09
-"""Part of the axis that is kept free behind the longest bar, for its number."""
+NUMBER_ROOM, OPEN_ROOM = 0.12, 0.26
+"""Part of the bars' reach that is kept free behind them, for a number, and for ``3.0 open``."""
 
 Lanes = Sequence[tuple[float, Row, Budget]]
 
@@ -60,7 +61,8 @@ def budget_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         automargin=True,
     )
     low, high = _reach([budget for _, budget in accounted])
-    room = NUMBER_ROOM * (high - low)
+    all_close = all(budget.closes for _, budget in accounted)
+    room = (NUMBER_ROOM if all_close else OPEN_ROOM) * (high - low)
     figure.update_xaxes(
         title="percent of the measured step",
         range=[low - (room / 3 if low < 0 else 0), high + room],
@@ -128,7 +130,10 @@ def _gaps(lanes: Lanes) -> go.Scatter:
     return go.Scatter(
         x=ends,
         y=[place for place, _, _ in lanes],
-        text=[f" {causes.points(budget.gap)}" for _, _, budget in lanes],
+        text=[
+            f" {causes.points(budget.gap)}{'' if budget.closes else ' open'}"
+            for *_, budget in lanes
+        ],
         mode="text",
         textposition="middle right",
         textfont={"size": 13},

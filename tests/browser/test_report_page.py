@@ -24,18 +24,29 @@ def runs():
         summaries.make_row(spread=None),
     ]
     failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
+    open_budget = summaries.attributed(summaries.make_row(), losses={"wait": -40.0})
     return {
         "usual": [summaries.make_summary()],
         "full": [summaries.make_summary(summaries.many_rows())],
         "two": [summaries.make_summary(), summaries.make_summary(summaries.gpu_rows())],
         "one-launch": [summaries.make_summary(one_launch)],
         "traced": [summaries.make_summary(summaries.traced_rows())],
+        "open": [summaries.make_summary([open_budget])],
         "failed": [summaries.make_summary(failed)],
         "hostile": [summaries.hostile_summary()],
     }
 
 
-CHARTS = {"usual": 3, "full": 3, "two": 6, "one-launch": 3, "traced": 4, "failed": 0, "hostile": 8}
+CHARTS = {
+    "usual": 3,
+    "full": 3,
+    "two": 6,
+    "one-launch": 3,
+    "traced": 4,
+    "open": 4,
+    "failed": 0,
+    "hostile": 8,
+}
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +134,8 @@ def test_nothing_sticks_out_sideways(visit, name, viewport):
 LABELS = """
 return [...document.querySelectorAll('.chart')].flatMap(chart => {
   const frame = chart.getBoundingClientRect();
-  return [...chart.querySelectorAll('.xtick text, .ytick text, .g-xtitle text, .annotation text')]
+  return [...chart.querySelectorAll('.xtick text, .ytick text, .g-xtitle text, .annotation text, '
+                             + '.textpoint text')]
     .map(label => [label.textContent, label.getBoundingClientRect()])
     .filter(([, r]) => r.left < frame.left - 1 || r.right > frame.right + 1
                     || r.top < frame.top - 1 || r.bottom > frame.bottom + 1)
@@ -142,7 +154,7 @@ return [...document.querySelectorAll('.chart')].flatMap(chart =>
 """
 
 
-@pytest.mark.parametrize("name", ["usual", "full", "two", "one-launch", "traced"])
+@pytest.mark.parametrize("name", ["usual", "full", "two", "one-launch", "traced", "open"])
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_no_label_is_clipped_or_overlaps_another(visit, name, viewport):
     driver = visit(name, viewport)

@@ -254,7 +254,7 @@ def test_the_figure_draws_every_part_of_every_row():
     assert figure.layout.barmode == "relative"
     low, high = figure.layout.xaxis.range
     assert low < -3.9 and high > 18.9
-    assert [text.strip() for text in figure.data[-1].text] == ["2.1", "15.0", "5.0", "15.0"]
+    assert [text.strip() for text in figure.data[-1].text] == ["2.1", "15.0", "5.0 open", "15.0"]
 
 
 def test_the_figure_concludes_from_what_is_certain_and_closes():
@@ -265,6 +265,7 @@ def test_the_figure_concludes_from_what_is_certain_and_closes():
     )
     assert "exposed transfer: 5.4 %" in budget_figure.conclude(rows[:3])
     assert "No part" in budget_figure.conclude([traced(doubtful=LOSSES)])
+    assert "No part" in budget_figure.conclude([traced(losses={"wait": 30.0})])
     assert budget_figure.budget_figure([make_row()], palette.assign([make_row()])) is None
 
 

@@ -196,6 +196,18 @@ def test_speedup_is_drawn_with_its_interval_at_the_tested_sizes():
     assert "batch 32 (16 per rank)" in line.customdata[1][0]
 
 
+def test_speedups_of_one_size_stand_side_by_side_unless_the_axis_is_logarithmic():
+    def places(sizes):
+        rows = many_rows(cases=3, sizes=sizes)
+        figure = figures.speedup_figure(rows, palette.assign(rows))
+        return [line.x[1] for line in figure.data if line.legendgroup]
+
+    first, second, third = places((1, 2, 4))
+    assert 1.8 < first < second < third < 2.2
+    assert second == pytest.approx(2)
+    assert places((1, 2, 32)) == [2, 2, 2]
+
+
 def test_oversubscribed_points_are_hollow_and_in_the_key(usual):
     rows = usual_rows()
     figure = figures.efficiency_figure(rows, palette.assign(rows))
