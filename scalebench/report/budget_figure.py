@@ -170,15 +170,20 @@ def told(part: Part, row: Row, budget: Budget) -> str:
 
 def conclude(rows: Sequence[Row]) -> str:
     """Conclude the figure of one suite: the largest part that can be told from zero."""
+    accounted = budgeted(rows)
+    closing = [(row, budget) for row, budget in accounted if budget.closes]
+    if not closing:
+        return "No budget closes within 2 % of the step: the parts explain nothing."
     largest = [
         (budget.share(part), part, row)
-        for row, budget in budgeted(rows)
+        for row, budget in closing
         for part in PARTS
-        if budget.closes and part is not RESIDUAL and causes.certain(row, budget, part)
+        if part is not RESIDUAL and causes.certain(row, budget, part)
     ]
     takes = [found for found in largest if found[0] > NEGLIGIBLE]
     if not takes:
-        return "No part of what is missing to ideal can be told from zero."
+        where = "" if len(closing) == len(accounted) else " in the budgets that close"
+        return f"No loss can be told from zero{where}."
     share, part, row = max(takes, key=lambda found: found[0])
     return (
         f"The largest certain loss is {part.cause}: {causes.points(share)} % of the step of"

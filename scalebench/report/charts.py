@@ -198,7 +198,7 @@ CHARTS = (
     ChartKind(
         "budget",
         "Where the rest went",
-        "A loss budget needs traced steps of the row and of its plain baseline: no --no-trace.",
+        "This needs traced steps of a row and of its plain baseline: run without --no-trace.",
         budget_figure.budget_figure,
         budget_figure.conclude,
         budget_figure.tabulate,

@@ -264,8 +264,10 @@ def test_the_figure_concludes_from_what_is_certain_and_closes():
         " 2 CPU ranks."
     )
     assert "exposed transfer: 5.4 %" in budget_figure.conclude(rows[:3])
-    assert "No part" in budget_figure.conclude([traced(doubtful=LOSSES)])
-    assert "No part" in budget_figure.conclude([traced(losses={"wait": 30.0})])
+    doubtful, unexplained = traced(doubtful=LOSSES), traced(losses={"wait": 30.0})
+    assert budget_figure.conclude([doubtful]) == "No loss can be told from zero."
+    assert "in the budgets that close" in budget_figure.conclude([doubtful, unexplained])
+    assert "No budget closes" in budget_figure.conclude([unexplained])
     assert budget_figure.budget_figure([make_row()], palette.assign([make_row()])) is None
 
 
