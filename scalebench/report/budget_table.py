@@ -19,7 +19,7 @@ from scalebench.report.terminal import CASE_WIDTHS, GAP, line, to_ascii
 from scalebench.summary import Row
 
 TITLE = "where the rest went"
-UNIT = "percent of the measured step: the ideal step and the parts make 100"
+UNIT = "percent of the measured step; ideal + parts = 100"
 DOUBT = "?"
 DOUBTFUL = f"{DOUBT} cannot be told from zero"
 OPEN = "open"
