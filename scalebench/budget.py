@@ -14,11 +14,11 @@ has. What is missing, ``T_N − T_ideal``, is split into::
 
 The parts come from traced steps, the two step times from clean ones. Tracing makes the host's
 work longer, not the wire: what a traced step takes beyond the clean steps beside it is taken off
-computation, encoding and idle time in proportion. All parts are then scaled by the headline's
-step over the rank's own clean step beside the traced ones: the machine may have become faster or
-slower in between, launches differ, and the headline is the slowest rank's at each step. The
-residual closes the sum exactly. It is small only if the parts, which are the profiler's, add up
-to the step as the loop's own clock has it.
+computation, encoding and idle time in proportion. All parts are then scaled from the rank's own
+step to the headline's: the machine may have become faster or slower in between, launches differ,
+and the headline is the slowest rank's at each step. The residual closes the sum exactly. It is
+small only if the parts, which are the profiler's, add up to the step as the loop's own clock has
+it.
 """
 
 from collections.abc import Sequence
@@ -34,6 +34,10 @@ PARTS = (
     *("data_stall_s", "other_idle_s"),
 )
 """In the order in which the budget is read, from the ideal step to the measured one."""
+
+MOST_OF_HOST = 0.5
+"""Tracing never makes up more than this of the host's time: if traced steps seem to say so, they
+were slower than the clean ones beside them for other reasons, which hit all parts alike."""
 
 LARGEST_RESIDUAL = 0.02
 """Of the step: a larger residual means that the parts do not explain it."""
@@ -70,17 +74,18 @@ def clean_parts(launch: LaunchAttribution, rank: int, step_s: float) -> StepPart
     """
     traced = launch.breakdowns[rank]
     traced_s = launch.own_traced_step_s(rank)
-    beside_s = traced_s / (1 + launch.trace_overhead)
-    host = 1 - (traced_s - beside_s) / traced.host_s if traced.host_s > 0 else 1.0
-    scale = step_s / beside_s
+    added_s = traced_s * (1 - 1 / (1 + launch.trace_overhead))
+    removed_s = min(added_s, MOST_OF_HOST * traced.host_s)
+    host = 1 - removed_s / traced.host_s if traced.host_s > 0 else 1.0
+    scale = step_s / (traced_s - removed_s)
     wait_s = 0.0 if launch.not_apart else traced.wait_s
     return StepParts(
-        compute_s=scale * max(host, 0.0) * traced.busy_s,
+        compute_s=scale * host * traced.busy_s,
         exposed_transfer_s=scale * (traced.exposed_comm_s - wait_s),
         wait_s=scale * wait_s,
-        codec_s=scale * max(host, 0.0) * traced.codec_s,
+        codec_s=scale * host * traced.codec_s,
         data_stall_s=scale * traced.data_stall_s,
-        other_idle_s=scale * max(host, 0.0) * traced.other_idle_s,
+        other_idle_s=scale * host * traced.other_idle_s,
     )
 
 

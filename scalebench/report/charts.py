@@ -9,9 +9,12 @@ from typing import Any
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.report import figures, findings, wording
-from scalebench.report.palette import DASHES, NEUTRAL, SYMBOLS, Look
+from scalebench.report import budget_figure, figures, findings, wording
+from scalebench.report.palette import DASHES, NEUTRAL, PART_COLORS, SYMBOLS, Look
 from scalebench.summary import Estimate, Row
+
+AREA = "M-8,-5H8V5H-8Z"
+"""An area's sample in a key, as an SVG path."""
 
 _JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -25,6 +28,7 @@ class KeyEntry:
         path: The marker as an SVG path.
         dash: SVG dash array of the line; None: no line.
         hollow: The marker is an outline.
+        meaning: One line that explains the entry; empty: the name is enough.
     """
 
     name: str
@@ -33,6 +37,7 @@ class KeyEntry:
     dash: str | None
     traces: str
     hollow: bool = False
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,9 @@ class Chart:
     table: tuple[tuple[str, ...], ...]
 
 
+KeyMaker = Callable[[Sequence[Row], figures.Looks, go.Figure], tuple[KeyEntry, ...]]
+
+
 @dataclass(frozen=True)
 class ChartKind:
     """How one kind of figure is made for a suite: a plot, a sentence, a table."""
@@ -68,7 +76,8 @@ class ChartKind:
     conclude: Callable[[Sequence[Row]], str]
     tabulate: Callable[[Sequence[Row]], list[tuple[str, ...]]]
     header: tuple[str, ...]
-    keyed: bool = True
+    key: KeyMaker | None
+    note: str = ""
 
 
 def json_for_script(text: str) -> str:
@@ -93,7 +102,7 @@ def make_chart(
         label=f"{kind.title}, {suite}: {conclusion} The numbers are in the table below.",
         spec=plot_json(figure),
         height=int(figure.layout.height),
-        key=_key(rows, looks, figure) if kind.keyed else (),
+        key=kind.key(rows, looks, figure) if kind.key else (),
         header=kind.header,
         table=tuple(kind.tabulate(rows)),
     )
@@ -106,7 +115,7 @@ def plot_json(figure: go.Figure) -> str:
     return json_for_script(json.dumps(plot, separators=(",", ":"), allow_nan=False))
 
 
-def _key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+def _case_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
     traces: dict[str, list[str]] = {}
     for index, trace in enumerate(figure.data):
         traces.setdefault(trace.legendgroup or "", []).append(str(index))
@@ -120,6 +129,13 @@ def _key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[
         name = "hollow: oversubscribed"
         entries.append(KeyEntry(name, NEUTRAL, SYMBOLS["circle"], None, last, hollow=True))
     return tuple(entries)
+
+
+def _part_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+    return tuple(
+        KeyEntry(part.header, PART_COLORS[part.key], AREA, None, str(index), meaning=part.meaning)
+        for index, part in enumerate(budget_figure.drawn_parts(rows))
+    )
 
 
 def _entry(name: str, look: Look, traces: str) -> KeyEntry:
@@ -168,6 +184,7 @@ CHARTS = (
         findings.speedup_sentence,
         _estimates(lambda row: row.speedup, 1.0, wording.TIMES),
         ("case", "N", "speedup", *_ESTIMATE_HEADER),
+        _case_key,
     ),
     ChartKind(
         "efficiency",
@@ -177,6 +194,18 @@ CHARTS = (
         findings.efficiency_sentence,
         _estimates(lambda row: row.efficiency, 100.0, " %"),
         ("case", "N", "efficiency", *_ESTIMATE_HEADER),
+        _case_key,
+    ),
+    ChartKind(
+        "budget",
+        "Where the rest went",
+        "This needs traced steps of a row and of its plain baseline: run without --no-trace.",
+        budget_figure.budget_figure,
+        budget_figure.conclude,
+        budget_figure.tabulate,
+        ("case", "N", "part", "per step", "points", "95 % interval"),
+        _part_key,
+        budget_figure.NOTE,
     ),
     ChartKind(
         "steps",
@@ -186,7 +215,7 @@ CHARTS = (
         findings.steps_sentence,
         _tabulate_steps,
         ("case", "N", "launch", "steps", "fastest", "median", "slowest"),
-        keyed=False,
+        None,
     ),
 )
 """The figures of a run, in the order of the page."""

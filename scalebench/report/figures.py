@@ -6,7 +6,7 @@ the template as data.
 
 import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ LANE_PX = 22
 MAX_POINTS = 4000
 MOST_PER_LAUNCH = 60
 DODGE = 0.055
+SPEEDUP_DODGE = 0.02
+"""Of the axis."""
 
 
 def safe(text: object, limit: int = 80) -> str:
@@ -43,11 +45,13 @@ def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     sizes = sorted({1, *(row.world_size for row in drawn)})
     figure = go.Figure()
     figure.add_trace(_ideal(sizes))
-    for key, group in wording.by_case(drawn).items():
-        points = [(float(row.world_size), row, row.speedup) for row in group]
+    logarithmic = sizes[-1] > LOG_FROM
+    groups = wording.by_case(drawn)
+    shifts = dict.fromkeys(groups, 0.0) if logarithmic else _dodged(groups, sizes[-1])
+    for key, group in groups.items():
+        points = [(row.world_size + shifts[key], row, row.speedup) for row in group]
         figure.add_trace(_line(key, looks[key], points, 1.0, wording.TIMES))
     figure.add_traces(_hollow_key(drawn))
-    logarithmic = sizes[-1] > LOG_FROM
     style(figure, "speedup")
     kind = {"type": "log"} if logarithmic else {"rangemode": "tozero"}
     figure.update_xaxes(title="N", tickvals=sizes, ticktext=[str(n) for n in sizes], **kind)
@@ -123,6 +127,17 @@ def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     kind = {"type": "log", "dtick": "D1"} if logarithmic else {}
     figure.update_xaxes(title="step time of the slowest rank, ms", automargin=True, **kind)
     return figure
+
+
+def _dodged(keys: Collection[CaseKey], largest: int) -> dict[CaseKey, float]:
+    """Set the cases beside each other, so that their intervals do not hide one another.
+
+    Args:
+        keys: The cases in their order.
+        largest: Where the axis ends; sizes are at least 1 apart.
+    """
+    step = min(SPEEDUP_DODGE * (largest - 1), 0.4 / len(keys))
+    return {key: (index - (len(keys) - 1) / 2) * step for index, key in enumerate(keys)}
 
 
 def sampled(values: Sequence[float], most: int) -> list[float]:

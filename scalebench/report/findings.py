@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal
 
 from scalebench import units
-from scalebench.report import wording
+from scalebench.report import causes, wording
 from scalebench.report.columns import check
 from scalebench.report.marks import mark_name
 from scalebench.summary import Estimate, Row, StepSamples, Summary
@@ -85,8 +85,8 @@ def general(summary: Summary) -> tuple[str, ...]:
         said.append("Nothing was measured; the reasons are listed below.")
     elif all(row.exposed_comm_s is None for row in measured):
         said.append(
-            "Attribution is not part of this version: exposed communication was not measured, so"
-            " no cause is named for what is missing to ideal."
+            "No step was traced, so no cause is named for what is missing to ideal; a run without"
+            " --no-trace names them."
         )
     return tuple(said)
 
@@ -102,7 +102,10 @@ def judge_case(rows: Sequence[Row]) -> Finding:
     notes = [
         *_correctness(rows),
         *_wrapper_cost(rows, headline),
+        *(causes.causes(headline) if headline else ()),
         *_exposed(headline),
+        *(causes.held_up(headline) if headline else ()),
+        *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),
         *_stamped(rows),
@@ -208,8 +211,8 @@ def _wrapper_cost(rows: Sequence[Row], headline: Row | None) -> list[str]:
 def _cost(alone: Estimate) -> str:
     """Say what the wrapper costs, given plain over wrapped speed at N=1."""
     if alone.low is not None and alone.high is not None and alone.low <= 1.0 <= alone.high:
-        span = f"{(1 - alone.high) * 100:.1f} to {(1 - alone.low) * 100:.1f} %"
-        return f"costs nothing that can be told from zero ({span})"
+        ends = [wording.signed((1 - end) * 100) for end in (alone.high, alone.low)]
+        return f"has a cost that the noise hides (between {ends[0]} and {ends[1]} %)"
     cost = units.significant((1 - alone.value) * 100, (alone.half_width or 0) * 100 or None)
     if alone.value > 1.0:
         return f"is faster than the plain model by {cost.lstrip('-')} %"
@@ -220,7 +223,11 @@ def _cost(alone: Estimate) -> str:
 def _exposed(headline: Row | None) -> list[str]:
     if headline is None or headline.exposed_comm_s is None or headline.step_s is None:
         return []
+    if headline.world_size == 1:
+        return []
     exposed = headline.exposed_comm_s
+    if exposed.low is not None and exposed.low <= 0:
+        return []
     share = units.percent(exposed.value / headline.step_s.value)
     time = units.seconds(exposed.value, exposed.half_width)
     return [f"Exposed communication takes {time} of each step ({share})."]

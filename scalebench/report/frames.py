@@ -110,7 +110,7 @@ def _correctness(row: Row) -> dict[str, str | float | None]:
 def _scalar(name: str, value: Any) -> Any:
     if name == "stamps":
         return ";".join(value)
-    if isinstance(value, dict):
+    if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, default=str)
     return value
 

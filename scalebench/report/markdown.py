@@ -4,7 +4,8 @@ import html
 import re
 from collections.abc import Sequence
 
-from scalebench.report import wording
+from scalebench.report import budget_table, wording
+from scalebench.report.attributed import budgeted
 from scalebench.report.columns import Column, present
 from scalebench.report.findings import Finding, SuiteVerdict, judge
 from scalebench.summary import Row, Summary
@@ -55,7 +56,27 @@ def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
     blocks.append("\n".join(_finding(finding) for finding in verdict.findings))
     table = _table(present(rows), rows)
     blocks.append("\n".join(table))
-    return blocks
+    return [*blocks, *_budget_blocks(rows)]
+
+
+def _budget_blocks(rows: Sequence[Row]) -> list[str]:
+    accounted = budgeted(rows)
+    columns = budget_table.part_columns(accounted) if accounted else []
+    if not columns:
+        return []
+    title, unit = budget_table.TITLE.capitalize(), budget_table.UNIT
+    headers = budget_table.header(columns, accounted)
+    lines = [
+        "| " + " | ".join(escape(name) for name in headers) + " |",
+        "|---|" + "---:|" * (len(headers) - 1),
+    ]
+    for row, budget in accounted:
+        cells = budget_table.cells(row, budget, columns, accounted)
+        lines.append("| " + " | ".join(escape(cell, 160) for cell in cells) + " |")
+    notes = [
+        escape(note[0].upper() + note[1:], 300) for note in budget_table.footnotes(rows, accounted)
+    ]
+    return [f"**{title}** ({unit})", "\n".join(lines), "<br>\n".join(notes)]
 
 
 def _finding(finding: Finding) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from scalebench.report.attributed import budget_of, disagreements, probed
 from scalebench.report.wording import plain
 from scalebench.summary import Row
 
@@ -69,6 +70,61 @@ MARKS = {
             "Read the stated reason; a workload without randomness or batch statistics can"
             " usually be verified.",
         ),
+        Mark(
+            "budget open",
+            "b",
+            "The parts of the loss budget do not add up to the step within 2 %: something that"
+            " they do not know of took or gave time.",
+            "Name no cause from this row; close other programs and run again with more --repeats.",
+        ),
+        Mark(
+            "estimates disagree",
+            "e",
+            "Independent estimates of exposed communication differ by more than their intervals"
+            " and by more than 1 % of the step.",
+            "Compare the three under Communication before trusting any one; more --repeats narrow"
+            " them.",
+        ),
+        Mark(
+            "probe effect",
+            "p",
+            "The instruments of the clean window made its steps longer than bare ones by more"
+            " than 0.5 %: the step time is too long by that much.",
+            "Use a larger workload, whose steps take longer than what is measured about them.",
+        ),
+        Mark(
+            "throttled",
+            "t",
+            "A device lowered its clock during the measurement, for its temperature or its power"
+            " limit.",
+            "Cool the machine or lower the clock to one that it can hold, then run again.",
+        ),
+        Mark(
+            "clocks differ",
+            "c",
+            "Devices or launches ran at different clocks: the baseline and this row are not"
+            " comparable.",
+            "Lock the clocks (nvidia-smi -lgc, or the governor performance) and run again.",
+        ),
+        Mark(
+            "foreign load",
+            "f",
+            "Other programs used the processor or the device during the measurement.",
+            "Stop them, or take the machine for yourself, and run again.",
+        ),
+        Mark(
+            "allocator retries",
+            "a",
+            "The device's memory was full: the allocator had to free and ask again, which makes"
+            " steps long and unequal.",
+            "Use a smaller batch or fewer cases that hold memory.",
+        ),
+        Mark(
+            "swap",
+            "s",
+            "The machine moved memory to disk during the measurement.",
+            "Use fewer ranks or a smaller batch, or close what holds the memory.",
+        ),
     )
 }
 
@@ -86,6 +142,13 @@ def marks(row: Row) -> tuple[str, ...]:
     if row.oversubscribed:
         found.append("oversubscribed")
     found += [mark_name(stamp) for stamp in row.stamps]
+    budget = budget_of(row)
+    if budget is not None and not budget.closes:
+        found.append("budget open")
+    if disagreements(row):
+        found.append("estimates disagree")
+    if probed(row):
+        found.append("probe effect")
     if row.step_s is not None and row.step_s.n == 1:
         found.append("one launch")
     if row.virtual_hosts:

@@ -6,13 +6,14 @@ the page's content security policy runs no script but its own two, known by thei
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from scalebench.report import wording
@@ -51,12 +52,31 @@ def _environment() -> Environment:
     )
     environment.filters["plain"] = wording.plain
     environment.filters["tied"] = _tied
+    environment.filters["jointed"] = _jointed
     return environment
 
 
-def _tied(text: str) -> str:
-    """Return ``text`` with no line break between a number and its percent sign."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
+_RANGE = re.compile(rf"\(?\d[\d.]*{wording.DASH}\d[\d.]*\)?(?:\N{{NO-BREAK SPACE}}%\)?)?")
+_COMPOUND = re.compile(r"(?<!\S)(?=\S{3,24}(?!\S))[\w.]+(?:-[\w.]+)+")
+_JOINT = re.compile(r"(?<=[-_/.])(?=[^\W\d])")
+_LONGEST_WHOLE = 14
+
+
+def _tied(text: str) -> Markup:
+    """Return ``text`` with no line break in a range, a short name or before a percent sign."""
+    tied = str(escape(text.replace(" %", "\N{NO-BREAK SPACE}%")))
+    for pattern in (_RANGE, _COMPOUND):
+        tied = pattern.sub(r'<span class="whole">\g<0></span>', tied)
+    return Markup(tied)
+
+
+def _jointed(text: str) -> Markup:
+    """Return a name that breaks between its words, never within a short one."""
+    words = [Markup.escape(word) for word in _JOINT.split(text)]
+    whole = Markup('<span class="whole">{}</span>')
+    return Markup("<wbr>").join(
+        whole.format(word) if len(word) <= _LONGEST_WHOLE else word for word in words
+    )
 
 
 @cache

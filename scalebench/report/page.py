@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalebench import units
-from scalebench.report import frames, wording
+from scalebench.report import communication, frames, wording
 from scalebench.report.charts import CHARTS, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
+from scalebench.report.communication import PlainTable
 from scalebench.report.findings import Finding, Verdict, judge
 from scalebench.report.marks import Mark, explain, marks
 from scalebench.report.offline import render_offline
@@ -44,7 +45,7 @@ class Card:
 
 @dataclass(frozen=True)
 class SuiteView:
-    """One suite's verdict and table."""
+    """One suite's verdict and tables; ``talk`` concludes those of its communication."""
 
     name: str
     facts: str
@@ -52,6 +53,13 @@ class SuiteView:
     cards: tuple[Card, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    talk: str | None
+    communication: tuple[PlainTable, ...]
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether a card's bar shows an interval."""
+        return any(card.low is not None and card.high is not None for card in self.cards)
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,8 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
             cards=tuple(_card(f, looks[(f.suite, f.case)]) for f in suite.findings),
             columns=present(groups[suite.suite]),
             rows=tuple(groups[suite.suite]),
+            talk=communication.sentence(groups[suite.suite]),
+            communication=communication.tables(groups[suite.suite]),
         )
         for suite in verdict.suites
     )

@@ -12,6 +12,18 @@ from scalebench.summary import Row
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
 NEUTRAL = "#808890"
 
+PART_COLORS = {
+    "compute_inflation": "#EE8866",
+    "exposed_transfer": "#77AADD",
+    "wait": "#FFAABB",
+    "bubble": "#BBCC33",
+    "codec": "#44BB99",
+    "data_stall": "#EEDD88",
+    "other_idle": "#AAAA00",
+    "residual": "#DDDDDD",
+}
+"""Of the parts of a loss budget: Paul Tol's light scheme, made for areas and for every sight."""
+
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 """plotly's name of a dash, and the same as an SVG dash array for the key."""
 

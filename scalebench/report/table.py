@@ -13,24 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from scalebench.report import wording
+from scalebench.report.budget_table import budget_parts
 from scalebench.report.columns import Column, present
 from scalebench.report.marks import explain, letters, marks
+from scalebench.report.terminal import CASE_WIDTHS, GAP, line, to_ascii
 from scalebench.summary import Row, Summary
 
 NARROWING = ("tokens", "loss", "marks", "batch", "throughput", "memory")
 """What gives way at narrow widths, in this order; ``marks`` become letters, the rest go."""
 
-CASE_WIDTHS = (24, 16, 10)
-"""A longer case name is folded: at the first width, or at the next where nothing is left to go."""
-
-GAP = 2
 NARROWEST = 40
 LONGEST_REASON = 400
-
-ASCII = {
-    wording.TIMES: "x", "±": "+/-", "µ": "u", wording.DASH: "-", "—": "-", "→": "->",
-    "…": "...", "✓": "ok", "·": "|", "─": "-", "≥": ">=", "≤": "<=",
-}  # fmt: skip
 
 _STATUS_STYLE = {"failed": "bold red", "oom": "bold red", "skipped": "yellow"}
 
@@ -67,31 +60,21 @@ def printed(parts: Sequence[RenderableType], width: int, color: bool, ascii_only
     )
     console.print(Group(*parts))
     written = to_ascii(stream.getvalue()) if ascii_only else stream.getvalue()
-    lines = [line.rstrip() for line in written.splitlines()]
+    lines = [text.rstrip() for text in written.splitlines()]
     return "\n".join(lines).strip("\n") + "\n"
-
-
-def to_ascii(text: str) -> str:
-    """Return ``text`` in ASCII; signs have their equivalents, anything else is ``?``."""
-    spelt = "".join(ASCII.get(character, character) for character in text)
-    return spelt.encode("ascii", "replace").decode("ascii")
-
-
-def _text(content: str, ascii_only: bool, style: str = "") -> Text:
-    return Text(to_ascii(content) if ascii_only else content, style=style)
 
 
 def _parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [
-        _text(wording.plain(notice), ascii_only, "yellow") for notice in summary.notices
+        line(wording.plain(notice), ascii_only, "yellow") for notice in summary.notices
     ]
     if summary.status != "complete":
         status = f"This run is not complete: {wording.plain(summary.status, 40)}."
-        parts.append(_text(status, ascii_only, "yellow"))
+        parts.append(line(status, ascii_only, "yellow"))
     for suite, rows in wording.by_suite(summary.rows).items():
         parts += _suite(suite, rows, width, ascii_only)
     if not summary.rows:
-        parts.append(_text("No cell was planned; there is nothing to show.", ascii_only))
+        parts.append(line("No cell was planned; there is nothing to show.", ascii_only))
     return parts
 
 
@@ -99,8 +82,8 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
     layout, dropped = _fit(rows, width, ascii_only)
     parts: list[RenderableType] = [
         Text(""),
-        _text(wording.plain(suite, 64), ascii_only, "bold"),
-        _text(wording.suite_facts(rows), ascii_only, "dim"),
+        line(wording.plain(suite, 64), ascii_only, "bold"),
+        line(wording.suite_facts(rows), ascii_only, "dim"),
         _table(layout),
         *_reasons(rows, ascii_only),
     ]
@@ -108,11 +91,11 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
         names = dict.fromkeys(name for row in rows for name in marks(row))
         legend = ", ".join(f"{explain(name).letter} {name}" for name in names)
         if legend:
-            parts.append(_text(f"marks: {legend}", ascii_only, "dim"))
+            parts.append(line(f"marks: {legend}", ascii_only, "dim"))
     if dropped:
         left_out = f"not shown at this width: {', '.join(c.header for c in dropped)}"
-        parts.append(_text(left_out, ascii_only, "dim"))
-    return parts
+        parts.append(line(left_out, ascii_only, "dim"))
+    return [*parts, *budget_parts(rows, width, ascii_only)]
 
 
 @dataclass
@@ -205,10 +188,10 @@ def _reasons(rows: Sequence[Row], ascii_only: bool) -> list[RenderableType]:
     missing = [row for row in rows if row.status != "ok"]
     if not missing:
         return []
-    parts: list[RenderableType] = [_text("not measured", ascii_only, "bold")]
+    parts: list[RenderableType] = [line("not measured", ascii_only, "bold")]
     for row in missing:
         reason = wording.plain(row.reason or "no reason recorded", LONGEST_REASON)
         name = wording.plain(row.case, 64)
-        line = _text(f"{name}, N={row.world_size}, {row.status}: {reason}", ascii_only)
-        parts.append(Padding(line, (0, 0, 0, 2)))
+        told = line(f"{name}, N={row.world_size}, {row.status}: {reason}", ascii_only)
+        parts.append(Padding(told, (0, 0, 0, 2)))
     return parts

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from scalebench import units
 from scalebench.report import wording
-from scalebench.report.table import NARROWEST, printed, to_ascii
+from scalebench.report.table import NARROWEST, printed
+from scalebench.report.terminal import to_ascii
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.job import JobFigures
 

@@ -13,6 +13,7 @@ from scalebench.summary import Estimate, Row
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 DASH = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
 
 CaseKey = tuple[str, str]
 
@@ -107,6 +108,12 @@ def joined(items: Sequence[str], last: str = "and") -> str:
     if len(items) < 2:
         return "".join(items)
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def signed(value: float, places: int = 1) -> str:
+    """Write a number that may be negative, with a true minus sign and without a negative zero."""
+    text = f"{value:.{places}f}"
+    return text.replace("-", MINUS) if float(text) else text.lstrip("-")
 
 
 def decimals(text: str) -> int:

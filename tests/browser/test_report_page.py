@@ -24,17 +24,29 @@ def runs():
         summaries.make_row(spread=None),
     ]
     failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
+    open_budget = summaries.attributed(summaries.make_row(), losses={"wait": -40.0})
     return {
         "usual": [summaries.make_summary()],
         "full": [summaries.make_summary(summaries.many_rows())],
         "two": [summaries.make_summary(), summaries.make_summary(summaries.gpu_rows())],
         "one-launch": [summaries.make_summary(one_launch)],
+        "traced": [summaries.make_summary(summaries.traced_rows())],
+        "open": [summaries.make_summary([open_budget])],
         "failed": [summaries.make_summary(failed)],
         "hostile": [summaries.hostile_summary()],
     }
 
 
-CHARTS = {"usual": 3, "full": 3, "two": 6, "one-launch": 3, "failed": 0, "hostile": 6}
+CHARTS = {
+    "usual": 3,
+    "full": 3,
+    "two": 6,
+    "one-launch": 3,
+    "traced": 4,
+    "open": 4,
+    "failed": 0,
+    "hostile": 8,
+}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +134,8 @@ def test_nothing_sticks_out_sideways(visit, name, viewport):
 LABELS = """
 return [...document.querySelectorAll('.chart')].flatMap(chart => {
   const frame = chart.getBoundingClientRect();
-  return [...chart.querySelectorAll('.xtick text, .ytick text, .g-xtitle text, .annotation text')]
+  return [...chart.querySelectorAll('.xtick text, .ytick text, .g-xtitle text, .annotation text, '
+                             + '.textpoint text')]
     .map(label => [label.textContent, label.getBoundingClientRect()])
     .filter(([, r]) => r.left < frame.left - 1 || r.right > frame.right + 1
                     || r.top < frame.top - 1 || r.bottom > frame.bottom + 1)
@@ -141,7 +154,7 @@ return [...document.querySelectorAll('.chart')].flatMap(chart =>
 """
 
 
-@pytest.mark.parametrize("name", ["usual", "full", "two", "one-launch"])
+@pytest.mark.parametrize("name", ["usual", "full", "two", "one-launch", "traced", "open"])
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_no_label_is_clipped_or_overlaps_another(visit, name, viewport):
     driver = visit(name, viewport)
@@ -193,6 +206,51 @@ def test_a_key_entry_hides_and_shows_its_case(visit):
     WebDriverWait(driver, 5).until(lambda _: drawn() == before - 3)
     button.click()
     WebDriverWait(driver, 5).until(lambda _: drawn() == before)
+
+
+def test_a_key_entry_hides_and_shows_its_part(visit):
+    driver = visit("traced")
+    chart = driver.find_element(By.CSS_SELECTOR, "#run-1-budget-1")
+
+    def drawn():
+        return len(chart.find_elements(By.CSS_SELECTOR, ".barlayer .trace"))
+
+    before = drawn()
+    button = next(b for b in driver.find_elements(By.CSS_SELECTOR, ".toggle") if b.text == "wait")
+    button.click()
+    WebDriverWait(driver, 5).until(lambda _: drawn() == before - 1)
+    button.click()
+    WebDriverWait(driver, 5).until(lambda _: drawn() == before)
+
+
+WIDTHS = """
+const bars = [...document.querySelectorAll('#run-1-budget-1 .barlayer .trace')];
+return bars.map(bar => [...bar.querySelectorAll('.point path')].map(p => p.getBBox()))
+  .map(boxes => boxes.map(b => [b.x, b.width]));
+"""
+
+
+def test_bars_are_as_long_as_their_parts_and_lie_end_to_end(visit):
+    """The last row: compute −3.9, transfer 5.4, wait 9.4, other idle 4.1 points."""
+    parts = visit("traced").execute_script(WIDTHS)
+    compute, transfer, wait, idle = (boxes[-1] for boxes in parts[:4])
+    scale = transfer[1] / 5.4
+    assert scale > 10
+    for (_, width), points in ((compute, 3.9), (wait, 9.4), (idle, 4.1)):
+        assert abs(width - scale * points) < 1
+    assert abs(compute[0] + compute[1] - transfer[0]) < 1
+    assert abs(transfer[0] + transfer[1] - wait[0]) < 1
+    assert abs(wait[0] + wait[1] - idle[0]) < 1
+
+
+def test_case_names_are_not_broken_within_a_word_on_a_phone(visit):
+    driver = visit("traced", PHONE)
+    broken = driver.execute_script(
+        "return [...document.querySelectorAll('tbody th .whole')]"
+        ".filter(word => word.getClientRects().length > 1).map(word => word.textContent)"
+    )
+    assert broken == []
+    assert driver.find_elements(By.CSS_SELECTOR, "tbody th .whole")
 
 
 def test_every_control_has_a_name_and_is_reached_by_keyboard(visit):

@@ -56,7 +56,7 @@ def sleeps_on_rank_1(shard: Shard) -> Workload:
 
 def computes_longer(shard: Shard) -> Workload:
     """Every rank of several spends the time on matrix products that one rank alone leaves out."""
-    matrix = torch.randn(128, 128)
+    matrix = torch.randn(512, 512)
 
     def loss(module, batch):
         if shard.world_size > 1:

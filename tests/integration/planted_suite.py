@@ -15,6 +15,6 @@ SUITE = Suite(
         ),
     ),
     workload="mlp",
-    steps=StepPlan(window_s=0.5, rounds_s=5.0, max_warmup_steps=20),
+    steps=StepPlan(window_s=0.5, rounds_s=3.0, max_warmup_steps=20),
     repeats=1,
 )

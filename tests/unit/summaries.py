@@ -2,8 +2,10 @@
 
 import math
 import random
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from scalebench.budget import PARTS, LossBudget
 from scalebench.summary import Correctness, Estimate, Row, StepSamples, Summary
 
 HOSTILE = (
@@ -95,6 +97,93 @@ def make_row(
         "samples": samples(step_s, n, seed=len(case) * 1000 + world_size),
     }
     return Row(**{**fields, **changes})
+
+
+LOSSES = {"exposed_transfer": 5.4, "wait": 9.4, "other_idle": 4.1, "compute_inflation": -3.9}
+"""Points of the measured step; with an efficiency of 85.0 % they make 100."""
+
+
+def budget_fields(
+    efficiency: float,
+    step_s: float,
+    losses: Mapping[str, float] = LOSSES,
+    doubtful: Collection[str] = (),
+    n: int = 3,
+) -> dict[str, Any]:
+    """A loss budget as the summary has it.
+
+    Args:
+        efficiency: The ideal step as a part of the measured one.
+        step_s: The measured step, seconds.
+        losses: Part → points; what they leave is the residual.
+        doubtful: Parts whose interval holds zero.
+        n: Launches; one gives no interval.
+    """
+    parts = {}
+    for name in PARTS:
+        key = name.removesuffix("_s")
+        value = losses.get(key, 0.0) / 100 * step_s
+        reach = abs(value) * (1.5 if key in doubtful else 0.2)
+        ends = {"low": value - reach, "high": value + reach} if n > 1 else {}
+        parts[name] = Estimate(value=value, n=n, **ends)
+    ideal_s = efficiency * step_s
+    return LossBudget(ideal_s=ideal_s, measured_s=step_s, rank=0, parts=parts).as_fields()
+
+
+def attributed(row: Row, **changes: Any) -> Row:
+    """The same row as if its steps had been traced: 15 points of the step are accounted for.
+
+    Args:
+        row: A measured row.
+        changes: Of `budget_fields`; or replace fields of the row.
+    """
+    assert row.step_s is not None and row.efficiency is not None
+    step_s = row.step_s.value
+    budget = {name: changes.pop(name) for name in ("losses", "doubtful", "n") if name in changes}
+    sort = {"kind": "all_reduce", "phase": "backward", "num_bytes": 1_751_040.0}
+    times = {"total_s": 0.2 * step_s, "exposed_s": 0.148 * step_s, "hidden_s": 0.052 * step_s}
+    exposed = estimate(0.148 * step_s).model_dump()
+    fields: dict[str, Any] = {
+        "budget": budget_fields(row.efficiency.value, step_s, **budget),
+        "comm_s": estimate(0.2 * step_s),
+        "exposed_comm_s": estimate(0.148 * step_s),
+        "exposed_transfer_s": estimate(0.054 * step_s),
+        "wait_s": estimate(0.094 * step_s),
+        "compute_s": estimate(0.8 * step_s),
+        "comm_compute_ratio": estimate(0.25),
+        "overlap_ratio": estimate(0.26),
+        "wire_bytes": 1_751_040,
+        "payload_bytes": 1_751_040,
+        "trace_overhead": estimate(0.14),
+        "probe_effect": Estimate(value=0.001, low=-0.004, high=0.006, n=3),
+        "exposed_comm_estimates": {
+            "trace": exposed, "differential": exposed, "ddp_logger": exposed, "disagree": [],
+        },
+        "communication": [
+            {**sort, **times, "ordinal": None, "count": 2.0},
+            {**sort, **times, "ordinal": 0, "count": 1.0},
+            {**sort, **times, "ordinal": 1, "count": 1.0},
+        ],
+        "stragglers": [
+            {"rank": 1, "count": 35, "share": 35 / 36, "median_late_s": 0.09 * step_s,
+             "longest_run": 30},
+            {"rank": 0, "count": 1, "share": 1 / 36, "median_late_s": 1e-5, "longest_run": 1},
+        ],
+        "unavailable": {"bubble_ratio": "only pipelines have a bubble"},
+    }  # fmt: skip
+    return row.model_copy(update={**fields, **changes})
+
+
+def traced_rows() -> list[Row]:
+    """Plain, and two DDP cases on 1 and 2 ranks; one budget does not close."""
+    alone = {"compute_inflation": 2.1}
+    return [
+        attributed(make_plain(), losses={}),
+        attributed(make_row("ddp-25mb", 1, efficiency=0.979, spread=0.01), losses=alone),
+        attributed(make_row("ddp-25mb", 2, efficiency=0.85), doubtful=["wait"]),
+        attributed(make_row("ddp-1mb", 1, efficiency=0.95, spread=0.01), losses={}),
+        attributed(make_row("ddp-1mb", 2, efficiency=0.85)),
+    ]
 
 
 def make_plain(**changes: Any) -> Row:
@@ -226,10 +315,20 @@ def hostile_summary() -> Summary:
             "stamps": [attack],
             "unavailable": {attack: attack},
             "strategy_settings": {attack: attack, "bucket_mb": attack},
-        }
+            "budget": {"ideal_s": attack, "closes": attack},
+            "communication": [
+                {"kind": attack, "ordinal": ordinal, "phase": attack, "count": 1, "num_bytes": 1,
+                 "total_s": 0.1, "exposed_s": 0.1, "hidden_s": 0.0}
+                for ordinal in (None, 0)
+            ],
+            "stragglers": [{"rank": attack, "share": attack}],
+            "exposed_comm_estimates": {attack: attack, "disagree": [[attack, attack]]},
+        }  # fmt: skip
         broken = Correctness(status="unverified", reason=attack)
         rows.append(make_row(f"{attack}{index}", 1, correctness=broken, **changes))
-        rows.append(make_row(f"{attack}{index}", 2, correctness=broken, **changes))
+        told = make_row(f"{attack}{index}", 2, correctness=broken, **changes)
+        budget = budget_fields(0.856, 0.021)
+        rows.append(told.model_copy(update={"budget": budget}))
         rows.append(make_missing(f"{attack}{index}", 4, "failed", attack, **changes))
     everything = "".join(HOSTILE)
     return make_summary(

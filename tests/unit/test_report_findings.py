@@ -81,7 +81,7 @@ def test_the_wrapper_cost_comes_from_the_row_of_one_rank():
 
 def test_a_wrapper_cost_within_noise_is_not_claimed():
     text = said(make_row(world_size=1, efficiency=0.99, spread=0.03), make_row(world_size=2))
-    assert "costs nothing that can be told from zero (-2.0 to 4.0 %)" in text
+    assert "has a cost that the noise hides (between −2.0 and 4.0 %)" in text
 
 
 def test_a_wrapper_faster_than_plain_is_not_a_negative_cost():
@@ -122,7 +122,7 @@ def test_exposed_communication_is_told_only_when_measured():
 
 def test_attribution_is_said_to_be_missing_when_it_is():
     (sentence,) = findings.general(make_summary())
-    assert "Attribution is not part of this version" in sentence
+    assert "No step was traced" in sentence and "without --no-trace" in sentence
     measured = make_row().model_copy(update={"exposed_comm_s": estimate(0.002)})
     assert findings.general(make_summary([measured])) == ()
 

@@ -151,7 +151,7 @@ def test_hostile_strings_make_no_element_and_no_handler(hostile):
 
 def test_hostile_strings_survive_in_the_figures_as_text(hostile):
     specs = json.dumps(hostile.specs())
-    assert len(hostile.specs()) == 6
+    assert len(hostile.specs()) == 8
     assert "<script" not in specs and "<img" not in specs and "<a " not in specs
     assert "%{customdata[0]}<extra>" in specs
     assert "&lt;script&gt;" in specs
@@ -187,13 +187,25 @@ def test_speedup_is_drawn_with_its_interval_at_the_tested_sizes():
     rows = usual_rows()
     figure = figures.speedup_figure(rows, palette.assign(rows))
     line = next(t for t in figure.data if t.name == "ddp-25mb")
-    assert list(line.x) == [1, 2, 4]
+    assert [round(x) for x in line.x] == [1, 2, 4]
     assert line.y[1] == pytest.approx(1.712)
     assert line.error_y.array[1] == pytest.approx(1.712 * 0.04)
     assert line.error_y.arrayminus[1] == pytest.approx(1.712 * 0.04)
     assert list(figure.layout.xaxis.tickvals) == [1, 2, 4]
     assert "95 % interval 1.644–1.780, 3 launches" in line.customdata[1][0]
     assert "batch 32 (16 per rank)" in line.customdata[1][0]
+
+
+def test_speedups_of_one_size_stand_side_by_side_unless_the_axis_is_logarithmic():
+    def places(sizes):
+        rows = many_rows(cases=3, sizes=sizes)
+        figure = figures.speedup_figure(rows, palette.assign(rows))
+        return [line.x[1] for line in figure.data if line.legendgroup]
+
+    first, second, third = places((1, 2, 4))
+    assert 1.8 < first < second < third < 2.2
+    assert second == pytest.approx(2)
+    assert places((1, 2, 32)) == [2, 2, 2]
 
 
 def test_oversubscribed_points_are_hollow_and_in_the_key(usual):

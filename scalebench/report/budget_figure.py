@@ -1,0 +1,212 @@
+"""The loss budget as a figure: what each row's step takes beyond the ideal one, part by part.
+
+Bars start where the ideal step ends: to the right what takes time, to the left what gives time
+back, so that a part's length can be read at any efficiency and a negative part is no riddle.
+"""
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from scalebench.report import causes, wording
+from scalebench.report.attributed import NEGLIGIBLE, PARTS, RESIDUAL, Budget, Part, budgeted
+from scalebench.report.figures import Looks, safe, style
+from scalebench.report.palette import NEUTRAL, PART_COLORS
+from scalebench.report.wording import case_key
+from scalebench.summary import Row
+
+NOTE = (
+    "Zero is where the ideal step ends. Right of it: what takes time; left of it: what gives time"
+    " back. Behind each bar: the points missing to ideal. Hatched: cannot be told from zero."
+    " Open: the parts do not add up to the step within 2 %."
+)
+
+LANE_PX = 30
+HEADING = 1.05
+BAR = 0.62
+NUMBER_ROOM, OPEN_ROOM = 0.12, 0.26
+"""Part of the bars' reach that is kept free behind them, for a number, and for ``3.0 open``."""
+
+Lanes = Sequence[tuple[float, Row, Budget]]
+
+
+def budget_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    """Draw the parts of every budget side by side from the ideal step's end; None without any."""
+    accounted = budgeted(rows)
+    parts = drawn_parts(rows)
+    if not parts:
+        return None
+    figure = go.Figure()
+    lanes, headings, bottom = _placed(accounted)
+    for part in parts:
+        figure.add_trace(_bars(part, lanes))
+    figure.add_trace(_gaps(lanes))
+    style(figure, "budget")
+    for place, case in headings:
+        figure.add_annotation(
+            x=0, xref="paper", xanchor="left", y=place, yanchor="middle", showarrow=False,
+            text=f"<b>{safe(case, 40)}</b>", font={"size": 13}, bgcolor="#ffffff", borderpad=2,
+        )  # fmt: skip
+    figure.update_layout(
+        barmode="relative",
+        height=int(bottom * LANE_PX + 96),
+        hovermode="closest",
+        margin={"t": 8},
+    )
+    figure.update_yaxes(
+        tickvals=[place for place, _, _ in lanes],
+        ticktext=[f"N={row.world_size}" for _, row, _ in lanes],
+        range=[bottom, 0.0],
+        showgrid=False,
+        automargin=True,
+    )
+    low, high = _reach([budget for _, budget in accounted])
+    all_close = all(budget.closes for _, budget in accounted)
+    room = (NUMBER_ROOM if all_close else OPEN_ROOM) * (high - low)
+    figure.update_xaxes(
+        title="percent of the measured step",
+        range=[low - (room / 3 if low < 0 else 0), high + room],
+        zeroline=True,
+        zerolinewidth=1.5,
+        zerolinecolor=NEUTRAL,
+        automargin=True,
+    )
+    return figure
+
+
+def drawn_parts(rows: Sequence[Row]) -> list[Part]:
+    """Return the parts that are not negligible in every row, in the order of the bars."""
+    budgets = [budget for _, budget in budgeted(rows)]
+    return [
+        part for part in PARTS if any(abs(budget.share(part)) >= NEGLIGIBLE for budget in budgets)
+    ]
+
+
+def _placed(
+    accounted: Sequence[tuple[Row, Budget]],
+) -> tuple[Lanes, list[tuple[float, str]], float]:
+    """Place the rows under each other, their case above them; return the lower edge, too."""
+    lanes: list[tuple[float, Row, Budget]] = []
+    headings: list[tuple[float, str]] = []
+    place, previous = 0.0, None
+    for row, budget in accounted:
+        if case_key(row) != previous:
+            headings.append((place + HEADING / 2, row.case))
+            place += HEADING
+            previous = case_key(row)
+        lanes.append((place + 0.5 * BAR, row, budget))
+        place += 0.85
+    return lanes, headings, place + 0.1
+
+
+def _bars(part: Part, lanes: Lanes) -> go.Bar:
+    """One part in every lane; hatched where it cannot be told from zero."""
+    sure = [part is RESIDUAL or causes.certain(row, budget, part) for _, row, budget in lanes]
+    visible = [abs(budget.share(part)) >= NEGLIGIBLE for _, _, budget in lanes]
+    return go.Bar(
+        x=[round(100 * budget.share(part), 4) for _, _, budget in lanes],
+        y=[place for place, _, _ in lanes],
+        customdata=[[_hover(part, row, budget)] for _, row, budget in lanes],
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        orientation="h",
+        width=BAR,
+        name=part.header,
+        legendgroup=part.key,
+        marker={
+            "color": PART_COLORS[part.key],
+            "line": {"color": NEUTRAL, "width": [0.7 * seen for seen in visible]},
+            "pattern": {
+                "shape": ["" if certain else "/" for certain in sure],
+                "fgcolor": "#3c4650", "fgopacity": 0.55, "size": 6, "solidity": 0.18,
+                "fillmode": "overlay",
+            },
+        },
+    )  # fmt: skip
+
+
+def _gaps(lanes: Lanes) -> go.Scatter:
+    """Write behind each bar what is missing to ideal."""
+    ends = [sum(max(budget.share(part), 0.0) for part in PARTS) * 100 for _, _, budget in lanes]
+    return go.Scatter(
+        x=ends,
+        y=[place for place, _, _ in lanes],
+        text=[
+            f" {causes.points(budget.gap)}{'' if budget.closes else ' open'}"
+            for *_, budget in lanes
+        ],
+        mode="text",
+        textposition="middle right",
+        textfont={"size": 13},
+        hoverinfo="skip",
+        cliponaxis=False,
+    )
+
+
+def _reach(budgets: Sequence[Budget]) -> tuple[float, float]:
+    """Return how far the bars reach to both sides, percent."""
+    shares = [[100 * budget.share(part) for part in PARTS] for budget in budgets]
+    left = min(sum(min(share, 0.0) for share in row) for row in shares)
+    right = max(sum(max(share, 0.0) for share in row) for row in shares)
+    return left, right
+
+
+def _hover(part: Part, row: Row, budget: Budget) -> str:
+    where = f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}"
+    return f"{where}<br>{part.header}: {told(part, row, budget)}"
+
+
+def told(part: Part, row: Row, budget: Budget) -> str:
+    """Write a part with its interval: ``"5.4 points (3.0 to 7.8)"``."""
+    found = budget.estimate(part)
+    text = f"{causes.points(budget.share(part))} points"
+    if part is RESIDUAL or found is None:
+        return text
+    if found.low is None or found.high is None:
+        return f"{text} (no interval)"
+    span = f"{causes.points(found.low)} to {causes.points(found.high)}"
+    doubt = "" if causes.certain(row, budget, part) else ", cannot be told from zero"
+    return f"{text} ({span}{doubt})"
+
+
+def conclude(rows: Sequence[Row]) -> str:
+    """Conclude the figure of one suite: the largest part that can be told from zero."""
+    accounted = budgeted(rows)
+    closing = [(row, budget) for row, budget in accounted if budget.closes]
+    if not closing:
+        return "No budget closes within 2 % of the step: the parts explain nothing."
+    largest = [
+        (budget.share(part), part, row)
+        for row, budget in closing
+        for part in PARTS
+        if part is not RESIDUAL and causes.certain(row, budget, part)
+    ]
+    takes = [found for found in largest if found[0] > NEGLIGIBLE]
+    if not takes:
+        where = "" if len(closing) == len(accounted) else " in the budgets that close"
+        return f"No loss can be told from zero{where}."
+    share, part, row = max(takes, key=lambda found: found[0])
+    return (
+        f"The largest certain loss is {part.cause}: {causes.points(share)} % of the step of"
+        f" {wording.plain(row.case, 64)} on {wording.ranks(row)}."
+    )
+
+
+def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return case, N, ideal, measured and every part of each budget, in ms and points."""
+    lines: list[tuple[str, ...]] = []
+    for row, budget in budgeted(rows):
+        name, size = wording.plain(row.case, 64), str(row.world_size)
+        lines.append((name, size, "ideal", _ms(budget.ideal_s), causes.points(budget.ideal), ""))
+        for part in drawn_parts(rows):
+            share = budget.share(part)
+            written = told(part, row, budget).partition("points")[2].strip(" ()")
+            lines.append(
+                (name, size, part.header, _ms(share * budget.measured_s), causes.points(share),
+                 written)
+            )  # fmt: skip
+        lines.append((name, size, "measured", _ms(budget.measured_s), "100.0", ""))
+    return lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{wording.signed(seconds * 1e3, 3)} ms"
