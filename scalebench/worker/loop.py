@@ -44,6 +44,13 @@ class Measurement:
     steady: bool = False
     first_step_ns: int | None = None
 
+    def forget_rounds(self) -> None:
+        """Drop what came after the clean window: ranks may have come differently far."""
+        self.blocks = [block for block in self.blocks if block.phase in ("warmup", "clean")]
+        last = max(block.first + block.count for block in self.blocks)
+        for series in (self.step_s, self.slowest_s, self.loss):
+            del series[last:]
+
     def clean_s(self) -> list[float]:
         """Return the clean steps so far, slowest rank, without the first of each block."""
         return [

@@ -90,7 +90,7 @@ def _measure(context: RankContext) -> dict[str, Any]:
     if retries is not None:
         retried = (allocator_retries(context.device) or 0) - retries
         memory = memory.model_copy(update={"allocator_retries": retried})
-    looked = Rounds(loop).run(context.cell.steps)
+    looked = Rounds(loop).run()
     seen = loop.seen
     return {
         "step_s": seen.step_s,

@@ -10,6 +10,7 @@ After a step without synchronisation the replicas differ. Nothing is measured af
 would mind: times do not depend on the values.
 """
 
+import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,17 +19,19 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from scalebench.errors import UsageError
 from scalebench.records import ClockAlignment, Trace
-from scalebench.spec import StepPlan
 from scalebench.worker.alignment import combine, measure_offset
 from scalebench.worker.loop import Loop
 from scalebench.worker.trace_record import trace_record
 from scalebench.worker.tracing import DATA, Capture, only_group, traced
 
+NUM_KINDS = len(("paired", "traced", "local", "bare"))
 MAX_ROUNDS = 8
 MAX_STEPS = 4
 MIN_STEPS = 2
+
+LARGEST_SHARE_OF_LIMIT = 0.25
+"""A cell that runs out of its time is a failed one: the rounds may not take more of it."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,28 @@ class Rounds:
     loop: Loop
     captures: list[Capture] = field(default_factory=list)
 
-    def run(self, plan: StepPlan) -> "RoundsResult":
-        """Run as many rounds as the plan has seconds for, at least one."""
-        if not plan.trace:
+    def run(self) -> RoundsResult:
+        """Run as many rounds as the plan has seconds for, at least one.
+
+        Whatever goes wrong here costs the rounds and nothing else: the clean window is kept. A
+        rank that gives up leaves the job, so the others do not wait for it.
+        """
+        cell = self.loop.context.cell
+        if not cell.steps.trace:
             return RoundsResult(trace_unavailable="tracing was turned off (--no-trace)")
         step_s = float(np.median(self.loop.seen.clean_s()))
-        num_rounds, num_steps = how_many(plan.rounds_s, step_s, num_kinds=4)
+        if step_s * NUM_KINDS * (MIN_STEPS + 1) > LARGEST_SHARE_OF_LIMIT * cell.limit_s:
+            return RoundsResult(
+                trace_unavailable="the steps are too long for the cell's time limit"
+            )
+        try:
+            return self._run(*how_many(cell.steps.rounds_s, step_s))
+        except Exception as error:
+            self.loop.seen.forget_rounds()
+            traceback.print_exc()
+            return RoundsResult(trace_unavailable=f"looking into the steps failed: {error}")
+
+    def _run(self, num_rounds: int, num_steps: int) -> RoundsResult:
         with traced(self.loop.context.device):
             pass  # the profiler's first start is slower than any other
         before = measure_offset(self.loop.context)
@@ -61,7 +80,7 @@ class Rounds:
         clock = combine(before, measure_offset(self.loop.context))
         try:
             trace = trace_record(self.captures, self.loop.context.cell.world_size)
-        except UsageError as error:
+        except Exception as error:  # the steps are done: the other ranks need not know
             return RoundsResult(trace_unavailable=str(error), clock=clock)
         return RoundsResult(trace, clock=clock)
 
@@ -100,13 +119,13 @@ class Rounds:
         return [loss] * count
 
 
-def how_many(rounds_s: float, step_s: float, num_kinds: int) -> tuple[int, int]:
+def how_many(rounds_s: float, step_s: float) -> tuple[int, int]:
     """Return how many rounds fit into ``rounds_s`` seconds, and the steps of a block that count.
 
     At least one round of two steps: with long steps that takes longer than asked.
     """
     for num_steps in (MAX_STEPS, MIN_STEPS):
-        num_rounds = int(rounds_s / (step_s * num_kinds * (num_steps + 1)))
+        num_rounds = int(rounds_s / (step_s * NUM_KINDS * (num_steps + 1)))
         if num_rounds >= 2:
             return min(num_rounds, MAX_ROUNDS), num_steps
     return 1, MIN_STEPS

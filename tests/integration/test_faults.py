@@ -257,3 +257,28 @@ def test_only_loopback_is_listened_on(
     process.communicate(timeout=30)
     assert listening, "no listening socket was seen: the test looked at the wrong moment"
     assert listening <= {"127.0.0.1", "::1"}
+
+
+def test_what_fails_after_the_clean_window_costs_the_attribution_and_nothing_else(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    done = scalebench(*ONE, "--workload", "troubled:raises_in_the_rounds")
+    assert done.returncode == 0, done.stderr
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert row["status"] == "ok"
+    assert row["step_s"] is not None and row["efficiency"] is not None
+    assert row["budget"] is None
+    assert "looking into the steps failed" in row["unavailable"]["budget"]
+    log = project / "r/logs/ddp.ddp-static-graph.n2.r0/rank1.log"
+    assert "planted while traced" in log.read_text()
+
+
+def test_without_traces_there_is_no_budget_and_the_reason_is_said(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    done = scalebench(*ONE, "--workload", "troubled:healthy", "--no-trace")
+    assert done.returncode == 0, done.stderr
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert row["budget"] is None
+    assert "--no-trace" in row["unavailable"]["budget"]
+    assert "where the rest went" not in done.stdout

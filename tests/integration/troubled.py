@@ -160,3 +160,14 @@ def works_the_second_time(shard: Shard) -> Workload:
         return value
 
     return with_trouble(shard, trouble, step=0)
+
+
+def raises_in_the_rounds(shard: Shard) -> Workload:
+    """Rank 1 raises when it is profiled for the first time: after the clean window."""
+
+    def trouble(value):
+        if torch.autograd._profiler_enabled():
+            raise ValueError("planted while traced")
+        return value
+
+    return with_trouble(shard, trouble)
