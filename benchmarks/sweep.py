@@ -21,6 +21,7 @@ from scalebench.store import load_run
 
 TARGET_S = 15.0
 SIZES = "1,2,4,8"
+ROUNDS = ("paired", "traced", "local", "bare")
 SUITE = Path(__file__).with_name("sweep_suite.py")
 
 
@@ -40,6 +41,11 @@ class Sweep:
     def window_s(self) -> float:
         """Seconds inside the clean windows."""
         return sum(phase_s(result, "clean") for result in self.measured)
+
+    @property
+    def rounds_s(self) -> float:
+        """Seconds inside the rounds that follow them, in which steps are looked into."""
+        return sum(phase_s(result, phase) for result in self.measured for phase in ROUNDS)
 
 
 def phase_s(result: CellResult, phase: str) -> float:
@@ -87,11 +93,13 @@ def print_sweep(sweep: Sweep) -> None:
     launch_s = sum(r.launch_s or 0.0 for r in sweep.measured)
     warmup_s = sum(phase_s(r, "warmup") for r in sweep.measured)
     cells_s = sum(r.wall_s or 0.0 for r in sweep.measured)
+    between_s = cells_s - launch_s - warmup_s - sweep.window_s - sweep.rounds_s
     rows = [
         ("clean windows", sweep.window_s, f"{len(sweep.measured)} launches"),
+        ("rounds: traced and other blocks", sweep.rounds_s, ""),
         ("launching them, to the first step", launch_s, ""),
         ("warm-up steps", warmup_s, ""),
-        ("between blocks, and leaving", cells_s - launch_s - warmup_s - sweep.window_s, ""),
+        ("between blocks, and leaving", between_s, ""),
         ("correctness and memory checks", inspect_s, f"{len(inspected)} launches"),
         ("all else: start, torch once, table, report", sweep.wall_s - cells_s - inspect_s, ""),
         ("wall clock", sweep.wall_s, ""),
@@ -128,7 +136,7 @@ def main() -> None:
     sweep = run_sweep(given.repeats, not given.no_report)
     print(f"Sweep over N = {SIZES} on CPU, oversubscribed: mechanics only, no scaling numbers\n")
     print_sweep(sweep)
-    overhead_s = sweep.wall_s - sweep.window_s
+    overhead_s = sweep.wall_s - sweep.window_s - sweep.rounds_s
     calls = [] if given.no_torchrun else call_torchrun_for_each(sweep)
     print(f"\n  outside the windows, scalebench  {against_limit(overhead_s, TARGET_S)}")
     if calls:

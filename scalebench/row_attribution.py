@@ -17,6 +17,9 @@ from scalebench.trace.matching import stragglers
 
 NOT_TRACED = "no launch of this row was traced"
 
+VISIBLE = 0.01
+"""Of the step: what estimates may differ by before anybody is told."""
+
 LARGEST_PROBE_EFFECT = 0.005
 """Of the step: what the clean loop's own marks may cost."""
 
@@ -53,7 +56,10 @@ def attribute_row(
     _set_volume(row, launches, rank)
     row.values["trace_overhead"] = estimate_signed([x.trace_overhead for x in launches])
     _set_probe_effect(row, launches)
-    row.values["exposed_comm_estimates"] = _three_estimates(launches, rank)
+    estimates = _three_estimates(launches, rank)
+    row.values["exposed_comm_estimates"] = estimates
+    if _disagree_visibly(estimates, steps.row_s):
+        row.stamps.append("estimates disagree")
     row.values["communication"] = _communication(launches, rank)
     row.values["stragglers"] = [asdict(s) for s in stragglers(_arrivals(launches))]
     _set_budget(row, looked, base, rank, steps)
@@ -142,6 +148,14 @@ def _apart(a: Estimate, b: Estimate) -> bool:
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return False
     return a.high < b.low or b.high < a.low
+
+
+def _disagree_visibly(estimates: Mapping[str, Any], step_s: float) -> bool:
+    """Tell whether two estimates are further apart than their intervals, and 1 % of the step."""
+    return any(
+        abs(estimates[a]["value"] - estimates[b]["value"]) > VISIBLE * step_s
+        for a, b in estimates["disagree"] or ()
+    )
 
 
 def _communication(launches: Sequence[LaunchAttribution], rank: int) -> list[dict[str, Any]]:
