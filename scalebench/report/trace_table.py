@@ -121,7 +121,7 @@ def render_traces(
             head = (title, *SHARE_HEADERS)
             lines = [(share.name, *share_cells(share)) for share in shares]
             parts += [Text(""), _table([head, *lines], ascii_only)]
-    parts += [text(line, "dim") for line in wait_lines(job)]
+    parts += [Text(""), *(text(line, "dim") for line in wait_lines(job))]
     doubtful = [
         text(f"may be communication: {wording.plain(name, LONGEST_NAME)}, {units.seconds(spent)}")
         for name, spent in suspects(job).items()

@@ -56,11 +56,9 @@ def waits_of(timelines: Mapping[int, Timeline], within: Mapping[int, Intervals |
     if found.mismatch:
         return _unknown(f"the ranks' operations differ: {found.mismatch}")
     if not matched:
-        return _unknown("no operation is in the traces of all ranks that took part in it")
+        return _unknown("no operation is in the traces of all its ranks")
     if num_alone:
-        return _unknown(
-            f"{num_alone} operations are not in the traces of all ranks that took part in them"
-        )
+        return _unknown(f"{num_alone} operations are not in the traces of all their ranks")
     clocks, error_s = clocks_by_ends(traces)
     found = match(traces, clocks)
     shares = {}
