@@ -78,6 +78,8 @@ class LaunchAttribution:
     @cached_property
     def not_apart(self) -> str | None:
         """Why transfer and wait cannot be told apart; None: they can."""
+        if len(self.traces) == 1:
+            return None
         if self.matched.mismatch:
             return f"the ranks' operations differ: {self.matched.mismatch}"
         for rank, clock in self.clocks.items():

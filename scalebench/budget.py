@@ -64,13 +64,16 @@ class StepParts:
         return float(sum(vars(self).values()))
 
 
-def clean_parts(launch: LaunchAttribution, rank: int, step_s: float) -> StepParts:
+def clean_parts(
+    launch: LaunchAttribution, rank: int, step_s: float, apart: bool = True
+) -> StepParts:
     """Return what a rank's clean step was made of.
 
     Args:
         launch: Tells the proportions.
         rank: Whose.
         step_s: The clean step of the headline, seconds.
+        apart: Whether transfer and wait are told apart; if not, all of it is transfer.
     """
     traced = launch.breakdowns[rank]
     traced_s = launch.own_traced_step_s(rank)
@@ -78,7 +81,7 @@ def clean_parts(launch: LaunchAttribution, rank: int, step_s: float) -> StepPart
     removed_s = min(added_s, MOST_OF_HOST * traced.host_s)
     host = 1 - removed_s / traced.host_s if traced.host_s > 0 else 1.0
     scale = step_s / (traced_s - removed_s)
-    wait_s = 0.0 if launch.not_apart else traced.wait_s
+    wait_s = traced.wait_s if apart else 0.0
     return StepParts(
         compute_s=scale * host * traced.busy_s,
         exposed_transfer_s=scale * (traced.exposed_comm_s - wait_s),
@@ -167,6 +170,7 @@ def loss_budget(
     rank: int,
     step_s: tuple[float, float],
     share: float,
+    not_apart: str | None = None,
 ) -> LossBudget:
     """Work out the budget of a row.
 
@@ -175,13 +179,14 @@ def loss_budget(
         rank: Whose parts.
         step_s: Clean steps of the row and of the baseline: the headline's numbers, seconds.
         share: A rank's part of the baseline's batch.
+        not_apart: Why transfer and wait cannot be told apart in one of the row's launches.
     """
+    apart = not_apart is None
     measured_s, baseline_s = step_s
     by_round = [
-        losses(clean_parts(row, rank, measured_s), clean_parts(base, 0, baseline_s), share)
+        losses(clean_parts(row, rank, measured_s, apart), clean_parts(base, 0, baseline_s), share)
         for row, base in rounds
     ]
-    reasons = [row.not_apart for row, _ in rounds if row.not_apart]
     return LossBudget(
         ideal_s=share * baseline_s,
         measured_s=measured_s,
@@ -189,9 +194,9 @@ def loss_budget(
         parts={
             name: estimate_signed([found[name] for found in by_round])
             for name in PARTS
-            if not (reasons and name == "wait_s")
+            if apart or name != "wait_s"
         },
-        not_apart=reasons[0] if reasons else None,
+        not_apart=not_apart,
     )
 
 

@@ -85,7 +85,7 @@ def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: 
     parts = [launch.breakdowns[rank] for launch in launches]
     for name in BREAKDOWN_FIELDS:
         row.values[name] = estimate_signed([getattr(part, name) for part in parts])
-    not_apart = next((launch.not_apart for launch in launches if launch.not_apart), None)
+    not_apart = _not_apart(launches)
     if not_apart:
         for name in ("exposed_transfer_s", "wait_s"):
             row.set(name, None, not_apart)
@@ -94,6 +94,11 @@ def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: 
     overlaps = [1 - p.exposed_comm_s / p.comm_s for p in parts if p.comm_s > 0]
     row.set("overlap_ratio", estimate_signed(overlaps) if overlaps else None, "no communication")
     row.set("bubble_ratio", None, "only pipelines have a bubble")
+
+
+def _not_apart(launches: Sequence[LaunchAttribution]) -> str | None:
+    """Return why transfer and wait cannot be told apart in one of the launches; None: they can."""
+    return next((launch.not_apart for launch in launches if launch.not_apart), None)
 
 
 def _set_volume(row: RowFields, launches: Sequence[LaunchAttribution], rank: int) -> None:
@@ -196,7 +201,8 @@ def _set_budget(
         row.set("budget", None, "no round in which the plain baseline was traced, too")
         return
     share = rounds[0][0].result.cell.rank_batch / rounds[0][1].result.cell.rank_batch
-    budget = loss_budget(rounds, rank, (steps.row_s, steps.baseline_s), share)
+    not_apart = _not_apart(list(looked.values()))
+    budget = loss_budget(rounds, rank, (steps.row_s, steps.baseline_s), share, not_apart)
     ranks = [_rank_figures(list(looked.values()), r) for r in sorted(rounds[0][0].breakdowns)]
     clock_s = max(launch.clock_bound_s for launch in looked.values())
     told = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-SHORT = ("--steps", "4", "--repeats", "1", "--no-report", "--batch-size", "16")
+SHORT = ("--quick", "--steps", "4", "--no-report", "--batch-size", "16")
 
 
 @pytest.fixture
