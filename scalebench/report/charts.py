@@ -49,6 +49,7 @@ class Chart:
         label: Text alternative.
         height: Pixels.
         table: Header and lines of its data.
+        remarks: What has to be known of these rows to read it.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Chart:
     key: tuple[KeyEntry, ...]
     header: tuple[str, ...]
     table: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...] = ()
 
 
 KeyMaker = Callable[[Sequence[Row], figures.Looks, go.Figure], tuple[KeyEntry, ...]]
@@ -78,6 +80,7 @@ class ChartKind:
     header: tuple[str, ...]
     key: KeyMaker | None
     note: str = ""
+    remark: Callable[[Sequence[Row]], list[str]] | None = None
 
 
 def json_for_script(text: str) -> str:
@@ -105,6 +108,7 @@ def make_chart(
         key=kind.key(rows, looks, figure) if kind.key else (),
         header=kind.header,
         table=tuple(kind.tabulate(rows)),
+        remarks=tuple(kind.remark(rows)) if kind.remark else (),
     )
 
 
@@ -206,6 +210,7 @@ CHARTS = (
         ("case", "N", "part", "per step", "points", "95 % interval"),
         _part_key,
         budget_figure.NOTE,
+        budget_figure.remarks,
     ),
     ChartKind(
         "steps",
