@@ -9,8 +9,8 @@ from scalebench import units
 from scalebench.report import communication, frames, wording
 from scalebench.report.charts import CHARTS, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
-from scalebench.report.communication import PlainTable
 from scalebench.report.findings import Finding, Verdict, judge
+from scalebench.report.listing import PlainTable
 from scalebench.report.marks import Mark, explain, marks
 from scalebench.report.offline import render_offline
 from scalebench.report.palette import Look, assign
