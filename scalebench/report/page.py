@@ -11,7 +11,7 @@ from scalebench.report.charts import CHARTS, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
 from scalebench.report.findings import Finding, Verdict, judge
 from scalebench.report.listing import PlainTable
-from scalebench.report.marks import Mark, explain, marks
+from scalebench.report.marks import Mark, bearers, explain, marks
 from scalebench.report.offline import render_offline
 from scalebench.report.palette import Look, assign
 from scalebench.summary import Row, Summary
@@ -91,7 +91,7 @@ class RunView:
     suites: tuple[SuiteView, ...]
     sections: tuple[ChartSection, ...]
     missing: tuple[Row, ...]
-    marks: tuple[tuple[Mark, str], ...]
+    marks: tuple[tuple[Mark, tuple[str, ...]], ...]
     environment: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     downloads: tuple[Download, ...]
 
@@ -185,14 +185,10 @@ def _section(
     return ChartSection(kind, tuple(chart for chart in made if chart))
 
 
-def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, str], ...]:
+def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, tuple[str, ...]], ...]:
     """Return each mark that occurs, explained, with the rows that bear it."""
-    bearers: dict[str, list[str]] = {}
-    for row in rows:
-        for name in marks(row):
-            bearer = f"{wording.plain(row.case, 64)} N={row.world_size}"
-            bearers.setdefault(name, []).append(bearer)
-    return tuple((explain(name), ", ".join(rows)) for name, rows in bearers.items())
+    names = dict.fromkeys(name for row in rows for name in marks(row))
+    return tuple((explain(name), bearers(rows, name)) for name in names)
 
 
 def _facts(environment: dict[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:

@@ -258,6 +258,21 @@ def test_csv_is_flat_and_complete():
     assert "samples" not in row and "{" not in row["step_s"]
 
 
+def test_stamps_are_split_at_semicolons_whatever_their_details():
+    row = make_row(stamps=["foreign load: 3 % stolen; 1.1 processors busy", "swap: 2 MB read"])
+    assert frames.flatten(row)["stamps"].split(";") == [
+        "foreign load: 3 % stolen, 1.1 processors busy",
+        "swap: 2 MB read",
+    ]
+
+
+def test_the_page_shows_the_details_of_a_stamp_beside_its_row():
+    row = make_row(stamps=["throttled: power cap in 40 % of the readings"])
+    text = Page(render_page([make_summary([make_plain(), row])])).text
+    shown = text[text.index("Marks and what to do") :].replace("\N{NO-BREAK SPACE}", " ")
+    assert "N=2: power cap in 40 % of the readings" in shown
+
+
 def test_csv_defuses_formulas():
     text = render_csv(make_summary([make_missing(reason="=HYPERLINK(1)")]))
     assert ",'=HYPERLINK(1)," in text
