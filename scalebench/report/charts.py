@@ -9,8 +9,15 @@ from typing import Any
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.report import budget_figure, figures, findings, wording
-from scalebench.report.palette import DASHES, NEUTRAL, PART_COLORS, SYMBOLS, Look
+from scalebench.report import budget_figure, figures, findings, memory_figure, wording
+from scalebench.report.palette import (
+    CATEGORY_COLORS,
+    DASHES,
+    NEUTRAL,
+    PART_COLORS,
+    SYMBOLS,
+    Look,
+)
 from scalebench.summary import Estimate, Row
 
 AREA = "M-8,-5H8V5H-8Z"
@@ -142,6 +149,27 @@ def _part_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> t
     )
 
 
+def _category_key(
+    rows: Sequence[Row], looks: figures.Looks, figure: go.Figure
+) -> tuple[KeyEntry, ...]:
+    shown = memory_figure.shown_categories(rows)
+    entries = [
+        KeyEntry(
+            category.name, CATEGORY_COLORS[category.key], AREA, None, str(index),
+            meaning=category.meaning,
+        )
+        for index, (_, category) in enumerate(shown)
+    ]  # fmt: skip
+    if any(found.predicted is not None for found in memory_figure.apart(rows)):
+        entries.append(
+            KeyEntry(
+                memory_figure.PREDICTION, NEUTRAL, SYMBOLS[memory_figure.PREDICTION_SYMBOL], None,
+                str(len(shown)), meaning=memory_figure.PREDICTION_MEANS,
+            )
+        )  # fmt: skip
+    return tuple(entries)
+
+
 def _entry(name: str, look: Look, traces: str) -> KeyEntry:
     label = wording.plain(name, 64)
     return KeyEntry(label, look.color, SYMBOLS[look.symbol], DASHES[look.dash], traces)
@@ -224,3 +252,15 @@ CHARTS = (
     ),
 )
 """The figures of a run, in the order of the page."""
+
+MEMORY = ChartKind(
+    "memory",
+    "Memory",
+    "Which categories the peak is made of is not known: the inspecting launch did not count them.",
+    memory_figure.memory_figure,
+    memory_figure.conclude,
+    memory_figure.tabulate,
+    ("case", "N", "category", "bytes", "of the peak"),
+    _category_key,
+)
+"""The figure of the section of memory, which has tables of its own."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalebench import units
-from scalebench.report import communication, frames, wording
-from scalebench.report.charts import CHARTS, Chart, ChartKind, make_chart
+from scalebench.report import communication, frames, memory, wording
+from scalebench.report.charts import CHARTS, MEMORY, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
 from scalebench.report.findings import Finding, Verdict, judge
 from scalebench.report.listing import PlainTable
@@ -45,7 +45,11 @@ class Card:
 
 @dataclass(frozen=True)
 class SuiteView:
-    """One suite's verdict and tables; ``talk`` concludes those of its communication."""
+    """One suite's verdict and tables; ``talk`` concludes those of its communication.
+
+    Attributes:
+        memory: The figure of its memory; None: not told apart.
+    """
 
     name: str
     facts: str
@@ -55,6 +59,8 @@ class SuiteView:
     rows: tuple[Row, ...]
     talk: str | None
     communication: tuple[PlainTable, ...]
+    memory: Chart | None
+    memory_tables: tuple[PlainTable, ...]
 
     @property
     def has_intervals(self) -> bool:
@@ -95,14 +101,25 @@ class RunView:
     environment: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     downloads: tuple[Download, ...]
 
+    @property
+    def drawn(self) -> bool:
+        """Whether the run has a figure."""
+        return any(section.charts for section in self.sections) or any(
+            suite.memory for suite in self.suites
+        )
+
 
 def render_page(summaries: Sequence[Summary]) -> str:
     """Return the page of one or several runs."""
     looks = assign(row for summary in summaries for row in summary.rows)
     runs = [_run(f"run-{i + 1}", summary, looks) for i, summary in enumerate(summaries)]
-    drawn = any(section.charts for run in runs for section in run.sections)
     return render_offline(
-        "report.html.j2", drawn, runs=runs, marks_of=marks, longest=LONGEST_REASON
+        "report.html.j2",
+        any(run.drawn for run in runs),
+        runs=runs,
+        marks_of=marks,
+        longest=LONGEST_REASON,
+        memory_kind=MEMORY,
     )
 
 
@@ -119,8 +136,10 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
             rows=tuple(groups[suite.suite]),
             talk=communication.sentence(groups[suite.suite]),
             communication=communication.tables(groups[suite.suite]),
+            memory=make_chart(MEMORY, f"{run_id}-memory-{index}", groups[suite.suite], looks),
+            memory_tables=memory.tables(groups[suite.suite]),
         )
-        for suite in verdict.suites
+        for index, suite in enumerate(verdict.suites, 1)
     )
     return RunView(
         id=run_id,
