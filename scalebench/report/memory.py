@@ -1,5 +1,6 @@
 """Memory of a suite's rows: what the fullest rank held at its peak, and what was predicted."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -98,7 +99,10 @@ def peaks(rows: Sequence[Row]) -> list[Peak]:
 
 def error(found: Peak) -> str:
     """Write how far a prediction is off: ``"−1.2 %"``."""
-    return NOTHING if found.error is None else f"{_percent(found.error, sign=True)} %"
+    if found.error is None:
+        return NOTHING
+    text = wording.signed(100 * found.error)
+    return f"{'+' if found.error > 0 and float(text) else ''}{text} %"
 
 
 def sentence(rows: Sequence[Row]) -> str | None:
@@ -115,21 +119,19 @@ def sentence(rows: Sequence[Row]) -> str | None:
         )
     furthest = max(tested, key=lambda found: abs(found.error or 0.0))
     off = furthest.error or 0.0
-    within = _percent(abs(off))
-    way = "low" if off < 0 else "high"
+    within = f"within {_rounded_up(abs(off)):.1f} %"
+    way = f", too {'low' if off < 0 else 'high'}" if off else ""
     if len(tested) == 1:
-        return f"The predicted peak of {_where(furthest)} is {within} % too {way}."
+        return f"The predicted peak of {_where(furthest)} is {within} of the measured one{way}."
     return (
-        f"Predicted peaks are within {within} % of the measured ones; the furthest is that of"
-        f" {_where(furthest)}, too {way}."
+        f"Predicted peaks are {within} of the measured ones; the furthest is that of"
+        f" {_where(furthest)}{way}."
     )
 
 
-def _percent(ratio: float, sign: bool = False) -> str:
-    """Write a ratio in percent; what is less than 0.1 keeps a digit, to tell it from zero."""
-    places = 1 if abs(ratio) >= 0.0005 else 4
-    text = wording.signed(100 * ratio, places)
-    return f"+{text}" if sign and ratio > 0 and float(text) else text
+def _rounded_up(ratio: float) -> float:
+    """Return a ratio in percent, to the next tenth that is not below it."""
+    return math.ceil(ratio * 1000 - 1e-6) / 10
 
 
 def _where(found: Peak) -> str:

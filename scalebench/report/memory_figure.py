@@ -17,7 +17,8 @@ PREDICTION_MEANS = "The peak that the strategy's law predicts."
 PREDICTION_SYMBOL = "diamond"
 
 STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-ROOM = 0.2
+GAP = "\N{NO-BREAK SPACE}" * 3
+ROOM = 0.22
 """Part of the longest bar that is kept free behind it for its number."""
 
 
@@ -109,7 +110,7 @@ def _totals(drawn: Sequence[Peak], places: Sequence[float], scale: float) -> go.
     return go.Scatter(
         x=[max(found.total, found.predicted or 0) / scale for found in drawn],
         y=list(places),
-        text=[f"  {units.bytes_(found.total)}" for found in drawn],
+        text=[f"{GAP}{units.bytes_(found.total)}" for found in drawn],
         mode="text",
         textposition="middle right",
         textfont={"size": 13},

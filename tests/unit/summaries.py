@@ -218,6 +218,36 @@ def attributed(row: Row, **changes: Any) -> Row:
     return row.model_copy(update={**fields, **changes})
 
 
+CATEGORY_BYTES = {
+    "parameters_bytes": 13_000_000,
+    "gradients_bytes": 13_000_000,
+    "optimizer_bytes": 26_000_000,
+    "communication_bytes": 0,
+    "data_bytes": 4_000_000,
+    "activations_bytes": 44_000_000,
+}
+"""100 MB together."""
+
+
+def remembered(row: Row, predicted: int | None = 98_000_000, **changes: int | None) -> Row:
+    """The same row with a peak of 100 MB by category; ``changes`` replace entries of memory."""
+    memory = {**CATEGORY_BYTES, "allocated_bytes": 100_000_000, "rss_bytes": 612_000_000}
+    fields = {"memory": {**memory, **changes}, "predicted_memory_bytes": predicted}
+    return row.model_copy(update={**fields, "peak_memory_bytes": 100_000_000})
+
+
+def remembered_rows() -> list[Row]:
+    """Plain and DDP with their memory; one peak is not predicted, and says why."""
+    unknown = {"predicted_memory_bytes": "the state of the optimizer Lion is not known"}
+    return [
+        remembered(make_plain(), 140_000_000),
+        remembered(make_row(world_size=1), 99_990_000),
+        remembered(make_row(world_size=2), 98_460_000, communication_bytes=13_000_000,
+                   activations_bytes=31_000_000),
+        remembered(make_row("ddp-1mb", 2, unavailable=unknown), None),
+    ]  # fmt: skip
+
+
 def traced_rows() -> list[Row]:
     """Plain, and two DDP cases on 1 and 2 ranks; one budget does not close."""
     alone = {"compute_inflation": 2.1}
@@ -358,14 +388,16 @@ def many_rows(cases: int = 12, sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) ->
 def hostile_summary() -> Summary:
     """A run in which every string is an attack."""
     rows = []
+    memory = {**CATEGORY_BYTES, **dict.fromkeys(HOSTILE, 1)}
     for index, attack in enumerate(HOSTILE):
         changes: dict[str, Any] = {
             "suite": HOSTILE[index % 2],
             "strategy": attack,
             "workload": attack,
             "backend": attack,
-            "stamps": [attack],
-            "unavailable": {attack: attack},
+            "stamps": [attack, f"foreign load: {attack}"],
+            "memory": memory,
+            "unavailable": {attack: attack, "predicted_memory_bytes": attack},
             "strategy_settings": {attack: attack, "bucket_mb": attack},
             "budget": {"ideal_s": attack, "closes": attack},
             "communication": [
