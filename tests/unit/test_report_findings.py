@@ -125,6 +125,7 @@ def test_a_stamp_says_which_number_it_makes_doubtful():
     assert "Read the loss budget at N = 2 with care: budget open." in said(
         make_row(stamps=["budget open"])
     )
+    assert "every efficiency" not in said(make_plain(stamps=["budget open"]))
     alone = make_row(stamps=["unsteady"]).model_copy(update={"efficiency": None})
     assert "Read the step time at N = 2 with care: unsteady." in said(alone)
 
