@@ -105,22 +105,31 @@ PARTS = (
 """In the order in which a budget is read, from the ideal step to the measured one."""
 
 RESIDUAL = PARTS[-1]
+WAIT = next(part for part in PARTS if part.key == "wait")
 
 
 class Budget(BaseModel):
-    """A row's loss budget: seconds per step; see `scalebench.budget.LossBudget`."""
+    """A row's loss budget: seconds per step; see `scalebench.budget.LossBudget`.
+
+    Attributes:
+        wait_s: None: could not be told from transfer, and `exposed_transfer_s` holds both.
+        not_apart: Why not.
+        clock_bound_s: How far a wait may be wrong because two hosts' clocks differ; 0: one host.
+    """
 
     ideal_s: FiniteFloat
     measured_s: FiniteFloat = Field(gt=0)
     closes: bool
     compute_inflation_s: FiniteFloat
     exposed_transfer_s: FiniteFloat
-    wait_s: FiniteFloat
+    wait_s: FiniteFloat | None
     bubble_s: FiniteFloat
     codec_s: FiniteFloat
     data_stall_s: FiniteFloat
     other_idle_s: FiniteFloat
     residual_s: FiniteFloat
+    not_apart: str | None = None
+    clock_bound_s: FiniteFloat = 0.0
     estimates: dict[str, Estimate] = {}
 
     @property
@@ -133,10 +142,14 @@ class Budget(BaseModel):
         """What is missing to ideal, as a part of the measured step."""
         return 1 - self.ideal
 
+    def knows(self, part: Part) -> bool:
+        """Whether a part of the budget has a number of its own."""
+        return getattr(self, f"{part.key}_s") is not None
+
     def share(self, part: Part) -> float:
-        """Return a part of the budget as a part of the measured step."""
-        seconds: float = getattr(self, f"{part.key}_s")
-        return seconds / self.measured_s
+        """Return a part as a part of the measured step; one that another part holds: 0."""
+        seconds: float | None = getattr(self, f"{part.key}_s")
+        return (seconds or 0.0) / self.measured_s
 
     def estimate(self, part: Part) -> Estimate | None:
         """Return a part with its interval, as a part of the measured step; the residual: None."""
@@ -172,6 +185,19 @@ class Straggler(BaseModel):
     longest_run: int
 
 
+class RankStep(BaseModel):
+    """One rank's traced step and its parts, seconds: means over the launches."""
+
+    rank: int
+    step_s: FiniteFloat
+    compute_s: FiniteFloat
+    comm_s: FiniteFloat
+    exposed_comm_s: FiniteFloat
+    wait_s: FiniteFloat
+    data_stall_s: FiniteFloat
+    other_idle_s: FiniteFloat
+
+
 class ExposedEstimates(BaseModel):
     """Exposed communication per step by trace, by difference and by DDP's logger."""
 
@@ -200,6 +226,13 @@ def budgeted(rows: Sequence[Row]) -> list[tuple[Row, Budget]]:
     """Return the rows whose loss is accounted for, without the baseline, which has none."""
     found = [(row, budget_of(row)) for row in rows if not is_baseline(row)]
     return [(row, budget) for row, budget in found if budget is not None]
+
+
+def rank_steps(row: Row) -> list[RankStep]:
+    """Return the traced step of every rank of a row."""
+    told = (row.budget or {}).get("ranks")
+    found = [_read(RankStep, fields) for fields in (told if isinstance(told, list) else ())]
+    return [step for step in found if step is not None]
 
 
 def operations(row: Row) -> list[Operation]:

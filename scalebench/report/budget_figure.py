@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 from scalebench.report import causes, wording
 from scalebench.report.attributed import NEGLIGIBLE, PARTS, RESIDUAL, Budget, Part, budgeted
 from scalebench.report.figures import Looks, safe, style
+from scalebench.report.lanes import BAR, lay
 from scalebench.report.palette import NEUTRAL, PART_COLORS
-from scalebench.report.wording import case_key
 from scalebench.summary import Row
 
 NOTE = (
@@ -21,9 +21,6 @@ NOTE = (
     " Open: the parts do not add up to the step within 2 %."
 )
 
-LANE_PX = 30
-HEADING = 1.05
-BAR = 0.62
 NUMBER_ROOM, OPEN_ROOM = 0.12, 0.26
 """Part of the bars' reach that is kept free behind them, for a number, and for ``3.0 open``."""
 
@@ -37,29 +34,13 @@ def budget_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     if not parts:
         return None
     figure = go.Figure()
-    lanes, headings, bottom = _placed(accounted)
+    placed = lay([row for row, _ in accounted])
+    lanes = [(y, *pair) for y, pair in zip(placed.places, accounted, strict=True)]
     for part in parts:
         figure.add_trace(_bars(part, lanes))
     figure.add_trace(_gaps(lanes))
     style(figure, "budget")
-    for place, case in headings:
-        figure.add_annotation(
-            x=0, xref="paper", xanchor="left", y=place, yanchor="middle", showarrow=False,
-            text=f"<b>{safe(case, 40)}</b>", font={"size": 13}, bgcolor="#ffffff", borderpad=2,
-        )  # fmt: skip
-    figure.update_layout(
-        barmode="relative",
-        height=int(bottom * LANE_PX + 96),
-        hovermode="closest",
-        margin={"t": 8},
-    )
-    figure.update_yaxes(
-        tickvals=[place for place, _, _ in lanes],
-        ticktext=[f"N={row.world_size}" for _, row, _ in lanes],
-        range=[bottom, 0.0],
-        showgrid=False,
-        automargin=True,
-    )
+    placed.draw(figure)
     low, high = _reach([budget for _, budget in accounted])
     all_close = all(budget.closes for _, budget in accounted)
     room = (NUMBER_ROOM if all_close else OPEN_ROOM) * (high - low)
@@ -80,23 +61,6 @@ def drawn_parts(rows: Sequence[Row]) -> list[Part]:
     return [
         part for part in PARTS if any(abs(budget.share(part)) >= NEGLIGIBLE for budget in budgets)
     ]
-
-
-def _placed(
-    accounted: Sequence[tuple[Row, Budget]],
-) -> tuple[Lanes, list[tuple[float, str]], float]:
-    """Place the rows under each other, their case above them; return the lower edge, too."""
-    lanes: list[tuple[float, Row, Budget]] = []
-    headings: list[tuple[float, str]] = []
-    place, previous = 0.0, None
-    for row, budget in accounted:
-        if case_key(row) != previous:
-            headings.append((place + HEADING / 2, row.case))
-            place += HEADING
-            previous = case_key(row)
-        lanes.append((place + 0.5 * BAR, row, budget))
-        place += 0.85
-    return lanes, headings, place + 0.1
 
 
 def _bars(part: Part, lanes: Lanes) -> go.Bar:
@@ -175,7 +139,7 @@ def conclude(rows: Sequence[Row]) -> str:
     if not closing:
         return "No budget closes within 2 % of the step: the parts explain nothing."
     largest = [
-        (budget.share(part), part, row)
+        (budget.share(part), causes.name(part, budget), row)
         for row, budget in closing
         for part in PARTS
         if part is not RESIDUAL and causes.certain(row, budget, part)
@@ -184,11 +148,19 @@ def conclude(rows: Sequence[Row]) -> str:
     if not takes:
         where = "" if len(closing) == len(accounted) else " in the budgets that close"
         return f"No loss can be told from zero{where}."
-    share, part, row = max(takes, key=lambda found: found[0])
+    share, cause, row = max(takes, key=lambda found: found[0])
     return (
-        f"The largest certain loss is {part.cause}: {causes.points(share)} % of the step of"
+        f"The largest certain loss is {cause}: {causes.points(share)} % of the step of"
         f" {wording.plain(row.case, 64)} on {wording.ranks(row)}."
     )
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """Say below the figure where wait is part of transfer, and how certain waits are."""
+    accounted = budgeted(rows)
+    bound = causes.clock_bound(accounted)
+    said = [*causes.not_apart(accounted), *([bound] if bound else [])]
+    return [f"{text[0].upper()}{text[1:]}." for text in said]
 
 
 def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -198,6 +170,9 @@ def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         name, size = wording.plain(row.case, 64), str(row.world_size)
         lines.append((name, size, "ideal", _ms(budget.ideal_s), causes.points(budget.ideal), ""))
         for part in drawn_parts(rows):
+            if not budget.knows(part):
+                lines.append((name, size, part.header, *[wording.DASH] * 3))
+                continue
             share = budget.share(part)
             written = told(part, row, budget).partition("points")[2].strip(" ()")
             lines.append(

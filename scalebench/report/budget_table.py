@@ -49,7 +49,9 @@ class BudgetColumn:
         )
 
     def text(self, row: Row, budget: Budget) -> str:
-        """Return the number in points, marked where it is in doubt."""
+        """Return the number in points, marked where it is in doubt; a dash without any."""
+        if not any(budget.knows(part) for part in self.parts):
+            return wording.DASH
         return causes.points(self.share(budget)) + DOUBT * self.doubtful(row, budget)
 
     def largest(self, accounted: Accounted) -> float:
@@ -70,12 +72,15 @@ def footnotes(rows: Sequence[Row], accounted: Accounted) -> list[str]:
     is_open = any(not budget.closes for _, budget in accounted)
     signs = [text for text, needed in ((DOUBTFUL, doubt), (OPEN_MEANS, is_open)) if needed]
     cost = causes.tracing_cost([row for row, _ in accounted])
+    bound = causes.clock_bound(accounted)
     late = [
-        f"{wording.plain(row.case, 64)}, N={row.world_size}: {said[0].lower()}{said[1:-1]}"
+        f"{wording.place(row)}: {said[0].lower()}{said[1:-1]}"
         for row in rows
         for said in causes.held_up(row)
     ]
-    return [*signs, *([cost] if cost else []), *late]
+    whole = [text for text in (cost, bound) if text]
+    dashes = [f"{wording.DASH} {text}" for text in causes.not_apart(accounted)]
+    return [*signs, *dashes, *whole, *late]
 
 
 def header(columns: Sequence[BudgetColumn], accounted: Accounted) -> list[str]:

@@ -10,6 +10,7 @@ from scalebench.report import wording
 from scalebench.report.attributed import (
     PARTS,
     RESIDUAL,
+    WAIT,
     Budget,
     Part,
     budget_of,
@@ -26,6 +27,9 @@ LEAST_OF_GAP = 0.05
 
 MISMATCHED = ("exposed_transfer", "wait")
 """Parts that cannot be told apart where the ranks' operations could not be matched."""
+
+TOGETHER = "exposed transfer including wait"
+"""What takes the time where the budget's exposed transfer holds wait as well."""
 
 ESTIMATE_NAMES = {
     "trace": "trace",
@@ -54,8 +58,12 @@ def points(share: float) -> str:
 
 
 def certain(row: Row, budget: Budget, part: Part) -> bool:
-    """Whether a part of a row's budget can be told from zero, and from its neighbour."""
-    if part.key in MISMATCHED and "wait_s" in row.unavailable:
+    """Whether a part of a row's budget can be told from zero, and from its neighbour.
+
+    Where transfer and wait have one number together, that number can be certain.
+    """
+    apart = budget.wait_s is not None
+    if part.key in MISMATCHED and apart and "wait_s" in row.unavailable:
         return False
     return budget.certain(part)
 
@@ -107,15 +115,22 @@ def _told(parts: Sequence[Part], budget: Budget, verb: str) -> str:
     """Write ``"exposed transfer takes 5.4 and other idle time 4.1"``."""
     if not parts:
         return ""
-    names = [part.cause if budget.share(part) > 0 else part.gain for part in parts]
+    names = [name(part, budget) for part in parts]
     sizes = [points(abs(budget.share(part))) for part in parts]
     first = f"{names[0]} {verb} {sizes[0]}"
     others = [f"{name} {size}" for name, size in zip(names[1:], sizes[1:], strict=True)]
     return wording.joined([first, *others])
 
 
+def name(part: Part, budget: Budget) -> str:
+    """Return what a part of a budget is called as the subject of a sentence."""
+    if part.key == "exposed_transfer" and not budget.knows(WAIT):
+        return TOGETHER
+    return part.cause if budget.share(part) > 0 else part.gain
+
+
 def _listed(parts: Sequence[Part], budget: Budget) -> str:
-    names = [part.cause if budget.share(part) > 0 else part.gain for part in parts]
+    names = [name(part, budget) for part in parts]
     sizes = [points(budget.share(part)) for part in parts]
     return wording.joined([f"{name} {size}" for name, size in zip(names, sizes, strict=True)])
 
@@ -166,3 +181,26 @@ def tracing_cost(rows: Sequence[Row]) -> str | None:
     low, high = wording.signed(found[0], 0), wording.signed(found[-1], 0)
     span = high if low == high else f"{low} to {high}"
     return f"traced steps took {span} % longer than clean ones; that is taken off"
+
+
+def not_apart(accounted: Sequence[tuple[Row, Budget]]) -> list[str]:
+    """Say where exposed transfer holds wait as well, and why: one text for each reason."""
+    where: dict[str, list[str]] = {}
+    for row, budget in accounted:
+        if not budget.knows(WAIT):
+            reason = wording.plain(budget.not_apart or "no reason recorded", 160)
+            where.setdefault(reason, []).append(wording.place(row))
+    return [
+        f"exposed transfer holds wait as well, {wording.joined(places)}: {reason}"
+        for reason, places in where.items()
+    ]
+
+
+def clock_bound(accounted: Sequence[tuple[Row, Budget]]) -> str | None:
+    """Say how far waits may be wrong where the ranks' hosts have clocks of their own."""
+    bounds = [budget.clock_bound_s for _, budget in accounted if budget.knows(WAIT)]
+    largest = max(bounds, default=0.0)
+    if largest <= 0:
+        return None
+    certain_to = units.seconds(largest)
+    return f"waits are certain to ± {certain_to}: the hosts' clocks were aligned by messages"

@@ -9,8 +9,15 @@ from typing import Any
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.report import budget_figure, figures, findings, wording
-from scalebench.report.palette import DASHES, NEUTRAL, PART_COLORS, SYMBOLS, Look
+from scalebench.report import budget_figure, figures, findings, memory_figure, wording
+from scalebench.report.palette import (
+    CATEGORY_COLORS,
+    DASHES,
+    NEUTRAL,
+    PART_COLORS,
+    SYMBOLS,
+    Look,
+)
 from scalebench.summary import Estimate, Row
 
 AREA = "M-8,-5H8V5H-8Z"
@@ -49,6 +56,7 @@ class Chart:
         label: Text alternative.
         height: Pixels.
         table: Header and lines of its data.
+        remarks: What has to be known of these rows to read it.
     """
 
     id: str
@@ -60,6 +68,7 @@ class Chart:
     key: tuple[KeyEntry, ...]
     header: tuple[str, ...]
     table: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...] = ()
 
 
 KeyMaker = Callable[[Sequence[Row], figures.Looks, go.Figure], tuple[KeyEntry, ...]]
@@ -78,6 +87,7 @@ class ChartKind:
     header: tuple[str, ...]
     key: KeyMaker | None
     note: str = ""
+    remark: Callable[[Sequence[Row]], list[str]] | None = None
 
 
 def json_for_script(text: str) -> str:
@@ -105,6 +115,7 @@ def make_chart(
         key=kind.key(rows, looks, figure) if kind.key else (),
         header=kind.header,
         table=tuple(kind.tabulate(rows)),
+        remarks=tuple(kind.remark(rows)) if kind.remark else (),
     )
 
 
@@ -136,6 +147,27 @@ def _part_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> t
         KeyEntry(part.header, PART_COLORS[part.key], AREA, None, str(index), meaning=part.meaning)
         for index, part in enumerate(budget_figure.drawn_parts(rows))
     )
+
+
+def _category_key(
+    rows: Sequence[Row], looks: figures.Looks, figure: go.Figure
+) -> tuple[KeyEntry, ...]:
+    shown = memory_figure.shown_categories(rows)
+    entries = [
+        KeyEntry(
+            category.name, CATEGORY_COLORS[category.key], AREA, None, str(index),
+            meaning=category.meaning,
+        )
+        for index, (_, category) in enumerate(shown)
+    ]  # fmt: skip
+    if any(found.predicted is not None for found in memory_figure.apart(rows)):
+        entries.append(
+            KeyEntry(
+                memory_figure.PREDICTION, NEUTRAL, SYMBOLS[memory_figure.PREDICTION_SYMBOL], None,
+                str(len(shown)), meaning=memory_figure.PREDICTION_MEANS,
+            )
+        )  # fmt: skip
+    return tuple(entries)
 
 
 def _entry(name: str, look: Look, traces: str) -> KeyEntry:
@@ -206,6 +238,7 @@ CHARTS = (
         ("case", "N", "part", "per step", "points", "95 % interval"),
         _part_key,
         budget_figure.NOTE,
+        budget_figure.remarks,
     ),
     ChartKind(
         "steps",
@@ -219,3 +252,15 @@ CHARTS = (
     ),
 )
 """The figures of a run, in the order of the page."""
+
+MEMORY = ChartKind(
+    "memory",
+    "Memory",
+    "Which categories the peak is made of is not known: the inspecting launch did not count them.",
+    memory_figure.memory_figure,
+    memory_figure.conclude,
+    memory_figure.tabulate,
+    ("case", "N", "category", "bytes", "of the peak"),
+    _category_key,
+)
+"""The figure of the section of memory, which has tables of its own."""

@@ -122,6 +122,18 @@ COLUMNS = (
         _interval(lambda r: r.efficiency, 100),
         beside_detail=_estimate(lambda r: r.efficiency, lambda e: f"{wording.point(e, 100)} %"),
     ),
+    Column(
+        "mfu",
+        "MFU",
+        _estimate(lambda r: r.mfu, lambda e: f"{wording.point(e, 100)} %"),
+        _interval(lambda r: r.mfu, 100),
+    ),
+    Column(
+        "energy",
+        "J/sample",
+        _estimate(lambda r: r.energy_j_per_sample, wording.point),
+        _interval(lambda r: r.energy_j_per_sample),
+    ),
     Column("memory", "peak mem", _memory),
     Column("loss", "loss", _loss),
     Column("check", "grad check", check, _check_detail, numeric=False),

@@ -4,43 +4,25 @@ Every number is per step of the rank that waits most, as the traced steps have i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from scalebench import units
 from scalebench.report import wording
 from scalebench.report.attributed import (
+    WAIT,
     ExposedEstimates,
     Operation,
     apart_from_zero,
     arrivals,
+    budget_of,
     disagreements,
     exposed_estimates,
     operations,
+    rank_steps,
 )
+from scalebench.report.listing import PlainTable
 from scalebench.summary import Estimate, Row
 
 NOTHING = wording.DASH
-MOST_BUCKETS = 200
-"""Lines of the table of buckets; what is left out stands in summary.json."""
-
-
-@dataclass(frozen=True)
-class PlainTable:
-    """A table of texts.
-
-    Attributes:
-        title: What it shows.
-        note: What has to be known to read it; may be empty.
-        words: Indices of the columns that hold words; the others are numbers.
-        folded: Shown on demand only.
-    """
-
-    title: str
-    note: str
-    header: tuple[str, ...]
-    lines: tuple[tuple[str, ...], ...]
-    words: frozenset[int] = frozenset({0})
-    folded: bool = False
 
 
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
@@ -51,6 +33,7 @@ def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
         _buckets,
         _exposed,
         _arrivals,
+        _ranks,
         _cost,
     )
     made = (make(talking) for make in makers)
@@ -117,19 +100,46 @@ def _buckets(rows: Sequence[Row]) -> PlainTable:
         for found in operations(row)
         if found.ordinal is not None
     ]  # fmt: skip
-    left_out = len(lines) - MOST_BUCKETS
-    note = f"{left_out} more are in summary.json." if left_out > 0 else ""
     return PlainTable(
         "Every bucket",
-        note,
+        "",
         (
             *("case", "N", "kind", "bucket", "asked for in"),
             *("count", "bytes", "total", "exposed", "hidden"),
         ),
-        tuple(lines[:MOST_BUCKETS]),
+        tuple(lines),
         frozenset({0, 2, 4}),
         folded=True,
-    )
+    ).shortened()
+
+
+def _ranks(rows: Sequence[Row]) -> PlainTable:
+    lines = [
+        (*_place(row), f"rank {found.rank}", _time(found.step_s), _time(found.compute_s),
+         _time(found.comm_s), _time(found.exposed_comm_s),
+         NOTHING if _unknown_wait(row) else _time(found.wait_s),
+         _time(found.data_stall_s), _time(found.other_idle_s))
+        for row in rows
+        for found in rank_steps(row)
+    ]  # fmt: skip
+    return PlainTable(
+        "Every rank",
+        "Traced steps as they are, tracing's own cost included; means over the launches. Exposed"
+        " communication is transfer and wait. The budget is that of the rank that waits most.",
+        (
+            *("case", "N", "rank", "step", "compute", "communication", "exposed", "wait"),
+            *("data stall", "other idle"),
+        ),
+        tuple(lines),
+        frozenset({0, 2}),
+        folded=True,
+    ).shortened()
+
+
+def _unknown_wait(row: Row) -> bool:
+    """Whether the row's waits could not be told from transfer."""
+    budget = budget_of(row)
+    return "wait_s" in row.unavailable or (budget is not None and not budget.knows(WAIT))
 
 
 def _with_interval(estimate: Estimate | None) -> str:
@@ -205,8 +215,8 @@ def _cost(rows: Sequence[Row]) -> PlainTable:
     return PlainTable(
         "Volume, overlap, and what looking cost",
         "Payload: bytes that a rank hands over per step; wire: bytes that it sends by the ring's"
-        " law. Tracing: how much longer traced steps took; probes: what the headline's own"
-        " instruments cost. ?: cannot be told from zero.",
+        " law. Tracing: how much longer traced steps took than clean ones; probes: how much longer"
+        " clean ones, the headline's, took than bare ones. ?: cannot be told from zero.",
         ("case", "N", "payload", "wire", "hidden", "comm/compute", "tracing", "probes"),
         tuple(lines),
     )

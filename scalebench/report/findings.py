@@ -11,12 +11,15 @@ from typing import Literal
 from scalebench import units
 from scalebench.report import causes, wording
 from scalebench.report.columns import check
-from scalebench.report.marks import mark_name
+from scalebench.report.marks import details, mark_name
 from scalebench.summary import Estimate, Row, StepSamples, Summary
 
 Kind = Literal["scaling", "inconclusive", "single", "failed", "baseline"]
 
 COMPLETE = "complete"
+
+DOUBTED = {"budget open": "loss budget"}
+"""Stamp → what it makes doubtful, where that is not the headline number."""
 
 
 @dataclass(frozen=True)
@@ -254,13 +257,23 @@ def _missing_sizes(rows: Sequence[Row]) -> list[str]:
 
 
 def _stamped(rows: Sequence[Row]) -> list[str]:
-    stamped: dict[str, list[str]] = {}
+    """Say which numbers of a case are to be read with care, and why."""
+    stamped: dict[str, list[Row]] = {}
     for row in rows:
         for name in dict.fromkeys(mark_name(stamp) for stamp in row.stamps):
-            stamped.setdefault(name, []).append(str(row.world_size))
-    return [
-        f"Stamped {name} at N = {wording.joined(sizes)}." for name, sizes in stamped.items() if name
-    ]
+            stamped.setdefault(name, []).append(row)
+    return [_with_care(name, bearers) for name, bearers in stamped.items() if name]
+
+
+def _with_care(name: str, bearers: Sequence[Row]) -> str:
+    told = details(bearers[0], name) if len(bearers) == 1 else ""
+    why = f"{name} ({told})" if told else name
+    if any(wording.is_baseline(row) for row in bearers) and name not in DOUBTED:
+        return f"Read every efficiency with care, it rests on this baseline: {why}."
+    rated = all(row.efficiency is not None for row in bearers)
+    number = DOUBTED.get(name, "efficiency" if rated else "step time")
+    sizes = wording.joined([str(row.world_size) for row in bearers])
+    return f"Read the {number} at N = {sizes} with care: {why}."
 
 
 def rank_cases(findings: Sequence[Finding]) -> str | None:

@@ -26,7 +26,8 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def rows_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
     """Return one flat line per row of each run.
 
-    Nested values (settings, memory, budget, …) are JSON text; stamps are joined by ``;``.
+    Nested values (settings, memory, budget, …) are JSON text; stamps are joined by ``;``, and
+    a semicolon within one is written as a comma.
     """
     lines = [
         {"run_id": summary.run_id, **flatten(row)} for summary in summaries for row in summary.rows
@@ -109,7 +110,7 @@ def _correctness(row: Row) -> dict[str, str | float | None]:
 
 def _scalar(name: str, value: Any) -> Any:
     if name == "stamps":
-        return ";".join(value)
+        return ";".join(stamp.replace(";", ",") for stamp in value)
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, default=str)
     return value

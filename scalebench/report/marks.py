@@ -1,10 +1,10 @@
 """Marks: what a reader has to know before trusting a row, and what to do about it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scalebench.report.attributed import budget_of, disagreements, probed
-from scalebench.report.wording import plain
+from scalebench.report.wording import place, plain
 from scalebench.summary import Row
 
 
@@ -132,6 +132,29 @@ MARKS = {
 def mark_name(stamp: str) -> str:
     """Return the name of a stamp, which may carry details behind a colon."""
     return plain(stamp.partition(":")[0], 40)
+
+
+def mark_details(stamp: str) -> str:
+    """Return what a stamp says beyond its name; empty: nothing."""
+    return plain(stamp.partition(":")[2], 200)
+
+
+def details(row: Row, name: str) -> str:
+    """Return what a row's stamps of a name say in detail; empty: nothing."""
+    told = (mark_details(stamp) for stamp in row.stamps if mark_name(stamp) == name)
+    return "; ".join(text for text in told if text)
+
+
+def bearers(rows: Sequence[Row], name: str) -> tuple[str, ...]:
+    """Say which rows bear a mark: one text for each of its details."""
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        if name in marks(row):
+            told.setdefault(details(row, name), []).append(place(row))
+    return tuple(
+        f"{'; '.join(places)}: {found}" if found else "; ".join(places)
+        for found, places in told.items()
+    )
 
 
 def marks(row: Row) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalebench import units
-from scalebench.report import communication, frames, wording
-from scalebench.report.charts import CHARTS, Chart, ChartKind, make_chart
+from scalebench.report import communication, frames, memory, wording
+from scalebench.report.charts import CHARTS, MEMORY, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
-from scalebench.report.communication import PlainTable
 from scalebench.report.findings import Finding, Verdict, judge
-from scalebench.report.marks import Mark, explain, marks
+from scalebench.report.listing import PlainTable
+from scalebench.report.marks import Mark, bearers, explain, marks
 from scalebench.report.offline import render_offline
 from scalebench.report.palette import Look, assign
 from scalebench.summary import Row, Summary
@@ -45,7 +45,11 @@ class Card:
 
 @dataclass(frozen=True)
 class SuiteView:
-    """One suite's verdict and tables; ``talk`` concludes those of its communication."""
+    """One suite's verdict and tables; ``talk`` concludes those of its communication.
+
+    Attributes:
+        memory: The figure of its memory; None: not told apart.
+    """
 
     name: str
     facts: str
@@ -55,6 +59,8 @@ class SuiteView:
     rows: tuple[Row, ...]
     talk: str | None
     communication: tuple[PlainTable, ...]
+    memory: Chart | None
+    memory_tables: tuple[PlainTable, ...]
 
     @property
     def has_intervals(self) -> bool:
@@ -91,18 +97,29 @@ class RunView:
     suites: tuple[SuiteView, ...]
     sections: tuple[ChartSection, ...]
     missing: tuple[Row, ...]
-    marks: tuple[tuple[Mark, str], ...]
+    marks: tuple[tuple[Mark, tuple[str, ...]], ...]
     environment: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     downloads: tuple[Download, ...]
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the run has a figure."""
+        return any(section.charts for section in self.sections) or any(
+            suite.memory for suite in self.suites
+        )
 
 
 def render_page(summaries: Sequence[Summary]) -> str:
     """Return the page of one or several runs."""
     looks = assign(row for summary in summaries for row in summary.rows)
     runs = [_run(f"run-{i + 1}", summary, looks) for i, summary in enumerate(summaries)]
-    drawn = any(section.charts for run in runs for section in run.sections)
     return render_offline(
-        "report.html.j2", drawn, runs=runs, marks_of=marks, longest=LONGEST_REASON
+        "report.html.j2",
+        any(run.drawn for run in runs),
+        runs=runs,
+        marks_of=marks,
+        longest=LONGEST_REASON,
+        memory_kind=MEMORY,
     )
 
 
@@ -119,8 +136,10 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
             rows=tuple(groups[suite.suite]),
             talk=communication.sentence(groups[suite.suite]),
             communication=communication.tables(groups[suite.suite]),
+            memory=make_chart(MEMORY, f"{run_id}-memory-{index}", groups[suite.suite], looks),
+            memory_tables=memory.tables(groups[suite.suite]),
         )
-        for suite in verdict.suites
+        for index, suite in enumerate(verdict.suites, 1)
     )
     return RunView(
         id=run_id,
@@ -185,14 +204,10 @@ def _section(
     return ChartSection(kind, tuple(chart for chart in made if chart))
 
 
-def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, str], ...]:
+def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, tuple[str, ...]], ...]:
     """Return each mark that occurs, explained, with the rows that bear it."""
-    bearers: dict[str, list[str]] = {}
-    for row in rows:
-        for name in marks(row):
-            bearer = f"{wording.plain(row.case, 64)} N={row.world_size}"
-            bearers.setdefault(name, []).append(bearer)
-    return tuple((explain(name), ", ".join(rows)) for name, rows in bearers.items())
+    names = dict.fromkeys(name for row in rows for name in marks(row))
+    return tuple((explain(name), bearers(rows, name)) for name in names)
 
 
 def _facts(environment: dict[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:

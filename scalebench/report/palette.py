@@ -24,6 +24,16 @@ PART_COLORS = {
 }
 """Of the parts of a loss budget: Paul Tol's light scheme, made for areas and for every sight."""
 
+CATEGORY_COLORS = {
+    "parameters": "#77AADD",
+    "gradients": "#EE8866",
+    "optimizer": "#EEDD88",
+    "communication": "#FFAABB",
+    "data": "#BBCC33",
+    "activations": "#44BB99",
+}
+"""Of the categories of memory: the same scheme."""
+
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 """plotly's name of a dash, and the same as an SVG dash array for the key."""
 

@@ -19,7 +19,7 @@ from scalebench.report.marks import explain, letters, marks
 from scalebench.report.terminal import CASE_WIDTHS, GAP, line, to_ascii
 from scalebench.summary import Row, Summary
 
-NARROWING = ("tokens", "loss", "marks", "batch", "throughput", "memory")
+NARROWING = ("tokens", "loss", "marks", "energy", "batch", "throughput", "memory", "mfu")
 """What gives way at narrow widths, in this order; ``marks`` become letters, the rest go."""
 
 NARROWEST = 40

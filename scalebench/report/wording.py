@@ -98,6 +98,11 @@ def ranks(row: Row) -> str:
     return f"{row.world_size} {noun}{'' if row.world_size == 1 else 's'}"
 
 
+def place(row: Row) -> str:
+    """Name a row: ``"ddp-25mb, N=2"``."""
+    return f"{plain(row.case, 64)}, N={row.world_size}"
+
+
 def scarce(row: Row) -> str:
     """Name what an oversubscribed row has too few of."""
     return "cores" if row.device == "cpu" else "GPUs"

@@ -31,6 +31,8 @@ def runs():
         "two": [summaries.make_summary(), summaries.make_summary(summaries.gpu_rows())],
         "one-launch": [summaries.make_summary(one_launch)],
         "traced": [summaries.make_summary(summaries.traced_rows())],
+        "remembered": [summaries.make_summary(summaries.remembered_rows())],
+        "rated": [summaries.make_summary(summaries.rated_rows())],
         "open": [summaries.make_summary([open_budget])],
         "failed": [summaries.make_summary(failed)],
         "hostile": [summaries.hostile_summary()],
@@ -43,10 +45,15 @@ CHARTS = {
     "two": 6,
     "one-launch": 3,
     "traced": 4,
+    "remembered": 4,
+    "rated": 3,
     "open": 4,
     "failed": 0,
-    "hostile": 8,
+    "hostile": 10,
 }
+
+
+LABELLED = [name for name in CHARTS if name not in ("failed", "hostile")]
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +161,7 @@ return [...document.querySelectorAll('.chart')].flatMap(chart =>
 """
 
 
-@pytest.mark.parametrize("name", ["usual", "full", "two", "one-launch", "traced", "open"])
+@pytest.mark.parametrize("name", LABELLED)
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_no_label_is_clipped_or_overlaps_another(visit, name, viewport):
     driver = visit(name, viewport)

@@ -127,7 +127,51 @@ def budget_fields(
         ends = {"low": value - reach, "high": value + reach} if n > 1 else {}
         parts[name] = Estimate(value=value, n=n, **ends)
     ideal_s = efficiency * step_s
-    return LossBudget(ideal_s=ideal_s, measured_s=step_s, rank=0, parts=parts).as_fields()
+    told = LossBudget(ideal_s=ideal_s, measured_s=step_s, rank=0, parts=parts).as_fields()
+    return {**told, "skew": 0.0, "clock_bound_s": 0.0, "ranks": rank_steps(step_s)}
+
+
+def rank_steps(step_s: float, num_ranks: int = 2) -> list[dict[str, Any]]:
+    """The traced step of every rank as a budget has it; each waits 10 % less than the one before.
+
+    A step is 60 % computation, 30 % communication, all of it exposed, 1 % data stall, 9 % idle.
+    """
+    parts = {"step_s": 1.0, "compute_s": 0.6, "busy_s": 0.6, "comm_s": 0.3, "exposed_comm_s": 0.3}
+    parts |= {"codec_s": 0.0, "data_stall_s": 0.01, "other_idle_s": 0.09}
+    whole = {name: share * step_s for name, share in parts.items()}
+    waits = [0.2 * 0.9**rank * step_s for rank in range(num_ranks)]
+    return [
+        {"rank": rank, **whole, "wait_s": wait_s, "exposed_transfer_s": 0.3 * step_s - wait_s}
+        for rank, wait_s in enumerate(waits)
+    ]
+
+
+def merged_budget(row: Row, reason: str) -> Row:
+    """The same row as if transfer and wait could not be told apart: transfer holds both."""
+    assert row.budget is not None
+    parts = {name: Estimate(**told) for name, told in row.budget["estimates"].items()}
+    wait = parts.pop("wait_s")
+    transfer = parts["exposed_transfer_s"]
+    value = transfer.value + wait.value
+    low, high = (transfer.low or 0.0) + (wait.low or 0.0), (transfer.high or 0) + (wait.high or 0)
+    parts["exposed_transfer_s"] = Estimate(value=value, low=low, high=high, n=transfer.n)
+    budget = LossBudget(
+        ideal_s=row.budget["ideal_s"],
+        measured_s=row.budget["measured_s"],
+        rank=0,
+        parts=parts,
+        not_apart=reason,
+    ).as_fields()
+    told = {"skew": 0.0, "clock_bound_s": 0.0, "ranks": row.budget["ranks"]}
+    missing = {"wait_s": reason, "exposed_transfer_s": reason}
+    return row.model_copy(
+        update={
+            "budget": {**budget, **told},
+            "wait_s": None,
+            "exposed_transfer_s": None,
+            "unavailable": {**row.unavailable, **missing},
+        }
+    )
 
 
 def attributed(row: Row, **changes: Any) -> Row:
@@ -172,6 +216,36 @@ def attributed(row: Row, **changes: Any) -> Row:
         "unavailable": {"bubble_ratio": "only pipelines have a bubble"},
     }  # fmt: skip
     return row.model_copy(update={**fields, **changes})
+
+
+CATEGORY_BYTES = {
+    "parameters_bytes": 13_000_000,
+    "gradients_bytes": 13_000_000,
+    "optimizer_bytes": 26_000_000,
+    "communication_bytes": 0,
+    "data_bytes": 4_000_000,
+    "activations_bytes": 44_000_000,
+}
+"""100 MB together."""
+
+
+def remembered(row: Row, predicted: int | None = 98_000_000, **changes: int | None) -> Row:
+    """The same row with a peak of 100 MB by category; ``changes`` replace entries of memory."""
+    memory = {**CATEGORY_BYTES, "allocated_bytes": 100_000_000, "rss_bytes": 612_000_000}
+    fields = {"memory": {**memory, **changes}, "predicted_memory_bytes": predicted}
+    return row.model_copy(update={**fields, "peak_memory_bytes": 100_000_000})
+
+
+def remembered_rows() -> list[Row]:
+    """Plain and DDP with their memory; one peak is not predicted, and says why."""
+    unknown = {"predicted_memory_bytes": "the state of the optimizer Lion is not known"}
+    return [
+        remembered(make_plain(), 140_000_000),
+        remembered(make_row(world_size=1), 99_990_000),
+        remembered(make_row(world_size=2), 98_460_000, communication_bytes=13_000_000,
+                   activations_bytes=31_000_000),
+        remembered(make_row("ddp-1mb", 2, unavailable=unknown), None),
+    ]  # fmt: skip
 
 
 def traced_rows() -> list[Row]:
@@ -264,7 +338,7 @@ def usual_rows() -> list[Row]:
 
 
 def gpu_rows() -> list[Row]:
-    """Four cases on 1 to 8 GPUs under weak scaling."""
+    """Four cases on 1 to 8 GPUs under weak scaling; without energy and arithmetic."""
     loss = {"ddp-25mb": 0.02, "ddp-1mb": 0.035, "ddp-accumulate-4": 0.008, "ddp-static": 0.021}
     rows = [make_plain(device="cuda", scaling="weak", base_step_s=0.182)]
     for index, (case, per_rank) in enumerate(loss.items()):
@@ -287,6 +361,14 @@ def gpu_rows() -> list[Row]:
     return rows
 
 
+def rated_rows() -> list[Row]:
+    """The same with what the devices used: 38 % of their arithmetic, 1.6 J for each sample."""
+    return [
+        row.model_copy(update={"mfu": estimate(0.384, 0.01), "energy_j_per_sample": estimate(1.6)})
+        for row in gpu_rows()
+    ]
+
+
 def many_rows(cases: int = 12, sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> list[Row]:
     """A full suite: every case at every size."""
     rows = [make_plain()]
@@ -306,14 +388,16 @@ def many_rows(cases: int = 12, sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) ->
 def hostile_summary() -> Summary:
     """A run in which every string is an attack."""
     rows = []
+    memory = {**CATEGORY_BYTES, **dict.fromkeys(HOSTILE, 1)}
     for index, attack in enumerate(HOSTILE):
         changes: dict[str, Any] = {
             "suite": HOSTILE[index % 2],
             "strategy": attack,
             "workload": attack,
             "backend": attack,
-            "stamps": [attack],
-            "unavailable": {attack: attack},
+            "stamps": [attack, f"foreign load: {attack}"],
+            "memory": memory,
+            "unavailable": {attack: attack, "predicted_memory_bytes": attack},
             "strategy_settings": {attack: attack, "bucket_mb": attack},
             "budget": {"ideal_s": attack, "closes": attack},
             "communication": [

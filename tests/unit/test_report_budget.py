@@ -14,6 +14,7 @@ from summaries import (
     make_plain,
     make_row,
     make_summary,
+    merged_budget,
     traced_rows,
 )
 
@@ -33,7 +34,8 @@ from scalebench.report import (
     render_table,
     wording,
 )
-from scalebench.report.attributed import PARTS, budget_of, budgeted, straggler
+from scalebench.report.attributed import PARTS, WAIT, budget_of, budgeted, straggler
+from scalebench.report.listing import PlainTable
 from scalebench.summary import Estimate
 
 
@@ -106,6 +108,100 @@ def test_parts_that_could_not_be_told_apart_are_no_causes():
     row = traced(wait_s=None, exposed_transfer_s=None, unavailable={"wait_s": reason})
     assert said(row).startswith("Of the 15.0 points missing, other idle time takes 4.1;")
     assert causes.doubts(row) == [f"Wait and transfer cannot be told apart: {reason}."]
+
+
+JUMPED = "the clock of rank 1 or of rank 0 jumped: at 3 s by 2 ms"
+
+
+def together():
+    """Transfer 5.4 and wait 9.4 points of the step, with one number for both."""
+    return merged_budget(traced(), JUMPED)
+
+
+def test_a_budget_without_wait_is_read_and_still_sums():
+    budget = budget_of(together())
+    assert budget.wait_s is None and budget.not_apart == JUMPED
+    assert budget.share(WAIT) == 0.0 and not budget.knows(WAIT)
+    assert budget.ideal + sum(budget.share(part) for part in PARTS) == pytest.approx(1.0)
+
+
+def test_transfer_and_wait_together_are_one_cause():
+    assert said(together()).startswith(
+        "Of the 15.0 points missing, exposed transfer including wait takes 14.8 and"
+        " other idle time 4.1;"
+    )
+    assert budget_figure.conclude([together()]) == (
+        "The largest certain loss is exposed transfer including wait: 14.8 % of the step of"
+        " ddp-25mb on 2 CPU ranks."
+    )
+
+
+def test_where_wait_is_in_transfer_its_cell_is_a_dash_and_a_line_says_why():
+    rows = [together(), attributed(make_row("ddp-1mb", 2, efficiency=0.85))]
+    text = second_table(render_table(make_summary(rows), 120))
+    line = next(line for line in text.splitlines() if line.startswith("ddp-25mb  "))
+    assert re.search(r"2 +85\.0 +−3\.9 +14\.8 +– +4\.1", line)
+    assert f"– exposed transfer holds wait as well, ddp-25mb, N=2: {JUMPED}" in text
+    assert "exposed transfer holds wait" not in second_table(
+        render_table(make_summary(rows[1:]), 120)
+    )
+    waits = [line for line in budget_figure.tabulate(rows) if line[2] == "wait"]
+    assert waits[0][3:] == ("–", "–", "–") and waits[1][4] == "9.4"
+    assert f"{JUMPED}." in budget_figure.remarks(rows)[0]
+    assert "Exposed transfer holds wait as well, ddp-25mb, N=2: the clock" in escaped_text(rows)
+
+
+def escaped_text(rows):
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", "", render_page([make_summary(rows)])))
+
+
+def bounded(seconds):
+    row = traced()
+    return row.model_copy(update={"budget": {**row.budget, "clock_bound_s": seconds}})
+
+
+def test_waits_between_hosts_are_said_to_be_as_certain_as_the_clocks():
+    rows = [bounded(12e-6), bounded(45e-6)]
+    line = "aits are certain to ± 45.0 µs: the hosts' clocks were aligned by messages"
+    assert f"w{line}" in render_table(make_summary(rows), 120)
+    assert budget_figure.remarks(rows) == [f"W{line}."]
+    assert "waits are certain" not in render_table(make_summary([bounded(0.0)]), 120)
+    assert budget_figure.remarks([bounded(0.0)]) == []
+    assert "Waits are certain to ± 45.0 µs" in escaped_text(rows)
+
+
+def test_a_clock_bound_says_nothing_where_no_wait_is_known():
+    row = together()
+    row = row.model_copy(update={"budget": {**row.budget, "clock_bound_s": 1e-3}})
+    assert causes.clock_bound(budgeted([row])) is None
+
+
+def test_every_rank_is_listed_with_its_step():
+    (table,) = [t for t in communication.tables([traced()]) if t.title == "Every rank"]
+    assert table.folded
+    assert table.lines == (
+        ("ddp-25mb", "2", "rank 0", "21.2 ms", "12.7 ms", "6.35 ms", "6.35 ms", "4.24 ms",
+         "212 µs", "1.91 ms"),
+        ("ddp-25mb", "2", "rank 1", "21.2 ms", "12.7 ms", "6.35 ms", "6.35 ms", "3.81 ms",
+         "212 µs", "1.91 ms"),
+    )  # fmt: skip
+    (table,) = [t for t in communication.tables([together()]) if t.title == "Every rank"]
+    assert {line[7] for line in table.lines} == {"–"}
+
+
+def test_what_is_no_list_of_ranks_is_not_shown():
+    for nonsense in ("<b>", [{"rank": "<b>"}], None, 3):
+        row = traced()
+        row = row.model_copy(update={"budget": {**row.budget, "ranks": nonsense}})
+        assert "Every rank" not in [table.title for table in communication.tables([row])]
+
+
+def test_a_long_table_says_how_many_lines_are_missing():
+    table = PlainTable("t", "Note.", ("a",), tuple((str(i),) for i in range(250)))
+    assert len(table.shortened().lines) == 200
+    assert table.shortened().note == "Note. 50 more are in summary.json."
+    short = PlainTable("t", "Note.", ("a",), (("1",),))
+    assert short.shortened() is short
 
 
 def estimates(trace_s, difference_s):
@@ -317,7 +413,7 @@ def test_communication_lists_kinds_buckets_estimates_arrivals_and_cost():
     tables = {table.title: table for table in communication.tables(traced_rows())}
     assert list(tables) == [
         "Operations", "Every bucket", "Exposed communication, three ways", "Who arrives last",
-        "Volume, overlap, and what looking cost",
+        "Every rank", "Volume, overlap, and what looking cost",
     ]  # fmt: skip
     kinds = [line for line in tables["Operations"].lines if line[:2] == ("ddp-25mb", "2")]
     assert kinds == [

@@ -99,8 +99,51 @@ def test_an_unverified_result_is_told_with_its_reason():
     assert "Gradients unverified on 2: dropout is on." in said(make_row(correctness=unknown))
 
 
-def test_stamps_are_told():
-    assert "Stamped unsteady at N = 2." in said(make_row(stamps=["unsteady: 200 steps"]))
+LOADED = "foreign load: 0.41 processors busy with other programs"
+
+
+def test_a_stamped_efficiency_is_to_be_read_with_care():
+    assert (
+        "Read the efficiency at N = 2 with care: foreign load (0.41 processors busy with other"
+        " programs)." in said(make_row(stamps=[LOADED]))
+    )
+    assert "with care" not in said(make_row())
+
+
+def test_a_stamp_on_several_sizes_is_told_once_without_its_details():
+    text = said(make_row(stamps=[LOADED]), make_row(world_size=4, stamps=[LOADED, "throttled: x"]))
+    assert "Read the efficiency at N = 2 and 4 with care: foreign load. Read" in text
+    assert "at N = 4 with care: throttled (x)." in text
+
+
+def test_a_stamp_on_the_baseline_concerns_every_efficiency():
+    text = said(make_plain(stamps=[LOADED]))
+    assert "Read every efficiency with care, it rests on this baseline: foreign load (0.41" in text
+
+
+def test_a_stamp_says_which_number_it_makes_doubtful():
+    assert "Read the loss budget at N = 2 with care: budget open." in said(
+        make_row(stamps=["budget open"])
+    )
+    assert "every efficiency" not in said(make_plain(stamps=["budget open"]))
+    alone = make_row(stamps=["unsteady"]).model_copy(update={"efficiency": None})
+    assert "Read the step time at N = 2 with care: unsteady." in said(alone)
+
+
+def test_the_details_of_a_mark_stand_beside_the_rows_that_bear_it():
+    rows = [
+        make_row(world_size=1, stamps=[LOADED]),
+        make_row(world_size=2, stamps=["foreign load: 3 % stolen; 1.1 processors busy"]),
+        make_row(world_size=4, stamps=[LOADED]),
+        make_row("ddp-1mb", world_size=4, stamps=["foreign load"]),
+        make_row("ddp-1mb", world_size=2),
+    ]
+    assert marks.bearers(rows, "foreign load") == (
+        "ddp-25mb, N=1; ddp-25mb, N=4: 0.41 processors busy with other programs",
+        "ddp-25mb, N=2: 3 % stolen; 1.1 processors busy",
+        "ddp-1mb, N=4",
+    )
+    assert marks.bearers(rows, "swap") == ()
 
 
 def test_a_row_without_efficiency_says_why():

@@ -151,7 +151,7 @@ def test_hostile_strings_make_no_element_and_no_handler(hostile):
 
 def test_hostile_strings_survive_in_the_figures_as_text(hostile):
     specs = json.dumps(hostile.specs())
-    assert len(hostile.specs()) == 8
+    assert len(hostile.specs()) == 10
     assert "<script" not in specs and "<img" not in specs and "<a " not in specs
     assert "%{customdata[0]}<extra>" in specs
     assert "&lt;script&gt;" in specs
@@ -256,6 +256,21 @@ def test_csv_is_flat_and_complete():
     assert lines[4]["status"] == "skipped" and lines[4]["efficiency"] == ""
     assert json.loads(row["strategy_settings"])["bucket_mb"] == 25.0
     assert "samples" not in row and "{" not in row["step_s"]
+
+
+def test_stamps_are_split_at_semicolons_whatever_their_details():
+    row = make_row(stamps=["foreign load: 3 % stolen; 1.1 processors busy", "swap: 2 MB read"])
+    assert frames.flatten(row)["stamps"].split(";") == [
+        "foreign load: 3 % stolen, 1.1 processors busy",
+        "swap: 2 MB read",
+    ]
+
+
+def test_the_page_shows_the_details_of_a_stamp_beside_its_row():
+    row = make_row(stamps=["throttled: power cap in 40 % of the readings"])
+    text = Page(render_page([make_summary([make_plain(), row])])).text
+    shown = text[text.index("Marks and what to do") :].replace("\N{NO-BREAK SPACE}", " ")
+    assert "N=2: power cap in 40 % of the readings" in shown
 
 
 def test_csv_defuses_formulas():

@@ -11,6 +11,7 @@ from summaries import (
     make_row,
     make_summary,
     many_rows,
+    rated_rows,
 )
 
 from scalebench.report import render_markdown, render_table, wording
@@ -22,6 +23,7 @@ WIDTHS = (80, 100, 140)
 RUNS = {
     "usual": make_summary(),
     "gpu": make_summary(gpu_rows()),
+    "rated": make_summary(rated_rows()),
     "many": make_summary(many_rows()),
     "hostile": hostile_summary(),
     "long names": make_summary([make_row("c" * 64, n, spread=0.01) for n in (1, 2, 1024)]),
@@ -59,6 +61,28 @@ def test_a_row_without_a_measurement_is_shown_with_its_reason(status):
     text = render_table(make_summary(rows), 80)
     assert f"ddp-25mb, N=8, {status}: the very reason" in text
     assert re.search(rf"ddp-25mb +8 +{status}", text)
+
+
+def test_arithmetic_and_energy_have_columns_only_where_they_are_known():
+    text = render_table(make_summary(rated_rows()), 200)
+    assert re.search(r"MFU +J/sample", text)
+    assert re.search(r"38\.40 % +1\.600 ", text)
+    plain = render_table(make_summary(gpu_rows()), 200)
+    assert "MFU" not in plain and "J/sample" not in plain
+    one_known = [*gpu_rows(), rated_rows()[-1]]
+    assert len(re.findall(r"38\.40", render_table(make_summary(one_known), 200))) == 1
+    markdown = render_markdown(make_summary(rated_rows()))
+    assert "| 38.40 % | 1.600 |" in markdown
+
+
+def test_energy_gives_way_before_arithmetic():
+    left_out = [
+        render_table(make_summary(rated_rows()), width).partition("not shown at this width: ")[2]
+        for width in (200, 120, 80, 50)
+    ]
+    assert left_out[0] == "" and "J/sample" not in left_out[1]
+    assert "J/sample" in left_out[2] and "MFU" not in left_out[2]
+    assert left_out[3].endswith("MFU\n")
 
 
 def test_a_failed_check_is_shown():
