@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scalebench import units
 from scalebench.records import Block, CellResult, ClockAlignment, Phase, RankRecord, Trace
 from scalebench.trace.breakdown import Breakdown, break_down
-from scalebench.trace.matching import Matched, match
+from scalebench.trace.matching import SYNCHRONISING, Matched, match
 
 Factors = Mapping[str, Callable[[int], float]]
 
@@ -35,6 +35,9 @@ Source: Thakur et al. 2005.
 
 LARGEST_CLOCK_ERROR_S = 1e-3
 """The profiler's clock follows the machine's within microseconds, unless that is set."""
+
+LARGEST_ROOTED_SHARE = 0.02
+"""Of the step: beyond it, waits that are called transfer would be a false number."""
 
 INPUT_FACTORS: Factors = {
     "all_gather": lambda n: 1 / n,
@@ -62,12 +65,26 @@ class LaunchAttribution:
     @cached_property
     def matched(self) -> Matched:
         """The operations, matched over the ranks."""
-        return match(self.traces, self.clocks)
+        return match(self.traces, self.clocks, self.broadcast_root)
+
+    @property
+    def broadcast_root(self) -> int | None:
+        """The rank from which broadcasts come; DDP sends the module's buffers from rank 0."""
+        return 0 if self.result.cell.strategy.kind == "ddp" else None
 
     @cached_property
     def clocks(self) -> dict[int, ClockAlignment]:
         """Rank → how its clock stands against rank 0's."""
         return {r.rank: r.clock for r in self.result.ranks if r.clock is not None}
+
+    @property
+    def _rooted_share(self) -> float:
+        """The largest part of a rank's step that is exposed in operations of unknown root."""
+        named = {*SYNCHRONISING, *(["broadcast"] if self.broadcast_root is not None else [])}
+        return max(
+            sum(f.exposed_s for f in b.by_kind if f.kind not in named) / b.step_s
+            for b in self.breakdowns.values()
+        )
 
     @property
     def clock_bound_s(self) -> float:
@@ -82,6 +99,10 @@ class LaunchAttribution:
             return None
         if self.matched.mismatch:
             return f"the ranks' operations differ: {self.matched.mismatch}"
+        if self.matched.num_alone:
+            return f"{self.matched.num_alone} operations were not found on all ranks of their group"
+        if self._rooted_share > LARGEST_ROOTED_SHARE:
+            return "operations with a root, or between two ranks, do not tell who waited for whom"
         for rank, clock in self.clocks.items():
             if clock.stepped:
                 return f"the clock of rank {rank} or of rank 0 jumped: {clock.stepped}"
@@ -124,8 +145,12 @@ class LaunchAttribution:
     @cached_property
     def trace_overhead(self) -> float:
         """Traced over clean step beside it, minus 1; of the slowest rank at each step."""
-        traced, paired = (steps_of(self.result.ranks, phase) for phase in ("traced", "paired"))
-        return midmean(traced) / midmean(paired) - 1
+        return midmean(steps_of(self.result.ranks, "traced")) / self.paired_step_s - 1
+
+    @cached_property
+    def paired_step_s(self) -> float:
+        """The clean step beside the traced ones, of the slowest rank at each step, seconds."""
+        return midmean(steps_of(self.result.ranks, "paired"))
 
     def _record(self, rank: int) -> list[RankRecord]:
         return [record for record in self.result.ranks if record.rank == rank]
@@ -169,11 +194,33 @@ class LaunchAttribution:
 
 
 def attribute(result: CellResult) -> LaunchAttribution | None:
-    """Return the attribution of a launch; None: not every rank of it was traced."""
-    traced = all(r.trace is not None and r.trace.steps for r in result.ranks)
-    if not result.ranks or not traced:
-        return None
-    return LaunchAttribution(result)
+    """Return the attribution of a launch; None: it cannot be attributed, see `why_not`."""
+    return LaunchAttribution(result) if why_not(result) is None else None
+
+
+def why_not(result: CellResult) -> str | None:
+    """Say why a launch that went well cannot be attributed; None: it can."""
+    ranks = result.ranks
+    told = [rank.trace_unavailable for rank in ranks if rank.trace_unavailable]
+    if told:  # what made the others leave comes before their leaving
+        return min(told, key=lambda reason: reason.startswith("another rank"))
+    if not ranks or any(rank.trace is None or not rank.trace.steps for rank in ranks):
+        return "no launch of this row was traced"
+    lengths = {len(rank.step_s) for rank in ranks}
+    counted = [len(steps_of([rank], "traced")) for rank in ranks] if len(lengths) == 1 else []
+    if counted != [len(rank.trace.steps) for rank in ranks if rank.trace is not None]:
+        return "the traces and the steps of the ranks do not belong together"
+    if not len(steps_of(ranks, "paired")) or not len(steps_of(ranks, "bare")):
+        return "there are no clean steps beside the traced ones"
+    has_no_operation = any(not rank.trace.operations for rank in ranks if rank.trace is not None)
+    if result.cell.world_size > 1 and has_no_operation and not _mismatch(ranks):
+        return "the traces of several ranks show no communication at all"
+    return None
+
+
+def _mismatch(ranks: Sequence[RankRecord]) -> bool:
+    """Tell whether some ranks have operations where others have none."""
+    return len({bool(rank.trace.operations) for rank in ranks if rank.trace is not None}) > 1
 
 
 def steps_of(ranks: Sequence[RankRecord], phase: Phase) -> NDArray[np.float64]:

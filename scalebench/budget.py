@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalebench.attribution import LaunchAttribution
+from scalebench.launches import launch_step_s
 from scalebench.stats import Estimate, estimate_signed
 
 PARTS = (
@@ -41,6 +42,9 @@ were slower than the clean ones beside them for other reasons, which hit all par
 
 LARGEST_RESIDUAL = 0.02
 """Of the step: a larger residual means that the parts do not explain it."""
+
+LARGEST_DRIFT = 0.25
+"""Steps that differ more than this from the clean ones do not have their proportions."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def clean_parts(
     traced = launch.breakdowns[rank]
     traced_s = launch.own_traced_step_s(rank)
     added_s = traced_s * (1 - 1 / (1 + launch.trace_overhead))
-    removed_s = min(added_s, MOST_OF_HOST * traced.host_s)
+    removed_s = min(max(added_s, 0.0), MOST_OF_HOST * traced.host_s)
     host = 1 - removed_s / traced.host_s if traced.host_s > 0 else 1.0
     scale = step_s / (traced_s - removed_s)
     wait_s = traced.wait_s if apart else 0.0
@@ -120,6 +124,8 @@ class LossBudget:
         parts: Name → estimate over the launches, by `PARTS`.
         not_apart: Why transfer and wait could not be told apart; all of both is then called
             exposed transfer, and there is no wait. None: they could.
+        drift: How much slower the clean steps beside the traced ones were than those of the clean
+            window, of the launch in which they differ most; a plain ratio.
     """
 
     ideal_s: float
@@ -127,6 +133,7 @@ class LossBudget:
     rank: int
     parts: dict[str, Estimate]
     not_apart: str | None = None
+    drift: float = 0.0
 
     @property
     def gap_s(self) -> float:
@@ -140,8 +147,9 @@ class LossBudget:
 
     @property
     def closes(self) -> bool:
-        """Whether the residual is small enough for the parts to be believed."""
-        return abs(self.residual_s) <= LARGEST_RESIDUAL * self.measured_s
+        """Whether the parts explain the step: a small residual, and steps like the clean ones."""
+        is_small = abs(self.residual_s) <= LARGEST_RESIDUAL * self.measured_s
+        return is_small and abs(self.drift) <= LARGEST_DRIFT
 
     def as_fields(self) -> dict[str, object]:
         """Return the budget as ``summary.json`` has it.
@@ -156,6 +164,7 @@ class LossBudget:
             **seconds,
             "measured_s": self.measured_s,
             "not_apart": self.not_apart,
+            "drift": self.drift,
             "rank": self.rank,
             "closes": self.closes,
             "points": {
@@ -174,6 +183,9 @@ def loss_budget(
 ) -> LossBudget:
     """Work out the budget of a row.
 
+    The parts are proportions of the headline's steps, so that they sum to its gap. Their
+    intervals come from each round's own steps: launches differ in those as well.
+
     Args:
         rounds: The row's and the baseline's launch of every round in which both were traced.
         rank: Whose parts.
@@ -182,22 +194,38 @@ def loss_budget(
         not_apart: Why transfer and wait cannot be told apart in one of the row's launches.
     """
     apart = not_apart is None
-    measured_s, baseline_s = step_s
-    by_round = [
-        losses(clean_parts(row, rank, measured_s, apart), clean_parts(base, 0, baseline_s), share)
-        for row, base in rounds
-    ]
+    headline: list[dict[str, float]] = []
+    own: list[dict[str, float]] = []
+    for row, base in rounds:
+        for found, (row_s, base_s) in (
+            (headline, step_s),
+            (own, (launch_step_s(row.result), launch_step_s(base.result))),
+        ):
+            parts = clean_parts(row, rank, row_s, apart)
+            found.append(losses(parts, clean_parts(base, 0, base_s), share))
+    names = [name for name in PARTS if apart or name != "wait_s"]
     return LossBudget(
-        ideal_s=share * baseline_s,
-        measured_s=measured_s,
+        ideal_s=share * step_s[1],
+        measured_s=step_s[0],
         rank=rank,
-        parts={
-            name: estimate_signed([found[name] for found in by_round])
-            for name in PARTS
-            if apart or name != "wait_s"
-        },
+        parts={name: _part([f[name] for f in headline], [f[name] for f in own]) for name in names},
         not_apart=not_apart,
+        drift=max((drift(x) for pair in rounds for x in pair), key=abs),
     )
+
+
+def _part(of_headline: Sequence[float], of_rounds: Sequence[float]) -> Estimate:
+    """Return the mean of the first with the interval's width of the second."""
+    center, width = estimate_signed(of_headline), estimate_signed(of_rounds).half_width
+    if width is None:
+        return center
+    ends = {"low": center.value - width, "high": center.value + width}
+    return center.model_copy(update=ends)
+
+
+def drift(launch: LaunchAttribution) -> float:
+    """Return the clean step beside the traced ones over that of the clean window, minus 1."""
+    return launch.paired_step_s / launch_step_s(launch.result) - 1
 
 
 def waits_most(launches: Sequence[LaunchAttribution]) -> int:

@@ -30,6 +30,7 @@ def launched_result(
         times: ``launch_s`` and ``wall_s``.
         node: What the machine did meanwhile.
     """
+    records = with_common_steps(records)
     status, reason = _status(cell, records, failure)
     return CellResult(
         cell=cell,
@@ -41,6 +42,30 @@ def launched_result(
         wall_s=times[1],
         ranks=list(records),
         node=node,
+    )
+
+
+def with_common_steps(records: Sequence[RankRecord]) -> list[RankRecord]:
+    """Return the records cut to the steps that all ranks have.
+
+    A rank that is lost after the clean window leaves what it had until then; the others may have
+    come further.
+    """
+    if len({tuple(_blocks(record)) for record in records}) < 2:
+        return list(records)
+    return [_without_rounds(record) for record in records]
+
+
+def _without_rounds(record: RankRecord) -> RankRecord:
+    last = record.num_trained
+    return record.model_copy(
+        update={
+            "step_s": record.step_s[:last],
+            "loss": record.loss[:last],
+            "blocks": [block for block in record.blocks if block.first < last],
+            "trace": None,
+            "trace_unavailable": record.trace_unavailable or "another rank was lost in the rounds",
+        }
     )
 
 

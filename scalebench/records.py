@@ -5,6 +5,7 @@ these at every reading. Times are seconds, sizes bytes. ``*_ns`` are nanoseconds
 monotonic clock, comparable between processes of one machine and with nothing else.
 """
 
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
@@ -116,8 +117,16 @@ class Trace(Record):
     def _consistent(self) -> Self:
         if any(len(flat) % 2 for flat in (self.compute, self.data, self.codec)):
             raise ValueError("an interval has no end")
-        if any(op.step >= len(self.steps) for op in self.operations):
-            raise ValueError("an operation lies in no step")
+        for flat in (self.compute, self.data, self.codec, *self.steps):
+            if any(not 0 <= b - a < LARGE for a, b in pairwise(flat)):
+                raise ValueError("intervals are not in order")
+        for op in self.operations:
+            if op.step >= len(self.steps):
+                raise ValueError("an operation lies in no step")
+            if not -LARGE < op.start_ns <= op.end_ns < LARGE:
+                raise ValueError("an operation ends before it begins")
+        if not all(abs(t) < LARGE for t in (self.origin_ns, *self.compute[:1], *self.data[:1])):
+            raise ValueError("a time is beyond all clocks")
         return self
 
 
@@ -206,8 +215,8 @@ class ClockAlignment(Record):
 
     method: Literal["shared clock", "ping-pong", "operations"]
     at_ns: int
-    offset_ns: int
-    drift: FiniteFloat = 0.0
+    offset_ns: int = Field(gt=-LARGE * 16, lt=LARGE * 16)
+    drift: FiniteFloat = Field(0.0, ge=-1e3, le=1e3)
     bound_ns: int = Field(ge=0)
     stepped: str | None = None
 

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 
 from scalebench import units
-from scalebench.attribution import LaunchAttribution, attribute
+from scalebench.attribution import LaunchAttribution, attribute, why_not
 from scalebench.budget import loss_budget, waits_most
 from scalebench.records import CellResult
 from scalebench.row_fields import RowFields
 from scalebench.stats import Estimate, estimate_signed
 from scalebench.trace.breakdown import OperationFigures
 from scalebench.trace.matching import stragglers
-
-NOT_TRACED = "no launch of this row was traced"
 
 VISIBLE = 0.01
 """Of the step: what estimates may differ by before anybody is told."""
@@ -67,9 +65,8 @@ def attribute_row(
 
 
 def _why_not_traced(good: Mapping[int, CellResult]) -> str:
-    told = [rank.trace_unavailable for result in good.values() for rank in result.ranks]
-    known = [reason for reason in told if reason]
-    return known[0] if known else NOT_TRACED if good else "no launch of this row went well"
+    reasons = [reason for result in good.values() if (reason := why_not(result))]
+    return reasons[0] if reasons else "no launch of this row went well"
 
 
 FIELDS = (

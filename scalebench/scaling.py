@@ -118,7 +118,7 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
     step_s = _step_estimate(row)
     inspected = baseline.inspection if baseline else None
     fields = (
-        _attribution(row, baseline, step_s),
+        _attribution(row, baseline),
         use_of_row(row.inspection, row.good, inspected, throughput),
     )
     values: dict[str, Any] = {
@@ -164,10 +164,18 @@ def _step_estimate(row: Launches) -> Estimate | None:
     return estimate_over_launches([launch_step_s(r) for r in good]) if good else None
 
 
-def _attribution(row: Launches, baseline: Launches | None, step_s: Estimate | None) -> RowFields:
-    base_s = _step_estimate(baseline) if baseline else None
-    steps = StepTimes(step_s.value, base_s.value if base_s else None) if step_s else None
-    return attribute_row(row.good, baseline.good if baseline else {}, steps)
+def _attribution(row: Launches, baseline: Launches | None) -> RowFields:
+    """Attribute a row, by the steps of the rounds that its efficiency rests on."""
+    base = baseline.good if baseline else {}
+    rounds = [repeat for repeat in row.good if repeat in base]
+    row_s = _mean_step_s(row.good, rounds or list(row.good))
+    steps = StepTimes(row_s, _mean_step_s(base, rounds)) if row_s else None
+    return attribute_row(row.good, base, steps)
+
+
+def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float | None:
+    steps = [launch_step_s(good[repeat]) for repeat in rounds]
+    return estimate_over_launches(steps).value if steps else None
 
 
 def _plain_baseline(

@@ -151,7 +151,7 @@ class LocalLauncher:
         ]
         shutil.rmtree(paths.root, ignore_errors=True)
         failure = first_failure(records, ranks.exits, rank_logs)
-        if failure is None and not in_time:
+        if failure is None and not in_time and len(records) < cell.world_size:
             failure = _out_of_time(cell, ranks, rank_logs)
         first_steps = [r.first_step_ns for r in records if r.first_step_ns is not None]
         launch_s = (max(first_steps) - decided_ns) / 1e9 if first_steps else None

@@ -18,9 +18,6 @@ NEGLIGIBLE = 0.0005
 WORTH_TELLING = 0.01
 """Of the step: estimates or arrivals that differ by less make no difference to the answer."""
 
-LARGEST_PROBE_EFFECT = 0.005
-"""Of the bare step: the headline's own instruments have to cost less."""
-
 SELDOM = 10
 """Operations below which nobody can be said to come last always."""
 
@@ -283,12 +280,6 @@ def disagreements(row: Row) -> list[tuple[str, Estimate, str, Estimate]]:
         if a is not None and b is not None and abs(a.value - b.value) > least_s:
             pairs.append((first, a, second, b))
     return pairs
-
-
-def probed(row: Row) -> bool:
-    """Whether the headline's own instruments are known to cost more than they may."""
-    effect = row.probe_effect
-    return effect is not None and effect.low is not None and effect.low > LARGEST_PROBE_EFFECT
 
 
 def _read(model: type[Model], value: Any) -> Model | None:

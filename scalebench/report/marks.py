@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scalebench.report.attributed import budget_of, disagreements, probed
 from scalebench.report.wording import place, plain
 from scalebench.summary import Row
 
@@ -165,13 +164,6 @@ def marks(row: Row) -> tuple[str, ...]:
     if row.oversubscribed:
         found.append("oversubscribed")
     found += [mark_name(stamp) for stamp in row.stamps]
-    budget = budget_of(row)
-    if budget is not None and not budget.closes:
-        found.append("budget open")
-    if disagreements(row):
-        found.append("estimates disagree")
-    if probed(row):
-        found.append("probe effect")
     if row.step_s is not None and row.step_s.n == 1:
         found.append("one launch")
     if row.virtual_hosts:

@@ -2,9 +2,9 @@
 
 An operation that synchronises its ranks cannot end before the last of them has arrived. So, with
 the k-th operation of a kind and size in a step on one rank held against the k-th on the others:
-wait = last arrival - own arrival, transfer = end - last arrival. In rooted operations and between
-two ranks only the receiver waits; their traces do not name root or peer, so all of their time is
-transfer.
+wait = last arrival - own arrival, transfer = end - last arrival. In a broadcast everybody waits for
+the root alone, where it is known. In other rooted operations and between two ranks only the
+receiver waits; their traces do not name root or peer, so all of their time is transfer.
 
 All times are on one clock: each rank's offset is taken off first.
 """
@@ -50,7 +50,8 @@ class Matched:
             after its trace's origin; tidy.
         arrivals: One for every operation that was matched, in the order of time.
         mismatch: The first operation that the ranks do not have alike, in words; None: all match.
-        num_alone: Operations that synchronise and were not found on all ranks of their group.
+        num_alone: Operations that could be matched by their kind and were not found on all ranks
+            of their group, or whose group is not known.
     """
 
     waiting: dict[int, Intervals] = field(default_factory=dict)
@@ -60,13 +61,16 @@ class Matched:
 
 
 def match(
-    traces: Mapping[int, Trace], clocks: Mapping[int, ClockAlignment] | None = None
+    traces: Mapping[int, Trace],
+    clocks: Mapping[int, ClockAlignment] | None = None,
+    root: int | None = None,
 ) -> Matched:
     """Match the operations of a launch's ranks.
 
     Args:
         traces: Rank → its trace.
         clocks: Rank → how its clock stands against rank 0's; a rank without: it is the same.
+        root: Rank from which broadcasts come; None: not known.
     """
     shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks or {}) for rank, t in traces.items()}
     matched, num_alone = together(traces)
@@ -75,12 +79,17 @@ def match(
     for operation in matched:
         began = {rank: op.start_ns + shift[rank] for rank, op in operation.items()}
         last = max(began, key=began.__getitem__)
+        awaited = operation[last]
+        if awaited.kind == "broadcast":
+            if root not in operation:
+                continue
+            last = root
         late_s = (began[last] - min(began.values())) / 1e9
-        first = operation[last]
-        arrivals.append((began[last], Arrival(first.step, first.kind, last, late_s)))
+        if awaited.kind != "broadcast" or late_s > 0:
+            arrivals.append((began[last], Arrival(awaited.step, awaited.kind, last, late_s)))
         for rank, op in operation.items():
             until = min(op.start_ns + began[last] - began[rank], op.end_ns)
-            waits[rank].append((op.start_ns, until))
+            waits[rank].append((op.start_ns, max(until, op.start_ns)))
     return Matched(
         waiting={rank: union(intervals(w)) if w else none() for rank, w in waits.items()},
         arrivals=[arrival for _, arrival in sorted(arrivals, key=lambda pair: pair[0])],
@@ -102,7 +111,7 @@ def together(traces: Mapping[int, Trace]) -> tuple[list[dict[int, TracedOperatio
     for key in sorted({key for found in by_key.values() for key in found}, key=str):
         present = {rank: found[key] for rank, found in by_key.items() if key in found}
         counts = {len(operations) for operations in present.values()}
-        if len(counts) > 1 or len(present) != (_group_size(present) or len(traces)):
+        if len(counts) > 1 or len(present) != _group_size(present):
             num_alone += sum(len(operations) for operations in present.values())
             continue
         rows = zip(*present.values(), strict=True)
@@ -118,7 +127,7 @@ def shown_on_rank_0(time_ns: int, rank: int, clocks: Mapping[int, ClockAlignment
 def _by_key(operations: Sequence[TracedOperation]) -> dict[Key, list[TracedOperation]]:
     found: dict[Key, list[TracedOperation]] = {}
     for op in sorted(operations, key=lambda op: op.start_ns):
-        if op.kind in SYNCHRONISING:
+        if op.kind in (*SYNCHRONISING, "broadcast"):
             which = op.num_bytes if op.sequence is None else op.sequence
             found.setdefault((op.step, op.group, op.kind, which), []).append(op)
     return found

@@ -4,6 +4,7 @@ import gc
 import math
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,16 @@ from scalebench.worker.ddp_logger import logged_exposed_s
 from scalebench.worker.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.failure import describe
 from scalebench.worker.feed import endless
-from scalebench.worker.loop import measure
+from scalebench.worker.loop import Measurement, measure
 from scalebench.worker.memory import allocator_retries, read_memory
 from scalebench.worker.rounds import Rounds
 from scalebench.worker.strategies import build_training
 from scalebench.worker.verify import fresh_workload, inspect
+
+Keep = Callable[[dict[str, Any]], None]
+"""Writes what a rank has seen as its record; a later call replaces it."""
+
+DID_NOT_COME_BACK = "a rank did not come back from the rounds in which steps are looked into"
 
 
 def run_cell(request: dict[str, Any]) -> int:
@@ -42,10 +48,13 @@ def run_cell(request: dict[str, Any]) -> int:
         facts = _settle(cell, rank)
         with connected(cell, rank, paths.store) as context:
             facts |= _backend_facts(context)
+
+            def keep(seen: dict[str, Any]) -> None:
+                record = RankRecord(**identity, **seen | {"facts": facts | seen["facts"]})
+                write_model(paths.record(rank), record)
+
             work = _inspect if cell.purpose == "inspect" else _measure
-            seen = work(context)
-            record = RankRecord(**identity, **seen | {"facts": facts | seen["facts"]})
-            write_model(paths.record(rank), record)
+            work(context, keep)
     except BaseException as error:
         record = RankRecord(**identity, error=describe(error))
         write_model(paths.record(rank), record)
@@ -78,8 +87,11 @@ def _backend_facts(context: RankContext) -> dict[str, Any]:
     }
 
 
-def _measure(context: RankContext) -> dict[str, Any]:
-    """Time steps with no instrument on; look into some more steps afterwards."""
+def _measure(context: RankContext, keep: Keep) -> None:
+    """Time steps with no instrument on; look into some more steps afterwards.
+
+    What was timed is kept before: nothing that happens to this process later takes it away.
+    """
     workload = fresh_workload(context)
     training = build_training(workload, context)
     batches = endless(workload.batches, context.device, context.cell.rank_batch)
@@ -90,35 +102,44 @@ def _measure(context: RankContext) -> dict[str, Any]:
     if retries is not None:
         retried = (allocator_retries(context.device) or 0) - retries
         memory = memory.model_copy(update={"allocator_retries": retried})
-    looked = Rounds(loop).run()
-    seen = loop.seen
-    return {
-        "step_s": seen.step_s,
-        "loss": _json_losses(seen.loss),
-        "blocks": seen.blocks,
-        "steady": seen.steady,
-        "first_step_ns": seen.first_step_ns,
+    clean = {
+        "steady": loop.seen.steady,
+        "first_step_ns": loop.seen.first_step_ns,
         "num_parameters": sum(p.numel() for p in workload.module.parameters()),
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,
-        "trace": looked.trace,
-        "trace_unavailable": looked.trace_unavailable,
-        "clock": looked.clock,
-        "logged_exposed_s": logged_exposed_s(training),
         "facts": {"optimizer": optimizer_kind(training.optimizer)},
     }
+    keep(clean | _steps(loop.seen) | {"trace_unavailable": DID_NOT_COME_BACK})
+    looked = Rounds(loop).run()
+    keep(
+        clean
+        | _steps(loop.seen)
+        | {
+            "trace": looked.trace,
+            "trace_unavailable": looked.trace_unavailable,
+            "clock": looked.clock,
+            "logged_exposed_s": logged_exposed_s(training),
+        }
+    )
 
 
-def _inspect(context: RankContext) -> dict[str, Any]:
+def _steps(seen: Measurement) -> dict[str, Any]:
+    return {"step_s": seen.step_s, "loss": _json_losses(seen.loss), "blocks": seen.blocks}
+
+
+def _inspect(context: RankContext, keep: Keep) -> None:
     """Compare with the reference, and count memory; nothing is timed."""
     found = inspect(context)
-    return {
-        "verification": found.verification,
-        "loss": _json_losses(found.losses),
-        "memory": found.memory,
-        "flops_per_sample": found.flops_per_sample,
-        "facts": {},
-    }
+    keep(
+        {
+            "verification": found.verification,
+            "loss": _json_losses(found.losses),
+            "memory": found.memory,
+            "flops_per_sample": found.flops_per_sample,
+            "facts": {},
+        }
+    )
 
 
 def _json_losses(losses: list[float]) -> list[float | None]:

@@ -21,6 +21,7 @@ from torch.profiler import record_function
 
 from scalebench.records import ClockAlignment, Trace
 from scalebench.worker.alignment import combine, measure_offset
+from scalebench.worker.failure import classify
 from scalebench.worker.loop import Loop
 from scalebench.worker.trace_record import trace_record
 from scalebench.worker.tracing import DATA, Capture, only_group, traced
@@ -29,6 +30,8 @@ NUM_KINDS = len(("paired", "traced", "local", "bare"))
 MAX_ROUNDS = 8
 MAX_STEPS = 4
 MIN_STEPS = 2
+
+ANOTHER_RANK = "another rank left while steps were looked into"
 
 LARGEST_SHARE_OF_LIMIT = 0.25
 """A cell that runs out of its time is a failed one: the rounds may not take more of it."""
@@ -66,10 +69,12 @@ class Rounds:
             )
         try:
             return self._run(*how_many(cell.steps.rounds_s, step_s))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.loop.seen.forget_rounds()
             traceback.print_exc()
-            return RoundsResult(trace_unavailable=f"looking into the steps failed: {error}")
+            by_peer = classify(error) == "peer"
+            reason = ANOTHER_RANK if by_peer else f"looking into the steps failed: {error}"
+            return RoundsResult(trace_unavailable=reason)
 
     def _run(self, num_rounds: int, num_steps: int) -> RoundsResult:
         with traced(self.loop.context.device):
@@ -78,8 +83,9 @@ class Rounds:
         for _ in range(num_rounds):
             self.run_one(num_steps + 1)
         clock = combine(before, measure_offset(self.loop.context))
+        self.loop.context.barrier()  # whoever comes to this point, all ranks have all the rounds
         try:
-            trace = trace_record(self.captures, self.loop.context.cell.world_size)
+            trace = trace_record(self.captures)
         except Exception as error:  # the steps are done: the other ranks need not know
             return RoundsResult(trace_unavailable=str(error), clock=clock)
         return RoundsResult(trace, clock=clock)

@@ -4,24 +4,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalebench.intervals import Intervals, clip, none, union
+from scalebench.intervals import Intervals, clip, intervals, none, subtract, union
 from scalebench.records import Trace, TracedOperation
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
+from scalebench.trace.launches import runtime_calls
 from scalebench.trace.timeline import Timeline
 from scalebench.worker.tracing import STEP, Capture
 
 
-def trace_record(captures: Sequence[Capture], world_size: int) -> Trace | None:
+def trace_record(captures: Sequence[Capture]) -> Trace | None:
     """Return what counts of the captured blocks: every step but the first of each block.
 
     Args:
         captures: In the order in which they were taken.
-        world_size: Ranks of the job: the size of a group that does not tell its own.
+
+    Raises:
+        ValueError: The profiler did not record every step.
     """
     blocks = [(c, c.events) for c in captures if c.events is not None and c.step_ns]
     if not blocks:
         return None
+    for capture, events in blocks:
+        if len(step_spans(events)) != len(capture.step_ns):
+            raise ValueError("the profiler lost the marks of steps")
     origin = blocks[0][0].step_ns[0]
     steps: list[tuple[int, int]] = []
     operations: list[TracedOperation] = []
@@ -30,7 +36,7 @@ def trace_record(captures: Sequence[Capture], world_size: int) -> Trace | None:
     for _, events in blocks:
         timeline = timeline_of(events)
         counted = step_spans(events)[1:]
-        operations += _operations(timeline, counted, len(steps), origin, world_size)
+        operations += _operations(timeline, counted, len(steps), origin)
         steps += [(int(start) - origin, int(end) - origin) for start, end in counted]
         for name, found in kept.items():
             whole = _set(timeline, name)
@@ -60,35 +66,36 @@ def step_spans(events: Events) -> Intervals:
     if len(marked) == 0:
         return none()
     marked = marked[np.argsort(events.start_ns[marked])]
-    starts, end = events.start_ns[marked], events.end_ns[marked[-1]]
+    starts, ends = events.start_ns[marked], events.end_ns[marked]
     kernels = events.of("kernel")
     if len(kernels):
-        starts, end = _on_device(events, kernels, starts)
-    return np.column_stack((starts, np.append(starts[1:], end)))
+        return _on_device(events, kernels, np.column_stack((starts, ends)))
+    return np.column_stack((starts, np.append(starts[1:], ends[-1])))
 
 
-def _on_device(
-    events: Events, kernels: Intervals, step_starts: Intervals
-) -> tuple[Intervals, np.int64]:
-    """Return when the device began each step, and when it was through with the last."""
-    calls = events.of("runtime")
-    order = np.argsort(events.correlation[calls], kind="stable")
-    calls = calls[order]
-    at = np.searchsorted(events.correlation[calls], events.correlation[kernels])
-    at = np.minimum(at, max(len(calls) - 1, 0))
-    launched = events.start_ns[calls[at]]
-    tied = events.correlation[calls[at]] == events.correlation[kernels]
-    step = np.searchsorted(step_starts, launched, side="right") - 1
-    own = [kernels[tied & (step == i)] for i in range(len(step_starts))]
-    starts = [
-        events.start_ns[k].min() if len(k) else s for k, s in zip(own, step_starts, strict=True)
-    ]
-    return np.array(starts, dtype=np.int64), events.end_ns[kernels].max()
+def _on_device(events: Events, kernels: Intervals, spans: Intervals) -> Intervals:
+    """Return when the device began and ended the steps whose host spans are given.
+
+    A step's kernels are those that were launched while its mark was open. A step without any
+    takes no time on the device: it lies at the end of the one before.
+    """
+    launched, _ = runtime_calls(events, kernels)
+    starts: list[int] = []
+    reached = int(spans[0, 0])
+    for opened, closed in spans:
+        own = kernels[(launched >= opened) & (launched < closed)]
+        begin = int(events.start_ns[own].min()) if len(own) else reached
+        starts.append(max(begin, starts[-1]) if starts else begin)
+        if len(own):
+            reached = max(reached if len(starts) > 1 else begin, int(events.end_ns[own].max()))
+    return intervals(list(zip(starts, [*starts[1:], reached], strict=True)))
 
 
 def _set(timeline: Timeline, name: str) -> Intervals:
+    data = timeline.annotations.get("data", none())
     if name == "compute":
-        return timeline.compute
+        # On the host, what makes a batch on the training thread is no part of the model.
+        return timeline.compute if timeline.on_gpu else subtract(timeline.compute, data)
     if name == "codec":
         marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
         return union(*marks)
@@ -96,7 +103,7 @@ def _set(timeline: Timeline, name: str) -> Intervals:
 
 
 def _operations(
-    timeline: Timeline, steps: Intervals, first: int, origin: int, world_size: int
+    timeline: Timeline, steps: Intervals, first: int, origin: int
 ) -> list[TracedOperation]:
     found: list[TracedOperation] = []
     if len(steps) == 0:
@@ -118,7 +125,7 @@ def _operations(
                 num_bytes=op.num_bytes,
                 dtype=op.dtype,
                 group=op.group,
-                group_size=op.group_size or world_size,
+                group_size=op.group_size,
                 phase=op.phase,
                 sequence=op.sequence,
             )

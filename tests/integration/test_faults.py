@@ -259,18 +259,45 @@ def test_only_loopback_is_listened_on(
     assert listening <= {"127.0.0.1", "::1"}
 
 
+@pytest.mark.parametrize(
+    ("workload", "reason"),
+    [
+        ("raises_in_the_rounds", "looking into the steps failed: planted while traced"),
+        ("dies_in_the_rounds", "did not come back"),
+    ],
+)
 def test_what_fails_after_the_clean_window_costs_the_attribution_and_nothing_else(
-    scalebench: Scalebench, project: Path, troubled: None
+    scalebench: Scalebench, project: Path, troubled: None, workload: str, reason: str
 ) -> None:
-    done = scalebench(*ONE, "--workload", "troubled:raises_in_the_rounds")
+    done = scalebench(*ONE, "--workload", f"troubled:{workload}")
     assert done.returncode == 0, done.stderr
     row = row_of(project / "r", "ddp-static-graph", 2)
     assert row["status"] == "ok"
     assert row["step_s"] is not None and row["efficiency"] is not None
     assert row["budget"] is None
-    assert "looking into the steps failed" in row["unavailable"]["budget"]
-    log = project / "r/logs/ddp.ddp-static-graph.n2.r0/rank1.log"
-    assert "planted while traced" in log.read_text()
+    assert reason in row["unavailable"]["budget"]
+    assert scalebench("show", "r").returncode == 0
+
+
+def test_a_hang_after_the_clean_window_ends_at_the_limit_and_loses_nothing(
+    project: Path, troubled: None
+) -> None:
+    import scalebench as sb
+
+    suite = sb.Suite(
+        name="hang",
+        question="?",
+        cases=(sb.Case(name="hangs", strategy=sb.Ddp()),),
+        workload="troubled:hangs_in_the_rounds",
+        batch_size=16,
+        steps=sb.StepPlan(steps=4),
+        repeats=1,
+        cell_limit_s=8,
+    )
+    sb.run(suite, [1, 2], out=Path("r"))
+    row = row_of(project / "r", "hangs", 2)
+    assert (row["status"], row["budget"]) == ("ok", None)
+    assert "did not come back" in row["unavailable"]["budget"]
 
 
 def test_without_traces_there_is_no_budget_and_the_reason_is_said(

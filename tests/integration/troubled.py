@@ -171,3 +171,25 @@ def raises_in_the_rounds(shard: Shard) -> Workload:
         return value
 
     return with_trouble(shard, trouble)
+
+
+def dies_in_the_rounds(shard: Shard) -> Workload:
+    """Rank 1 is gone without a word when it is profiled for the first time."""
+
+    def trouble(value):
+        if torch.autograd._profiler_enabled():
+            os._exit(7)
+        return value
+
+    return with_trouble(shard, trouble)
+
+
+def hangs_in_the_rounds(shard: Shard) -> Workload:
+    """Rank 1 does not go on when it is profiled for the first time."""
+
+    def trouble(value):
+        if torch.autograd._profiler_enabled():
+            time.sleep(600)
+        return value
+
+    return with_trouble(shard, trouble)

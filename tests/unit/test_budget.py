@@ -5,14 +5,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from runs import make_inspection, make_result, make_run
-from traced import make_operation, make_trace, make_traced_record, make_traced_result
+from traced import flat, make_operation, make_trace, make_traced_record, make_traced_result
 
 from scalebench.attribution import attribute, block_means, middle_half, midmean, steps_of
 from scalebench.budget import PARTS
 from scalebench.records import ClockAlignment
 from scalebench.row_attribution import disagreements
 from scalebench.scaling import summarise
-from scalebench.stats import Estimate
+from scalebench.stats import Estimate, estimate_signed
 
 SUMMED = (*PARTS, "residual_s")
 
@@ -243,3 +243,209 @@ def test_whatever_was_measured_the_budget_closes(compute, begin, late, end, over
     budget = row_of(plain(traced=107.0), found).budget
     check_closed(budget)
     assert budget["measured_s"] == pytest.approx(clean / 1e3)
+
+
+def test_one_launch_that_cannot_tell_wait_from_transfer_decides_for_all():
+    def launch(repeat, stepped):
+        result = pair()
+        clock = ClockAlignment(
+            method="ping-pong", at_ns=0, offset_ns=0, bound_ns=0, stepped=stepped
+        )
+        ranks = [rank.model_copy(update={"clock": clock}) for rank in result.ranks]
+        cell = result.cell.model_copy(update={"repeat": repeat})
+        return result.model_copy(update={"cell": cell, "ranks": ranks})
+
+    base = [plain().model_copy(update={"cell": plain().cell.model_copy(update={"repeat": i})})
+            for i in range(2)]  # fmt: skip
+    row = row_of(*base, launch(0, None), launch(1, "by 20 ms"))
+    assert row.budget["wait_s"] is None
+    assert row.budget["exposed_transfer_s"] == pytest.approx(0.025)
+    assert row.budget["residual_s"] == pytest.approx(0.0, abs=1e-12)
+    check_closed(row.budget)
+
+
+def test_weak_scaling_has_the_whole_step_as_its_ideal():
+    base = plain(scaling="weak")
+    row = pair(clean=130, compute=(90, 90), starts=(95, 115), end=120)
+    cell = row.cell.model_copy(
+        update={"scaling": "weak", "global_batch": 64, "rank_batch": base.cell.rank_batch}
+    )
+    budget = row_of(base, row.model_copy(update={"cell": cell})).budget
+    assert budget["ideal_s"] == pytest.approx(0.100)
+    assert budget["compute_inflation_s"] == pytest.approx(0.0, abs=1e-12)
+    assert budget["wait_s"] == pytest.approx(0.020)
+    check_closed(budget)
+
+
+def with_trace(result, **changes):
+    """The same launch, every rank's trace changed."""
+    ranks = [
+        rank.model_copy(update={"trace": rank.trace.model_copy(update=changes)})
+        for rank in result.ranks
+    ]
+    return result.model_copy(update={"ranks": ranks})
+
+
+def test_a_data_stall_is_what_it_is_beyond_the_baselines():
+    base = with_trace(plain(), data=flat([(90, 98)]))
+    row = with_trace(pair(), data=flat([(0, 0.5), (76, 79)]))
+    budget = row_of(base, row).budget
+    assert budget["data_stall_s"] == pytest.approx(0.003 - 0.5 * 0.008)
+    check_closed(budget)
+
+
+def test_tracing_does_not_make_batches_come_later():
+    traced = with_trace(pair(traced=88.0, compute=(53, 53), starts=(58, 78), end=83),
+                        data=flat([(84, 86)]))  # fmt: skip
+    budget = row_of(plain(), traced).budget
+    assert budget["data_stall_s"] == pytest.approx(0.002)
+    check_closed(budget)
+
+
+def test_clean_steps_that_were_slower_than_traced_ones_give_nothing_back():
+    """Noise: the clean steps beside the traced ones took 20 % longer than they."""
+    row = row_of(plain(), pair(paired=96))
+    assert row.trace_overhead.value == pytest.approx(80 / 96 - 1)
+    assert row.budget["wait_s"] == pytest.approx(0.020)
+    assert row.budget["other_idle_s"] == pytest.approx(0.005)
+    check_closed(row.budget)
+
+
+def test_tracing_is_never_taken_for_most_of_what_the_host_does():
+    """Traced steps twice as long as clean ones beside them: more than the profiler can cost."""
+    row = row_of(plain(), pair(paired=40, starts=(45, 45), end=75))
+    budget = row.budget
+    host_s = budget["compute_inflation_s"] + 0.5 * 0.090 + budget["other_idle_s"] + 0.5 * 0.010
+    assert host_s == pytest.approx(0.080 * 25 / (80 - 25))
+    assert budget["closes"] is False
+    assert budget["drift"] == pytest.approx(-0.5)
+    check_closed(budget)
+
+
+def test_steps_unlike_those_of_the_clean_window_explain_nothing():
+    slower = pair(clean=80, traced=400, paired=390, compute=(200, 200), starts=(210, 300), end=390)
+    row = row_of(plain(), slower)
+    assert row.budget["closes"] is False
+    assert row.budget["drift"] == pytest.approx(390 / 80 - 1)
+    assert "budget open" in row.stamps
+
+
+def test_intervals_of_parts_hold_what_launches_differ_in():
+    def launches(make, steps):
+        return [
+            (result := make(clean=step)).model_copy(
+                update={"cell": result.cell.model_copy(update={"repeat": i})}
+            )
+            for i, step in enumerate(steps)
+        ]
+
+    def alike(clean):
+        return pair(
+            clean=clean,
+            compute=(0.5 * clean,) * 2,
+            starts=(0.6 * clean, 0.8 * clean),
+            end=0.9 * clean,
+        )
+
+    row = row_of(*launches(lambda clean: plain(clean, compute=0.9 * clean), (80, 100, 120)),
+                 *launches(alike, (60, 80, 100)))  # fmt: skip
+    wait = row.budget["estimates"]["wait_s"]
+    own = [0.2 * step / 1e3 for step in (60, 80, 100)]
+    assert wait["high"] - wait["low"] == pytest.approx(2 * estimate_signed(own).half_width)
+    check_closed(row.budget)
+
+
+def test_a_round_without_its_baseline_does_not_count():
+    def at(result, repeat):
+        cell = result.cell.model_copy(update={"repeat": repeat})
+        return result.model_copy(update={"cell": cell})
+
+    row = row_of(at(plain(), 0), at(plain(), 1),
+                 at(pair(), 0), at(pair(), 1), at(pair(clean=160.0), 2))  # fmt: skip
+    assert row.budget["measured_s"] == pytest.approx(0.080)
+    assert row.efficiency.value + sum(row.budget["points"].values()) == pytest.approx(1.0)
+
+
+def test_a_profilers_clock_that_moved_takes_only_the_waits():
+    row = row_of(plain(), with_trace(pair(), clock_error_s=0.02))
+    assert "moved by 20.0 ms" in row.unavailable["wait_s"]
+    assert row.exposed_comm_s.value == pytest.approx(0.025)
+
+
+def test_operations_that_cannot_be_matched_take_the_waits():
+    result = pair()
+    other = make_operation(70, 75, num_bytes=7)
+    ranks = [
+        result.ranks[0],
+        result.ranks[1].model_copy(
+            update={"trace": result.ranks[1].trace.model_copy(update={"operations": [other]})}
+        ),
+    ]
+    row = row_of(plain(), result.model_copy(update={"ranks": ranks}))
+    assert row.wait_s is None
+    assert "2 operations were not found on all ranks" in row.unavailable["wait_s"]
+
+
+def test_traces_without_any_communication_are_not_believed():
+    row = row_of(plain(), with_trace(pair(), operations=[]))
+    assert row.budget is None
+    assert "no communication at all" in row.unavailable["budget"]
+
+
+def test_in_a_broadcast_everybody_waits_for_the_root():
+    """DDP sends buffers from rank 0, which comes 30 ms late; the all-reduce then is prompt."""
+    records = []
+    for rank, begin in enumerate((40, 10)):
+        operations = [
+            make_operation(begin, 45, kind="broadcast", num_bytes=5),
+            make_operation(60, 65, ordinal=1),
+        ]
+        trace = make_trace(operations, compute=[(0, 8)], steps=[(0, 80)])
+        records.append(make_traced_record(rank, trace, 80))
+    row = row_of(plain(), make_traced_result(*records))
+    assert row.budget["rank"] == 1
+    assert row.wait_s.value == pytest.approx(0.030)
+    assert row.exposed_transfer_s.value == pytest.approx(0.005 + 0.005)
+    assert row.stragglers[0]["rank"] == 0
+
+
+def test_much_time_in_operations_of_unknown_root_takes_the_waits():
+    sends = [make_operation(50, 75, kind="send"), make_operation(76, 77)]
+    row = row_of(plain(), with_trace(pair(), operations=sends))
+    assert row.wait_s is None
+    assert "do not tell who waited" in row.unavailable["wait_s"]
+
+
+def test_how_far_clocks_may_be_wrong_is_the_sum_of_two_ranks_bounds():
+    result = pair()
+    ranks = [
+        rank.model_copy(
+            update={
+                "clock": ClockAlignment(
+                    method="ping-pong", at_ns=0, offset_ns=0, bound_ns=bound * 1000
+                )
+            }
+        )
+        for rank, bound in zip(result.ranks, (30, 40), strict=True)
+    ]
+    row = row_of(plain(), result.model_copy(update={"ranks": ranks}))
+    assert row.budget["clock_bound_s"] == pytest.approx(70e-6)
+
+
+def test_skew_is_what_the_slowest_rank_at_each_step_adds():
+    steps = ((0, 100), (100, 180), (180, 280), (280, 360))
+    other = ((0, 80), (80, 180), (180, 260), (260, 360))
+    records = [
+        make_traced_record(rank, make_trace([make_operation(10, 20)], steps=spans), 100)
+        for rank, spans in enumerate((steps, other))
+    ]
+    found = attribute(make_traced_result(*records))
+    own = np.mean([found.own_traced_step_s(rank) for rank in (0, 1)])
+    assert found.skew(0) + found.skew(1) == pytest.approx(2 * (0.1 / own - 1), rel=0.2)
+    assert max(found.skew(0), found.skew(1)) > 0.1
+
+
+def test_what_a_rank_hands_over_in_an_all_gather_is_its_part():
+    gather = make_operation(50, 75, kind="all_gather", num_bytes=1000)
+    row = row_of(plain(), with_trace(pair(), operations=[gather]))
+    assert (row.payload_bytes, row.wire_bytes) == (500, 500)

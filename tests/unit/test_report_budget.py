@@ -27,7 +27,6 @@ from scalebench.report import (
     communication,
     findings,
     frames,
-    marks,
     palette,
     render_markdown,
     render_page,
@@ -92,8 +91,6 @@ def test_a_budget_that_does_not_close_names_no_cause():
     assert "its parts leave 5.0 points of the step unexplained" in said(row)
     assert "waiting" not in said(row)
     assert "add up to 3.0 points more than the step" in said(traced(losses={"wait": 18.0}))
-    assert marks.marks(row) == ("budget open",)
-    assert marks.marks(traced()) == ()
 
 
 def test_a_row_without_a_budget_says_why_if_it_was_traced():
@@ -218,17 +215,8 @@ def test_estimates_disagree_only_where_it_matters():
     assert causes.doubts(far) == [
         "Trace and difference disagree about exposed communication: 2.10 ms against 400 µs."
     ]
-    assert "estimates disagree" in marks.marks(far)
     near = traced(exposed_comm_estimates=estimates(21e-6, 4e-6))
-    assert causes.doubts(near) == [] and marks.marks(near) == ()
-
-
-@pytest.mark.parametrize(
-    ("low", "stamped"), [(0.002, False), (0.006, True), (None, False)], ids=str
-)
-def test_the_probe_effect_is_a_mark_when_it_is_surely_too_large(low, stamped):
-    effect = Estimate(value=0.01, low=low, high=0.02 if low else None, n=3)
-    assert ("probe effect" in marks.marks(traced(probe_effect=effect))) is stamped
+    assert causes.doubts(near) == []
 
 
 def arrivals(share, late_s, count=40):

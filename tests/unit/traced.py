@@ -54,6 +54,7 @@ def make_traced_record(
     traced: float | None = None,
     local: float | None = None,
     bare: float | None = None,
+    paired: float | None = None,
     **changes,
 ) -> RankRecord:
     """A rank with one warm-up step, four clean ones, and one round of one counted step each.
@@ -65,7 +66,7 @@ def make_traced_record(
     blocks, step_s = [Block(phase="warmup", first=0, count=1)], [5.0]
     for phase, counted in (
         ("clean", [clean] * 4),
-        ("paired", [clean] * len(lengths)),
+        ("paired", [clean if paired is None else paired] * len(lengths)),
         ("traced", lengths if traced is None else [traced] * len(lengths)),
         ("local", [] if local is None else [local]),
         ("bare", [clean if bare is None else bare] * len(lengths)),
