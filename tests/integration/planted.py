@@ -136,3 +136,17 @@ def last_bucket_late(shard: Shard) -> Workload:
 
 def first_bucket_late(shard: Shard) -> Workload:
     return with_delayed_bucket(shard, lambda bucket: bucket.index() == 0)
+
+
+def sleeps_on_rank_0_with_buffers(shard: Shard) -> Workload:
+    """Rank 0 comes late; DDP sends the module's buffers from it before every forward pass."""
+    workload = layered(shard)
+    module = nn.Sequential(nn.BatchNorm1d(256), workload.module)
+
+    def loss(module, batch):
+        if shard.rank == 0 and shard.world_size > 1:
+            with written_down(shard):
+                time.sleep(ASKED_S)
+        return mean_square(module, batch)
+
+    return replace(workload, module=module, loss=loss)
