@@ -59,6 +59,7 @@ def attribute_row(
     if _disagree_visibly(estimates, steps.row_s):
         row.stamps.append("estimates disagree")
     row.values["communication"] = _communication(launches, rank)
+    row.values["unknown_kernels"] = _unknown_kernels(launches)
     row.values["stragglers"] = [asdict(s) for s in stragglers(_arrivals(launches))]
     _set_budget(row, looked, base, rank, steps)
     return row
@@ -73,7 +74,7 @@ FIELDS = (
     *BREAKDOWN_FIELDS,
     *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "wire_bytes", "payload_bytes"),
     *("trace_overhead", "probe_effect", "exposed_comm_estimates", "communication"),
-    *("stragglers", "budget"),
+    *("stragglers", "unknown_kernels", "budget"),
 )
 """Every field of a row that this module answers for."""
 
@@ -180,6 +181,16 @@ def _mean_figures(figures: Sequence[OperationFigures], num_launches: int) -> dic
         **{name: mean(name) for name in ("count", "total_s", "exposed_s", "hidden_s")},
         "num_bytes": mean("num_bytes") if sized else None,
     }
+
+
+def _unknown_kernels(launches: Sequence[LaunchAttribution]) -> dict[str, float]:
+    """Return kernels that may be communication: name → seconds over all ranks and launches."""
+    seconds: dict[str, float] = {}
+    for launch in launches:
+        for trace in launch.traces.values():
+            for name, spent in trace.unknown.items():
+                seconds[name] = seconds.get(name, 0.0) + spent
+    return seconds
 
 
 def _arrivals(launches: Sequence[LaunchAttribution]) -> list[Any]:

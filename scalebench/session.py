@@ -266,7 +266,7 @@ class Session:
 
     def _do(self, cell: Cell, stored: StoredRun) -> None:
         result = self._result_of(cell, stored)
-        write_model(stored.paths.cell(cell.id), result)
+        write_model(stored.paths.cell(cell.id), result, indent=None)
         stored.results[cell.id] = result
         stored.damaged.pop(stored.paths.cell(cell.id).name, None)
         self.observer.ended(result)

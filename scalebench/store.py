@@ -50,9 +50,9 @@ def write_atomic(path: Path, text: str) -> None:
         raise
 
 
-def write_model(path: Path, model: BaseModel) -> None:
-    """Write a record as JSON, whole or not at all."""
-    write_atomic(path, model.model_dump_json(indent=1) + "\n")
+def write_model(path: Path, model: BaseModel, indent: int | None = 1) -> None:
+    """Write a record as JSON, whole or not at all; ``indent=None``: on one line, half as large."""
+    write_atomic(path, model.model_dump_json(indent=indent) + "\n")
 
 
 def read_model(path: Path, kind: type[Model]) -> Model:

@@ -96,6 +96,7 @@ class Row(BaseModel):
     exposed_comm_estimates: dict[str, Any] | None = None
     communication: list[dict[str, Any]] | None = None
     stragglers: list[dict[str, Any]] | None = None
+    unknown_kernels: dict[str, FiniteFloat] | None = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

@@ -51,7 +51,7 @@ def run_cell(request: dict[str, Any]) -> int:
 
             def keep(seen: dict[str, Any]) -> None:
                 record = RankRecord(**identity, **seen | {"facts": facts | seen["facts"]})
-                write_model(paths.record(rank), record)
+                write_model(paths.record(rank), record, indent=None)
 
             work = _inspect if cell.purpose == "inspect" else _measure
             work(context, keep)
