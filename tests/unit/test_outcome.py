@@ -1,8 +1,13 @@
 import pytest
 from runs import STARTED, make_cell, make_record
 
-from scalebench.outcome import contradiction, launched_result, skipped_result
-from scalebench.records import CellResult, Failure, Verification
+from scalebench.outcome import (
+    contradiction,
+    launched_result,
+    skipped_result,
+    with_common_steps,
+)
+from scalebench.records import Block, CellResult, Failure, Verification
 from scalebench.samples import NodeTrack
 
 CELL = make_cell(world_size=2)
@@ -103,3 +108,24 @@ def test_ranks_may_run_a_block_at_different_times_but_not_different_blocks():
 def test_a_result_survives_json():
     result = outcome()
     assert CellResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_ranks_that_came_differently_far_keep_what_they_have_in_common():
+    """Rank 1 was lost after the clean window; rank 0 has another block."""
+    short, long = make_record(1), make_record(0)
+    last = len(long.step_s)
+    further = long.model_copy(
+        update={
+            "step_s": [*long.step_s, 9.0, 9.0],
+            "loss": [*long.loss, 1.0, 1.0],
+            "blocks": [*long.blocks, Block(phase="paired", first=last, count=2)],
+        }
+    )
+    records = with_common_steps([further, short])
+    assert [len(record.step_s) for record in records] == [last, last]
+    assert records[0].blocks == long.blocks and len(records[0].loss) == last
+    assert records[0].trace_unavailable == "another rank was lost in the rounds"
+    assert with_common_steps([long, short]) == [long, short]
+    result = outcome([further, short])
+    assert result.status == "ok"
+    assert contradiction(result, CELL) is None
