@@ -88,7 +88,7 @@ def _on_device(
 
 def _set(timeline: Timeline, name: str) -> Intervals:
     if name == "compute":
-        return timeline.compute
+        return union(timeline.compute, timeline.annotations.get("stage", none()))
     if name == "codec":
         marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
         return union(*marks)
