@@ -97,6 +97,8 @@ class LocalLauncher:
         Raises:
             EnvironmentUnfit: They cannot be made here.
         """
+        self.placement.close()
+        self.placement = ThisMachine()
         self.placement = Lab(hosts, num_ranks)
 
     def survey(self, rates: bool = False) -> dict[str, Any]:
