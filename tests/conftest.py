@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,11 +42,11 @@ def scalebench(project: Path) -> Scalebench:
 
 @pytest.fixture
 def start_scalebench(project: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Start the command line in ``project`` and return at once."""
+    """Start the command line in ``project``, ``before`` it another one, and return at once."""
 
-    def start(*arguments: str) -> "subprocess.Popen[str]":
+    def start(*arguments: str, before: Sequence[str] = ()) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            [sys.executable, "-m", "scalebench", *arguments],
+            [*before, sys.executable, "-m", "scalebench", *arguments],
             cwd=project,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

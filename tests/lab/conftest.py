@@ -1,5 +1,9 @@
-"""Virtual hosts: skipped, with the reason, where this kernel or this user cannot make them."""
+"""Virtual hosts: skipped, with the reason, where this kernel or this user cannot make them.
 
+With SCALEBENCH_LAB_TESTS=required it is a failure that every test here was skipped.
+"""
+
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +17,7 @@ from scalebench.launch.local import LocalLauncher
 from scalebench.spec import Cell, Ddp, StepPlan
 from scalebench.virtual_hosts import VirtualHosts
 
-Measure = Callable[..., list[np.ndarray]]
+HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,15 +29,31 @@ def possible() -> None:
         pytest.skip(f"no virtual hosts here: {reason}")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the session when it had tests of this folder, and not one of them was run."""
+    if os.environ.get("SCALEBENCH_LAB_TESTS") != "required":
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    there = any(HERE in item.path.parents for item in session.items)
+    run = [
+        report
+        for outcome in ("passed", "failed", "error")
+        for report in reporter.stats.get(outcome, [])
+        if report.nodeid.startswith("tests/lab/")
+    ]
+    if there and not run:
+        reporter.write_line("Every test of virtual hosts was skipped, and they are required here.")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def cell(workload: str, num_ranks: int, hosts: VirtualHosts, steps: int) -> Cell:
     """Return a launch of a workload of `measured` over DDP, on virtual hosts."""
     return Cell(
         suite="lab",
         case="lab",
         strategy=Ddp(),
-        workload=CustomTarget(
-            name=f"measured:{workload}", module="measured", function=workload
-        ),
+        workload=CustomTarget(name=f"measured:{workload}", module="measured", function=workload),
         scaling="weak",
         world_size=num_ranks,
         global_batch=num_ranks,
@@ -48,29 +68,52 @@ def cell(workload: str, num_ranks: int, hosts: VirtualHosts, steps: int) -> Cell
     )
 
 
+class Measured:
+    """Runs the workloads of `measured` in labs of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.launcher = LocalLauncher()
+
+    def __call__(
+        self, workload: str, num_ranks: int, hosts: VirtualHosts, steps: int, num_bytes: int = 0
+    ) -> list[np.ndarray]:
+        """Return, for each rank, what it wrote, one row a step."""
+        log = self.folder / f"{id(self)}-{self.launcher.num_launches}"
+        self.launcher.move_to(hosts, num_ranks)
+        place = self.launcher.placement.of
+        told = {"MEASURED_LOG": str(log), "MEASURED_BYTES": str(num_bytes)}
+
+        def placed(rank: int) -> dict:
+            return {**place(rank), "environment": place(rank)["environment"] | told}
+
+        self.launcher.placement.of = placed
+        made = cell(workload, num_ranks, hosts, steps)
+        launched = self.launcher.launch(made, self.folder / f"logs-{log.name}")
+        assert launched.failure is None, launched.failure
+        files = [log.with_suffix(f".rank{rank}") for rank in range(num_ranks)]
+        return [np.loadtxt(file, ndmin=2) for file in files]
+
+
+Measure = Callable[..., list[np.ndarray]]
+
+
 @pytest.fixture(scope="session")
-def measure(possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measure]:
-    """Run a workload of `measured`; returns, for each rank, what it wrote, one row a step."""
+def measurers(
+    possible: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Measured, Measured]]:
+    """Two launchers, side by side."""
     folder = tmp_path_factory.mktemp("measured")
-    shutil.copy(Path(__file__).with_name("measured.py"), folder)
+    shutil.copy(HERE / "measured.py", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        with LocalLauncher() as launcher:
+        pair = (Measured(folder), Measured(folder))
+        yield pair
+        for one in pair:
+            one.launcher.close()
 
-            def run(
-                workload: str, num_ranks: int, hosts: VirtualHosts, steps: int, num_bytes: int = 0
-            ) -> list[np.ndarray]:
-                log = folder / f"log{launcher.num_launches}"
-                launcher.move_to(hosts, num_ranks)
-                of = launcher.placement.of
-                told = {"MEASURED_LOG": str(log), "MEASURED_BYTES": str(num_bytes)}
-                launcher.placement.of = lambda rank: {
-                    **of(rank),
-                    "environment": of(rank)["environment"] | told,
-                }
-                launched = launcher.launch(cell(workload, num_ranks, hosts, steps), folder / "logs")
-                assert launched.failure is None, launched.failure
-                files = [log.with_suffix(f".rank{rank}") for rank in range(num_ranks)]
-                return [np.loadtxt(file, ndmin=2) for file in files]
 
-            yield run
+@pytest.fixture
+def measure(measurers: tuple[Measured, Measured]) -> Measure:
+    """Run a workload of `measured`; returns, for each rank, what it wrote, one row a step."""
+    return measurers[0]
