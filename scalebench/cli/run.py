@@ -75,9 +75,7 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     help="Rate of the virtual hosts' links, e.g. 50mbit; or one rate for each host.",
 )
 @option("--cpus-per-rank", type=Share(), help="Share of a core that each rank may use, e.g. 0.2.")
-@option(
-    "--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]"
-)
+@option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
 @option("--hosts-per-rack", type=click.IntRange(min=1), help="Virtual hosts behind one switch.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder itself.")

@@ -51,6 +51,14 @@ def namespaces_in_use() -> set[str]:
     return set().union(*(namespaces_of(pid) for pid in psutil.pids()))
 
 
+def command_of(pid: int) -> list[bytes]:
+    """A process's arguments; none when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
 def groups_of(launcher: int) -> list[Path]:
     hierarchy = own_hierarchy()
     return [g for f in hierarchy.candidates() for g in f.glob(f"scalebench-lab-{launcher}-*")]
@@ -67,19 +75,17 @@ class Running:
     def __init__(self, launcher: "subprocess.Popen[str]") -> None:
         self.launcher = launcher
         self.outside = os.readlink("/proc/self/ns/net")
-        wait_for(lambda: len(self.ranks()) >= 1, 60, "a rank in its namespace")
+        wait_for(lambda: launcher.poll() is not None or self.ranks(), 60, "a rank in its host")
+        assert launcher.poll() is None, launcher.communicate()
         self.family = psutil.Process(launcher.pid).children(recursive=True)
         self.namespaces = set().union(*(namespaces_of(p.pid) for p in self.family))
         self.namespaces.discard(self.outside)
 
     def ranks(self) -> list[int]:
-        """Processes of the zygote's that have entered a namespace."""
-        found = []
-        for process in psutil.Process(self.launcher.pid).children(recursive=True):
-            inside = namespaces_of(process.pid) - {self.outside}
-            if len(inside) == 1:
-                found.append(process.pid)
-        return found
+        """Processes of the worker's that are in another namespace."""
+        family = psutil.Process(self.launcher.pid).children(recursive=True)
+        workers = [p.pid for p in family if b"scalebench.worker.zygote" in command_of(p.pid)]
+        return [pid for pid in workers if namespaces_of(pid) - {self.outside}]
 
 
 @pytest.mark.parametrize("user", ["as root", "without privilege"])
@@ -108,8 +114,11 @@ def test_nothing_is_left_of_a_killed_launcher(
 
 
 def drop_privilege() -> list[str]:
-    """What to put before a command that is to run as root without any of root's capabilities."""
-    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+    """What to put before a command that is to make namespaces as any user makes them.
+
+    The user is still number 0, whom a user namespace may hold only with this one capability.
+    """
+    return ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"]
 
 
 def test_nothing_is_left_after_ctrl_c(start_scalebench: Start, project: Path) -> None:

@@ -89,9 +89,7 @@ def host_commands(host: int, bit_per_s: int, quiet: bool) -> Commands:
     )
 
 
-def _join_racks(
-    commands: Commands, racks: Sequence[int], hosts: VirtualHosts, quiet: bool
-) -> None:
+def _join_racks(commands: Commands, racks: Sequence[int], hosts: VirtualHosts, quiet: bool) -> None:
     assert hosts.inter_bit_per_s is not None, "there are racks only with a link between them"
     commands.ip += _bridge("core", quiet)
     for rack in racks:

@@ -55,7 +55,7 @@ class _Paced(torch.autograd.Function):
         return x * factor
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Return the gradients of x and weight; the others have none."""
         x, pattern, factor = ctx.saved_tensors
         wait(ctx.backward_s * len(x))
@@ -71,7 +71,7 @@ class Stage(nn.Module):
         self.pattern = pattern  # no buffer: DDP would send it at every step
         self.forward_s, self.backward_s = shape.stage_s
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[B, WIDTH]`` to the same shape."""
         return _Paced.apply(  # type: ignore[no-any-return, no-untyped-call]
