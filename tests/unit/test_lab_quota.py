@@ -66,7 +66,9 @@ def test_no_cgroup_at_all():
 
 def test_groups_of_version_2_are_made_where_the_controller_is_delegated(v2):
     top, own = v2
-    quotas = Quotas(0.2, 2, find_hierarchy(V2.format(top=top), "0::/user.slice/app.slice/run.scope"))
+    quotas = Quotas(
+        0.2, 2, find_hierarchy(V2.format(top=top), "0::/user.slice/app.slice/run.scope")
+    )
     assert quotas.root.parent == own.parent  # its own group has no controller to hand on
     assert quotas.root.name.startswith(f"scalebench-lab-{os.getpid()}-")
     assert (quotas.root / "cgroup.subtree_control").read_text() == "+cpu"

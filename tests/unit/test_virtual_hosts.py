@@ -31,7 +31,9 @@ def test_rates_as_people_write_them(text, rate):
     assert parse_rate(text) == rate
 
 
-@pytest.mark.parametrize("text", ["", "50", "mbit", "50 mb", "50mbps", "-1mbit", "1e3mbit", "∞mbit"])
+@pytest.mark.parametrize(
+    "text", ["", "50", "mbit", "50 mb", "50mbps", "-1mbit", "1e3mbit", "∞mbit"]
+)
 def test_what_is_no_rate_is_answered_with_an_example(text):
     with pytest.raises(UsageError, match="50mbit"):
         parse_rate(text)

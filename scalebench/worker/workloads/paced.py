@@ -79,6 +79,16 @@ class Stage(nn.Module):
         )
 
 
+class Paced(nn.Sequential):
+    """The stages, one after the other; they share a pattern, which depends on nothing."""
+
+    def __init__(self, shape: PacedShape) -> None:
+        generator = torch.Generator(device="cpu").manual_seed(0)
+        pattern = torch.randn(shape.stage_parameters, generator=generator, device="cpu")
+        pattern /= shape.stage_parameters
+        super().__init__(*(Stage(shape, pattern) for _ in range(shape.stages)))
+
+
 def mean_square_error(module: nn.Module, batch: Batch) -> torch.Tensor:
     """Return the mean over samples and features of the squared error."""
     inputs, targets = batch
@@ -96,17 +106,15 @@ def build_paced(spec: PacedShape, shard: Shard) -> Workload:
     num_samples = num_synthetic_samples(spec.batch_size)
     generator = torch.Generator(device="cpu").manual_seed(shard.seed)
     inputs = torch.randn(num_samples, WIDTH, generator=generator, device="cpu").to(shard.device)
-    pattern = torch.randn(spec.stage_parameters, generator=generator, device="cpu")
-    pattern = (pattern / spec.stage_parameters).to(shard.device)
 
     def gather(index: torch.Tensor) -> Batch:
         chosen = inputs.index_select(0, index)
         return chosen, FACTOR * chosen
 
-    stages = [Stage(spec, pattern) for _ in range(spec.stages)]
+    module = Paced(spec)
     return Workload(
-        module=nn.Sequential(*stages),
+        module=module,
         batches=ResidentBatches(spec.name, num_samples, shard, gather),
         loss=mean_square_error,
-        blocks=tuple(stages),
+        blocks=tuple(module),
     )
