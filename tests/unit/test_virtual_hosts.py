@@ -102,7 +102,7 @@ def test_as_many_rates_as_hosts():
     three = hosts(*[50_000_000] * 3)
     three.check([1, 2, 3], num_cores=2)
     assert three.rates(2) == [50_000_000] * 2
-    with pytest.raises(UsageError, match="3 rates and N=4 has 4 hosts. Give 4 rates, or one"):
+    with pytest.raises(UsageError, match=r"3 rates and N=4 has 4 hosts\. Give 4 rates, or one"):
         three.check([1, 4], num_cores=2)
     hosts(*[50_000_000] * 2, ranks_per_host=2).check([4], num_cores=2)
 
