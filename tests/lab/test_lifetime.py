@@ -88,18 +88,18 @@ class Running:
         return [pid for pid in workers if namespaces_of(pid) - {self.outside}]
 
 
-@pytest.mark.parametrize("user", ["as root", "without privilege"])
+@pytest.mark.parametrize("privileged", [True, False])
 def test_nothing_is_left_of_a_killed_launcher(
-    start_scalebench: Start, project: Path, user: str
+    start_scalebench: Start, project: Path, privileged: bool
 ) -> None:
     before = links()
-    if user == "as root":
-        launcher = start_scalebench(*RUN, "--cpus-per-rank", "0.2")
+    if privileged:
+        running = Running(start_scalebench(*RUN, "--cpus-per-rank", "0.2"))
     else:
-        launcher = start_scalebench(*RUN, "--cpus-per-rank", "0.2", before=drop_privilege())
-    running = Running(launcher)
+        running = Running(start_scalebench(*RUN, before=drop_privilege()))
+    launcher = running.launcher
     assert len(running.namespaces) == 3  # a switch and two hosts
-    assert len(groups_of(launcher.pid)) == 1
+    assert len(groups_of(launcher.pid)) == (1 if privileged else 0)
     assert links() == before
 
     launcher.kill()
