@@ -86,6 +86,32 @@ class MlpShape(_Shape):
         return sum(a * b + b for a, b in pairwise(sizes))
 
 
+class PacedShape(_Shape):
+    """Stages that wait for a fixed time per sample instead of computing; CPU ranks only.
+
+    A backward pass takes twice as long as a forward pass, as that of a layer of matrix products
+    does.
+    """
+
+    kind: Literal["paced"] = "paced"
+    name: str
+    stages: int = Field(gt=0)
+    stage_parameters: int = Field(gt=0)
+    sample_s: float = Field(gt=0, description="forward and backward of one sample, seconds")
+    batch_size: int = Field(gt=0, description="default global batch, samples")
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the module."""
+        return self.stages * self.stage_parameters
+
+    @property
+    def stage_s(self) -> tuple[float, float]:
+        """Forward and backward of one sample in one stage, seconds."""
+        third = self.sample_s / (3 * self.stages)
+        return third, 2 * third
+
+
 class CustomTarget(_Shape):
     """The user's own workload: a function, found by import in the worker."""
 
@@ -96,9 +122,10 @@ class CustomTarget(_Shape):
     batch_size: int = Field(32, gt=0, description="default global batch, samples")
 
 
-WorkloadSpec = Annotated[GptShape | CnnShape | MlpShape | CustomTarget, Field(discriminator="kind")]
+BuiltIn = GptShape | CnnShape | MlpShape | PacedShape
+WorkloadSpec = Annotated[BuiltIn | CustomTarget, Field(discriminator="kind")]
 
-PRESETS: dict[str, GptShape | CnnShape | MlpShape] = {
+PRESETS: dict[str, BuiltIn] = {
     shape.name: shape
     for shape in (
         GptShape(name="gpt-tiny", layers=2, heads=4, width=128, context=64, batch_size=16),
@@ -145,6 +172,7 @@ PRESETS: dict[str, GptShape | CnnShape | MlpShape] = {
         CnnShape(name="cnn-110", depth=110, width=64, batch_size=512),
         MlpShape(name="mlp-tiny", layers=2, width=256, features=192, batch_size=256),
         MlpShape(name="mlp-large", layers=4, width=2048, features=3072, batch_size=1024),
+        PacedShape(name="paced", stages=8, stage_parameters=49152, sample_s=0.01, batch_size=32),
     )
 }
 
@@ -155,7 +183,7 @@ _DEFAULT_OF_FAMILY = {
 }
 
 
-def resolve_workload(name: str, device: str) -> GptShape | CnnShape | MlpShape | CustomTarget:
+def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
     """Return the workload that ``name`` means on ``device``.
 
     Args:

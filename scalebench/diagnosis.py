@@ -70,6 +70,7 @@ def diagnose(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> list[Fi
         *_about_devices(facts),
         *_about_load(facts, conditions),
         *_about_limits(facts, conditions),
+        *_about_virtual_hosts(conditions.get("virtual_hosts")),
         *_about_variables(facts.get("variables", {})),
     ]
     return sorted(found, key=lambda finding: finding.level != "warning")
@@ -153,6 +154,29 @@ def _about_limits(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> It
         )
     if not conditions["sched_batch"]:
         yield Finding("note", "no SCHED_BATCH here: small messages between many CPU ranks are slow")
+
+
+def _about_virtual_hosts(possible: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Say what of --launcher lab cannot be had here.
+
+    Args:
+        possible: ``network`` and ``quota`` (reasons, or None); None: it was not tried.
+    """
+    if possible is None:
+        return
+    if possible["network"]:
+        yield Finding(
+            "note",
+            f"no virtual hosts (--launcher lab): {possible['network']}",
+            "run as root or allow user namespaces; install iproute2; load sch_tbf, veth, bridge",
+        )
+    elif possible["quota"]:
+        yield Finding(
+            "note",
+            f"virtual hosts, but no share of the CPU for each (--cpus-per-rank): "
+            f"{possible['quota']}",
+            "run as root, or in a cgroup with the CPU controller delegated",
+        )
 
 
 _VARIABLES = {

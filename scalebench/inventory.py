@@ -12,22 +12,31 @@ from scalebench.store import find_runs, load_run
 
 ADAM_BYTES_PER_PARAMETER = 16
 LATER_STRATEGIES = ("fsdp", "zero1", "pipeline", "compression")
-LATER_LAUNCHERS = ("external", "slurm", "lab")
+LATER_LAUNCHERS = ("external", "slurm")
 NOT_IN_THIS_VERSION = "not in this version"
 
 
-def take_inventory(survey: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def take_inventory(
+    survey: Mapping[str, Any], cannot_run: Mapping[str, str | None] | None = None
+) -> dict[str, list[dict[str, Any]]]:
     """Return the lists by kind; each entry has ``name``, ``about``, and ``cannot_run`` or None.
 
     Args:
         survey: What torch says of the machine.
+        cannot_run: Launcher → why it cannot run here; None: it can.
     """
+    reasons = cannot_run or {}
     return {
         "suites": [_suite(name) for name in sorted(suite_files())],
         "strategies": _strategies(survey),
         "workloads": [_workload(name, survey) for name in PRESETS],
         "launchers": [
             _entry("local", "processes on this machine, forked from one that has torch imported"),
+            _entry(
+                "lab",
+                "virtual hosts on this machine: links of a known rate, shares of the CPU",
+                reasons.get("lab"),
+            ),
             *(_entry(name, "", NOT_IN_THIS_VERSION) for name in LATER_LAUNCHERS),
         ],
         "runs": [_run(path.name) for path in find_runs(default_runs_folder())],

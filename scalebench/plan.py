@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
-from scalebench.catalog import CustomTarget, WorkloadSpec, resolve_workload
+from scalebench.catalog import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records import RunSpec
 from scalebench.selection import matches, words
 from scalebench.spec import Case, Cell, Ddp, Device, Plain, Scaling, StepPlan, Strategy, Suite
+from scalebench.virtual_hosts import VirtualHosts
 
 QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
 QUICK_REPEATS = 1
@@ -34,6 +35,7 @@ class Request:
     quick: bool = False
     trace: bool = True
     selection: str | None = None
+    virtual_hosts: VirtualHosts | None = None
 
 
 @dataclass(frozen=True)
@@ -76,18 +78,21 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         EnvironmentUnfit: CUDA was asked for and there is none.
     """
     device = _choose_device(request, machine)
-    capacity = machine.num_gpus if device == "cuda" else machine.num_cores
+    capacity = _capacity(request, device, machine)
     asked = request.world_sizes or _powers_of_two(capacity)
     sizes = tuple(sorted({1, *asked}))
-    fitting = [n for n in sizes if n <= capacity]
+    if request.virtual_hosts is not None:
+        request.virtual_hosts.check(sizes, machine.num_cores)
     spec = RunSpec(
         suites=tuple(_with_request(suite, request, device) for suite in suites),
         world_sizes=sizes,
         added_world_sizes=tuple(n for n in sizes if n not in asked),
         device=device,
         scaling=request.scaling or suites[0].scaling,
+        launcher="local" if request.virtual_hosts is None else "lab",
+        virtual_hosts=request.virtual_hosts,
         oversubscribe=request.oversubscribe,
-        threads=max(1, machine.num_cores // max(fitting)),
+        threads=_threads(request, machine, [n for n in sizes if n <= capacity]),
         steps=_step_plan(request, suites[0]),
         repeats=_repeats(request, suites[0]),
         budget_s=request.budget_s,
@@ -100,14 +105,16 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         for case in _cases_to_run(suite, request.selection)
         for cell in _cells_of_case(suite, case, spec, capacity)
     ]
-    return Plan(spec, tuple(_in_order(rows, spec)), tuple(_notices(spec, machine, capacity)))
+    notices = [*_notices(spec, machine, capacity), *_about_paced(rows)]
+    return Plan(spec, tuple(_in_order(rows, spec)), tuple(notices))
 
 
 def _workload_of(case: Case, name: str, device: Device) -> WorkloadSpec:
     """Return the workload called ``name``.
 
     Raises:
-        UsageError: There is none, or it brings its own loader and the case asks for one.
+        UsageError: There is none, it brings its own loader and the case asks for one, or it has
+            nothing to do on the device.
     """
     workload = resolve_workload(name, device)
     if case.loader is not None and isinstance(workload, CustomTarget):
@@ -116,10 +123,36 @@ def _workload_of(case: Case, name: str, device: Device) -> WorkloadSpec:
             "its own batches. Choose a case without a loader, and return a DataLoader in "
             f"Workload(batches=...) of {name}; or give a built-in --workload."
         )
+    if isinstance(workload, PacedShape) and device == "cuda":
+        raise UsageError(
+            f"--workload {name} waits instead of computing and has nothing to do for a GPU. "
+            "Give --device cpu, or another workload."
+        )
     return workload
 
 
+def _capacity(request: Request, device: Device, machine: Machine) -> int:
+    """Return how many ranks have what they need to themselves: a GPU, a core, or their share."""
+    if device == "cuda":
+        return machine.num_gpus
+    hosts = request.virtual_hosts
+    capacity = hosts.capacity(machine.num_cores) if hosts is not None else None
+    return machine.num_cores if capacity is None else capacity
+
+
+def _threads(request: Request, machine: Machine, fitting: Sequence[int]) -> int:
+    """Return the threads of each rank, the same at every N."""
+    hosts = request.virtual_hosts
+    if hosts is not None and hosts.threads is not None:
+        return hosts.threads
+    return max(1, machine.num_cores // max(fitting))
+
+
 def _choose_device(request: Request, machine: Machine) -> Device:
+    if request.virtual_hosts is not None:
+        if request.device == "cuda":
+            raise UsageError("--launcher lab runs CPU ranks only. Leave out --device cuda.")
+        return "cpu"
     if request.device == "cuda" and machine.num_gpus == 0:
         raise EnvironmentUnfit(
             "--device cuda: torch sees no CUDA device here. `scalebench doctor` says why; "
@@ -250,6 +283,7 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
                 threads=spec.threads,
                 loader=case.loader,
                 oversubscribed=too_many,
+                virtual_hosts=spec.virtual_hosts,
                 purpose="measure",
                 steps=suite.steps,
                 seed=suite.seed,
@@ -311,13 +345,15 @@ def _in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
 
 def _notices(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
     notices = []
-    if spec.device == "cpu":
+    if spec.virtual_hosts is not None:
+        notices += _about_virtual_hosts(spec, spec.virtual_hosts)
+    elif spec.device == "cpu":
         why = "no CUDA device" if machine.num_gpus == 0 else "--device cpu"
         plural = "" if spec.threads == 1 else "s"
         notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread{plural} per rank")
     beyond = [n for n in spec.world_sizes if n > capacity]
     if beyond and (spec.device == "cpu" or spec.oversubscribe):
-        things = "cores" if spec.device == "cpu" else "GPUs"
+        things = _scarce_things(spec)
         sizes = ", ".join(map(str, beyond))
         notices.append(
             f"N = {sizes}: more ranks than {things} ({capacity}): oversubscribed, mechanics only"
@@ -325,3 +361,33 @@ def _notices(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
     if spec.added_world_sizes:
         notices.append("N = 1 was added: speedup and efficiency are measured against it")
     return notices
+
+
+def _scarce_things(spec: RunSpec) -> str:
+    if spec.virtual_hosts is not None and spec.virtual_hosts.cpus_per_rank is not None:
+        return f"shares of {spec.virtual_hosts.cpus_per_rank:g} of a core that fit here"
+    return "cores" if spec.device == "cpu" else "GPUs"
+
+
+def _about_virtual_hosts(spec: RunSpec, hosts: VirtualHosts) -> list[str]:
+    """Say what the hosts are, and at which sizes their links may not hold."""
+    share = "no CPU quota"
+    if hosts.cpus_per_rank is not None:
+        share = f"{hosts.cpus_per_rank:g} of a core per rank"
+    several = f", {hosts.ranks_per_host} ranks per host" if hosts.ranks_per_host > 1 else ""
+    told = [
+        f"Virtual hosts on this machine (CPU ranks over gloo), links of {hosts.link}, "
+        f"{share}{several}: no other traffic, no latency added"
+    ]
+    overloads = {n: hosts.overload(n) for n in spec.world_sizes}
+    told += [f"N = {n}: link not held: {why}" for n, why in overloads.items() if why]
+    return told
+
+
+def _about_paced(rows: Sequence[Cell]) -> list[str]:
+    names = dict.fromkeys(c.workload.name for c in rows if isinstance(c.workload, PacedShape))
+    return [
+        f"Workload {name}: stages of a fixed duration instead of arithmetic; gradients and "
+        "communication are real"
+        for name in names
+    ]

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
+from scalebench.virtual_hosts import VirtualHosts
 
 RUN_FORMAT = "scalebench.run/1"
 CELL_FORMAT = "scalebench.cell/1"
@@ -93,7 +94,8 @@ class Trace(Record):
     Attributes:
         steps: Beginning and end of every traced step that counts: without the first of a block.
         operations: Communication in those steps.
-        compute: ``aten::`` operators, or kernels that are not communication.
+        compute: ``aten::`` operators, or kernels that are not communication; the stages of a
+            paced workload.
         data: While the rank's loop waited for a batch.
         codec: Inside a communication hook that encodes or decodes.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
@@ -336,6 +338,7 @@ class RunSpec(Record):
     device: Device
     scaling: Scaling
     launcher: str = "local"
+    virtual_hosts: VirtualHosts | None = None
     oversubscribe: bool = False
     threads: int
     steps: StepPlan

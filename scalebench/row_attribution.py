@@ -60,7 +60,7 @@ def attribute_row(
         row.stamps.append("estimates disagree")
     row.values["communication"] = _communication(launches, rank)
     row.values["unknown_kernels"] = _unknown_kernels(launches)
-    row.values["stragglers"] = [asdict(s) for s in stragglers(_arrivals(launches))]
+    row.values["stragglers"] = _stragglers(launches)
     _set_budget(row, looked, base, rank, steps)
     return row
 
@@ -181,6 +181,13 @@ def _mean_figures(figures: Sequence[OperationFigures], num_launches: int) -> dic
         **{name: mean(name) for name in ("count", "total_s", "exposed_s", "hidden_s")},
         "num_bytes": mean("num_bytes") if sized else None,
     }
+
+
+def _stragglers(launches: Sequence[LaunchAttribution]) -> list[dict[str, Any]]:
+    """Return who came last how often; nobody where there is one rank."""
+    if launches[0].result.cell.world_size == 1:
+        return []
+    return [asdict(straggler) for straggler in stragglers(_arrivals(launches))]
 
 
 def _unknown_kernels(launches: Sequence[LaunchAttribution]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from scalebench.catalog import PacedShape
 from scalebench.launches import clean_steps, launch_step_s, launch_throughput
 from scalebench.records import CellResult, Status
 from scalebench.row_attribution import StepTimes, attribute_row
@@ -149,6 +150,7 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
         status=status,
         reason=reason,
         oversubscribed=cell.oversubscribed,
+        **_hosts(cell),
         num_clean_steps=sum(len(clean_steps(r)) for r in good),
         stamps=[*_stamps(row, baseline), *(s for part in fields for s in part.stamps)],
         unavailable=_unavailable(values, row, baseline) | fields[0].reasons | fields[1].reasons,
@@ -157,6 +159,19 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
         **fields[0].values,
         **fields[1].values,
     )
+
+
+def _hosts(cell: Cell) -> dict[str, Any]:
+    """Return what the row says of the virtual hosts that it was measured on."""
+    hosts = cell.virtual_hosts
+    if hosts is None:
+        return {"virtual_hosts": False}
+    return {
+        "virtual_hosts": True,
+        "link": hosts.link,
+        "link_bit_per_s": hosts.rates(hosts.num_hosts(cell.world_size)),
+        "cpus_per_rank": hosts.cpus_per_rank,
+    }
 
 
 def _step_estimate(row: Launches) -> Estimate | None:
@@ -246,12 +261,16 @@ def _stamps(row: Launches, baseline: Launches | None) -> list[str]:
     correctness = _correctness(row)
     stamps = {
         "oversubscribed": row.cell.oversubscribed,
+        "paced": isinstance(row.cell.workload, PacedShape),
         "unsteady": any(not r.ranks[0].steady for r in row.good.values()),
         "unverified": correctness is not None and correctness.status == "unverified",
     }
     others = list(baseline.good.values()) if baseline else []
     watched = validity_stamps(list(row.good.values()), others)
-    return [*(name for name, applies in stamps.items() if applies), *watched]
+    known = [name for name, applies in stamps.items() if applies]
+    hosts = row.cell.virtual_hosts
+    overload = hosts.overload(row.cell.world_size) if hosts is not None else None
+    return [*known, *([f"link not held: {overload}"] if overload else []), *watched]
 
 
 def _unavailable(

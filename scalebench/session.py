@@ -17,7 +17,7 @@ from scalebench.launch.local import LocalLauncher
 from scalebench.outcome import launched_result, skipped_result
 from scalebench.paths import RunPaths, default_runs_folder
 from scalebench.plan import Machine, Plan, Request, make_plan
-from scalebench.records import CellResult, RunInfo
+from scalebench.records import CellResult, RunInfo, RunSpec
 from scalebench.scaling import failed_rows, summarise
 from scalebench.spec import Cell, Suite
 from scalebench.store import (
@@ -198,6 +198,7 @@ class Session:
         started = datetime.now(UTC)
         prepared = self.prepare(request, suites)
         plan = prepared.plan
+        self._place(plan.spec)
         run_id = _run_id(started, plan)
         if paths is None:
             paths = create_run_folder(claim_folder(default_runs_folder() / run_id))
@@ -221,7 +222,8 @@ class Session:
         """Go on with a run: launch the cells that are missing or went wrong.
 
         Raises:
-            EnvironmentUnfit: This machine or torch is not the one that the run was begun on.
+            EnvironmentUnfit: This machine or torch is not the one that the run was begun on, or
+                cannot make its virtual hosts.
         """
         stored = load_run(root)
         self.observer.preparing()
@@ -232,10 +234,16 @@ class Session:
                 f"{root} was begun under another {', '.join(different)}; its cells would not be "
                 "comparable. Start a new run here."
             )
+        self._place(stored.info.spec)
         create_run_folder(root, resume=True)
         stored.paths.cells.mkdir(exist_ok=True)
         stored.results = {i: r for i, r in stored.results.items() if _is_final(r)}
         return self._work_off(stored)
+
+    def _place(self, spec: RunSpec) -> None:
+        """Make the virtual hosts that a run asks for, before anything of it is stored."""
+        if spec.virtual_hosts is not None:
+            self.launcher.move_to(spec.virtual_hosts, max(spec.world_sizes))
 
     def _work_off(self, stored: StoredRun) -> Run:
         """Launch what has no result yet, storing each result at once; one session at a time."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scalebench.catalog import WorkloadSpec
+from scalebench.virtual_hosts import VirtualHosts
 
 Scaling = Literal["strong", "weak"]
 Device = Literal["cpu", "cuda"]
@@ -197,6 +198,7 @@ class Cell(Spec):
         threads: Intra-op threads of each rank, the same at every N.
         oversubscribed: More ranks than devices (CPU: than cores).
         loader: How the ranks are fed; None: from batches that live on the device.
+        virtual_hosts: Where the ranks run; None: on the machine as it is.
         skip_reason: Not None: this cell cannot run, and why.
     """
 
@@ -213,6 +215,7 @@ class Cell(Spec):
     threads: int = Field(ge=1)
     loader: Loader | None = None
     oversubscribed: bool = False
+    virtual_hosts: VirtualHosts | None = None
     purpose: Purpose
     repeat: int = Field(0, ge=0)
     steps: StepPlan

@@ -46,6 +46,10 @@ class Row(BaseModel):
     ``throughput`` is samples per second of the whole job; ``efficiency`` is against the plain
     baseline, ``efficiency_wrapped`` against the strategy at N=1; ``peak_memory_bytes`` is the
     largest over ranks and launches.
+
+    On virtual hosts ``link`` says the rate of the links as ``--link`` takes it, and
+    ``link_bit_per_s`` that of each host of the row; ``cpus_per_rank`` is the share of a core (or
+    cores) that each rank may use, null where there is no quota.
     """
 
     suite: str
@@ -64,6 +68,9 @@ class Row(BaseModel):
     reason: str | None
     oversubscribed: bool
     virtual_hosts: bool = False
+    link: str | None = None
+    link_bit_per_s: list[int] | None = None
+    cpus_per_rank: FiniteFloat | None = None
     step_s: Estimate | None
     throughput: Estimate | None
     tokens_per_s: Estimate | None

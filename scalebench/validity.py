@@ -110,7 +110,7 @@ def _foreign_load(results: Sequence[CellResult]) -> str:
     )
     found = {
         f"{percent(steal)} of the processors' time stolen": steal > STEAL_LIMIT,
-        f"{cores:.2g} processors busy with other programs": cores > FOREIGN_CORES_LIMIT,
+        f"{cores:.1f} processors busy with other programs": cores > FOREIGN_CORES_LIMIT,
         f"{on_gpus} other program(s) on a GPU": on_gpus > 0,
     }
     return "; ".join(text for text, applies in found.items() if applies)

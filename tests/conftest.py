@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,12 +41,12 @@ def scalebench(project: Path) -> Scalebench:
 
 
 @pytest.fixture
-def start_scalebench(project: Path) -> Callable[..., "subprocess.Popen[str]"]:
-    """Start the command line in ``project`` and return at once."""
+def start_scalebench(project: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Start the command line in ``project``, ``before`` it another one, and return at once."""
 
-    def start(*arguments: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "scalebench", *arguments],
+    def start(*arguments: str, before: Sequence[str] = ()) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [*before, sys.executable, "-m", "scalebench", *arguments],
             cwd=project,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -54,5 +54,12 @@ def start_scalebench(project: Path) -> Callable[..., "subprocess.Popen[str]"]:
             # A shell that runs the tests in its background has Ctrl-C ignored: children inherit it.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+        started.append(process)
+        return process
 
-    return start
+    started: list[subprocess.Popen[str]] = []
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+            process.communicate()

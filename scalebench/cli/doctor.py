@@ -11,12 +11,13 @@ def doctor(as_json: bool) -> None:
     """Say what this machine is and what about it would spoil a measurement, with remedies."""
     from scalebench import machine
     from scalebench.diagnosis import diagnose, read_conditions
+    from scalebench.launch.lab import try_lab
     from scalebench.report.plain_tables import render_diagnosis
     from scalebench.survey import survey_machine
 
     survey = survey_machine(fresh=True, rates=True)
     facts = machine.fingerprint(survey)
-    conditions = read_conditions()
+    conditions = read_conditions() | {"virtual_hosts": vars(try_lab())}
     findings = diagnose(facts, conditions)
     if as_json:
         answer = {"facts": facts, "conditions": conditions, "findings": [vars(f) for f in findings]}

@@ -1,5 +1,6 @@
 """Values as people type them, and where each value of a command came from."""
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -74,6 +75,65 @@ class Fraction(click.ParamType):  # type: ignore[type-arg]
                 ctx,
             )
         return number
+
+
+class Rates(click.ParamType):  # type: ignore[type-arg]
+    """Rates of links: ``50mbit``, or several separated by commas."""
+
+    name = "RATE,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Return bits per second."""
+        from scalebench.virtual_hosts import parse_rate
+
+        if isinstance(value, tuple):
+            return value
+        given = value if isinstance(value, list) else str(value).split(",")
+        try:
+            return tuple(parse_rate(str(part)) for part in given)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Rate(Rates):
+    """The rate of one link: ``50mbit``."""
+
+    name = "RATE"
+
+    def convert(  # type: ignore[override]
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return bits per second."""
+        if isinstance(value, int):
+            return value
+        return super().convert([value], param, ctx)[0]
+
+
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """A share of a core, or cores: ``0.2``, ``1.5``."""
+
+    name = "CORES"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return cores."""
+        from scalebench.virtual_hosts import MIN_SHARE
+
+        try:
+            share = float(str(value))
+        except ValueError:
+            share = 0.0
+        if not MIN_SHARE <= share < math.inf:
+            self.fail(
+                f"{value!r} is not a share of a core. Give a number of at least {MIN_SHARE:g}, "
+                "for example 0.2.",
+                param,
+                ctx,
+            )
+        return share
 
 
 def config_file() -> tuple[Path, dict[str, Any]] | None:

@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import Duration, Fraction, WorldSizes, value_sources
+from scalebench.cli.options import (
+    Duration,
+    Fraction,
+    Rate,
+    Rates,
+    Share,
+    WorldSizes,
+    value_sources,
+)
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from scalebench.plan import Request
     from scalebench.session import Run
+    from scalebench.virtual_hosts import VirtualHosts
 
 Command = Callable[..., None]
 
@@ -52,7 +61,23 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     help="End a launch when the interval of its median step is ± this narrow, e.g. 1%.",
 )
 @option("--budget", type=Duration(), help="Start no launch after this much time, e.g. 10m.")
-@option("--launcher", type=click.Choice(["local"]), default="local", help="[local]")
+@option(
+    "--launcher",
+    type=click.Choice(["local", "lab"]),
+    default="local",
+    help="lab: each rank on a virtual host, with --link and --cpus-per-rank. [local]",
+)
+@option(
+    "--link",
+    "--link-intra",
+    "link",
+    type=Rates(),
+    help="Rate of the virtual hosts' links, e.g. 50mbit; or one rate for each host.",
+)
+@option("--cpus-per-rank", type=Share(), help="Share of a core that each rank may use, e.g. 0.2.")
+@option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
+@option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
+@option("--hosts-per-rack", type=click.IntRange(min=1), help="Virtual hosts behind one switch.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder itself.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Finish an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
@@ -147,6 +172,37 @@ def request_from(flags: dict[str, Any]) -> "Request":
         quick=flags["quick"],
         trace=not flags["no_trace"],
         selection=flags["selection"],
+        virtual_hosts=virtual_hosts_from(flags),
+    )
+
+
+def virtual_hosts_from(flags: dict[str, Any]) -> "VirtualHosts | None":
+    """Return the virtual hosts that the flags ask for, or None.
+
+    Raises:
+        UsageError: They contradict one another.
+    """
+    from scalebench.virtual_hosts import VirtualHosts
+
+    names = ("link", "cpus_per_rank", "ranks_per_host", "link_inter", "hosts_per_rack")
+    given = [f"--{name.replace('_', '-')}" for name in names if flags[name] is not None]
+    if flags["launcher"] != "lab":
+        if given:
+            raise UsageError(f"{given[0]} is for virtual hosts: add --launcher lab.")
+        return None
+    if flags["link"] is None:
+        raise UsageError("--launcher lab needs the rate of its links: add --link 50mbit.")
+    if (flags["link_inter"] is None) != (flags["hosts_per_rack"] is None):
+        raise UsageError(
+            "Racks need both the rate between them and their size: give --link-inter 50mbit and "
+            "--hosts-per-rack 2, or neither."
+        )
+    return VirtualHosts(
+        link_bit_per_s=flags["link"],
+        cpus_per_rank=flags["cpus_per_rank"],
+        ranks_per_host=flags["ranks_per_host"] or 1,
+        hosts_per_rack=flags["hosts_per_rack"],
+        inter_bit_per_s=flags["link_inter"],
     )
 
 

@@ -95,8 +95,9 @@ def report(runs: Sequence[str]) -> None:
 def list_(as_json: bool) -> None:
     """List suites, strategies, workloads, launchers and runs, and what cannot run here and why."""
     from scalebench.inventory import take_inventory
+    from scalebench.launch.lab import try_lab
     from scalebench.report.plain_tables import render_inventory
     from scalebench.survey import survey_machine
 
-    inventory = take_inventory(survey_machine())
+    inventory = take_inventory(survey_machine(), cannot_run={"lab": try_lab().network})
     emit(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))

@@ -8,6 +8,7 @@ from scalebench.catalog import CustomTarget
 from scalebench.records import Failure, RankRecord
 from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device
+from scalebench.virtual_hosts import VirtualHosts
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Launcher(Protocol):
 
     def describe(self, target: CustomTarget, device: Device) -> dict[str, Any]:
         """Return what the user's workload is; raises UsageError when it cannot be used."""
+        ...
+
+    def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
+        """Put ranks on virtual hosts; raises EnvironmentUnfit when there can be none here."""
         ...
 
     def launch(self, cell: Cell, logs: Path) -> Launched:

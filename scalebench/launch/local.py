@@ -17,12 +17,16 @@ from scalebench.catalog import CustomTarget
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launched
 from scalebench.launch.first_failure import RankExit, first_failure, log_tail
+from scalebench.launch.lab import Lab
+from scalebench.launch.lab.quota import remove_abandoned_groups
+from scalebench.launch.placement import Placement, ThisMachine
 from scalebench.launch.zygote_client import ZygoteClient
 from scalebench.monitor.node import NodeWatch
 from scalebench.paths import LaunchPaths
 from scalebench.records import Failure, RankRecord
 from scalebench.spec import Cell, Device
 from scalebench.store import read_model, write_model
+from scalebench.virtual_hosts import VirtualHosts
 
 SCRATCH_PREFIX = "scalebench-"
 SCRATCH_LOCK = ".lock"
@@ -49,10 +53,16 @@ def remove_abandoned_scratch() -> None:
 
 
 class LocalLauncher:
-    """One process per rank, a fresh FileStore per launch, loopback only."""
+    """One process per rank, a fresh FileStore per launch; on this machine as it is, or in a lab.
+
+    Attributes:
+        placement: Where ranks are put. Closed with the launcher.
+    """
 
     def __init__(self) -> None:
         remove_abandoned_scratch()
+        remove_abandoned_groups()
+        self.placement: Placement = ThisMachine()
         self.scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
         self.lock = (self.scratch / SCRATCH_LOCK).open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
@@ -69,12 +79,27 @@ class LocalLauncher:
         self.close()
 
     def close(self) -> None:
-        """End every process and remove the scratch folder."""
+        """End every process; remove the place that was made for them, and the scratch folder."""
         try:
             self.zygote.close()
         finally:
+            self.placement.close()
             shutil.rmtree(self.scratch, ignore_errors=True)
             self.lock.close()
+
+    def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
+        """Put ranks on virtual hosts from the next launch on.
+
+        Args:
+            hosts: What they are to be like.
+            num_ranks: The largest number of ranks of a launch.
+
+        Raises:
+            EnvironmentUnfit: They cannot be made here.
+        """
+        self.placement.close()
+        self.placement = ThisMachine()
+        self.placement = Lab(hosts, num_ranks)
 
     def survey(self, rates: bool = False) -> dict[str, Any]:
         """Return what torch says of this machine; with ``rates``, measure its devices too."""
@@ -139,7 +164,8 @@ class LocalLauncher:
             log.unlink(missing_ok=True)
             folder = os.fspath(paths.root)
             request = {"job": "cell", "rank": rank, "folder": folder, "log": os.fspath(log)}
-            self.zygote.send({"start": {**request, "tag": [self.num_launches, rank]}})
+            placed = self.placement.of(rank) if cell.virtual_hosts else {}
+            self.zygote.send({"start": {**request, **placed, "tag": [self.num_launches, rank]}})
         deadline = time.monotonic() + cell.limit_s
         ranks = _Ranks(self.zygote, self.num_launches, cell.world_size, deadline)
         in_time = ranks.wait()

@@ -111,6 +111,7 @@ class Budget(BaseModel):
     Attributes:
         wait_s: None: could not be told from transfer, and `exposed_transfer_s` holds both.
         not_apart: Why not.
+        drift: How much slower the steps beside the traced ones were than the clean window's.
         clock_bound_s: How far a wait may be wrong because two hosts' clocks differ; 0: one host.
     """
 
@@ -126,6 +127,7 @@ class Budget(BaseModel):
     other_idle_s: FiniteFloat
     residual_s: FiniteFloat
     not_apart: str | None = None
+    drift: FiniteFloat = 0.0
     clock_bound_s: FiniteFloat = 0.0
     estimates: dict[str, Estimate] = {}
 
@@ -256,7 +258,9 @@ def straggler(row: Row) -> Straggler | None:
     found = arrivals(row)
     if not found or row.step_s is None or sum(other.count for other in found) < SELDOM:
         return None
-    often = found[0].share > 0.6 and found[0].share >= 1.5 / row.world_size
+    num_operations = sum(other.count for other in found)
+    enough = num_operations >= 2 * SELDOM or found[0].share >= 0.9
+    often = enough and found[0].share > 0.6 and found[0].share >= 1.5 / row.world_size
     late = found[0].median_late_s > WORTH_TELLING * row.step_s.value
     return found[0] if often and late else None
 

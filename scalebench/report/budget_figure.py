@@ -137,7 +137,7 @@ def conclude(rows: Sequence[Row]) -> str:
     accounted = budgeted(rows)
     closing = [(row, budget) for row, budget in accounted if budget.closes]
     if not closing:
-        return "No budget closes within 2 % of the step: the parts explain nothing."
+        return "No budget closes: traced steps were unlike the clean ones, so they explain nothing."
     largest = [
         (budget.share(part), causes.name(part, budget), row)
         for row, budget in closing

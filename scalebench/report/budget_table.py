@@ -23,7 +23,7 @@ UNIT = "percent of the measured step; ideal + parts = 100"
 DOUBT = "?"
 DOUBTFUL = f"{DOUBT} cannot be told from zero"
 OPEN = "open"
-OPEN_MEANS = "open: the parts do not add up to the step within 2 %, so they explain nothing"
+OPEN_MEANS = "open: traced steps were unlike the clean ones (see the report); no cause is named"
 MERGED = "rest"
 
 Accounted = Sequence[tuple[Row, Budget]]

@@ -19,6 +19,9 @@ from scalebench.report.attributed import (
 )
 from scalebench.summary import Row
 
+LARGEST_RESIDUAL = 0.02
+"""Of the step: a budget that is open with a smaller residual is open for another reason."""
+
 LEAST_GAP = 0.001
 """Of the step: a smaller gap has no causes."""
 
@@ -77,6 +80,13 @@ def _no_budget(row: Row) -> list[str]:
 
 def _open(budget: Budget) -> str:
     unexplained = budget.share(RESIDUAL)
+    if abs(unexplained) <= LARGEST_RESIDUAL:
+        slower = "longer" if budget.drift > 0 else "shorter"
+        told = f"{abs(100 * budget.drift):.0f} % {slower} than those of the clean window"
+        return (
+            f"The attribution does not explain the step: steps beside the traced ones were {told}"
+            " (in the launch of row or baseline where they differ most). No cause is named."
+        )
     told = (
         f"leave {points(unexplained)} points of the step unexplained"
         if unexplained > 0

@@ -85,7 +85,8 @@ def _kinds(rows: Sequence[Row]) -> PlainTable:
     ]  # fmt: skip
     return PlainTable(
         "Operations",
-        "Per step. Exposed: while the rank computed nothing; hidden: the rest.",
+        "Per traced step, tracing's own cost included. Exposed: while the rank computed nothing;"
+        " hidden: the rest.",
         ("case", "N", "kind", "asked for in", "count", "bytes", "total", "exposed", "hidden"),
         tuple(lines),
         frozenset({0, 2, 3}),

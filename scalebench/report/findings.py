@@ -231,9 +231,8 @@ def _exposed(headline: Row | None) -> list[str]:
     exposed = headline.exposed_comm_s
     if exposed.low is not None and exposed.low <= 0:
         return []
-    share = units.percent(exposed.value / headline.step_s.value)
     time = units.seconds(exposed.value, exposed.half_width)
-    return [f"Exposed communication takes {time} of each step ({share})."]
+    return [f"In traced steps, exposed communication takes {time}."]
 
 
 def _oversubscribed(rows: Sequence[Row], headline: Row | None) -> list[str]:

@@ -41,6 +41,20 @@ MARKS = {
             "Compare with other runs on virtual hosts of the same link and CPU share only.",
         ),
         Mark(
+            "link not held",
+            "l",
+            "The virtual hosts' links together could carry more than the kernel is known to"
+            " forward, so they may have been slower than their rate says.",
+            "Give a lower --link or fewer hosts; read the measured bandwidth, not the set one.",
+        ),
+        Mark(
+            "paced",
+            "w",
+            "The computation was not done but waited for: stages of a fixed duration. Gradients"
+            " and communication were real.",
+            "Read it as an experiment about communication, never as the speed of a model.",
+        ),
+        Mark(
             "one launch",
             "1",
             "The number rests on a single launch, so it has no interval: nobody can say how"
@@ -72,8 +86,8 @@ MARKS = {
         Mark(
             "budget open",
             "b",
-            "The parts of the loss budget do not add up to the step within 2 %: something that"
-            " they do not know of took or gave time.",
+            "The parts of the loss budget do not add up to the step within 2 %, or the steps beside"
+            " the traced ones were more than 25 % longer or shorter than the clean window's.",
             "Name no cause from this row; close other programs and run again with more --repeats.",
         ),
         Mark(

@@ -7,6 +7,7 @@ from scalebench.diagnosis import Finding
 from scalebench.forecast import Forecast
 from scalebench.plan import Plan
 from scalebench.units import bytes_, count, significant
+from scalebench.virtual_hosts import FORWARDED_BIT_PER_S, rate_text
 
 
 def columns(rows: Sequence[Sequence[str]], indent: int = 2) -> str:
@@ -104,10 +105,23 @@ def render_diagnosis(
         ("links", _links(conditions["links"])),
         ("clock", _clock(conditions)),
         ("threads", f"{facts['cores']} core(s) over the largest N that fits, the same at every N"),
+        *_virtual_hosts(conditions.get("virtual_hosts")),
         ("/dev/shm", bytes_(conditions["shm_bytes"]) if conditions["shm_bytes"] else "none"),
     ]
     told = [line for finding in findings for line in _finding_lines(finding)]
     return "\n".join([columns(rows, indent=0), "", *(told or ["Nothing to complain about."])])
+
+
+def _virtual_hosts(possible: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Say what --launcher lab can do here; nothing where it was not tried."""
+    if possible is None:
+        return []
+    if possible["network"]:
+        return [("virtual hosts", "none: see below")]
+    how = "in a user namespace" if possible["rootless"] else "in network namespaces"
+    share = "without CPU shares: see below" if possible["quota"] else "with CPU shares"
+    limit = rate_text(FORWARDED_BIT_PER_S)
+    return [("virtual hosts", f"{how}, {share}; links of up to {limit} in all, no added latency")]
 
 
 def _rates(rate: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from scalebench.report.trace_table import (
     ratio_as_percent,
     share_cells,
     suspects,
+    wait_lines,
 )
 from scalebench.trace.analysis import Figures
 from scalebench.trace.job import JobFigures, RankFigures
@@ -36,7 +37,7 @@ _PARTS: tuple[tuple[str, str, Callable[[Figures], float]], ...] = (
     (
         "copies only",
         COLORS[3],
-        lambda f: max(f.window_s - f.idle_s - f.compute_s - f.exposed_comm_s, 0.0),
+        lambda f: round(max(f.window_s - f.idle_s - f.compute_s - f.exposed_comm_s, 0.0), 9),
     ),
     ("idle", "rgba(128,136,144,0.35)", lambda f: f.idle_s),
 )
@@ -49,7 +50,7 @@ def render_trace_page(job: JobFigures) -> str:
         with_charts=True,
         title=_title(job),
         facts=f"{device(job)} · {WINDOWS[job.window]} · scalebench {__version__}",
-        notices=(*job.notices, *job.refused),
+        notices=(*job.notices, *job.refused, *wait_lines(job)),
         conclusion=_conclusion(job),
         chart=_chart(job),
         tables=_tables(job),

@@ -138,7 +138,9 @@ def wait_lines(job: JobFigures) -> list[str]:
         if rank.wait is not None:
             transfer = units.seconds(rank.wait.exposed_transfer_s)
             wait = units.seconds(rank.wait.wait_s)
-            lines.append(f"rank {rank.trace.rank}: exposed transfer {transfer}, wait {wait}")
+            doubt = rank.wait.wait_s <= job.waits.clock_error_s
+            told = " (cannot be told from zero)" if doubt and rank.wait.wait_s else ""
+            lines.append(f"rank {rank.trace.rank}: exposed transfer {transfer}, wait {wait}{told}")
     most = [s for s in job.waits.stragglers[:1] if s.stands_out(len(job.ranks))]
     for straggler in most:
         lines.append(

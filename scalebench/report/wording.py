@@ -89,6 +89,9 @@ def is_baseline(row: Row) -> bool:
 
 def ranks(row: Row) -> str:
     """Say how many of what: ``"2 CPU ranks"``, ``"8 GPUs"``, ``"4 virtual hosts"``."""
+    num_hosts = len(row.link_bit_per_s or ())
+    if row.virtual_hosts and num_hosts not in (0, row.world_size):
+        return f"{row.world_size} ranks on {num_hosts} virtual host{'' if num_hosts == 1 else 's'}"
     if row.virtual_hosts:
         noun = "virtual host"
     elif row.device == "cpu":
@@ -105,6 +108,8 @@ def place(row: Row) -> str:
 
 def scarce(row: Row) -> str:
     """Name what an oversubscribed row has too few of."""
+    if row.cpus_per_rank is not None:
+        return "CPU shares"
     return "cores" if row.device == "cpu" else "GPUs"
 
 
@@ -179,6 +184,12 @@ def not_measured(row: Row, limit: int = 110) -> str:
     return f"{row.status}: {reason}"
 
 
+def hosts_fact(row: Row) -> str:
+    """Say what the virtual hosts of a row have: ``"50mbit, 0.2 CPU per rank"``."""
+    share = "" if row.cpus_per_rank is None else f", {row.cpus_per_rank:g} CPU per rank"
+    return f"{plain(row.link or 'link not told', 80)}{share}"
+
+
 def suite_facts(rows: Sequence[Row]) -> str:
     """Say what all rows of a suite have in common: scaling, workload, batch, backend."""
     first = rows[0]
@@ -196,4 +207,6 @@ def suite_facts(rows: Sequence[Row]) -> str:
     parts.append(f"{kind} {joined([str(batch) for batch in batches])}")
     backends = sorted({plain(row.backend, 30) for row in rows if row.backend})
     parts.append(f"{first.device}{' over ' + joined(backends) if backends else ''}")
+    if first.virtual_hosts:
+        parts.append(f"virtual hosts: {hosts_fact(first)}")
     return " · ".join(parts)

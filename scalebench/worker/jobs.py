@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from scalebench.worker import rank, survey
+from scalebench.worker import place, rank, survey
 from scalebench.worker.process import redirect_output
 
 _JOBS = {"cell": rank.run_cell, "survey": survey.run_survey, "describe": survey.run_describe}
@@ -34,10 +34,12 @@ def run(request: dict[str, Any]) -> int:
 
     Args:
         request: ``job`` (a name of the table above), ``log`` (file for output) and what the job
-            itself needs. ``environment`` is added to the process environment first.
+            itself needs. ``environment`` is added to the process environment first, and
+            ``place`` is entered.
     """
     redirect_output(Path(request["log"]))
     os.environ.update(request.get("environment", {}))
+    place.enter(request.get("place", {}))
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:

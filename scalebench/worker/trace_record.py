@@ -94,8 +94,10 @@ def _on_device(events: Events, kernels: Intervals, spans: Intervals) -> Interval
 def _set(timeline: Timeline, name: str) -> Intervals:
     data = timeline.annotations.get("data", none())
     if name == "compute":
+        stages = timeline.annotations.get("stage", none())
         # On the host, what makes a batch on the training thread is no part of the model.
-        return timeline.compute if timeline.on_gpu else subtract(timeline.compute, data)
+        own = timeline.compute if timeline.on_gpu else subtract(timeline.compute, data)
+        return union(own, stages)
     if name == "codec":
         marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
         return union(*marks)

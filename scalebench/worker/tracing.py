@@ -17,6 +17,8 @@ from scalebench.trace.names import carries_details
 
 STEP = "scalebench.step"
 DATA = "scalebench.data"
+STAGE = "scalebench.stage"
+"""Around the waiting that stands for computation in a paced workload."""
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}
 _RUNTIMES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")

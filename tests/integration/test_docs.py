@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.launch.lab import try_lab
 from tests.conftest import Scalebench
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,25 @@ def test_the_table_of_the_traces_is_that_of_the_golden_ones(
     done = scalebench("trace", *(str(p) for p in sorted(golden.glob("nccl-sendrecv*.gz"))))
     (shown,) = blocks("docs/traces.md", "text")
     assert done.stdout.strip() == shown.strip()
+
+
+def test_the_example_of_virtual_hosts(scalebench: Scalebench) -> None:
+    possible = try_lab()
+    if possible.network or possible.quota:
+        pytest.skip(f"no virtual hosts here: {possible.network or possible.quota}")
+    (example,) = commands("docs/virtual-hosts.md")
+    done = scalebench(*example)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Virtual hosts on this machine")
+    assert done.stdout.count("verified") == 3
+
+
+def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
+    (text,) = blocks("docs/virtual-hosts.md", "yaml")
+    options = set(re.findall(r"--[a-z-]+", text.partition("run ddp")[2].partition("- name")[0]))
+    known = scalebench("run", "--help").stdout
+    assert len(options) >= 6
+    assert all(option in known for option in options)
 
 
 def test_commands_of_the_readme(scalebench: Scalebench) -> None:

@@ -153,3 +153,27 @@ def test_machines_differ_in_what_decides_and_not_in_the_rest():
         "cores",
         "devices",
     ]
+
+
+POSSIBLE = {"network": None, "quota": None, "rootless": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, []),
+        (
+            {"network": "no program 'ip': install iproute2", "quota": "no permission"},
+            ["note: no virtual hosts (--launcher lab): no program 'ip': install iproute2"],
+        ),
+        (
+            {"quota": "/sys/fs/cgroup: Permission denied", "rootless": True},
+            [
+                "note: virtual hosts, but no share of the CPU for each (--cpus-per-rank): "
+                "/sys/fs/cgroup: Permission denied"
+            ],
+        ),
+    ],
+)
+def test_what_of_virtual_hosts_cannot_be_had(changes, told):
+    assert texts(conditions={"virtual_hosts": POSSIBLE | changes}) == told

@@ -78,3 +78,10 @@ def test_the_inventory_is_json_and_can_be_shown():
     inventory = take_inventory(SURVEY)
     assert json.loads(json.dumps(inventory)) == inventory
     assert "gpt-124m" in render_inventory(inventory)
+
+
+def test_virtual_hosts_that_cannot_be_made_say_why():
+    reasons = {"lab": "no program 'ip': install iproute2"}
+    launchers = take_inventory(SURVEY, cannot_run=reasons)["launchers"]
+    assert {e["name"]: e["cannot_run"] for e in launchers}["lab"] == reasons["lab"]
+    assert by_name("launchers")["lab"]["cannot_run"] is None

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Ddp, Plain, StepPlan, Suite
+from scalebench.virtual_hosts import VirtualHosts
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
 GPU_4 = Machine(num_gpus=4, num_cores=32)
@@ -313,3 +314,52 @@ def test_users_workloads_are_listed_once():
 def test_the_specification_survives_json():
     spec = plan_of(sizes=(2, 8), quick=True, budget_s=60.0).spec
     assert type(spec).model_validate_json(spec.model_dump_json()) == spec
+
+
+LAB = VirtualHosts(link_bit_per_s=(50_000_000,), cpus_per_rank=0.2)
+
+
+def test_ranks_whose_shares_fit_are_not_oversubscribed():
+    machine = Machine(num_gpus=0, num_cores=2)
+    plan = plan_of(machine=machine, sizes=(1, 8, 16), batch_size=16, virtual_hosts=LAB)
+    crowded = {n: cell.oversubscribed for (_, n), cell in rows(plan).items()}
+    assert crowded == {1: False, 8: False, 16: True}
+    assert {cell.virtual_hosts for cell in plan.cells} == {LAB}  # the plain baseline, too
+    assert {cell.threads for cell in plan.cells} == {1}
+    assert plan.spec.launcher == "lab"
+    assert "links of 50mbit, 0.2 of a core per rank" in plan.notices[0]
+    assert any("N = 16: more ranks than shares of 0.2" in notice for notice in plan.notices)
+
+
+def test_without_a_quota_ranks_on_virtual_hosts_share_cores_as_others_do():
+    hosts = VirtualHosts(link_bit_per_s=(50_000_000,))
+    plan = plan_of(machine=CPU_4, sizes=(1, 4, 8), batch_size=16, virtual_hosts=hosts)
+    crowded = {n: cell.oversubscribed for (_, n), cell in rows(plan).items()}
+    assert crowded == {1: False, 4: False, 8: True}
+    assert "no CPU quota" in plan.notices[0]
+
+
+def test_without_sizes_virtual_hosts_go_up_to_the_shares_that_fit():
+    machine = Machine(num_gpus=4, num_cores=2)
+    plan = plan_of(machine=machine, sizes=None, virtual_hosts=LAB, batch_size=16)
+    assert plan.spec.world_sizes == (1, 2, 4, 8)
+    assert plan.spec.device == "cpu"  # even where there are GPUs
+
+
+def test_sizes_at_which_the_links_may_not_hold_are_told():
+    fast = VirtualHosts(link_bit_per_s=(300_000_000,))
+    told = [n for n in plan_of(sizes=(1, 2, 4), virtual_hosts=fast).notices if "not held" in n]
+    assert len(told) == 1
+    assert told[0].startswith("N = 4: link not held: 4 links of 1.2gbit")
+
+
+def test_virtual_hosts_have_no_gpus():
+    with pytest.raises(UsageError, match="--device cuda"):
+        plan_of(machine=GPU_4, device="cuda", virtual_hosts=LAB)
+
+
+def test_a_paced_workload_is_told_and_has_nothing_to_do_for_a_gpu():
+    assert any("instead of arithmetic" in n for n in plan_of(workload="paced").notices)
+    assert not any("instead of arithmetic" in n for n in plan_of().notices)
+    with pytest.raises(UsageError, match="nothing to do for a GPU"):
+        plan_of(machine=GPU_4, workload="paced")

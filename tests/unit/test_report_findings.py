@@ -160,7 +160,7 @@ def test_one_rank_alone_says_nothing_about_scaling():
 def test_exposed_communication_is_told_only_when_measured():
     assert "Exposed communication" not in said(make_row())
     row = make_row().model_copy(update={"exposed_comm_s": estimate(0.002)})
-    assert "Exposed communication takes 2.000 ms of each step" in said(row)
+    assert "In traced steps, exposed communication takes 2.000 ms" in said(row)
 
 
 def test_attribution_is_said_to_be_missing_when_it_is():

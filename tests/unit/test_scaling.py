@@ -28,6 +28,7 @@ from scalebench.records import Block, Memory, Verification
 from scalebench.scaling import failed_rows, summarise
 from scalebench.spec import Ddp, Loader, Plain
 from scalebench.summary import NOT_YET, Row, Summary
+from scalebench.virtual_hosts import VirtualHosts
 
 PLAIN, ONE, TWO = make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)
 
@@ -333,7 +334,8 @@ def test_an_empty_plan_has_no_rows():
     assert summarise(make_run([], [])).rows == []
 
 
-NOT_MEASUREMENTS = {"reason", "backend"}
+HOSTS = {"link", "link_bit_per_s", "cpus_per_rank"}
+NOT_MEASUREMENTS = {"reason", "backend", *HOSTS}
 
 
 def check_every_null_has_its_reason(row: Row):
@@ -419,3 +421,21 @@ def test_the_rows_of_the_summary_are_in_the_order_of_the_plan():
     summary = summarise(make_run(make_small_run()))
     planned = list(dict.fromkeys(c.row_key for c in make_info(PLANNED).plan))
     assert [(row.suite, row.case, row.world_size) for row in summary.rows] == planned
+
+
+def test_rows_of_virtual_hosts_say_link_and_share_and_what_cannot_hold():
+    hosts = VirtualHosts(link_bit_per_s=(500_000_000,), cpus_per_rank=0.2)
+
+    def moved(result):
+        return result.model_copy(
+            update={"cell": result.cell.model_copy(update={"virtual_hosts": hosts})}
+        )
+
+    rows = rows_of([moved(result) for result in make_small_run()])
+    one, two = rows["ddp", 1], rows["ddp", 2]
+    assert (two.virtual_hosts, two.link, two.cpus_per_rank) == (True, "500mbit", 0.2)
+    assert (one.link_bit_per_s, two.link_bit_per_s) == ([500_000_000], [500_000_000] * 2)
+    assert [s for s in two.stamps if "link" in s] == ["link not held: " + hosts.overload(2)]
+    assert not any("link" in stamp for stamp in one.stamps)
+    plain = rows_of(make_small_run())["ddp", 2]
+    assert (plain.virtual_hosts, plain.link, plain.cpus_per_rank) == (False, None, None)

@@ -14,6 +14,7 @@ from scalebench.worker.workloads.gpt import build_gpt
 from scalebench.worker.workloads.loaded import LoadedBatches
 from scalebench.worker.workloads.mlp import build_mlp
 from scalebench.worker.workloads.order import ResidentBatches
+from scalebench.worker.workloads.paced import build_paced
 from scalebench.workload import Shard, Workload
 
 __all__ = ["build_workload"]
@@ -22,6 +23,7 @@ _BUILDERS: dict[str, Callable[[Any, Shard], Workload]] = {
     "gpt": build_gpt,
     "cnn": build_cnn,
     "mlp": build_mlp,
+    "paced": build_paced,
     "custom": build_custom,
 }
 

@@ -1,0 +1,73 @@
+"""The launcher's end of the keeper: starts it, learns where the hosts are, lets go of it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from scalebench.virtual_hosts import VirtualHosts
+
+KEEPER = "scalebench.launch.lab.keeper"
+END_LIMIT_S = 5
+
+
+class NoNetwork(Exception):
+    """Hosts with links cannot be made here; the text says why."""
+
+
+class Network:
+    """Hosts in namespaces of their own, for as long as this object is open.
+
+    Args:
+        hosts: What is asked for.
+        num_hosts: How many.
+
+    Raises:
+        NoNetwork: They cannot be made here.
+    """
+
+    def __init__(self, hosts: VirtualHosts, num_hosts: int) -> None:
+        name = f"scalebench-lab-{os.getpid()}"
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", KEEPER),
+                *(name, hosts.model_dump_json(), str(num_hosts)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the launcher
+        )
+        try:
+            answer = self._answer()
+        except BaseException:
+            self.close()
+            raise
+        self.switch: Path = Path(answer["switch"])
+        self.namespaces: list[str] = answer["namespaces"]
+        self.user_namespace: str | None = answer["user_namespace"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        line = self.process.stdout.readline()
+        if not line:
+            said = self.process.stderr.read().decode(errors="replace").strip().splitlines()
+            raise NoNetwork(f"the process that makes it ended: {said[-1] if said else 'no word'}")
+        answer = dict(json.loads(line))
+        if "error" in answer:
+            raise NoNetwork(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """Let the keeper end; the kernel removes the network when nobody is in it any more."""
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self.process.wait(timeout=END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,64 @@
+"""Workloads that time something from inside a virtual host, copied next to the run.
+
+Each rank writes what it measured into a file of its own: the other side of the test reads it
+without asking scalebench.
+"""
+
+import os
+import resource
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from scalebench import Shard, Workload
+
+LOG = Path(os.environ["MEASURED_LOG"])
+NUM_BYTES = int(os.environ.get("MEASURED_BYTES", "0"))
+SPIN_S = 0.25
+
+
+def write(shard: Shard, *values: float) -> None:
+    with LOG.with_suffix(f".rank{shard.rank}").open("a") as log:
+        log.write(" ".join(str(value) for value in values) + "\n")
+
+
+def tiny(shard: Shard, loss) -> Workload:
+    batches = [torch.ones(shard.batch_size, 2)]
+    return Workload(module=nn.Linear(2, 1), batches=batches, loss=loss)
+
+
+def all_reduces(shard: Shard) -> Workload:
+    """Time an all-reduce of NUM_BYTES at every step."""
+    tensor = torch.ones(max(NUM_BYTES // 4, 1))
+
+    def loss(module, batch):
+        if shard.world_size > 1:
+            dist.barrier()
+            began = time.perf_counter()
+            dist.all_reduce(tensor)
+            write(shard, time.perf_counter() - began)
+            tensor.fill_(1)
+        return module(batch).mean()
+
+    return tiny(shard, loss)
+
+
+def spins(shard: Shard) -> Workload:
+    """Keep a core busy at every step; note the wall clock and the CPU time that it took."""
+
+    def loss(module, batch):
+        began, used = time.perf_counter(), cpu_s()
+        while time.perf_counter() < began + SPIN_S:
+            pass
+        write(shard, time.perf_counter() - began, cpu_s() - used)
+        return module(batch).mean()
+
+    return tiny(shard, loss)
+
+
+def cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,158 @@
+"""A lab leaves nothing behind, touches nothing else, and does not mind another one."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from scalebench.launch.lab import Lab
+from scalebench.launch.lab.quota import own_hierarchy
+from scalebench.launch.local import LocalLauncher
+from scalebench.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
+from tests.lab.conftest import Measured
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+RUN = (
+    *("run", "ddp", "-k", "ddp and not accumulate and not bucket", "--gpus", "1,2"),
+    *("--launcher", "lab", "--link", "50mbit", "--workload", "paced", "--steps", "50"),
+    *("--repeats", "1", "--no-report", "--no-trace", "--out", "r"),
+)
+
+
+def wait_for(condition: Callable[[], object], limit_s: float, what: str) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
+        time.sleep(0.02)
+
+
+def namespaces_of(pid: int) -> set[str]:
+    """The network namespaces that a process is in or holds open, by number."""
+    found = set()
+    for link in (Path(f"/proc/{pid}/ns/net"), *Path(f"/proc/{pid}/fd").glob("*")):
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        if target.startswith("net:"):
+            found.add(target)
+    return found
+
+
+def namespaces_in_use() -> set[str]:
+    return set().union(*(namespaces_of(pid) for pid in psutil.pids()))
+
+
+def command_of(pid: int) -> list[bytes]:
+    """A process's arguments; none when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def groups_of(launcher: int) -> list[Path]:
+    hierarchy = own_hierarchy()
+    return [g for f in hierarchy.candidates() for g in f.glob(f"scalebench-lab-{launcher}-*")]
+
+
+def links() -> list[str]:
+    done = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
+    return [line.split(": ")[1] for line in done.stdout.splitlines()]
+
+
+class Running:
+    """A run on virtual hosts that has come to training in several processes."""
+
+    def __init__(self, launcher: "subprocess.Popen[str]") -> None:
+        self.launcher = launcher
+        self.outside = os.readlink("/proc/self/ns/net")
+        wait_for(lambda: launcher.poll() is not None or self.ranks(), 60, "a rank in its host")
+        assert launcher.poll() is None, launcher.communicate()
+        self.family = psutil.Process(launcher.pid).children(recursive=True)
+        self.namespaces = set().union(*(namespaces_of(p.pid) for p in self.family))
+        self.namespaces.discard(self.outside)
+
+    def ranks(self) -> list[int]:
+        """Processes of the worker's that are in another namespace."""
+        family = psutil.Process(self.launcher.pid).children(recursive=True)
+        workers = [p.pid for p in family if b"scalebench.worker.zygote" in command_of(p.pid)]
+        return [pid for pid in workers if namespaces_of(pid) - {self.outside}]
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+def test_nothing_is_left_of_a_killed_launcher(
+    start_scalebench: Start, project: Path, privileged: bool
+) -> None:
+    before = links()
+    if privileged:
+        running = Running(start_scalebench(*RUN, "--cpus-per-rank", "0.2"))
+    else:
+        running = Running(start_scalebench(*RUN, before=drop_privilege()))
+    launcher = running.launcher
+    assert len(running.namespaces) == 3  # a switch and two hosts
+    assert len(groups_of(launcher.pid)) == (1 if privileged else 0)
+    assert links() == before
+
+    launcher.kill()
+    launcher.communicate()
+    _, alive = psutil.wait_procs(running.family, timeout=3)
+    assert not alive, [p.cmdline() for p in alive]
+    assert not running.namespaces & namespaces_in_use()
+
+    with LocalLauncher():  # the next start
+        assert groups_of(launcher.pid) == []
+    assert links() == before
+
+
+def drop_privilege() -> list[str]:
+    """What to put before a command that is to make namespaces as any user makes them.
+
+    The user is still number 0, whom a user namespace may hold only with this one capability.
+    """
+    return ["setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"]
+
+
+def test_nothing_is_left_after_ctrl_c(start_scalebench: Start, project: Path) -> None:
+    launcher = start_scalebench(*RUN, "--cpus-per-rank", "0.2")
+    running = Running(launcher)
+    launcher.send_signal(signal.SIGINT)
+    _, errors = launcher.communicate(timeout=30)
+    assert launcher.returncode == 130, errors
+    _, alive = psutil.wait_procs(running.family, timeout=3)
+    assert not alive, [p.cmdline() for p in alive]
+    assert not running.namespaces & namespaces_in_use()
+    assert groups_of(launcher.pid) == []
+
+
+def test_a_lab_that_is_in_use_is_not_taken_for_an_abandoned_one() -> None:
+    hosts = VirtualHosts(link_bit_per_s=(100_000_000,), cpus_per_rank=0.5)
+    lab = Lab(hosts, 1)
+    with LocalLauncher():
+        assert len(groups_of(os.getpid())) == 1
+    lab.close()
+    assert groups_of(os.getpid()) == []
+
+
+def test_two_labs_at_once_keep_their_own_rates(measurers: tuple[Measured, Measured]) -> None:
+    rates = (20_000_000, 40_000_000)
+    num_bytes = 1 << 20
+    with ThreadPoolExecutor(2) as pool:
+        found = [
+            pool.submit(
+                measurer, "all_reduces", 2, VirtualHosts(link_bit_per_s=(rate,)), 4, num_bytes
+            )
+            for measurer, rate in zip(measurers, rates, strict=True)
+        ]
+        times = [future.result(timeout=60) for future in found]
+    for rate, of_ranks in zip(rates, times, strict=True):
+        busbw = num_bytes * 8 / np.max(np.concatenate(of_ranks, axis=1), axis=1)
+        assert busbw.max() == pytest.approx(rate * PAYLOAD_SHARE, rel=0.1), f"{rate}: {busbw}"

@@ -1,0 +1,116 @@
+"""Runs on virtual hosts from the command line: what their rows and their readers are told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scalebench.machine import num_cores
+from tests.conftest import Scalebench
+
+DDP = ("run", "ddp", "-k", "ddp and not accumulate and not bucket")
+PACED = ("--workload", "paced", "--repeats", "1", "--no-report", "--out", "r")
+LAB = ("--launcher", "lab", "--link", "200mbit", "--cpus-per-rank", "0.2")
+
+
+def rows_of(project: Path) -> dict[tuple[str, int], dict]:
+    rows = json.loads((project / "r" / "summary.json").read_text())["rows"]
+    return {(row["case"], row["world_size"]): row for row in rows}
+
+
+def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
+    scalebench: Scalebench, project: Path
+) -> None:
+    done = scalebench(*DDP, "--gpus", "1,2,4", *LAB, *PACED, "--batch-size", "8", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert "virtual hosts" in done.stdout.splitlines()[0].lower()
+    assert "200mbit" in done.stdout.splitlines()[0]
+    assert "instead of arithmetic" in done.stdout
+
+    rows = rows_of(project)
+    assert set(rows) == {("plain", 1), ("ddp", 1), ("ddp", 2), ("ddp", 4)}
+    for (case, num_ranks), row in rows.items():
+        assert row["status"] == "ok"
+        assert row["virtual_hosts"] is True
+        assert (row["link"], row["cpus_per_rank"]) == ("200mbit", 0.2)
+        assert row["link_bit_per_s"] == [200_000_000] * num_ranks
+        assert row["oversubscribed"] is False
+        assert "paced" in row["stamps"]
+        assert row["correctness"]["status"] == ("reference" if case == "plain" else "verified")
+
+    # 8 samples of 10 ms. A rank's part of them takes its part of the time.
+    assert 0.08 < rows["plain", 1]["step_s"]["value"] < 0.08 * 1.8
+    # 4 bytes of 393,216 parameters leave and enter each of 2 hosts, after a forward pass.
+    transfer_s = 4 * 393_216 * 8 / (200e6 * 1448 / 1514)
+    assert rows["ddp", 2]["step_s"]["value"] > 0.04 / 3 + 0.9 * transfer_s
+    assert rows["ddp", 2]["step_s"]["value"] < 2.5 * (0.04 + transfer_s)
+    exposed = rows["ddp", 2]["exposed_comm_s"]["value"]
+    assert 0.3 * transfer_s < exposed < 2 * transfer_s
+
+    resumed = scalebench("run", "--resume", "r", "--no-report")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_a_run_is_not_resumed_where_its_hosts_cannot_be_made(
+    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = scalebench(
+        *DDP, "--gpus", "1", *LAB, *PACED, "--batch-size", "4", "--steps", "2", "--no-trace"
+    )
+    assert done.returncode == 0, done.stderr
+    before = (project / "r" / "run.json").read_text()
+    empty = project / "no-programs"
+    empty.mkdir()
+    monkeypatch.setenv("PATH", str(empty))
+    resumed = scalebench("run", "--resume", "r")
+    assert resumed.returncode == 5
+    assert "install iproute2" in resumed.stderr
+    assert len(resumed.stderr.splitlines()) == 1
+    assert (project / "r" / "run.json").read_text() == before
+
+
+def test_more_ranks_than_shares_are_oversubscribed_and_a_link_that_cannot_hold_is_stamped(
+    scalebench: Scalebench, project: Path
+) -> None:
+    most = num_cores()
+    arguments = ("--launcher", "lab", "--link", "600mbit", "--cpus-per-rank", "0.9")
+    done = scalebench(
+        *(*DDP, "--gpus", f"1,{2 * most}", *arguments, *PACED, "--batch-size", str(2 * most)),
+        *("--steps", "2", "--no-trace"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "link not held" in done.stdout
+    row = rows_of(project)["ddp", 2 * most]
+    assert row["oversubscribed"] is True
+    assert any(stamp.startswith("link not held: ") for stamp in row["stamps"])
+    assert rows_of(project)["plain", 1]["oversubscribed"] is False
+    assert not any("link not held" in stamp for stamp in rows_of(project)["plain", 1]["stamps"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--launcher", "lab"), ["--link 50mbit"]),
+        (("--link", "50mbit"), ["--launcher lab"]),
+        (("--cpus-per-rank", "0.2"), ["--launcher lab"]),
+        ((*LAB[:3], "50"), ["'50'", "50mbit"]),
+        ((*LAB[:3], "-5mbit"), ["'-5mbit'", "50mbit"]),
+        ((*LAB[:3], "50mbit,fast"), ["'fast'", "50mbit"]),
+        ((*LAB[:3], "20gbit"), ["20gbit", "10gbit"]),
+        ((*LAB[:4], "--cpus-per-rank", "lots"), ["'lots'", "0.2"]),
+        ((*LAB[:4], "--cpus-per-rank", "nan"), ["'nan'", "0.2"]),
+        ((*LAB[:4], "--link-inter", "50mbit"), ["--hosts-per-rack"]),
+        ((*LAB[:4], "--cpus-per-rank", "999"), ["999", "more CPU than there is", "at most"]),
+        ((*LAB[:3], "50mbit,50mbit"), ["2 rates", "3 hosts", "one for all"]),
+        ((*LAB[:4], "--device", "cuda"), ["--device cuda"]),
+    ],
+)
+def test_bad_input_is_one_line_with_the_remedy(
+    scalebench: Scalebench, project: Path, arguments: tuple[str, ...], words: list[str]
+) -> None:
+    done = scalebench("run", "ddp", "--gpus", "1,3", "--batch-size", "12", *arguments)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scalebench: ")
+    assert all(word in line for word in words), line
+    assert not (project / "reports").exists()

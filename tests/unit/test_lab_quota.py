@@ -1,0 +1,95 @@
+import fcntl
+import os
+
+import pytest
+
+from scalebench.launch.lab import quota
+from scalebench.launch.lab.quota import NoQuota, Quotas, find_hierarchy, quota_us
+
+V1 = """\
+tmpfs /sys/fs/cgroup tmpfs rw 0 0
+cgroup {top}/memory cgroup rw,memory 0 0
+cgroup {top}/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0
+cgroup2 {top}/unified cgroup2 rw 0 0
+"""
+V2 = "cgroup2 {top} cgroup2 rw,nosuid 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("share", "asked"),
+    [(0.2, (1000, 5000)), (0.5, (2500, 5000)), (2, (10000, 5000)), (0.1, (1000, 10000))],
+)
+def test_the_period_is_short_and_the_quota_at_least_what_the_kernel_takes(share, asked):
+    assert quota_us(share) == asked
+
+
+@pytest.fixture
+def v2(tmp_path):
+    """A tree as systemd makes it for a user: CPU delegated down to app.slice."""
+    own = tmp_path / "user.slice" / "app.slice" / "run.scope"
+    own.mkdir(parents=True)
+    for folder, controllers in (
+        (tmp_path, "cpu memory"),
+        (tmp_path / "user.slice", "cpu"),
+        (own.parent, "cpu pids"),
+        (own, ""),
+    ):
+        (folder / "cgroup.subtree_control").write_text(controllers)
+    return tmp_path, own
+
+
+def test_the_cpu_controller_of_version_1_is_found_among_others(tmp_path):
+    (tmp_path / "cpu,cpuacct" / "job").mkdir(parents=True)
+    memberships = "4:memory:/other\n2:cpu,cpuacct:/job\n0::/\n"
+    found = find_hierarchy(V1.format(top=tmp_path), memberships)
+    assert (found.version, found.own) == (1, tmp_path / "cpu,cpuacct" / "job")
+    assert list(found.candidates()) == [found.own, tmp_path / "cpu,cpuacct"]
+
+
+def test_a_group_that_is_not_to_be_seen_from_here_gives_way_to_the_top(tmp_path):
+    (tmp_path / "cpu,cpuacct").mkdir()
+    for group in ("/docker/abc", "/../up"):
+        found = find_hierarchy(V1.format(top=tmp_path), f"2:cpu,cpuacct:{group}\n")
+        assert found.own == found.top
+
+
+def test_version_2_is_taken_where_version_1_has_no_cpu_controller(v2):
+    top, own = v2
+    found = find_hierarchy(V2.format(top=top), "0::/user.slice/app.slice/run.scope\n")
+    assert (found.version, found.own, found.top) == (2, own, top)
+
+
+def test_no_cgroup_at_all():
+    with pytest.raises(NoQuota, match="no cgroup"):
+        find_hierarchy("tmpfs / tmpfs rw 0 0\n", "")
+
+
+def test_groups_of_version_2_are_made_where_the_controller_is_delegated(v2):
+    top, own = v2
+    quotas = Quotas(
+        0.2, 2, find_hierarchy(V2.format(top=top), "0::/user.slice/app.slice/run.scope")
+    )
+    assert quotas.root.parent == own.parent  # its own group has no controller to hand on
+    assert quotas.root.name.startswith(f"scalebench-lab-{os.getpid()}-")
+    assert (quotas.root / "cgroup.subtree_control").read_text() == "+cpu"
+    assert (quotas.root / "rank1" / "cpu.max").read_text() == "1000 5000"
+    assert quotas.members[1] == quotas.root / "rank1" / "cgroup.procs"
+    os.close(quotas._lock)
+
+
+def test_nothing_is_delegated(tmp_path):
+    (tmp_path / "cgroup.subtree_control").write_text("memory")
+    with pytest.raises(NoQuota, match="no CPU controller is delegated"):
+        Quotas(0.2, 1, find_hierarchy(V2.format(top=tmp_path), "0::/"))
+
+
+def test_only_groups_that_nobody_holds_are_removed(tmp_path):
+    for name in ("scalebench-lab-1-aa", "scalebench-lab-2-bb", "other"):
+        (tmp_path / name / "rank0").mkdir(parents=True)
+    held = os.open(tmp_path / "scalebench-lab-2-bb", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    quota.remove_abandoned(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "scalebench-lab-2-bb"]
+    os.close(held)
+    quota.remove_abandoned(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["other"]
