@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from scalebench.errors import UsageError, unknown_name
-from scalebench.virtual_hosts import MIN_SHARE, parse_rate
 
 MAX_SECONDS = 1e9
 MAX_RANKS = 65536
@@ -87,6 +86,8 @@ class Rates(click.ParamType):  # type: ignore[type-arg]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
         """Return bits per second."""
+        from scalebench.virtual_hosts import parse_rate
+
         if isinstance(value, tuple):
             return value
         given = value if isinstance(value, list) else str(value).split(",")
@@ -119,6 +120,8 @@ class Share(click.ParamType):  # type: ignore[type-arg]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return cores."""
+        from scalebench.virtual_hosts import MIN_SHARE
+
         try:
             share = float(str(value))
         except ValueError:
