@@ -20,6 +20,9 @@ def complaint(done: object, code: int = 2) -> str:
     return str(lines[0])
 
 
+LAB = ("--launcher", "lab", "--link")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -35,6 +38,16 @@ def complaint(done: object, code: int = 2) -> str:
         (("--resume", "nowhere"), ["no run folder nowhere"]),
         (("--resume", "x", "--out", "y"), ["--out"]),
         (("--gups", "2"), ["--gups", "--gpus"]),
+        (("--launcher", "lab"), ["--link 50mbit"]),
+        (("--link", "50mbit"), ["--launcher lab"]),
+        (("--cpus-per-rank", "0.2"), ["--launcher lab"]),
+        ((*LAB, "50"), ["'50'", "50mbit"]),
+        ((*LAB, "-5mbit"), ["'-5mbit'", "50mbit"]),
+        ((*LAB, "50mbit,fast"), ["'fast'", "50mbit"]),
+        ((*LAB, "20gbit"), ["20gbit", "10gbit"]),
+        ((*LAB, "50mbit", "--cpus-per-rank", "lots"), ["'lots'", "0.2"]),
+        ((*LAB, "50mbit", "--cpus-per-rank", "nan"), ["'nan'", "0.2"]),
+        ((*LAB, "50mbit", "--link-inter", "50mbit"), ["--hosts-per-rack"]),
     ],
 )
 def test_without_starting_anything(

@@ -55,7 +55,7 @@ def test_a_run_is_not_resumed_where_its_hosts_cannot_be_made(
     scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = scalebench(
-        *DDP, "--gpus", "1", *LAB, *PACED, "--batch-size", "4", "--steps", "2", "--no-trace"
+        *DDP, "--gpus", "1", *LAB, *PACED, "--batch-size", "4", "--quick", "--no-trace"
     )
     assert done.returncode == 0, done.stderr
     before = (project / "r" / "run.json").read_text()
@@ -90,16 +90,6 @@ def test_more_ranks_than_shares_are_oversubscribed_and_a_link_that_cannot_hold_i
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--launcher", "lab"), ["--link 50mbit"]),
-        (("--link", "50mbit"), ["--launcher lab"]),
-        (("--cpus-per-rank", "0.2"), ["--launcher lab"]),
-        ((*LAB[:3], "50"), ["'50'", "50mbit"]),
-        ((*LAB[:3], "-5mbit"), ["'-5mbit'", "50mbit"]),
-        ((*LAB[:3], "50mbit,fast"), ["'fast'", "50mbit"]),
-        ((*LAB[:3], "20gbit"), ["20gbit", "10gbit"]),
-        ((*LAB[:4], "--cpus-per-rank", "lots"), ["'lots'", "0.2"]),
-        ((*LAB[:4], "--cpus-per-rank", "nan"), ["'nan'", "0.2"]),
-        ((*LAB[:4], "--link-inter", "50mbit"), ["--hosts-per-rack"]),
         ((*LAB[:4], "--cpus-per-rank", "999"), ["999", "more CPU than there is", "at most"]),
         ((*LAB[:3], "50mbit,50mbit"), ["2 rates", "3 hosts", "one for all"]),
         ((*LAB[:4], "--device", "cuda"), ["--device cuda"]),
