@@ -18,7 +18,7 @@ Kind = Literal["scaling", "inconclusive", "single", "failed", "baseline"]
 
 COMPLETE = "complete"
 
-DOUBTED = {"budget open": "loss budget"}
+DOUBTED = {"budget open": "loss budget", "estimates disagree": "loss budget"}
 """Stamp → what it makes doubtful, where that is not the headline number."""
 
 
