@@ -153,7 +153,12 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
         **_hosts(cell),
         num_clean_steps=sum(len(clean_steps(r)) for r in good),
         stamps=[*_stamps(row, baseline), *(s for part in fields for s in part.stamps)],
-        unavailable=_unavailable(values, row, baseline) | fields[0].reasons | fields[1].reasons,
+        unavailable={
+            **_unavailable(values, row, baseline),
+            **_no_hosts(cell),
+            **fields[0].reasons,
+            **fields[1].reasons,
+        },
         samples=[StepSamples(repeat=r.cell.repeat, step_s=clean_steps(r)) for r in good],
         **values,
         **fields[0].values,
@@ -172,6 +177,16 @@ def _hosts(cell: Cell) -> dict[str, Any]:
         "link_bit_per_s": hosts.rates(hosts.num_hosts(cell.world_size)),
         "cpus_per_rank": hosts.cpus_per_rank,
     }
+
+
+def _no_hosts(cell: Cell) -> dict[str, str]:
+    """Return why the row says nothing of links or shares of the processor."""
+    if cell.virtual_hosts is None:
+        why = "the ranks did not run on virtual hosts"
+        return dict.fromkeys(("link", "link_bit_per_s", "cpus_per_rank"), why)
+    if cell.virtual_hosts.cpus_per_rank is None:
+        return {"cpus_per_rank": "no share of the processor was set"}
+    return {}
 
 
 def _step_estimate(row: Launches) -> Estimate | None:

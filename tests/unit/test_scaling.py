@@ -334,8 +334,7 @@ def test_an_empty_plan_has_no_rows():
     assert summarise(make_run([], [])).rows == []
 
 
-HOSTS = {"link", "link_bit_per_s", "cpus_per_rank"}
-NOT_MEASUREMENTS = {"reason", "backend", *HOSTS}
+NOT_MEASUREMENTS = {"reason", "backend"}
 
 
 def check_every_null_has_its_reason(row: Row):
