@@ -46,7 +46,7 @@ class Found:
     def is_in(self, seconds: float, what: str) -> None:
         """Assert that ``seconds`` is the planted time, or skip where nobody can tell."""
         scatter_s = max(
-            float(np.subtract(*np.percentile(steps_of(self.launch.ranks, phase), [75, 25]))) / 2
+            float(np.subtract(*np.percentile(steps_of(self.launch.ranks, phase), [90, 10]))) / 2
             for phase in ("paired", "traced")
         )
         told = f"{what} {seconds * 1e3:.2f} ms, planted {self.planted_s * 1e3:.2f} ms"
@@ -116,9 +116,9 @@ def test_batches_that_come_late_are_a_data_stall(planted: Planted) -> None:
 def test_a_last_bucket_that_is_late_is_exposed(planted: Planted) -> None:
     found = planted("last_bucket_late", "many-buckets", seconds=0.15)
     exposed_s, hidden_s = late_operation(found)
-    found.is_in(exposed_s + hidden_s, "the late bucket is in flight")
-    assert exposed_s > 0.8 * found.planted_s
-    assert found.row["exposed_comm_s"]["value"] > 0.8 * found.planted_s
+    assert exposed_s + hidden_s > 0.9 * found.planted_s
+    assert exposed_s > 2 * hidden_s
+    assert found.row["exposed_comm_s"]["value"] > 0.6 * found.planted_s
 
 
 def test_a_first_bucket_that_is_late_is_hidden_by_a_long_backward(planted: Planted) -> None:
