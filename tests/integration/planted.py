@@ -1,7 +1,8 @@
 """Workloads in which a known time is lost to a known cause, copied next to the run.
 
 How long is asked for in the environment; how long it then really took is written down, because
-a sleep on a busy machine lasts longer than it was told to.
+a sleep on a busy machine lasts longer than it was told to. So is when each rank hands over a
+delayed bucket: ranks are not at the same place of a step at the same time.
 """
 
 import os
@@ -28,6 +29,12 @@ def written_down(shard: Shard):
     yield
     with LOG.with_suffix(f".rank{shard.rank}").open("a") as log:
         log.write(f"{time.perf_counter() - began}\n")
+
+
+def noted(shard: Shard, what: str) -> None:
+    """Note when something happened, nanoseconds of the clock that both ranks share."""
+    with LOG.with_suffix(f".{what}.rank{shard.rank}").open("a") as log:
+        log.write(f"{time.perf_counter_ns()}\n")
 
 
 def layered(shard: Shard, width: int = 256, depth: int = 6) -> Workload:
@@ -95,16 +102,22 @@ class DelayedBucket:
         self.shard, self.is_late, self.group = shard, is_late, dist.new_group()
 
     def hook(self, state, bucket):
+        if bucket.is_last():
+            noted(self.shard, "last-handed-over")
         if not self.is_late(bucket):
             return averaged(bucket.buffer(), None)
         if self.shard.rank != 1:
+            noted(self.shard, "late-handed-over")
             return averaged(bucket.buffer(), self.group)
         future = torch.futures.Future()
 
         def send() -> None:
             with written_down(self.shard):
                 time.sleep(ASKED_S)
-            future.set_result(averaged(bucket.buffer(), self.group).wait())
+            noted(self.shard, "late-handed-over")
+            mean = averaged(bucket.buffer(), self.group).wait()
+            noted(self.shard, "late-arrived")
+            future.set_result(mean)
 
         threading.Thread(target=send).start()
         return future
