@@ -103,3 +103,9 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
     different = [name for name in DECISIVE if ours.get(name) != theirs.get(name)]
     names = [[d.get("name") for d in side.get("devices") or []] for side in (ours, theirs)]
     return different + (["devices"] if names[0] != names[1] else [])
+
+
+def identity(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what tells one machine, with its software, from another."""
+    devices = [device.get("name") for device in fingerprint.get("devices") or []]
+    return {name: fingerprint.get(name) for name in ("host", *DECISIVE)} | {"devices": devices}

@@ -75,9 +75,9 @@ class LaunchPaths:
     root: Path
 
     @property
-    def cell_json(self) -> Path:
-        """The cell, for the ranks to read."""
-        return self.root / "cell.json"
+    def job_json(self) -> Path:
+        """The cell or the probe, for the ranks to read."""
+        return self.root / "job.json"
 
     @property
     def store(self) -> Path:
@@ -115,3 +115,8 @@ def cache_folder() -> Path:
     """Return where answers that cost seconds to find out are kept between commands."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "scalebench"
+
+
+def certificates_folder() -> Path:
+    """Return where the certificates of self-tests are kept."""
+    return cache_folder() / "certificates"

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+from scalebench.certificate import Certificate
 from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 from scalebench.virtual_hosts import VirtualHosts
@@ -357,6 +358,7 @@ class RunInfo(Record):
         environment: Fingerprint of machine and software.
         plan: Every cell in the order of execution.
         notices: What the reader has to know about the whole run, for example that this was CPU.
+        certificate: The newest of this machine when the run began; null: there was none.
         status: ``running`` also means: was killed before it could say otherwise.
     """
 
@@ -369,4 +371,5 @@ class RunInfo(Record):
     environment: dict[str, Any]
     plan: list[Cell]
     notices: list[str] = []
+    certificate: Certificate | None = None
     status: Literal["running", "complete", "interrupted", "over budget"] = "running"

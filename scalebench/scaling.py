@@ -78,6 +78,7 @@ def summarise(run: StoredRun) -> Summary:
         reproduce=shlex.join(run.info.command),
         environment=run.info.environment,
         notices=[*run.info.notices, *_damage(run)],
+        certificate=run.info.certificate,
         rows=[_row(launches, table, run.info.status) for launches in table.values()],
     )
 

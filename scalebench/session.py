@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scalebench import __version__, machine
+from scalebench.certificates import newest
 from scalebench.discover import load_suites
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
 from scalebench.launch.base import Launcher
@@ -211,6 +212,7 @@ class Session:
             environment=prepared.environment,
             plan=list(plan.cells),
             notices=list(plan.notices),
+            certificate=newest(prepared.environment),
         )
         paths.cells.mkdir(exist_ok=True)
         write_model(paths.run_json, info)

@@ -185,7 +185,27 @@ class Suite(Spec):
 Purpose = Literal["inspect", "measure"]
 
 
-class Cell(Spec):
+class Job(Spec):
+    """Ranks that are launched together: what each of them needs to join the others.
+
+    Attributes:
+        backend: Of the process group; None where there is none (``plain``).
+        threads: Intra-op threads of each rank, the same at every N.
+        virtual_hosts: Where the ranks run; None: on the machine as it is.
+        limit_s: Wall clock after which the launch is ended.
+        collective_timeout_s: Time-out of the process group.
+    """
+
+    world_size: int = Field(ge=1)
+    device: Device
+    backend: str | None
+    threads: int = Field(ge=1)
+    virtual_hosts: VirtualHosts | None = None
+    limit_s: float = 900.0
+    collective_timeout_s: float = 120.0
+
+
+class Cell(Job):
     """One launch: a case at one world size, once. Complete: a rank needs nothing else.
 
     Attributes:
@@ -194,11 +214,8 @@ class Cell(Spec):
             with no instrument on.
         repeat: Number of the launch, from 0.
         rank_batch: Samples per rank and step; ``global_batch`` over all ranks.
-        backend: Of the process group; None where there is none (``plain``).
-        threads: Intra-op threads of each rank, the same at every N.
         oversubscribed: More ranks than devices (CPU: than cores).
         loader: How the ranks are fed; None: from batches that live on the device.
-        virtual_hosts: Where the ranks run; None: on the machine as it is.
         skip_reason: Not None: this cell cannot run, and why.
     """
 
@@ -207,21 +224,14 @@ class Cell(Spec):
     strategy: Strategy
     workload: WorkloadSpec
     scaling: Scaling
-    world_size: int = Field(ge=1)
     global_batch: int = Field(ge=1)
     rank_batch: int = Field(ge=0)
-    device: Device
-    backend: str | None
-    threads: int = Field(ge=1)
     loader: Loader | None = None
     oversubscribed: bool = False
-    virtual_hosts: VirtualHosts | None = None
     purpose: Purpose
     repeat: int = Field(0, ge=0)
     steps: StepPlan
     seed: int = 0
-    limit_s: float = 900.0
-    collective_timeout_s: float = 120.0
     skip_reason: str | None = None
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
-from scipy.special import stdtrit
+from scipy.special import bdtr, stdtrit
 
 CONFIDENCE = 0.95
 MIN_STEPS_FOR_STEADY = 10
@@ -94,6 +94,27 @@ def estimate_signed(values: Sequence[float]) -> Estimate:
         return Estimate(value=center, n=1)
     reach = float(x.std(ddof=1)) / math.sqrt(n) * float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     return Estimate(value=center, low=center - reach, high=center + reach, n=n)
+
+
+def median_with_noise(values: Sequence[float]) -> tuple[float, float]:
+    """Return the median of repeated measurements, and by how much it may be off (95 %).
+
+    Distribution-free: the median of what is measured lies between two order statistics with a
+    probability that only the binomial distribution decides (David & Nagaraja 2003, §7.1). The
+    distance to the farther one is returned. With fewer than 6 values no two of them reach 95 %:
+    then all of the range is taken, and that is less sure than it says.
+
+    Args:
+        values: At least one.
+    """
+    x = np.sort(np.asarray(values, dtype=float))
+    n = len(x)
+    outside = (1 - CONFIDENCE) / 2
+    k = 0  # of each end, as many values are left out as 95 % allow
+    while bdtr(k, n, 0.5) <= outside:
+        k += 1
+    center = float(np.median(x))
+    return center, max(center - float(x[k]), float(x[n - 1 - k]) - center)
 
 
 def steady_start(step_s: ArrayLike) -> int | None:

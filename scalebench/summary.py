@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, FiniteFloat
 
+from scalebench.certificate import Certificate
 from scalebench.records import Status
 from scalebench.spec import Device, Scaling
 from scalebench.stats import Estimate as Estimate
@@ -117,6 +118,7 @@ class Summary(BaseModel):
 
     Attributes:
         reproduce: The command line that makes this run again.
+        certificate: Of the newest self-test of this machine when the run began; null: none.
     """
 
     format: str = SUMMARY_FORMAT
@@ -127,4 +129,5 @@ class Summary(BaseModel):
     reproduce: str
     environment: dict[str, Any]
     notices: list[str]
+    certificate: Certificate | None = None
     rows: list[Row]

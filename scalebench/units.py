@@ -7,6 +7,7 @@ import math
 
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTE_STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_RATE_STEPS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
 _COUNT_STEPS = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -45,6 +46,11 @@ def seconds(value: float, uncertainty: float | None = None) -> str:
 def bytes_(value: float) -> str:
     """Write a size given in bytes with decimal prefixes, for example ``"1.05 MB"``."""
     return _scaled(value, None, _BYTE_STEPS)
+
+
+def bit_rate(value: float, uncertainty: float | None = None) -> str:
+    """Write a rate given in bits per second, for example ``"47.8 Mbit/s"``."""
+    return _scaled(value, uncertainty, _RATE_STEPS)
 
 
 def count(value: float, uncertainty: float | None = None) -> str:

@@ -24,6 +24,10 @@ taken for other machines, too, because nobody has measured those."""
 
 PAYLOAD_SHARE = 1448 / 1514
 
+BOTH_WAYS_SHARE = PAYLOAD_SHARE / (1 + 66 / (2 * 1514))
+"""The same while as much goes the other way: a link then also carries the acknowledgements of
+that, a frame of 66 bytes for every second one received (delayed acknowledgement, RFC 5681 §4.2)."""
+
 MIN_SHARE = 0.01
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 

@@ -14,6 +14,7 @@ import click
 from scalebench.cli.doctor import doctor
 from scalebench.cli.options import config_for
 from scalebench.cli.run import run
+from scalebench.cli.selftest import selftest
 from scalebench.cli.trace import trace
 from scalebench.cli.view import list_, report, show
 from scalebench.errors import ExitCode, ScalebenchError
@@ -38,6 +39,7 @@ scalebench run ddp --gpus 1,2,4,8   train for real at four sizes, print the tabl
 scalebench show                     the newest run's table again
 scalebench doctor                   what this machine can do, and what is wrong with it
 scalebench trace FILE...            how much communication a job's Kineto traces hide
+scalebench selftest --quick         inject known faults, and see whether they are recovered
 
 \b
 Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
@@ -63,7 +65,7 @@ def cli(context: click.Context) -> None:
     context.default_map = {"run": config_for(run)}
 
 
-for command in (run, show, report, list_, doctor, trace):
+for command in (run, show, report, list_, doctor, trace, selftest):
     cli.add_command(command)
 
 

@@ -1,6 +1,6 @@
 """Progress on standard error: a bar on a terminal, only what went wrong elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -51,6 +51,17 @@ class TerminalProgress:
             if result.failure is not None and result.failure.log_tail:
                 indented = "\n".join(f"  {line}" for line in result.failure.log_tail.splitlines())
                 self.console.print(indented, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def parts_on(stream: TextIO) -> Iterator[Callable[[str, object], None]]:
+    """Show on a terminal which part of something is under way; elsewhere nothing."""
+    console = Console(file=stream)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task("starting")
+    with bar:
+        yield lambda part, _: bar.update(task, description=part)
 
 
 @contextmanager

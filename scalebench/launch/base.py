@@ -5,10 +5,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scalebench.catalog import CustomTarget
+from scalebench.planted import Planted
+from scalebench.probe import ClockCheck, ProbeRecord, Sweep
 from scalebench.records import Failure, RankRecord
 from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device
 from scalebench.virtual_hosts import VirtualHosts
+
+
+class ProbeFailed(Exception):
+    """A probe has no answer; the text says which rank failed and why."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,14 @@ class Launcher(Protocol):
 
     def launch(self, cell: Cell, logs: Path) -> Launched:
         """Run one cell to its end, or to the end of its time."""
+        ...
+
+    def probe(self, probe: Sweep | ClockCheck, logs: Path) -> list[ProbeRecord]:
+        """Run a probe; raises ProbeFailed when a rank does not come to its end."""
+        ...
+
+    def plant(self, what: Planted | None) -> None:
+        """Have ranks plant something from the next launch on; None: nothing."""
         ...
 
     def close(self) -> None:

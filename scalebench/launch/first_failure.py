@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalebench.probe import ProbeRecord
 from scalebench.records import Failure, RankError, RankRecord
 
 LOG_TAIL_LINES = 15
@@ -28,7 +29,7 @@ class RankExit:
 
 
 def first_failure(
-    records: Sequence[RankRecord], exits: Sequence[RankExit], logs: dict[int, Path]
+    records: Sequence[RankRecord | ProbeRecord], exits: Sequence[RankExit], logs: dict[int, Path]
 ) -> Failure | None:
     """Return the failure that the others follow from, or None when every rank is well.
 

@@ -9,13 +9,13 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from scalebench.catalog import CustomTarget
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.launch.base import Launched
+from scalebench.launch.base import Launched, ProbeFailed
 from scalebench.launch.first_failure import RankExit, first_failure, log_tail
 from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import remove_abandoned_groups
@@ -23,10 +23,14 @@ from scalebench.launch.placement import Placement, ThisMachine
 from scalebench.launch.zygote_client import ZygoteClient
 from scalebench.monitor.node import NodeWatch
 from scalebench.paths import LaunchPaths
+from scalebench.planted import Planted
+from scalebench.probe import ClockCheck, ProbeRecord, Sweep
 from scalebench.records import Failure, RankRecord
-from scalebench.spec import Cell, Device
+from scalebench.spec import Cell, Device, Job
 from scalebench.store import read_model, write_model
 from scalebench.virtual_hosts import VirtualHosts
+
+R = TypeVar("R", RankRecord, ProbeRecord)
 
 SCRATCH_PREFIX = "scalebench-"
 SCRATCH_LOCK = ".lock"
@@ -71,6 +75,7 @@ class LocalLauncher:
         )
         self.num_launches = 0
         self.device_uuids: list[str] | None = None
+        self.planted: dict[str, Any] = {}
 
     def __enter__(self) -> "LocalLauncher":
         return self
@@ -141,6 +146,10 @@ class LocalLauncher:
         folder.mkdir()
         return folder
 
+    def plant(self, what: Planted | None) -> None:
+        """Have ranks plant something from the next launch on, for the self-test; None: nothing."""
+        self.planted = {} if what is None else {"planted": what.model_dump()}
+
     def launch(self, cell: Cell, logs: Path) -> Launched:
         """Run one cell to its end, or to the end of its time.
 
@@ -154,41 +163,72 @@ class LocalLauncher:
             launched = self._launch(cell, logs)
         return replace(launched, node=watch.track)
 
+    def probe(self, probe: Sweep | ClockCheck, logs: Path) -> list[ProbeRecord]:
+        """Run a probe; return what its ranks found, by rank.
+
+        Args:
+            probe: What to do.
+            logs: As for `launch`.
+
+        Raises:
+            ProbeFailed: A rank did not come to its end.
+        """
+        self.zygote.wait_until_ready()
+        ended = self._run("probe", probe, ProbeRecord, logs)
+        if ended.failure is not None:
+            raise ProbeFailed(f"rank {ended.failure.rank}: {ended.failure.message}")
+        return ended.records
+
     def _launch(self, cell: Cell, logs: Path) -> Launched:
+        ended = self._run("cell", cell, RankRecord, logs)
+        first_steps = [r.first_step_ns for r in ended.records if r.first_step_ns is not None]
+        launch_s = (max(first_steps) - ended.decided_ns) / 1e9 if first_steps else None
+        return Launched(ended.records, ended.failure, launch_s, ended.wall_s)
+
+    def _run(self, name: str, job: Job, kind: type[R], logs: Path) -> "_Ended[R]":
         decided_ns = time.monotonic_ns()
         paths = LaunchPaths(self._launch_folder())
-        write_model(paths.cell_json, cell)
+        write_model(paths.job_json, job)
         logs.mkdir(parents=True, exist_ok=True)
-        rank_logs = {rank: logs / f"rank{rank}.log" for rank in range(cell.world_size)}
+        rank_logs = {rank: logs / f"rank{rank}.log" for rank in range(job.world_size)}
         for rank, log in rank_logs.items():
             log.unlink(missing_ok=True)
             folder = os.fspath(paths.root)
-            request = {"job": "cell", "rank": rank, "folder": folder, "log": os.fspath(log)}
-            placed = self.placement.of(rank) if cell.virtual_hosts else {}
-            self.zygote.send({"start": {**request, **placed, "tag": [self.num_launches, rank]}})
-        deadline = time.monotonic() + cell.limit_s
-        ranks = _Ranks(self.zygote, self.num_launches, cell.world_size, deadline)
+            request = {"job": name, "rank": rank, "folder": folder, "log": os.fspath(log)}
+            placed = self.placement.of(rank) if job.virtual_hosts else {}
+            told = {**request, **placed, **self.planted, "tag": [self.num_launches, rank]}
+            self.zygote.send({"start": told})
+        deadline = time.monotonic() + job.limit_s
+        ranks = _Ranks(self.zygote, self.num_launches, job.world_size, deadline)
         in_time = ranks.wait()
         wall_s = (time.monotonic_ns() - decided_ns) / 1e9
         records = [
-            read_model(path, RankRecord)
-            for path in map(paths.record, range(cell.world_size))
+            read_model(path, kind)
+            for path in map(paths.record, range(job.world_size))
             if path.exists()
         ]
         shutil.rmtree(paths.root, ignore_errors=True)
         failure = first_failure(records, ranks.exits, rank_logs)
-        if failure is None and not in_time and len(records) < cell.world_size:
-            failure = _out_of_time(cell, ranks, rank_logs)
-        first_steps = [r.first_step_ns for r in records if r.first_step_ns is not None]
-        launch_s = (max(first_steps) - decided_ns) / 1e9 if first_steps else None
-        return Launched(records, failure, launch_s, wall_s)
+        if failure is None and not in_time and len(records) < job.world_size:
+            failure = _out_of_time(job, ranks, rank_logs)
+        return _Ended(records, failure, decided_ns, wall_s)
 
 
-def _out_of_time(cell: Cell, ranks: "_Ranks", logs: dict[int, Path]) -> Failure:
+@dataclass(frozen=True)
+class _Ended(Generic[R]):
+    """A launch that is over; ``decided_ns`` is when it was begun."""
+
+    records: list[R]
+    failure: Failure | None
+    decided_ns: int
+    wall_s: float
+
+
+def _out_of_time(job: Job, ranks: "_Ranks", logs: dict[int, Path]) -> Failure:
     late = sorted(ranks.late)
     message = (
-        f"still running after the limit of {cell.limit_s:g} s: "
-        f"rank {', '.join(map(str, late))} of {cell.world_size}"
+        f"still running after the limit of {job.limit_s:g} s: "
+        f"rank {', '.join(map(str, late))} of {job.world_size}"
     )
     return Failure(rank=late[0], kind="limit", message=message, log_tail=log_tail(logs[late[0]]))
 

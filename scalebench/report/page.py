@@ -7,6 +7,7 @@ from typing import Any
 
 from scalebench import units
 from scalebench.report import communication, frames, memory, wording
+from scalebench.report.certificate import as_listing
 from scalebench.report.charts import CHARTS, MEMORY, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
 from scalebench.report.findings import Finding, Verdict, judge
@@ -98,6 +99,7 @@ class RunView:
     sections: tuple[ChartSection, ...]
     missing: tuple[Row, ...]
     marks: tuple[tuple[Mark, tuple[str, ...]], ...]
+    certificate: PlainTable | None
     environment: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     downloads: tuple[Download, ...]
 
@@ -150,6 +152,7 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
         sections=tuple(_section(kind, run_id, groups, looks) for kind in CHARTS),
         missing=tuple(row for row in summary.rows if row.status != "ok"),
         marks=_marks(summary.rows),
+        certificate=as_listing(summary.certificate) if summary.certificate else None,
         environment=_facts(summary.environment),
         downloads=_downloads(summary),
     )

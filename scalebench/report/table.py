@@ -1,28 +1,26 @@
 """The terminal table."""
 
-import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from scalebench.report import wording
+from scalebench.report import certificate, wording
 from scalebench.report.budget_table import budget_parts
 from scalebench.report.columns import Column, present
 from scalebench.report.marks import explain, letters, marks
-from scalebench.report.terminal import CASE_WIDTHS, GAP, line, to_ascii
+from scalebench.report.terminal import CASE_WIDTHS, GAP, NARROWEST, line, printed, to_ascii
 from scalebench.summary import Row, Summary
 
 NARROWING = ("tokens", "loss", "marks", "energy", "batch", "throughput", "memory", "mfu")
 """What gives way at narrow widths, in this order; ``marks`` become letters, the rest go."""
 
-NARROWEST = 40
 LONGEST_REASON = 400
 
 _STATUS_STYLE = {"failed": "bold red", "oom": "bold red", "skipped": "yellow"}
@@ -43,27 +41,6 @@ def render_table(
     return printed(_parts(summary, width, ascii_only), width, color, ascii_only)
 
 
-def printed(parts: Sequence[RenderableType], width: int, color: bool, ascii_only: bool) -> str:
-    """Return what rich prints of ``parts`` on such a terminal, without blanks at the ends."""
-    stream = io.StringIO()
-    console = Console(
-        file=stream,
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        no_color=not color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    console.print(Group(*parts))
-    written = to_ascii(stream.getvalue()) if ascii_only else stream.getvalue()
-    lines = [text.rstrip() for text in written.splitlines()]
-    return "\n".join(lines).strip("\n") + "\n"
-
-
 def _parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [
         line(wording.plain(notice), ascii_only, "yellow") for notice in summary.notices
@@ -75,6 +52,8 @@ def _parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableTyp
         parts += _suite(suite, rows, width, ascii_only)
     if not summary.rows:
         parts.append(line("No cell was planned; there is nothing to show.", ascii_only))
+    if summary.certificate is not None:
+        parts.append(line(certificate.reference(summary.certificate), ascii_only, "dim"))
     return parts
 
 

@@ -1,5 +1,9 @@
 """Text for a terminal: lines that are ASCII where nothing else can be shown."""
 
+import io
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from scalebench.report import wording
@@ -8,6 +12,8 @@ ASCII = {
     wording.TIMES: "x", "±": "+/-", "µ": "u", wording.DASH: "-", wording.MINUS: "-", "—": "-",
     "→": "->", "…": "...", "✓": "ok", "·": "|", "─": "-", "≥": ">=", "≤": "<=",
 }  # fmt: skip
+
+NARROWEST = 40
 
 CASE_WIDTHS = (24, 16, 10)
 """A longer case name is folded: at the first width, or at the next where nothing is left to go."""
@@ -25,3 +31,24 @@ def to_ascii(text: str) -> str:
 def line(content: str, ascii_only: bool, style: str = "") -> Text:
     """Return one styled line."""
     return Text(to_ascii(content) if ascii_only else content, style=style)
+
+
+def printed(parts: Sequence[RenderableType], width: int, color: bool, ascii_only: bool) -> str:
+    """Return what rich prints of ``parts`` on such a terminal, without blanks at the ends."""
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    console.print(Group(*parts))
+    written = to_ascii(stream.getvalue()) if ascii_only else stream.getvalue()
+    lines = [text.rstrip() for text in written.splitlines()]
+    return "\n".join(lines).strip("\n") + "\n"

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from scalebench import units
 from scalebench.report import wording
-from scalebench.report.table import NARROWEST, printed
-from scalebench.report.terminal import to_ascii
+from scalebench.report.terminal import NARROWEST, printed, to_ascii
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.job import JobFigures
 

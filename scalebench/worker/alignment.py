@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 
 from scalebench.records import ClockAlignment
-from scalebench.worker.context import RankContext
+from scalebench.spec import Job
+from scalebench.worker.context import JobContext
 
 ROUND_TRIPS = 16
 """The first of them also makes the connection; the shortest is the one that counts."""
@@ -80,7 +81,7 @@ def offset_of(exchanges: Sequence[Exchange]) -> ClockOffset:
 
 
 def measure_offset(
-    context: RankContext, clock: Clock = time.monotonic_ns, force: bool = False
+    context: JobContext[Job], clock: Clock = time.monotonic_ns, force: bool = False
 ) -> ClockOffset:
     """Compare this rank's clock with rank 0's; every rank has to call this at the same time.
 
@@ -94,7 +95,7 @@ def measure_offset(
     """
     alike = {0} if force else _ranks_with_the_clock_of_rank_0(context, clock)
     if context.rank == 0:
-        for rank in range(1, context.cell.world_size):
+        for rank in range(1, context.job.world_size):
             if rank not in alike:
                 _answer(rank, context, clock)
     if context.rank in alike:
@@ -142,7 +143,7 @@ def combine(before: ClockOffset, after: ClockOffset) -> ClockAlignment:
     return alignment.model_copy(update=jump)
 
 
-def _ranks_with_the_clock_of_rank_0(context: RankContext, clock: Clock) -> set[int]:
+def _ranks_with_the_clock_of_rank_0(context: JobContext[Job], clock: Clock) -> set[int]:
     """Return the ranks whose clock is the one that rank 0 reads; the same set on every rank.
 
     Machines that were restored from one snapshot bear the same name and have clocks of their own.
@@ -151,7 +152,7 @@ def _ranks_with_the_clock_of_rank_0(context: RankContext, clock: Clock) -> set[i
     """
     if context.control is None:
         return {0}
-    stated: list[Any] = [None] * context.cell.world_size
+    stated: list[Any] = [None] * context.job.world_size
     dist.all_gather_object(stated, (_clock_name(), clock()), group=context.control)
     now = clock()
     name_of_0, _ = stated[0]
@@ -178,7 +179,7 @@ def _clock_name() -> str:
         return ""
 
 
-def _ask(context: RankContext, clock: Clock) -> Exchange:
+def _ask(context: JobContext[Job], clock: Clock) -> Exchange:
     message = torch.zeros(1, dtype=torch.int64)
     sent = clock()
     dist.send(message, dst=0, group=context.control)
@@ -187,7 +188,7 @@ def _ask(context: RankContext, clock: Clock) -> Exchange:
     return Exchange(sent, int(message.item()), received)
 
 
-def _answer(rank: int, context: RankContext, clock: Clock) -> None:
+def _answer(rank: int, context: JobContext[Job], clock: Clock) -> None:
     message = torch.zeros(1, dtype=torch.int64)
     for _ in range(ROUND_TRIPS):
         dist.recv(message, src=rank, group=context.control)

@@ -6,41 +6,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Job
 from scalebench.workload import Shard
+
+J = TypeVar("J", bound=Job)
+J_co = TypeVar("J_co", bound=Job, covariant=True)
 
 
 @dataclass(frozen=True)
-class RankContext:
-    """One rank of a cell.
+class JobContext(Generic[J_co]):
+    """One rank of a job.
 
     Attributes:
         control: A gloo group of all ranks for what scalebench itself has to say, so that it
             never mixes with the collectives of the training; None for a single process.
     """
 
-    cell: Cell
+    job: J_co
     rank: int
     local_rank: int
     device: torch.device
     control: "dist.ProcessGroup | None" = None
-
-    @property
-    def shard(self) -> Shard:
-        """The part of the data that this rank has to feed."""
-        return Shard(
-            rank=self.rank,
-            world_size=self.cell.world_size,
-            batch_size=self.cell.rank_batch,
-            seed=self.cell.seed,
-            device=self.device,
-        )
 
     def agree_max(self, values: list[float]) -> list[float]:
         """Return, on every rank alike, the element-wise largest of all ranks' values.
@@ -58,7 +50,7 @@ class RankContext:
         """Collect one object of every rank on rank 0; None on the others."""
         if self.control is None:
             return [item]
-        collected = [None] * self.cell.world_size if self.rank == 0 else None
+        collected = [None] * self.job.world_size if self.rank == 0 else None
         dist.gather_object(item, collected, dst=0, group=self.control)
         return collected
 
@@ -68,9 +60,29 @@ class RankContext:
             dist.barrier(group=self.control)
 
 
-def rank_device(cell: Cell, local_rank: int) -> torch.device:
+class RankContext(JobContext[Cell]):
+    """One rank of a cell."""
+
+    @property
+    def cell(self) -> Cell:
+        """What the rank trains."""
+        return self.job
+
+    @property
+    def shard(self) -> Shard:
+        """The part of the data that this rank has to feed."""
+        return Shard(
+            rank=self.rank,
+            world_size=self.cell.world_size,
+            batch_size=self.cell.rank_batch,
+            seed=self.cell.seed,
+            device=self.device,
+        )
+
+
+def rank_device(job: Job, local_rank: int) -> torch.device:
     """Return the device of a rank; with more ranks than GPUs, several share one."""
-    if cell.device == "cpu":
+    if job.device == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -79,26 +91,33 @@ def rank_device(cell: Cell, local_rank: int) -> torch.device:
 
 @contextmanager
 def connected(cell: Cell, rank: int, store: Path) -> Iterator[RankContext]:
-    """Join the ranks of a cell over a file store; yield this rank's view of the job.
+    """Join the ranks of a cell; yield this rank's view of it. See `joined`."""
+    with joined(cell, rank, store) as context:
+        yield RankContext(cell, rank, context.local_rank, context.device, context.control)
+
+
+@contextmanager
+def joined(job: J, rank: int, store: Path) -> Iterator[JobContext[J]]:
+    """Join the ranks of a job over a file store; yield this rank's view of the job.
 
     Without a backend (the plain baseline) there is nothing to join. On an error the groups are
     left as they are: tearing them down would wait for ranks that may be gone.
     """
-    device = rank_device(cell, rank)
-    if cell.backend is None:
-        yield RankContext(cell, rank, rank, device)
+    device = rank_device(job, rank)
+    if job.backend is None:
+        yield JobContext(job, rank, rank, device)
         return
-    timeout = timedelta(seconds=cell.collective_timeout_s)
+    timeout = timedelta(seconds=job.collective_timeout_s)
     dist.init_process_group(
-        cell.backend,
-        store=FileStore(os.fspath(store), cell.world_size),
+        job.backend,
+        store=FileStore(os.fspath(store), job.world_size),
         rank=rank,
-        world_size=cell.world_size,
+        world_size=job.world_size,
         timeout=timeout,
-        device_id=device if cell.backend == "nccl" else None,
+        device_id=device if job.backend == "nccl" else None,
     )
     # Waiting here is waiting for scalebench's own work on another rank, such as the reference:
-    # only the limit of the cell ends it.
-    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=cell.limit_s))
-    yield RankContext(cell, rank, rank, device, control)
+    # only the limit of the job ends it.
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=job.limit_s))
+    yield JobContext(job, rank, rank, device, control)
     dist.destroy_process_group()

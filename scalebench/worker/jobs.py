@@ -8,10 +8,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from scalebench.worker import place, rank, survey
+from scalebench.planted import Planted
+from scalebench.worker import place, planting, probes, rank, survey
 from scalebench.worker.process import redirect_output
 
-_JOBS = {"cell": rank.run_cell, "survey": survey.run_survey, "describe": survey.run_describe}
+_JOBS = {
+    "cell": rank.run_cell,
+    "probe": probes.run_probe,
+    "survey": survey.run_survey,
+    "describe": survey.run_describe,
+}
 
 _PRELOADED = (
     "torch.distributed",
@@ -34,12 +40,14 @@ def run(request: dict[str, Any]) -> int:
 
     Args:
         request: ``job`` (a name of the table above), ``log`` (file for output) and what the job
-            itself needs. ``environment`` is added to the process environment first, and
-            ``place`` is entered.
+            itself needs. ``environment`` is added to the process environment first,
+            ``place`` is entered, and ``planted`` is planted.
     """
     redirect_output(Path(request["log"]))
     os.environ.update(request.get("environment", {}))
     place.enter(request.get("place", {}))
+    if "planted" in request:
+        planting.plant(Planted.model_validate(request["planted"]), request["rank"])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:

@@ -10,8 +10,11 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from scalebench.spec import Job
 
 _PR_SET_PDEATHSIG = 1
 _SOCKET_FOLDER_LENGTH = 80
@@ -82,6 +85,19 @@ def schedule_as_batch() -> str:
     except OSError as error:
         return f"default (SCHED_BATCH refused: {error.strerror})"
     return "SCHED_BATCH"
+
+
+def settle(job: Job, local_rank: int) -> dict[str, Any]:
+    """Bring this process into the state in which it is measured; return what is in force."""
+    affinity = pin(local_rank, job.threads)
+    scheduling = schedule_as_batch() if job.device == "cpu" else "default"
+    use_threads(job.threads)
+    return {
+        "threads": torch.get_num_threads(),
+        "affinity": affinity,
+        "scheduling_class": scheduling,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+    }
 
 
 def use_threads(threads: int) -> None:

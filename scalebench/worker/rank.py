@@ -41,11 +41,11 @@ def run_cell(request: dict[str, Any]) -> int:
     """
     rank = int(request["rank"])
     paths = LaunchPaths(Path(request["folder"]))
-    cell = read_model(paths.cell_json, Cell)
+    cell = read_model(paths.job_json, Cell)
     identity = {"rank": rank, "local_rank": rank, "pid": os.getpid(), "host": socket.gethostname()}
     try:
         process.keep_sockets_in(paths.root)
-        facts = _settle(cell, rank)
+        facts = process.settle(cell, rank)
         with connected(cell, rank, paths.store) as context:
             facts |= _backend_facts(context)
 
@@ -61,19 +61,6 @@ def run_cell(request: dict[str, Any]) -> int:
         print(record.error.traceback if record.error else "", flush=True)
         return 1
     return 0
-
-
-def _settle(cell: Cell, local_rank: int) -> dict[str, Any]:
-    """Bring the process into the state in which it is measured; return what is in force."""
-    affinity = process.pin(local_rank, cell.threads)
-    scheduling = process.schedule_as_batch() if cell.device == "cpu" else "default"
-    process.use_threads(cell.threads)
-    return {
-        "threads": torch.get_num_threads(),
-        "affinity": affinity,
-        "scheduling_class": scheduling,
-        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-    }
 
 
 def _backend_facts(context: RankContext) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_a_launch_has_one_record_per_rank_and_a_store_of_its_own():
     one, two = LaunchPaths(Path("/scratch/1")), LaunchPaths(Path("/scratch/2"))
     assert one.record(0) != one.record(1)
     assert one.store != two.store
-    assert len({one.cell_json, one.store, one.record(0)}) == 3
+    assert len({one.job_json, one.store, one.record(0)}) == 3
 
 
 def test_the_cache_is_where_the_platform_says(monkeypatch, tmp_path):

@@ -1,0 +1,88 @@
+"""Jobs that train nothing: their ranks time single operations, or compare their clocks."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, FiniteFloat
+
+from scalebench.records import ClockAlignment, RankError, Record
+from scalebench.spec import Job, Spec
+
+CollectiveName = Literal[
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv"
+]
+COLLECTIVES: tuple[CollectiveName, ...] = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
+    "send_recv",
+)
+DtypeName = Literal["float32", "bfloat16", "int8"]
+
+
+class Transfer(Spec):
+    """One operation at one size.
+
+    Attributes:
+        size_bytes: The full size, as nccl-tests counts: of all-gather, reduce-scatter and
+            all-to-all the whole of it, not a rank's part. Rounded down to whole elements, and to
+            the same number of them for every rank.
+        peers: Sender and receiver of ``send_recv``; the root of a rooted operation is rank 0.
+    """
+
+    operation: CollectiveName
+    size_bytes: int = Field(gt=0)
+    dtype: DtypeName = "float32"
+    peers: tuple[int, int] = (0, 1)
+
+
+class Sweep(Job):
+    """Time operations, and hold every result against the one that is known beforehand.
+
+    Attributes:
+        repeats: Times that each transfer is timed, by turns.
+        batch: Operations back to back in one timing, after one that does not count: the first one
+            after a pause finds a link's buffers empty.
+    """
+
+    kind: Literal["sweep"] = "sweep"
+    transfers: tuple[Transfer, ...]
+    repeats: int = Field(5, ge=1)
+    batch: int = Field(2, ge=1)
+
+
+class ClockCheck(Job):
+    """Compare the clocks of the ranks over the network, even where they are one."""
+
+    kind: Literal["clock"] = "clock"
+
+
+Probe = Annotated[Sweep | ClockCheck, Field(discriminator="kind")]
+
+
+class TimedTransfer(Record):
+    """A transfer as the ranks timed it.
+
+    Attributes:
+        size_bytes: What was really moved.
+        time_s: Of one operation, on the rank that took longest, for every repeat; seconds.
+        num_elements: Elements that were held against the known result, over all ranks.
+        num_wrong: Elements that differ from it.
+    """
+
+    transfer: Transfer
+    size_bytes: int
+    time_s: tuple[FiniteFloat, ...]
+    num_elements: int
+    num_wrong: int
+
+
+class ProbeRecord(Record):
+    """What one rank brings back from a probe.
+
+    Attributes:
+        sweep: Of rank 0 only, which speaks for all.
+        clock: This rank's against rank 0's.
+    """
+
+    rank: int = Field(ge=0)
+    error: RankError | None = None
+    sweep: tuple[TimedTransfer, ...] = ()
+    clock: ClockAlignment | None = None

@@ -1,0 +1,186 @@
+"""The bench on which the instrument is put: launches, with something planted in them."""
+
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalebench.attribution import LaunchAttribution, attribute, why_not
+from scalebench.catalog import CustomTarget
+from scalebench.certificate import Form
+from scalebench.launch.base import Launcher
+from scalebench.outcome import launched_result
+from scalebench.planted import Planted, PlantedKind
+from scalebench.probe import ClockCheck, ProbeRecord, Sweep
+from scalebench.records import CellResult
+from scalebench.spec import Cell, Ddp, Plain, StepPlan
+from scalebench.virtual_hosts import VirtualHosts
+
+WORKLOADS = "scalebench.worker.workloads.planted"
+BUCKET_MB = 0.05
+"""Below a stage's gradients, so that every stage is a bucket of its own."""
+
+LIMIT_S = 120.0
+
+
+class Unusable(Exception):
+    """A launch of the self-test left nothing to judge; the text says why."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a launch of the self-test measures.
+
+    Attributes:
+        window_s: Of the clean window.
+        rounds_s: Of the rounds in which steps are traced.
+        repeats: Timings of each operation.
+    """
+
+    window_s: float
+    rounds_s: float
+    repeats: int
+
+
+EFFORT: dict[Form, Effort] = {
+    "quick": Effort(window_s=0.5, rounds_s=2.7, repeats=7),
+    "full": Effort(window_s=3.0, rounds_s=12.0, repeats=21),
+}
+
+
+class Bench:
+    """Launches with known things planted in them.
+
+    Args:
+        launcher: Starts the ranks.
+        form: How long to measure.
+        seed: Of all random choices.
+    """
+
+    def __init__(self, launcher: Launcher, form: Form, seed: int) -> None:
+        self.launcher = launcher
+        self.form: Form = form
+        self.effort = EFFORT[form]
+        self.random = Random(seed)
+        self._folder = tempfile.TemporaryDirectory(prefix="scalebench-selftest-")
+        self._num_launches = 0
+        self.trained: list[LaunchAttribution] = []
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._folder.cleanup()
+
+    def folder(self) -> Path:
+        """Return a new folder for a launch's logs."""
+        self._num_launches += 1
+        folder = Path(self._folder.name) / str(self._num_launches)
+        folder.mkdir()
+        return folder
+
+    def train(
+        self,
+        workload: str,
+        num_ranks: int = 2,
+        planted: Planted | None = None,
+        hosts: VirtualHosts | None = None,
+        plan: StepPlan | None = None,
+    ) -> LaunchAttribution:
+        """Train a workload of the self-test and attribute its steps.
+
+        Args:
+            workload: A function of `WORKLOADS`.
+            num_ranks: One: without any strategy; more: under DDP.
+            planted: What to plant.
+            hosts: Where; None: on the machine as it is.
+            plan: How long; None: by the form.
+
+        Raises:
+            Unusable: The launch failed, or cannot be attributed.
+        """
+        cell = self._cell(workload, num_ranks, hosts, plan)
+        launch = attribute(self._launch(cell, planted, hosts))
+        assert launch is not None, "a launch without attribution is refused"
+        self.trained.append(launch)
+        return launch
+
+    def step_s(self, num_ranks: int, hosts: VirtualHosts | None, plan: StepPlan) -> CellResult:
+        """Train with nothing planted and no tracing; return the launch."""
+        return self._launch(self._cell("paced", num_ranks, hosts, plan), None, hosts)
+
+    def probe(self, probe: Sweep | ClockCheck, planted: Planted | None = None) -> list[ProbeRecord]:
+        """Run a probe, in a lab of its own if it has virtual hosts.
+
+        Raises:
+            ProbeFailed: A rank failed.
+            EnvironmentUnfit: There can be no virtual hosts here.
+        """
+        if probe.virtual_hosts is not None:
+            self.launcher.move_to(probe.virtual_hosts, probe.world_size)
+        self.launcher.plant(planted)
+        return self.launcher.probe(probe, self.folder())
+
+    def plant(self, kind: PlantedKind, **size: float) -> Planted:
+        """Return something to plant, with a file for what it really was."""
+        return Planted(kind=kind, log=str(self.folder() / "planted"), **size)
+
+    def _launch(
+        self, cell: Cell, planted: Planted | None, hosts: VirtualHosts | None
+    ) -> CellResult:
+        if hosts is not None:
+            self.launcher.move_to(hosts, cell.world_size)
+        self.launcher.plant(planted)
+        launched = self.launcher.launch(cell, self.folder())
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        times = (launched.launch_s, launched.wall_s)
+        result = launched_result(cell, launched.records, launched.failure, now, times)
+        if result.status != "ok":
+            raise Unusable(result.reason or result.status)
+        why = why_not(result) if cell.steps.trace else None
+        if why is not None:
+            raise Unusable(why)
+        return result
+
+    def _cell(
+        self, workload: str, num_ranks: int, hosts: VirtualHosts | None, plan: StepPlan | None
+    ) -> Cell:
+        target = CustomTarget(name=f"planted:{workload}", module=WORKLOADS, function=workload)
+        return Cell(
+            suite="selftest",
+            case="selftest",
+            strategy=Plain() if num_ranks == 1 else Ddp(bucket_mb=BUCKET_MB),
+            workload=target,
+            scaling="weak",
+            world_size=num_ranks,
+            global_batch=num_ranks,
+            rank_batch=1,
+            device="cpu",
+            backend=None if num_ranks == 1 else "gloo",
+            threads=1,
+            virtual_hosts=hosts,
+            purpose="measure",
+            steps=plan or self.plan(),
+            limit_s=LIMIT_S,
+        )
+
+    def plan(self) -> StepPlan:
+        """Return how many steps a launch of this form takes."""
+        return StepPlan(
+            window_s=self.effort.window_s, rounds_s=self.effort.rounds_s, max_warmup_steps=12
+        )
+
+
+def written_down(planted: Planted, rank: int) -> NDArray[np.float64]:
+    """Return what a rank wrote of what was planted on it, in the order of the steps."""
+    return np.loadtxt(f"{planted.log}.rank{rank}", ndmin=1)

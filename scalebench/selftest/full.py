@@ -1,0 +1,76 @@
+"""What takes minutes: exposure at known overlaps, and the speedup five times over."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from scalebench.attribution import steps_of
+from scalebench.certificate import Line
+from scalebench.launches import launch_step_s
+from scalebench.selftest.bench import Bench
+from scalebench.spec import StepPlan
+from scalebench.stats import median_with_noise
+from scalebench.virtual_hosts import BOTH_WAYS_SHARE, VirtualHosts
+
+OVERLAPS = (0.0, 0.5, 1.0)
+TRANSFER_S = 0.3
+MORE_THAN_HIDDEN = 1.3
+"""At full overlap the backward pass that is left lasts longer than the transfer by this."""
+
+RATES_MBIT = (60, 120)
+EXPOSED_LIMIT = 0.03
+
+NUM_TIMES = 5
+SPEEDUP_LIMIT = 0.02
+SPEEDUP_LINK = VirtualHosts(link_bit_per_s=(100_000_000,))
+SPEEDUP_PLAN = StepPlan(window_s=2.0, max_warmup_steps=20, trace=False)
+
+
+def exposure(bench: Bench) -> Iterator[Line]:
+    """Yield how much of a transfer of known length is found exposed, at three overlaps."""
+    for overlap in OVERLAPS:
+        rate = bench.random.randint(*RATES_MBIT) * 1_000_000
+        num_bytes = round(rate * BOTH_WAYS_SHARE / 8 * TRANSFER_S) // 4 * 4
+        behind_s = TRANSFER_S * overlap * (MORE_THAN_HIDDEN if overlap == 1 else 1)
+        planted = bench.plant("transfer_behind_compute", count=num_bytes, seconds=behind_s)
+        launch = bench.train(
+            "transfer_behind_compute",
+            planted=planted,
+            hosts=VirtualHosts(link_bit_per_s=(rate,)),
+            plan=StepPlan(window_s=5.0, rounds_s=15.0, max_warmup_steps=6),
+        )
+        injected = TRANSFER_S * max(0.0, 1 - overlap)
+        found = float(np.mean([b.exposed_comm_s for b in launch.breakdowns.values()]))
+        step_s, noise = median_with_noise(steps_of(launch.result.ranks, "traced").tolist())
+        yield Line(
+            name=f"exposed communication, overlap {overlap * 100:.0f} %",
+            unit="s",
+            injected=injected,
+            recovered=found,
+            error_ratio=(found - injected) / step_s,
+            noise_ratio=noise / step_s,
+            limit=EXPOSED_LIMIT,
+            limit_of="step",
+            detail=f"{num_bytes / 1e6:.1f} MB at {rate / 1e6:.0f} Mbit/s",
+        )
+
+
+def speedup_again(bench: Bench) -> Iterator[Line]:
+    """Yield by how much the speedup at two hosts varies when it is measured five times."""
+    found = []
+    for _ in range(NUM_TIMES):
+        alone, both = (
+            launch_step_s(bench.step_s(num_ranks, SPEEDUP_LINK, SPEEDUP_PLAN))
+            for num_ranks in (1, 2)
+        )
+        found.append(2 * alone / both)
+    center = float(np.median(found))
+    worst = max((one / center - 1 for one in found), key=abs)
+    yield Line(
+        name="speedup repeated",
+        recovered=worst,
+        error_ratio=worst,
+        limit=SPEEDUP_LIMIT,
+        limit_of="speedup",
+        detail=f"the farthest of {NUM_TIMES} from {center:.3f}",
+    )

@@ -1,0 +1,158 @@
+"""The backend's own operations, each with inputs whose result is known beforehand.
+
+Inputs are small whole numbers, so that every dtype holds every result exactly and one wrong
+element shows, whatever the order in which a backend adds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from scalebench.probe import Transfer
+from scalebench.spec import Job
+from scalebench.worker.context import JobContext
+
+VALUES = 5
+"""Inputs are 0 … 4: at 25 ranks their sum still fits into an int8."""
+
+UNTOUCHED = -1
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on buffers of its own, to be run once.
+
+    Attributes:
+        run: Carries it out on this rank; returns when it is over here.
+        output: Where this rank finds the result.
+        expected: What it has to be; None: this rank gets none.
+        num_bytes: The full size of the operation.
+    """
+
+    run: Callable[[], None]
+    output: torch.Tensor
+    expected: torch.Tensor | None
+    num_bytes: int
+
+    def num_wrong(self) -> int:
+        """Return how many elements differ from what they have to be."""
+        if self.expected is None:
+            return 0
+        return int((self.output != self.expected).sum().item())
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """What all builders need: this rank's place, and the shape of its part.
+
+    Attributes:
+        whole: Elements of the full size; a multiple of the number of ranks.
+    """
+
+    rank: int
+    world_size: int
+    whole: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def part(self) -> int:
+        """Elements of one rank's part."""
+        return self.whole // self.world_size
+
+    def of(self, rank: int) -> torch.Tensor:
+        """Return a rank's input, as long as the full size."""
+        index = torch.arange(self.whole, device=self.device)
+        return ((index * index + index // 7 + 3 * rank) % VALUES).to(self.dtype)
+
+    def slot(self, of: torch.Tensor, rank: int) -> torch.Tensor:
+        """Return a rank's part of something of the full size."""
+        return of[rank * self.part : (rank + 1) * self.part]
+
+    def total(self) -> torch.Tensor:
+        """Return the sum of all ranks' inputs."""
+        found = self.of(0)
+        for rank in range(1, self.world_size):
+            found += self.of(rank)
+        return found
+
+    def blank(self, length: int) -> torch.Tensor:
+        """Return a buffer with nothing of a result in it."""
+        return torch.full((length,), UNTOUCHED, dtype=self.dtype, device=self.device)
+
+
+def build(transfer: Transfer, context: JobContext[Job]) -> Operation:
+    """Return one operation, its buffers filled."""
+    dtype = getattr(torch, transfer.dtype)
+    size = context.job.world_size
+    per_rank = max(1, transfer.size_bytes // dtype.itemsize // size)
+    buffers = _Buffers(context.rank, size, per_rank * size, dtype, context.device)
+    run, output, expected = _BUILDERS[transfer.operation](buffers, transfer)
+    return Operation(run, output, expected, buffers.whole * dtype.itemsize)
+
+
+_Built = tuple[Callable[[], None], torch.Tensor, torch.Tensor | None]
+
+
+def _all_reduce(b: _Buffers, _: Transfer) -> _Built:
+    tensor = b.of(b.rank)
+    return lambda: _done(dist.all_reduce(tensor)), tensor, b.total()
+
+
+def _all_gather(b: _Buffers, _: Transfer) -> _Built:
+    mine = b.slot(b.of(b.rank), b.rank).clone()
+    output = b.blank(b.whole)
+    parts = [b.slot(output, rank) for rank in range(b.world_size)]
+    expected = torch.cat([b.slot(b.of(rank), rank) for rank in range(b.world_size)])
+    return lambda: _done(dist.all_gather(parts, mine)), output, expected
+
+
+def _reduce_scatter(b: _Buffers, _: Transfer) -> _Built:
+    mine, output = b.of(b.rank), b.blank(b.part)
+    expected = b.slot(b.total(), b.rank)
+    return lambda: _done(dist.reduce_scatter_tensor(output, mine)), output, expected
+
+
+def _all_to_all(b: _Buffers, _: Transfer) -> _Built:
+    mine, output = b.of(b.rank), b.blank(b.whole)
+    expected = torch.cat([b.slot(b.of(rank), b.rank) for rank in range(b.world_size)])
+    return lambda: _done(dist.all_to_all_single(output, mine)), output, expected
+
+
+def _broadcast(b: _Buffers, _: Transfer) -> _Built:
+    tensor = b.of(0) if b.rank == 0 else b.blank(b.whole)
+    return lambda: _done(dist.broadcast(tensor, src=0)), tensor, b.of(0)
+
+
+def _reduce(b: _Buffers, _: Transfer) -> _Built:
+    tensor = b.of(b.rank)
+    expected = b.total() if b.rank == 0 else None
+    return lambda: _done(dist.reduce(tensor, dst=0)), tensor, expected
+
+
+def _send_recv(b: _Buffers, transfer: Transfer) -> _Built:
+    sender, receiver = transfer.peers
+    if b.rank == sender:
+        tensor = b.of(sender)
+        return lambda: dist.send(tensor, dst=receiver), tensor, None
+    output = b.blank(b.whole)
+    if b.rank == receiver:
+        return lambda: _done(dist.recv(output, src=sender)), output, b.of(sender)
+    return lambda: None, output, None
+
+
+def _done(_: object) -> None:
+    """Drop what an operation returns: it is over."""
+
+
+_BUILDERS: dict[str, Callable[[_Buffers, Transfer], _Built]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "send_recv": _send_recv,
+}

@@ -1,0 +1,125 @@
+"""One rank of a probe: join the job, time operations or compare clocks, leave a record."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+
+from scalebench.paths import LaunchPaths
+from scalebench.probe import ClockCheck, Probe, ProbeRecord, Sweep, TimedTransfer, Transfer
+from scalebench.records import ClockAlignment
+from scalebench.store import write_model
+from scalebench.worker import process
+from scalebench.worker.alignment import combine, measure_offset
+from scalebench.worker.context import JobContext, joined
+from scalebench.worker.failure import describe
+from scalebench.worker.operations import Operation, build
+
+PAUSE_S = 0.05
+"""Between two comparisons of clocks."""
+
+
+def run_probe(request: dict[str, Any]) -> int:
+    """Run one rank of a probe and write its record; return the process's exit code.
+
+    Args:
+        request: ``rank`` and ``folder``, the scratch folder of the launch.
+    """
+    rank = int(request["rank"])
+    paths = LaunchPaths(Path(request["folder"]))
+    probe: Sweep | ClockCheck = TypeAdapter(Probe).validate_json(paths.job_json.read_text())
+    try:
+        process.settle(probe, rank)
+        record = (
+            _sweep(probe, rank, paths) if isinstance(probe, Sweep) else _clocks(probe, rank, paths)
+        )
+    except BaseException as error:
+        record = ProbeRecord(rank=rank, error=describe(error))
+        print(record.error.traceback if record.error else "", flush=True)
+    write_model(paths.record(rank), record, indent=None)
+    return 0 if record.error is None else 1
+
+
+def _sweep(probe: Sweep, rank: int, paths: LaunchPaths) -> ProbeRecord:
+    with joined(probe, rank, paths.store) as context:
+        return ProbeRecord(rank=rank, sweep=sweep(probe, context))
+
+
+def _clocks(probe: ClockCheck, rank: int, paths: LaunchPaths) -> ProbeRecord:
+    with joined(probe, rank, paths.store) as context:
+        return ProbeRecord(rank=rank, clock=compare_clocks(context))
+
+
+def sweep(plan: Sweep, context: JobContext[Sweep]) -> tuple[TimedTransfer, ...]:
+    """Time every transfer of a plan, by turns; on rank 0 the whole answer, elsewhere nothing.
+
+    By turns, so that what changes on a shared machine or link meanwhile hits all of them alike.
+    """
+    seen: list[list[tuple[float, int, int]]] = [[] for _ in plan.transfers]
+    num_bytes = [0] * len(plan.transfers)
+    for _ in range(plan.repeats):
+        for index, transfer in enumerate(plan.transfers):
+            operations = [build(transfer, context) for _ in range(plan.batch + 1)]
+            taken_s = timed(operations, context)
+            seen[index].append((taken_s, *checked(operations, context)))
+            num_bytes[index] = operations[0].num_bytes
+    if context.rank != 0:
+        return ()
+    return tuple(
+        _answer(transfer, size, found)
+        for transfer, size, found in zip(plan.transfers, num_bytes, seen, strict=True)
+    )
+
+
+def timed(operations: list[Operation], context: JobContext[Sweep]) -> float:
+    """Return the time of one operation on the rank that took longest; the first counts not."""
+    first, *counted = operations
+    wait = _waiter(context.device)
+    context.barrier()
+    first.run()
+    wait()
+    began = time.perf_counter()
+    for operation in counted:
+        operation.run()
+    wait()
+    (taken_s,) = context.agree_max([time.perf_counter() - began])
+    return taken_s / len(counted)
+
+
+def checked(operations: list[Operation], context: JobContext[Sweep]) -> tuple[int, int]:
+    """Return how many elements all ranks together have looked at, and how many are wrong."""
+    looked_at = sum(o.output.numel() for o in operations if o.expected is not None)
+    found = context.gather((looked_at, sum(o.num_wrong() for o in operations)))
+    if found is None:
+        return 0, 0
+    return sum(n for n, _ in found), sum(wrong for _, wrong in found)
+
+
+def _waiter(device: torch.device) -> Callable[[], None]:
+    """Return what waits until the device has done what it was given."""
+    if device.type == "cuda":
+        return lambda: torch.cuda.synchronize(device)
+    return lambda: None
+
+
+def _answer(
+    transfer: Transfer, size_bytes: int, found: list[tuple[float, int, int]]
+) -> TimedTransfer:
+    return TimedTransfer(
+        transfer=transfer,
+        size_bytes=size_bytes,
+        time_s=tuple(taken_s for taken_s, _, _ in found),
+        num_elements=sum(n for _, n, _ in found),
+        num_wrong=sum(wrong for _, _, wrong in found),
+    )
+
+
+def compare_clocks(context: JobContext[ClockCheck]) -> ClockAlignment:
+    """Return how this rank's clock stands against rank 0's, asked over the network."""
+    before = measure_offset(context, time.monotonic_ns, force=True)
+    time.sleep(PAUSE_S)
+    after = measure_offset(context, time.monotonic_ns, force=True)
+    return combine(before, after)
