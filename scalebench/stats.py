@@ -111,7 +111,7 @@ def median_with_noise(values: Sequence[float]) -> tuple[float, float]:
     n = len(x)
     outside = (1 - CONFIDENCE) / 2
     k = 0  # of each end, as many values are left out as 95 % allow
-    while bdtr(k, n, 0.5) <= outside:
+    while bdtr(k + 1, n, 0.5) <= outside:
         k += 1
     center = float(np.median(x))
     return center, max(center - float(x[k]), float(x[n - 1 - k]) - center)

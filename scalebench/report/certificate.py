@@ -15,8 +15,19 @@ from scalebench.report.listing import PlainTable
 from scalebench.report.terminal import NARROWEST, printed, to_ascii
 from scalebench.report.terminal import line as told
 
-HEADER = ("quantity", "injected", "recovered", "error", "noise", "limit", "verdict")
-ROOM_FOR_DETAILS = 140
+HEADER = ("quantity", "injected", "recovered", "error", "noise", "limit", "verdict", "details")
+WORDS = frozenset({"quantity", "verdict", "details"})
+FROM_WIDTH = {
+    "error": 50,
+    "recovered": 64,
+    "injected": 76,
+    "noise": 88,
+    "limit": 98,
+    "details": 140,
+}
+"""Columns of the terminal from which one of the table is shown; the others always are."""
+
+LONGEST_NAME, LONGEST_TEXT = 40, 300
 
 FINE = 0.001
 """Limits below are written with more places."""
@@ -40,9 +51,11 @@ def render_certificate(
     for line in certificate.lines:
         if line.reason:
             style = _STYLES[verdict(line)]
-            parts.append(told(f"{line.name}, {verdict(line)}: {line.reason}", ascii_only, style))
+            parts.append(
+                told(f"{_name(line)}, {verdict(line)}: {_text(line.reason)}", ascii_only, style)
+            )
     parts.append(Padding(told(summary(certificate), ascii_only, "bold"), (1, 0, 0, 0)))
-    origin = f"certificate {certificate.id}, seed {certificate.seed}"
+    origin = f"certificate {_text(certificate.id)}, seed {certificate.seed}"
     parts.append(told(f"{origin}, {certificate.seconds:.0f} s", ascii_only, "dim"))
     return printed(parts, width, color, ascii_only)
 
@@ -52,7 +65,7 @@ def summary(certificate: Certificate) -> str:
     lines = len(certificate.lines)
     text = f"{certificate.num_passed} of {lines} lines pass"
     if certificate.failed:
-        text += f"; failed: {', '.join(line.name for line in certificate.failed)}"
+        text += f"; failed: {', '.join(map(_name, certificate.failed))}"
     if certificate.undecided:
         text += f"; {len(certificate.undecided)} undecided because of noise"
     if certificate.not_tried:
@@ -62,7 +75,7 @@ def summary(certificate: Certificate) -> str:
 
 def reference(certificate: Certificate) -> str:
     """Return the line under a run's table that says what its instrument was worth."""
-    return f"instrument: certificate {certificate.id}: {summary(certificate)}"
+    return f"instrument: certificate {_text(certificate.id)}: {summary(certificate)}"
 
 
 def verdict(line: Line) -> str:
@@ -77,10 +90,12 @@ def as_listing(certificate: Certificate) -> PlainTable:
     made = f"{certificate.form} form, {certificate.created}, seed {certificate.seed}"
     return PlainTable(
         title="What was injected, and what was recovered",
-        note=f"{summary(certificate)} Certificate {certificate.id} ({made}).",
-        header=(*HEADER, "details"),
-        lines=tuple((*cells(line), line.reason or line.detail) for line in certificate.lines),
-        words=frozenset({0, len(HEADER) - 1, len(HEADER)}),
+        note=f"{summary(certificate)} Certificate {_text(certificate.id)} ({made}).",
+        header=HEADER,
+        lines=tuple(
+            (*cells(line)[:-1], _text(line.reason or line.detail)) for line in certificate.lines
+        ),
+        words=frozenset(i for i, header in enumerate(HEADER) if header in WORDS),
     )
 
 
@@ -94,13 +109,22 @@ def cells(line: Line) -> tuple[str, ...]:
 
     noise = percent(line.noise_ratio, "")
     return (
-        line.name,
+        _name(line),
         *(wording.DASH if v is None else write(v) for v in (line.injected, line.recovered)),
         percent(line.error_ratio, "+"),
         noise if line.noise_ratio is None else f"±{noise}",
         percent(line.limit, ""),
         verdict(line),
+        _text(line.detail),
     )
+
+
+def _name(line: Line) -> str:
+    return wording.plain(line.name, LONGEST_NAME)
+
+
+def _text(content: str) -> str:
+    return wording.plain(content, LONGEST_TEXT)
 
 
 def _ratio(line: Line) -> Callable[[float], str]:
@@ -118,13 +142,16 @@ def _table(certificate: Certificate, width: int, ascii_only: bool) -> Table:
         pad_edge=False,
         header_style="bold",
     )
-    detailed = width >= ROOM_FOR_DETAILS
-    for index, header in enumerate((*HEADER, "details") if detailed else HEADER):
-        wordy = index in (0, len(HEADER) - 1, len(HEADER))
-        table.add_column(header, justify="left" if wordy else "right", no_wrap=index < len(HEADER))
+    shown = [i for i, header in enumerate(HEADER) if width >= FROM_WIDTH.get(header, 0)]
+    for header in (HEADER[i] for i in shown):
+        table.add_column(
+            header,
+            justify="left" if header in WORDS else "right",
+            no_wrap=header not in ("quantity", "details"),
+            overflow="fold",
+        )
     for line in certificate.lines:
         texts = [to_ascii(text) if ascii_only else text for text in cells(line)]
-        style = _STYLES[verdict(line)]
-        row = [*(Text(text) for text in texts[:-1]), Text(texts[-1], style=style)]
-        table.add_row(*row, *([Text(line.detail, style="dim")] if detailed else []))
+        styles = {"verdict": _STYLES[verdict(line)], "details": "dim"}
+        table.add_row(*(Text(texts[i], style=styles.get(HEADER[i], "")) for i in shown))
     return table

@@ -1,0 +1,92 @@
+"""Probes by real ranks: right results are called right, and what was planted is found."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalebench.launch.base import ProbeFailed
+from scalebench.launch.local import LocalLauncher
+from scalebench.planted import Planted
+from scalebench.probe import COLLECTIVES, ClockCheck, Sweep, TimedTransfer, Transfer
+
+SIZES_BYTES = (4, 1000, 100_000)
+DTYPES = ("float32", "bfloat16", "int8")
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[LocalLauncher]:
+    with LocalLauncher() as made:
+        yield made
+
+
+def sweep(num_ranks: int, **settings) -> Sweep:
+    transfers = tuple(
+        Transfer(operation=name, size_bytes=size, dtype=dtype, peers=(num_ranks - 1, 0))
+        for name in COLLECTIVES
+        for size in SIZES_BYTES
+        for dtype in DTYPES
+    )
+    job = {"world_size": num_ranks, "device": "cpu", "backend": "gloo", "threads": 1}
+    return Sweep(**job | {"transfers": transfers, "repeats": 2, "batch": 1} | settings)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 5])
+def test_results_are_right_and_looked_at(
+    launcher: LocalLauncher, tmp_path: Path, num_ranks: int
+) -> None:
+    records = launcher.probe(sweep(num_ranks), tmp_path)
+    assert [record.sweep for record in records[1:]] == [()] * (num_ranks - 1)
+    found = records[0].sweep
+    assert len(found) == len(COLLECTIVES) * len(SIZES_BYTES) * len(DTYPES)
+    for one in found:
+        assert one.num_wrong == 0, one.transfer
+        assert len(one.time_s) == 2
+        assert min(one.time_s) > 0
+        assert one.num_elements == looked_at(one, num_ranks), one.transfer
+
+
+def looked_at(one: TimedTransfer, num_ranks: int) -> int:
+    """Elements of all results that ranks get: of two repeats, each with one operation before."""
+    item = {"float32": 4, "bfloat16": 2, "int8": 1}[one.transfer.dtype]
+    per_rank = max(1, one.transfer.size_bytes // item // num_ranks)
+    whole = per_rank * num_ranks
+    assert one.size_bytes == whole * item
+    results = {
+        **dict.fromkeys(("all_reduce", "all_gather", "all_to_all", "broadcast"), num_ranks * whole),
+        "reduce_scatter": whole,
+        "reduce": whole,
+        "send_recv": whole,
+    }
+    return 4 * results[one.transfer.operation]
+
+
+@pytest.mark.parametrize(("rank", "count"), [(0, 1), (2, 13)])
+def test_wrong_elements_are_counted(
+    launcher: LocalLauncher, tmp_path: Path, rank: int, count: int
+) -> None:
+    launcher.plant(Planted(kind="wrong_elements", rank=rank, count=count))
+    try:
+        found = launcher.probe(sweep(3), tmp_path)[0].sweep
+    finally:
+        launcher.plant(None)
+    wrong = [one for one in found if one.num_wrong]
+    assert [(one.transfer.operation, one.num_wrong) for one in wrong] == [("all_reduce", count)]
+
+
+def test_a_false_clock_is_found_within_its_bound(launcher: LocalLauncher, tmp_path: Path) -> None:
+    launcher.plant(Planted(kind="false_clock", rank=1, seconds=1.25))
+    plan = ClockCheck(world_size=2, device="cpu", backend="gloo", threads=1)
+    try:
+        clocks = [record.clock for record in launcher.probe(plan, tmp_path)]
+    finally:
+        launcher.plant(None)
+    assert clocks[0] is not None and clocks[1] is not None
+    assert clocks[0].offset_ns == 0
+    assert abs(clocks[1].offset_ns - 1.25e9) <= clocks[1].bound_ns < 20e6
+
+
+def test_a_probe_that_cannot_be_done_says_why(launcher: LocalLauncher, tmp_path: Path) -> None:
+    to_nobody = Transfer(operation="send_recv", size_bytes=4, peers=(0, 9))
+    with pytest.raises(ProbeFailed, match=r"rank \d: "):
+        launcher.probe(sweep(2, transfers=(to_nobody,)), tmp_path)

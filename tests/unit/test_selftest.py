@@ -1,0 +1,117 @@
+"""What the self-test makes of measurements: against laws with known constants."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.certificate import Line
+from scalebench.probe import TimedTransfer, Transfer
+from scalebench.selftest import PARTS, Part, _lines_of, self_test
+from scalebench.selftest.bench import Unusable
+from scalebench.selftest.links import rate_line, slowest_host, told_rate
+from scalebench.stats import median_with_noise
+
+
+def timed(size_bytes, times):
+    transfer = Transfer(operation="send_recv", size_bytes=size_bytes)
+    return TimedTransfer(
+        transfer=transfer, size_bytes=size_bytes, time_s=times, num_elements=1, num_wrong=0
+    )
+
+
+@given(
+    st.floats(min_value=1e6, max_value=1e11),
+    st.floats(min_value=0, max_value=1e-2),
+    st.integers(min_value=10_000, max_value=10_000_000),
+)
+def test_two_sizes_tell_the_rate_whatever_an_operation_costs(bit_per_s, alpha_s, size):
+    smaller, larger = (timed(n, [alpha_s + 8 * n / bit_per_s] * 5) for n in (size, 4 * size))
+    found, noise = told_rate(smaller, larger)
+    assert found == pytest.approx(bit_per_s, rel=1e-3)
+    assert noise < 1e-3
+
+
+def test_scatter_of_the_times_is_the_noise_of_the_rate():
+    quiet = rate_line("r", 8e6, [timed(10**6, [1.0] * 7), timed(2 * 10**6, [2.0] * 7)], "")
+    late = [2.0, 2.0, 2.0, 2.1, 2.1, 2.2, 2.4]
+    noisy = rate_line("r", 8e6, [timed(10**6, [1.0] * 7), timed(2 * 10**6, late)], "")
+    assert quiet.noise_ratio == 0
+    assert noisy.noise_ratio > 0.1
+
+
+@given(st.integers(2, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
+def test_the_host_behind_a_slow_link_is_named(hosts_and_slow):
+    num_hosts, slow = hosts_and_slow
+    pairs = {
+        (a, b): 30.0 if slow in (a, b) else 100.0 + a + b
+        for a in range(num_hosts)
+        for b in range(a + 1, num_hosts)
+    }
+    named = slowest_host(pairs)
+    assert named == slow or num_hosts == 2  # two hosts have one link's rate between them
+
+
+@pytest.mark.parametrize("n", [6, 9, 15, 40])
+@pytest.mark.parametrize("draw", ["exponential", "standard_normal", "standard_t"])
+def test_the_noise_of_a_median_covers_the_true_one(n, draw):
+    rng = np.random.default_rng(n)
+    arguments = (2.0,) if draw == "standard_t" else ()
+    truth = np.log(2) if draw == "exponential" else 0.0
+    hits = 0
+    for _ in range(2000):
+        found, noise = median_with_noise(getattr(rng, draw)(*arguments, size=n))
+        hits += abs(found - truth) <= noise
+    assert hits / 2000 > 0.93
+
+
+def test_the_noise_of_one_value_is_its_range():
+    assert median_with_noise([3.0]) == (3.0, 0.0)
+    assert median_with_noise([3.0, 5.0]) == (4.0, 1.0)
+
+
+class Silent:
+    def plant(self, what):
+        assert what is None
+
+
+def part_of(*attempts):
+    """A part whose attempts have these outcomes, one after the other."""
+    left = list(attempts)
+
+    def experiment(_):
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        yield Line(name="a", passed=outcome, detail=f"attempt {len(attempts) - len(left)}")
+        yield Line(name="b", passed=True)
+
+    return Part("part", experiment)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "passed"),
+    [((True,), True), ((False, True), True), ((False, False), False), ((None,), None)],
+)
+def test_a_failure_has_to_show_twice(attempts, passed):
+    first, second = _lines_of(part_of(*attempts), None)
+    assert first.passed is passed
+    assert second.passed is True
+    assert ("second attempt" in first.detail) == (len(attempts) == 2)
+
+
+def test_a_part_that_breaks_down_twice_has_failed():
+    (line,) = _lines_of(part_of(Unusable("rank 0 died"), Unusable("rank 1 died")), None)
+    assert (line.name, line.passed, line.reason) == ("part", False, "rank 1 died")
+
+
+def test_the_quick_form_leaves_out_what_takes_minutes(monkeypatch):
+    monkeypatch.setattr("scalebench.selftest.PARTS", (part_of(True),))
+    told = []
+    made = self_test(Silent(), "quick", 5, {}, lambda name, line: told.append((name, line)))
+    assert [line.name for line in made.lines] == ["a", "b", "pipeline bubble"]
+    assert [name for name, line in told if line is None] == ["part"]
+    assert {part.name for part in PARTS if not part.quick} == {
+        "exposed communication",
+        "speedup repeated",
+    }
