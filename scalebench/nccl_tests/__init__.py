@@ -4,17 +4,17 @@
 JSON file that newer versions write for ``-J FILE``.
 
 Checked against nccl-tests' own source: ``src/common.cu``, ``src/util.cu`` (JSON file versions 2
-and 3) and the test of each operation, in the versions from 2019 (a header of its own for each
-test, ``error`` column), 2022 (one header with ``redop``, ``root`` and ``#wrong``) and 2026
-(``timestamp``, ``#bitdiff`` and per-iteration columns); and against published logs, which are the
-golden files of the tests. Facts that a reader has to know:
+and 3) and the test of each operation, in versions from 2019 (a header for each test, ``error``
+column), 2022 (one header with ``redop``, ``root`` and ``#wrong``) and 2026 (``timestamp``,
+``#bitdiff`` and per-iteration columns); and against published logs, which are the golden files of
+the tests. Facts that a reader has to know:
 
-- The name of the test is printed from 2025 on only. Before, it is known from the command line in
-  the log, from the columns where only one operation fits, or from the caller.
+- Only newer versions print the name of the test. Else it is known from the command line in the
+  log, from the columns where only one operation fits, or from the caller.
 - ``cputime`` is how long the call took, not the operation, while both bandwidths are still
   computed from the operation's time: no time, and no check of it.
-- Until 2020 all-gather and reduce-scatter, and hypercube to this day, print a busbw in the algbw
-  column. Here algbw is always size / time.
+- All-gather and reduce-scatter in early versions (logs up to 2020), and hypercube to this day,
+  print the busbw in the algbw column. Here algbw is always size / time.
 - The ``error`` column of older versions is the largest deviation, no number of wrong elements.
 - Without MPI support ``mpirun`` starts N jobs of one rank each, all of which print.
 - A test split into groups (``NCCL_TESTS_SPLIT``) prints the results of rank 0's group.

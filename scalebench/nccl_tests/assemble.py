@@ -90,7 +90,9 @@ def _operation(path: Path, job: Job, rows: Sequence[Row], told: Told) -> tuple[s
 def _shape_fits(op: str, rows: Sequence[Row]) -> bool:
     shape = OPERATIONS[op]
     return all(
-        shape.reduces in (None, row.redop is not None) and shape.rooted == (row.root is not None)
+        shape.reduces in (None, row.redop is not None)
+        and shape.rooted == (row.root is not None)
+        and row.checks_in_place in (None, shape.checks_in_place)
         for row in rows
     )
 
@@ -151,15 +153,15 @@ def _points(law: Law, rows: Sequence[Row]) -> list[Point]:
     ]
 
 
-def _algbw_byte_per_s(law: Law, row: Row, measured: Measured) -> float:
-    """Return size / time, from the time where the column holds something else."""
+def _algbw_byte_per_s(law: Law, row: Row, measured: Measured) -> float | None:
+    """Return size / time, also where the column holds the busbw; None: it cannot be known."""
     printed = measured.algbw_gb_per_s.value * 1e9
     if not law.algbw_is_busbw:
         return printed
     if measured.time_us is not None and measured.time_us.value > 0:
         return row.size_bytes / (measured.time_us.value * 1e-6)
     n = law.world_size
-    return printed * n / (n - 1) if n is not None and n > 1 else printed
+    return printed * n / (n - 1) if n is not None and n > 1 else None
 
 
 def _seconds(time_us: Printed | None) -> float | None:

@@ -44,7 +44,7 @@ class Law:
         )
 
     def _of_bandwidths(self, size_bytes: int, measured: Measured) -> str | None:
-        factor = None if self.world_size is None else busbw_factor(self.op, self.world_size)
+        factor = busbw_factor(self.op, self.world_size)
         if factor is None and self.algbw_is_busbw:
             return None
         of_size, of_algbw = (factor or 0.0, 1.0) if self.algbw_is_busbw else (1.0, factor)
@@ -61,10 +61,10 @@ class Law:
             algbw = common
         if of_algbw is None or _common(_bounds(measured.busbw_gb_per_s), _scaled(algbw, of_algbw)):
             return None
+        among = "" if self.world_size is None else f" among {self.world_size} ranks"
         return (
             f"busbw {measured.busbw_gb_per_s.value:g} GB/s is not algbw × {of_algbw:.4g} = "
-            f"{_text(_scaled(algbw, of_algbw))} GB/s, as it is for {self.op} among "
-            f"{self.world_size} ranks"
+            f"{_text(_scaled(algbw, of_algbw))} GB/s, as it is for {self.op}{among}"
         )
 
 

@@ -10,7 +10,9 @@ from scalebench.nccl_tests.operations import DTYPES
 from scalebench.nccl_tests.rows import Measured, Printed, Row
 
 _HEADER = re.compile(r"\bsize +count +type +(\S.*\balgbw\b.*)")
-_ROW = re.compile(r"(?:^|[\s:>\]|])(\d+)\s+(\d+)\s+([a-z][a-z0-9_]*)(?:\s+(.*))?$")
+_ROW = re.compile(r"(?:^|[\s:>\]|])(\d{1,18})\s+(\d{1,18})\s+([a-z][a-z0-9_]*)(?:\s+(.*))?$")
+_NO_OUT_OF_PLACE = re.compile(r"\s{24}")
+"""Blanks stand where the out-of-place results are left out; elsewhere columns are narrower."""
 _WORD = re.compile(r"[a-z]+")
 _TIMES = ("time", "cputime")
 _FEWEST_FIELDS = 3
@@ -80,7 +82,11 @@ class Layout:
             fields.pop(0) if layout.has_redop and fields and _WORD.fullmatch(fields[0]) else None
         )
         root = fields.pop(0) if layout.has_root and fields else None
-        fits = len(fields) in layout.widths
+        groups = layout.groups
+        if len(groups) > 1 and _NO_OUT_OF_PLACE.search(found[4] or ""):
+            groups = groups[1:]
+        width = sum(map(len, groups)) + layout.num_stamps
+        fits = len(fields) == width
         if known is None and fits and all(map(_is_value, fields[:_FEWEST_FIELDS])):
             raise UsageError(
                 f"{path}, {place}: the type {found[3]!r} is not known. Valid: {', '.join(DTYPES)}."
@@ -90,9 +96,9 @@ class Layout:
         if not fits:
             raise UsageError(
                 f"{path}, {place}: the row is cut off or mixed with other output: expected "
-                f"{layout.widths[0]} columns behind the root, found {len(fields)}."
+                f"{width} columns behind the root, found {len(fields)}."
             )
-        measured = layout.measured(fields)
+        measured = _results(groups, fields, layout.groups[0] is not groups[0])
         if measured is None or (root is not None and not re.fullmatch(r"-?\d+", root)):
             raise UsageError(f"{path}, {place}: expected numbers, found {' '.join(fields)!r}.")
         return Row(
@@ -106,26 +112,21 @@ class Layout:
             measured=measured,
         )
 
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Fields behind the root: of a whole row, and of one with in-place results only."""
-        whole = sum(map(len, self.groups)) + self.num_stamps
-        return (whole, len(self.groups[-1]) + self.num_stamps) if len(self.groups) > 1 else (whole,)
 
-    def measured(self, fields: list[str]) -> tuple[Measured, ...] | None:
-        """Return the results in the fields behind the root; None: one is no number."""
-        groups = self.groups if len(fields) == self.widths[0] else self.groups[-1:]
-        first_in_place = 1 if groups is self.groups else 0
-        results = []
-        start = 0
-        for i, group in enumerate(groups):
-            columns = dict(zip(group, fields[start : start + len(group)], strict=True))
-            start += len(group)
-            result = _measured(columns, in_place=i >= first_in_place)
-            if result is None:
-                return None
-            results.append(result)
-        return tuple(results)
+def _results(
+    groups: tuple[tuple[str, ...], ...], fields: list[str], only_in_place: bool
+) -> tuple[Measured, ...] | None:
+    """Return the results in the fields behind the root; None: one is no number."""
+    results = []
+    start = 0
+    for i, group in enumerate(groups):
+        columns = dict(zip(group, fields[start : start + len(group)], strict=True))
+        start += len(group)
+        result = _measured(columns, in_place=only_in_place or i > 0)
+        if result is None:
+            return None
+        results.append(result)
+    return tuple(results)
 
 
 def _is_value(text: str) -> bool:

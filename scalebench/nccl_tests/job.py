@@ -1,5 +1,6 @@
 """What a log tells about a job before its table: the test, the versions, the ranks."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 
@@ -45,10 +46,10 @@ class Job:
         if not self.ranks:
             return None, "the log does not list the ranks"
         numbers = [rank.rank for rank in self.ranks]
-        twice = next((number for number in numbers if numbers.count(number) > 1), None)
-        if twice is not None:
+        number, times = Counter(numbers).most_common(1)[0]
+        if times > 1:
             return None, (
-                f"rank {twice} is listed {numbers.count(twice)} times: several jobs wrote into one "
+                f"rank {number} is listed {times} times: several jobs wrote into one "
                 "log, as mpirun does when nccl-tests is built without MPI"
             )
         if sorted(numbers) != list(range(len(numbers))):

@@ -19,6 +19,9 @@ MAX_BYTES = 64 * 2**20
 _HALF_UNIT = 0.5e-6
 """Numbers are written with six decimals."""
 
+_LARGEST = 2**20
+"""Whatever is larger is no number of threads or devices of a process, and no version."""
+
 Json = Mapping[str, Any]
 
 
@@ -35,7 +38,7 @@ def read_json(path: Path, told: Told) -> Table:
         )
     try:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise UsageError(
             f"{path}{where}: the JSON is cut off or damaged ({error}). Expected the whole file "
@@ -102,8 +105,8 @@ def _measured(values: Json, in_place: bool) -> Measured:
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is no number of bytes or elements")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError("size or count is no number of bytes or elements")
     return value
 
 
@@ -135,7 +138,7 @@ def _job(content: Json) -> Job:
 
 
 def _positive(value: Any) -> int | None:
-    return value if type(value) is int and value > 0 else None
+    return value if type(value) is int and 0 < value < _LARGEST else None
 
 
 def _ranks(devices: Any, ranks_per_process: int | None) -> list[Rank]:

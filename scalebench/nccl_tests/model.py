@@ -22,7 +22,7 @@ class Point:
         in_place: Whether input and output were the same memory.
         time_s: Average time of the operation; None: the log has the call's CPU time instead.
         cpu_time_s: Average time of the call on the host, where it was asked for.
-        algbw_byte_per_s: Size / time.
+        algbw_byte_per_s: Size / time; None: a hypercube whose log tells neither time nor algbw.
         busbw_byte_per_s: algbw times the operation's factor.
         num_wrong: Wrong elements; None: not checked, or an older version that does not count.
         largest_deviation: From the right result, as older versions tell it; else None.
@@ -39,7 +39,7 @@ class Point:
     in_place: bool
     time_s: float | None
     cpu_time_s: float | None
-    algbw_byte_per_s: float
+    algbw_byte_per_s: float | None
     busbw_byte_per_s: float
     num_wrong: int | None
     largest_deviation: float | None
@@ -59,7 +59,7 @@ class Table:
         hosts: Names of the hosts, each once, in the order of the ranks.
         devices: Names of the devices, each once.
         nccl_version: Of the library in use, ``2.21.5``; None: the log does not tell.
-        nccl_tests_version: None: the log does not tell (before 2025).
+        nccl_tests_version: None: the log does not tell (older versions).
         average_busbw_byte_per_s: As the table's footer has it; None: the footer is missing.
         num_out_of_bounds: Measurements with wrong results, as the footer counts them.
         notices: What a reader of the points should know.

@@ -18,12 +18,15 @@ class Operation:
         rooted: Whether rows name a root.
         shares: Whether the count column is one rank's share, so that
             size = count × bytes of an element × world size.
+        checks_in_place: Whether in-place results are checked; the results of a test that does not
+            support it are N/A, even where the out-of-place ones are checked.
     """
 
     program: str
     reduces: bool | None
     rooted: bool
     shares: bool
+    checks_in_place: bool = True
 
 
 OPERATIONS = MappingProxyType(
@@ -33,8 +36,12 @@ OPERATIONS = MappingProxyType(
         "reduce_scatter": Operation("reduce_scatter", reduces=True, rooted=False, shares=True),
         "broadcast": Operation("broadcast", reduces=False, rooted=True, shares=False),
         "reduce": Operation("reduce", reduces=True, rooted=True, shares=False),
-        "all_to_all": Operation("alltoall", reduces=False, rooted=False, shares=True),
-        "send_recv": Operation("sendrecv", reduces=None, rooted=False, shares=False),
+        "all_to_all": Operation(
+            "alltoall", reduces=False, rooted=False, shares=True, checks_in_place=False
+        ),
+        "send_recv": Operation(
+            "sendrecv", reduces=None, rooted=False, shares=False, checks_in_place=False
+        ),
         "gather": Operation("gather", reduces=False, rooted=True, shares=True),
         "scatter": Operation("scatter", reduces=False, rooted=True, shares=True),
         "hypercube": Operation("hypercube", reduces=False, rooted=False, shares=True),
@@ -46,7 +53,7 @@ ALWAYS_BUSBW = frozenset({"hypercube"})
 """Tests whose algbw column holds the busbw in every version."""
 
 ONCE_BUSBW = frozenset({"all_gather", "reduce_scatter"})
-"""Tests whose algbw column held the busbw until 2020."""
+"""Tests whose algbw column held the busbw in early versions (logs up to 2020)."""
 
 _PROGRAM = re.compile(
     r"(?<![a-zA-Z0-9_])(?:nccl_)?("
@@ -76,13 +83,14 @@ DTYPES = MappingProxyType(
 """nccl-tests' name of a data type → torch's, and the bytes of an element."""
 
 
-def busbw_factor(op: str, world_size: int) -> float:
-    """Return busbw / algbw of an operation among ``world_size`` ranks."""
-    if op == "all_reduce":
-        return 2 * (world_size - 1) / world_size
-    if OPERATIONS[op].shares:
-        return (world_size - 1) / world_size
-    return 1.0
+def busbw_factor(op: str, world_size: int | None) -> float | None:
+    """Return busbw / algbw of an operation; None: it depends on a world size that is not known."""
+    if op != "all_reduce" and not OPERATIONS[op].shares:
+        return 1.0
+    if world_size is None:
+        return None
+    share = (world_size - 1) / world_size
+    return 2 * share if op == "all_reduce" else share
 
 
 def ops_named_in(text: str) -> set[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Self
 
-_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d{1,3})?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Printed:
         number = Decimal(text)
         exponent = number.as_tuple().exponent
         assert isinstance(exponent, int)
-        half = 0.5 * 10.0**exponent
+        half = float(Decimal((0, (5,), exponent - 1)))
         value = float(number)
         return cls(value, value - half, value + half) if math.isfinite(value) else None
 
@@ -71,3 +71,9 @@ class Row:
         """How often the count goes into the size; None: not a whole number, or no elements."""
         one = self.count * self.itemsize
         return self.size_bytes // one if one and self.size_bytes % one == 0 else None
+
+    @property
+    def checks_in_place(self) -> bool | None:
+        """Whether the in-place result was checked; None: neither was, or only one is there."""
+        counts = [measured.num_wrong for measured in self.measured]
+        return counts[1] is not None if len(counts) == 2 and counts[0] is not None else None

@@ -17,16 +17,16 @@ MAX_ROWS = 200_000
 """Of one file; a sweep has about thirty."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_TESTS_VERSION = re.compile(r"\bnccl-tests version (\S+)(?:.*\bnccl-library=(\d+))?")
+_TESTS_VERSION = re.compile(r"\bnccl-tests version (\S+)(?:.*\bnccl-library=(\d{1,9}))?")
 _STARTING = re.compile(r"\bCollective test starting: *(\S+)")
 _CONCLUDED = re.compile(r"\bCollective test concluded:")
-_PARAMETERS = re.compile(r"\bnThread:? *(\d+) +nGpus:? *(\d+)\b")
+_PARAMETERS = re.compile(r"\bnThread:? *(\d{1,6}) +nGpus:? *(\d{1,6})\b")
 _RANK = re.compile(
-    r"(?:^|[\s#>:])Rank +(\d+)(?: +Group +(\d+))? +Pid +\d+ +on +(\S+) +device +\d+ +\[[^]]*\] +"
-    r"(\S.*)"
+    r"(?:^|[\s#>:])Rank +(\d{1,9})(?: +Group +(\d{1,9}))? +Pid +\d+ +on +(\S+) "
+    r"+device +\d+ +\[[^]]*\] +(\S.*)"
 )
 _NCCL_VERSION = re.compile(r"\bNCCL version (\d+\.\d+\.\d+)")
-_OUT_OF_BOUNDS = re.compile(r"\bOut of bounds values *: *(\d+)")
+_OUT_OF_BOUNDS = re.compile(r"\bOut of bounds values *: *(\d{1,18})")
 _AVERAGE = re.compile(r"\bAvg bus bandwidth *: *(\S+)")
 _BEFORE_2_0 = re.compile(r"\bbytes +N +type\b.*\balgbw\b")
 
@@ -174,7 +174,8 @@ class TextReader:
     def _begun(self, is_new: bool) -> Job:
         """Return the job that a line of a header belongs to; ``is_new``: it begins one."""
         if is_new:
-            self._job = Job()
+            is_mixed = not self._job.ranks and not self._job.has_table
+            self._job = Job(commanded=self._job.commanded if is_mixed else set())
         self._job.commanded |= self._named
         self._named = set()
         return self._job
