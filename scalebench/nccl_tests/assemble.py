@@ -67,11 +67,11 @@ def table_of(path: Path, job: Job, rows: Sequence[Row], footer: Footer, told: To
 def _operation(path: Path, job: Job, rows: Sequence[Row], told: Told) -> tuple[str, OpSource]:
     if job.op is not None:
         return job.op, "test's name"
-    if len(job.commanded) == 1:
+    fitting = [op for op in OPERATIONS if _shape_fits(op, rows)]
+    if len(job.commanded) == 1 and job.commanded.issubset(fitting):
         return next(iter(job.commanded)), "command line"
     if told.op is not None:
         return told.op, "caller"
-    fitting = [op for op in OPERATIONS if _shape_fits(op, rows)]
     errors = {op: _error(path, op, job, rows, told) for op in fitting}
     agreeing = [op for op in fitting if errors[op] is None]
     if len(agreeing) == 1:
@@ -191,14 +191,19 @@ def _notices(
         notices.append(f"{table}: other groups of ranks ran the same at the same time")
     if not footer.is_there:
         notices.append(f"{table} has no footer: the run did not end, or the log is cut off")
-    elif _rows_are_missing(points, footer):
+    elif _rows_are_missing(rows, footer):
         notices.append(f"{table}: the average in its footer is not that of its rows: some are lost")
     return notices
 
 
-def _rows_are_missing(points: Sequence[Point], footer: Footer) -> bool:
-    """Return whether the footer's average differs from the rows' by more than rounding."""
+def _rows_are_missing(rows: Sequence[Row], footer: Footer) -> bool:
+    """Return whether the footer's average differs from the rows' by more than it can.
+
+    Rounding does that, and in older versions threads that averaged times of their own.
+    """
     if footer.average_busbw_gb_per_s is None:
         return False
-    mean = sum(point.busbw_byte_per_s for point in points) / len(points) / 1e9
-    return abs(mean - footer.average_busbw_gb_per_s) > 0.006 + 0.01 * mean
+    printed = [measured.busbw_gb_per_s for row in rows for measured in row.measured]
+    mean = sum(busbw.value for busbw in printed) / len(printed)
+    rounding = sum(busbw.high - busbw.value for busbw in printed) / len(printed)
+    return abs(mean - footer.average_busbw_gb_per_s) > rounding + 0.01 * mean

@@ -14,6 +14,7 @@ _ROW = re.compile(r"(?:^|[\s:>\]|])(\d{1,18})\s+(\d{1,18})\s+([a-z][a-z0-9_]*)(?
 _NO_OUT_OF_PLACE = re.compile(r"\s{24}")
 """Blanks stand where the out-of-place results are left out; elsewhere columns are narrower."""
 _WORD = re.compile(r"[a-z]+")
+_WHOLE = re.compile(r"-?\d{1,9}")
 _TIMES = ("time", "cputime")
 _FEWEST_FIELDS = 3
 
@@ -53,80 +54,84 @@ class Layout:
         before = names[: starts[0]]
         return cls("redop" in before, "root" in before, groups, 2 * has_stamp)
 
-    @staticmethod
-    def row(layout: "Layout | None", line: str, path: Path, place: str) -> Row | None:
-        """Return the row that a line holds, whatever prefix it has; None: it is no row.
+    def row(self, line: str, path: Path, place: str) -> Row | None:
+        """Return the row that a line of the table holds; None: it is no row.
 
         Args:
-            layout: Of the table that the line stands in; None: it stands in none.
-            line: The line.
+            line: The line, with any prefix.
             path: For errors.
             place: For errors, and to find the row again.
 
         Raises:
-            UsageError: The row is damaged, or there is no header above it.
+            UsageError: The row is cut off, mixed with other output, or of an unknown type.
         """
         found = _ROW.search(line.rstrip())
         if found is None:
             return None
-        fields = (found[4] or "").split()
-        known = DTYPES.get(found[3])
-        if layout is None:
-            if known and len(fields) >= _FEWEST_FIELDS and all(map(_is_value, fields[-3:])):
+        size, count, type_name, rest = found[1], found[2], found[3], found[4] or ""
+        fields = rest.split()
+        redop = fields.pop(0) if self.has_redop and _begins_with(_WORD, fields) else None
+        root = fields.pop(0) if self.has_root and _begins_with(_WHOLE, fields) else None
+        groups = self._groups_in(rest)
+        width = sum(map(len, groups)) + self.num_stamps
+        is_whole = len(fields) == width and (root is not None) == self.has_root
+        if type_name not in DTYPES:
+            if is_whole and all(map(_is_value, fields[:3])):
                 raise UsageError(
-                    f"{path}, {place}: a row without the header of its table above it; expected "
-                    "a line with the columns size, count, type, time, algbw and busbw before it."
+                    f"{path}, {place}: the type {type_name!r} is not known. Valid: "
+                    f"{', '.join(DTYPES)}."
                 )
             return None
-        redop = (
-            fields.pop(0) if layout.has_redop and fields and _WORD.fullmatch(fields[0]) else None
-        )
-        root = fields.pop(0) if layout.has_root and fields else None
-        groups = layout.groups
-        if len(groups) > 1 and _NO_OUT_OF_PLACE.search(found[4] or ""):
-            groups = groups[1:]
-        width = sum(map(len, groups)) + layout.num_stamps
-        fits = len(fields) == width
-        if known is None and fits and all(map(_is_value, fields[:_FEWEST_FIELDS])):
+        measured = self._results(groups, fields) if is_whole else None
+        if measured is None:
             raise UsageError(
-                f"{path}, {place}: the type {found[3]!r} is not known. Valid: {', '.join(DTYPES)}."
+                f"{path}, {place}: the row is cut off or mixed with other output: expected the "
+                f"numbers of {width} columns behind redop and root, found {' '.join(fields)[:90]!r}."
             )
-        if known is None:
-            return None
-        if not fits:
-            raise UsageError(
-                f"{path}, {place}: the row is cut off or mixed with other output: expected "
-                f"{width} columns behind the root, found {len(fields)}."
-            )
-        measured = _results(groups, fields, layout.groups[0] is not groups[0])
-        if measured is None or (root is not None and not re.fullmatch(r"-?\d+", root)):
-            raise UsageError(f"{path}, {place}: expected numbers, found {' '.join(fields)!r}.")
+        dtype, itemsize = DTYPES[type_name]
         return Row(
             place=place,
-            size_bytes=int(found[1]),
-            count=int(found[2]),
-            dtype=known[0],
-            itemsize=known[1],
+            size_bytes=int(size),
+            count=int(count),
+            dtype=dtype,
+            itemsize=itemsize,
             redop=None if redop in (None, "none") else redop,
             root=None if root is None or int(root) < 0 else int(root),
             measured=measured,
         )
 
+    def _groups_in(self, rest: str) -> tuple[tuple[str, ...], ...]:
+        """Return the groups that a row has; the out-of-place one can be left blank."""
+        return self.groups[1:] if _NO_OUT_OF_PLACE.search(rest) else self.groups
 
-def _results(
-    groups: tuple[tuple[str, ...], ...], fields: list[str], only_in_place: bool
-) -> tuple[Measured, ...] | None:
-    """Return the results in the fields behind the root; None: one is no number."""
-    results = []
-    start = 0
-    for i, group in enumerate(groups):
-        columns = dict(zip(group, fields[start : start + len(group)], strict=True))
-        start += len(group)
-        result = _measured(columns, in_place=only_in_place or i > 0)
-        if result is None:
-            return None
-        results.append(result)
-    return tuple(results)
+    def _results(
+        self, groups: tuple[tuple[str, ...], ...], fields: list[str]
+    ) -> tuple[Measured, ...] | None:
+        """Return the results in the fields behind the root; None: one is no number."""
+        first = len(self.groups) - len(groups)
+        results = []
+        start = 0
+        for i, group in enumerate(groups, first):
+            columns = dict(zip(group, fields[start : start + len(group)], strict=True))
+            start += len(group)
+            result = _measured(columns, in_place=i == 1)
+            if result is None:
+                return None
+            results.append(result)
+        return tuple(results) or None
+
+
+def looks_like_row(line: str) -> bool:
+    """Return whether a line could be a row of a table whose header is not known."""
+    found = _ROW.search(line.rstrip())
+    if found is None or found[3] not in DTYPES:
+        return False
+    fields = (found[4] or "").split()
+    return len(fields) >= _FEWEST_FIELDS and all(map(_is_value, fields[-_FEWEST_FIELDS:]))
+
+
+def _begins_with(pattern: re.Pattern[str], fields: list[str]) -> bool:
+    return bool(fields) and pattern.fullmatch(fields[0]) is not None
 
 
 def _is_value(text: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.nccl_tests.assemble import Footer, Told, table_of
-from scalebench.nccl_tests.columns import Layout
+from scalebench.nccl_tests.columns import Layout, looks_like_row
 from scalebench.nccl_tests.job import Job, Rank, version_of_code
 from scalebench.nccl_tests.model import Table
 from scalebench.nccl_tests.operations import ops_named_in
@@ -16,6 +16,8 @@ from scalebench.nccl_tests.rows import Row
 MAX_ROWS = 200_000
 """Of one file; a sweep has about thirty."""
 
+_WORDS = ("algbw", "Rank ", "nThread", "version", "Collective", "Out of", "Avg bus", "_perf")
+_LIKE_ROW = re.compile(r"\d\s+\d+\s+[a-z]")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TESTS_VERSION = re.compile(r"\bnccl-tests version (\S+)(?:.*\bnccl-library=(\d{1,9}))?")
 _STARTING = re.compile(r"\bCollective test starting: *(\S+)")
@@ -35,6 +37,7 @@ _BEFORE_2_0 = re.compile(r"\bbytes +N +type\b.*\balgbw\b")
 class _Open:
     """The table that is being read."""
 
+    job: Job
     layout: Layout
     place: str
     rows: list[Row]
@@ -64,6 +67,8 @@ class TextReader:
         """
         found = False
         for number, line in lines:
+            if not _may_matter(line):
+                continue
             for table in self._take(f"line {number}", _COLOUR.sub("", line)):
                 found = True
                 yield table
@@ -89,8 +94,9 @@ class TextReader:
         if layout is not None:
             is_another_run = self._job.has_table and not self._is_waiting_for_rows
             yield from self._close(Footer())
-            self._begun(is_another_run).has_table = True
-            self._open = _Open(layout, place, [])
+            job = self._begun(is_another_run)
+            job.has_table = True
+            self._open = _Open(job, layout, place, [])
         elif _BEFORE_2_0.search(line):
             raise UsageError(
                 f"{self._path}, {place}: a table of nccl-tests before 2.0 (columns bytes, N, "
@@ -105,9 +111,15 @@ class TextReader:
         return self._open is not None and not self._open.rows
 
     def _take_row(self, place: str, line: str) -> bool:
-        layout = self._open.layout if self._open else None
-        row = Layout.row(layout, line, self._path, place)
-        if row is None or self._open is None:
+        if self._open is None:
+            if looks_like_row(line):
+                raise UsageError(
+                    f"{self._path}, {place}: a row without the header of its table above it; "
+                    "expected a line with the columns size, count, type, time, algbw and busbw."
+                )
+            return False
+        row = self._open.layout.row(line, self._path, place)
+        if row is None:
             return False
         self._num_rows += 1
         if self._num_rows > MAX_ROWS:
@@ -133,7 +145,7 @@ class TextReader:
         if closed is None:
             return
         if closed.rows:
-            yield table_of(self._path, self._job, closed.rows, footer, self._told)
+            yield table_of(self._path, closed.job, closed.rows, footer, self._told)
         else:
             self._empty_at = closed.place
 
@@ -145,7 +157,7 @@ class TextReader:
                 Rank(int(rank), int(group or 0), host, device.strip())
             )
         elif found := _PARAMETERS.search(line):
-            job = self._begun(self._job.has_header)
+            job = self._begun(self._job.has_table or bool(self._job.ranks))
             job.ranks_per_process = int(found[1]) * int(found[2])
         elif found := _TESTS_VERSION.search(line):
             job = self._begun(self._job.has_header)
@@ -174,11 +186,15 @@ class TextReader:
     def _begun(self, is_new: bool) -> Job:
         """Return the job that a line of a header belongs to; ``is_new``: it begins one."""
         if is_new:
-            is_mixed = not self._job.ranks and not self._job.has_table
-            self._job = Job(commanded=self._job.commanded if is_mixed else set())
+            self._job = Job()
         self._job.commanded |= self._named
         self._named = set()
         return self._job
+
+
+def _may_matter(line: str) -> bool:
+    """Return False for nearly all lines that are not nccl-tests' own: most of a long log."""
+    return any(word in line for word in _WORDS) or _LIKE_ROW.search(line) is not None
 
 
 def _finite(text: str) -> float | None:

@@ -339,6 +339,14 @@ def test_a_run_that_failed_before_its_table_tells_nothing_of_the_next(write):
     assert (table.op, table.world_size) == ("all_reduce", 8)
 
 
+def test_a_run_that_was_killed_keeps_its_own_header(write):
+    killed = logs.text(Run(num_ranks=4, results=(BIG,), is_named=True, has_footer=False))
+    next_one = logs.text(Run(op="broadcast", results=(BIG,), is_named=True))
+    log = read_log(write(killed + next_one))
+    assert [(t.op, t.world_size) for t in log.tables] == [("all_reduce", 4), ("broadcast", 8)]
+    assert [t.average_busbw_byte_per_s is None for t in log.tables] == [True, False]
+
+
 @pytest.mark.parametrize("op", logs.OPS)
 def test_a_wrong_number_of_ranks_is_found(write, op):
     run = Run(op=op, results=(BIG,), has_ranks=False)
