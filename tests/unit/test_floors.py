@@ -47,6 +47,7 @@ FLOORS = {
     "costmodel": 2,
     "peaks": 2,
     "trace": 2,
+    "nccl_tests": 2,
     "monitor": 2,
     "windows": 2,
     "energy": 2,
