@@ -1,5 +1,7 @@
 """Schedules of the all-reduces: sums, laws, deadlock and shapes, without a process."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -53,7 +55,7 @@ def test_parts_cover_a_piece_in_order_without_a_gap(start, length, num_parts):
     parts = [bounds(Piece(start, start + length), num_parts, part) for part in range(num_parts)]
     assert parts[0].start == start
     assert parts[-1].stop == start + length
-    assert all(a.stop == b.start for a, b in zip(parts, parts[1:], strict=False))
+    assert all(a.stop == b.start for a, b in pairwise(parts))
     lengths = [part.length for part in parts]
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[0] - lengths[-1] <= 1
@@ -185,7 +187,7 @@ def test_halving_shares_the_vector_out(log, length):
     last = sorted(windows(rank, core, length)[-1] for rank in range(core))
     assert last[0].start == 0
     assert last[-1].stop == length
-    assert all(a.stop == b.start for a, b in zip(last, last[1:], strict=False))
+    assert all(a.stop == b.start for a, b in pairwise(last))
     for rank in range(core):
         mine = windows(rank, core, length)
         for turn in range(log):

@@ -54,9 +54,7 @@ def reduce_in_place(
         RuntimeError: A peer is gone, or did not answer within the timeout of the group.
     """
     _refuse_unusable(tensor, segment_bytes, accumulate)
-    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    if rank < 0:
-        raise UsageError("This process is no rank of the group given: call it on its ranks only.")
+    rank, world_size = place_in(group)
     dtype = accumulate or tensor.dtype
     segment = max(1, segment_bytes // dtype.itemsize if segment_bytes else tensor.numel())
     plan = _cached_plan(
@@ -70,6 +68,18 @@ def reduce_in_place(
     _Execution(plan, working.view(-1), group).run()
     if working is not original:
         original.copy_(working)
+
+
+def place_in(group: dist.ProcessGroup | None) -> tuple[int, int]:
+    """Return this process's rank in ``group`` and the number of its ranks.
+
+    Raises:
+        UsageError: It is not in the group.
+    """
+    rank = dist.get_rank(group)
+    if rank < 0:
+        raise UsageError("This process is no rank of the group given: call it on its ranks only.")
+    return rank, dist.get_world_size(group)
 
 
 def _refuse_unusable(

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from scalebench.errors import UsageError
-from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
+from scalebench.worker.collectives.execute import SEGMENT_BYTES, place_in, reduce_in_place
 from scalebench.worker.collectives.ring import all_gather, reduce_scatter
 from scalebench.worker.collectives.schedule import Piece, Step, bounds
 
@@ -45,7 +45,7 @@ def all_reduce(
     Raises:
         UsageError: As `reduce_in_place`, or ``hosts`` does not name one host for each rank.
     """
-    num_ranks = dist.get_world_size(group)
+    _, num_ranks = place_in(group)
     if len(hosts) != num_ranks:
         raise UsageError(
             f"hosts names {len(hosts)} hosts for {num_ranks} ranks; give the host of each rank."

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from scalebench.errors import UsageError
-from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
+from scalebench.worker.collectives.execute import SEGMENT_BYTES, place_in, reduce_in_place
 from scalebench.worker.collectives.schedule import (
     Piece,
     Receive,
@@ -45,7 +45,7 @@ def all_reduce(
     Raises:
         UsageError: As `reduce_in_place`, or there is no rank ``server``.
     """
-    num_ranks = dist.get_world_size(group)
+    _, num_ranks = place_in(group)
     if server not in range(num_ranks):
         raise UsageError(f"server is {server}; give a rank of the group, 0 to {num_ranks - 1}.")
     reduce_in_place(
