@@ -114,7 +114,7 @@ def cases(world_size: int) -> Iterator[Case]:
             yield Case(dice.randrange(10**6), variant, dice.randrange(1, 500), dtype)
         bfloat16 = (dice.randrange(10**6), variant, 401, torch.bfloat16, "every other")
         yield Case(*bfloat16, accumulate=torch.float32)
-        yield Case(dice.randrange(10**6), variant, 700_001)
+        yield Case(dice.randrange(10**6), variant, 300_001, segment_bytes=1 << 17 if cut else None)
 
 
 class SendCount:

@@ -18,7 +18,7 @@ from scalebench.errors import UsageError
 from scalebench.worker.collectives.plan import Plan, make_plan
 from scalebench.worker.collectives.schedule import Receive, Schedule, Send, Step
 
-SEGMENT_BYTES = 1 << 19
+SEGMENT_BYTES = 1 << 20
 """What is on the wire as one message. A smaller one overlaps better and costs more handling."""
 
 SCRATCH_BYTES = 1 << 22

@@ -108,8 +108,8 @@ def _exchange(
     count = num_segments(-(-length >> turn + 1), segment)
     for number in range(count):
         yield (
-            Send(peer, bounds(given, count, number)),
             Receive(peer, bounds(taken, count, number), add),
+            Send(peer, bounds(given, count, number)),
         )
 
 

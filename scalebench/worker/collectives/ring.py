@@ -131,6 +131,6 @@ def _turn(
     count = num_segments(max(chunk.length for chunk in chunks), segment)
     for number in range(count):
         yield (
-            Send(right, bounds(outgoing, count, number), lane),
             Receive(left, bounds(incoming, count, number), add, lane),
+            Send(right, bounds(outgoing, count, number), lane),
         )

@@ -10,6 +10,9 @@ them:
 
 A third makes it safe to have many steps in flight: what overwrites a piece that was sent depends
 on that piece, so it cannot arrive before the piece has left.
+
+Within a step receives stand first where it is all the same: a peer that knows that it may send
+does not have to ask.
 """
 
 from collections.abc import Iterable, Iterator

@@ -81,10 +81,10 @@ def reduce_and_broadcast(
             if piece := under_way(step, child, down=False):
                 messages.append(Receive(child, piece, add=True, lane=lane))
         if parent is not None:
-            if piece := under_way(step, rank, down=False):
-                messages.append(Send(parent, piece, lane))
             if piece := under_way(step, rank, down=True):
                 messages.append(Receive(parent, piece, add=False, lane=lane))
+            if piece := under_way(step, rank, down=False):
+                messages.append(Send(parent, piece, lane))
         for child in tree.children[rank]:
             if piece := under_way(step, child, down=True):
                 messages.append(Send(child, piece, lane))
