@@ -15,7 +15,7 @@ class Deadlock(AssertionError):
 
 
 def run_in_lockstep(schedules, vectors) -> None:
-    """Let each rank finish a step before it begins the next; nothing is buffered, tags ignored.
+    """Let each rank finish a step before it begins the next; nothing is buffered.
 
     That is NCCL's way: a group of messages completes as one. Messages of a pair of ranks meet in
     the order in which both sides name them.
@@ -66,7 +66,7 @@ def _meet(ranks, source, to) -> bool:
     send, receive = ranks[source].first(Send, to), ranks[to].first(Receive, source)
     if send is None or receive is None:
         return False
-    assert (send.piece, send.lane) == (receive.piece, receive.lane)
+    assert send.piece == receive.piece
     ranks[source].open.remove(send)
     ranks[to].open.remove(receive)
     ranks[to].arrived[receive] = ranks[source].as_sent[slice(*send.piece)].copy()
@@ -88,7 +88,7 @@ def run_eagerly(plans: list[Plan], vectors, seed: int, eager: float) -> None:
     """
     dice = random.Random(seed)
     ranks = [_EagerRank(plan, vector) for plan, vector in zip(plans, vectors, strict=True)]
-    links: dict[tuple[int, int, int], tuple[deque, deque]] = {}
+    links: dict[tuple[int, int], tuple[deque, deque]] = {}
     while True:
         ready = [number for number, rank in enumerate(ranks) if rank.can_go_on()]
         movable = [link for link in links.values() if link[0] and link[1]]
@@ -100,7 +100,7 @@ def run_eagerly(plans: list[Plan], vectors, seed: int, eager: float) -> None:
                 ends = (
                     (number, message.peer) if isinstance(message, Send) else (message.peer, number)
                 )
-                link = links.setdefault((*ends, message.lane), (deque(), deque()))
+                link = links.setdefault(ends, (deque(), deque()))
                 link[isinstance(message, Receive)].append((message, place))
         else:
             sends, receives = dice.choice(movable)

@@ -42,8 +42,8 @@ def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
     first, second = two_trees(world_size)
     whole = Piece(0, length)
     return side_by_side(
-        reduce_and_broadcast(first, rank, bounds(whole, 2, 0), segment, lane=0),
-        reduce_and_broadcast(second, rank, bounds(whole, 2, 1), segment, lane=1),
+        reduce_and_broadcast(first, rank, bounds(whole, 2, 0), segment),
+        reduce_and_broadcast(second, rank, bounds(whole, 2, 1), segment),
     )
 
 

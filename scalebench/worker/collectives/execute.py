@@ -4,6 +4,9 @@ All messages of a step are posted together, so that it does not matter who sends
 first: gloo posts them one by one without blocking, NCCL as one group. Receives finish in the
 order in which they were posted. With NCCL nothing here blocks the host: to wait is to make the
 current stream wait.
+
+Messages of a pair of ranks meet in order, so no other point-to-point message of the same group
+without a tag may be in flight meanwhile.
 """
 
 from collections import deque
@@ -157,7 +160,7 @@ class _Execution:
         self, kind: Callable[..., Any], buffer: torch.Tensor, message: Send | Receive
     ) -> dist.P2POp:
         """Return one message in the terms of torch."""
-        return dist.P2POp(kind, buffer, group=self.group, group_peer=message.peer, tag=message.lane)
+        return dist.P2POp(kind, buffer, group=self.group, group_peer=message.peer)
 
     def next_slot(self, message: Receive) -> torch.Tensor:
         """Return the scratch memory in which a message arrives that is to be added."""

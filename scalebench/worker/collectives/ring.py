@@ -60,11 +60,11 @@ def schedule(
     """Return what ``rank`` does; lengths in elements."""
     ring = range(world_size)
     if not both_ways:
-        return _around(ring, rank, Piece(0, length), segment, lane=0)
+        return _around(ring, rank, Piece(0, length), segment)
     right, left = (bounds(Piece(0, length), 2, half) for half in range(2))
     return side_by_side(
-        _around(ring, rank, right, segment, lane=0),
-        _around(ring[::-1], world_size - 1 - rank, left, segment, lane=1),
+        _around(ring, rank, right, segment),
+        _around(ring[::-1], world_size - 1 - rank, left, segment),
     )
 
 
@@ -83,16 +83,14 @@ def _sent_around(position: int, num_ranks: int, whole: Piece) -> int:
     return 2 * whole.length - sum(kept) if num_ranks > 1 else 0
 
 
-def _around(
-    ring: Sequence[int], position: int, whole: Piece, segment: int, lane: int
-) -> Iterator[Step]:
+def _around(ring: Sequence[int], position: int, whole: Piece, segment: int) -> Iterator[Step]:
     chunks = [bounds(whole, len(ring), part) for part in range(len(ring))]
-    yield from reduce_scatter(ring, position, chunks, segment, lane)
-    yield from all_gather(ring, position, chunks, segment, lane)
+    yield from reduce_scatter(ring, position, chunks, segment)
+    yield from all_gather(ring, position, chunks, segment)
 
 
 def reduce_scatter(
-    ring: Sequence[int], position: int, chunks: Sequence[Piece], segment: int, lane: int = 0
+    ring: Sequence[int], position: int, chunks: Sequence[Piece], segment: int
 ) -> Iterator[Step]:
     """Leave the sum of ``chunks[position]`` at each position of the ring.
 
@@ -101,18 +99,17 @@ def reduce_scatter(
         position: Of the rank whose steps these are.
         chunks: As many as ranks, the same on all of them; some may be empty.
         segment: Elements of a message at most.
-        lane: See `Send`.
     """
     for turn in range(len(ring) - 1):
-        yield from _turn(ring, position, chunks, position - 1 - turn, segment, lane, add=True)
+        yield from _turn(ring, position, chunks, position - 1 - turn, segment, add=True)
 
 
 def all_gather(
-    ring: Sequence[int], position: int, chunks: Sequence[Piece], segment: int, lane: int = 0
+    ring: Sequence[int], position: int, chunks: Sequence[Piece], segment: int
 ) -> Iterator[Step]:
     """Copy ``chunks[i]`` of position i to all; arguments as in `reduce_scatter`."""
     for turn in range(len(ring) - 1):
-        yield from _turn(ring, position, chunks, position - turn, segment, lane, add=False)
+        yield from _turn(ring, position, chunks, position - turn, segment, add=False)
 
 
 def _turn(
@@ -121,7 +118,6 @@ def _turn(
     chunks: Sequence[Piece],
     passed_on: int,
     segment: int,
-    lane: int,
     add: bool,
 ) -> Iterator[Step]:
     """Pass chunk number ``passed_on`` to the right, take the one before it from the left."""
@@ -131,6 +127,6 @@ def _turn(
     count = num_segments(max(chunk.length for chunk in chunks), segment)
     for number in range(count):
         yield (
-            Receive(left, bounds(incoming, count, number), add, lane),
-            Send(right, bounds(outgoing, count, number), lane),
+            Receive(left, bounds(incoming, count, number), add),
+            Send(right, bounds(outgoing, count, number)),
         )

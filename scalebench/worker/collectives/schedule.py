@@ -39,16 +39,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Hand ``piece`` to ``peer``, a rank of the group.
-
-    Attributes:
-        lane: Tells apart messages of one pair of ranks that are in flight at once in two roles;
-            sent as the tag.
-    """
+    """Hand ``piece`` to ``peer``, a rank of the group."""
 
     peer: int
     piece: Piece
-    lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +52,6 @@ class Receive:
     peer: int
     piece: Piece
     add: bool
-    lane: int = 0
 
 
 Message = Send | Receive

@@ -55,9 +55,7 @@ def binomial_tree(num_ranks: int) -> Tree:
     return Tree(tuple(rank & rank - 1 if rank else None for rank in range(num_ranks)))
 
 
-def reduce_and_broadcast(
-    tree: Tree, rank: int, whole: Piece, segment: int, lane: int = 0
-) -> Iterator[Step]:
+def reduce_and_broadcast(tree: Tree, rank: int, whole: Piece, segment: int) -> Iterator[Step]:
     """Yield the steps of ``rank`` that leave the sum of ``whole`` on all ranks.
 
     A rank of height h sends segment k up in step h + k, when both its subtrees are in, and gets
@@ -79,15 +77,15 @@ def reduce_and_broadcast(
         messages: list[Message] = []
         for child in tree.children[rank]:
             if piece := under_way(step, child, down=False):
-                messages.append(Receive(child, piece, add=True, lane=lane))
+                messages.append(Receive(child, piece, add=True))
         if parent is not None:
             if piece := under_way(step, rank, down=True):
-                messages.append(Receive(parent, piece, add=False, lane=lane))
+                messages.append(Receive(parent, piece, add=False))
             if piece := under_way(step, rank, down=False):
-                messages.append(Send(parent, piece, lane))
+                messages.append(Send(parent, piece))
         for child in tree.children[rank]:
             if piece := under_way(step, child, down=True):
-                messages.append(Send(child, piece, lane))
+                messages.append(Send(child, piece))
         yield tuple(messages)
 
 
