@@ -1,0 +1,30 @@
+"""All-reduce by hand, over point-to-point messages: one short file for each algorithm.
+
+Each file has ``all_reduce(tensor, group=None, **options)``, which sums in place; ``schedule(...)``,
+the messages of one rank as data; and ``sent(...)``, the law of how many elements a rank sends. The
+backends' own all-reduces are black boxes that choose by size; these run the algorithm they are
+named after.
+"""
+
+from collections.abc import Callable
+
+from scalebench.worker.collectives import (
+    double_tree,
+    gather_broadcast,
+    halving_doubling,
+    hierarchical,
+    parameter_server,
+    ring,
+    tree,
+)
+
+ALL_REDUCES: dict[str, Callable[..., None]] = {
+    "ring": ring.all_reduce,
+    "halving-doubling": halving_doubling.all_reduce,
+    "tree": tree.all_reduce,
+    "double-tree": double_tree.all_reduce,
+    "hierarchical": hierarchical.all_reduce,
+    "gather-broadcast": gather_broadcast.all_reduce,
+    "parameter-server": parameter_server.all_reduce,
+}
+"""Called as ``all_reduce(tensor, group, **options)``; the options are those of the file."""

@@ -1,0 +1,45 @@
+"""Gather and broadcast, the naive way: one rank collects every vector, adds up, hands out the sum.
+
+The rank at the root deals with the others one after the other, a whole vector at a time.
+
+Law: 2(N−1) messages at the root, one after the other; the root sends (N−1)·D bytes, every other
+rank D; time 2(N−1)·(α + D/B). What it is good for: to see what the other algorithms gain.
+
+Every element is summed at the root, in the order of the ranks, and copied from there: the result is
+the same on all ranks, bit for bit.
+"""
+
+import torch
+import torch.distributed as dist
+
+from scalebench.worker.collectives.execute import reduce_in_place
+from scalebench.worker.collectives.schedule import Piece, Receive, Schedule, Send
+
+ROOT = 0
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    *,
+    accumulate: torch.dtype | None = None,
+) -> None:
+    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`."""
+    reduce_in_place(tensor, group, schedule, segment_bytes=None, accumulate=accumulate)
+
+
+def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
+    """Yield what ``rank`` does; lengths in elements. Nothing is cut, whatever ``segment`` says."""
+    whole = Piece(0, length)
+    if rank != ROOT:
+        yield (Send(ROOT, whole),)
+        yield (Receive(ROOT, whole, add=False),)
+        return
+    others = range(1, world_size)
+    yield from ((Receive(other, whole, add=True),) for other in others)
+    yield from ((Send(other, whole),) for other in others)
+
+
+def sent(rank: int, world_size: int, length: int) -> int:
+    """Return how many elements ``rank`` sends."""
+    return length * (world_size - 1 if rank == ROOT else 1)

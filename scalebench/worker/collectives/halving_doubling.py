@@ -1,0 +1,123 @@
+"""Recursive halving and doubling (Rabenseifner 2004; Thakur, Rabenseifner & Gropp 2005).
+
+Let P be the largest power of two that is not above N. In turn i = 0, 1, …, log2(P)−1 rank r and
+rank r XOR 2^i exchange halves of what they are still responsible for: each keeps one half and adds
+the other's to it. So the largest messages go to the nearest ranks, and after log2(P) turns each
+rank has the sum of 1/P of the vector. The same exchanges in reverse order double it again.
+
+The N−P surplus ranks are folded in first: rank P+j gives its whole vector to rank j, sits out, and
+gets the result in the end.
+
+Law: N a power of two: 2·log2(N) turns, each rank sends 2(N−1)/N·D bytes: as few as the ring, with
+far fewer turns; time 2·log2(N)·α + 2(N−1)/N·D/B. Otherwise 2·⌊log2 N⌋ + 2 turns; surplus ranks send
+D, their partners D more than the others; time + 2(α + D/B).
+
+Every element is summed on one rank and copied from there: the result is the same on all ranks, bit
+for bit.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+
+from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
+from scalebench.worker.collectives.schedule import (
+    Piece,
+    Receive,
+    Schedule,
+    Send,
+    Step,
+    bounds,
+    num_segments,
+)
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    *,
+    segment_bytes: int | None = SEGMENT_BYTES,
+    accumulate: torch.dtype | None = None,
+) -> None:
+    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`."""
+    reduce_in_place(tensor, group, schedule, segment_bytes=segment_bytes, accumulate=accumulate)
+
+
+def schedule(rank: int, world_size: int, length: int, segment: int) -> Schedule:
+    """Yield what ``rank`` does; lengths in elements."""
+    whole = Piece(0, length)
+    core = 1 << (world_size.bit_length() - 1)
+    if rank >= core:
+        yield from _pass(whole, segment, to=rank - core)
+        yield from _pass(whole, segment, source=rank - core)
+        return
+    surplus = rank + core if rank + core < world_size else None
+    if surplus is not None:
+        yield from _pass(whole, segment, source=surplus, add=True)
+    pieces = windows(rank, core, length)
+    num_turns = len(pieces) - 1
+    for turn in range(num_turns):
+        given = _other_half(pieces[turn], pieces[turn + 1])
+        yield from _exchange(rank ^ 1 << turn, given, pieces[turn + 1], length, turn, segment, True)
+    for turn in reversed(range(num_turns)):
+        taken = _other_half(pieces[turn], pieces[turn + 1])
+        yield from _exchange(
+            rank ^ 1 << turn, pieces[turn + 1], taken, length, turn, segment, False
+        )
+    if surplus is not None:
+        yield from _pass(whole, segment, to=surplus)
+
+
+def sent(rank: int, world_size: int, length: int) -> int:
+    """Return how many elements ``rank`` sends.
+
+    Halving gives away all but the last window, doubling sends each window but the first.
+    """
+    core = 1 << (world_size.bit_length() - 1)
+    if rank >= core:
+        return length
+    pieces = windows(rank, core, length)
+    exchanged = length - pieces[-1].length + sum(piece.length for piece in pieces[1:])
+    return exchanged + (length if rank + core < world_size else 0)
+
+
+def windows(rank: int, core: int, length: int) -> list[Piece]:
+    """Return what ``rank`` is responsible for: the whole vector, then after each halving.
+
+    Args:
+        rank: Below ``core``.
+        core: A power of two.
+        length: Of the vector, elements.
+    """
+    pieces = [Piece(0, length)]
+    for turn in range(core.bit_length() - 1):
+        pieces.append(bounds(pieces[-1], 2, rank >> turn & 1))
+    return pieces
+
+
+def _other_half(whole: Piece, half: Piece) -> Piece:
+    if half.start == whole.start:
+        return Piece(half.stop, whole.stop)
+    return Piece(whole.start, half.start)
+
+
+def _exchange(
+    peer: int, given: Piece, taken: Piece, length: int, turn: int, segment: int, add: bool
+) -> Iterator[Step]:
+    count = num_segments(-(-length >> turn + 1), segment)
+    for number in range(count):
+        yield (
+            Receive(peer, bounds(taken, count, number), add),
+            Send(peer, bounds(given, count, number)),
+        )
+
+
+def _pass(
+    whole: Piece, segment: int, *, to: int | None = None, source: int = 0, add: bool = False
+) -> Iterator[Step]:
+    """Send the vector to a rank or, without ``to``, receive it."""
+    count = num_segments(whole.length, segment)
+    for number in range(count):
+        piece = bounds(whole, count, number)
+        yield (Receive(source, piece, add),) if to is None else (Send(to, piece),)

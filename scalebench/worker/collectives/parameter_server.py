@@ -1,0 +1,95 @@
+"""Central parameter server: all ranks push their vector to one rank and pull the sum (Li 2014).
+
+The server is one of the ranks and contributes a vector of its own. All others talk to it at the
+same time, segment by segment: its link is the bottleneck.
+
+Law: through the server's link come (N−1)·D bytes and go (N−1)·D bytes; every other rank sends D.
+Time 2(N−1)·D/B_server as long as the server hands out nothing before it has everything. With
+``overlap`` a segment is pulled while later ones are pushed: on a full-duplex link the time is half
+as long, the bytes are the same.
+
+Every element is summed on the server, in the order of the ranks, and copied from there: the result
+is the same on all ranks, bit for bit.
+"""
+
+import torch
+import torch.distributed as dist
+
+from scalebench.errors import UsageError
+from scalebench.worker.collectives.execute import SEGMENT_BYTES, place_in, reduce_in_place
+from scalebench.worker.collectives.schedule import (
+    Piece,
+    Receive,
+    Schedule,
+    Send,
+    Step,
+    bounds,
+    num_segments,
+)
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    *,
+    server: int = 0,
+    overlap: bool = False,
+    segment_bytes: int | None = SEGMENT_BYTES,
+    accumulate: torch.dtype | None = None,
+) -> None:
+    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`.
+
+    ``server`` is the rank of the group that adds up; with ``overlap`` it hands out the sum of a
+    segment as soon as it is there.
+
+    Raises:
+        UsageError: As `reduce_in_place`, or there is no rank ``server``.
+    """
+    _, num_ranks = place_in(group)
+    if server not in range(num_ranks):
+        raise UsageError(f"server is {server}; give a rank of the group, 0 to {num_ranks - 1}.")
+    reduce_in_place(
+        tensor,
+        group,
+        schedule,
+        segment_bytes=segment_bytes,
+        accumulate=accumulate,
+        server=server,
+        overlap=overlap,
+    )
+
+
+def schedule(
+    rank: int,
+    world_size: int,
+    length: int,
+    segment: int,
+    server: int = 0,
+    overlap: bool = False,
+) -> Schedule:
+    """Yield what ``rank`` does; lengths in elements."""
+    whole = Piece(0, length)
+    count = num_segments(length, segment)
+    pieces = [bounds(whole, count, number) for number in range(count)]
+    workers = [worker for worker in range(world_size) if worker != server]
+    push: list[Step]
+    pull: list[Step]
+    if rank == server:
+        push = [tuple(Receive(w, piece, add=True) for w in workers) for piece in pieces]
+        pull = [tuple(Send(w, piece) for w in workers) for piece in pieces]
+    else:
+        push = [(Send(server, piece),) for piece in pieces]
+        pull = [(Receive(server, piece, add=False),) for piece in pieces]
+    if not overlap:
+        yield from push
+        yield from pull
+        return
+    yield push[0]
+    for later, earlier in zip(push[1:], pull, strict=False):
+        yield (*later, *earlier)
+    yield pull[-1]
+
+
+def sent(rank: int, world_size: int, length: int, server: int = 0, overlap: bool = False) -> int:
+    """Return how many elements ``rank`` sends."""
+    return length * (world_size - 1 if rank == server else 1)

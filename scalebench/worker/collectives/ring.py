@@ -1,0 +1,132 @@
+"""Ring all-reduce: reduce-scatter, then all-gather, both around a ring (Patarasuk & Yuan 2009).
+
+The vector is cut into N chunks. In each of N−1 turns every rank passes a chunk to its right
+neighbour and adds the one that comes from the left to its own; then each rank has the sum of one
+chunk, and N−1 more turns carry the sums around.
+
+Law: 2(N−1) turns; each rank sends 2(N−1)/N·D bytes, which is the least that is possible when no
+one adds up on the way; time 2(N−1)·α + 2(N−1)/N·D/B. Every link of the ring is busy all the time,
+the latency grows with N.
+
+A chunk is cut further into segments that follow one another (chunk pipelining): a segment is
+passed on as soon as it is added, while the next one is on the wire. With ``both_ways`` one half of
+the vector goes around to the right and the other to the left, at once: the same bytes, over both
+directions of each link (a gain where a rank has two links, none where it has one full-duplex).
+
+Every element is summed on one rank, in the order of the ring, and copied from there: the result is
+the same on all ranks, bit for bit.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+
+from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
+from scalebench.worker.collectives.schedule import (
+    Piece,
+    Receive,
+    Schedule,
+    Send,
+    Step,
+    bounds,
+    num_segments,
+    side_by_side,
+)
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    group: dist.ProcessGroup | None = None,
+    *,
+    both_ways: bool = False,
+    segment_bytes: int | None = SEGMENT_BYTES,
+    accumulate: torch.dtype | None = None,
+) -> None:
+    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`."""
+    reduce_in_place(
+        tensor,
+        group,
+        schedule,
+        segment_bytes=segment_bytes,
+        accumulate=accumulate,
+        both_ways=both_ways,
+    )
+
+
+def schedule(
+    rank: int, world_size: int, length: int, segment: int, both_ways: bool = False
+) -> Schedule:
+    """Return what ``rank`` does; lengths in elements."""
+    ring = range(world_size)
+    if not both_ways:
+        return _around(ring, rank, Piece(0, length), segment)
+    right, left = (bounds(Piece(0, length), 2, half) for half in range(2))
+    return side_by_side(
+        _around(ring, rank, right, segment),
+        _around(ring[::-1], world_size - 1 - rank, left, segment),
+    )
+
+
+def sent(rank: int, world_size: int, length: int, both_ways: bool = False) -> int:
+    """Return how many elements ``rank`` sends: all chunks but one, twice."""
+    if not both_ways:
+        return _sent_around(rank, world_size, Piece(0, length))
+    right, left = (bounds(Piece(0, length), 2, half) for half in range(2))
+    return _sent_around(rank, world_size, right) + _sent_around(
+        world_size - 1 - rank, world_size, left
+    )
+
+
+def _sent_around(position: int, num_ranks: int, whole: Piece) -> int:
+    kept = (bounds(whole, num_ranks, (position + i) % num_ranks).length for i in range(2))
+    return 2 * whole.length - sum(kept) if num_ranks > 1 else 0
+
+
+def _around(ring: Sequence[int], position: int, whole: Piece, segment: int) -> Iterator[Step]:
+    chunks = [bounds(whole, len(ring), part) for part in range(len(ring))]
+    yield from reduce_scatter(ring, position, chunks, segment)
+    yield from all_gather(ring, position, chunks, segment)
+
+
+def reduce_scatter(
+    ring: Sequence[int], position: int, chunks: Sequence[Piece], segment: int
+) -> Iterator[Step]:
+    """Leave the sum of ``chunks[position]`` at each position of the ring.
+
+    Args:
+        ring: Ranks, each sends to the next one.
+        position: Of the rank whose steps these are.
+        chunks: As many as ranks, the same on all of them; some may be empty.
+        segment: Elements of a message at most.
+    """
+    for turn in range(len(ring) - 1):
+        yield from _turn(ring, position, chunks, position - 1 - turn, segment, add=True)
+
+
+def all_gather(
+    ring: Sequence[int], position: int, chunks: Sequence[Piece], segment: int
+) -> Iterator[Step]:
+    """Copy ``chunks[i]`` of position i to all; arguments as in `reduce_scatter`."""
+    for turn in range(len(ring) - 1):
+        yield from _turn(ring, position, chunks, position - turn, segment, add=False)
+
+
+def _turn(
+    ring: Sequence[int],
+    position: int,
+    chunks: Sequence[Piece],
+    passed_on: int,
+    segment: int,
+    add: bool,
+) -> Iterator[Step]:
+    """Pass chunk number ``passed_on`` to the right, take the one before it from the left."""
+    size = len(ring)
+    right, left = ring[(position + 1) % size], ring[position - 1]
+    outgoing, incoming = chunks[passed_on % size], chunks[(passed_on - 1) % size]
+    count = num_segments(max(chunk.length for chunk in chunks), segment)
+    for number in range(count):
+        yield (
+            Receive(left, bounds(incoming, count, number), add),
+            Send(right, bounds(outgoing, count, number)),
+        )

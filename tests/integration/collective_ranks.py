@@ -1,0 +1,279 @@
+"""Ranks that sum in every way there is, over gloo: run as a program by `test_collectives`.
+
+Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked,
+and those of one world size run all cases one after the other. Each rank checks its own results and
+writes what it found to ``<world size>-<rank>.json``.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from scalebench.errors import UsageError
+from scalebench.worker.collectives import ring
+from scalebench.worker.process import die_with_parent, schedule_as_batch
+from tests.collective_variants import VARIANTS
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.bfloat16),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+)
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Case:
+    """One sum.
+
+    Attributes:
+        layout: How the tensor lies in memory: a name of `LAYOUTS`.
+        segment_bytes: None: the default.
+    """
+
+    seed: int
+    variant: str
+    length: int
+    dtype: torch.dtype = torch.float32
+    layout: str = "whole"
+    segment_bytes: int | None = None
+    accumulate: torch.dtype | None = None
+
+    def values(self, rank: int) -> torch.Tensor:
+        """What a rank contributes, as every rank can work out."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + rank)
+        if self.dtype.is_floating_point:
+            drawn = torch.randn(self.length, generator=generator, dtype=torch.float64)
+            return drawn.to(self.dtype)
+        return torch.randint(-9, 10, (self.length,), generator=generator).to(self.dtype)
+
+    def options(self, world_size: int) -> dict[str, Any]:
+        """The arguments of the call."""
+        options = VARIANTS[self.variant].options(world_size)
+        if self.segment_bytes:
+            options["segment_bytes"] = self.segment_bytes
+        return {**options, "accumulate": self.accumulate}
+
+
+def _every_other(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    memory = torch.zeros(2 * length + 1, dtype=dtype)
+    return memory, memory[1::2]
+
+
+def _transposed(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = max((r for r in range(1, 8) if length % r == 0), default=1)
+    memory = torch.zeros(rows, length // rows, dtype=dtype)
+    return memory, memory.t()
+
+
+def _middle(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    memory = torch.zeros(length + 5, dtype=dtype)
+    return memory, memory[2 : length + 2]
+
+
+def _whole(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    memory = torch.zeros(length, dtype=dtype)
+    return memory, memory
+
+
+LAYOUTS: dict[str, Callable[[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]]] = {
+    "whole": _whole,
+    "middle": _middle,
+    "every other": _every_other,
+    "transposed": _transposed,
+}
+"""Returns zeros, and the view of them that is to be summed."""
+
+
+def cases(world_size: int) -> Iterator[Case]:
+    """All cases of a world size, the same on all ranks."""
+    dice = random.Random(world_size)
+    n = world_size
+    for variant in VARIANTS:
+        cut = variant != "gather-broadcast"  # which has no segments
+        lengths = {0, 1, n - 1, n, n + 1, 31, 1009, dice.randrange(2000)}
+        for length in sorted(lengths):
+            segment_bytes = dice.choice((32, 100, 4096)) if length < 100 else 512
+            layout = dice.choice(list(LAYOUTS))
+            seed = dice.randrange(10**6)
+            yield Case(
+                seed, variant, length, layout=layout, segment_bytes=segment_bytes if cut else None
+            )
+        for dtype in DTYPES if n < 5 else dice.sample(DTYPES, 3):
+            yield Case(dice.randrange(10**6), variant, dice.randrange(1, 500), dtype)
+        bfloat16 = (dice.randrange(10**6), variant, 401, torch.bfloat16, "every other")
+        yield Case(*bfloat16, accumulate=torch.float32)
+        yield Case(dice.randrange(10**6), variant, 300_001, segment_bytes=1 << 17 if cut else None)
+
+
+class SendCount:
+    """Counts the bytes that this process hands over to be sent."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        self.original = dist.batch_isend_irecv
+        dist.batch_isend_irecv = self
+
+    def __call__(self, operations: list[dist.P2POp]) -> list[dist.Work]:
+        self.num_bytes += sum(o.tensor.nbytes for o in operations if o.op is dist.isend)
+        return self.original(operations)
+
+    def since_last(self) -> int:
+        """Return the bytes since the last call."""
+        counted, self.num_bytes = self.num_bytes, 0
+        return counted
+
+
+def run_case(case: Case, rank: int, world_size: int, count: SendCount) -> dict[str, Any]:
+    """Sum; return what is wrong and what is to be held against the other ranks."""
+    memory, view = LAYOUTS[case.layout](case.length, case.dtype)
+    view.copy_(case.values(rank).view(view.shape))
+    VARIANTS[case.variant].module.all_reduce(view, **case.options(world_size))
+    itemsize = (case.accumulate or case.dtype).itemsize
+    law = VARIANTS[case.variant].sent(world_size, case.length)[rank] * itemsize
+    result = torch.empty(case.length, dtype=case.dtype).copy_(view.flatten())
+    wrong = []
+    if (sent := count.since_last()) != law:
+        wrong.append(f"sent {sent} bytes, the law says {law}")
+    wrong += wrong_values(case, result, world_size)
+    view.zero_()
+    if memory.any():
+        wrong.append("something beside the view was written")
+    digest = hashlib.sha256(result.view(torch.uint8).numpy().tobytes()).hexdigest()
+    return {"variant": case.variant, "case": repr(case), "wrong": wrong, "digest": digest}
+
+
+def wrong_values(case: Case, result: torch.Tensor, world_size: int) -> list[str]:
+    """Hold a result against the sum in float64 or int64.
+
+    Each of N−1 additions is off by half a unit in the last place of a partial sum, which is no
+    larger than the sum of the absolute values.
+    """
+    wide = torch.float64 if case.dtype.is_floating_point else torch.int64
+    inputs = torch.stack([case.values(rank) for rank in range(world_size)]).to(wide)
+    exact, magnitude = inputs.sum(0), inputs.abs().sum(0)
+    error = (result.to(wide) - exact).abs()
+    if not case.dtype.is_floating_point:
+        bound = torch.zeros_like(error)
+    else:
+        half_unit = torch.finfo(case.accumulate or case.dtype).eps / 2
+        bound = 1.1 * (world_size - 1) * half_unit * magnitude
+        if case.accumulate:
+            bound += 1.1 * torch.finfo(case.dtype).eps / 2 * exact.abs()
+    too_far = int((error > bound).sum())
+    return [f"{too_far} of {case.length} elements are wrong"] if too_far else []
+
+
+def refused(call: Callable[[], object]) -> str:
+    """Return the text with which a call is refused."""
+    try:
+        call()
+    except UsageError as error:
+        return str(error)
+    return "not refused"
+
+
+def refusals(world_size: int) -> dict[str, str]:
+    """What is refused, before anything is sent, and how."""
+    data = torch.zeros(3)
+    ring_sum, server_sum, hosts_sum = (
+        VARIANTS[name].module.all_reduce for name in ("ring", "parameter-server", HOSTS)
+    )
+    return {
+        "bool": refused(lambda: ring_sum(torch.zeros(3, dtype=torch.bool))),
+        "segment": refused(lambda: ring_sum(data, segment_bytes=0)),
+        "accumulate": refused(lambda: ring_sum(data, accumulate=torch.int64)),
+        "server": refused(lambda: server_sum(data, server=world_size)),
+        "hosts": refused(lambda: hosts_sum(data, hosts=[0] * (world_size + 1))),
+    }
+
+
+HOSTS = "hierarchical, pairs"
+
+
+def in_a_group(rank: int, world_size: int) -> dict[str, Any]:
+    """Sum over the first and the last rank only, whose ranks in the group are 0 and 1."""
+    group = dist.new_group(members := [0, world_size - 1])
+    mine = torch.full((10,), float(rank + 1), requires_grad=True)
+    if rank not in members:
+        return {"text": refused(lambda: ring.all_reduce(mine, group))}
+    for variant in VARIANTS.values():
+        mine.data.fill_(rank + 1)
+        variant.module.all_reduce(mine, group, **variant.options(2))
+        if not (mine == world_size + 1).all():
+            return {"text": f"{variant.module.__name__}: {mine.tolist()}"}
+    return {"text": "summed"}
+
+
+def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
+    """Run all cases as one rank; write the report."""
+    die_with_parent(parent)
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        store=FileStore(os.fspath(folder / f"store-{world_size}"), world_size),
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=TIMEOUT_S),
+    )
+    count = SendCount()
+    report: dict[str, Any] = {"sums": []}
+    for case in cases(world_size):
+        try:
+            report["sums"].append(run_case(case, rank, world_size, count))
+        except Exception:
+            print(f"rank {rank} of {world_size} failed in {case}", file=sys.stderr)
+            raise
+    report["refusals"] = refusals(world_size)
+    report["group"] = in_a_group(rank, world_size) if world_size > 2 else None
+    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
+    dist.destroy_process_group()
+
+
+def run_all(folder: Path, world_size: int) -> bool:
+    """Fork the ranks of one world size; return whether all came to their end."""
+    fork = multiprocessing.get_context("fork")
+    ranks = [
+        fork.Process(target=_rank_or_death, args=(folder, rank, world_size, os.getpid()))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    while any(process.is_alive() for process in ranks):
+        if any(process.exitcode for process in ranks):
+            break
+        time.sleep(0.02)
+    for process in ranks:
+        process.kill()
+        process.join()
+    return all(process.exitcode == 0 for process in ranks)
+
+
+def _rank_or_death(*arguments: Any) -> None:
+    try:
+        run_rank(*arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    for size in map(int, sys.argv[2:]):
+        began = time.monotonic()
+        if not run_all(Path(sys.argv[1]), size):
+            sys.exit(f"the ranks of world size {size} did not come to their end")
+        print(f"world size {size}: {time.monotonic() - began:.1f} s", file=sys.stderr)

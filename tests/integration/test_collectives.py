@@ -1,0 +1,75 @@
+"""All-reduces over real ranks: sums, bytes on the wire, and the same bits everywhere."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.launch.local import loopback_environment
+from tests.collective_variants import VARIANTS
+
+ROOT = Path(__file__).parents[2]
+WORLD_SIZES = (1, 2, 3, 4, 5, 8)
+every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
+
+Reports = dict[int, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found."""
+    folder = tmp_path_factory.mktemp("collectives")
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.integration.collective_ranks", str(folder)),
+            *map(str, WORLD_SIZES),
+        ],
+        cwd=ROOT,
+        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return {
+        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
+        for size in WORLD_SIZES
+    }
+
+
+@every_world_size
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_sums_bytes_and_bits(reports: Reports, world_size: int, variant: str) -> None:
+    """Sums within the rounding of their dtype, bytes as the law says, every rank the same bits."""
+    by_rank = [
+        [result for result in report["sums"] if result["variant"] == variant]
+        for report in reports[world_size]
+    ]
+    assert len(by_rank[0]) >= 12
+    for results in zip(*by_rank, strict=True):
+        for rank, result in enumerate(results):
+            assert not result["wrong"], f"rank {rank}: {result}"
+        assert len({result["digest"] for result in results}) == 1, results[0]["case"]
+
+
+@every_world_size
+def test_what_cannot_be_summed_is_refused_in_one_line(reports: Reports, world_size: int) -> None:
+    for report in reports[world_size]:
+        given = report["refusals"]
+        assert "bool" in given["bool"]
+        assert "segment_bytes is 0" in given["segment"]
+        assert "torch.int64" in given["accumulate"]
+        assert f"server is {world_size}; give" in given["server"]
+        assert f"{world_size + 1} hosts for {world_size} ranks" in given["hosts"]
+        assert not any("\n" in text for text in given.values())
+
+
+@pytest.mark.parametrize("world_size", [n for n in WORLD_SIZES if n > 2])
+def test_a_group_of_some_ranks_sums_among_these(reports: Reports, world_size: int) -> None:
+    first, *between, last = (report["group"]["text"] for report in reports[world_size])
+    assert first == last == "summed"
+    assert all("no rank of the group" in text for text in between)
