@@ -14,6 +14,7 @@ COLLECTIVES: tuple[CollectiveName, ...] = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
     "send_recv",
 )
+BACKEND = "backend"
 DtypeName = Literal["float32", "bfloat16", "int8"]
 
 
@@ -25,12 +26,18 @@ class Transfer(Spec):
             all-to-all the whole of it, not a rank's part. Rounded down to whole elements, and to
             the same number of them for every rank.
         peers: Sender and receiver of ``send_recv``; the root of a rooted operation is rank 0.
+        algorithm: ``backend``: whatever the backend does; else a name of
+            ``worker/collectives``, for an all-reduce carried out by scalebench itself.
+        back_to_back: Operations in one timing, after one that does not count: the first one after
+            a pause finds a link's buffers empty.
     """
 
     operation: CollectiveName
     size_bytes: int = Field(gt=0)
     dtype: DtypeName = "float32"
     peers: tuple[int, int] = (0, 1)
+    algorithm: str = BACKEND
+    back_to_back: int = Field(2, ge=1)
 
 
 class Sweep(Job):
@@ -38,14 +45,11 @@ class Sweep(Job):
 
     Attributes:
         repeats: Times that each transfer is timed, by turns.
-        batch: Operations back to back in one timing, after one that does not count: the first one
-            after a pause finds a link's buffers empty.
     """
 
     kind: Literal["sweep"] = "sweep"
     transfers: tuple[Transfer, ...]
     repeats: int = Field(5, ge=1)
-    batch: int = Field(2, ge=1)
 
 
 class ClockCheck(Job):
@@ -62,7 +66,9 @@ class TimedTransfer(Record):
 
     Attributes:
         size_bytes: What was really moved.
-        time_s: Of one operation, on the rank that took longest, for every repeat; seconds.
+        time_s: Mean of the operations of one timing, for every repeat; seconds. Of each
+            operation, the rank counts that took longest.
+        each_s: Every single operation likewise, those of one timing after one another.
         num_elements: Elements that were held against the known result, over all ranks.
         num_wrong: Elements that differ from it.
     """
@@ -70,6 +76,7 @@ class TimedTransfer(Record):
     transfer: Transfer
     size_bytes: int
     time_s: tuple[FiniteFloat, ...]
+    each_s: tuple[FiniteFloat, ...] = ()
     num_elements: int
     num_wrong: int
 

@@ -60,6 +60,11 @@ class Bench:
         launcher: Starts the ranks.
         form: How long to measure.
         seed: Of all random choices.
+
+    Attributes:
+        trained: What was attributed so far.
+        detectable: The smallest change between launches that was told from noise; None: not
+            measured yet.
     """
 
     def __init__(self, launcher: Launcher, form: Form, seed: int) -> None:
@@ -70,6 +75,7 @@ class Bench:
         self._folder = tempfile.TemporaryDirectory(prefix="scalebench-selftest-")
         self._num_launches = 0
         self.trained: list[LaunchAttribution] = []
+        self.detectable: float | None = None
 
     def __enter__(self) -> "Bench":
         return self

@@ -70,6 +70,7 @@ def speedup_again(bench: Bench) -> Iterator[Line]:
         name="speedup repeated",
         recovered=worst,
         error_ratio=worst,
+        noise_ratio=bench.detectable,
         limit=SPEEDUP_LIMIT,
         limit_of="speedup",
         detail=f"the farthest of {NUM_TIMES} from {center:.3f}",

@@ -53,7 +53,7 @@ def same_again(bench: Bench) -> Iterator[Line]:
             side.append(launch_step_s(bench.step_s(2, None, SHORT)))
     ratio = estimate_over_launches([b / a for a, b in zip(*steps, strict=True)])
     assert ratio.half_width is not None, "several launches give an interval"
-    detectable = ratio.half_width
+    detectable = bench.detectable = ratio.half_width
     line = Line(
         name="smallest change told from noise",
         recovered=detectable,

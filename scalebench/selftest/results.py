@@ -54,7 +54,7 @@ def _line(name: str, injected: int, recovered: int, detail: str) -> Line:
 
 def _sweep(bench: Bench, planted: Planted | None) -> tuple[TimedTransfer, ...]:
     transfers = tuple(
-        Transfer(operation=name, size_bytes=size, dtype=dtype)
+        Transfer(operation=name, size_bytes=size, dtype=dtype, back_to_back=1)
         for name in COLLECTIVES
         for size in SIZES_BYTES
         for dtype in DTYPES
@@ -66,6 +66,5 @@ def _sweep(bench: Bench, planted: Planted | None) -> tuple[TimedTransfer, ...]:
         threads=1,
         transfers=transfers,
         repeats=1,
-        batch=1,
     )
     return bench.probe(plan, planted)[0].sweep

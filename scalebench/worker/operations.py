@@ -6,18 +6,23 @@ element shows, whatever the order in which a backend adds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
 
-from scalebench.probe import Transfer
+from scalebench.probe import BACKEND, Transfer
 from scalebench.spec import Job
+from scalebench.worker.collectives import ALL_REDUCES
 from scalebench.worker.context import JobContext
 
 VALUES = 5
 """Inputs are 0 … 4: at 25 ranks their sum still fits into an int8."""
 
 UNTOUCHED = -1
+
+MOST_KEPT = 8
+"""Inputs and sums that are kept between one building of an operation and the next."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +68,31 @@ class _Buffers:
         return self.whole // self.world_size
 
     def of(self, rank: int) -> torch.Tensor:
-        """Return a rank's input, as long as the full size."""
-        index = torch.arange(self.whole, device=self.device)
-        return ((index * index + index // 7 + 3 * rank) % VALUES).to(self.dtype)
+        """Return a rank's input, as long as the full size; not to be written to."""
+        return _input(self, rank)
 
     def slot(self, of: torch.Tensor, rank: int) -> torch.Tensor:
         """Return a rank's part of something of the full size."""
         return of[rank * self.part : (rank + 1) * self.part]
 
     def total(self) -> torch.Tensor:
-        """Return the sum of all ranks' inputs."""
-        found = self.of(0)
-        for rank in range(1, self.world_size):
-            found += self.of(rank)
-        return found
+        """Return the sum of all ranks' inputs; not to be written to."""
+        return _total(self)
 
     def blank(self, length: int) -> torch.Tensor:
         """Return a buffer with nothing of a result in it."""
         return torch.full((length,), UNTOUCHED, dtype=self.dtype, device=self.device)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _input(buffers: _Buffers, rank: int) -> torch.Tensor:
+    index = torch.arange(buffers.whole, device=buffers.device)
+    return ((index * index + index // 7 + 3 * rank) % VALUES).to(buffers.dtype)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _total(buffers: _Buffers) -> torch.Tensor:
+    return sum((buffers.of(rank) for rank in range(1, buffers.world_size)), buffers.of(0))
 
 
 def build(transfer: Transfer, context: JobContext[Job]) -> Operation:
@@ -96,9 +108,12 @@ def build(transfer: Transfer, context: JobContext[Job]) -> Operation:
 _Built = tuple[Callable[[], None], torch.Tensor, torch.Tensor | None]
 
 
-def _all_reduce(b: _Buffers, _: Transfer) -> _Built:
-    tensor = b.of(b.rank)
-    return lambda: _done(dist.all_reduce(tensor)), tensor, b.total()
+def _all_reduce(b: _Buffers, transfer: Transfer) -> _Built:
+    tensor = b.of(b.rank).clone()
+    if transfer.algorithm == BACKEND:
+        return lambda: _done(dist.all_reduce(tensor)), tensor, b.total()
+    own = ALL_REDUCES[transfer.algorithm]
+    return lambda: own(tensor), tensor, b.total()
 
 
 def _all_gather(b: _Buffers, _: Transfer) -> _Built:
@@ -122,12 +137,12 @@ def _all_to_all(b: _Buffers, _: Transfer) -> _Built:
 
 
 def _broadcast(b: _Buffers, _: Transfer) -> _Built:
-    tensor = b.of(0) if b.rank == 0 else b.blank(b.whole)
+    tensor = b.of(0).clone() if b.rank == 0 else b.blank(b.whole)
     return lambda: _done(dist.broadcast(tensor, src=0)), tensor, b.of(0)
 
 
 def _reduce(b: _Buffers, _: Transfer) -> _Built:
-    tensor = b.of(b.rank)
+    tensor = b.of(b.rank).clone()
     expected = b.total() if b.rank == 0 else None
     return lambda: _done(dist.reduce(tensor, dst=0)), tensor, expected
 

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter
@@ -58,35 +59,40 @@ def sweep(plan: Sweep, context: JobContext[Sweep]) -> tuple[TimedTransfer, ...]:
 
     By turns, so that what changes on a shared machine or link meanwhile hits all of them alike.
     """
-    seen: list[list[tuple[float, int, int]]] = [[] for _ in plan.transfers]
-    num_bytes = [0] * len(plan.transfers)
+    seen: list[list[_Timing]] = [[] for _ in plan.transfers]
     for _ in range(plan.repeats):
         for index, transfer in enumerate(plan.transfers):
-            operations = [build(transfer, context) for _ in range(plan.batch + 1)]
-            taken_s = timed(operations, context)
-            seen[index].append((taken_s, *checked(operations, context)))
-            num_bytes[index] = operations[0].num_bytes
+            operations = [build(transfer, context) for _ in range(transfer.back_to_back + 1)]
+            each_s = timed(operations, context)
+            size = operations[0].num_bytes
+            seen[index].append(_Timing(size, each_s, *checked(operations, context)))
     if context.rank != 0:
         return ()
-    return tuple(
-        _answer(transfer, size, found)
-        for transfer, size, found in zip(plan.transfers, num_bytes, seen, strict=True)
-    )
+    return tuple(map(_answer, plan.transfers, seen))
 
 
-def timed(operations: list[Operation], context: JobContext[Sweep]) -> float:
-    """Return the time of one operation on the rank that took longest; the first counts not."""
+class _Timing(NamedTuple):
+    """One timing of a transfer: its size, each operation, elements looked at, and wrong ones."""
+
+    size_bytes: int
+    each_s: list[float]
+    num_elements: int
+    num_wrong: int
+
+
+def timed(operations: list[Operation], context: JobContext[Sweep]) -> list[float]:
+    """Return the time of each operation on the rank that took longest; the first counts not."""
     first, *counted = operations
     wait = _waiter(context.device)
     context.barrier()
     first.run()
     wait()
-    began = time.perf_counter()
+    marks = [time.perf_counter()]
     for operation in counted:
         operation.run()
-    wait()
-    (taken_s,) = context.agree_max([time.perf_counter() - began])
-    return taken_s / len(counted)
+        wait()
+        marks.append(time.perf_counter())
+    return context.agree_max([b - a for a, b in pairwise(marks)])
 
 
 def checked(operations: list[Operation], context: JobContext[Sweep]) -> tuple[int, int]:
@@ -105,15 +111,14 @@ def _waiter(device: torch.device) -> Callable[[], None]:
     return lambda: None
 
 
-def _answer(
-    transfer: Transfer, size_bytes: int, found: list[tuple[float, int, int]]
-) -> TimedTransfer:
+def _answer(transfer: Transfer, timings: list[_Timing]) -> TimedTransfer:
     return TimedTransfer(
         transfer=transfer,
-        size_bytes=size_bytes,
-        time_s=tuple(taken_s for taken_s, _, _ in found),
-        num_elements=sum(n for _, n, _ in found),
-        num_wrong=sum(wrong for _, _, wrong in found),
+        size_bytes=timings[0].size_bytes,
+        time_s=tuple(sum(timing.each_s) / len(timing.each_s) for timing in timings),
+        each_s=tuple(one for timing in timings for one in timing.each_s),
+        num_elements=sum(timing.num_elements for timing in timings),
+        num_wrong=sum(timing.num_wrong for timing in timings),
     )
 
 

@@ -22,13 +22,15 @@ def launcher() -> Iterator[LocalLauncher]:
 
 def sweep(num_ranks: int, **settings) -> Sweep:
     transfers = tuple(
-        Transfer(operation=name, size_bytes=size, dtype=dtype, peers=(num_ranks - 1, 0))
+        Transfer(
+            operation=name, size_bytes=size, dtype=dtype, peers=(num_ranks - 1, 0), back_to_back=1
+        )
         for name in COLLECTIVES
         for size in SIZES_BYTES
         for dtype in DTYPES
     )
     job = {"world_size": num_ranks, "device": "cpu", "backend": "gloo", "threads": 1}
-    return Sweep(**job | {"transfers": transfers, "repeats": 2, "batch": 1} | settings)
+    return Sweep(**job | {"transfers": transfers, "repeats": 2} | settings)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 5])
