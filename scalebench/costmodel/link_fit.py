@@ -1,0 +1,223 @@
+"""Fitting α and B to measured points, per operation, number of ranks, element type and link.
+
+Each sweep is searched for changes of regime (`regime_search`), each regime is fitted by relative
+least squares without the points that stand out above it (`outliers`, `lines`), and the line's
+latency and slope are divided by the factors of the operation's law (`laws`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalebench import units
+from scalebench.costmodel.fitted_link import LinkFit, Regime
+from scalebench.costmodel.laws import OPERATIONS, Terms, algorithms, law_terms
+from scalebench.costmodel.lines import Floats, Lines
+from scalebench.costmodel.outliers import LARGEST_SHARE, fit_without_outliers, spikes
+from scalebench.costmodel.points import LinkPoint
+from scalebench.costmodel.regime_search import find_regimes
+from scalebench.costmodel.sweeps import Sweep, SweepKey, group_points, make_sweep, stack
+from scalebench.errors import UsageError
+
+MIN_SIZES = 3
+"""Two sizes would give a line, but nothing to tell how well it fits."""
+
+POOR_ERROR_RATIO = 0.10
+"""A fit whose typical size is off by more than this is called poor."""
+
+POOR_WORST_RATIO = 0.50
+"""Or one of whose sizes is off by more than this."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Points that were not fitted.
+
+    Attributes:
+        key: What they measure.
+        reason: Why, and what to do.
+    """
+
+    key: SweepKey
+    reason: str
+
+
+@dataclass(frozen=True)
+class LinkFits:
+    """All fits of a calibration.
+
+    Attributes:
+        fits: One for each sweep that could be fitted.
+        refused: The others.
+    """
+
+    fits: tuple[LinkFit, ...]
+    refused: tuple[Refused, ...]
+
+
+def fit_link(points: Sequence[LinkPoint], law: str | None = None) -> LinkFit:
+    """Fit one operation at one number of ranks, element type and link.
+
+    Args:
+        points: At least `MIN_SIZES` different sizes; points of equal size become their median.
+        law: Algorithm whose law gives α and B; None: the operation's default.
+
+    Raises:
+        UsageError: The points cannot be fitted; the text says why and what is needed.
+    """
+    if not points:
+        raise UsageError(f"There is no point to fit: {MIN_SIZES} sizes or more are needed.")
+    groups = group_points(points)
+    if len(groups) > 1:
+        told = "; ".join(str(key) for key in list(groups)[:3])
+        raise UsageError(f"A link is fitted to points of one kind, not to {told}: use fit_links.")
+    ((key, members),) = groups.items()
+    reason = _why_not(key, members, law)
+    if reason:
+        raise UsageError(reason)
+    return _fit([make_sweep(members)], law)[0]
+
+
+def fit_links(points: Iterable[LinkPoint]) -> LinkFits:
+    """Fit every operation, number of ranks, element type and link, by its default law."""
+    sweeps, refused = [], []
+    for key, members in group_points(points).items():
+        reason = _why_not(key, members, None)
+        if reason:
+            refused.append(Refused(key, reason))
+        else:
+            sweeps.append(make_sweep(members))
+    return LinkFits(tuple(_fit(sweeps, None)), tuple(refused))
+
+
+def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str | None:
+    """Say why points of one kind cannot be fitted; None: they can."""
+    if key.op not in OPERATIONS:
+        return (
+            f"{key}: there is no law for this operation; there is one for {', '.join(OPERATIONS)}."
+        )
+    if law is not None and law not in algorithms(key.op):
+        return f"{key}: there is no law {law!r}; valid: {', '.join(algorithms(key.op))}."
+    if key.world_size < 2:
+        return f"{key}: one rank sends nothing; measure 2 ranks or more."
+    if law is not None and not law_terms(key.op, law, key.world_size).latency_steps:
+        return f"{key}: the law {law!r} has no latency term; choose another."
+    wrong = sorted({p.size_bytes for p in points if p.num_wrong})
+    if wrong:
+        at = units.bytes_(wrong[0])
+        return f"{key}: results were wrong at {at}; the time of a wrong result means nothing."
+    num_sizes = len({p.size_bytes for p in points})
+    if num_sizes < MIN_SIZES:
+        return f"{key}: {num_sizes} sizes given, {MIN_SIZES} or more are needed."
+    return None
+
+
+def _fit(sweeps: Sequence[Sweep], law: str | None) -> list[LinkFit]:
+    """Fit all sweeps at once."""
+    if not sweeps:
+        return []
+    size, log_time, weights = stack(sweeps)
+    counted = np.where(spikes(np.log(size), log_time, weights), 0.0, weights)
+    for _ in range(2):  # what stands out is known only once the regimes are, and the reverse
+        starts = find_regimes(size, log_time, counted)
+        owner, inside = _pieces(starts, size.shape[1])
+        x = np.stack((np.ones_like(size), size), axis=-1)[owner]
+        lines = fit_without_outliers(x, log_time[owner], weights[owner] * inside)
+        counted = np.zeros_like(weights)
+        np.add.at(counted, owner, lines.weights)
+    regimes = _Fitted(owner, size[owner], weights[owner] * inside, lines)
+    return [regimes.link_fit(number, sweep, law) for number, sweep in enumerate(sweeps)]
+
+
+def _pieces(starts: list[list[int]], length: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return each regime's sweep, shape [R], and which points are its own, shape [R, n]."""
+    owner = np.repeat(np.arange(len(starts)), [len(s) for s in starts])
+    first = np.array([begin for s in starts for begin in s])
+    last = np.array([end for s in starts for end in [*s[1:], length]])
+    position = np.arange(length)
+    return owner, (position >= first[:, None]) & (position < last[:, None])
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """The lines of all regimes of all sweeps.
+
+    Attributes:
+        owner: Each regime's sweep, shape [R], ascending.
+        size: Sizes of that sweep, shape [R, n].
+        given: Weights before outliers were set aside, 0 outside the regime; shape [R, n].
+        lines: The fits.
+    """
+
+    owner: NDArray[np.int64]
+    size: Floats
+    given: Floats
+    lines: Lines
+
+    def link_fit(self, number: int, sweep: Sweep, law: str | None) -> LinkFit:
+        """Make the record of one sweep."""
+        key = sweep.key
+        name = law or algorithms(key.op)[0]
+        terms = law_terms(key.op, name, key.world_size)
+        first, last = np.searchsorted(self.owner, [number, number + 1])
+        regimes = tuple(self._regime(i, terms) for i in range(first, last))
+        errors = np.concatenate([self._errors(i) for i in range(first, last)])
+        return LinkFit(
+            **key._asdict(),
+            law=name,
+            regimes=regimes,
+            num_points=sweep.num_points,
+            error_ratio=float(np.median(errors)),
+            poor=_poor(regimes, errors),
+        )
+
+    def _errors(self, row: int) -> Floats:
+        """Return |measured/fitted − 1| of the points that count."""
+        kept = self.lines.weights[row] > 0
+        return np.asarray(np.abs(np.expm1(self.lines.residuals[row, kept])))
+
+    def _regime(self, row: int, terms: Terms) -> Regime:
+        lines = self.lines
+        kept = lines.weights[row] > 0
+        sizes, errors = self.size[row, kept], self._errors(row)
+        latency, slope = lines.theta[row]
+        low, high = (
+            np.maximum(lines.theta[row] - lines.half_widths[row], 0),
+            (lines.theta[row] + lines.half_widths[row]),
+        )
+        covariance = lines.unscaled_covariance[row]
+        aside = self.size[row, (self.given[row] > 0) & ~kept]
+        steps, factor = terms
+        return Regime(
+            min_bytes=int(sizes[0]),
+            max_bytes=int(sizes[-1]),
+            num_sizes=len(sizes),
+            alpha_s=latency / steps,
+            alpha_low_s=low[0] / steps,
+            alpha_high_s=high[0] / steps,
+            bandwidth_byte_per_s=factor / slope if slope > 0 else None,
+            bandwidth_low_byte_per_s=factor / high[1],
+            bandwidth_high_byte_per_s=factor / low[1] if low[1] > 0 else None,
+            error_ratio=float(np.median(errors)),
+            worst_error_ratio=float(errors.max()),
+            set_aside_bytes=tuple(int(s) for s in aside),
+            scale=float(lines.scale[row]),
+            freedom=int(lines.freedom[row]),
+            covariance=(covariance[0, 0], covariance[0, 1], covariance[1, 1]),
+        )
+
+
+def _poor(regimes: Sequence[Regime], errors: Floats) -> str | None:
+    """Say why a fit should not be relied upon; None: nothing speaks against it."""
+    reasons = []
+    typical, worst = float(np.median(errors)), float(errors.max())
+    if typical > POOR_ERROR_RATIO:
+        reasons.append(f"the typical size is {units.percent(typical)} off the line")
+    if worst > POOR_WORST_RATIO:
+        reasons.append(f"one size is {units.percent(worst)} off the line")
+    aside = sum(len(regime.set_aside_bytes) for regime in regimes)
+    if aside >= LARGEST_SHARE * (aside + len(errors)):
+        reasons.append(f"{aside} of {aside + len(errors)} sizes were too slow for the line")
+    return "; ".join(reasons) or None
