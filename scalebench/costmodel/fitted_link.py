@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeFloat
 
 from scalebench import units
 from scalebench.costmodel.laws import Terms, law_terms
-from scalebench.costmodel.lines import quantile
+from scalebench.costmodel.uncertainty import quantile
 from scalebench.errors import UsageError
 from scalebench.records import Record
 
@@ -31,7 +31,7 @@ class Regime(Record):
         set_aside_bytes: Sizes that stood too far above the line to be counted.
         scale: Standard deviation of the logarithm of measured/fitted.
         freedom: Degrees of freedom of that.
-        covariance: Of (latency in s, s per byte) in units of scale²: variance, covariance,
+        covariance: Of the line's (latency in s, slope in s per byte): variance, covariance,
             variance; what the interval of a prediction is made from.
     """
 
@@ -60,8 +60,8 @@ class Regime(Record):
         time = self.time_s(size_bytes, terms)
         v11, v12, v22 = self.covariance
         spread = (v11 + 2 * v12 * size_bytes + v22 * size_bytes**2) / time**2
-        t = float(quantile(self.freedom))
-        reach = t * self.scale * math.sqrt(1 + max(spread, 0.0))
+        deviation = math.sqrt(self.scale**2 + max(spread, 0.0))
+        reach = float(quantile(self.freedom)) * deviation
         return time * math.exp(-reach), time * math.exp(reach)
 
 

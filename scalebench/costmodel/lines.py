@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
-
-from scalebench.stats import CONFIDENCE
+from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
@@ -79,25 +76,6 @@ class Lines:
         """How far each point determines its own fitted time, 0 to 1, shape [L, n]."""
         spread = np.einsum("lni,lij,lnj->ln", self.rows, self.unscaled_covariance, self.rows)
         return np.asarray(np.clip(self.weights * spread, 0.0, 1.0))
-
-    @cached_property
-    def half_widths(self) -> Floats:
-        """Half the width of each parameter's 95 % interval, shape [L, 2].
-
-        Student's t with the line's own degrees of freedom, in θ: the model is linear there.
-        """
-        with np.errstate(invalid="ignore"):
-            errors = self.scale[:, None] * np.sqrt(
-                np.diagonal(self.unscaled_covariance, axis1=1, axis2=2)
-            )
-        return quantile(self.freedom)[:, None] * errors
-
-
-def quantile(freedom: ArrayLike) -> Floats:
-    """Return Student's t beyond which 2.5 % lie on either side; nan without freedom."""
-    freedom = np.asarray(freedom)
-    known = np.where(freedom > 0, freedom, 1)
-    return np.where(freedom > 0, stdtrit(known, (1 + CONFIDENCE) / 2), np.nan)
 
 
 def fit_lines(x: Floats, log_time: Floats, weights: Floats) -> Lines:

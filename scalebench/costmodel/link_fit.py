@@ -9,15 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scalebench import units
 from scalebench.costmodel.fitted_link import LinkFit, Regime
 from scalebench.costmodel.laws import OPERATIONS, Terms, algorithms, law_terms
-from scalebench.costmodel.lines import Floats, Lines
-from scalebench.costmodel.outliers import LARGEST_SHARE, fit_without_outliers, spikes
+from scalebench.costmodel.lines import Floats
+from scalebench.costmodel.outliers import LARGEST_SHARE
+from scalebench.costmodel.piecewise import Pieces, fit_pieces
 from scalebench.costmodel.points import LinkPoint
-from scalebench.costmodel.regime_search import find_regimes
 from scalebench.costmodel.sweeps import Sweep, SweepKey, group_points, make_sweep, stack
 from scalebench.errors import UsageError
 
@@ -118,95 +117,51 @@ def _fit(sweeps: Sequence[Sweep], law: str | None) -> list[LinkFit]:
     """Fit all sweeps at once."""
     if not sweeps:
         return []
-    size, log_time, weights = stack(sweeps)
-    counted = np.where(spikes(np.log(size), log_time, weights), 0.0, weights)
-    for _ in range(2):  # what stands out is known only once the regimes are, and the reverse
-        starts = find_regimes(size, log_time, counted)
-        owner, inside = _pieces(starts, size.shape[1])
-        x = np.stack((np.ones_like(size), size), axis=-1)[owner]
-        lines = fit_without_outliers(x, log_time[owner], weights[owner] * inside)
-        counted = np.zeros_like(weights)
-        np.add.at(counted, owner, lines.weights)
-    regimes = _Fitted(owner, size[owner], weights[owner] * inside, lines)
-    return [regimes.link_fit(number, sweep, law) for number, sweep in enumerate(sweeps)]
+    pieces = fit_pieces(*stack(sweeps))
+    return [_link_fit(sweep, pieces, number, law) for number, sweep in enumerate(sweeps)]
 
 
-def _pieces(starts: list[list[int]], length: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return each regime's sweep, shape [R], and which points are its own, shape [R, n]."""
-    owner = np.repeat(np.arange(len(starts)), [len(s) for s in starts])
-    first = np.array([begin for s in starts for begin in s])
-    last = np.array([end for s in starts for end in [*s[1:], length]])
-    position = np.arange(length)
-    return owner, (position >= first[:, None]) & (position < last[:, None])
+def _link_fit(sweep: Sweep, pieces: Pieces, number: int, law: str | None) -> LinkFit:
+    """Make the record of one sweep, the given one by number."""
+    key = sweep.key
+    name = law or algorithms(key.op)[0]
+    terms = law_terms(key.op, name, key.world_size)
+    rows = pieces.of_sweep(number)
+    regimes = tuple(_regime(pieces, row, terms) for row in rows)
+    errors = np.concatenate([pieces.errors(row) for row in rows])
+    return LinkFit(
+        **key._asdict(),
+        law=name,
+        regimes=regimes,
+        num_points=sweep.num_points,
+        error_ratio=float(np.median(errors)),
+        poor=_poor(regimes, errors),
+    )
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """The lines of all regimes of all sweeps.
-
-    Attributes:
-        owner: Each regime's sweep, shape [R], ascending.
-        size: Sizes of that sweep, shape [R, n].
-        given: Weights before outliers were set aside, 0 outside the regime; shape [R, n].
-        lines: The fits.
-    """
-
-    owner: NDArray[np.int64]
-    size: Floats
-    given: Floats
-    lines: Lines
-
-    def link_fit(self, number: int, sweep: Sweep, law: str | None) -> LinkFit:
-        """Make the record of one sweep."""
-        key = sweep.key
-        name = law or algorithms(key.op)[0]
-        terms = law_terms(key.op, name, key.world_size)
-        first, last = np.searchsorted(self.owner, [number, number + 1])
-        regimes = tuple(self._regime(i, terms) for i in range(first, last))
-        errors = np.concatenate([self._errors(i) for i in range(first, last)])
-        return LinkFit(
-            **key._asdict(),
-            law=name,
-            regimes=regimes,
-            num_points=sweep.num_points,
-            error_ratio=float(np.median(errors)),
-            poor=_poor(regimes, errors),
-        )
-
-    def _errors(self, row: int) -> Floats:
-        """Return |measured/fitted − 1| of the points that count."""
-        kept = self.lines.weights[row] > 0
-        return np.asarray(np.abs(np.expm1(self.lines.residuals[row, kept])))
-
-    def _regime(self, row: int, terms: Terms) -> Regime:
-        lines = self.lines
-        kept = lines.weights[row] > 0
-        sizes, errors = self.size[row, kept], self._errors(row)
-        latency, slope = lines.theta[row]
-        low, high = (
-            np.maximum(lines.theta[row] - lines.half_widths[row], 0),
-            (lines.theta[row] + lines.half_widths[row]),
-        )
-        covariance = lines.unscaled_covariance[row]
-        aside = self.size[row, (self.given[row] > 0) & ~kept]
-        steps, factor = terms
-        return Regime(
-            min_bytes=int(sizes[0]),
-            max_bytes=int(sizes[-1]),
-            num_sizes=len(sizes),
-            alpha_s=latency / steps,
-            alpha_low_s=low[0] / steps,
-            alpha_high_s=high[0] / steps,
-            bandwidth_byte_per_s=factor / slope if slope > 0 else None,
-            bandwidth_low_byte_per_s=factor / high[1],
-            bandwidth_high_byte_per_s=factor / low[1] if low[1] > 0 else None,
-            error_ratio=float(np.median(errors)),
-            worst_error_ratio=float(errors.max()),
-            set_aside_bytes=tuple(int(s) for s in aside),
-            scale=float(lines.scale[row]),
-            freedom=int(lines.freedom[row]),
-            covariance=(covariance[0, 0], covariance[0, 1], covariance[1, 1]),
-        )
+def _regime(pieces: Pieces, row: int, terms: Terms) -> Regime:
+    """Make the record of one line; the law's factors are divided out."""
+    theta, half_width = pieces.lines.theta[row], pieces.half_widths[row]
+    low, high = np.maximum(theta - half_width, 0.0), theta + half_width
+    sizes, errors, known = pieces.kept(row), pieces.errors(row), pieces.covariance[row]
+    steps, factor = terms
+    return Regime(
+        min_bytes=int(sizes[0]),
+        max_bytes=int(sizes[-1]),
+        num_sizes=len(sizes),
+        alpha_s=theta[0] / steps,
+        alpha_low_s=low[0] / steps,
+        alpha_high_s=high[0] / steps,
+        bandwidth_byte_per_s=factor / theta[1] if theta[1] > 0 else None,
+        bandwidth_low_byte_per_s=factor / high[1],
+        bandwidth_high_byte_per_s=factor / low[1] if low[1] > 0 else None,
+        error_ratio=float(np.median(errors)),
+        worst_error_ratio=float(errors.max()),
+        set_aside_bytes=tuple(int(size) for size in pieces.set_aside(row)),
+        scale=float(pieces.lines.scale[row]),
+        freedom=int(pieces.lines.freedom[row]),
+        covariance=(known[0, 0], known[0, 1], known[1, 1]),
+    )
 
 
 def _poor(regimes: Sequence[Regime], errors: Floats) -> str | None:
