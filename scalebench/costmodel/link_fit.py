@@ -97,12 +97,10 @@ def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str
         return (
             f"{key}: there is no law for this operation; there is one for {', '.join(OPERATIONS)}."
         )
-    if law is not None and law not in algorithms(key.op):
-        return f"{key}: there is no law {law!r}; valid: {', '.join(algorithms(key.op))}."
     if key.world_size < 2:
         return f"{key}: one rank sends nothing; measure 2 ranks or more."
-    if law is not None and not law_terms(key.op, law, key.world_size).latency_steps:
-        return f"{key}: the law {law!r} has no latency term; choose another."
+    if law is not None and (reason := _why_not_by(law, key)):
+        return f"{key}: {reason}; valid: {', '.join(algorithms(key.op))}."
     wrong = sorted({p.size_bytes for p in points if p.num_wrong})
     if wrong:
         at = units.bytes_(wrong[0])
@@ -111,6 +109,17 @@ def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str
     if num_sizes < MIN_SIZES:
         return f"{key}: {num_sizes} sizes given, {MIN_SIZES} or more are needed."
     return None
+
+
+def _why_not_by(law: str, key: SweepKey) -> str | None:
+    """Say why a law cannot be fitted to a sweep; None: it can."""
+    if law not in algorithms(key.op):
+        return f"there is no law {law!r}"
+    try:
+        terms = law_terms(key.op, law, key.world_size)
+    except ValueError as reason:
+        return str(reason)
+    return None if terms.latency_steps else f"the law {law!r} has no latency term"
 
 
 def _fit(sweeps: Sequence[Sweep], law: str | None) -> list[LinkFit]:

@@ -12,6 +12,9 @@ from scalebench.costmodel.regime_search import find_regimes
 from scalebench.costmodel.uncertainty import covariance, half_widths
 
 
+_SEARCHES = 3
+
+
 @dataclass(frozen=True)
 class Pieces:
     """The lines of all regimes of all sweeps, R of them.
@@ -102,10 +105,12 @@ def _regime_starts(size: Floats, log_time: Floats, weights: Floats) -> list[list
 
 def _search_again(size: Floats, log_time: Floats, weights: Floats) -> list[list[int]]:
     counted = np.where(spikes(np.log(size), log_time, weights), 0.0, weights)
-    pieces = _fit_cut(find_regimes(size, log_time, counted), size, log_time, weights)
-    counted = np.zeros_like(weights)
-    np.add.at(counted, pieces.owner, pieces.lines.weights)
-    return find_regimes(size, log_time, counted)
+    for _ in range(_SEARCHES):
+        starts = find_regimes(size, log_time, counted)
+        pieces = _fit_cut(starts, size, log_time, weights)
+        counted = np.zeros_like(weights)
+        np.add.at(counted, pieces.owner, pieces.lines.weights)
+    return starts
 
 
 def _in_a_row(kept: Floats, given: Floats) -> NDArray[np.bool_]:
