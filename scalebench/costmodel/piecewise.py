@@ -11,8 +11,8 @@ from scalebench.costmodel.outliers import fit_without_outliers, spikes
 from scalebench.costmodel.regime_search import find_regimes
 from scalebench.costmodel.uncertainty import covariance, half_widths
 
-
 _SEARCHES = 3
+"""Rounds of finding regimes and outliers in turn; further ones hardly change anything."""
 
 
 @dataclass(frozen=True)
