@@ -630,3 +630,60 @@ def test_a_line_without_end_is_not_held_in_memory(write):
         log.points[0].place == f"line {RUN_TEXT[: RUN_TEXT.index('67108864')].count(chr(10)) + 2}"
     )
     assert peak < 4e6
+
+
+PIECES = st.one_of(
+    st.text(max_size=5),
+    st.sampled_from(
+        ("\n", " ", "-1", "N/A", "1e999", "9" * 5000, "#", "nan", "\x1b[0m", "\r", "{")
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=st.sampled_from(sorted(path.name for path in GOLDEN.glob("*.txt"))),
+    where=st.floats(0, 1),
+    num_lost=st.integers(0, 20),
+    piece=PIECES,
+)
+def test_a_damaged_log_gives_points_or_one_clear_line(
+    tmp_path_factory, name, where, num_lost, piece
+):
+    content = (GOLDEN / name).read_text()
+    at = round(where * len(content))
+    path = tmp_path_factory.mktemp("logs") / "nccl.log"
+    path.write_text(content[:at] + piece + content[at + num_lost :], encoding="utf-8")
+    try:
+        assert read_log(path).points
+    except UsageError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), value=JSON_VALUES)
+def test_damaged_json_gives_points_or_one_clear_line(tmp_path_factory, data, value):
+    content = json.loads(logs.json_text(Run(results=(BIG,))))
+    node = content
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = data.draw(st.sampled_from(keys))
+        if not (isinstance(node[key], dict | list) and node[key] and data.draw(st.booleans())):
+            break
+        node = node[key]
+    node[key] = value
+    path = tmp_path_factory.mktemp("logs") / "nccl.json"
+    path.write_text(json.dumps(content))
+    try:
+        assert read_log(path).points
+    except UsageError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)
