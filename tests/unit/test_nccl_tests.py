@@ -472,6 +472,20 @@ def test_a_command_line_tells_the_operation(write):
     assert (table.op, table.op_source) == ("all_gather", "command line")
 
 
+def test_a_command_line_is_believed_before_the_columns(write):
+    content = (GOLDEN / "a40_2ranks_sendrecv.txt").read_text()
+    checked = content.replace("N/A", "  0")
+    assert read_log(write(checked)).tables[0].op == "all_reduce"
+    (table,) = read_log(write(f"./build/sendrecv_perf -b 256\n{checked}")).tables
+    assert (table.op, table.op_source) == ("send_recv", "command line")
+
+
+def test_a_command_line_that_cannot_be_meant_is_not_believed(write):
+    content = "./build/broadcast_perf -g 8\n" + logs.text(Run(results=(BIG,)))
+    (table,) = read_log(write(content)).tables
+    assert (table.op, table.op_source) == ("all_reduce", "columns")
+
+
 def test_the_name_at_the_end_of_a_run_is_not_that_of_the_next(write):
     ended = logs.text(Run(op="all_gather", results=(BIG,), is_named=True))
     unnamed = logs.text(Run(op="all_to_all", results=(BIG,), is_checked=False))
