@@ -72,6 +72,7 @@ def _operation(path: Path, job: Job, rows: Sequence[Row], told: Told) -> tuple[s
         return next(iter(job.commanded)), "command line"
     if told.op is not None:
         return told.op, "caller"
+    fitting = [op for op in fitting if _checks_fit(op, rows)]
     errors = {op: _error(path, op, job, rows, told) for op in fitting}
     agreeing = [op for op in fitting if errors[op] is None]
     if len(agreeing) == 1:
@@ -90,11 +91,14 @@ def _operation(path: Path, job: Job, rows: Sequence[Row], told: Told) -> tuple[s
 def _shape_fits(op: str, rows: Sequence[Row]) -> bool:
     shape = OPERATIONS[op]
     return all(
-        shape.reduces in (None, row.redop is not None)
-        and shape.rooted == (row.root is not None)
-        and row.checks_in_place in (None, shape.checks_in_place)
+        shape.reduces in (None, row.redop is not None) and shape.rooted == (row.root is not None)
         for row in rows
     )
+
+
+def _checks_fit(op: str, rows: Sequence[Row]) -> bool:
+    checks = OPERATIONS[op].checks_in_place
+    return all(row.checks_in_place in (None, checks) for row in rows)
 
 
 def _error(path: Path, op: str, job: Job, rows: Sequence[Row], told: Told) -> UsageError | None:

@@ -17,6 +17,7 @@ _WORD = re.compile(r"[a-z]+")
 _WHOLE = re.compile(r"-?\d{1,9}")
 _TIMES = ("time", "cputime")
 _FEWEST_FIELDS = 3
+_MOST_SHOWN = 120
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,10 @@ class Layout:
             return None
         measured = self._results(groups, fields) if is_whole else None
         if measured is None:
+            shown = " ".join(fields)[:_MOST_SHOWN]
             raise UsageError(
                 f"{path}, {place}: the row is cut off or mixed with other output: expected the "
-                f"numbers of {width} columns behind redop and root, found {' '.join(fields)[:90]!r}."
+                f"numbers of {width} columns behind redop and root, found {shown!r}."
             )
         dtype, itemsize = DTYPES[type_name]
         return Row(

@@ -272,6 +272,7 @@ def test_tables_in_one_log_stand_side_by_side(tmp_path_factory, several):
     log = read_log(path)
     assert [table.op for table in log.tables] == [run.op for run in named]
     assert [table.world_size for table in log.tables] == [run.num_ranks for run in named]
+    assert {table.nccl_tests_version for table in log.tables} == {"2.18.3"}
     assert facts_of(log.points) == [fact for run in named for fact in logs.facts(run)]
 
 
@@ -322,6 +323,11 @@ def test_columns_that_tell_the_number_of_ranks_are_believed(write, op):
     run = Run(op=op, results=(BIG,), has_ranks=False)
     (table,) = read_log(write(logs.text(run)), op=op).tables
     assert (table.world_size, table.world_size_reason) == (8, None)
+
+
+def test_a_header_that_tells_the_number_of_ranks_is_believed_before_the_caller(write):
+    run = Run(op="broadcast", results=(BIG,), is_named=True)
+    assert read_log(write(logs.text(run)), world_size=4).points[0].world_size == 8
 
 
 def test_a_second_table_without_a_header_does_not_inherit_the_ranks_of_the_first(write):
@@ -383,6 +389,14 @@ def test_a_damaged_number_is_found(tmp_path_factory, column, ratio):
     message = error_of(path)
     assert f", line {number}: " in message
     assert "damaged" in message
+
+
+def test_time_and_size_sharpen_an_algbw_of_few_digits(write):
+    row = "   51000      12750     float     sum      -1   10000    0.01    0.02      0"
+    run = Run(results=(BIG,), is_named=True)
+    content = logs.text(run).replace(logs.row(run, BIG), row + row[row.index("-1") + 2 :])
+    assert "busbw 0.02 GB/s is not algbw × 1.75 = 0.0089" in error_of(write(content))
+    assert read_log(write(content.replace("0.02 ", "0.01 "))).points[0].busbw_byte_per_s == 1e7
 
 
 @pytest.mark.parametrize("text", ["1.234", "0.00", "15870", "1e+06", "2.5e+07", "7"])
@@ -456,6 +470,31 @@ def test_a_command_line_tells_the_operation(write):
     command = "mpirun -np 8 ./build/all_gather_perf -b 8 -e 1G\n"
     (table,) = read_log(write(command + logs.text(run))).tables
     assert (table.op, table.op_source) == ("all_gather", "command line")
+
+
+def test_a_command_line_is_believed_before_the_columns(write):
+    content = (GOLDEN / "a40_2ranks_sendrecv.txt").read_text()
+    checked = content.replace("N/A", "  0")
+    assert read_log(write(checked)).tables[0].op == "all_reduce"
+    (table,) = read_log(write(f"./build/sendrecv_perf -b 256\n{checked}")).tables
+    assert (table.op, table.op_source) == ("send_recv", "command line")
+
+
+def test_a_command_line_that_cannot_be_meant_is_not_believed(write):
+    content = "./build/broadcast_perf -g 8\n" + logs.text(Run(results=(BIG,)))
+    (table,) = read_log(write(content)).tables
+    assert (table.op, table.op_source) == ("all_reduce", "columns")
+
+
+def test_the_name_at_the_end_of_a_run_is_not_that_of_the_next(write):
+    ended = logs.text(Run(op="all_gather", results=(BIG,), is_named=True))
+    unnamed = logs.text(Run(op="all_to_all", results=(BIG,), is_checked=False))
+    assert "can be of all_gather or all_to_all" in error_of(write(ended + unnamed))
+
+
+def test_coloured_lines(write):
+    content = RUN_TEXT.replace("\n", "\x1b[0m\n\x1b[32m")
+    assert facts_of(read_log(write(content)).points) == facts_of(read_log(write(RUN_TEXT)).points)
 
 
 def test_begin_and_end_lines_around_tables(write):
@@ -547,7 +586,7 @@ def test_a_json_file_without_what_is_not_needed(write):
 
 def test_damaged_json_columns_are_found(write):
     content = json.loads(logs.json_text(Run(results=(BIG, BIG))))
-    content["results"][1]["out_of_place"]["bus_bw"] *= 1.01
+    content["results"][1]["out_of_place"]["bus_bw"] *= 1.0001
     assert "results[1]: busbw" in error_of(write(json.dumps(content)))
 
 
@@ -589,6 +628,11 @@ def test_noise_is_not_held_in_memory():
     assert peak < 1e6
 
 
+def test_what_stands_far_behind_in_a_line_is_no_row(write):
+    row = logs.row(Run(), BIG)
+    assert len(read_log(write(RUN_TEXT.replace(row, f"{row}\n{'x' * 2**16}{row}"))).points) == 2
+
+
 def test_a_line_without_end_is_not_held_in_memory(write):
     path = write("x" * 20_000_000 + "\n" + RUN_TEXT)
     tracemalloc.start()
@@ -600,3 +644,60 @@ def test_a_line_without_end_is_not_held_in_memory(write):
         log.points[0].place == f"line {RUN_TEXT[: RUN_TEXT.index('67108864')].count(chr(10)) + 2}"
     )
     assert peak < 4e6
+
+
+PIECES = st.one_of(
+    st.text(max_size=5),
+    st.sampled_from(
+        ("\n", " ", "-1", "N/A", "1e999", "9" * 5000, "#", "nan", "\x1b[0m", "\r", "{")
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=st.sampled_from(sorted(path.name for path in GOLDEN.glob("*.txt"))),
+    where=st.floats(0, 1),
+    num_lost=st.integers(0, 20),
+    piece=PIECES,
+)
+def test_a_damaged_log_gives_points_or_one_clear_line(
+    tmp_path_factory, name, where, num_lost, piece
+):
+    content = (GOLDEN / name).read_text()
+    at = round(where * len(content))
+    path = tmp_path_factory.mktemp("logs") / "nccl.log"
+    path.write_text(content[:at] + piece + content[at + num_lost :], encoding="utf-8")
+    try:
+        assert read_log(path).points
+    except UsageError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), value=JSON_VALUES)
+def test_damaged_json_gives_points_or_one_clear_line(tmp_path_factory, data, value):
+    content = json.loads(logs.json_text(Run(results=(BIG,))))
+    node = content
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = data.draw(st.sampled_from(keys))
+        if not (isinstance(node[key], dict | list) and node[key] and data.draw(st.booleans())):
+            break
+        node = node[key]
+    node[key] = value
+    path = tmp_path_factory.mktemp("logs") / "nccl.json"
+    path.write_text(json.dumps(content))
+    try:
+        assert read_log(path).points
+    except UsageError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)
