@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from scalebench.cli.calibrate import calibrate
 from scalebench.cli.doctor import doctor
 from scalebench.cli.options import config_for
 from scalebench.cli.run import run
@@ -39,6 +40,7 @@ scalebench run ddp --gpus 1,2,4,8   train for real at four sizes, print the tabl
 scalebench show                     the newest run's table again
 scalebench doctor                   what this machine can do, and what is wrong with it
 scalebench trace FILE...            how much communication a job's Kineto traces hide
+scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
 scalebench selftest --quick         inject known faults, and see whether they are recovered
 
 \b
@@ -65,7 +67,7 @@ def cli(context: click.Context) -> None:
     context.default_map = {"run": config_for(run)}
 
 
-for command in (run, show, report, list_, doctor, trace, selftest):
+for command in (run, show, report, list_, doctor, trace, selftest, calibrate):
     cli.add_command(command)
 
 

@@ -54,6 +54,7 @@ class _Buffers:
 
     Attributes:
         whole: Elements of the full size; a multiple of the number of ranks.
+        hosts: On which host each rank is.
     """
 
     rank: int
@@ -61,6 +62,7 @@ class _Buffers:
     whole: int
     dtype: torch.dtype
     device: torch.device
+    hosts: tuple[int, ...]
 
     @property
     def part(self) -> int:
@@ -100,9 +102,16 @@ def build(transfer: Transfer, context: JobContext[Job]) -> Operation:
     dtype = getattr(torch, transfer.dtype)
     size = context.job.world_size
     per_rank = max(1, transfer.size_bytes // dtype.itemsize // size)
-    buffers = _Buffers(context.rank, size, per_rank * size, dtype, context.device)
+    hosts = _hosts(context.job)
+    buffers = _Buffers(context.rank, size, per_rank * size, dtype, context.device, hosts)
     run, output, expected = _BUILDERS[transfer.operation](buffers, transfer)
     return Operation(run, output, expected, buffers.whole * dtype.itemsize)
+
+
+def _hosts(job: Job) -> tuple[int, ...]:
+    """Return the host of every rank; without virtual hosts they are all on this one."""
+    virtual = job.virtual_hosts
+    return tuple(virtual.host_of(rank) if virtual else 0 for rank in range(job.world_size))
 
 
 _Built = tuple[Callable[[], None], torch.Tensor, torch.Tensor | None]
@@ -113,7 +122,8 @@ def _all_reduce(b: _Buffers, transfer: Transfer) -> _Built:
     if transfer.algorithm == BACKEND:
         return lambda: _done(dist.all_reduce(tensor)), tensor, b.total()
     own = ALL_REDUCES[transfer.algorithm]
-    return lambda: own(tensor), tensor, b.total()
+    options = {"hosts": b.hosts} if transfer.algorithm == "hierarchical" else {}
+    return lambda: own(tensor, **options), tensor, b.total()
 
 
 def _all_gather(b: _Buffers, _: Transfer) -> _Built:

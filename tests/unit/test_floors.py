@@ -57,6 +57,7 @@ FLOORS = {
     "report": 3,
     "session": 4,
     "selftest": 4,
+    "calibration": 4,
     "survey": 4,
     "cli": 5,
     "__main__": 5,

@@ -1,0 +1,167 @@
+"""Calibration: time collectives at many sizes and numbers of ranks, and fit what they cost."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scalebench import __version__
+from scalebench.costmodel.link_profile import (
+    CalibratedPoint,
+    LinkProfile,
+    point_of,
+    points_of_log,
+    profile_of,
+)
+from scalebench.errors import EnvironmentUnfit
+from scalebench.launch.base import Launcher, ProbeFailed
+from scalebench.machine import identity
+from scalebench.nccl_tests import read_log
+from scalebench.probe import BACKEND, CollectiveName, DtypeName, Sweep, Transfer
+from scalebench.spec import Device
+from scalebench.virtual_hosts import VirtualHosts
+
+SMALLEST_BYTES = 8
+AT_ONCE_BYTES = 1 << 20
+MOST_BACK_TO_BACK = 20
+LIMIT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """What is to be measured.
+
+    Attributes:
+        world_sizes: Numbers of ranks, of at least 2 each.
+        operations: Of the backend.
+        dtypes: Of their elements.
+        max_bytes: The largest size; from 8 B by factors of 2.
+        algorithms: All-reduces of `scalebench.worker.collectives` to be measured beside.
+        repeats: Timings of each size, by turns.
+        hosts: Virtual hosts for the ranks; None: the machine as it is.
+    """
+
+    world_sizes: tuple[int, ...]
+    operations: tuple[CollectiveName, ...]
+    dtypes: tuple[DtypeName, ...]
+    max_bytes: int
+    algorithms: tuple[str, ...] = ()
+    repeats: int = 5
+    hosts: VirtualHosts | None = None
+
+
+def sizes_up_to(max_bytes: int) -> list[int]:
+    """Return 8 B and its doubles up to ``max_bytes``."""
+    sizes = [SMALLEST_BYTES]
+    while sizes[-1] * 2 <= max_bytes:
+        sizes.append(sizes[-1] * 2)
+    return sizes
+
+
+def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
+    """Return every operation at every size; small ones more often in one timing."""
+    wanted = [(operation, BACKEND) for operation in sweeps.operations]
+    wanted += [("all_reduce", algorithm) for algorithm in sweeps.algorithms]
+    return tuple(
+        Transfer(
+            operation=operation,
+            size_bytes=size,
+            dtype=dtype,
+            algorithm=algorithm,
+            back_to_back=min(max(AT_ONCE_BYTES // size, 2), MOST_BACK_TO_BACK),
+        )
+        for operation, algorithm in wanted
+        for dtype in sweeps.dtypes
+        for size in sizes_up_to(sweeps.max_bytes)
+    )
+
+
+def calibrate(
+    launcher: Launcher,
+    sweeps: Sweeps,
+    device: Device,
+    environment: Mapping[str, Any],
+    tell: Callable[[str, object], None],
+) -> LinkProfile:
+    """Measure, fit, and return the profile.
+
+    Args:
+        launcher: Starts the ranks; it is not closed here.
+        sweeps: What to measure.
+        device: Of the ranks.
+        environment: Fingerprint of the machine.
+        tell: Is told what is being measured.
+
+    Raises:
+        EnvironmentUnfit: A rank failed, or there can be no virtual hosts here.
+    """
+    backend = "nccl" if device == "cuda" else "gloo"
+    link = sweeps.hosts.link if sweeps.hosts else ""
+    points: list[CalibratedPoint] = []
+    if sweeps.hosts is not None:
+        launcher.move_to(sweeps.hosts, max(sweeps.world_sizes))
+    with tempfile.TemporaryDirectory(prefix="scalebench-calibrate-") as logs:
+        for world_size in sweeps.world_sizes:
+            tell(f"collectives at N={world_size}", None)
+            plan = Sweep(
+                world_size=world_size,
+                device=device,
+                backend=backend,
+                threads=1,
+                virtual_hosts=sweeps.hosts,
+                limit_s=LIMIT_S,
+                transfers=transfers_of(sweeps),
+                repeats=sweeps.repeats,
+            )
+            try:
+                found = launcher.probe(plan, Path(logs) / str(world_size))[0].sweep
+            except ProbeFailed as error:
+                raise EnvironmentUnfit(f"Calibrating at N={world_size} failed: {error}") from None
+            points += [point_of(one, world_size, link) for one in found]
+    return profile_of(
+        points,
+        _notices(device, sweeps.hosts),
+        created=_now(),
+        version=__version__,
+        machine=identity(environment),
+        device=device,
+        backend=backend,
+        link=link,
+    )
+
+
+def imported(
+    files: Sequence[str | Path], world_size: int | None, operation: str | None = None
+) -> LinkProfile:
+    """Read logs of nccl-tests, fit their points, and return the profile.
+
+    Args:
+        files: Text or JSON as nccl-tests writes them.
+        world_size: Of logs that do not tell it.
+        operation: Likewise.
+
+    Raises:
+        UsageError: A file is no log of nccl-tests; the text names it and the line.
+    """
+    points: list[CalibratedPoint] = []
+    notices: list[str] = []
+    for file in files:
+        of_file, told = points_of_log(read_log(file, world_size=world_size, op=operation))
+        points += of_file
+        notices += told
+    return profile_of(
+        points, notices, created=_now(), version=__version__, device="cuda", backend="nccl"
+    )
+
+
+def _notices(device: Device, hosts: VirtualHosts | None) -> list[str]:
+    notices = ["CPU ranks over gloo, 1 thread per rank"] if device == "cpu" else []
+    if hosts is not None:
+        notices.insert(0, f"Virtual hosts on this machine: links {hosts.link}")
+    return notices
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

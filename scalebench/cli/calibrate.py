@@ -1,0 +1,196 @@
+"""``scalebench calibrate``."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from scalebench.cli.options import Rate, Rates, Share, WorldSizes
+from scalebench.cli.run import option, virtual_hosts_from
+from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from scalebench.calibration import Sweeps
+    from scalebench.costmodel.link_profile import LinkProfile
+    from scalebench.spec import Device
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+LARGEST_BYTES = 2**34
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes: ``4Mi``, ``64k``, ``1000``."""
+
+    name = "size"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> int:
+        """Return the number of bytes."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+)([kmg]?i?)b?", value.strip().lower())
+        if match is None or match[2] not in _UNITS:
+            self.fail(f"{value!r} is not a size. Give bytes, for example 64k, 4Mi or 1Gi.")
+        size = int(match[1]) * _UNITS[match[2]]
+        if not 64 <= size <= LARGEST_BYTES:
+            self.fail(f"{value}: give a size from 64 B to 16Gi, so that there are sizes to fit.")
+        return size
+
+
+@click.command()
+@option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 2,4,… up to the devices.")
+@option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
+@click.option(
+    "--op",
+    "operations",
+    metavar="OP,...",
+    help="Operations. Default: all. With --import: that of logs that do not tell it.",
+)
+@click.option("--dtype", "dtypes", default="float32", help="float32,bfloat16,int8 [float32]")
+@click.option("--max-bytes", type=Size(), help="Largest size. Default: 4Mi on CPU, 256Mi on CUDA.")
+@click.option("--repeats", type=click.IntRange(min=3), default=5, help="Timings of each size. [5]")
+@click.option(
+    "--algorithms",
+    metavar="NAME,...|all",
+    help="All-reduces by scalebench itself, measured beside the backend's.",
+)
+@option("--launcher", type=click.Choice(["local", "lab"]), default="local", help="[local]")
+@option("--link", "--link-intra", "link", type=Rates(), help="Rate of the virtual hosts' links.")
+@option("--cpus-per-rank", type=Share(), help="Share of a core that each rank may use, e.g. 0.2.")
+@option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
+@option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
+@option("--hosts-per-rack", type=click.IntRange(min=1), help="Virtual hosts behind one switch.")
+@click.option(
+    "--import",
+    "logs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Fit a log of nccl-tests (text or JSON) instead of measuring; may be repeated.",
+)
+@click.option(
+    "--world-size", type=click.IntRange(min=2), help="Ranks of imported logs that do not tell it."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the link profile to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print points and fits as JSON.")
+@click.pass_context
+def calibrate(context: click.Context, /, **flags: Any) -> None:
+    """Time collectives at many sizes, verify every result, and fit latency and bandwidth.
+
+    Or, with --import, fit what nccl-tests has measured on a cluster. Exit code 4: a result was
+    wrong.
+    """
+    from scalebench.cli.view import emit, emit_for_terminal
+    from scalebench.report.calibration import render_calibration
+
+    profile = _imported(flags) if flags["logs"] else _measured(flags)
+    if flags["out"] is not None:
+        _write(flags["out"], profile)
+    if flags["as_json"]:
+        emit(json.dumps(as_object(profile), indent=1, allow_nan=False))
+    else:
+        emit_for_terminal(lambda *terminal: render_calibration(profile, *terminal))
+    if profile.num_wrong:
+        click.echo(f"scalebench: {profile.num_wrong} elements of results are wrong.", err=True)
+    context.exit(int(ExitCode.CELLS_FAILED if profile.num_wrong else ExitCode.OK))
+
+
+def as_object(profile: "LinkProfile") -> dict[str, Any]:
+    """Return the profile as ``--json`` prints it: one flat fit for each regime."""
+    told = profile.model_dump(mode="json", exclude={"fits"})
+    return told | {"fits": [row for fit in profile.fits for row in fit.rows()]}
+
+
+def _imported(flags: dict[str, Any]) -> "LinkProfile":
+    from scalebench.calibration import imported
+
+    operations = _listed(flags["operations"])
+    if len(operations) > 1:
+        raise UsageError("--op with --import names the one operation of logs that do not tell it.")
+    return imported(flags["logs"], flags["world_size"], next(iter(operations), None))
+
+
+def _measured(flags: dict[str, Any]) -> "LinkProfile":
+    from scalebench import machine
+    from scalebench.calibration import calibrate as measure
+    from scalebench.cli.progress import parts_on
+    from scalebench.launch.local import LocalLauncher
+
+    if flags["world_size"] is not None:
+        raise UsageError("--world-size is for --import; give --gpus for what is measured here.")
+    hosts = virtual_hosts_from(flags)
+    _check_names(flags)
+    with parts_on(sys.stderr) as tell, LocalLauncher() as launcher:
+        tell("importing torch", None)
+        environment = machine.fingerprint(launcher.survey())
+        num_gpus = len(environment["devices"])
+        device: Device = "cpu" if flags["device"] == "cpu" or not num_gpus or hosts else "cuda"
+        if flags["device"] == "cuda" and device == "cpu":
+            raise EnvironmentUnfit("--device cuda: there is no CUDA device here.")
+        sweeps = _sweeps(flags, num_gpus if device == "cuda" else machine.num_cores(), device)
+        if hosts is not None:
+            hosts.check(sweeps.world_sizes, machine.num_cores())
+        return measure(launcher, sweeps, device, environment, tell)
+
+
+def _check_names(flags: dict[str, Any]) -> None:
+    from scalebench.probe import COLLECTIVES, DtypeName
+
+    for name in _listed(flags["operations"]):
+        if name not in COLLECTIVES:
+            raise unknown_name("operation", name, COLLECTIVES)
+    for name in _listed(flags["dtypes"]):
+        if name not in get_args(DtypeName):
+            raise unknown_name("dtype", name, get_args(DtypeName))
+    for name in _listed(flags["algorithms"]):
+        if name not in ("all", *OWN_ALGORITHMS):
+            raise unknown_name("algorithm", name, OWN_ALGORITHMS)
+
+
+OWN_ALGORITHMS = (
+    *("ring", "halving-doubling", "tree", "double-tree", "hierarchical", "gather-broadcast"),
+    "parameter-server",
+)
+"""Those of `scalebench.worker.collectives`, which is not imported here: it imports torch."""
+
+
+def _listed(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _sweeps(flags: dict[str, Any], num_devices: int, device: "Device") -> "Sweeps":
+    from scalebench.calibration import Sweeps
+    from scalebench.probe import COLLECTIVES
+
+    sizes = flags["gpus"] or tuple(n for n in (2, 4, 8, 16) if n <= max(num_devices, 2))
+    if min(sizes) < 2:
+        raise UsageError("--gpus 1: one rank sends nothing. Give 2 ranks or more.")
+    if device == "cuda" and max(sizes) > num_devices:
+        raise EnvironmentUnfit(f"--gpus {max(sizes)}: there are {num_devices} CUDA devices here.")
+    own = _listed(flags["algorithms"])
+    operations = _listed(flags["operations"]) or COLLECTIVES
+    return Sweeps(
+        world_sizes=tuple(sizes),
+        operations=tuple(name for name in COLLECTIVES if name in operations),
+        dtypes=tuple(_listed(flags["dtypes"])),  # type: ignore[arg-type]
+        max_bytes=flags["max_bytes"] or (2**28 if device == "cuda" else 2**22),
+        algorithms=OWN_ALGORITHMS if "all" in own else tuple(own),
+        repeats=flags["repeats"],
+        hosts=virtual_hosts_from(flags),
+    )
+
+
+def _write(target: Path, profile: "LinkProfile") -> None:
+    from scalebench.store import write_model
+
+    try:
+        write_model(target, profile)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The link profile cannot be written: {target}: {error.strerror}."
+        ) from error
+    click.echo(f"Profile {target}", err=True)

@@ -1,0 +1,32 @@
+"""``scalebench calibrate`` with real ranks."""
+
+import json
+from pathlib import Path
+
+from scalebench.costmodel.link_profile import LinkProfile
+from scalebench.probe import COLLECTIVES
+from tests.conftest import Scalebench
+
+
+def test_collectives_are_timed_verified_and_fitted(scalebench: Scalebench) -> None:
+    done = scalebench(
+        *("calibrate", "--gpus", "2", "--device", "cpu", "--max-bytes", "64k", "--json"),
+        *("--dtype", "float32,int8", "--algorithms", "ring,tree", "--repeats", "3"),
+        *("--out", "link.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {point["op"] for point in told["points"]} == set(COLLECTIVES)
+    assert {point["algorithm"] for point in told["points"]} == {"backend", "ring", "tree"}
+    for point in told["points"]:
+        assert point["num_wrong"] == 0
+        assert 0 < point["low_s"] <= point["time_s"] <= point["high_s"]
+        assert point["time_s"] <= point["p99_s"]
+        assert point["algbw_byte_per_s"] == point["size_bytes"] / point["time_s"]
+    fitted = {(fit["op"], fit["dtype"], fit["algorithm"]) for fit in told["fits"]}
+    assert fitted >= {(op, "int8", "backend") for op in COLLECTIVES}
+    assert ("all_reduce", "float32", "ring") in fitted
+
+    profile = LinkProfile.model_validate_json(Path("link.json").read_text())
+    assert len(profile.points) == len(told["points"])
+    assert profile.machine["cores"]
