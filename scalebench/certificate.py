@@ -103,8 +103,7 @@ def judged(line: Line) -> Line:
     if error - noise > line.limit:
         reason = f"off by {_percent(error)} where {_percent(line.limit)} are allowed"
         return line.model_copy(update={"passed": False, "reason": reason})
-    noisy = f"{_percent(noise)} of noise on this machine around an error of {_percent(error)}"
-    reason = f"{noisy} do not let it decide at {_percent(line.limit)}"
+    reason = f"noise of ±{_percent(noise)} reaches across the limit of {_percent(line.limit)}"
     return line.model_copy(update={"reason": reason})
 
 

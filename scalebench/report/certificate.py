@@ -105,7 +105,9 @@ def cells(line: Line) -> tuple[str, ...]:
     places = 2 if line.limit is None or line.limit == 0 or line.limit >= FINE else 4
 
     def percent(ratio: float | None, form: str) -> str:
-        return wording.DASH if ratio is None else format(ratio * 100, f"{form}.{places}f") + " %"
+        if ratio is None:
+            return wording.DASH
+        return format(ratio * 100, f"{form}.{places}f").replace("-", wording.MINUS) + " %"
 
     noise = percent(line.noise_ratio, "")
     return (
@@ -131,7 +133,7 @@ def _ratio(line: Line) -> Callable[[float], str]:
     """Return how a plain ratio is written: a factor, or a small part of something."""
     if line.limit_of == "injected":
         return lambda value: f"{wording.TIMES}{value:.3f}"
-    return lambda value: f"{value * 100:.2f} %"
+    return lambda value: f"{value * 100:.2f} %".replace("-", wording.MINUS)
 
 
 def _table(certificate: Certificate, width: int, ascii_only: bool) -> Table:

@@ -2,13 +2,16 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from scalebench.certificate import Certificate
 from scalebench.launch.lab import try_lab
+from scalebench.report.certificate import render_certificate
 from tests.conftest import Scalebench
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +105,24 @@ def test_the_example_of_virtual_hosts(scalebench: Scalebench) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Virtual hosts on this machine")
     assert done.stdout.count("verified") == 3
+
+
+def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) -> None:
+    golden = ROOT / "tests" / "golden" / "nccl_tests" / "h100_8ranks_then_16ranks_slurm.txt"
+    for name in ("all_reduce.log", "all_gather.json"):
+        shutil.copy(golden, project / name)
+    for arguments in commands("docs/calibration.md"):
+        done = scalebench(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "busbw (GB/s)" in done.stdout
+        assert "fits, 95 % intervals" in done.stdout
+
+
+def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:
+    committed = ROOT / "reports" / "gallery" / "certificate-2-cores.json"
+    certificate = Certificate.model_validate_json(committed.read_text())
+    (shown,) = blocks("docs/self-test.md", "text")
+    assert render_certificate(certificate, 100).strip() == shown.strip()
 
 
 def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:

@@ -91,4 +91,4 @@ def test_a_false_clock_is_found_within_its_bound(launcher: LocalLauncher, tmp_pa
 def test_a_probe_that_cannot_be_done_says_why(launcher: LocalLauncher, tmp_path: Path) -> None:
     to_nobody = Transfer(operation="send_recv", size_bytes=4, peers=(0, 9))
     with pytest.raises(ProbeFailed, match=r"rank \d: "):
-        launcher.probe(sweep(2, transfers=(to_nobody,)), tmp_path)
+        launcher.probe(sweep(2, transfers=(to_nobody,), collective_timeout_s=2.0), tmp_path)
