@@ -161,9 +161,9 @@ def _regime(pieces: Pieces, row: int, terms: Terms) -> Regime:
         alpha_s=theta[0] / steps,
         alpha_low_s=low[0] / steps,
         alpha_high_s=high[0] / steps,
-        bandwidth_byte_per_s=factor / theta[1] if theta[1] > 0 else None,
-        bandwidth_low_byte_per_s=factor / high[1],
-        bandwidth_high_byte_per_s=factor / low[1] if low[1] > 0 else None,
+        bandwidth_byte_per_s=_bandwidth(factor, theta[1]),
+        bandwidth_low_byte_per_s=_bandwidth(factor, high[1]),
+        bandwidth_high_byte_per_s=_bandwidth(factor, low[1]),
         error_ratio=float(np.median(errors)),
         worst_error_ratio=float(errors.max()),
         set_aside_bytes=tuple(int(size) for size in pieces.set_aside(row)),
@@ -171,6 +171,11 @@ def _regime(pieces: Pieces, row: int, terms: Terms) -> Regime:
         freedom=int(pieces.lines.freedom[row]),
         covariance=(known[0, 0], known[0, 1], known[1, 1]),
     )
+
+
+def _bandwidth(factor: float, slope: float) -> float | None:
+    """Return the bandwidth that a slope (s per byte) means; None: the time does not grow."""
+    return factor / slope if slope > 0 else None
 
 
 def _poor(regimes: Sequence[Regime], errors: Floats) -> str | None:

@@ -103,6 +103,11 @@ def test_evidence_is_given_and_goes_through_json():
     assert LawNaming.model_validate_json(naming.model_dump_json()) == naming
 
 
+def test_times_exactly_alike_are_no_law():
+    points = [p for n in (2, 4, 8) for p in sweep(sizes(5), [1e-5] * 5, world_size=n)]
+    assert name_law(points).name is None
+
+
 def test_the_only_law_of_an_operation_is_not_told_from_another():
     points = at_several_sizes(LAWS["all_to_all", "pairwise"], (2, 4, 8), 7, op="all_to_all")
     naming = name_law(points)

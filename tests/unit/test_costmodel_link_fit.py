@@ -138,6 +138,33 @@ def test_order_and_company_do_not_matter(shuffler, seed):
             assert other.alpha_high_s == pytest.approx(one.alpha_high_s, rel=1e-6)
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)),
+        min_size=3,
+        max_size=40,
+        unique_by=lambda pair: pair[0],
+    )
+)
+@settings(deadline=None)
+def test_whatever_was_measured_is_fitted_to_numbers_that_can_be_stored(pairs):
+    fit = fit_link([point(size, time) for size, time in pairs])
+    sizes_ = sorted(size for size, _ in pairs)
+    assert LinkFit.model_validate_json(fit.model_dump_json()) == fit
+    assert sizes_[0] <= fit.regimes[0].min_bytes <= fit.regimes[-1].max_bytes <= sizes_[-1]
+    for regime in fit.regimes:
+        assert np.isfinite([regime.alpha_s, regime.alpha_high_s, regime.error_ratio]).all()
+        assert regime.alpha_low_s <= regime.alpha_s <= regime.alpha_high_s
+    for size in (*sizes_, 2 * sizes_[-1]):
+        assert 0 < fit.predict(size).time_s < np.inf
+
+
+def test_times_exactly_alike():
+    (regime,) = fit_link(sweep(sizes(5), np.full(5, 1e-5))).regimes
+    assert regime.alpha_s == pytest.approx(0.5e-5)
+    assert regime.bandwidth_byte_per_s is None
+
+
 def test_several_points_of_one_size_are_their_median():
     times = line(sizes(8))
     thrice = [t for factor in (0.99, 1.0, 7.0) for t in sweep(sizes(8), factor * times)]
