@@ -144,7 +144,7 @@ def _link_fit(sweep: Sweep, pieces: Pieces, number: int, law: str | None) -> Lin
         regimes=regimes,
         num_points=sweep.num_points,
         error_ratio=float(np.median(errors)),
-        poor=_poor(regimes, errors),
+        poor=_poor(regimes, errors, sweep.size_bytes),
     )
 
 
@@ -178,7 +178,7 @@ def _bandwidth(factor: float, slope: float) -> float | None:
     return factor / slope if slope > 0 else None
 
 
-def _poor(regimes: Sequence[Regime], errors: Floats) -> str | None:
+def _poor(regimes: Sequence[Regime], errors: Floats, size_bytes: Floats) -> str | None:
     """Say why a fit should not be relied upon; None: nothing speaks against it."""
     reasons = []
     typical, worst = float(np.median(errors)), float(errors.max())
@@ -189,4 +189,10 @@ def _poor(regimes: Sequence[Regime], errors: Floats) -> str | None:
     aside = sum(len(regime.set_aside_bytes) for regime in regimes)
     if aside >= LARGEST_SHARE * (aside + len(errors)):
         reasons.append(f"{aside} of {aside + len(errors)} sizes were too slow for the line")
+    beyond = int(np.count_nonzero(size_bytes > regimes[-1].max_bytes))
+    if beyond > 1:
+        reasons.append(
+            f"the {beyond} largest sizes were too slow for the line: measure larger ones to tell "
+            "another regime from a disturbance"
+        )
     return "; ".join(reasons) or None

@@ -267,6 +267,15 @@ def test_a_scattered_fit_calls_itself_poor():
     assert "4 of 20 sizes were too slow" in fit_link(sweep(sizes(20), busy)).poor
 
 
+def test_a_regime_that_only_just_begins_is_said():
+    times = noisy(line(sizes(20)), 0.02, np.random.default_rng(8))
+    times[-2:] *= 2
+    fit = fit_link(sweep(sizes(20), times))
+    assert fit.regimes[-1].max_bytes == sizes(20)[-3]
+    assert "2 largest sizes were too slow for the line: measure larger ones" in fit.poor
+    assert fit.predict(sizes(20)[-1]).outside
+
+
 REFUSALS = [
     (sweep(sizes(2), line(sizes(2))), None, "2 sizes given, 3 or more are needed"),
     ([], None, "no point to fit: 3 sizes or more"),
