@@ -112,11 +112,12 @@ def test_times_in_another_unit(factor, seed, cut):
 def test_sizes_in_another_unit(factor, seed):
     """All sizes k times as large at the same times: B is, α stays."""
     times = noisy(line(sizes(15)), 0.03, np.random.default_rng(seed))
-    (one,), (other,) = (
-        fit_link(sweep(size, times)).regimes for size in (sizes(15), factor * sizes(15))
-    )
-    assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-5)
-    assert other.bandwidth_byte_per_s == pytest.approx(factor * one.bandwidth_byte_per_s, rel=1e-5)
+    fit, scaled = (fit_link(sweep(size, times)) for size in (sizes(15), factor * sizes(15)))
+    for one, other in zip(fit.regimes, scaled.regimes, strict=True):
+        assert other.min_bytes == factor * one.min_bytes
+        assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-4)
+        bandwidth = factor * one.bandwidth_low_byte_per_s
+        assert other.bandwidth_low_byte_per_s == pytest.approx(bandwidth, rel=1e-4)
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 10**6))
