@@ -104,7 +104,7 @@ def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str
     wrong = sorted({p.size_bytes for p in points if p.num_wrong})
     if wrong:
         at = units.bytes_(wrong[0])
-        return f"{key}: results were wrong at {at}; the time of a wrong result means nothing."
+        return f"{key}: results were wrong at {at}; fit only sizes whose results were right."
     num_sizes = len({p.size_bytes for p in points})
     if num_sizes < MIN_SIZES:
         return f"{key}: {num_sizes} sizes given, {MIN_SIZES} or more are needed."
