@@ -11,6 +11,9 @@ from scalebench.costmodel.uncertainty import quantile
 from scalebench.errors import UsageError
 from scalebench.records import Record
 
+_NO_LIMIT = 100.0
+"""Logarithm of a factor that says nothing any more, and can still be computed with."""
+
 
 class Regime(Record):
     """A range of sizes in which one line holds.
@@ -25,6 +28,7 @@ class Regime(Record):
         alpha_s: Latency α of one step of the law, seconds; 0: below what can be told.
         bandwidth_byte_per_s: Bandwidth B of the law's link; None: the time does not grow with
             the size here.
+        bandwidth_low_byte_per_s: None: the times are exactly alike.
         bandwidth_high_byte_per_s: None: the data set no upper limit.
         error_ratio: Median of |measured/fitted − 1| over the sizes.
         worst_error_ratio: Its largest value.
@@ -42,7 +46,7 @@ class Regime(Record):
     alpha_low_s: NonNegativeFloat
     alpha_high_s: NonNegativeFloat
     bandwidth_byte_per_s: float | None = Field(gt=0)
-    bandwidth_low_byte_per_s: float = Field(gt=0)
+    bandwidth_low_byte_per_s: float | None = Field(gt=0)
     bandwidth_high_byte_per_s: float | None = Field(gt=0)
     error_ratio: float
     worst_error_ratio: float
@@ -61,7 +65,7 @@ class Regime(Record):
         v11, v12, v22 = self.covariance
         spread = (v11 + 2 * v12 * size_bytes + v22 * size_bytes**2) / time**2
         deviation = math.sqrt(self.scale**2 + max(spread, 0.0))
-        reach = float(quantile(self.freedom)) * deviation
+        reach = min(float(quantile(self.freedom)) * deviation, _NO_LIMIT)
         return time * math.exp(-reach), time * math.exp(reach)
 
 

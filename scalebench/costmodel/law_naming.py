@@ -20,6 +20,9 @@ LEVEL = 0.01
 DECISIVE = 6.0
 """Twice the logarithm of a likelihood ratio from which evidence is strong (Kass & Raftery 1995)."""
 
+MIN_WORLD_SIZES = 3
+"""Two numbers of ranks give four numbers for a law's two: too easily matched by a wrong one."""
+
 NONE = "none: in-network reduction or another algorithm"
 
 Which = Literal["largest", "smallest"]
@@ -56,6 +59,9 @@ def name_law(
 ) -> LawNaming:
     """Name the algorithm by whose law the times grow with the number of ranks.
 
+    A law takes every rank to have its own processor and its own share of the link. Give only
+    numbers of ranks for which that holds: ranks that share a core follow no law, or a wrong one.
+
     Args:
         points: One operation, element type and link; several numbers of ranks, each with three
             sizes or more.
@@ -78,6 +84,9 @@ def name_law(
     op = fits[0].op
     scores = score_laws(op, lines, ranks_per_node) if len(lines) > 1 else []
     name, reason = _decide(lines, scores)
+    poor = ", ".join(str(fit.world_size) for fit in fits if fit.poor)
+    if poor:
+        reason += f"; the fits at N = {poor} are poor"
     return LawNaming(
         op=op,
         name=name,
@@ -108,6 +117,8 @@ def _decide(lines: Sequence[Line], scores: Sequence[LawScore]) -> tuple[str | No
     others = [s for s in scores if s is not best]
     if not others:
         return None, f"{best.algorithm} fits, but there is no other law to tell it from"
+    if len(lines) < MIN_WORLD_SIZES:
+        return None, f"{best.algorithm} fits best, but two N can match by accident: measure a third"
     gap = others[0].criterion - best.criterion
     return (
         best.algorithm,

@@ -24,6 +24,9 @@ TOLERANCE = 0.10
 What one launch has in common differs from N to N, and no interval of one sweep sees it.
 """
 
+_SMALLEST = np.array([1e-12, 1e-18])
+"""Latency (s) and slope (s per byte) that no measurement tells from 0."""
+
 HIERARCHICAL = "hierarchical"
 
 _Design = Callable[[int], Floats]
@@ -83,7 +86,8 @@ class Line:
         v11, v12, v22 = regime.covariance
         wide = (float(quantile(regime.freedom)) / float(quantile(10**6))) ** 2
         own = np.array([[v11, v12], [v12, v22]]) * wide
-        covariance = own + np.diag((TOLERANCE * theta) ** 2)
+        reach = np.maximum(TOLERANCE * theta, _SMALLEST)
+        covariance = own + np.diag(reach**2)
         return Line(fit.world_size, regime.min_bytes, regime.max_bytes, theta, covariance)
 
 

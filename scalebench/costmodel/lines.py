@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 NUM_PARAMETERS = 2
 _MAX_STEPS = 60
 _TOLERANCE = 1e-10
+_ROUNDING = 1e-12
+"""A parameter that adds less than this to every time is 0 but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def fit_lines(x: Floats, log_time: Floats, weights: Floats) -> Lines:
             break
         theta = np.where(better[:, None], proposed, theta)
         best = _residuals(x, log_time, weights, theta)
-    return Lines(theta, best[0], weights, best[1])
+    share = np.max(np.where(weights[..., None] > 0, best[1] * theta[:, None], 0.0), axis=1)
+    return Lines(np.where(share < _ROUNDING, 0.0, theta), best[0], weights, best[1])
 
 
 def _residuals(

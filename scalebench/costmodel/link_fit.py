@@ -104,7 +104,7 @@ def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str
     wrong = sorted({p.size_bytes for p in points if p.num_wrong})
     if wrong:
         at = units.bytes_(wrong[0])
-        return f"{key}: results were wrong at {at}; the time of a wrong result means nothing."
+        return f"{key}: results were wrong at {at}; fit only sizes whose results were right."
     num_sizes = len({p.size_bytes for p in points})
     if num_sizes < MIN_SIZES:
         return f"{key}: {num_sizes} sizes given, {MIN_SIZES} or more are needed."
@@ -144,7 +144,7 @@ def _link_fit(sweep: Sweep, pieces: Pieces, number: int, law: str | None) -> Lin
         regimes=regimes,
         num_points=sweep.num_points,
         error_ratio=float(np.median(errors)),
-        poor=_poor(regimes, errors),
+        poor=_poor(regimes, errors, sweep.size_bytes),
     )
 
 
@@ -161,9 +161,9 @@ def _regime(pieces: Pieces, row: int, terms: Terms) -> Regime:
         alpha_s=theta[0] / steps,
         alpha_low_s=low[0] / steps,
         alpha_high_s=high[0] / steps,
-        bandwidth_byte_per_s=factor / theta[1] if theta[1] > 0 else None,
-        bandwidth_low_byte_per_s=factor / high[1],
-        bandwidth_high_byte_per_s=factor / low[1] if low[1] > 0 else None,
+        bandwidth_byte_per_s=_bandwidth(factor, theta[1]),
+        bandwidth_low_byte_per_s=_bandwidth(factor, high[1]),
+        bandwidth_high_byte_per_s=_bandwidth(factor, low[1]),
         error_ratio=float(np.median(errors)),
         worst_error_ratio=float(errors.max()),
         set_aside_bytes=tuple(int(size) for size in pieces.set_aside(row)),
@@ -173,7 +173,12 @@ def _regime(pieces: Pieces, row: int, terms: Terms) -> Regime:
     )
 
 
-def _poor(regimes: Sequence[Regime], errors: Floats) -> str | None:
+def _bandwidth(factor: float, slope: float) -> float | None:
+    """Return the bandwidth that a slope (s per byte) means; None: the time does not grow."""
+    return factor / slope if slope > 0 else None
+
+
+def _poor(regimes: Sequence[Regime], errors: Floats, size_bytes: Floats) -> str | None:
     """Say why a fit should not be relied upon; None: nothing speaks against it."""
     reasons = []
     typical, worst = float(np.median(errors)), float(errors.max())
@@ -184,4 +189,10 @@ def _poor(regimes: Sequence[Regime], errors: Floats) -> str | None:
     aside = sum(len(regime.set_aside_bytes) for regime in regimes)
     if aside >= LARGEST_SHARE * (aside + len(errors)):
         reasons.append(f"{aside} of {aside + len(errors)} sizes were too slow for the line")
+    beyond = int(np.count_nonzero(size_bytes > regimes[-1].max_bytes))
+    if beyond > 1:
+        reasons.append(
+            f"the {beyond} largest sizes were too slow for the line: measure larger ones to tell "
+            "another regime from a disturbance"
+        )
     return "; ".join(reasons) or None

@@ -104,12 +104,22 @@ def _regime_starts(size: Floats, log_time: Floats, weights: Floats) -> list[list
 
 
 def _search_again(size: Floats, log_time: Floats, weights: Floats) -> list[list[int]]:
+    starts: list[list[int]] = [[0] for _ in range(len(size))]
     counted = np.where(spikes(np.log(size), log_time, weights), 0.0, weights)
+    changed = np.arange(len(size))
     for _ in range(_SEARCHES):
-        starts = find_regimes(size, log_time, counted)
-        pieces = _fit_cut(starts, size, log_time, weights)
-        counted = np.zeros_like(weights)
-        np.add.at(counted, pieces.owner, pieces.lines.weights)
+        its = size[changed], log_time[changed]
+        found = find_regimes(*its, counted[changed])
+        for number, begins in zip(changed, found, strict=True):
+            starts[number] = begins
+        pieces = _fit_cut(found, *its, weights[changed])
+        kept = np.zeros_like(its[0])
+        np.add.at(kept, pieces.owner, pieces.lines.weights)
+        differs = (kept != counted[changed]).any(axis=1)
+        counted[changed] = kept
+        changed = changed[differs]
+        if not len(changed):
+            break
     return starts
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from scalebench.costmodel.law_naming import NONE, LawNaming, name_law
@@ -35,7 +36,7 @@ def test_a_wrong_law_is_hardly_ever_named_when_launches_differ_by_a_tenth():
     named = Counter(
         (algorithm, name_law(at_several_sizes(LAWS["all_reduce", algorithm], ns, s, 0.1)).name)
         for algorithm in ("ring", "halving-doubling")
-        for ns in ((2, 4), (2, 4, 8))
+        for ns in ((2, 4, 8), (2, 3, 4))
         for s in range(40)
     )
     wrong = sum(n for (true, name), n in named.items() if name not in (true, None))
@@ -47,6 +48,12 @@ def test_one_number_of_ranks_names_nothing():
     naming = name_law(at_several_sizes(ring_all_reduce, (2,), 0))
     assert naming.name is None
     assert "with N = 2 alone every law is the same straight line" in naming.reason
+
+
+def test_two_numbers_of_ranks_are_too_few_for_a_name():
+    naming = name_law(at_several_sizes(ring_all_reduce, (2, 4), 0))
+    assert naming.name is None
+    assert "ring fits best, but two N can match by accident: measure a third" in naming.reason
 
 
 def test_laws_that_differ_too_little_are_not_told_apart():
@@ -103,6 +110,11 @@ def test_evidence_is_given_and_goes_through_json():
     assert LawNaming.model_validate_json(naming.model_dump_json()) == naming
 
 
+def test_times_exactly_alike_are_no_law():
+    points = [p for n in (2, 4, 8) for p in sweep(sizes(5), [1e-5] * 5, world_size=n)]
+    assert name_law(points).name is None
+
+
 def test_the_only_law_of_an_operation_is_not_told_from_another():
     points = at_several_sizes(LAWS["all_to_all", "pairwise"], (2, 4, 8), 7, op="all_to_all")
     naming = name_law(points)
@@ -119,6 +131,14 @@ def test_small_messages_can_be_judged_by_themselves():
     naming = name_law(points, regime="smallest")
     assert all(high < 10**6 for _, high in naming.ranges_bytes)
     assert naming.name == "binomial tree"
+
+
+def test_poor_fits_are_said_with_the_name():
+    points = at_several_sizes(ring_all_reduce, (2, 4), 11)
+    exact = [ring_all_reduce(8).time_s(int(d), 1e-5, 1e9) for d in sizes(20)]
+    wild = np.where(np.arange(20) % 2, 1.4, 0.7) * exact
+    naming = name_law([*points, *sweep(sizes(20), wild, world_size=8)])
+    assert naming.reason.endswith("; the fits at N = 8 are poor")
 
 
 def test_sizes_that_could_not_be_fitted_are_said():

@@ -112,11 +112,12 @@ def test_times_in_another_unit(factor, seed, cut):
 def test_sizes_in_another_unit(factor, seed):
     """All sizes k times as large at the same times: B is, α stays."""
     times = noisy(line(sizes(15)), 0.03, np.random.default_rng(seed))
-    (one,), (other,) = (
-        fit_link(sweep(size, times)).regimes for size in (sizes(15), factor * sizes(15))
-    )
-    assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-5)
-    assert other.bandwidth_byte_per_s == pytest.approx(factor * one.bandwidth_byte_per_s, rel=1e-5)
+    fit, scaled = (fit_link(sweep(size, times)) for size in (sizes(15), factor * sizes(15)))
+    for one, other in zip(fit.regimes, scaled.regimes, strict=True):
+        assert other.min_bytes == factor * one.min_bytes
+        assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-4)
+        bandwidth = factor * one.bandwidth_low_byte_per_s
+        assert other.bandwidth_low_byte_per_s == pytest.approx(bandwidth, rel=1e-4)
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 10**6))
@@ -136,6 +137,33 @@ def test_order_and_company_do_not_matter(shuffler, seed):
         for one, other in zip(mine.regimes, its.regimes, strict=True):
             assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-6, abs=1e-12)
             assert other.alpha_high_s == pytest.approx(one.alpha_high_s, rel=1e-6)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)),
+        min_size=3,
+        max_size=40,
+        unique_by=lambda pair: pair[0],
+    )
+)
+@settings(deadline=None)
+def test_whatever_was_measured_is_fitted_to_numbers_that_can_be_stored(pairs):
+    fit = fit_link([point(size, time) for size, time in pairs])
+    sizes_ = sorted(size for size, _ in pairs)
+    assert LinkFit.model_validate_json(fit.model_dump_json()) == fit
+    assert sizes_[0] <= fit.regimes[0].min_bytes <= fit.regimes[-1].max_bytes <= sizes_[-1]
+    for regime in fit.regimes:
+        assert np.isfinite([regime.alpha_s, regime.alpha_high_s, regime.error_ratio]).all()
+        assert regime.alpha_low_s <= regime.alpha_s <= regime.alpha_high_s
+    for size in (*sizes_, 2 * sizes_[-1]):
+        assert 0 < fit.predict(size).time_s < np.inf
+
+
+def test_times_exactly_alike():
+    (regime,) = fit_link(sweep(sizes(5), np.full(5, 1e-5))).regimes
+    assert regime.alpha_s == pytest.approx(0.5e-5)
+    assert regime.bandwidth_byte_per_s is None
 
 
 def test_several_points_of_one_size_are_their_median():
@@ -238,6 +266,15 @@ def test_a_scattered_fit_calls_itself_poor():
     busy = line(sizes(20))
     busy[::5] *= 3
     assert "4 of 20 sizes were too slow" in fit_link(sweep(sizes(20), busy)).poor
+
+
+def test_a_regime_that_only_just_begins_is_said():
+    times = noisy(line(sizes(20)), 0.02, np.random.default_rng(8))
+    times[-2:] *= 2
+    fit = fit_link(sweep(sizes(20), times))
+    assert fit.regimes[-1].max_bytes == sizes(20)[-3]
+    assert "2 largest sizes were too slow for the line: measure larger ones" in fit.poor
+    assert fit.predict(sizes(20)[-1]).outside
 
 
 REFUSALS = [
