@@ -82,6 +82,7 @@ def calibrate(
     launcher: Launcher,
     sweeps: Sweeps,
     device: Device,
+    num_devices: int,
     environment: Mapping[str, Any],
     tell: Callable[[str, object], None],
 ) -> LinkProfile:
@@ -91,6 +92,7 @@ def calibrate(
         launcher: Starts the ranks; it is not closed here.
         sweeps: What to measure.
         device: Of the ranks.
+        num_devices: GPUs or cores: with more ranks than these several share one.
         environment: Fingerprint of the machine.
         tell: Is told what is being measured.
 
@@ -120,9 +122,11 @@ def calibrate(
             except ProbeFailed as error:
                 raise EnvironmentUnfit(f"Calibrating at N={world_size} failed: {error}") from None
             points += [point_of(one, world_size, link) for one in found]
+    shared = None if sweeps.hosts is not None else num_devices
     return profile_of(
         points,
-        _notices(device, sweeps.hosts),
+        _notices(device, sweeps, shared),
+        shared,
         created=_now(),
         version=__version__,
         machine=identity(environment),
@@ -156,10 +160,16 @@ def imported(
     )
 
 
-def _notices(device: Device, hosts: VirtualHosts | None) -> list[str]:
-    notices = ["CPU ranks over gloo, 1 thread per rank"] if device == "cpu" else []
-    if hosts is not None:
-        notices.insert(0, f"Virtual hosts on this machine: links {hosts.link}")
+def _notices(device: Device, sweeps: Sweeps, num_devices: int | None) -> list[str]:
+    notices = []
+    if sweeps.hosts is not None:
+        notices.append(f"Virtual hosts on this machine: links {sweeps.hosts.link}")
+    if device == "cpu":
+        notices.append("CPU ranks over gloo, 1 thread per rank")
+    shared = [n for n in sweeps.world_sizes if num_devices is not None and n > num_devices]
+    if shared:
+        sizes = ", ".join(map(str, shared))
+        notices.append(f"oversubscribed at N = {sizes}: only {num_devices} can run at a time")
     return notices
 
 

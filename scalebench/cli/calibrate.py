@@ -131,10 +131,11 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
         device: Device = "cpu" if flags["device"] == "cpu" or not num_gpus or hosts else "cuda"
         if flags["device"] == "cuda" and device == "cpu":
             raise EnvironmentUnfit("--device cuda: there is no CUDA device here.")
-        sweeps = _sweeps(flags, num_gpus if device == "cuda" else machine.num_cores(), device)
+        num_devices = num_gpus if device == "cuda" else machine.num_cores()
+        sweeps = _sweeps(flags, num_devices, device)
         if hosts is not None:
             hosts.check(sweeps.world_sizes, machine.num_cores())
-        return measure(launcher, sweeps, device, environment, tell)
+        return measure(launcher, sweeps, device, num_devices, environment, tell)
 
 
 def _check_names(flags: dict[str, Any]) -> None:

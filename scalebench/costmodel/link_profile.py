@@ -18,8 +18,6 @@ from scalebench.records import Record
 from scalebench.stats import median_with_noise
 
 FORMAT = "scalebench.link-profile/1"
-MIN_WORLD_SIZES = 2
-"""Numbers of ranks from which an algorithm can be looked for."""
 
 
 class CalibratedPoint(LinkPoint):
@@ -124,29 +122,37 @@ def points_of_log(log: Log) -> tuple[list[CalibratedPoint], list[str]]:
     return points, notices
 
 
-def namings_of(points: Sequence[LinkPoint]) -> tuple[LawNaming, ...]:
-    """Return what each operation's growth with N says of the backend's algorithm."""
+def namings_of(points: Sequence[LinkPoint], num_devices: int | None) -> tuple[LawNaming, ...]:
+    """Return what each operation's growth with N says of the backend's algorithm.
+
+    Ranks that share a device grow slower with N for reasons of their own: they are left out.
+    """
     groups: dict[tuple[str, ...], list[LinkPoint]] = {}
     for point in points:
-        if point.algorithm == BACKEND:
+        fits_on_devices = num_devices is None or point.world_size <= num_devices
+        if point.algorithm == BACKEND and fits_on_devices:
             key = (point.op, point.dtype, point.link, str(point.in_place))
             groups.setdefault(key, []).append(point)
     fitted = [
         members
         for members in groups.values()
-        if len({fit.world_size for fit in fit_links(members).fits}) >= MIN_WORLD_SIZES
+        if len({fit.world_size for fit in fit_links(members).fits}) > 1
     ]
     return tuple(name_law(members) for members in fitted)
 
 
 def profile_of(
-    points: Sequence[CalibratedPoint], notices: Sequence[str], **origin: Any
+    points: Sequence[CalibratedPoint],
+    notices: Sequence[str],
+    num_devices: int | None = None,
+    **origin: Any,
 ) -> LinkProfile:
     """Fit points and return their profile.
 
     Args:
         points: Measured or read.
         notices: What a reader has to know.
+        num_devices: More ranks than this shared a device; None: every rank had its own.
         origin: ``created``, ``version``, ``machine``, ``device``, ``backend`` and ``link``.
     """
     found = fit_links(point for point in points if point.algorithm == BACKEND)
@@ -155,7 +161,7 @@ def profile_of(
         points=tuple(points),
         fits=(*found.fits, *own),
         refused=(*(one.reason for one in found.refused), *refused),
-        namings=namings_of(points),
+        namings=namings_of(points, num_devices),
         notices=tuple(notices),
         **origin,
     )

@@ -79,6 +79,9 @@ def test_a_known_law_is_recovered_and_named():
         assert fit.poor is None
     (naming,) = profile.namings
     assert naming.name == "ring"
+    (of_those_with_a_core,) = profile_of(points, (), 4, **ORIGIN).namings
+    assert of_those_with_a_core.world_sizes == (2, 4)
+    assert of_those_with_a_core.name is None
 
 
 def test_a_wrong_result_is_not_fitted_and_counted():
