@@ -86,7 +86,6 @@ def _fit(fit: LinkFit, regime: Regime) -> tuple[str, ...]:
     low, high = regime.bandwidth_low_byte_per_s, regime.bandwidth_high_byte_per_s
     bandwidth = regime.bandwidth_byte_per_s
     alpha_reach = (regime.alpha_high_s - regime.alpha_low_s) / 2
-    wide = bandwidth is None or high is None
     return (
         _operation(fit),
         str(fit.world_size),
@@ -96,7 +95,7 @@ def _fit(fit: LinkFit, regime: Regime) -> tuple[str, ...]:
         units.seconds(regime.alpha_s, alpha_reach),
         _relative(alpha_reach, regime.alpha_s),
         wording.DASH if bandwidth is None else f"{units.bytes_(bandwidth)}/s",
-        wording.DASH if wide else _relative(((high or 0.0) - low) / 2, bandwidth or 1.0),
+        _relative((high - low) / 2, bandwidth) if bandwidth and low and high else wording.DASH,
         units.percent(regime.error_ratio),
         fit.law,
     )
