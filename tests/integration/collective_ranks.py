@@ -41,6 +41,7 @@ class Case:
 
     Attributes:
         layout: How the tensor lies in memory: a name of `LAYOUTS`.
+        one_work: Let a whole step have one handle, as with NCCL.
         segment_bytes: None: the default.
     """
 
@@ -51,6 +52,7 @@ class Case:
     layout: str = "whole"
     segment_bytes: int | None = None
     accumulate: torch.dtype | None = None
+    one_work: bool = False
 
     def values(self, rank: int) -> torch.Tensor:
         """What a rank contributes, as every rank can work out."""
@@ -116,20 +118,37 @@ def cases(world_size: int) -> Iterator[Case]:
             yield Case(dice.randrange(10**6), variant, dice.randrange(1, 500), dtype)
         bfloat16 = (dice.randrange(10**6), variant, 401, torch.bfloat16, "every other")
         yield Case(*bfloat16, accumulate=torch.float32)
+        segment_bytes = 128 if cut else None
+        yield Case(dice.randrange(10**6), variant, 97, segment_bytes=segment_bytes, one_work=True)
         yield Case(dice.randrange(10**6), variant, 300_001, segment_bytes=1 << 17 if cut else None)
 
 
-class SendCount:
-    """Counts the bytes that this process hands over to be sent."""
+class OneWork:
+    """One handle for all messages of a step."""
+
+    def __init__(self, works: list[dist.Work]) -> None:
+        self.works = works
+
+    def wait(self) -> None:
+        """Wait for all; again, for nothing."""
+        for work in self.works:
+            work.wait()
+        self.works = []
+
+
+class Watch:
+    """Stands between the all-reduces and torch; counts the bytes handed over to be sent."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
+        self.one_work = False
         self.original = dist.batch_isend_irecv
         dist.batch_isend_irecv = self
 
-    def __call__(self, operations: list[dist.P2POp]) -> list[dist.Work]:
+    def __call__(self, operations: list[dist.P2POp]) -> list[dist.Work] | list[OneWork]:
         self.num_bytes += sum(o.tensor.nbytes for o in operations if o.op is dist.isend)
-        return self.original(operations)
+        works = self.original(operations)
+        return [OneWork(works)] if self.one_work else works
 
     def since_last(self) -> int:
         """Return the bytes since the last call."""
@@ -137,16 +156,17 @@ class SendCount:
         return counted
 
 
-def run_case(case: Case, rank: int, world_size: int, count: SendCount) -> dict[str, Any]:
+def run_case(case: Case, rank: int, world_size: int, watch: Watch) -> dict[str, Any]:
     """Sum; return what is wrong and what is to be held against the other ranks."""
     memory, view = LAYOUTS[case.layout](case.length, case.dtype)
     view.copy_(case.values(rank).view(view.shape))
+    watch.one_work = case.one_work
     VARIANTS[case.variant].module.all_reduce(view, **case.options(world_size))
     itemsize = (case.accumulate or case.dtype).itemsize
     law = VARIANTS[case.variant].sent(world_size, case.length)[rank] * itemsize
     result = torch.empty(case.length, dtype=case.dtype).copy_(view.flatten())
     wrong = []
-    if (sent := count.since_last()) != law:
+    if (sent := watch.since_last()) != law:
         wrong.append(f"sent {sent} bytes, the law says {law}")
     wrong += wrong_values(case, result, world_size)
     view.zero_()
@@ -230,14 +250,15 @@ def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
         world_size=world_size,
         timeout=timedelta(seconds=TIMEOUT_S),
     )
-    count = SendCount()
+    watch = Watch()
     report: dict[str, Any] = {"sums": []}
     for case in cases(world_size):
         try:
-            report["sums"].append(run_case(case, rank, world_size, count))
+            report["sums"].append(run_case(case, rank, world_size, watch))
         except Exception:
             print(f"rank {rank} of {world_size} failed in {case}", file=sys.stderr)
             raise
+    watch.one_work = False
     report["refusals"] = refusals(world_size)
     report["group"] = in_a_group(rank, world_size) if world_size > 2 else None
     (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
