@@ -92,7 +92,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--pairs", type=int, default=100)
-    parser.add_argument("--algorithm", choices=set(ALL_REDUCES) - {"hierarchical"}, default="ring")
+    parser.add_argument(
+        "--algorithm", choices=sorted(set(ALL_REDUCES) - {"hierarchical"}), default="ring"
+    )
     parser.add_argument("--both-ways", action="store_true", help="ring only")
     parser.add_argument("--segment", type=int, help="bytes of a message")
     arguments = parser.parse_args()

@@ -230,6 +230,19 @@ def test_ring_keeps_segments_in_flight():
     assert [post.num_finished for post in plan.posts] == [0, 0, 0, 0, 1, 2, 3, 4]
 
 
+def test_a_server_hands_out_nothing_before_it_has_everything_unless_told_to_overlap():
+    def finished_before_first_send(name, server):
+        steps = VARIANTS[name].schedules(num_ranks=3, length=80, segment=10)[server]
+        plan = make_plan(steps, scratch=1000)
+        return next(
+            p.num_finished for p in plan.posts if any(isinstance(m, Send) for m in p.messages)
+        )
+
+    everything = 2 * 8
+    assert finished_before_first_send("parameter-server", 0) == everything
+    assert finished_before_first_send("parameter-server, last rank, overlap", 2) == 2
+
+
 def broken(variant: Variant, num_ranks: int, change):
     schedules = variant.schedules(num_ranks, 12, 100)
     return [
