@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from scalebench.errors import UsageError
-from scalebench.worker.collectives import ring
+from scalebench.worker.collectives import execute, ring
+from scalebench.worker.collectives.schedule import Message, Send
 from scalebench.worker.process import die_with_parent, schedule_as_batch
 from tests.collective_variants import VARIANTS
 from tests.integration.collective_cases import LAYOUTS, Case, cases
@@ -43,19 +44,32 @@ class OneWork:
         self.works = []
 
 
+def one_handle(operations: list[dist.P2POp]) -> list[OneWork]:
+    """Stand in for torch's function as it is with NCCL."""
+    return [OneWork(torch_batch(operations))]
+
+
+torch_batch = dist.batch_isend_irecv
+dist.batch_isend_irecv = one_handle
+
+
 class Watch:
     """Stands between the all-reduces and torch; counts the bytes handed over to be sent."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
         self.one_work = False
-        self.original = dist.batch_isend_irecv
-        dist.batch_isend_irecv = self
+        self.one_by_one = execute.start_one_by_one
+        execute.start_one_by_one = self
 
-    def __call__(self, operations: list[dist.P2POp]) -> list[dist.Work] | list[OneWork]:
-        self.num_bytes += sum(o.tensor.nbytes for o in operations if o.op is dist.isend)
-        works = self.original(operations)
-        return [OneWork(works)] if self.one_work else works
+    def __call__(
+        self, operations: list[tuple[Message, torch.Tensor]], group: dist.ProcessGroup
+    ) -> list[dist.Work]:
+        sent = (buffer for message, buffer in operations if isinstance(message, Send))
+        self.num_bytes += sum(buffer.nbytes for buffer in sent)
+        if not self.one_work:
+            return self.one_by_one(operations, group)
+        return execute.start_as_group(operations, group)
 
     def since_last(self) -> int:
         """Return the bytes since the last call."""

@@ -1,7 +1,7 @@
 """Carry out a schedule over a process group's point-to-point messages.
 
-All messages of a step are posted together, so that it does not matter who sends and who receives
-first: gloo posts them one by one without blocking, NCCL as one group. Receives finish in the
+All messages of a step are posted before any is waited for, so that it does not matter who sends and
+who receives first. Receives finish in the
 order in which they were posted. With NCCL nothing here blocks the host: to wait is to make the
 current stream wait.
 
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from scalebench.errors import UsageError
 from scalebench.worker.collectives.plan import Plan, make_plan
-from scalebench.worker.collectives.schedule import Receive, Schedule, Send, Step
+from scalebench.worker.collectives.schedule import Message, Receive, Schedule, Send, Step
 
 SEGMENT_BYTES = 1 << 20
 """What is on the wire as one message. A smaller one overlaps better and costs more handling."""
@@ -68,7 +68,9 @@ def reduce_in_place(
     )
     original = tensor.detach()
     working = original.to(dtype).contiguous()
-    _Execution(plan, working.view(-1), group).run()
+    process_group = group or dist.group.WORLD
+    assert process_group is not None  # torch has refused by now
+    _Execution(plan, working.view(-1), process_group).run()
     if working is not original:
         original.copy_(working)
 
@@ -109,17 +111,51 @@ def _cached_plan(
     return make_plan(schedule(*place, **dict(shape)), scratch)
 
 
+def start_one_by_one(
+    operations: list[tuple[Message, torch.Tensor]], group: dist.ProcessGroup
+) -> list[dist.Work]:
+    """Start each message by itself, as gloo does anyway; none of these calls blocks.
+
+    Straight to the group: on the way through ``isend`` the checks cost as much as the message.
+    """
+    return [
+        group.send([buffer], message.peer, 0)
+        if isinstance(message, Send)
+        else group.recv([buffer], message.peer, 0)
+        for message, buffer in operations
+    ]
+
+
+def start_as_group(
+    operations: list[tuple[Message, torch.Tensor]], group: dist.ProcessGroup
+) -> list[dist.Work]:
+    """Start all messages at once; with NCCL one by one they would wait for one another."""
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(
+                dist.isend if isinstance(message, Send) else dist.irecv,
+                buffer,
+                group=group,
+                group_peer=message.peer,
+            )
+            for message, buffer in operations
+        ]
+    )
+    return works if len(works) == len(operations) else works * len(operations)
+
+
 class _Execution:
     """One run of a plan over one flat tensor."""
 
-    def __init__(self, plan: Plan, data: torch.Tensor, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, plan: Plan, data: torch.Tensor, group: dist.ProcessGroup) -> None:
         self.plan = plan
         self.data = data
         self.group = group
+        self.start = start_one_by_one if data.device.type == "cpu" else start_as_group
         self.slots = data.new_empty(plan.num_slots, plan.slot_length).unbind()
         self.num_added = 0
         self.num_finished = 0
-        self.receiving: deque[tuple[dist.Work, torch.Tensor, torch.Tensor | None]] = deque()
+        self.receiving: deque[tuple[dist.Work, Receive, torch.Tensor]] = deque()
         self.sending: list[dist.Work] = []
 
     def run(self) -> None:
@@ -135,43 +171,30 @@ class _Execution:
 
     def post(self, step: Step) -> None:
         """Start all messages of a step."""
-        operations = []
-        arrivals: list[tuple[torch.Tensor, torch.Tensor | None] | None] = []
-        for message in step:
-            piece = self.data[message.piece.start : message.piece.stop]
+        operations = [(message, self.buffer(message)) for message in step]
+        works = self.start(operations, self.group)
+        for work, (message, buffer) in zip(works, operations, strict=True):
             if isinstance(message, Send):
-                operations.append(self.operation(dist.isend, piece, message))
-                arrivals.append(None)
-            else:
-                slot = self.next_slot(message) if message.add else None
-                target = piece if slot is None else slot
-                operations.append(self.operation(dist.irecv, target, message))
-                arrivals.append((piece, slot))
-        works = dist.batch_isend_irecv(operations)
-        if len(works) != len(operations):  # NCCL: one for the whole group
-            works = works * len(operations)
-        for work, arrival in zip(works, arrivals, strict=True):
-            if arrival is None:
                 self.sending.append(work)
             else:
-                self.receiving.append((work, *arrival))
+                self.receiving.append((work, message, buffer))
 
-    def operation(
-        self, kind: Callable[..., Any], buffer: torch.Tensor, message: Send | Receive
-    ) -> dist.P2POp:
-        """Return one message in the terms of torch."""
-        return dist.P2POp(kind, buffer, group=self.group, group_peer=message.peer)
-
-    def next_slot(self, message: Receive) -> torch.Tensor:
-        """Return the scratch memory in which a message arrives that is to be added."""
+    def buffer(self, message: Message) -> torch.Tensor:
+        """Return the memory from which a message goes, or in which it arrives."""
+        if isinstance(message, Send) or not message.add:
+            return self.piece(message)
         slot = self.slots[self.num_added % len(self.slots)]
         self.num_added += 1
         return slot[: message.piece.length]
 
+    def piece(self, message: Message) -> torch.Tensor:
+        """Return the part of the vector that a message is about."""
+        return self.data[message.piece.start : message.piece.stop]
+
     def finish_next(self) -> None:
         """Wait for the oldest receive; add it, if that is what it is for."""
-        work, piece, slot = self.receiving.popleft()
+        work, message, buffer = self.receiving.popleft()
         work.wait()
-        if slot is not None:
-            piece.add_(slot)
+        if message.add:
+            self.piece(message).add_(buffer)
         self.num_finished += 1
