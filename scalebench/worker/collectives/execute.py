@@ -24,8 +24,8 @@ from scalebench.worker.collectives.schedule import Message, Receive, Schedule, S
 SEGMENT_BYTES = 1 << 20
 """What is on the wire as one message. A smaller one overlaps better and costs more handling."""
 
-SCRATCH_BYTES = 1 << 22
-"""Memory for what has arrived and is not added yet; more where a single step needs it."""
+WINDOW_BYTES = 1 << 21
+"""What may be on its way to a rank at once: one segment is added while the next arrives."""
 
 
 def reduce_in_place(
@@ -64,7 +64,7 @@ def reduce_in_place(
         schedule,
         (rank, world_size, tensor.numel(), segment),
         tuple(sorted(shape.items())),
-        SCRATCH_BYTES // dtype.itemsize,
+        WINDOW_BYTES // dtype.itemsize,
     )
     original = tensor.detach()
     working = original.to(dtype).contiguous()
@@ -106,9 +106,9 @@ def _cached_plan(
     schedule: Callable[..., Schedule],
     place: tuple[int, int, int, int],
     shape: tuple[tuple[str, Any], ...],
-    scratch: int,
+    window: int,
 ) -> Plan:
-    return make_plan(schedule(*place, **dict(shape)), scratch)
+    return make_plan(schedule(*place, **dict(shape)), window)
 
 
 def start_one_by_one(
