@@ -130,13 +130,14 @@ def refused(call: Callable[[], object]) -> str:
 def refusals(world_size: int) -> dict[str, str]:
     """What is refused, before anything is sent, and how."""
     data = torch.zeros(3)
-    ring_sum, server_sum, hosts_sum = (
-        VARIANTS[name].module.all_reduce for name in ("ring", "parameter-server", HOSTS)
+    ring_sum, tree_sum, server_sum, hosts_sum = (
+        VARIANTS[name].module.all_reduce for name in ("ring", "tree", "parameter-server", HOSTS)
     )
     return {
         "bool": refused(lambda: ring_sum(torch.zeros(3, dtype=torch.bool))),
         "segment": refused(lambda: ring_sum(data, segment_bytes=0)),
         "accumulate": refused(lambda: ring_sum(data, accumulate=torch.int64)),
+        "shape": refused(lambda: tree_sum(data, shape="binry")),
         "server": refused(lambda: server_sum(data, server=world_size)),
         "hosts": refused(lambda: hosts_sum(data, hosts=[0] * (world_size + 1))),
     }

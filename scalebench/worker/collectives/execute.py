@@ -1,9 +1,9 @@
 """Carry out a schedule over a process group's point-to-point messages.
 
 All messages of a step are posted before any is waited for, so that it does not matter who sends and
-who receives first. Receives finish in the
-order in which they were posted. With NCCL nothing here blocks the host: to wait is to make the
-current stream wait.
+who receives first. Receives finish in the order in which they were posted. With NCCL nothing here
+blocks the host: to wait is to make the current stream wait. (That way is tested with a stand-in for
+NCCL's grouping; it has not run on GPUs yet.)
 
 Messages of a pair of ranks meet in order, so no other point-to-point message of the same group
 without a tag may be in flight meanwhile.
@@ -25,7 +25,10 @@ SEGMENT_BYTES = 1 << 20
 """What is on the wire as one message. A smaller one overlaps better and costs more handling."""
 
 WINDOW_BYTES = 1 << 21
-"""What may be on its way to a rank at once: one segment is added while the next arrives."""
+"""What may be on its way to a rank at once: one segment is added while the next arrives.
+
+With twice as much the ring took a third more processor time for 25 MB on two ranks.
+"""
 
 
 def reduce_in_place(
@@ -40,8 +43,8 @@ def reduce_in_place(
     """Replace ``tensor`` by its sum over the ranks of ``group``.
 
     Args:
-        tensor: Any shape, strides and length, the same shape and dtype on every rank; floating,
-            complex or integer.
+        tensor: Any shape, strides and length, the same shape and dtype on every rank; floating or
+            integer. Integers wrap around.
         group: Every rank of it has to call. None: the default group.
         schedule: Called as ``schedule(rank, world_size, length, segment, **shape)``; segment in
             elements.
