@@ -2,6 +2,7 @@
 # make run GPUS=1,2,4 SUITES="ddp"      the same with other sizes or suites
 # make test                             the whole suite, linters and type check
 # make bench                            the benchmarks
+# make bench-ring                       the ring all-reduce written here beside gloo's own
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -15,7 +16,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep bench-trace clean
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-trace clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -53,6 +54,9 @@ bench: $(DEV_STAMP)
 
 bench-sweep: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.sweep
+
+bench-ring: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.own_ring
 
 bench-trace: $(DEV_STAMP) $(HTA_STAMP)
 	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python

@@ -9,12 +9,10 @@ import hashlib
 import json
 import multiprocessing
 import os
-import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,112 +22,54 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from scalebench.errors import UsageError
-from scalebench.worker.collectives import ring
+from scalebench.worker.collectives import execute, ring
+from scalebench.worker.collectives.schedule import Message, Send
 from scalebench.worker.process import die_with_parent, schedule_as_batch
 from tests.collective_variants import VARIANTS
+from tests.integration.collective_cases import LAYOUTS, Case, cases
 
-DTYPES = (
-    *(torch.float32, torch.float64, torch.bfloat16),
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
-)
 TIMEOUT_S = 60
 
 
-@dataclass(frozen=True)
-class Case:
-    """One sum.
+class OneWork:
+    """One handle for all messages of a step."""
 
-    Attributes:
-        layout: How the tensor lies in memory: a name of `LAYOUTS`.
-        segment_bytes: None: the default.
-    """
+    def __init__(self, works: list[dist.Work]) -> None:
+        self.works = works
 
-    seed: int
-    variant: str
-    length: int
-    dtype: torch.dtype = torch.float32
-    layout: str = "whole"
-    segment_bytes: int | None = None
-    accumulate: torch.dtype | None = None
-
-    def values(self, rank: int) -> torch.Tensor:
-        """What a rank contributes, as every rank can work out."""
-        generator = torch.Generator().manual_seed(1000 * self.seed + rank)
-        if self.dtype.is_floating_point:
-            drawn = torch.randn(self.length, generator=generator, dtype=torch.float64)
-            return drawn.to(self.dtype)
-        return torch.randint(-9, 10, (self.length,), generator=generator).to(self.dtype)
-
-    def options(self, world_size: int) -> dict[str, Any]:
-        """The arguments of the call."""
-        options = VARIANTS[self.variant].options(world_size)
-        if self.segment_bytes:
-            options["segment_bytes"] = self.segment_bytes
-        return {**options, "accumulate": self.accumulate}
+    def wait(self) -> None:
+        """Wait for all; again, for nothing."""
+        for work in self.works:
+            work.wait()
+        self.works = []
 
 
-def _every_other(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    memory = torch.zeros(2 * length + 1, dtype=dtype)
-    return memory, memory[1::2]
+def one_handle(operations: list[dist.P2POp]) -> list[OneWork]:
+    """Stand in for torch's function as it is with NCCL."""
+    return [OneWork(torch_batch(operations))]
 
 
-def _transposed(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    rows = max((r for r in range(1, 8) if length % r == 0), default=1)
-    memory = torch.zeros(rows, length // rows, dtype=dtype)
-    return memory, memory.t()
+torch_batch = dist.batch_isend_irecv
+dist.batch_isend_irecv = one_handle
 
 
-def _middle(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    memory = torch.zeros(length + 5, dtype=dtype)
-    return memory, memory[2 : length + 2]
-
-
-def _whole(length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    memory = torch.zeros(length, dtype=dtype)
-    return memory, memory
-
-
-LAYOUTS: dict[str, Callable[[int, torch.dtype], tuple[torch.Tensor, torch.Tensor]]] = {
-    "whole": _whole,
-    "middle": _middle,
-    "every other": _every_other,
-    "transposed": _transposed,
-}
-"""Returns zeros, and the view of them that is to be summed."""
-
-
-def cases(world_size: int) -> Iterator[Case]:
-    """All cases of a world size, the same on all ranks."""
-    dice = random.Random(world_size)
-    n = world_size
-    for variant in VARIANTS:
-        cut = variant != "gather-broadcast"  # which has no segments
-        lengths = {0, 1, n - 1, n, n + 1, 31, 1009, dice.randrange(2000)}
-        for length in sorted(lengths):
-            segment_bytes = dice.choice((32, 100, 4096)) if length < 100 else 512
-            layout = dice.choice(list(LAYOUTS))
-            seed = dice.randrange(10**6)
-            yield Case(
-                seed, variant, length, layout=layout, segment_bytes=segment_bytes if cut else None
-            )
-        for dtype in DTYPES if n < 5 else dice.sample(DTYPES, 3):
-            yield Case(dice.randrange(10**6), variant, dice.randrange(1, 500), dtype)
-        bfloat16 = (dice.randrange(10**6), variant, 401, torch.bfloat16, "every other")
-        yield Case(*bfloat16, accumulate=torch.float32)
-        yield Case(dice.randrange(10**6), variant, 300_001, segment_bytes=1 << 17 if cut else None)
-
-
-class SendCount:
-    """Counts the bytes that this process hands over to be sent."""
+class Watch:
+    """Stands between the all-reduces and torch; counts the bytes handed over to be sent."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
-        self.original = dist.batch_isend_irecv
-        dist.batch_isend_irecv = self
+        self.one_work = False
+        self.one_by_one = execute.start_one_by_one
+        execute.start_one_by_one = self
 
-    def __call__(self, operations: list[dist.P2POp]) -> list[dist.Work]:
-        self.num_bytes += sum(o.tensor.nbytes for o in operations if o.op is dist.isend)
-        return self.original(operations)
+    def __call__(
+        self, operations: list[tuple[Message, torch.Tensor]], group: dist.ProcessGroup
+    ) -> list[dist.Work]:
+        sent = (buffer for message, buffer in operations if isinstance(message, Send))
+        self.num_bytes += sum(buffer.nbytes for buffer in sent)
+        if not self.one_work:
+            return self.one_by_one(operations, group)
+        return execute.start_as_group(operations, group)
 
     def since_last(self) -> int:
         """Return the bytes since the last call."""
@@ -137,16 +77,17 @@ class SendCount:
         return counted
 
 
-def run_case(case: Case, rank: int, world_size: int, count: SendCount) -> dict[str, Any]:
+def run_case(case: Case, rank: int, world_size: int, watch: Watch) -> dict[str, Any]:
     """Sum; return what is wrong and what is to be held against the other ranks."""
     memory, view = LAYOUTS[case.layout](case.length, case.dtype)
     view.copy_(case.values(rank).view(view.shape))
+    watch.one_work = case.one_work
     VARIANTS[case.variant].module.all_reduce(view, **case.options(world_size))
     itemsize = (case.accumulate or case.dtype).itemsize
     law = VARIANTS[case.variant].sent(world_size, case.length)[rank] * itemsize
     result = torch.empty(case.length, dtype=case.dtype).copy_(view.flatten())
     wrong = []
-    if (sent := count.since_last()) != law:
+    if (sent := watch.since_last()) != law:
         wrong.append(f"sent {sent} bytes, the law says {law}")
     wrong += wrong_values(case, result, world_size)
     view.zero_()
@@ -189,13 +130,14 @@ def refused(call: Callable[[], object]) -> str:
 def refusals(world_size: int) -> dict[str, str]:
     """What is refused, before anything is sent, and how."""
     data = torch.zeros(3)
-    ring_sum, server_sum, hosts_sum = (
-        VARIANTS[name].module.all_reduce for name in ("ring", "parameter-server", HOSTS)
+    ring_sum, tree_sum, server_sum, hosts_sum = (
+        VARIANTS[name].module.all_reduce for name in ("ring", "tree", "parameter-server", HOSTS)
     )
     return {
         "bool": refused(lambda: ring_sum(torch.zeros(3, dtype=torch.bool))),
         "segment": refused(lambda: ring_sum(data, segment_bytes=0)),
         "accumulate": refused(lambda: ring_sum(data, accumulate=torch.int64)),
+        "shape": refused(lambda: tree_sum(data, shape="binry")),
         "server": refused(lambda: server_sum(data, server=world_size)),
         "hosts": refused(lambda: hosts_sum(data, hosts=[0] * (world_size + 1))),
     }
@@ -230,14 +172,15 @@ def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
         world_size=world_size,
         timeout=timedelta(seconds=TIMEOUT_S),
     )
-    count = SendCount()
+    watch = Watch()
     report: dict[str, Any] = {"sums": []}
     for case in cases(world_size):
         try:
-            report["sums"].append(run_case(case, rank, world_size, count))
+            report["sums"].append(run_case(case, rank, world_size, watch))
         except Exception:
             print(f"rank {rank} of {world_size} failed in {case}", file=sys.stderr)
             raise
+    watch.one_work = False
     report["refusals"] = refusals(world_size)
     report["group"] = in_a_group(rank, world_size) if world_size > 2 else None
     (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))

@@ -63,6 +63,7 @@ def test_what_cannot_be_summed_is_refused_in_one_line(reports: Reports, world_si
         assert "bool" in given["bool"]
         assert "segment_bytes is 0" in given["segment"]
         assert "torch.int64" in given["accumulate"]
+        assert "Did you mean 'binary'?" in given["shape"]
         assert f"server is {world_size}; give" in given["server"]
         assert f"{world_size + 1} hosts for {world_size} ranks" in given["hosts"]
         assert not any("\n" in text for text in given.values())

@@ -83,15 +83,15 @@ def test_in_lockstep_every_element_holds_every_rank_once(variant, num_ranks, len
     num_ranks=NUM_RANKS,
     length=LENGTHS,
     segment=SEGMENTS,
-    scratch=st.integers(0, 100),
+    window=st.integers(0, 100),
     seed=st.integers(0, 10**6),
     eager=st.sampled_from((0.01, 0.5, 0.99)),
 )
 def test_with_everything_in_flight_that_the_plan_allows_the_sums_are_the_same(
-    variant, num_ranks, length, segment, scratch, seed, eager
+    variant, num_ranks, length, segment, window, seed, eager
 ):
     schedules = variant.schedules(num_ranks, length, segment)
-    plans = [make_plan(schedule, scratch) for schedule in schedules]
+    plans = [make_plan(schedule, window) for schedule in schedules]
     vectors = own_marks(num_ranks, length)
     run_eagerly(plans, vectors, seed, eager)
     expect_each_once(vectors)
@@ -209,25 +209,41 @@ def test_a_step_waits_for_what_it_sends_on_and_for_nothing_else():
             (Send(2, Piece(3, 4)),),
             (Send(2, b), Send(3, Piece(9, 9))),
         ],
-        scratch=100,
+        window=100,
     )
     assert [post.num_finished for post in plan.posts] == [0, 0, 1, 2]
     assert [len(post.messages) for post in plan.posts] == [2, 1, 1, 1]
     assert (plan.num_slots, plan.slot_length) == (1, 4)
 
 
-def test_a_step_waits_until_a_slot_is_free():
+def test_no_more_is_under_way_than_the_window_lets_in():
     pieces = [Piece(4 * i, 4 * i + 4) for i in range(5)]
-    plan = make_plan([(Receive(1, piece, add=True),) for piece in pieces], scratch=12)
-    assert plan.num_slots == 3
+    plan = make_plan([(Receive(1, piece, add=i < 4),) for i, piece in enumerate(pieces)], 12)
     assert [post.num_finished for post in plan.posts] == [0, 0, 0, 1, 2]
+    assert plan.num_slots == 3
+    alone = make_plan([(Receive(1, piece, add=True),) for piece in pieces], 1)
+    assert [post.num_finished for post in alone.posts] == [0, 1, 2, 3, 4]
+    assert alone.num_slots == 1
 
 
 def test_ring_keeps_segments_in_flight():
     """The second turn does not wait for the whole first one: that is what pipelining means."""
     (steps, *_) = VARIANTS["ring"].schedules(num_ranks=2, length=80, segment=10)
-    plan = make_plan(steps, scratch=40)
+    plan = make_plan(steps, window=40)
     assert [post.num_finished for post in plan.posts] == [0, 0, 0, 0, 1, 2, 3, 4]
+
+
+def test_a_server_hands_out_nothing_before_it_has_everything_unless_told_to_overlap():
+    def finished_before_first_send(name, server):
+        steps = VARIANTS[name].schedules(num_ranks=3, length=80, segment=10)[server]
+        plan = make_plan(steps, window=1000)
+        return next(
+            p.num_finished for p in plan.posts if any(isinstance(m, Send) for m in p.messages)
+        )
+
+    everything = 2 * 8
+    assert finished_before_first_send("parameter-server", 0) == everything
+    assert finished_before_first_send("parameter-server, last rank, overlap", 2) == 2
 
 
 def broken(variant: Variant, num_ranks: int, change):

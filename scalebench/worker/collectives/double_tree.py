@@ -11,8 +11,8 @@ large k the time is about 2·log2(N)·α + 2·D/B: nearly the bandwidth of the r
 tree.
 
 The first tree has rank 0 on top of an in-order tree of the others: a rank whose lowest set bit is
-2^i stands at height i, odd ranks are the leaves. The second is the first one's mirror image if N
-is even, and the first shifted by one rank if N is odd: either turns odd ranks into inner ones.
+2^i stands at height i where there are enough ranks, and odd ranks are the leaves. The second is the
+same tree, shifted by one rank: so odd ranks are inner ones there.
 
 Every element is summed at the root of its tree and copied from there: the result is the same on
 all ranks, bit for bit.
@@ -57,19 +57,11 @@ def sent(rank: int, world_size: int, length: int) -> int:
 def two_trees(num_ranks: int) -> tuple[Tree, Tree]:
     """Return the two trees."""
     parents = [_parent(rank, num_ranks) for rank in range(num_ranks)]
-
-    def seat(rank: int) -> int:
-        """Return the rank whose place in the first tree ``rank`` has in the second.
-
-        Also the way back when mirrored.
-        """
-        return num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank - 1) % num_ranks
-
-    rank_in = {seat(rank): rank for rank in range(num_ranks)}
-    second = [parents[seat(rank)] for rank in range(num_ranks)]
-    return Tree(tuple(parents)), Tree(
-        tuple(None if parent is None else rank_in[parent] for parent in second)
-    )
+    shifted: list[int | None] = []
+    for rank in range(num_ranks):
+        parent = parents[rank - 1]
+        shifted.append(None if parent is None else (parent + 1) % num_ranks)
+    return Tree(tuple(parents)), Tree(tuple(shifted))
 
 
 def _parent(rank: int, num_ranks: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Hierarchical all-reduce: inside the hosts, across them, inside again (Jia et al. 2018).
+"""Hierarchical all-reduce: inside the hosts, across them, inside again (Mikami et al. 2018).
 
 1. Inside each host a ring reduce-scatter leaves each of its g ranks with the host's sum of one
    shard.

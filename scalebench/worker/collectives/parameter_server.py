@@ -1,12 +1,12 @@
-"""Central parameter server: all ranks push their vector to one rank and pull the sum (Li 2014).
+"""Central parameter server: all ranks push to one rank and pull the sum (Li et al. 2014).
 
 The server is one of the ranks and contributes a vector of its own. All others talk to it at the
 same time, segment by segment: its link is the bottleneck.
 
 Law: through the server's link come (N−1)·D bytes and go (N−1)·D bytes; every other rank sends D.
-Time 2(N−1)·D/B_server as long as the server hands out nothing before it has everything. With
-``overlap`` a segment is pulled while later ones are pushed: on a full-duplex link the time is half
-as long, the bytes are the same.
+The server hands out nothing before it has everything: time 2(N−1)·D/B_server. With ``overlap`` a
+segment is pulled while later ones are pushed: on a full-duplex link the time is half as long, the
+bytes are the same.
 
 Every element is summed on the server, in the order of the ranks, and copied from there: the result
 is the same on all ranks, bit for bit.
@@ -82,7 +82,7 @@ def schedule(
         pull = [(Receive(server, piece, add=False),) for piece in pieces]
     if not overlap:
         yield from push
-        yield from pull
+        yield from reversed(pull)  # the last segment is there when everything is
         return
     yield push[0]
     for later, earlier in zip(push[1:], pull, strict=False):

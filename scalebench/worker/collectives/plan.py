@@ -1,13 +1,14 @@
 """When a step may start: the pipelining of a schedule, worked out before anything is sent.
 
 A step waits for exactly those receives whose result it sends on. Everything else may still be in
-flight, so the sum of one segment is formed while the next is on the wire. What is to be added
-arrives in a slot of scratch memory first; slots are used in turn.
+flight, so the sum of one segment is formed while the next is on the wire. How much may be on the
+way to a rank is limited all the same: what has arrived should still be in the cache when its turn
+comes. What is to be added arrives in a slot of scratch memory first; slots are used in turn.
 """
 
 from dataclasses import dataclass
 
-from scalebench.worker.collectives.schedule import Message, Receive, Schedule, Send, Step
+from scalebench.worker.collectives.schedule import Receive, Schedule, Send, Step
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class Plan:
     """All steps of one rank.
 
     Attributes:
-        num_slots: Slots of scratch memory.
+        num_slots: Slots of scratch memory: as many as there are receives to be added in flight at
+            once.
         slot_length: Elements of a slot.
     """
 
@@ -37,40 +39,32 @@ class Plan:
     slot_length: int
 
 
-def make_plan(schedule: Schedule, scratch: int) -> Plan:
+def make_plan(schedule: Schedule, window: int) -> Plan:
     """Work out what each step has to wait for.
 
     Args:
         schedule: Of one rank. Empty messages are left out: both sides know that they are empty.
-        scratch: Elements of scratch memory to be used where the choice is free. Never fewer than
-            two slots, nor than a single step takes.
+        window: How many elements may be on their way to this rank. A step that takes in more is
+            in flight alone.
     """
     filled = (tuple(m for m in step if m.piece.length) for step in schedule)
-    steps = [step for step in filled if step]
-    added = [[m.piece.length for m in step if _needs_slot(m)] for step in steps]
-    slot_length = max((length for lengths in added for length in lengths), default=0)
-    at_once = max((len(lengths) for lengths in added), default=0)
-    num_slots = max(at_once, 2, scratch // slot_length) if slot_length else 0
-
     received: list[Receive] = []
-    in_slots: list[int] = []
     posts: list[Post] = []
-    finished = 0
-    for step in steps:
-        finished = _latest_needed(step, received, finished)
+    finished = under_way = num_slots = 0
+    for step in filled:
+        if not step:
+            continue
         new = [message for message in step if isinstance(message, Receive)]
-        for number, message in enumerate(new, start=len(received)):
-            if message.add:
-                in_slots.append(number)
-        if len(in_slots) > num_slots:
-            finished = max(finished, in_slots[-num_slots - 1] + 1)
+        under_way += sum(message.piece.length for message in new)
+        needed = _latest_needed(step, received, finished)
+        while finished < needed or (finished < len(received) and under_way > window):
+            under_way -= received[finished].piece.length
+            finished += 1
         received += new
+        num_slots = max(num_slots, sum(message.add for message in received[finished:]))
         posts.append(Post(finished, step))
-    return Plan(tuple(posts), min(num_slots, len(in_slots)), slot_length)
-
-
-def _needs_slot(message: Message) -> bool:
-    return isinstance(message, Receive) and message.add
+    slot_length = max((m.piece.length for m in received if m.add), default=0)
+    return Plan(tuple(posts), num_slots, slot_length)
 
 
 def _latest_needed(step: Step, received: list[Receive], finished: int) -> int:

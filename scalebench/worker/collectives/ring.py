@@ -4,8 +4,8 @@ The vector is cut into N chunks. In each of N−1 turns every rank passes a chun
 neighbour and adds the one that comes from the left to its own; then each rank has the sum of one
 chunk, and N−1 more turns carry the sums around.
 
-Law: 2(N−1) turns; each rank sends 2(N−1)/N·D bytes, which is the least that is possible when no
-one adds up on the way; time 2(N−1)·α + 2(N−1)/N·D/B. Every link of the ring is busy all the time,
+Law: 2(N−1) turns; each rank sends 2(N−1)/N·D bytes, the least that is possible unless a switch adds
+up on the way; time 2(N−1)·α + 2(N−1)/N·D/B. Every link of the ring is busy all the time,
 the latency grows with N.
 
 A chunk is cut further into segments that follow one another (chunk pipelining): a segment is

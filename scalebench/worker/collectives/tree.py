@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from scalebench.errors import unknown_name
 from scalebench.worker.collectives.execute import SEGMENT_BYTES, reduce_in_place
 from scalebench.worker.collectives.schedule import Piece, Schedule
 from scalebench.worker.collectives.tree_pipeline import (
@@ -42,7 +43,13 @@ def all_reduce(
     segment_bytes: int | None = SEGMENT_BYTES,
     accumulate: torch.dtype | None = None,
 ) -> None:
-    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`."""
+    """Replace ``tensor`` by its sum over the ranks; arguments as in `reduce_in_place`.
+
+    Raises:
+        UsageError: As `reduce_in_place`, or there is no such shape.
+    """
+    if shape not in SHAPES:
+        raise unknown_name("shape of a tree", shape, SHAPES)
     reduce_in_place(
         tensor, group, schedule, segment_bytes=segment_bytes, accumulate=accumulate, shape=shape
     )
