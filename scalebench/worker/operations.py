@@ -7,6 +7,7 @@ element shows, whatever the order in which a backend adds.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -122,8 +123,14 @@ def _all_reduce(b: _Buffers, transfer: Transfer) -> _Built:
     if transfer.algorithm == BACKEND:
         return lambda: _done(dist.all_reduce(tensor)), tensor, b.total()
     own = ALL_REDUCES[transfer.algorithm]
-    options = {"hosts": b.hosts} if transfer.algorithm == "hierarchical" else {}
+    options = _OPTIONS.get(transfer.algorithm, lambda _: {})(b)
     return lambda: own(tensor, **options), tensor, b.total()
+
+
+_OPTIONS: dict[str, Callable[[_Buffers], dict[str, Any]]] = {
+    "hierarchical": lambda b: {"hosts": b.hosts},
+    "tree": lambda _: {"shape": "binomial", "segment_bytes": None},  # as its law has it
+}
 
 
 def _all_gather(b: _Buffers, _: Transfer) -> _Built:
