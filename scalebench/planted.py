@@ -7,6 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+SAMPLE_S = 0.02
+"""What the self-test's model computes for one sample on its own; seconds."""
+
 PlantedKind = Literal[
     "late_rank",
     "slow_compute",
@@ -23,7 +26,7 @@ class Planted(BaseModel):
 
     Attributes:
         kind: ``late_rank``: one rank comes ``seconds`` later at every step; ``slow_compute``: the
-            computation of every rank of several lasts ``factor`` times as long;
+            stages of every rank last ``factor`` times as long as `SAMPLE_S`;
             ``late_batches``: every batch comes ``seconds`` late; ``late_bucket``: one rank hands
             over one gradient bucket ``seconds`` later than the others;
             ``transfer_behind_compute``: one bucket of ``count`` bytes, and ``seconds`` of

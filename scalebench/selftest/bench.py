@@ -48,8 +48,8 @@ class Effort:
 
 
 EFFORT: dict[Form, Effort] = {
-    "quick": Effort(window_s=0.5, rounds_s=2.7, repeats=7),
-    "full": Effort(window_s=3.0, rounds_s=12.0, repeats=21),
+    "quick": Effort(window_s=0.6, rounds_s=3.3, repeats=12),
+    "full": Effort(window_s=3.0, rounds_s=12.0, repeats=40),
 }
 
 

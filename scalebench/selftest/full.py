@@ -37,7 +37,7 @@ def exposure(bench: Bench) -> Iterator[Line]:
             "transfer_behind_compute",
             planted=planted,
             hosts=VirtualHosts(link_bit_per_s=(rate,)),
-            plan=StepPlan(window_s=5.0, rounds_s=15.0, max_warmup_steps=6),
+            plan=StepPlan(window_s=5.0, rounds_s=30.0, max_warmup_steps=6),
         )
         injected = TRANSFER_S * max(0.0, 1 - overlap)
         found = float(np.mean([b.exposed_comm_s for b in launch.breakdowns.values()]))

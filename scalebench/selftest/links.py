@@ -15,8 +15,8 @@ NUM_RATES = 3
 MBIT = 1_000_000
 RATES_MBIT = (50, 150)
 SLOW_MBIT, FAST_MBIT = (20, 60), 150
-LARGE_S, SMALLER = 0.1, 4
-"""The larger of two messages takes a link 0.1 s, the smaller a quarter of it."""
+LARGE_S, SMALLER = 0.06, 4
+"""The larger of two messages takes a link 60 ms, the smaller a quarter of it."""
 
 LIMIT = 0.02
 NUM_HOSTS = 3

@@ -17,8 +17,8 @@ NUM_READINGS = 20_000
 SHORTEST_STEP_S = 1e-3
 TIMER_LIMIT = 0.001
 
-NUM_LAUNCHES = {"quick": 3, "full": 8}
-SHORT = StepPlan(window_s=0.4, min_steps=10, max_warmup_steps=10, trace=False)
+NUM_LAUNCHES = {"quick": 5, "full": 10}
+SHORT = StepPlan(window_s=0.3, min_steps=10, max_warmup_steps=10, trace=False)
 CHANGE_LIMIT = 0.02
 
 CLOCK_AHEAD_S = (0.5, 5.0)

@@ -123,14 +123,15 @@ def _all_reduce(b: _Buffers, transfer: Transfer) -> _Built:
     if transfer.algorithm == BACKEND:
         return lambda: _done(dist.all_reduce(tensor)), tensor, b.total()
     own = ALL_REDUCES[transfer.algorithm]
-    options = _OPTIONS.get(transfer.algorithm, lambda _: {})(b)
+    options = _options(transfer.algorithm, b)
     return lambda: own(tensor, **options), tensor, b.total()
 
 
-_OPTIONS: dict[str, Callable[[_Buffers], dict[str, Any]]] = {
-    "hierarchical": lambda b: {"hosts": b.hosts},
-    "tree": lambda _: {"shape": "binomial", "segment_bytes": None},  # as its law has it
-}
+def _options(algorithm: str, b: _Buffers) -> dict[str, Any]:
+    """Return what an own all-reduce is called with, so that its law is the one of its name."""
+    if algorithm == "hierarchical":
+        return {"hosts": b.hosts}
+    return {"shape": "binomial", "segment_bytes": None} if algorithm == "tree" else {}
 
 
 def _all_gather(b: _Buffers, _: Transfer) -> _Built:

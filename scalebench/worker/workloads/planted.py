@@ -12,14 +12,13 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket
 
 from scalebench.catalog import PacedShape
-from scalebench.planted import Planted
+from scalebench.planted import SAMPLE_S, Planted
 from scalebench.worker.planting import planted, written_down
 from scalebench.worker.workloads.paced import Stage, build_paced
 from scalebench.workload import Shard, Workload
 
 STAGES = 2
 STAGE_PARAMETERS = 16384
-SAMPLE_S = 0.02
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 
@@ -38,7 +37,7 @@ def late_rank(shard: Shard) -> Workload:
 
 
 def slow_compute(shard: Shard) -> Workload:
-    """The stages of every rank last longer by a factor; each rank notes one stage's backward."""
+    """The stages of every rank last longer by a factor."""
     return build_paced(_shape(planted().factor), shard)
 
 
