@@ -49,10 +49,11 @@ def test_racks_are_joined_by_the_rate_between_them(measure: Measure) -> None:
 def test_a_busy_rank_gets_its_share_of_a_core(measure: Measure) -> None:
     share = random.choice([0.1, 0.15, 0.2, 0.25, 0.3])
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,), cpus_per_rank=share)
-    for of_rank in measure("spins", 2, hosts, 6):
-        got = of_rank[:, 1] / of_rank[:, 0]
-        # Other programs on these cores only ever make it less: the best step is the quota's own.
-        assert got.max() == pytest.approx(share, rel=0.06), f"asked for {share}: {got}"
+    for of_rank in measure("spins", 2, hosts, 20):
+        # One step spans two or three periods of the quota, and may begin with what was left over
+        # of one: only many of them together come to the share.
+        wall_s, used_s = of_rank.sum(axis=0)
+        assert used_s / wall_s == pytest.approx(share, rel=0.06), f"asked for {share}: {of_rank}"
 
 
 def test_ranks_of_one_host_talk_past_its_link(measure: Measure) -> None:

@@ -38,9 +38,9 @@ class Fake:
         return [b - a for a, b in pairwise(marks)]
 
 
-def make_loop(**plan):
+def make_loop(limit_s=600.0, **plan):
     fake = Fake()
-    cell = make_cell("plain", 1, steps=StepPlan(**plan))
+    cell = make_cell("plain", 1, limit_s=limit_s, steps=StepPlan(**plan))
     context = RankContext(cell, 0, 0, torch.device("cpu"))
     return Loop(fake, iter(range(10_000)), context, fake)
 
@@ -97,9 +97,8 @@ def test_what_goes_wrong_in_a_round_is_forgotten_and_the_clean_window_kept():
 
 
 def test_steps_that_would_not_end_within_the_limit_are_not_looked_into():
-    loop = make_loop()
+    loop = make_loop(limit_s=100.0)
     loop.run_block("clean", 5)  # steps of 2.5 s: 12 of them would be 30 s
-    object.__setattr__(loop.context, "cell", loop.context.cell.model_copy(update={"limit_s": 100}))
     assert "too long" in Rounds(loop).run().trace_unavailable
     assert [block.phase for block in loop.seen.blocks] == ["clean"]
 
