@@ -170,6 +170,16 @@ class LaunchAttribution:
         paired, alone = (steps_of(self._record(rank), phase) for phase in ("paired", "local"))
         return midmean(paired) - midmean(alone) if len(alone) else None
 
+    @cached_property
+    def part_step_s(self) -> dict[int, float]:
+        """Samples of the batch → the step on them, seconds, beside the clean steps."""
+        slowest = np.array([rank.step_s for rank in self.result.ranks]).max(axis=0)
+        found: dict[int, list[float]] = {}
+        for block in self.result.ranks[0].blocks:
+            if block.phase == "part" and block.num_samples:
+                found.setdefault(block.num_samples, []).extend(slowest[_counted(block)])
+        return {samples: midmean(np.array(step_s)) for samples, step_s in found.items()}
+
     def logged_exposed_s(self, rank: int) -> float | None:
         """Return exposed communication as DDP's own logger has it, seconds per step."""
         return next(r.logged_exposed_s for r in self.result.ranks if r.rank == rank)

@@ -37,10 +37,11 @@ class Sweeps:
         world_sizes: Numbers of ranks, of at least 2 each.
         operations: Of the backend.
         dtypes: Of their elements.
-        max_bytes: The largest size; from 8 B by factors of 2.
+        max_bytes: No size is above this; they go from 8 B by factors of 2.
         algorithms: All-reduces of `scalebench.worker.collectives` to be measured beside.
         repeats: Timings of each size, by turns.
         hosts: Virtual hosts for the ranks; None: the machine as it is.
+        min_bytes: The smallest size is not below this.
     """
 
     world_sizes: tuple[int, ...]
@@ -50,14 +51,15 @@ class Sweeps:
     algorithms: tuple[str, ...] = ()
     repeats: int = 5
     hosts: VirtualHosts | None = None
+    min_bytes: int = SMALLEST_BYTES
 
 
-def sizes_up_to(max_bytes: int) -> list[int]:
-    """Return 8 B and its doubles up to ``max_bytes``."""
+def sizes_up_to(max_bytes: int, min_bytes: int = SMALLEST_BYTES) -> list[int]:
+    """Return 8 B and its doubles, from ``min_bytes`` up to ``max_bytes``."""
     sizes = [SMALLEST_BYTES]
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
-    return sizes
+    return [size for size in sizes if size >= min_bytes]
 
 
 def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
@@ -74,7 +76,7 @@ def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
         )
         for operation, algorithm in wanted
         for dtype in sweeps.dtypes
-        for size in sizes_up_to(sweeps.max_bytes)
+        for size in sizes_up_to(sweeps.max_bytes, sweeps.min_bytes)
     )
 
 
@@ -99,29 +101,13 @@ def calibrate(
     Raises:
         EnvironmentUnfit: A rank failed, or there can be no virtual hosts here.
     """
-    backend = "nccl" if device == "cuda" else "gloo"
-    link = sweeps.hosts.link if sweeps.hosts else ""
-    points: list[CalibratedPoint] = []
     if sweeps.hosts is not None:
         launcher.move_to(sweeps.hosts, max(sweeps.world_sizes))
     with tempfile.TemporaryDirectory(prefix="scalebench-calibrate-") as logs:
-        for world_size in sweeps.world_sizes:
-            tell(f"collectives at N={world_size}", None)
-            plan = Sweep(
-                world_size=world_size,
-                device=device,
-                backend=backend,
-                threads=1,
-                virtual_hosts=sweeps.hosts,
-                limit_s=LIMIT_S,
-                transfers=transfers_of(sweeps),
-                repeats=sweeps.repeats,
-            )
-            try:
-                found = launcher.probe(plan, Path(logs) / str(world_size))[0].sweep
-            except ProbeFailed as error:
-                raise EnvironmentUnfit(f"Calibrating at N={world_size} failed: {error}") from None
-            points += [point_of(one, world_size, link) for one in found]
+        try:
+            points = measured_points(launcher, sweeps, device, Path(logs), tell)
+        except ProbeFailed as error:
+            raise EnvironmentUnfit(f"Calibrating failed: {error}") from None
     shared = None if sweeps.hosts is not None else num_devices
     return profile_of(
         points,
@@ -131,9 +117,54 @@ def calibrate(
         version=__version__,
         machine=identity(environment),
         device=device,
-        backend=backend,
-        link=link,
+        backend=_backend(device),
+        link=_link(sweeps),
     )
+
+
+def measured_points(
+    launcher: Launcher,
+    sweeps: Sweeps,
+    device: Device,
+    logs: Path,
+    tell: Callable[[str, object], None],
+) -> list[CalibratedPoint]:
+    """Measure every operation at every size and number of ranks.
+
+    Args:
+        launcher: Starts the ranks, on the virtual hosts that it has been moved to.
+        sweeps: What to measure.
+        device: Of the ranks.
+        logs: Folder for what the ranks print.
+        tell: Is told what is being measured.
+
+    Raises:
+        ProbeFailed: A rank failed.
+    """
+    points: list[CalibratedPoint] = []
+    for world_size in sweeps.world_sizes:
+        tell(f"collectives at N={world_size}", None)
+        plan = Sweep(
+            world_size=world_size,
+            device=device,
+            backend=_backend(device),
+            threads=1,
+            virtual_hosts=sweeps.hosts,
+            limit_s=LIMIT_S,
+            transfers=transfers_of(sweeps),
+            repeats=sweeps.repeats,
+        )
+        found = launcher.probe(plan, logs / str(world_size))[0].sweep
+        points += [point_of(one, world_size, _link(sweeps)) for one in found]
+    return points
+
+
+def _backend(device: Device) -> str:
+    return "nccl" if device == "cuda" else "gloo"
+
+
+def _link(sweeps: Sweeps) -> str:
+    return sweeps.hosts.link if sweeps.hosts else ""
 
 
 def imported(

@@ -48,6 +48,11 @@ class RunPaths:
         return self.root / ".lock"
 
     @property
+    def link_profile(self) -> Path:
+        """What the run's own calibration of its links measured."""
+        return self.root / "link-profile.json"
+
+    @property
     def summary_json(self) -> Path:
         """The stable machine interface."""
         return self.root / "summary.json"

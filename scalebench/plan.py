@@ -292,7 +292,18 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
                 skip_reason=skipped or _indivisible_microbatches(case.strategy, rank_batch, n),
             )
         )
-    return cells
+    return [_with_parts(cell, cells) for cell in cells]
+
+
+def _with_parts(cell: Cell, of_case: Sequence[Cell]) -> Cell:
+    """Have a case's cell at N=1 time its steps on the batches of the other sizes, too.
+
+    Not where the model is compiled: another batch size would be compiled anew.
+    """
+    batches = {other.rank_batch for other in of_case if other.skip_reason is None}
+    parts = sorted(batches - {cell.rank_batch}, reverse=True)
+    wanted = cell.world_size == 1 and not cell.strategy.compile
+    return cell.model_copy(update={"part_batches": tuple(parts)}) if wanted and parts else cell
 
 
 def _backend(strategy: Strategy, device: Device, too_many: bool) -> str | None:

@@ -29,7 +29,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-Phase = Literal["warmup", "clean", "paired", "traced", "local", "bare"]
+Phase = Literal["warmup", "clean", "paired", "traced", "local", "bare", "part"]
 
 
 class Block(Record):
@@ -43,11 +43,14 @@ class Block(Record):
             these. After them come rounds of short blocks side by side, so that what drifts hits
             all alike: ``paired`` (like ``clean``), ``traced`` (under the profiler), ``local``
             (without synchronisation between ranks), ``bare`` (only the beginning and the end of
-            the block are timed; every step but the first is given their mean).
+            the block are timed; every step but the first is given their mean), ``part`` (like
+            ``paired``, on ``num_samples`` of the rank's batch: as many as a rank has at another
+            N).
         first: Index of the block's first step in the rank's ``step_s``.
         count: Steps in the block, the first included.
         start_ns: When the first step of the block began; null: not noted.
         end_ns: When the last one was over.
+        num_samples: Samples of each step; null: the rank's whole batch.
     """
 
     phase: Phase
@@ -55,6 +58,7 @@ class Block(Record):
     count: int = Field(ge=1)
     start_ns: int | None = None
     end_ns: int | None = None
+    num_samples: int | None = Field(None, ge=1, lt=LARGE)
 
 
 class TracedOperation(Record):

@@ -16,18 +16,19 @@ from typing import Any
 import numpy as np
 
 from scalebench.catalog import PacedShape
+from scalebench.costmodel.link_model import LinkModel
 from scalebench.launches import clean_steps, launch_step_s, launch_throughput
+from scalebench.model_scores import score, with_intervals
 from scalebench.records import CellResult, Status
 from scalebench.row_attribution import StepTimes, attribute_row
 from scalebench.row_fields import RowFields
+from scalebench.row_prediction import predict_row
 from scalebench.row_resources import use_of_row
 from scalebench.spec import Cell
 from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.store import StoredRun
-from scalebench.summary import NOT_YET, Correctness, Row, StepSamples, Summary
+from scalebench.summary import Correctness, Row, StepSamples, Summary
 from scalebench.validity import validity_stamps
-
-NOT_BY_THIS_VERSION = ("predicted_step_s", "prediction_error")
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | 
 def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
     table = _group(run)
+    rows = with_intervals([_row(launches, table, run) for launches in table.values()])
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,
@@ -79,7 +81,8 @@ def summarise(run: StoredRun) -> Summary:
         environment=run.info.environment,
         notices=[*run.info.notices, *_damage(run)],
         certificate=run.info.certificate,
-        rows=[_row(launches, table, run.info.status) for launches in table.values()],
+        model=score(rows),
+        rows=rows,
     )
 
 
@@ -108,9 +111,9 @@ def _group(run: StoredRun) -> dict[tuple[str, str, int], Launches]:
     }
 
 
-def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_status: str) -> Row:
+def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run: StoredRun) -> Row:
     cell, good = row.cell, list(row.good.values())
-    status, reason = _status(row, run_status)
+    status, reason = _status(row, run.info.status)
     baseline = _plain_baseline(row, table)
     wrapped = table.get((cell.suite, cell.case, 1))
     throughput = estimate_over_launches([launch_throughput(r) for r in good]) if good else None
@@ -122,6 +125,7 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
     fields = (
         _attribution(row, baseline),
         use_of_row(row.inspection, row.good, inspected, throughput),
+        _prediction(row, wrapped, run, step_s),
     )
     values: dict[str, Any] = {
         "step_s": step_s,
@@ -157,13 +161,11 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
         unavailable={
             **_unavailable(values, row, baseline),
             **_no_hosts(cell),
-            **fields[0].reasons,
-            **fields[1].reasons,
+            **{name: why for part in fields for name, why in part.reasons.items()},
         },
         samples=[StepSamples(repeat=r.cell.repeat, step_s=clean_steps(r)) for r in good],
         **values,
-        **fields[0].values,
-        **fields[1].values,
+        **{name: value for part in fields for name, value in part.values.items()},
     )
 
 
@@ -202,6 +204,15 @@ def _attribution(row: Launches, baseline: Launches | None) -> RowFields:
     row_s = _mean_step_s(row.good, rounds or list(row.good))
     steps = StepTimes(row_s, _mean_step_s(base, rounds)) if row_s else None
     return attribute_row(row.good, base, steps)
+
+
+def _prediction(
+    row: Launches, wrapped: Launches | None, run: StoredRun, measured: Estimate | None
+) -> RowFields:
+    """Predict a row from its strategy at N=1 and the run's own calibration."""
+    link = LinkModel(run.link.fits) if run.link is not None else run.link_unavailable
+    at_one = wrapped.good if wrapped else {}
+    return predict_row(row.cell, row.good, at_one, link, measured.value if measured else None)
 
 
 def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float | None:
@@ -293,10 +304,11 @@ def _unavailable(
     values: Mapping[str, Any], row: Launches, baseline: Launches | None
 ) -> dict[str, str]:
     """Return the reason for every null."""
-    reasons = dict.fromkeys(NOT_BY_THIS_VERSION, NOT_YET)
-    for name in (n for n, value in values.items() if value is None):
-        reasons[name] = _reason_for_null(name, row, baseline)
-    return reasons
+    return {
+        name: _reason_for_null(name, row, baseline)
+        for name, value in values.items()
+        if value is None
+    }
 
 
 def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str:

@@ -19,6 +19,7 @@ from scalebench.outcome import launched_result, skipped_result
 from scalebench.paths import RunPaths, default_runs_folder
 from scalebench.plan import Machine, Plan, Request, make_plan
 from scalebench.records import CellResult, RunInfo, RunSpec
+from scalebench.run_calibration import calibrate_run
 from scalebench.scaling import failed_rows, summarise
 from scalebench.spec import Cell, Suite
 from scalebench.store import (
@@ -45,6 +46,10 @@ class Observer(Protocol):
         """Everything is known and stored; ``num_done`` cells are there already (resume)."""
         ...
 
+    def calibrating(self, what: str, _: object) -> None:
+        """The links are being calibrated; ``what`` is under way."""
+        ...
+
     def started(self, cell: Cell) -> None:
         """A cell is about to be launched."""
         ...
@@ -61,6 +66,9 @@ class Silent:
         """Show nothing."""
 
     def planned(self, info: RunInfo, num_done: int) -> None:
+        """Show nothing."""
+
+    def calibrating(self, what: str, _: object) -> None:
         """Show nothing."""
 
     def started(self, cell: Cell) -> None:
@@ -256,7 +264,7 @@ class Session:
         self.observer.planned(stored.info, len(stored.results))
         spec = stored.info.spec
         deadline = time.monotonic() + spec.budget_s if spec.budget_s else None
-        status = "complete"
+        status, calibrated = "complete", False
         try:
             for cell in stored.info.plan:
                 if cell.id in stored.results:
@@ -265,6 +273,9 @@ class Session:
                 if left_s <= 0:
                     status = "over budget"
                     break
+                if cell.purpose == "measure" and stored.link is None and not calibrated:
+                    calibrate_run(self.launcher, stored, self.observer.calibrating)
+                    calibrated = True
                 self._do(cell if deadline is None else cell.shortened(left_s), stored)
         except KeyboardInterrupt:
             raise Interrupted(finish(stored, "interrupted")) from None

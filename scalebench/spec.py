@@ -217,6 +217,8 @@ class Cell(Job):
         oversubscribed: More ranks than devices (CPU: than cores).
         loader: How the ranks are fed; None: from batches that live on the device.
         skip_reason: Not None: this cell cannot run, and why.
+        part_batches: Parts of the rank's batch whose steps are timed as well, in samples: what a
+            rank has of it at the other sizes of the case.
     """
 
     suite: Name
@@ -233,6 +235,7 @@ class Cell(Job):
     steps: StepPlan
     seed: int = 0
     skip_reason: str | None = None
+    part_batches: tuple[int, ...] = ()
 
     @property
     def id(self) -> str:

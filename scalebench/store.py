@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.outcome import contradiction
 from scalebench.paths import RunPaths, latest_link
@@ -28,12 +29,16 @@ class StoredRun:
 
     Attributes:
         damaged: File name → why it could not be read; such cells count as not there.
+        link: What the run's links cost, as calibrated in the run; None: see
+            ``link_unavailable``.
     """
 
     paths: RunPaths
     info: RunInfo
     results: dict[str, CellResult]
     damaged: dict[str, str] = field(default_factory=dict)
+    link: LinkProfile | None = None
+    link_unavailable: str = "no link was calibrated in this run"
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -205,7 +210,16 @@ def load_run(root: Path) -> StoredRun:
             run.damaged[path.name] = str(error)
         else:
             run.results[path.stem] = result
+    _read_link(run)
     return run
+
+
+def _read_link(run: StoredRun) -> None:
+    if run.paths.link_profile.is_file():
+        try:
+            run.link = read_model(run.paths.link_profile, LinkProfile)
+        except UsageError as error:
+            run.damaged[run.paths.link_profile.name] = run.link_unavailable = str(error)
 
 
 def _check_format(path: Path, expected: str) -> None:

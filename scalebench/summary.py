@@ -15,7 +15,6 @@ from scalebench.spec import Device, Scaling
 from scalebench.stats import Estimate as Estimate
 
 SUMMARY_FORMAT = "scalebench.summary/1"
-NOT_YET = "not measured by this version"
 
 
 class Correctness(BaseModel):
@@ -88,6 +87,7 @@ class Row(BaseModel):
     bubble_ratio: Estimate | None = None
     predicted_step_s: FiniteFloat | None = None
     prediction_error: FiniteFloat | None = None
+    prediction: dict[str, Any] | None = None
     peak_memory_bytes: int | None = None
     predicted_memory_bytes: int | None = None
     memory: dict[str, int | None]
@@ -119,6 +119,8 @@ class Summary(BaseModel):
     Attributes:
         reproduce: The command line that makes this run again.
         certificate: Of the newest self-test of this machine when the run began; null: none.
+        model: How good the predictions of the run's steps are; null: there are none. See
+            `scalebench.model_scores.score`.
     """
 
     format: str = SUMMARY_FORMAT
@@ -130,4 +132,5 @@ class Summary(BaseModel):
     environment: dict[str, Any]
     notices: list[str]
     certificate: Certificate | None = None
+    model: dict[str, Any] | None = None
     rows: list[Row]

@@ -37,6 +37,10 @@ class TerminalProgress:
                 self.console.print(notice, style="dim", markup=False, highlight=False)
         self.bar.update(self.task, total=len(info.plan), completed=num_done)
 
+    def calibrating(self, what: str, _: object) -> None:
+        """Say which links are being calibrated."""
+        self.bar.update(self.task, description=f"calibrating {what}")
+
     def started(self, cell: Cell) -> None:
         """Name the cell that is being launched."""
         what = "checking" if cell.purpose == "inspect" else "measuring"

@@ -42,6 +42,22 @@ class Arrival:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """One operation without the waiting in it.
+
+    Attributes:
+        ordinal: Which of its kind and size it was in its step.
+        transfer_s: From the last arrival to the last end, seconds.
+    """
+
+    step: int
+    kind: str
+    num_bytes: int
+    ordinal: int
+    transfer_s: float
+
+
+@dataclass(frozen=True)
 class Matched:
     """The operations of a launch, matched over its ranks.
 
@@ -96,6 +112,30 @@ def match(
         mismatch=first_mismatch({rank: trace.operations for rank, trace in traces.items()}),
         num_alone=num_alone,
     )
+
+
+def transfers(
+    traces: Mapping[int, Trace], clocks: Mapping[int, ClockAlignment] | None = None
+) -> list[Transfer]:
+    """Return the operations that synchronise all their ranks, those whose size is known.
+
+    Two that are in flight at once share the link, and each lasts as long as both.
+    """
+    shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks or {}) for rank, t in traces.items()}
+    spans = []
+    for operation in together(traces)[0]:
+        one = next(iter(operation.values()))
+        if one.kind in SYNCHRONISING and one.num_bytes:
+            began = max(op.start_ns + shift[rank] for rank, op in operation.items())
+            ended = max(op.end_ns + shift[rank] for rank, op in operation.items())
+            spans.append((one.step, began, ended, one.kind, one.num_bytes))
+    counts: dict[tuple[int, str, int], int] = {}
+    found = []
+    for step, began, ended, kind, num_bytes in sorted(spans):
+        ordinal = counts.get((step, kind, num_bytes), 0)
+        counts[step, kind, num_bytes] = ordinal + 1
+        found.append(Transfer(step, kind, num_bytes, ordinal, max(ended - began, 0) / 1e9))
+    return found
 
 
 def together(traces: Mapping[int, Trace]) -> tuple[list[dict[int, TracedOperation]], int]:

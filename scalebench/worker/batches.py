@@ -70,3 +70,15 @@ def _part(tensor: torch.Tensor, parts: int, index: int) -> torch.Tensor:
     if left or size == 0:
         raise ValueError(f"{len(tensor)} samples cannot be cut into {parts} equal microbatches")
     return tensor.narrow(0, index * size, size)
+
+
+def first_samples(batch: Any, count: int) -> Any:
+    """Return the first ``count`` samples of a batch, as views of it.
+
+    Raises:
+        ValueError: The batch has fewer.
+    """
+    there = num_samples(batch)
+    if not 1 <= count <= there:
+        raise ValueError(f"{count} samples cannot be taken of {there}")
+    return map_tensors(lambda t: t.narrow(0, 0, count), batch)

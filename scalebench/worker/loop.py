@@ -17,6 +17,7 @@ import torch
 from scalebench.records import Block, Phase
 from scalebench.spec import StepPlan
 from scalebench.stats import median_precision, steady_start
+from scalebench.worker.batches import first_samples
 from scalebench.worker.clock import StepClock, step_clock
 from scalebench.worker.context import RankContext
 from scalebench.worker.strategies.base import Training
@@ -113,13 +114,20 @@ class Loop:
                 return
             self.run_block("clean", math.ceil(wanted / num_blocks) + 1)
 
-    def run_block(self, phase: Phase, count: int, steps: Steps | None = None) -> None:
+    def run_block(
+        self,
+        phase: Phase,
+        count: int,
+        steps: Steps | None = None,
+        num_samples: int | None = None,
+    ) -> None:
         """Run ``count`` steps without any synchronisation, then share their times.
 
         Args:
             phase: What kind of block it is.
             count: Steps, the first included, which counts for nothing.
             steps: Trains them and marks their ends; None: one mark after each.
+            num_samples: Samples of each step, if ``steps`` takes a part of the batch.
         """
         seen = self.seen
         first = len(seen.step_s)
@@ -137,14 +145,28 @@ class Loop:
         seen.slowest_s += self.context.agree_max(step_s)
         seen.loss += torch.stack(losses).tolist()
         seen.blocks.append(
-            Block(phase=phase, first=first, count=count, start_ns=start_ns, end_ns=end_ns)
+            Block(
+                phase=phase,
+                first=first,
+                count=count,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                num_samples=num_samples,
+            )
         )
 
-    def marked_steps(self, count: int) -> list[torch.Tensor]:
-        """Train ``count`` steps with a mark after each; return their losses."""
+    def marked_steps(self, count: int, num_samples: int | None = None) -> list[torch.Tensor]:
+        """Train steps with a mark after each; return their losses.
+
+        Args:
+            count: Steps.
+            num_samples: Of each batch, so many of its samples; None: all.
+        """
         losses = []
         for _ in range(count):
-            losses.append(self.training.step(next(self.batches)))
+            batch = next(self.batches)
+            part = batch if num_samples is None else first_samples(batch, num_samples)
+            losses.append(self.training.step(part))
             self.clock.mark()
         return losses
 

@@ -4,7 +4,8 @@ Each round runs one short block of each kind, so that what drifts on a shared ma
 kinds alike, and they are compared within a round. What comes of it: what was going on inside the
 steps (traced), what tracing costs (traced against paired), how much of a step only exists because
 ranks synchronise (paired against local), and what the clean loop's own marks cost (paired against
-bare). The headline numbers rest on none of these blocks.
+bare). At N=1 there are also steps on parts of the batch, such as a rank has at the other sizes:
+predictions start from them. The headline numbers rest on none of these blocks.
 
 After a step without synchronisation the replicas differ. Nothing is measured afterwards that
 would mind: times do not depend on the values.
@@ -13,6 +14,7 @@ would mind: times do not depend on the values.
 import traceback
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,6 +104,9 @@ class Rounds:
             with alone:
                 self.loop.run_block("local", count)
         self.loop.run_block("bare", count, self.bare_steps)
+        for num_samples in self.loop.context.cell.part_batches:
+            train = partial(self.loop.marked_steps, num_samples=num_samples)
+            self.loop.run_block("part", count, train, num_samples)
 
     def traced_steps(self, count: int, capture: Capture) -> list[torch.Tensor]:
         """Train steps, each under a mark in the profiler, the wait for its batch as well."""

@@ -1,0 +1,136 @@
+"""What operations cost at any number of ranks, from fits at some of them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scalebench.costmodel.fitted_link import LinkFit, PredictedTime, Regime
+from scalebench.costmodel.laws import law_terms
+from scalebench.errors import UsageError
+
+
+class NoFit(Exception):
+    """An operation whose time nothing supports; the text says why."""
+
+
+@dataclass(frozen=True)
+class LinkTime:
+    """The predicted time of one operation.
+
+    Attributes:
+        time_s: Seconds.
+        low_s: Lower end of the 95 % interval.
+        high_s: Upper end.
+        world_sizes: Numbers of ranks at which was measured what this rests on.
+    """
+
+    time_s: float
+    low_s: float
+    high_s: float
+    world_sizes: tuple[int, ...]
+
+
+class LinkModel:
+    """Fits of the backend's operations, put together over the numbers of ranks.
+
+    At a number of ranks that was measured, its own fit answers. At any other the law does, with
+    the α and B of the nearest that was measured; the interval then holds what each of the others
+    would have said, and widens with every doubling beyond them by as much as their answers moved
+    apart within one.
+    """
+
+    def __init__(self, fits: Iterable[LinkFit], dtype: str = "float32") -> None:
+        chosen = [fit for fit in fits if fit.algorithm == "backend"]
+        self._of: dict[str, dict[int, LinkFit]] = {}
+        for fit in sorted(chosen, key=lambda fit: fit.dtype != dtype):
+            self._of.setdefault(fit.op, {}).setdefault(fit.world_size, fit)
+
+    @property
+    def world_sizes(self) -> tuple[int, ...]:
+        """All numbers of ranks with a fit, ascending."""
+        return tuple(sorted({n for fits in self._of.values() for n in fits}))
+
+    def below(self, world_size: int) -> "LinkModel":
+        """Return the model that knows nothing of this many ranks or more."""
+        fits = [f for of in self._of.values() for n, f in of.items() if n < world_size]
+        return LinkModel(fits)
+
+    def time(self, op: str, world_size: int, size_bytes: int) -> LinkTime:
+        """Return what an operation takes; nothing at one rank.
+
+        Raises:
+            NoFit: The operation was not fitted at any number of ranks.
+        """
+        if world_size == 1:
+            return LinkTime(0.0, 0.0, 0.0, ())
+        fits = self._of.get(op, {})
+        if not fits:
+            raise NoFit(f"no {op} was calibrated")
+        if world_size in fits:
+            return _direct(fits[world_size], size_bytes)
+        return _by_law(list(fits.values()), world_size, size_bytes)
+
+
+def _direct(fit: LinkFit, size_bytes: int) -> LinkTime:
+    predicted = fit.predict(size_bytes)
+    low, high = _interval(predicted, fit, size_bytes)
+    return LinkTime(predicted.time_s, low, high, (fit.world_size,))
+
+
+def _interval(predicted: PredictedTime, fit: LinkFit, size_bytes: int) -> tuple[float, float]:
+    """Return the interval; outside the fitted sizes, that of the nearest regime's line."""
+    if predicted.low_s is not None and predicted.high_s is not None:
+        return predicted.low_s, predicted.high_s
+    return _nearest(fit, size_bytes).interval_s(size_bytes, fit.terms)
+
+
+def _nearest(fit: LinkFit, size_bytes: int) -> Regime:
+    return min(
+        fit.regimes, key=lambda r: max(r.min_bytes / size_bytes, size_bytes / r.max_bytes, 1.0)
+    )
+
+
+def _by_law(fits: Sequence[LinkFit], world_size: int, size_bytes: int) -> LinkTime:
+    """Return what the law makes of the fits at other numbers of ranks."""
+
+    def distance(fit: LinkFit) -> float:
+        return abs(math.log2(world_size / fit.world_size))
+
+    ordered = sorted(fits, key=distance)
+    try:
+        times = [_carried(fit, world_size, size_bytes) for fit in ordered]
+    except ValueError as reason:  # the law does not hold for this many ranks
+        raise NoFit(str(reason)) from reason
+    center, nearest = times[0], ordered[0]
+    low, high = _interval(nearest.predict(size_bytes), nearest, size_bytes)
+    at_home = nearest.predict(size_bytes).time_s
+    moved = max(
+        (
+            abs(math.log(time / center)) / abs(math.log2(fit.world_size / nearest.world_size))
+            for fit, time in zip(ordered[1:], times[1:], strict=True)
+        ),
+        default=0.0,
+    )
+    reach = moved * (1 + distance(nearest))
+    return LinkTime(
+        center,
+        center * low / at_home * math.exp(-reach),
+        center * high / at_home * math.exp(reach),
+        tuple(sorted(fit.world_size for fit in fits)),
+    )
+
+
+def _carried(fit: LinkFit, world_size: int, size_bytes: int) -> float:
+    """Return a fit's α and B under its law at another number of ranks, seconds."""
+    terms = law_terms(fit.op, fit.law, world_size)
+    return _nearest(fit, size_bytes).time_s(size_bytes, terms)
+
+
+def predict_all(
+    model: LinkModel, wanted: Sequence[tuple[str, int]], world_size: int
+) -> list[LinkTime]:
+    """Return the time of every (operation, size); raises as `LinkModel.time` does."""
+    if world_size < 1:
+        raise UsageError(f"No operation runs on {world_size} ranks: give 1 or more.")
+    known = {pair: model.time(pair[0], world_size, pair[1]) for pair in dict.fromkeys(wanted)}
+    return [known[pair] for pair in wanted]

@@ -1,0 +1,124 @@
+"""How good the predictions of a run are: held against the measured rows, and against other laws.
+
+A prediction's interval holds what is known to be uncertain about it: the link's fit, the launches
+that it starts from, and how far the model was off in the run's other rows.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scalebench.costmodel.scaling_laws import fit_all
+from scalebench.summary import Row
+
+PREDICTION_CONFIDENCE = 0.90
+_NORMAL_90, _NORMAL_95 = 1.6448536269514722, 1.959963984540054
+MECHANISTIC = "cost model"
+
+
+def with_intervals(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each prediction with its interval and the efficiency that it means."""
+    scored = predicted_rows(rows)
+    return [_with_interval(row, scored) for row in rows]
+
+
+def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
+    predicted = row.predicted_step_s
+    if predicted is None or row.prediction is None:
+        return row
+    others = [_log_error(other) for other in scored if other is not row]
+    typical = math.sqrt(float(np.mean(np.square(others)))) if others else None
+    link = math.log(row.prediction["link_high_s"] / predicted) * _NORMAL_90 / _NORMAL_95
+    launches = row.prediction["launch_spread"] * _NORMAL_90
+    reach = math.hypot(link, launches, _NORMAL_90 * (typical or 0.0))
+    efficiency = None
+    if row.efficiency is not None and row.step_s is not None:
+        efficiency = row.efficiency.value * row.step_s.value / predicted
+    told = {
+        "low_s": predicted * math.exp(-reach),
+        "high_s": predicted * math.exp(reach),
+        "confidence": PREDICTION_CONFIDENCE,
+        "typical_error": typical,
+        "efficiency": efficiency,
+    }
+    return row.model_copy(update={"prediction": {**row.prediction, **told}})
+
+
+def predicted_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with a prediction and a measured step to hold it against."""
+    return [row for row in rows if row.prediction_error is not None]
+
+
+def _log_error(row: Row) -> float:
+    return math.log1p(row.prediction_error or 0.0)
+
+
+def score(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """Return how good the predictions of a run are; None: there are none.
+
+    Returns:
+        ``num_rows``, ``mean_error`` (mean absolute percentage error, as a ratio), ``worst_error``
+        with its ``worst`` row; ``num_within`` of the 90 % intervals; ``left_out``: for the largest
+        N of each case the error of every law that was fitted without it, and
+        ``left_out_mean_error`` of each law over those cases.
+    """
+    scored = predicted_rows(rows)
+    if not scored:
+        return None
+    errors = [abs(row.prediction_error or 0.0) for row in scored]
+    worst = scored[int(np.argmax(errors))]
+    left_out = [found for case in _by_case(rows) if (found := _left_out(case)) is not None]
+    laws = dict.fromkeys(name for found in left_out for name in found["errors"])
+    return {
+        "num_rows": len(scored),
+        "mean_error": float(np.mean(errors)),
+        "worst_error": worst.prediction_error,
+        "worst": {"suite": worst.suite, "case": worst.case, "world_size": worst.world_size},
+        "num_within": sum(_holds(row) for row in scored),
+        "confidence": PREDICTION_CONFIDENCE,
+        "left_out": left_out,
+        "left_out_mean_error": {
+            law: float(np.mean([abs(found["errors"][law]) for found in left_out])) for law in laws
+        },
+    }
+
+
+def _holds(row: Row) -> bool:
+    told, step = row.prediction, row.step_s
+    return bool(told and step and told.get("low_s", 0) <= step.value <= told.get("high_s", 0))
+
+
+def _by_case(rows: Sequence[Row]) -> list[list[Row]]:
+    cases: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        cases.setdefault((row.suite, row.case), []).append(row)
+    return list(cases.values())
+
+
+def _left_out(case: Sequence[Row]) -> dict[str, Any] | None:
+    """Return the errors of the laws that know nothing of a case's largest N; None: no such law."""
+    scored = sorted(predicted_rows(case), key=lambda row: row.world_size)
+    if len(scored) < 2:
+        return None
+    largest, smaller = scored[-1], scored[:-1]
+    by_link = ((largest.prediction or {}).get("left_out") or {}).get("prediction_error")
+    known = {row.world_size: row.speedup.value for row in smaller if row.speedup is not None}
+    if by_link is None or not known or largest.speedup is None:
+        return None
+    errors = {MECHANISTIC: by_link, **_errors_of_laws(known, largest)}
+    return {
+        "suite": largest.suite,
+        "case": largest.case,
+        "world_size": largest.world_size,
+        "fitted_on": [1, *known],
+        "errors": errors,
+    }
+
+
+def _errors_of_laws(known: Mapping[int, float], largest: Row) -> dict[str, float]:
+    """Return predicted over measured step, minus 1, for each law of speedups."""
+    measured = largest.speedup.value if largest.speedup else math.nan
+    laws = fit_all(list(known), list(known.values()))
+    return {law.name: measured / law.speedup(largest.world_size) - 1 for law in laws}

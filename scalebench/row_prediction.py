@@ -1,0 +1,171 @@
+"""What the cost model says of a row, beside what was measured; never fitted on the row itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalebench.attribution import LaunchAttribution, attribute
+from scalebench.costmodel.link_model import LinkModel, NoFit
+from scalebench.costmodel.step_model import PredictedStep, StepShape, predict_step
+from scalebench.launches import launch_step_s
+from scalebench.records import CellResult
+from scalebench.row_fields import RowFields
+from scalebench.spec import Cell
+from scalebench.step_shape import NoShape, shape_of
+from scalebench.trace.matching import transfers
+
+FIELDS = ("predicted_step_s", "prediction_error", "prediction")
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A strategy at N=1, from which its other sizes are predicted.
+
+    Attributes:
+        shape: Of its step.
+        spread: Standard error over its launches of the logarithm of the step; 0 for one.
+    """
+
+    shape: StepShape
+    spread: float
+
+
+def bare_step(good: Mapping[int, CellResult]) -> Bare | str:
+    """Return what a strategy does at N=1, or why that cannot be told."""
+    if not good:
+        return "no launch of the strategy at N=1 went well"
+    launches = [found for result in good.values() if (found := attribute(result))]
+    try:
+        shape = shape_of(launches)
+    except NoShape as reason:
+        return str(reason)
+    logs = np.log([launch_step_s(launch.result) for launch in launches])
+    return Bare(shape, float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0)
+
+
+def predict_row(
+    cell: Cell,
+    good: Mapping[int, CellResult],
+    wrapped: Mapping[int, CellResult],
+    link: LinkModel | str,
+    measured_s: float | None,
+) -> RowFields:
+    """Predict a row from the strategy at N=1 and the calibrated link.
+
+    Args:
+        cell: Of the row.
+        good: Its launches, to hold single operations against.
+        wrapped: The strategy's launches at N=1.
+        link: Or why none was calibrated.
+        measured_s: Its step; None: there is none to hold the prediction against.
+    """
+    row = RowFields()
+    try:
+        bare, model = _start(cell, wrapped, link)
+        predicted, left_out = _predictions(cell, bare, model)
+    except _Unpredictable as reason:
+        row.reasons = dict.fromkeys(FIELDS, str(reason))
+        return row
+    row.values["predicted_step_s"] = predicted.step_s
+    error = None if measured_s is None else predicted.step_s / measured_s - 1
+    row.set("prediction_error", error, "there is no measured step to hold it against")
+    row.values["prediction"] = {
+        "computing_s": predicted.computing_s,
+        "exposed_comm_s": predicted.stalled_s,
+        "link_low_s": predicted.low_s,
+        "link_high_s": predicted.high_s,
+        "link_world_sizes": list(predicted.world_sizes),
+        "launch_spread": bare.spread,
+        "operations": _operations(predicted, good),
+        "left_out": _left_out(left_out, measured_s),
+    }
+    return row
+
+
+class _Unpredictable(Exception):
+    """A row without a prediction; the text says why."""
+
+
+def _start(
+    cell: Cell, wrapped: Mapping[int, CellResult], link: LinkModel | str
+) -> tuple[Bare, LinkModel]:
+    """Return what a row is predicted from; raises _Unpredictable."""
+    if cell.strategy.kind == "plain":
+        raise _Unpredictable("the plain model communicates with nobody")
+    if cell.world_size == 1:
+        raise _Unpredictable("the prediction starts from the strategy at N=1")
+    if cell.oversubscribed:
+        raise _Unpredictable("ranks that share a device: the model has no term for that")
+    if isinstance(link, str):
+        raise _Unpredictable(link)
+    bare = bare_step(wrapped)
+    if isinstance(bare, str):
+        raise _Unpredictable(bare)
+    return bare, link
+
+
+def _predictions(
+    cell: Cell, bare: Bare, link: LinkModel
+) -> tuple[PredictedStep, PredictedStep | str]:
+    """Return the prediction by the link as calibrated, and by what is known of fewer ranks."""
+    try:
+        predicted = predict_step(bare.shape, link, cell.world_size, cell.rank_batch)
+    except NoFit as reason:
+        raise _Unpredictable(str(reason)) from reason
+    try:
+        below = link.below(cell.world_size)
+        return predicted, predict_step(bare.shape, below, cell.world_size, cell.rank_batch)
+    except NoFit:
+        return predicted, "no link was calibrated at fewer ranks"
+
+
+def _left_out(predicted: PredictedStep | str, measured_s: float | None) -> dict[str, Any]:
+    """Return what was predicted without any knowledge of this many ranks, or of more."""
+    if isinstance(predicted, str):
+        return {"predicted_step_s": None, "prediction_error": None, "reason": predicted}
+    return {
+        "predicted_step_s": predicted.step_s,
+        "prediction_error": None if measured_s is None else predicted.step_s / measured_s - 1,
+        "link_low_s": predicted.low_s,
+        "link_high_s": predicted.high_s,
+        "link_world_sizes": list(predicted.world_sizes),
+    }
+
+
+def _operations(predicted: PredictedStep, good: Mapping[int, CellResult]) -> list[dict[str, Any]]:
+    """Return every operation of the step, predicted and measured: transfer without waiting."""
+    launches = [found for result in good.values() if (found := attribute(result))]
+    seen: dict[tuple[str, int], int] = {}
+    told = []
+    for request, time in zip(predicted.requests, predicted.times, strict=True):
+        kind = (request.op, request.size_bytes)
+        ordinal = seen.get(kind, 0)
+        seen[kind] = ordinal + 1
+        told.append(
+            {
+                "op": request.op,
+                "size_bytes": request.size_bytes,
+                "ready_s": request.ready_s,
+                "predicted_s": time.time_s,
+                "low_s": time.low_s,
+                "high_s": time.high_s,
+                "measured_s": _measured(launches, kind, ordinal),
+            }
+        )
+    return told
+
+
+def _measured(
+    launches: Sequence[LaunchAttribution], kind: tuple[str, int], ordinal: int
+) -> float | None:
+    """Return the median transfer of one operation of the step; None: it was not matched."""
+    found = [
+        transfer.transfer_s
+        for launch in launches
+        if launch.not_apart is None
+        for transfer in transfers(launch.traces, launch.clocks)
+        if (transfer.kind, transfer.num_bytes) == kind and transfer.ordinal == ordinal
+    ]
+    return float(np.median(found)) if found else None

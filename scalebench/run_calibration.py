@@ -1,0 +1,87 @@
+"""The calibration that a run makes of its own links: what its predictions rest on.
+
+Only the operations that the run's strategies use, and only sizes such as they send.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from scalebench import __version__, machine
+from scalebench.calibration import Sweeps, measured_points
+from scalebench.costmodel.link_profile import profile_of
+from scalebench.launch.base import Launcher, ProbeFailed
+from scalebench.probe import CollectiveName
+from scalebench.spec import Cell
+from scalebench.store import StoredRun, write_model
+
+OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {"ddp": ("all_reduce",)}
+"""Strategy → the operations that its steps ask for."""
+
+NUM_SIZES = 7
+REPEATS = 3
+SMALLEST_LARGEST_BYTES = 2**16
+LARGEST_BYTES = 2**28
+
+
+def calibrate_run(
+    launcher: Launcher, stored: StoredRun, tell: Callable[[str, object], None]
+) -> None:
+    """Measure what the run's predictions need, fit it, and keep it in the run's folder.
+
+    A calibration that fails costs the predictions and nothing else; the run says why there are
+    none.
+    """
+    cells = [c for c in stored.info.plan if c.purpose == "measure" and _is_predicted(c)]
+    if not cells:
+        return
+    sweeps = _sweeps(cells, stored)
+    try:
+        points = measured_points(
+            launcher, sweeps, cells[0].device, stored.paths.logs("calibration"), tell
+        )
+    except ProbeFailed as error:
+        stored.link_unavailable = f"calibrating the links failed: {error}"
+        return
+    stored.link = profile_of(
+        points,
+        (),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        machine=machine.identity(stored.info.environment),
+        device=cells[0].device,
+        backend=cells[0].backend or "",
+        link=sweeps.hosts.link if sweeps.hosts else "",
+    )
+    write_model(stored.paths.link_profile, stored.link)
+
+
+def _is_predicted(cell: Cell) -> bool:
+    """Tell whether a row is predicted: not where its steps are not looked into."""
+    several = cell.world_size > 1 and cell.skip_reason is None
+    shared_gpu = cell.device == "cuda" and cell.oversubscribed
+    return several and not shared_gpu and cell.steps.trace and cell.strategy.kind in OPERATIONS
+
+
+def _sweeps(cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
+    cells = list(cells)
+    wanted = {op for cell in cells for op in OPERATIONS[cell.strategy.kind]}
+    largest = max(_largest_bytes(cell, stored) for cell in cells)
+    max_bytes = 1 << (min(max(largest, SMALLEST_LARGEST_BYTES), LARGEST_BYTES) - 1).bit_length()
+    return Sweeps(
+        world_sizes=tuple(sorted({cell.world_size for cell in cells})),
+        operations=tuple(sorted(wanted)),
+        dtypes=("float32",),
+        max_bytes=max_bytes,
+        min_bytes=max_bytes >> (NUM_SIZES - 1),
+        repeats=REPEATS,
+        hosts=stored.info.spec.virtual_hosts,
+    )
+
+
+def _largest_bytes(cell: Cell, stored: StoredRun) -> int:
+    """Return the most that one operation of a cell may carry: all parameters, or one bucket."""
+    inspected = stored.results.get(cell.model_copy(update={"purpose": "inspect", "repeat": 0}).id)
+    ranks = inspected.ranks if inspected is not None else []
+    parameters = max((rank.memory.parameters_bytes or 0 for rank in ranks), default=0)
+    bucket_mb = getattr(cell.strategy, "bucket_mb", None)
+    return parameters if bucket_mb is None else min(parameters, 2 * int(bucket_mb * 2**20))
