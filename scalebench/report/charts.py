@@ -20,6 +20,9 @@ from scalebench.report.palette import (
 )
 from scalebench.summary import Estimate, Row
 
+CROSS = "M-4,-4L4,4M-4,4L4,-4"
+"""A prediction's sample in a key, as an SVG path."""
+
 AREA = "M-8,-5H8V5H-8Z"
 """An area's sample in a key, as an SVG path."""
 
@@ -135,6 +138,18 @@ def _case_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> t
         drawn = traces.get(figures.safe(f"{key[0]}/{key[1]}", 200))
         if drawn:
             entries.append(_entry(key[1], looks[key], ",".join(drawn)))
+    crosses = [
+        str(index)
+        for index, trace in enumerate(figure.data)
+        if trace.marker.symbol == figures.PREDICTION_SYMBOL
+    ]
+    if crosses:
+        entries.append(
+            KeyEntry(
+                "predicted", NEUTRAL, CROSS, DASHES["dot"], ",".join(crosses), hollow=True,
+                meaning="by the cost model",
+            )
+        )  # fmt: skip
     if any(row.oversubscribed and row.efficiency for row in rows):
         last = str(len(figure.data) - 1)
         name = "hollow: oversubscribed"

@@ -24,6 +24,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-ser
 LOG_FROM = 16
 """Largest N up to which the axes of the speedup figure are linear."""
 
+PREDICTION_SYMBOL = "x-thin"
 LANE_PX = 22
 MAX_POINTS = 4000
 MOST_PER_LAUNCH = 60
@@ -51,6 +52,8 @@ def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     for key, group in groups.items():
         points = [(row.world_size + shifts[key], row, row.speedup) for row in group]
         figure.add_trace(_line(key, looks[key], points, 1.0, wording.TIMES))
+        ahead = [(x, row, _predicted(row, row.world_size)) for x, row, _ in points]
+        figure.add_traces(_prediction(key, looks[key], ahead, 1.0, wording.TIMES))
     figure.add_traces(_hollow_key(drawn))
     style(figure, "speedup")
     kind = {"type": "log"} if logarithmic else {"rangemode": "tozero"}
@@ -76,6 +79,8 @@ def efficiency_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         shift = (index - (len(groups) - 1) / 2) * step
         points = [(sizes.index(row.world_size) + shift, row, row.efficiency) for row in group]
         figure.add_trace(_line(key, looks[key], points, 100.0, " %"))
+        ahead = [(x, row, _predicted(row, 1)) for x, row, _ in points]
+        figure.add_traces(_prediction(key, looks[key], ahead, 100.0, " %"))
     figure.add_traces(_hollow_key(drawn))
     style(figure, "efficiency")
     figure.update_xaxes(
@@ -208,6 +213,42 @@ def _line(
             "thickness": 1.4, "width": 4, "color": look.color,
         },
     )  # fmt: skip
+
+
+def _predicted(row: Row, factor: int) -> float | None:
+    """Return the efficiency that the row's predicted step means, times ``factor``."""
+    efficiency = (row.prediction or {}).get("efficiency")
+    return None if efficiency is None else efficiency * factor
+
+
+def _prediction(
+    key: CaseKey,
+    look: Look,
+    points: Sequence[tuple[float, Row, float | None]],
+    scale: float,
+    unit: str,
+) -> list[go.Scatter]:
+    """What the cost model says of one case over N; nothing where it says nothing."""
+    known = [(x, row, value) for x, row, value in points if value is not None]
+    if not known:
+        return []
+    return [
+        go.Scatter(
+            x=[x for x, _, _ in known],
+            y=[value * scale for _, _, value in known],
+            customdata=[
+                [f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}<br>"
+                 f"predicted: {value * scale:.3g}{unit}"]
+                for _, row, value in known
+            ],
+            hovertemplate="%{customdata[0]}<extra></extra>",
+            legendgroup=safe(f"{key[0]}/{key[1]}", 200),
+            mode="lines+markers",
+            line={"color": look.color, "dash": "dot", "width": 1.2},
+            marker={"symbol": PREDICTION_SYMBOL, "size": 9, "color": look.color,
+                    "line": {"width": 1.6, "color": look.color}},
+        )
+    ]  # fmt: skip
 
 
 def _hover(row: Row, estimate: Estimate, scale: float, unit: str) -> str:

@@ -4,7 +4,8 @@ import html
 import re
 from collections.abc import Sequence
 
-from scalebench.report import budget_table, wording
+from scalebench.model_scores import predicted_rows
+from scalebench.report import budget_table, predictions, wording
 from scalebench.report.attributed import budgeted
 from scalebench.report.columns import Column, present
 from scalebench.report.findings import Finding, SuiteVerdict, judge
@@ -56,7 +57,21 @@ def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
     blocks.append("\n".join(_finding(finding) for finding in verdict.findings))
     table = _table(present(rows), rows)
     blocks.append("\n".join(table))
-    return [*blocks, *_budget_blocks(rows)]
+    return [*blocks, *_budget_blocks(rows), *_prediction_blocks(rows)]
+
+
+def _prediction_blocks(rows: Sequence[Row]) -> list[str]:
+    told = predicted_rows(rows)
+    if not told:
+        return []
+    lines = [
+        "| " + " | ".join(escape(name) for name in predictions.HEADER) + " |",
+        "|---|" + "---:|" * (len(predictions.HEADER) - 1),
+        *("| " + " | ".join(escape(c, 160) for c in predictions.cells(row)) + " |" for row in told),
+    ]
+    notes = [escape(note[0].upper() + note[1:], 400) for note in predictions.footnotes(rows)]
+    title = f"**{predictions.TITLE.capitalize()}** ({predictions.UNIT})"
+    return [title, "\n".join(lines), "<br>\n".join(notes)]
 
 
 def _budget_blocks(rows: Sequence[Row]) -> list[str]:

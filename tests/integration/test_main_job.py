@@ -49,7 +49,7 @@ def test_run_folder(finished: tuple[Path, str]) -> None:
     run = finished[0]
     assert {p.name for p in run.iterdir() if p.name != ".lock"} == {
         *("run.json", "summary.json", "summary.csv", "summary.md", "report.html"),
-        *("cells", "logs"),
+        *("link-profile.json", "cells", "logs"),
     }
     assert stat.S_IMODE(run.resolve().stat().st_mode) == 0o700
     info = json.loads((run / "run.json").read_text())
@@ -98,6 +98,34 @@ def test_speedup_is_throughput_against_plain(finished: tuple[Path, str]) -> None
     ratio = ddp["throughput"]["value"] / plain["throughput"]["value"]
     assert ddp["speedup"]["value"] == pytest.approx(ratio, rel=1e-9)
     assert ddp["efficiency"]["value"] == pytest.approx(ratio / 2, rel=1e-9)
+
+
+def test_every_row_of_several_ranks_is_held_against_its_prediction(
+    finished: tuple[Path, str],
+) -> None:
+    profile = json.loads((finished[0] / "link-profile.json").read_text())
+    assert {point["op"] for point in profile["points"]} == {"all_reduce"}
+    assert sum(point["num_wrong"] for point in profile["points"]) == 0
+    assert [fit["world_size"] for fit in profile["fits"]] == [2]
+    summary = summary_of(finished[0])
+    for row in summary["rows"]:
+        if row["world_size"] == 1:
+            assert row["predicted_step_s"] is None
+            assert "N=1" in row["unavailable"]["predicted_step_s"] or row["case"] == "plain"
+            continue
+        assert row["predicted_step_s"] > 0, row["unavailable"]
+        error = row["predicted_step_s"] / row["step_s"]["value"] - 1
+        assert row["prediction_error"] == pytest.approx(error, rel=1e-9)
+        told = row["prediction"]
+        assert told["low_s"] < row["predicted_step_s"] < told["high_s"]
+        sent = sum(operation["size_bytes"] for operation in told["operations"])
+        assert sent == 4 * row["num_parameters"]
+        assert len(told["operations"]) == (2 if row["case"] == "ddp-bucket-1mb" else 1)
+        assert all(operation["measured_s"] > 0 for operation in told["operations"])
+    assert summary["model"]["num_rows"] == 3
+    assert "what the cost model says" in finished[1]
+    parts = json.loads((finished[0] / "cells" / "ddp.ddp.n1.r0.json").read_text())["ranks"][0]
+    assert {b["num_samples"] for b in parts["blocks"] if b["phase"] == "part"} == {8}
 
 
 def test_training_is_real(finished: tuple[Path, str]) -> None:

@@ -6,7 +6,7 @@ from traced import MS, make_operation, make_trace
 
 from scalebench.intervals import length_s
 from scalebench.records import ClockAlignment
-from scalebench.trace.matching import Arrival, match, stragglers
+from scalebench.trace.matching import Arrival, Transfer, match, stragglers, transfers
 
 
 def spans(waiting):
@@ -127,3 +127,20 @@ def test_stragglers_by_how_often_how_late_and_how_many_in_a_row():
     ]
     assert found[0].stands_out(2) and not found[1].stands_out(2)
     assert stragglers([]) == []
+
+
+def test_a_transfer_is_from_the_last_arrival_to_the_last_end():
+    early = make_trace([make_operation(10, 45), make_operation(50, 61)])
+    late = make_trace([make_operation(40, 46), make_operation(52, 60)])
+    assert transfers({0: early, 1: late}) == [
+        Transfer(0, "all_reduce", 1000, 0, 0.006),
+        Transfer(0, "all_reduce", 1000, 1, 0.009),
+    ]
+
+
+def test_transfers_are_measured_on_one_clock():
+    early = make_trace([make_operation(10, 45)], origin=1000)
+    late = make_trace([make_operation(33, 38)], origin=6007)
+    ahead = ClockAlignment(method="ping-pong", at_ns=0, offset_ns=5000 * MS, bound_ns=0)
+    (found,) = transfers({0: early, 1: late}, {1: ahead})
+    assert found.transfer_s == 0.005

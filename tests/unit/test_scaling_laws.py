@@ -1,0 +1,59 @@
+"""Laws of speedup, fitted to points that obey them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.costmodel.scaling_laws import (
+    constant_efficiency,
+    fit_all,
+    fit_amdahl,
+    fit_gustafson,
+    fit_usl,
+)
+from scalebench.errors import UsageError
+
+SIZES = (2, 4, 8)
+share = st.floats(0.0, 1.0)
+
+
+@given(share)
+def test_amdahl_finds_the_serial_share(serial):
+    law = fit_amdahl(SIZES, [1 / (serial + (1 - serial) / n) for n in SIZES])
+    assert law.parameters["serial"] == pytest.approx(serial, abs=1e-9)
+    assert law.speedup(1) == pytest.approx(1.0)
+    assert law.speedup(64) == pytest.approx(1 / (serial + (1 - serial) / 64))
+
+
+@given(share)
+def test_gustafson_finds_the_serial_share(serial):
+    law = fit_gustafson(SIZES, [n - serial * (n - 1) for n in SIZES])
+    assert law.parameters["serial"] == pytest.approx(serial, abs=1e-9)
+    assert law.speedup(64) == pytest.approx(64 - 63 * serial)
+
+
+@given(st.floats(0.0, 0.5), st.floats(0.0, 0.1))
+def test_usl_finds_contention_and_coherency(sigma, kappa):
+    law = fit_usl(SIZES, [n / (1 + sigma * (n - 1) + kappa * n * (n - 1)) for n in SIZES])
+    assert law.parameters["sigma"] == pytest.approx(sigma, abs=1e-7)
+    assert law.parameters["kappa"] == pytest.approx(kappa, abs=1e-7)
+
+
+def test_usl_has_a_peak_that_amdahl_has_not():
+    points = [1.8, 2.6, 2.2]
+    assert fit_usl(SIZES, points).speedup(32) < 2.2 < fit_amdahl(SIZES, points).speedup(32)
+
+
+def test_constant_efficiency_is_that_of_the_largest():
+    assert constant_efficiency((4, 2), (3.0, 1.9)).speedup(100) == pytest.approx(75.0)
+
+
+def test_speedups_beyond_ideal_give_no_negative_share():
+    for law in fit_all([1, 2, 4], [1.0, 2.2, 4.6]):
+        assert all(value >= 0 for value in law.parameters.values())
+
+
+@pytest.mark.parametrize(("sizes", "speedups"), [([], []), ([1], [1.0]), ([2], [0.0])])
+def test_too_little_to_fit_is_said(sizes, speedups):
+    with pytest.raises(UsageError, match="2 ranks or more"):
+        fit_all(sizes, speedups)
