@@ -14,7 +14,7 @@ from scalebench.costmodel.scaling_laws import fit_all
 from scalebench.summary import Row
 
 PREDICTION_CONFIDENCE = 0.90
-_NORMAL_90, _NORMAL_95 = 1.6448536269514722, 1.959963984540054
+NORMAL_90, NORMAL_95 = 1.6448536269514722, 1.959963984540054
 MECHANISTIC = "cost model"
 
 
@@ -30,9 +30,9 @@ def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
         return row
     others = [_log_error(other) for other in scored if other is not row]
     typical = math.sqrt(float(np.mean(np.square(others)))) if others else None
-    link = math.log(row.prediction["link_high_s"] / predicted) * _NORMAL_90 / _NORMAL_95
-    launches = row.prediction["launch_spread"] * _NORMAL_90
-    reach = math.hypot(link, launches, _NORMAL_90 * (typical or 0.0))
+    link = math.log(row.prediction["link_high_s"] / predicted) * NORMAL_90 / NORMAL_95
+    launches = row.prediction["launch_spread"] * NORMAL_90
+    reach = math.hypot(link, launches, NORMAL_90 * (typical or 0.0))
     efficiency = None
     if row.efficiency is not None and row.step_s is not None:
         efficiency = row.efficiency.value * row.step_s.value / predicted

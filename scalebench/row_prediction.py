@@ -78,6 +78,7 @@ def predict_row(
         "link_high_s": predicted.high_s,
         "link_world_sizes": list(predicted.world_sizes),
         "launch_spread": bare.spread,
+        "outside": list(predicted.outside),
         "operations": _operations(predicted, good),
         "left_out": _left_out(left_out, measured_s),
     }
@@ -111,12 +112,12 @@ def _predictions(
 ) -> tuple[PredictedStep, PredictedStep | str]:
     """Return the prediction by the link as calibrated, and by what is known of fewer ranks."""
     try:
-        predicted = predict_step(bare.shape, link, cell.world_size, cell.rank_batch)
+        predicted = predict_step(bare.shape, link.time, cell.world_size, cell.rank_batch)
     except NoFit as reason:
         raise _Unpredictable(str(reason)) from reason
     try:
         below = link.below(cell.world_size)
-        return predicted, predict_step(bare.shape, below, cell.world_size, cell.rank_batch)
+        return predicted, predict_step(bare.shape, below.time, cell.world_size, cell.rank_batch)
     except NoFit:
         return predicted, "no link was calibrated at fewer ranks"
 

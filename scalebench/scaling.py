@@ -70,7 +70,7 @@ def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | 
 
 def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
-    table = _group(run)
+    table = grouped(run)
     rows = with_intervals([_row(launches, table, run) for launches in table.values()])
     return Summary(
         run_id=run.info.run_id,
@@ -90,7 +90,8 @@ def _damage(run: StoredRun) -> list[str]:
     return [f"{name} was set aside: {why}" for name, why in run.damaged.items()]
 
 
-def _group(run: StoredRun) -> dict[tuple[str, str, int], Launches]:
+def grouped(run: StoredRun) -> dict[tuple[str, str, int], Launches]:
+    """Return the launches of every row: (suite, case, world size) → launches."""
     cells: dict[tuple[str, str, int], list[Cell]] = {}
     for cell in run.info.plan:
         if cell.purpose == "measure":

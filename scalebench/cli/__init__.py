@@ -14,6 +14,7 @@ import click
 from scalebench.cli.calibrate import calibrate
 from scalebench.cli.doctor import doctor
 from scalebench.cli.options import config_for
+from scalebench.cli.project import project
 from scalebench.cli.run import run
 from scalebench.cli.selftest import selftest
 from scalebench.cli.trace import trace
@@ -41,6 +42,7 @@ scalebench show                     the newest run's table again
 scalebench doctor                   what this machine can do, and what is wrong with it
 scalebench trace FILE...            how much communication a job's Kineto traces hide
 scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
+scalebench project --gpus 16,64     what the newest run would do at sizes nobody measured
 scalebench selftest --quick         inject known faults, and see whether they are recovered
 
 \b
@@ -67,7 +69,7 @@ def cli(context: click.Context) -> None:
     context.default_map = {"run": config_for(run)}
 
 
-for command in (run, show, report, list_, doctor, trace, selftest, calibrate):
+for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project):
     cli.add_command(command)
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from scalebench.costmodel.fitted_link import LinkFit, PredictedTime, Regime
 from scalebench.costmodel.laws import law_terms
-from scalebench.errors import UsageError
 
 
 class NoFit(Exception):
@@ -22,12 +21,15 @@ class LinkTime:
         low_s: Lower end of the 95 % interval.
         high_s: Upper end.
         world_sizes: Numbers of ranks at which was measured what this rests on.
+        outside: Why no fitted regime holds at this size, so that a line was continued beyond its
+            support; None: one does.
     """
 
     time_s: float
     low_s: float
     high_s: float
     world_sizes: tuple[int, ...]
+    outside: str | None = None
 
 
 class LinkModel:
@@ -74,7 +76,7 @@ class LinkModel:
 def _direct(fit: LinkFit, size_bytes: int) -> LinkTime:
     predicted = fit.predict(size_bytes)
     low, high = _interval(predicted, fit, size_bytes)
-    return LinkTime(predicted.time_s, low, high, (fit.world_size,))
+    return LinkTime(predicted.time_s, low, high, (fit.world_size,), predicted.outside)
 
 
 def _interval(predicted: PredictedTime, fit: LinkFit, size_bytes: int) -> tuple[float, float]:
@@ -102,8 +104,8 @@ def _by_law(fits: Sequence[LinkFit], world_size: int, size_bytes: int) -> LinkTi
     except ValueError as reason:  # the law does not hold for this many ranks
         raise NoFit(str(reason)) from reason
     center, nearest = times[0], ordered[0]
-    low, high = _interval(nearest.predict(size_bytes), nearest, size_bytes)
-    at_home = nearest.predict(size_bytes).time_s
+    predicted = nearest.predict(size_bytes)
+    low, high = _interval(predicted, nearest, size_bytes)
     moved = max(
         (
             abs(math.log(time / center)) / abs(math.log2(fit.world_size / nearest.world_size))
@@ -114,9 +116,10 @@ def _by_law(fits: Sequence[LinkFit], world_size: int, size_bytes: int) -> LinkTi
     reach = moved * (1 + distance(nearest))
     return LinkTime(
         center,
-        center * low / at_home * math.exp(-reach),
-        center * high / at_home * math.exp(reach),
+        center * low / predicted.time_s * math.exp(-reach),
+        center * high / predicted.time_s * math.exp(reach),
         tuple(sorted(fit.world_size for fit in fits)),
+        predicted.outside,
     )
 
 
@@ -124,13 +127,3 @@ def _carried(fit: LinkFit, world_size: int, size_bytes: int) -> float:
     """Return a fit's α and B under its law at another number of ranks, seconds."""
     terms = law_terms(fit.op, fit.law, world_size)
     return _nearest(fit, size_bytes).time_s(size_bytes, terms)
-
-
-def predict_all(
-    model: LinkModel, wanted: Sequence[tuple[str, int]], world_size: int
-) -> list[LinkTime]:
-    """Return the time of every (operation, size); raises as `LinkModel.time` does."""
-    if world_size < 1:
-        raise UsageError(f"No operation runs on {world_size} ranks: give 1 or more.")
-    known = {pair: model.time(pair[0], world_size, pair[1]) for pair in dict.fromkeys(wanted)}
-    return [known[pair] for pair in wanted]

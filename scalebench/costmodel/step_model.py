@@ -1,12 +1,12 @@
 """Predict a step: the shape of a computation, the fitted link, and who waits for what."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.optimize import nnls
 
-from scalebench.costmodel.link_model import LinkModel, LinkTime, predict_all
+from scalebench.costmodel.link_model import LinkTime
 from scalebench.costmodel.replay import Replayed, Request, replay
 
 
@@ -84,6 +84,7 @@ class PredictedStep:
         requests: What is asked for.
         times: What each of them takes.
         world_sizes: Numbers of ranks at which the link was measured.
+        outside: Sizes at which a line of the link was continued beyond its support, in words.
     """
 
     step_s: float
@@ -94,10 +95,15 @@ class PredictedStep:
     requests: tuple[Request, ...]
     times: tuple[LinkTime, ...]
     world_sizes: tuple[int, ...]
+    outside: tuple[str, ...] = ()
+
+
+LinkTimes = Callable[[str, int, int], LinkTime]
+"""(operation, ranks, full size in bytes) → what it takes; raises NoFit."""
 
 
 def predict_step(
-    shape: StepShape, link: LinkModel, world_size: int, rank_batch: int
+    shape: StepShape, link: LinkTimes, world_size: int, rank_batch: int
 ) -> PredictedStep:
     """Predict the step of one rank among ``world_size`` with ``rank_batch`` samples each.
 
@@ -105,8 +111,9 @@ def predict_step(
         NoFit: Nothing tells what an operation takes.
     """
     here = shape.with_batch(rank_batch)
-    wanted = [(request.op, request.size_bytes) for request in here.requests]
-    times = predict_all(link, wanted, world_size)
+    sorts = dict.fromkeys((request.op, request.size_bytes) for request in here.requests)
+    known = {(op, size): link(op, world_size, size) for op, size in sorts}
+    times = [known[request.op, request.size_bytes] for request in here.requests]
 
     def replayed(takes_s: list[float]) -> Replayed:
         return replay(here.requests, takes_s, here.computing_s)
@@ -121,4 +128,5 @@ def predict_step(
         requests=here.requests,
         times=tuple(times),
         world_sizes=tuple(sorted({n for time in times for n in time.world_sizes})),
+        outside=tuple(dict.fromkeys(time.outside for time in times if time.outside)),
     )

@@ -60,20 +60,25 @@ def footnotes(rows: Sequence[Row]) -> list[str]:
     level = f"{100 * found['confidence']:.0f} %"
     several = "s" if found["num_rows"] > 1 else ""
     notes = [
-        f"mean error {_percent(found['mean_error'])} over {found['num_rows']} row{several}, "
+        f"mean error {percent(found['mean_error'])} over {found['num_rows']} row{several}, "
         f"{found['num_within']} of them within the {level} interval; "
         "error = (predicted − measured)/measured".replace("−", wording.MINUS)
     ]
+    beyond = dict.fromkeys(
+        text for row in rows for text in (row.prediction or {}).get("outside", ())
+    )
+    notes += [f"beyond the link's support: {text}" for text in beyond]
     if found["left_out"]:
         by_law = sorted(found["left_out_mean_error"].items(), key=lambda pair: pair[1])
-        told = ", ".join(f"{law} {_percent(error)}" for law, error in by_law)
+        told = ", ".join(f"{law} {percent(error)}" for law, error in by_law)
         cases = len(found["left_out"])
         of_cases = f"mean error of {cases} cases" if cases > 1 else "error"
         notes.append(f"largest N from smaller ones, {of_cases}: {told}")
     return notes
 
 
-def _percent(ratio: float) -> str:
+def percent(ratio: float) -> str:
+    """Return a ratio as percent without its sign."""
     return f"{100 * ratio:.1f} %" if ratio < 0.1 else f"{100 * ratio:.0f} %"
 
 

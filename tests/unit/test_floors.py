@@ -40,6 +40,7 @@ FLOORS = {
     "row_resources": 2,
     "row_prediction": 2,
     "model_scores": 2,
+    "projection": 2,
     "step_shape": 2,
     "scaling": 2,
     "summary": 2,

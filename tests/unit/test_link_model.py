@@ -6,8 +6,7 @@ from link_sweeps import ALPHA_S, BANDWIDTH, at_several_sizes, sizes
 
 from scalebench.costmodel.laws import ring_all_reduce, ring_gather
 from scalebench.costmodel.link_fit import fit_links
-from scalebench.costmodel.link_model import LinkModel, NoFit, predict_all
-from scalebench.errors import UsageError
+from scalebench.costmodel.link_model import LinkModel, NoFit
 
 SIZES = sizes(16, 1 << 10, 1 << 24)
 
@@ -65,11 +64,3 @@ def test_each_operation_has_its_own_fit():
     gathers = model_of(2, law=ring_gather, op="all_gather")
     truth = ring_gather(2).time_s(10**6, ALPHA_S, BANDWIDTH)
     assert gathers.time("all_gather", 2, 10**6).time_s == pytest.approx(truth, rel=0.1)
-
-
-def test_all_of_a_step_at_once():
-    model = model_of(2)
-    times = predict_all(model, [("all_reduce", 1000), ("all_reduce", 10**6)] * 2, 2)
-    assert times[:2] == times[2:]
-    with pytest.raises(UsageError, match="0 ranks"):
-        predict_all(model, [], 0)

@@ -110,7 +110,7 @@ def test_no_launch_no_shape():
 
 
 def test_a_step_is_its_computation_and_what_the_link_does_not_hide():
-    found = predict_step(shape(at_one(*BUCKETS)), the_link(2), 2, 32)
+    found = predict_step(shape(at_one(*BUCKETS)), the_link(2).time, 2, 32)
     # 60 to 70, 80 to 90, 90 to 100 ms; backward ends at 90, the optimizer takes 10 more.
     assert found.step_s == pytest.approx(0.11, rel=1e-3)
     assert found.stalled_s == pytest.approx(0.01, rel=1e-2)
@@ -119,7 +119,9 @@ def test_a_step_is_its_computation_and_what_the_link_does_not_hide():
 
 def test_what_forward_asks_for_is_needed_at_once():
     gathered = shape(at_one(ask(10, phase="forward"), ask(90, 1)))
-    assert predict_step(gathered, the_link(2), 2, 32).stalled_s == pytest.approx(0.02, rel=1e-2)
+    assert predict_step(gathered, the_link(2).time, 2, 32).stalled_s == pytest.approx(
+        0.02, rel=1e-2
+    )
 
 
 def predicted(link, world_size=2, measured_s=0.1, result=None, **changes):

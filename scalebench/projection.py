@@ -1,0 +1,306 @@
+"""Sizes that were not measured: a run's cases, projected to other numbers of ranks.
+
+A projection starts from the strategy at N=1 and from the links as the run calibrated them, or
+from a topology with nominal links. Its interval holds the link's, which widens with every
+doubling beyond what was calibrated, the launches' spread, and how far the model was off where it
+could be held against a measurement, once more for every doubling.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalebench.costmodel.link_model import LinkModel, LinkTime, NoFit
+from scalebench.costmodel.link_profile import LinkProfile
+from scalebench.costmodel.step_model import LinkTimes, PredictedStep, StepShape, predict_step
+from scalebench.costmodel.topology import Topology
+from scalebench.costmodel.what_if import WhatIf
+from scalebench.errors import ExitCode, ScalebenchError, UsageError
+from scalebench.model_scores import NORMAL_90, NORMAL_95, PREDICTION_CONFIDENCE, predicted_rows
+from scalebench.records import Record
+from scalebench.row_prediction import bare_step
+from scalebench.scaling import Launches, grouped, summarise
+from scalebench.store import StoredRun
+from scalebench.summary import Row
+
+AS_MEASURED = WhatIf()
+
+
+class NothingToProject(ScalebenchError):
+    """A run that supports no projection."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
+class ProjectedRow(Record):
+    """One case at one number of ranks.
+
+    Attributes:
+        step_s: Predicted, seconds; null: see ``reason``.
+        low_s: Lower end of the prediction interval; null: see ``interval_reason``.
+        high_s: Upper end, likewise.
+        throughput: Samples per second of the job.
+        efficiency: Against the plain model; null: the run has no plain baseline.
+        ideal_s: Time of a rank's share of the plain model's step.
+        compute_inflation_s: What computing takes longer than that: the wrapper, and a smaller
+            batch.
+        exposed_transfer_s: Communication that nothing hides. With the two before it sums to the
+            step; waits, stalls and contention are not predicted.
+        calibrated_world_sizes: Where the link was measured; empty: it is nominal.
+        outside: Sizes at which a line of the link was continued beyond its support, in words.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    global_batch: int
+    rank_batch: int
+    step_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    confidence: float = PREDICTION_CONFIDENCE
+    interval_reason: str | None = None
+    throughput: float | None = None
+    efficiency: float | None = None
+    ideal_s: float | None = None
+    compute_inflation_s: float | None = None
+    exposed_transfer_s: float | None = None
+    calibrated_world_sizes: tuple[int, ...] = ()
+    outside: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+class Projection(Record):
+    """All projected rows of a run.
+
+    Attributes:
+        assumptions: What is taken for granted, in words.
+        typical_error: Root mean square of the logarithm of predicted over measured step, of rows
+            that were predicted without links of so many ranks if there are such; null: nothing
+            could be held against a measurement.
+        num_scored: How many rows that rests on.
+    """
+
+    format: str = "scalebench.projection/1"
+    run_id: str
+    assumptions: tuple[str, ...]
+    typical_error: float | None
+    num_scored: int
+    rows: tuple[ProjectedRow, ...]
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """How far the model was off, and at how many rows; None: nobody knows."""
+
+    typical_error: float | None
+    num_rows: int
+
+
+def project(
+    run: StoredRun,
+    world_sizes: Sequence[int],
+    topology: Topology | None = None,
+    what_if: WhatIf = AS_MEASURED,
+    profile: LinkProfile | None = None,
+) -> Projection:
+    """Project every case of a run that can be predicted.
+
+    Args:
+        run: With its calibration, unless ``topology`` is given.
+        world_sizes: Numbers of ranks, each at least 2.
+        topology: Nominal links instead of the calibrated ones.
+        what_if: Changes to what was measured.
+        profile: Links calibrated elsewhere instead of the run's own.
+
+    Raises:
+        UsageError: A number of ranks below 2, or hierarchical without a topology.
+        NothingToProject: No case supports a projection; the text says why.
+    """
+    _check(world_sizes, topology, what_if)
+    summary = summarise(run)
+    scores = _scores(summary.rows)
+    links = _links(run, topology, profile, what_if)
+    rows: list[ProjectedRow] = []
+    refusals: dict[str, str] = {}
+    for one in _at_one(run):
+        bare = bare_step(one.good)
+        if isinstance(bare, str):
+            refusals[one.cell.case] = bare
+            continue
+        plain_s = _plain_step(summary.rows, one.cell.suite)
+        shape = what_if.shape(bare.shape)
+        for world_size in world_sizes:
+            predicted = _predicted(one, shape, links, world_size)
+            rows.append(_row(one, predicted, bare.spread, plain_s, scores, topology, world_size))
+    if not rows:
+        told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
+            "it has no case beside the plain model that was measured at N=1"
+        )
+        raise NothingToProject(f"{run.paths.root} supports no projection: {told}.")
+    told_links = "links as this run calibrated them"
+    if topology is not None:
+        told_links = "nominal links of the topology"
+    elif profile is not None:
+        told_links = f"links as calibrated {profile.created[:10]} ({profile.backend})"
+    return Projection(
+        run_id=run.info.run_id,
+        assumptions=(told_links, *what_if.told(), "no waiting, no stalls, no contention"),
+        typical_error=scores.typical_error,
+        num_scored=scores.num_rows,
+        rows=tuple(rows),
+    )
+
+
+def _check(world_sizes: Sequence[int], topology: Topology | None, what_if: WhatIf) -> None:
+    below = [n for n in world_sizes if n < 2]
+    if below:
+        raise UsageError(
+            f"--gpus {below[0]}: a projection is for 2 ranks or more; N=1 is measured."
+        )
+    if what_if.hierarchical and topology is None:
+        raise UsageError("--hierarchical needs --topology: which ranks share a node?")
+
+
+def _links(
+    run: StoredRun, topology: Topology | None, profile: LinkProfile | None, what_if: WhatIf
+) -> LinkTimes:
+    faster = what_if.times_bandwidth
+    if topology is not None:
+        scaled = topology.faster(faster)
+        return lambda op, n, size: scaled.time(op, n, size, what_if.hierarchical)
+    calibrated = profile or run.link
+    if calibrated is None:
+        raise NothingToProject(
+            f"{run.paths.root} supports no projection: {run.link_unavailable}. Measure 2 ranks or "
+            "more with traced steps, or give --topology or --link-profile."
+        )
+    model = LinkModel(calibrated.fits)
+
+    def time(op: str, n: int, size: int) -> LinkTime:
+        # Under α + D/B a link of k times the bandwidth treats D bytes as it did D/k.
+        return model.time(op, n, max(1, round(size / faster)))
+
+    return time
+
+
+def _at_one(run: StoredRun) -> list[Launches]:
+    """Return every case but the plain ones, at N=1."""
+    return [
+        launches
+        for (_, _, world_size), launches in grouped(run).items()
+        if world_size == 1 and launches.cell.strategy.kind != "plain"
+    ]
+
+
+def _plain_step(rows: Sequence[Row], suite: str) -> tuple[float, int] | None:
+    """Return step and batch of the suite's first plain row, or None."""
+    for row in rows:
+        if row.suite == suite and row.strategy == "plain" and row.step_s is not None:
+            return row.step_s.value, row.rank_batch
+    return None
+
+
+def _scores(rows: Sequence[Row]) -> _Scores:
+    """Return how far the model was off: where it knew least, if anywhere."""
+    scored = predicted_rows(rows)
+    blind = [
+        error
+        for row in scored
+        if (error := ((row.prediction or {}).get("left_out") or {}).get("prediction_error"))
+        is not None
+    ]
+    errors = blind or [row.prediction_error or 0.0 for row in scored]
+    if not errors:
+        return _Scores(None, 0)
+    return _Scores(math.sqrt(float(np.mean(np.log1p(errors) ** 2))), len(errors))
+
+
+def _batches(cell_batch: int, scaling: str, world_size: int) -> tuple[int, int] | str:
+    """Return global and largest rank batch; or why there is no such job."""
+    if scaling == "weak":
+        return cell_batch * world_size, cell_batch
+    if world_size > cell_batch:
+        return (
+            f"strong scaling: a global batch of {cell_batch} has no sample for each of "
+            f"{world_size} ranks; measure with a larger --batch-size, or with --scaling weak"
+        )
+    return cell_batch, -(-cell_batch // world_size)
+
+
+def _predicted(
+    one: Launches, shape: StepShape, links: LinkTimes, world_size: int
+) -> tuple[int, int, PredictedStep] | tuple[int, int, str]:
+    cell = one.cell
+    batches = _batches(cell.rank_batch, cell.scaling, world_size)
+    if isinstance(batches, str):
+        return cell.global_batch, 0, batches
+    microbatches = getattr(cell.strategy, "accumulate", 1)
+    if batches[1] % microbatches:
+        return *batches, f"{batches[1]} samples cannot be cut into {microbatches} microbatches"
+    try:
+        return *batches, predict_step(shape, links, world_size, batches[1])
+    except NoFit as reason:
+        return *batches, str(reason)
+
+
+def _row(
+    one: Launches,
+    predicted: tuple[int, int, PredictedStep] | tuple[int, int, str],
+    spread: float,
+    plain: tuple[float, int] | None,
+    scores: _Scores,
+    topology: Topology | None,
+    world_size: int,
+) -> ProjectedRow:
+    global_batch, rank_batch, step = predicted
+    cell = one.cell
+    row = ProjectedRow(
+        suite=cell.suite,
+        case=cell.case,
+        world_size=world_size,
+        global_batch=global_batch,
+        rank_batch=rank_batch,
+    )
+    if isinstance(step, str):
+        return row.model_copy(update={"reason": step})
+    reach, why_not = _reach(step, spread, scores, topology, world_size)
+    found = {
+        "step_s": step.step_s,
+        "low_s": None if reach is None else step.step_s * math.exp(-reach),
+        "high_s": None if reach is None else step.step_s * math.exp(reach),
+        "interval_reason": why_not,
+        "throughput": global_batch / step.step_s,
+        "exposed_transfer_s": step.stalled_s,
+        "calibrated_world_sizes": step.world_sizes,
+        "outside": step.outside,
+    }
+    if plain is not None:
+        ideal_s = plain[0] * global_batch / world_size / plain[1]
+        found |= {
+            "efficiency": ideal_s / step.step_s,
+            "ideal_s": ideal_s,
+            "compute_inflation_s": step.computing_s - ideal_s,
+        }
+    return row.model_copy(update=found)
+
+
+def _reach(
+    step: PredictedStep,
+    spread: float,
+    scores: _Scores,
+    topology: Topology | None,
+    world_size: int,
+) -> tuple[float | None, str | None]:
+    """Return the half width of the interval of the step's logarithm; or why there is none."""
+    if topology is not None:
+        return None, "the links are nominal, not measured"
+    if scores.typical_error is None:
+        return None, "no prediction of this run could be held against a measurement"
+    largest = max(step.world_sizes, default=1)
+    doublings = max(1.0, math.log2(world_size / largest))
+    link = math.log(step.high_s / step.step_s) * NORMAL_90 / NORMAL_95
+    model = NORMAL_90 * scores.typical_error * doublings
+    return math.hypot(link, NORMAL_90 * spread, model), None
