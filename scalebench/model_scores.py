@@ -1,7 +1,8 @@
 """How good the predictions of a run are: held against the measured rows, and against other laws.
 
 A prediction's interval holds what is known to be uncertain about it: the link's fit, the launches
-that it starts from, and how far the model was off in the run's other rows.
+that it starts from, and how far the model was off in the run's other rows. A single row has none:
+nothing tells how far the model may be off.
 """
 
 import math
@@ -37,8 +38,8 @@ def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
     if row.efficiency is not None and row.step_s is not None:
         efficiency = row.efficiency.value * row.step_s.value / predicted
     told = {
-        "low_s": predicted * math.exp(-reach),
-        "high_s": predicted * math.exp(reach),
+        "low_s": predicted * math.exp(-reach) if others else None,
+        "high_s": predicted * math.exp(reach) if others else None,
         "confidence": PREDICTION_CONFIDENCE,
         "typical_error": typical,
         "efficiency": efficiency,
@@ -87,7 +88,8 @@ def score(rows: Sequence[Row]) -> dict[str, Any] | None:
 
 def _holds(row: Row) -> bool:
     told, step = row.prediction, row.step_s
-    return bool(told and step and told.get("low_s", 0) <= step.value <= told.get("high_s", 0))
+    low, high = (told or {}).get("low_s"), (told or {}).get("high_s")
+    return low is not None and high is not None and step is not None and low <= step.value <= high
 
 
 def _by_case(rows: Sequence[Row]) -> list[list[Row]]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
+from pathlib import Path
 from typing import Any
 
 from scalebench.catalog import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
@@ -36,6 +37,7 @@ class Request:
     trace: bool = True
     selection: str | None = None
     virtual_hosts: VirtualHosts | None = None
+    link_profile: Path | None = None
 
 
 @dataclass(frozen=True)

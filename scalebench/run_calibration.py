@@ -3,16 +3,19 @@
 Only the operations that the run's strategies use, and only sizes such as they send.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from scalebench import __version__, machine
 from scalebench.calibration import Sweeps, measured_points
-from scalebench.costmodel.link_profile import profile_of
+from scalebench.costmodel.link_profile import LinkProfile, profile_of
+from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.probe import CollectiveName
 from scalebench.spec import Cell
-from scalebench.store import StoredRun, write_model
+from scalebench.store import StoredRun, read_model, write_model
 
 OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {"ddp": ("all_reduce",)}
 """Strategy → the operations that its steps ask for."""
@@ -21,6 +24,33 @@ NUM_SIZES = 7
 REPEATS = 3
 SMALLEST_LARGEST_BYTES = 2**16
 LARGEST_BYTES = 2**28
+
+
+def read_profile(path: Path) -> LinkProfile:
+    """Read a link profile that a user gives.
+
+    Raises:
+        UsageError: It is none, or it holds no fit.
+    """
+    profile = read_model(path, LinkProfile)
+    if not profile.fits:
+        raise UsageError(f"{path} holds no fit: calibrate at least 3 sizes at 2 ranks or more.")
+    return profile
+
+
+def about_profile(given: LinkProfile | None, environment: Mapping[str, Any]) -> list[str]:
+    """Say what a reader has to know of a profile that was given."""
+    if given is None:
+        return []
+    here = machine.identity(environment)
+    different = [name for name in here if given.machine.get(name) != here[name]]
+    if not given.machine:
+        where = "of a machine that it does not name"
+    elif different:
+        where = f"of another machine (other {', '.join(different)})"
+    else:
+        where = "of this machine"
+    return [f"Predictions rest on a link profile of {given.created[:10]}, {where}"]
 
 
 def calibrate_run(

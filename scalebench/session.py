@@ -19,7 +19,7 @@ from scalebench.outcome import launched_result, skipped_result
 from scalebench.paths import RunPaths, default_runs_folder
 from scalebench.plan import Machine, Plan, Request, make_plan
 from scalebench.records import CellResult, RunInfo, RunSpec
-from scalebench.run_calibration import calibrate_run
+from scalebench.run_calibration import about_profile, calibrate_run, read_profile
 from scalebench.scaling import failed_rows, summarise
 from scalebench.spec import Cell, Suite
 from scalebench.store import (
@@ -203,6 +203,7 @@ class Session:
         Raises:
             Interrupted: SIGINT or SIGTERM came; what was done is stored.
         """
+        given = read_profile(request.link_profile) if request.link_profile else None
         paths = create_run_folder(out) if out is not None else None
         started = datetime.now(UTC)
         prepared = self.prepare(request, suites)
@@ -219,14 +220,16 @@ class Session:
             spec=plan.spec,
             environment=prepared.environment,
             plan=list(plan.cells),
-            notices=list(plan.notices),
+            notices=[*plan.notices, *about_profile(given, prepared.environment)],
             certificate=newest(prepared.environment),
         )
         paths.cells.mkdir(exist_ok=True)
         write_model(paths.run_json, info)
         if out is None:
             point_latest_at(paths.root)
-        return self._work_off(StoredRun(paths, info, {}))
+        if given is not None:
+            write_model(paths.link_profile, given)
+        return self._work_off(StoredRun(paths, info, {}, link=given))
 
     def resume(self, root: Path) -> Run:
         """Go on with a run: launch the cells that are missing or went wrong.

@@ -78,6 +78,11 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
 @option("--hosts-per-rack", type=click.IntRange(min=1), help="Virtual hosts behind one switch.")
+@click.option(
+    "--link-profile",
+    type=click.Path(path_type=Path),
+    help="Predict from this file of calibrate --out; calibrate nothing.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder itself.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Finish an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
@@ -173,6 +178,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         trace=not flags["no_trace"],
         selection=flags["selection"],
         virtual_hosts=virtual_hosts_from(flags),
+        link_profile=flags["link_profile"],
     )
 
 

@@ -16,7 +16,7 @@ from scalebench.report.terminal import CASE_WIDTHS, line, to_ascii
 from scalebench.summary import Row
 
 TITLE = "what the cost model says"
-UNIT = "steps predicted from N=1 and the links as calibrated in this run"
+UNIT = "steps predicted from N=1 and calibrated links"
 HEADER = ("case", "N", "measured", "predicted", "90 % interval", "error", "from smaller N")
 NOTHING = wording.DASH
 
@@ -59,10 +59,13 @@ def footnotes(rows: Sequence[Row]) -> list[str]:
         return []
     level = f"{100 * found['confidence']:.0f} %"
     several = "s" if found["num_rows"] > 1 else ""
+    within = ""
+    if found["num_rows"] > 1:
+        within = f", {found['num_within']} of them within the {level} interval"
+    meaning = f"error = (predicted {wording.MINUS} measured)/measured"
     notes = [
-        f"mean error {percent(found['mean_error'])} over {found['num_rows']} row{several}, "
-        f"{found['num_within']} of them within the {level} interval; "
-        "error = (predicted − measured)/measured".replace("−", wording.MINUS)
+        f"mean error {percent(found['mean_error'])} over {found['num_rows']} row{several}{within}; "
+        f"{meaning}"
     ]
     beyond = dict.fromkeys(
         text for row in rows for text in (row.prediction or {}).get("outside", ())

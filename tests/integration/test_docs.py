@@ -107,6 +107,26 @@ def test_the_example_of_virtual_hosts(scalebench: Scalebench) -> None:
     assert done.stdout.count("verified") == 3
 
 
+def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> None:
+    for arguments in commands("docs/predictions.md"):
+        done = scalebench(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+    (topology,) = blocks("docs/predictions.md", "toml")
+    (project / "mine.toml").write_text(topology)
+    done = scalebench("project", "--gpus", "8", "--topology", "mine.toml")
+    assert "predicted, not measured" in done.stdout, done.stderr
+    for arguments, word in (
+        (["--gpus", "1"], "2 ranks or more"),
+        (["--gpus", "8", "--topology", "cray"], "Valid"),
+        (["--gpus", "8", "--topology", "dgx-h100", "--link-profile", "x"], "both"),
+        (["--gpus", "8", "--link-profile", "none.json"], "none.json"),
+    ):
+        refused = scalebench("project", *arguments)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert word in refused.stderr
+        assert len(refused.stderr.splitlines()) == 1
+
+
 def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) -> None:
     golden = ROOT / "tests" / "golden" / "nccl_tests" / "h100_8ranks_then_16ranks_slurm.txt"
     for name in ("all_reduce.log", "all_gather.json"):

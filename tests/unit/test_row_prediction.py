@@ -191,8 +191,9 @@ def test_a_score_is_the_mean_of_the_errors():
 def test_the_interval_of_a_prediction_knows_how_far_the_others_were_off():
     alone = with_intervals([row_with(2, 0.0)])[0].prediction
     beside = with_intervals([row_with(2, 0.0), row_with(4, 0.2)])[0].prediction
-    assert alone["typical_error"] is None
-    assert alone["high_s"] / alone["low_s"] < beside["high_s"] / beside["low_s"]
+    assert (alone["typical_error"], alone["low_s"]) == (None, None)
+    better = with_intervals([row_with(2, 0.0), row_with(4, 0.01)])[0].prediction
+    assert better["high_s"] / better["low_s"] < beside["high_s"] / beside["low_s"]
     far_off = with_intervals([row_with(2, 0.3), row_with(4, 0.01)])
     assert score(far_off)["num_within"] == 1  # 4's interval knows of 2's error, not the reverse
 
