@@ -17,6 +17,7 @@ from scalebench.summary import Row
 PREDICTION_CONFIDENCE = 0.90
 NORMAL_90, NORMAL_95 = 1.6448536269514722, 1.959963984540054
 MECHANISTIC = "cost model"
+TEXTBOOK = "bandwidth term"
 
 
 def with_intervals(rows: Sequence[Row]) -> list[Row]:
@@ -105,11 +106,15 @@ def _left_out(case: Sequence[Row]) -> dict[str, Any] | None:
     if len(scored) < 2:
         return None
     largest, smaller = scored[-1], scored[:-1]
-    by_link = ((largest.prediction or {}).get("left_out") or {}).get("prediction_error")
+    blind = (largest.prediction or {}).get("left_out") or {}
+    by_link = blind.get("prediction_error")
     known = {row.world_size: row.speedup.value for row in smaller if row.speedup is not None}
     if by_link is None or not known or largest.speedup is None:
         return None
     errors = {MECHANISTIC: by_link, **_errors_of_laws(known, largest)}
+    textbook_s = blind.get("textbook_step_s")
+    if textbook_s is not None and largest.step_s is not None:
+        errors[TEXTBOOK] = textbook_s / largest.step_s.value - 1
     return {
         "suite": largest.suite,
         "case": largest.case,

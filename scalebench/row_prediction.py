@@ -107,28 +107,47 @@ def _start(
     return bare, link
 
 
-def _predictions(
-    cell: Cell, bare: Bare, link: LinkModel
-) -> tuple[PredictedStep, PredictedStep | str]:
+def _predictions(cell: Cell, bare: Bare, link: LinkModel) -> tuple[PredictedStep, "_ByFewer | str"]:
     """Return the prediction by the link as calibrated, and by what is known of fewer ranks."""
     try:
         predicted = predict_step(bare.shape, link.time, cell.world_size, cell.rank_batch)
     except NoFit as reason:
         raise _Unpredictable(str(reason)) from reason
     try:
-        below = link.below(cell.world_size)
-        return predicted, predict_step(bare.shape, below.time, cell.world_size, cell.rank_batch)
+        return predicted, _by_fewer(cell, bare, link.below(cell.world_size))
     except NoFit:
         return predicted, "no link was calibrated at fewer ranks"
 
 
-def _left_out(predicted: PredictedStep | str, measured_s: float | None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _ByFewer:
+    """A row as it would have been predicted before there were so many ranks.
+
+    Attributes:
+        textbook_s: The simplest prediction there is, for comparison: the step at N=1 in proportion
+            to the batch, and the bandwidth terms of all operations on top; nothing overlaps.
+    """
+
+    step: PredictedStep
+    textbook_s: float
+
+
+def _by_fewer(cell: Cell, bare: Bare, below: LinkModel) -> _ByFewer:
+    step = predict_step(bare.shape, below.time, cell.world_size, cell.rank_batch)
+    share = cell.rank_batch / bare.shape.num_samples
+    terms = [below.bandwidth_term(r.op, cell.world_size, r.size_bytes) for r in step.requests]
+    return _ByFewer(step, share * bare.shape.computing_s + sum(terms))
+
+
+def _left_out(found: _ByFewer | str, measured_s: float | None) -> dict[str, Any]:
     """Return what was predicted without any knowledge of this many ranks, or of more."""
-    if isinstance(predicted, str):
-        return {"predicted_step_s": None, "prediction_error": None, "reason": predicted}
+    if isinstance(found, str):
+        return {"predicted_step_s": None, "prediction_error": None, "reason": found}
+    predicted = found.step
     return {
         "predicted_step_s": predicted.step_s,
         "prediction_error": None if measured_s is None else predicted.step_s / measured_s - 1,
+        "textbook_step_s": found.textbook_s,
         "link_low_s": predicted.low_s,
         "link_high_s": predicted.high_s,
         "link_world_sizes": list(predicted.world_sizes),

@@ -72,6 +72,21 @@ class LinkModel:
             return _direct(fits[world_size], size_bytes)
         return _by_law(list(fits.values()), world_size, size_bytes)
 
+    def bandwidth_term(self, op: str, world_size: int, size_bytes: int) -> float:
+        """Return the textbook's bandwidth term alone, ``factor·D/B``, without latency; seconds.
+
+        B is that of the largest sizes at the nearest number of ranks that was measured.
+
+        Raises:
+            NoFit: The operation was not fitted at any number of ranks.
+        """
+        fits = self._of.get(op, {})
+        if not fits:
+            raise NoFit(f"no {op} was calibrated")
+        fit = min(fits.values(), key=lambda fit: abs(math.log2(world_size / fit.world_size)))
+        bandwidth = fit.regimes[-1].bandwidth_byte_per_s or math.inf
+        return law_terms(op, fit.law, world_size).bytes_factor * size_bytes / bandwidth
+
 
 def _direct(fit: LinkFit, size_bytes: int) -> LinkTime:
     predicted = fit.predict(size_bytes)

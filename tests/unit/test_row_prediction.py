@@ -147,6 +147,8 @@ def test_the_largest_size_is_predicted_without_its_own_link_as_well():
     assert told["link_world_sizes"] == [2]
     # By the ring's law four ranks need 1.5 times as long: 3 × 15 ms after 15 ms, then 10 ms.
     assert told["predicted_step_s"] == pytest.approx(0.07, rel=1e-2)
+    # The textbook: a quarter of 100 ms, and 3 × 15 ms.
+    assert told["textbook_step_s"] == pytest.approx(0.07, rel=1e-2)
 
 
 @pytest.mark.parametrize(
