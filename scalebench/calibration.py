@@ -19,7 +19,7 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
 from scalebench.nccl_tests import read_log
-from scalebench.probe import BACKEND, CollectiveName, DtypeName, Sweep, Transfer
+from scalebench.probe import BACKEND, EITHER_PLACE, CollectiveName, DtypeName, Sweep, Transfer
 from scalebench.spec import Device
 from scalebench.virtual_hosts import VirtualHosts
 
@@ -64,19 +64,25 @@ def sizes_up_to(max_bytes: int, min_bytes: int = SMALLEST_BYTES) -> list[int]:
 
 def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
     """Return every operation at every size; small ones more often in one timing."""
-    wanted = [(operation, BACKEND) for operation in sweeps.operations]
-    wanted += [("all_reduce", algorithm) for algorithm in sweeps.algorithms]
-    return tuple(
-        Transfer(
-            operation=operation,
-            size_bytes=size,
-            dtype=dtype,
-            algorithm=algorithm,
-            back_to_back=min(max(AT_ONCE_BYTES // size, 2), MOST_BACK_TO_BACK),
-        )
-        for operation, algorithm in wanted
-        for dtype in sweeps.dtypes
-        for size in sizes_up_to(sweeps.max_bytes, sweeps.min_bytes)
+    wanted = [(op, BACKEND, False) for op in sweeps.operations if op != "barrier"]
+    wanted += [(op, BACKEND, True) for op in sweeps.operations if op in EITHER_PLACE]
+    wanted += [("all_reduce", algorithm, False) for algorithm in sweeps.algorithms]
+    barrier = Transfer(operation="barrier", size_bytes=1, back_to_back=MOST_BACK_TO_BACK)
+    return (
+        *([barrier] if "barrier" in sweeps.operations else []),
+        *(
+            Transfer(
+                operation=operation,
+                size_bytes=size,
+                dtype=dtype,
+                algorithm=algorithm,
+                in_place=in_place,
+                back_to_back=min(max(AT_ONCE_BYTES // size, 2), MOST_BACK_TO_BACK),
+            )
+            for operation, algorithm, in_place in wanted
+            for dtype in sweeps.dtypes
+            for size in sizes_up_to(sweeps.max_bytes, sweeps.min_bytes)
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """Jobs that train nothing: their ranks time single operations, or compare their clocks."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, FiniteFloat
 
@@ -8,12 +8,22 @@ from scalebench.records import ClockAlignment, RankError, Record
 from scalebench.spec import Job, Spec
 
 CollectiveName = Literal[
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv"
-]
-COLLECTIVES: tuple[CollectiveName, ...] = (
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"),
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "all_to_all_uneven",
+    "broadcast",
+    "reduce",
     "send_recv",
-)
+    "send_recv_ring",
+    "barrier",
+]
+COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)
+ONLY_IN_PLACE = ("all_reduce", "broadcast", "reduce")
+"""What torch.distributed does in place; it offers no other way."""
+EITHER_PLACE = ("all_gather", "reduce_scatter")
+"""What may read its input from where its result goes, or from elsewhere."""
 BACKEND = "backend"
 DtypeName = Literal["float32", "bfloat16", "int8"]
 
@@ -24,10 +34,11 @@ class Transfer(Spec):
     Attributes:
         size_bytes: The full size, as nccl-tests counts: of all-gather, reduce-scatter and
             all-to-all the whole of it, not a rank's part. Rounded down to whole elements, and to
-            the same number of them for every rank.
+            the same number of them for every rank. A barrier carries nothing, whatever is given.
         peers: Sender and receiver of ``send_recv``; the root of a rooted operation is rank 0.
         algorithm: ``backend``: whatever the backend does; else a name of
             ``worker/collectives``, for an all-reduce carried out by scalebench itself.
+        in_place: Of `EITHER_PLACE`: whether the input lies where the result goes.
         back_to_back: Operations in one timing, after one that does not count: the first one after
             a pause finds a link's buffers empty.
     """
@@ -37,7 +48,15 @@ class Transfer(Spec):
     dtype: DtypeName = "float32"
     peers: tuple[int, int] = (0, 1)
     algorithm: str = BACKEND
+    in_place: bool = False
     back_to_back: int = Field(2, ge=1)
+
+    @property
+    def place(self) -> bool | None:
+        """Whether the result overwrites the input; None: there is no such choice."""
+        if self.operation in ONLY_IN_PLACE:
+            return True
+        return self.in_place if self.operation in EITHER_PLACE else None
 
 
 class Sweep(Job):

@@ -181,6 +181,7 @@ LAWS: Mapping[tuple[str, str], Law] = {
     ("reduce", "tree"): tree,
     ("send_recv", "point-to-point"): point_to_point,
     ("send_recv", "ring"): ring_send_recv,
+    ("send_recv_ring", "ring"): ring_send_recv,
 }
 """(operation, algorithm) → law of N ≥ 1 ranks; the first of an operation is its default."""
 

@@ -78,7 +78,7 @@ def point_of(timed: TimedTransfer, world_size: int, link: str) -> CalibratedPoin
         world_size=world_size,
         size_bytes=timed.size_bytes,
         time_s=center,
-        in_place=transfer.operation in IN_PLACE if transfer.operation != "send_recv" else None,
+        in_place=transfer.place,
         algorithm=transfer.algorithm,
         num_wrong=timed.num_wrong,
         low_s=max(center - noise, center / 2),
@@ -88,10 +88,6 @@ def point_of(timed: TimedTransfer, world_size: int, link: str) -> CalibratedPoin
         p99_s=float(np.percentile(timed.each_s, 99)),
         num_elements=timed.num_elements,
     )
-
-
-IN_PLACE = ("all_reduce", "broadcast", "reduce")
-"""What torch.distributed does in place; it offers no other way."""
 
 
 def points_of_log(log: Log) -> tuple[list[CalibratedPoint], list[str]]:

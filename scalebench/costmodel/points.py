@@ -15,7 +15,7 @@ class LinkPoint(Record):
         op: Operation; those with a law are `scalebench.costmodel.laws.OPERATIONS`.
         dtype: Element type, for example ``float32``.
         world_size: Ranks that took part.
-        size_bytes: Full size D, as nccl-tests counts it.
+        size_bytes: Full size D, as nccl-tests counts it; 0: of a barrier.
         time_s: Median over the iterations of one launch, of the slowest rank.
         in_place: Whether the result overwrote the input; None: no such choice, or not known.
         algorithm: What was asked of the backend; ``backend``: its own choice.
@@ -28,7 +28,7 @@ class LinkPoint(Record):
     op: str
     dtype: str
     world_size: int = Field(ge=1, lt=LARGE)
-    size_bytes: int = Field(ge=1, lt=LARGE)
+    size_bytes: int = Field(ge=0, lt=LARGE)
     time_s: FiniteFloat = Field(gt=0)
     in_place: bool | None = None
     algorithm: str = "backend"

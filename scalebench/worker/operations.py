@@ -7,6 +7,7 @@ element shows, whatever the order in which a backend adds.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -106,7 +107,8 @@ def build(transfer: Transfer, context: JobContext[Job]) -> Operation:
     hosts = _hosts(context.job)
     buffers = _Buffers(context.rank, size, per_rank * size, dtype, context.device, hosts)
     run, output, expected = _BUILDERS[transfer.operation](buffers, transfer)
-    return Operation(run, output, expected, buffers.whole * dtype.itemsize)
+    num_bytes = 0 if transfer.operation == "barrier" else buffers.whole * dtype.itemsize
+    return Operation(run, output, expected, num_bytes)
 
 
 def _hosts(job: Job) -> tuple[int, ...]:
@@ -134,16 +136,21 @@ def _options(algorithm: str, b: _Buffers) -> dict[str, Any]:
     return {"shape": "binomial", "segment_bytes": None} if algorithm == "tree" else {}
 
 
-def _all_gather(b: _Buffers, _: Transfer) -> _Built:
+def _all_gather(b: _Buffers, transfer: Transfer) -> _Built:
     mine = b.slot(b.of(b.rank), b.rank).clone()
     output = b.blank(b.whole)
     parts = [b.slot(output, rank) for rank in range(b.world_size)]
+    if transfer.in_place:
+        mine = parts[b.rank].copy_(mine)
     expected = torch.cat([b.slot(b.of(rank), rank) for rank in range(b.world_size)])
     return lambda: _done(dist.all_gather(parts, mine)), output, expected
 
 
-def _reduce_scatter(b: _Buffers, _: Transfer) -> _Built:
+def _reduce_scatter(b: _Buffers, transfer: Transfer) -> _Built:
     mine, output = b.of(b.rank), b.blank(b.part)
+    if transfer.in_place:
+        mine = mine.clone()
+        output = b.slot(mine, b.rank)
     expected = b.slot(b.total(), b.rank)
     return lambda: _done(dist.reduce_scatter_tensor(output, mine)), output, expected
 
@@ -152,6 +159,39 @@ def _all_to_all(b: _Buffers, _: Transfer) -> _Built:
     mine, output = b.of(b.rank), b.blank(b.whole)
     expected = torch.cat([b.slot(b.of(rank), b.rank) for rank in range(b.world_size)])
     return lambda: _done(dist.all_to_all_single(output, mine)), output, expected
+
+
+def _all_to_all_uneven(b: _Buffers, _: Transfer) -> _Built:
+    """Rank j gets a share that grows with j: from everybody, of everybody's own input."""
+    cuts = [b.whole * j * (j + 1) // (b.world_size * (b.world_size + 1)) for j in _ends(b)]
+    lengths = [end - start for start, end in pairwise(cuts)]
+    mine, own = b.of(b.rank), slice(cuts[b.rank], cuts[b.rank + 1])
+    output = b.blank(lengths[b.rank] * b.world_size)
+    expected = torch.cat([b.of(rank)[own] for rank in range(b.world_size)])
+    received = [lengths[b.rank]] * b.world_size
+    return lambda: _done(dist.all_to_all_single(output, mine, received, lengths)), output, expected
+
+
+def _ends(b: _Buffers) -> range:
+    return range(b.world_size + 1)
+
+
+def _send_recv_ring(b: _Buffers, _: Transfer) -> _Built:
+    """Everybody to the next rank, and from the one before, at once: nccl-tests' sendrecv."""
+    before, after = (b.rank - 1) % b.world_size, (b.rank + 1) % b.world_size
+    mine, output = b.of(b.rank), b.blank(b.whole)
+
+    def run() -> None:
+        both = [dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, output, before)]
+        for request in dist.batch_isend_irecv(both):
+            request.wait()
+
+    return run, output, b.of(before)
+
+
+def _barrier(b: _Buffers, _: Transfer) -> _Built:
+    """It carries nothing, so there is nothing that could be wrong with it but that it ends."""
+    return lambda: _done(dist.barrier()), b.blank(0), None
 
 
 def _broadcast(b: _Buffers, _: Transfer) -> _Built:
@@ -185,7 +225,10 @@ _BUILDERS: dict[str, Callable[[_Buffers, Transfer], _Built]] = {
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
+    "all_to_all_uneven": _all_to_all_uneven,
     "broadcast": _broadcast,
     "reduce": _reduce,
     "send_recv": _send_recv,
+    "send_recv_ring": _send_recv_ring,
+    "barrier": _barrier,
 }

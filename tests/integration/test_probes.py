@@ -8,7 +8,7 @@ import pytest
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
 from scalebench.planted import Planted
-from scalebench.probe import COLLECTIVES, ClockCheck, Sweep, TimedTransfer, Transfer
+from scalebench.probe import COLLECTIVES, EITHER_PLACE, ClockCheck, Sweep, TimedTransfer, Transfer
 
 SIZES_BYTES = (4, 1000, 100_000)
 DTYPES = ("float32", "bfloat16", "int8")
@@ -29,6 +29,12 @@ def sweep(num_ranks: int, **settings) -> Sweep:
         for size in SIZES_BYTES
         for dtype in DTYPES
     )
+    transfers += tuple(
+        Transfer(operation=name, size_bytes=size, dtype=dtype, in_place=True, back_to_back=1)
+        for name in EITHER_PLACE
+        for size in SIZES_BYTES
+        for dtype in DTYPES
+    )
     job = {"world_size": num_ranks, "device": "cpu", "backend": "gloo", "threads": 1}
     return Sweep(**job | {"transfers": transfers, "repeats": 2} | settings)
 
@@ -40,7 +46,7 @@ def test_results_are_right_and_looked_at(
     records = launcher.probe(sweep(num_ranks), tmp_path)
     assert [record.sweep for record in records[1:]] == [()] * (num_ranks - 1)
     found = records[0].sweep
-    assert len(found) == len(COLLECTIVES) * len(SIZES_BYTES) * len(DTYPES)
+    assert len(found) == (len(COLLECTIVES) + len(EITHER_PLACE)) * len(SIZES_BYTES) * len(DTYPES)
     for one in found:
         assert one.num_wrong == 0, one.transfer
         assert len(one.time_s) == 2
@@ -53,9 +59,15 @@ def looked_at(one: TimedTransfer, num_ranks: int) -> int:
     item = {"float32": 4, "bfloat16": 2, "int8": 1}[one.transfer.dtype]
     per_rank = max(1, one.transfer.size_bytes // item // num_ranks)
     whole = per_rank * num_ranks
+    if one.transfer.operation == "barrier":
+        assert one.size_bytes == 0
+        return 0
     assert one.size_bytes == whole * item
+    everywhere = ("all_reduce", "all_gather", "all_to_all", "broadcast", "send_recv_ring")
+    cuts = [whole * j * (j + 1) // (num_ranks * (num_ranks + 1)) for j in range(num_ranks + 1)]
     results = {
-        **dict.fromkeys(("all_reduce", "all_gather", "all_to_all", "broadcast"), num_ranks * whole),
+        **dict.fromkeys(everywhere, num_ranks * whole),
+        "all_to_all_uneven": num_ranks * cuts[-1],
         "reduce_scatter": whole,
         "reduce": whole,
         "send_recv": whole,

@@ -15,7 +15,7 @@ from scalebench.costmodel.crossover import crossovers
 from scalebench.costmodel.laws import algorithms
 from scalebench.costmodel.link_profile import LAW_OF, LinkProfile, point_of, profile_of
 from scalebench.errors import ExitCode, UsageError
-from scalebench.probe import COLLECTIVES, TimedTransfer, Transfer
+from scalebench.probe import COLLECTIVES, EITHER_PLACE, TimedTransfer, Transfer
 from scalebench.report.calibration import render_calibration
 from scalebench.worker.collectives import ALL_REDUCES
 
@@ -63,7 +63,8 @@ def test_every_operation_is_planned_at_every_size_and_small_ones_more_often():
     planned = transfers_of(
         Sweeps((2,), COLLECTIVES, ("float32", "int8"), 1 << 22, algorithms=("ring", "tree"))
     )
-    assert len(planned) == (len(COLLECTIVES) + 2) * 2 * len(sizes_up_to(1 << 22))
+    sweeps = len(COLLECTIVES) - 1 + len(EITHER_PLACE) + 2
+    assert len(planned) == 1 + sweeps * 2 * len(sizes_up_to(1 << 22))
     assert {one.algorithm for one in planned} == {"backend", "ring", "tree"}
     assert {one.back_to_back for one in planned if one.size_bytes == 8} == {20}
     assert {one.back_to_back for one in planned if one.size_bytes == 1 << 22} == {2}
