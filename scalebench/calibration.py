@@ -64,6 +64,7 @@ def sizes_up_to(max_bytes: int, min_bytes: int = SMALLEST_BYTES) -> list[int]:
 
 def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
     """Return every operation at every size; small ones more often in one timing."""
+    wanted: list[tuple[CollectiveName, str, bool]]
     wanted = [(op, BACKEND, False) for op in sweeps.operations if op != "barrier"]
     wanted += [(op, BACKEND, True) for op in sweeps.operations if op in EITHER_PLACE]
     wanted += [("all_reduce", algorithm, False) for algorithm in sweeps.algorithms]

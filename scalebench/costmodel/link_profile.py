@@ -126,7 +126,7 @@ def namings_of(points: Sequence[LinkPoint], num_devices: int | None) -> tuple[La
     groups: dict[tuple[str, ...], list[LinkPoint]] = {}
     for point in points:
         fits_on_devices = num_devices is None or point.world_size <= num_devices
-        if point.algorithm == BACKEND and fits_on_devices:
+        if point.algorithm == BACKEND and point.size_bytes and fits_on_devices:
             key = (point.op, point.dtype, point.link, str(point.in_place))
             groups.setdefault(key, []).append(point)
     fitted = [
@@ -151,7 +151,7 @@ def profile_of(
         num_devices: More ranks than this shared a device; None: every rank had its own.
         origin: ``created``, ``version``, ``machine``, ``device``, ``backend`` and ``link``.
     """
-    found = fit_links(point for point in points if point.algorithm == BACKEND)
+    found = fit_links(p for p in points if p.algorithm == BACKEND and p.size_bytes)
     own, refused = _own_fits(points)
     return LinkProfile(
         points=tuple(points),

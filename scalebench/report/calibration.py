@@ -12,7 +12,7 @@ from scalebench import units
 from scalebench.costmodel.crossover import Winner, crossovers
 from scalebench.costmodel.fitted_link import LinkFit, Regime
 from scalebench.costmodel.link_profile import CalibratedPoint, LinkProfile
-from scalebench.probe import BACKEND
+from scalebench.probe import BACKEND, EITHER_PLACE
 from scalebench.report import wording
 from scalebench.report.terminal import NARROWEST, line, printed, to_ascii
 
@@ -102,7 +102,9 @@ def _fit(fit: LinkFit, regime: Regime) -> tuple[str, ...]:
 
 
 def _operation(fit: LinkFit) -> str:
-    return fit.op if fit.algorithm == BACKEND else f"{fit.op} ({fit.algorithm})"
+    if fit.algorithm != BACKEND:
+        return f"{fit.op} ({fit.algorithm})"
+    return f"{fit.op}, in place" if fit.op in EITHER_PLACE and fit.in_place else fit.op
 
 
 def _relative(reach: float, value: float) -> str:
