@@ -75,6 +75,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--world-size", type=click.IntRange(min=2), help="Ranks of imported logs that do not tell it."
 )
+@click.option("--against", metavar="LINK", help="Judge busbw by a link: nvlink4, infiniband-ndr, …")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the link profile to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print points and fits as JSON.")
 @click.pass_context
@@ -85,15 +86,21 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
     wrong.
     """
     from scalebench.cli.view import emit, emit_for_terminal
+    from scalebench.costmodel.link_verdict import against_link, named_link
     from scalebench.report.calibration import render_calibration
 
+    if flags["against"] is not None:
+        named_link(flags["against"])
     profile = _imported(flags) if flags["logs"] else _measured(flags)
+    verdicts = against_link(profile.points, flags["against"]) if flags["against"] else []
     if flags["out"] is not None:
         _write(flags["out"], profile)
     if flags["as_json"]:
-        emit(json.dumps(as_object(profile), indent=1, allow_nan=False))
+        told = {**as_object(profile), "against": [v.model_dump() for v in verdicts]}
+        emit(json.dumps(told, indent=1, allow_nan=False))
     else:
-        emit_for_terminal(lambda *terminal: render_calibration(profile, *terminal))
+        said = [verdict.sentence for verdict in verdicts]
+        emit_for_terminal(lambda *terminal: render_calibration(profile, *terminal, said))
     if profile.num_wrong:
         click.echo(f"scalebench: {profile.num_wrong} elements of results are wrong.", err=True)
     context.exit(int(ExitCode.CELLS_FAILED if profile.num_wrong else ExitCode.OK))

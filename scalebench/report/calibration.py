@@ -27,9 +27,21 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float64": 8
 
 
 def render_calibration(
-    profile: LinkProfile, width: int = 100, color: bool = False, ascii_only: bool = False
+    profile: LinkProfile,
+    width: int = 100,
+    color: bool = False,
+    ascii_only: bool = False,
+    said: Sequence[str] = (),
 ) -> str:
-    """Return a calibration as text for a terminal; arguments as for `render_table`."""
+    """Return a calibration as text for a terminal.
+
+    Args:
+        profile: The calibration.
+        width: As for `render_table`, like the next two.
+        color: Whether ANSI styles are written.
+        ascii_only: Write nothing but ASCII.
+        said: Sentences that stand at its end.
+    """
     width = max(width, NARROWEST)
     parts: list[RenderableType] = [
         line(_text(notice), ascii_only, "yellow") for notice in profile.notices
@@ -44,6 +56,7 @@ def render_calibration(
     for naming in profile.namings:
         told = f"{naming.op}: {naming.name or 'no law named'}: {naming.reason}"
         parts.append(line(_text(told), ascii_only))
+    parts += [line(_text(sentence), ascii_only) for sentence in said]
     winners = crossovers(profile.points, profile.fits)
     if winners:
         parts.append(_title("all-reduce: which algorithm is fastest", ascii_only))
