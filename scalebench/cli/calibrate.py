@@ -100,7 +100,7 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
         emit(json.dumps(told, indent=1, allow_nan=False))
     else:
         said = [verdict.sentence for verdict in verdicts]
-        emit_for_terminal(lambda *terminal: render_calibration(profile, *terminal, said=said))
+        emit_for_terminal(lambda *t: render_calibration(profile, t[0], t[1], t[2], said))
     if profile.num_wrong:
         click.echo(f"scalebench: {profile.num_wrong} elements of results are wrong.", err=True)
     context.exit(int(ExitCode.CELLS_FAILED if profile.num_wrong else ExitCode.OK))
