@@ -47,8 +47,10 @@ lint: $(DEV_STAMP)
 types: $(DEV_STAMP)
 	$(BIN)/mypy
 
+## What starts no ranks runs on all cores at once; what measures has the machine to itself.
 tests: $(DEV_STAMP)
-	$(BIN)/pytest
+	$(BIN)/pytest tests/unit -n auto
+	$(BIN)/pytest tests --ignore tests/unit
 
 bench: $(DEV_STAMP)
 	$(BIN)/pytest benchmarks -p benchmark --benchmark-only -s

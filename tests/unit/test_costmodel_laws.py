@@ -45,6 +45,7 @@ MESSAGES = {
     ("reduce", "tree"): lambda n: ceil(log2(n)) * [1],
     ("send_recv", "point-to-point"): lambda n: [1],
     ("send_recv", "ring"): lambda n: [1],
+    ("send_recv_ring", "ring"): lambda n: [1],
 }
 """What is sent, step by step, by algorithms that are not pipelined; written independently."""
 
@@ -191,7 +192,7 @@ def test_a_point_goes_through_json():
     [
         {"time_s": 0},
         {"time_s": float("nan")},
-        {"size_bytes": 0},
+        {"size_bytes": -1},
         {"low_s": 1e-3},
         {"low_s": 1.1e-3, "high_s": 2e-3},
         {"low_s": 0.5e-3, "high_s": 0.9e-3},

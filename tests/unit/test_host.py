@@ -155,28 +155,3 @@ def test_what_the_jobs_children_took_is_the_jobs():
     assert its_own_s > 0.05
     assert load.job_cpu_s == pytest.approx(its_own_s, abs=0.1)
     assert load.busy_cpu_s > 0.8 * its_own_s
-
-
-def load_beside(command: Sequence[str]) -> HostLoad:
-    """Return the load while a command that is not the job's runs, or as long without one."""
-    begun = HostWatch([])
-    if command:
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    else:
-        time.sleep(SECONDS)
-    return begun.stop()
-
-
-@needs_proc
-def test_a_busy_stranger_is_foreign_load():
-    """A real process that spins for two seconds beside the job.
-
-    The readings without it say how busy the machine is anyway: what it adds has to be ten times
-    that, else nothing can be said here.
-    """
-    loads = [load_beside(command) for command in ((), spinning(), ())]
-    before, stranger, after = (load.foreign_cores for load in loads)
-    figures = f"foreign processors before {before:.3f}, beside {stranger:.3f}, after {after:.3f}"
-    if 10 * max(before, after) > stranger:
-        pytest.skip(f"inconclusive, others use this machine: {figures}")
-    assert stranger == pytest.approx(SECONDS / loads[1].wall_s, abs=0.15), figures
