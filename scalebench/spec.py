@@ -12,6 +12,7 @@ from scalebench.virtual_hosts import VirtualHosts
 
 Scaling = Literal["strong", "weak"]
 Device = Literal["cpu", "cuda"]
+FloatDtype = Literal["float32", "bfloat16"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=64)]
 
 
@@ -28,12 +29,22 @@ class Execution(Spec):
         autocast: Forward pass under bfloat16 autocast; parameters stay float32.
         compile: ``torch.compile`` the module.
         checkpointing: Recompute each of the workload's blocks in the backward pass instead of
-            keeping its activations (Chen et al. 2016).
+            keeping its activations (Chen et al. 2016). ``"selective"``: keep the results of
+            matrix products and attention, which are dear to compute, and recompute the rest.
     """
 
     autocast: bool = False
     compile: bool = False
-    checkpointing: bool = False
+    checkpointing: bool | Literal["selective"] = False
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """Whether matrix products run in bfloat16."""
+        return self.autocast
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        return None
 
     def baseline(self) -> "Plain":
         """Return the one-process run that this execution's efficiency is measured against.
@@ -41,7 +52,7 @@ class Execution(Spec):
         Precision and compilation are kept: they are not what distribution costs.
         Checkpointing is not: a good engineer leaves it off when the model fits.
         """
-        return Plain(autocast=self.autocast, compile=self.compile)
+        return Plain(autocast=self.computes_in_bfloat16, compile=self.compile)
 
 
 class Plain(Execution):
@@ -69,7 +80,85 @@ class Ddp(Execution):
     gradient_as_bucket_view: bool = True
 
 
-Strategy = Annotated[Plain | Ddp, Field(discriminator="kind")]
+class Fsdp(Execution):
+    """FSDP2, ``torch.distributed.fsdp.fully_shard``: parameters, gradients and optimizer divided.
+
+    A group of parameters is gathered just before it is used and given up again after; its
+    gradients are reduce-scattered. Sources: Rajbhandari et al. 2020 (ZeRO, stage 3); Zhao et al.
+    2023, "PyTorch FSDP", VLDB.
+
+    Attributes:
+        reshard_after_forward: Give gathered parameters up after forward and gather them again in
+            backward; False: keep them until backward (ZeRO stage 2, "shard grad op").
+        shard_size: Ranks among which each parameter is divided, where there are so many; None:
+            all. With fewer than all, groups of this many ranks are replicas of one another
+            (hybrid sharding, HSDP); 1: nothing is divided, gradients are all-reduced.
+        min_num_params: A group is the smallest module with at least this many parameters, those
+            of groups inside not counted; None: each of the workload's blocks is a group. The rest
+            of the module is a group of its own, the root, which is gathered once a step.
+        prefetch: Groups that are gathered ahead of the one that computes, in forward and
+            backward; None: torch's own choice.
+        param_dtype: Parameters as they are gathered and computed with; the optimizer's stay
+            float32.
+        reduce_dtype: Gradients as they are reduced.
+        cpu_offload: Keep shards and the optimizer in the host's memory.
+    """
+
+    kind: Literal["fsdp"] = "fsdp"
+    reshard_after_forward: bool = True
+    shard_size: int | None = Field(None, ge=1)
+    min_num_params: int | None = Field(None, ge=1)
+    prefetch: int | None = Field(None, ge=1)
+    param_dtype: FloatDtype = "float32"
+    reduce_dtype: FloatDtype = "float32"
+    cpu_offload: bool = False
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """Whether matrix products run in bfloat16."""
+        return self.autocast or self.param_dtype == "bfloat16"
+
+    def shards(self, world_size: int) -> int:
+        """Return the number of ranks among which each parameter is divided at a size."""
+        return world_size if self.shard_size is None else min(self.shard_size, world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        shards = self.shards(world_size)
+        if world_size % shards:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {shards} (shard_size); "
+                f"choose a multiple of {shards}"
+            )
+        if self.cpu_offload and device == "cpu":
+            return "cpu_offload moves shards from a GPU to the host, and these ranks are on CPU"
+        return None
+
+
+class Fsdp1(Execution):
+    """The first FSDP, ``FullyShardedDataParallel``: a group's parameters in one flat tensor.
+
+    For comparison: torch develops FSDP2 in its place. Source: Zhao et al. 2023.
+
+    Attributes:
+        reshard_after_forward: True: ``ShardingStrategy.FULL_SHARD``; False: ``SHARD_GRAD_OP``.
+    """
+
+    kind: Literal["fsdp1"] = "fsdp1"
+    reshard_after_forward: bool = True
+
+
+class Zero1(Execution):
+    """DDP, with the optimizer's state and work divided (``ZeroRedundancyOptimizer``).
+
+    Each rank updates whole parameters that it owns, and broadcasts them. Source: Rajbhandari et
+    al. 2020 (ZeRO, stage 1).
+    """
+
+    kind: Literal["zero1"] = "zero1"
+
+
+Strategy = Annotated[Plain | Ddp | Fsdp | Fsdp1 | Zero1, Field(discriminator="kind")]
 
 
 class Loader(Spec):

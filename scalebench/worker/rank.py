@@ -80,6 +80,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
     What was timed is kept before: nothing that happens to this process later takes it away.
     """
     workload = fresh_workload(context)
+    num_parameters = sum(p.numel() for p in workload.module.parameters())  # before they are divided
     training = build_training(workload, context)
     batches = endless(workload.batches, context.device, context.cell.rank_batch)
     gc.collect()
@@ -92,7 +93,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
     clean = {
         "steady": loop.seen.steady,
         "first_step_ns": loop.seen.first_step_ns,
-        "num_parameters": sum(p.numel() for p in workload.module.parameters()),
+        "num_parameters": num_parameters,
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,
         "facts": {"optimizer": optimizer_kind(training.optimizer)},

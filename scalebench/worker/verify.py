@@ -53,7 +53,7 @@ def tolerance(execution: Execution, device: torch.device) -> float:
     float32 sums in another order agree to about 1e-6 of their size; gradients pass through
     hundreds of such sums. TF32 keeps 10 bits of each factor, bfloat16 keeps 8.
     """
-    if execution.autocast:
+    if execution.computes_in_bfloat16:
         return BF16_TOLERANCE
     reduced = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
     return TF32_TOLERANCE if device.type == "cuda" and reduced else FP32_TOLERANCE
