@@ -42,6 +42,11 @@ class Execution(Spec):
         """Whether matrix products run in bfloat16."""
         return self.autocast
 
+    @property
+    def rounds_parameters(self) -> bool:
+        """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
+        return False
+
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
         return None
@@ -117,6 +122,11 @@ class Fsdp(Execution):
     def computes_in_bfloat16(self) -> bool:
         """Whether matrix products run in bfloat16."""
         return self.autocast or self.param_dtype == "bfloat16"
+
+    @property
+    def rounds_parameters(self) -> bool:
+        """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
+        return "bfloat16" in (self.param_dtype, self.reduce_dtype)
 
     def shards(self, world_size: int) -> int:
         """Return the number of ranks among which each parameter is divided at a size."""
