@@ -16,6 +16,9 @@ FloatDtype = Literal["float32", "bfloat16"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=64)]
 
 
+GATHERS = "parameters are gathered in every step, whether gradients are reduced or not"
+
+
 class Spec(BaseModel):
     """Base of every specification: frozen, and a misspelt field is an error."""
 
@@ -46,6 +49,11 @@ class Execution(Spec):
     def rounds_parameters(self) -> bool:
         """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
         return False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks; None: there may be one that can."""
+        return None
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
@@ -128,6 +136,11 @@ class Fsdp(Execution):
         """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
         return "bfloat16" in (self.param_dtype, self.reduce_dtype)
 
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return GATHERS
+
     def shards(self, world_size: int) -> int:
         """Return the number of ranks among which each parameter is divided at a size."""
         return world_size if self.shard_size is None else min(self.shard_size, world_size)
@@ -157,6 +170,11 @@ class Fsdp1(Execution):
     kind: Literal["fsdp1"] = "fsdp1"
     reshard_after_forward: bool = True
 
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return GATHERS
+
 
 class Zero1(Execution):
     """DDP, with the optimizer's state and work divided (``ZeroRedundancyOptimizer``).
@@ -166,6 +184,11 @@ class Zero1(Execution):
     """
 
     kind: Literal["zero1"] = "zero1"
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "the optimizer broadcasts parameters in every step"
 
 
 Strategy = Annotated[Plain | Ddp | Fsdp | Fsdp1 | Zero1, Field(discriminator="kind")]

@@ -25,6 +25,7 @@ from scalebench.worker.loop import Measurement, measure
 from scalebench.worker.memory import allocator_retries, read_memory
 from scalebench.worker.rounds import Rounds
 from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import facts_of
 from scalebench.worker.verify import fresh_workload, inspect
 
 Keep = Callable[[dict[str, Any]], None]
@@ -96,7 +97,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
         "num_parameters": num_parameters,
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,
-        "facts": {"optimizer": optimizer_kind(training.optimizer)},
+        "facts": {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)},
     }
     keep(clean | _steps(loop.seen) | {"trace_unavailable": DID_NOT_COME_BACK})
     looked = Rounds(loop).run()

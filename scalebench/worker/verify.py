@@ -26,7 +26,7 @@ from scalebench.worker.feed import check_size, endless
 from scalebench.worker.flops import count_flops
 from scalebench.worker.memory import Category, MemoryWatch, watch_memory
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.base import Training, keeps_buffers
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads import build_workload
 from scalebench.workload import Workload
@@ -112,11 +112,12 @@ def inspect(context: RankContext) -> Inspection:
     context.barrier()  # in the control group: the reference may take longer than a collective may
     with watch_memory(context.device) as watch:
         training, _kept = _build_watched(watch, context)
-        with watch.stretch("communication"):
+        kept = keeps_buffers(training)
+        with watch.stretch("communication", kept=kept):
             losses = [float(training.step(batches[0]))]
         by_gradient = _compare_gradients(training, reference, context)
         for batch in batches[1:]:
-            with watch.stretch("communication"):
+            with watch.stretch("communication", kept=kept):
                 losses.append(float(training.step(batch)))
     verification = _verification(by_gradient, losses, reference, context)
     flops = None if reference is None else reference.flops / context.cell.global_batch

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -34,21 +35,26 @@ from scalebench.worker.context import RankContext
 from scalebench.worker.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.failure import Unsupported
 from scalebench.worker.strategies.base import named_gradients
-from scalebench.worker.strategies.wrapping import modules_of_at_least
+from scalebench.worker.strategies.wrapping import group_elements, modules_of_at_least
 from scalebench.workload import Workload
 
 
 class FsdpTraining:
     """The model, each of its groups wrapped by ``fully_shard``."""
 
+    keeps_buffers = False
+
     def __init__(self, strategy: Fsdp, workload: Workload, context: RankContext) -> None:
         self.strategy = strategy
         self.device = context.device
         self.loss = workload.loss
         self.module = prepare_blocks(workload, strategy)
+        self.mesh = device_mesh(strategy, context)
         groups = choose_groups(strategy, workload)
+        shards = strategy.shards(context.cell.world_size)
+        self.facts = {"group_elements": group_elements(groups, self.module, shards)}
         options: dict[str, Any] = {
-            "mesh": device_mesh(strategy, context),
+            "mesh": self.mesh,
             "offload_policy": CPUOffloadPolicy() if strategy.cpu_offload else OffloadPolicy(),
         }
         for group in groups:
@@ -77,6 +83,13 @@ class FsdpTraining:
         self.optimizer.step()
         return loss.detach()
 
+    @property
+    def groups(self) -> dict[str, list[int]]:
+        """Which ranks each kind of operation goes between."""
+        of = {name: process_group_ranks(self.mesh, name) for name in self.mesh.mesh_dim_names or ()}
+        kinds = {"all_gather": "shard", "reduce_scatter": "shard", "all_reduce": "replicate"}
+        return {kind: of[name] for kind, name in kinds.items() if name in of}
+
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Gather the mean gradients of the last step, one after the other, on every rank."""
         for name, gradient in named_gradients(self.module):
@@ -91,6 +104,11 @@ def device_mesh(strategy: Fsdp, context: RankContext) -> DeviceMesh:
         return init_device_mesh(context.device.type, (world_size,), mesh_dim_names=("shard",))
     shape = (world_size // shards, shards)
     return init_device_mesh(context.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def process_group_ranks(mesh: DeviceMesh, dim: str) -> list[int]:
+    """Return the ranks with which this one communicates along a dimension of the mesh."""
+    return dist.get_process_group_ranks(mesh.get_group(dim))
 
 
 def mixed_precision(

@@ -17,11 +17,14 @@ from scalebench.worker.context import RankContext
 from scalebench.worker.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.failure import Unsupported
 from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.wrapping import group_elements
 from scalebench.workload import Workload
 
 
 class Fsdp1Training:
     """The model wrapped in ``FullyShardedDataParallel``, and in it each of its blocks."""
+
+    keeps_buffers = False
 
     def __init__(self, strategy: Fsdp1, workload: Workload, context: RankContext) -> None:
         if not workload.blocks:
@@ -33,6 +36,7 @@ class Fsdp1Training:
         sharding = ShardingStrategy.FULL_SHARD
         if not strategy.reshard_after_forward:
             sharding = ShardingStrategy.SHARD_GRAD_OP
+        self.facts = {"group_elements": group_elements(workload.blocks, workload.module, shards=1)}
         self.module = FullyShardedDataParallel(
             prepare_blocks(workload, strategy),
             sharding_strategy=sharding,

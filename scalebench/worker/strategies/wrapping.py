@@ -1,5 +1,7 @@
 """Which parts of a module become groups of parameters that are gathered together."""
 
+from collections.abc import Sequence
+
 from torch import nn
 
 
@@ -44,3 +46,28 @@ def _shared_parameters(module: nn.Module) -> set[nn.Parameter]:
         shared |= own & seen
         seen |= own
     return shared
+
+
+def group_elements(groups: Sequence[nn.Module], root: nn.Module, shards: int) -> list[int]:
+    """Return the elements that each group gathers, the root's last.
+
+    Args:
+        groups: Inner ones before outer ones; what belongs to one is not counted in the next.
+        root: The module that all of them are in.
+        shards: Ranks among which the first dimension of each parameter is divided; it is padded to
+            a multiple.
+    """
+    sizes = []
+    counted: set[nn.Parameter] = set()
+    for group in (*groups, root):
+        own = [p for p in dict.fromkeys(group.parameters()) if p not in counted]
+        sizes.append(sum(_padded(p, shards) for p in own))
+        counted.update(own)
+    return sizes
+
+
+def _padded(parameter: nn.Parameter, shards: int) -> int:
+    if parameter.ndim == 0 or parameter.numel() == 0:
+        return parameter.numel()
+    rows = parameter.shape[0]
+    return -(-rows // shards) * shards * (parameter.numel() // rows)
