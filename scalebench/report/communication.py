@@ -217,8 +217,9 @@ def _cost(rows: Sequence[Row]) -> PlainTable:
     return PlainTable(
         "Volume, overlap, and what looking cost",
         "Payload: bytes that a rank hands over per step; wire: bytes that it sends by the ring's"
-        " law; predicted: the same from the strategy's own law. Tracing: how much longer traced steps took than clean ones; probes: how much longer"
-        " clean ones, the headline's, took than bare ones. ?: cannot be told from zero.",
+        " law; predicted: the same from the strategy's own law. Tracing: how much longer traced"
+        " steps took than clean ones; probes: how much longer clean ones, the headline's, took than"
+        " bare ones. ?: cannot be told from zero.",
         (
             *("case", "N", "payload", "wire", "predicted", "hidden", "comm/compute"),
             *("tracing", "probes"),
