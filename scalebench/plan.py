@@ -36,6 +36,8 @@ class Request:
     trace: bool = True
     selection: str | None = None
     virtual_hosts: VirtualHosts | None = None
+    max_batch: bool = False
+    memory_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -304,7 +304,7 @@ class Suite(Spec):
         return self
 
 
-Purpose = Literal["inspect", "measure"]
+Purpose = Literal["inspect", "measure", "fit"]
 
 
 class Job(Spec):
@@ -333,11 +333,12 @@ class Cell(Job):
     Attributes:
         purpose: ``inspect``: check gradients and losses against the single-process reference
             and count the memory, with instruments on and nothing timed; ``measure``: time steps
-            with no instrument on.
+            with no instrument on; ``fit``: find out whether the batch fits.
         repeat: Number of the launch, from 0.
         rank_batch: Samples per rank and step; ``global_batch`` over all ranks.
         oversubscribed: More ranks than devices (CPU: than cores).
         loader: How the ranks are fed; None: from batches that live on the device.
+        memory_limit_bytes: A fitting launch whose peak is above it is out of memory.
         skip_reason: Not None: this cell cannot run, and why.
     """
 
@@ -354,12 +355,14 @@ class Cell(Job):
     repeat: int = Field(0, ge=0)
     steps: StepPlan
     seed: int = 0
+    memory_limit_bytes: int | None = None
     skip_reason: str | None = None
 
     @property
     def id(self) -> str:
         """File name stem of this cell's result; unique within a run."""
-        tail = "inspect" if self.purpose == "inspect" else f"r{self.repeat}"
+        tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}"}
+        tail = tails.get(self.purpose, f"r{self.repeat}")
         return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"
 
     @property

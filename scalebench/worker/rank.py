@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from scalebench.paths import LaunchPaths
 from scalebench.records import RankRecord
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Purpose
 from scalebench.store import read_model, write_model
 from scalebench.worker import process
 from scalebench.worker.context import RankContext, connected
@@ -21,6 +21,7 @@ from scalebench.worker.ddp_logger import logged_exposed_s
 from scalebench.worker.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.failure import describe
 from scalebench.worker.feed import endless
+from scalebench.worker.fit import measure_fit
 from scalebench.worker.loop import Measurement, measure
 from scalebench.worker.memory import allocator_retries, read_memory
 from scalebench.worker.rounds import Rounds
@@ -54,8 +55,7 @@ def run_cell(request: dict[str, Any]) -> int:
                 record = RankRecord(**identity, **seen | {"facts": facts | seen["facts"]})
                 write_model(paths.record(rank), record, indent=None)
 
-            work = _inspect if cell.purpose == "inspect" else _measure
-            work(context, keep)
+            _WORK[cell.purpose](context, keep)
     except BaseException as error:
         record = RankRecord(**identity, error=describe(error))
         write_model(paths.record(rank), record)
@@ -129,6 +129,18 @@ def _inspect(context: RankContext, keep: Keep) -> None:
             "facts": {},
         }
     )
+
+
+def _fit(context: RankContext, keep: Keep) -> None:
+    """Find out whether the batch fits."""
+    keep({"memory": measure_fit(context), "loss": [], "facts": {}})
+
+
+_WORK: dict[Purpose, Callable[[RankContext, Keep], None]] = {
+    "inspect": _inspect,
+    "measure": _measure,
+    "fit": _fit,
+}
 
 
 def _json_losses(losses: list[float]) -> list[float | None]:

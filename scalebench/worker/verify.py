@@ -111,7 +111,7 @@ def inspect(context: RankContext) -> Inspection:
     reference = _reference(batches, context)
     context.barrier()  # in the control group: the reference may take longer than a collective may
     with watch_memory(context.device) as watch:
-        training, _kept = _build_watched(watch, context)
+        training, _kept = build_watched(watch, context)
         kept = keeps_buffers(training)
         with watch.stretch("communication", kept=kept):
             losses = [float(training.step(batches[0]))]
@@ -126,7 +126,7 @@ def inspect(context: RankContext) -> Inspection:
 
 def _inspect_reference_itself(batches: Sequence[Any], context: RankContext) -> Inspection:
     with watch_memory(context.device) as watch:
-        training, _kept = _build_watched(watch, context)
+        training, _kept = build_watched(watch, context)
         assert isinstance(training, PlainTraining)
         with watch.stretch("activations"):
             loss, flops = first_step(training, batches[0])
@@ -139,7 +139,7 @@ def _inspect_reference_itself(batches: Sequence[Any], context: RankContext) -> I
     return Inspection(Verification(status="reference"), losses, watch.memory, per_sample or None)
 
 
-def _build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, Workload]:
+def build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, Workload]:
     """Build workload and training; whoever keeps the workload keeps its data, as training does."""
     with watch.stretch("data", "data"):
         workload = fresh_workload(context)

@@ -5,6 +5,7 @@ The model has tied weights, and dimensions that no number of ranks here divides.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from scalebench.launch.local import loopback_environment
+from tests.conftest import Scalebench
+from tests.integration.conftest import row_of
 from tests.integration.sharded_ranks import CASES, MEMORY
 
 ROOT = Path(__file__).parents[2]
@@ -88,3 +91,23 @@ def test_memory_is_as_predicted(reports: Reports, case: str, workload: str) -> N
         assert predicted["parameters_bytes"] == pytest.approx(counted["parameters_bytes"], rel=0.01)
         assert predicted["optimizer_bytes"] == pytest.approx(counted["optimizer_bytes"], rel=0.02)
         assert counted["allocated_bytes"] < 0.9 * found["plain_bytes"]
+
+
+def test_the_largest_batch_fits_and_a_larger_one_does_not(
+    scalebench: Scalebench, project: Path
+) -> None:
+    done = scalebench(
+        *("run", "fsdp", "-k", "plain", "--gpus", "1", "--max-batch", "--memory-limit", "16MB"),
+        *("--quick", "--steps", "4", "--no-trace", "--no-report", "--out", "r"),
+    )
+    assert done.returncode == 0, done.stderr
+    limit = 16_000_000
+    row = row_of(project / "r", "plain", 1)
+    told = re.findall(r"plain, N = 1: (\d+) samples.* fit, (\d+) do not", done.stdout)
+    fits, fails = map(int, told[0])
+    assert (row["rank_batch"], row["global_batch"]) == (fits, fits)
+    # What another sample takes is known from the peak: the limit lies between the two batches.
+    assert 0.85 * limit < row["peak_memory_bytes"] <= limit
+    per_sample = row["memory"]["activations_bytes"] / fits
+    assert row["peak_memory_bytes"] + (fails - fits) * per_sample > limit
+    assert row["scaling"] == "weak" and row["correctness"]["status"] == "reference"
