@@ -2,15 +2,27 @@
 
 from scalebench import machine
 from scalebench.plan import Machine, Request, make_plan
-from scalebench.spec import Case, Cell, Ddp, Plain, StepPlan, Suite
+from scalebench.spec import Case, Cell, Ddp, Plain, StepPlan, Strategy, Suite
 
 WORKLOAD = "gpt-tiny"
 GLOBAL_BATCH = 16
 
 
-def cpu_cell(world_size: int, steps: StepPlan, global_batch: int = GLOBAL_BATCH) -> Cell:
-    """Return one measuring cell on CPU: the bare model at one rank, DDP at several."""
-    case = Case(name="ddp", strategy=Ddp()) if world_size > 1 else Case(name="p", strategy=Plain())
+def cpu_cell(
+    world_size: int,
+    steps: StepPlan,
+    global_batch: int = GLOBAL_BATCH,
+    strategy: Strategy | None = None,
+) -> Cell:
+    """Return one measuring cell on CPU.
+
+    Args:
+        world_size: Ranks.
+        steps: The plan of steps.
+        global_batch: Samples of a step.
+        strategy: None: the bare model at one rank, DDP at several.
+    """
+    case = Case(name="case", strategy=strategy or (Ddp() if world_size > 1 else Plain()))
     suite = Suite(
         name="bench",
         question="What does scalebench itself cost?",

@@ -10,14 +10,30 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from scalebench.session import Run, run
-    from scalebench.spec import Case, Ddp, Loader, Plain, StepPlan, Suite
+    from scalebench.spec import Case, Ddp, Fsdp, Fsdp1, Loader, Plain, StepPlan, Suite, Zero1
     from scalebench.workload import Shard, Workload
 
-__all__ = ["Case", "Ddp", "Loader", "Plain", "Run", "Shard", "StepPlan", "Suite", "Workload", "run"]
+__all__ = [
+    "Case",
+    "Ddp",
+    "Fsdp",
+    "Fsdp1",
+    "Loader",
+    "Plain",
+    "Run",
+    "Shard",
+    "StepPlan",
+    "Suite",
+    "Workload",
+    "Zero1",
+    "run",
+]
 
 _HOME = {
     "Case": "scalebench.spec",
     "Ddp": "scalebench.spec",
+    "Fsdp": "scalebench.spec",
+    "Fsdp1": "scalebench.spec",
     "Loader": "scalebench.spec",
     "Plain": "scalebench.spec",
     "Run": "scalebench.session",
@@ -25,6 +41,7 @@ _HOME = {
     "StepPlan": "scalebench.spec",
     "Suite": "scalebench.spec",
     "Workload": "scalebench.workload",
+    "Zero1": "scalebench.spec",
     "run": "scalebench.session",
 }
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scalebench import units
 from scalebench.records import Block, CellResult, ClockAlignment, Phase, RankRecord, Trace
 from scalebench.trace.breakdown import Breakdown, break_down
-from scalebench.trace.matching import SYNCHRONISING, Matched, match
+from scalebench.trace.matching import SYNCHRONISING, Matched, Root, match
 
 Factors = Mapping[str, Callable[[int], float]]
 
@@ -24,13 +24,15 @@ WIRE_FACTORS: Factors = {
     "all_gather": lambda n: (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: (n - 1) / n,
     "send": lambda n: 1.0,
     "recv": lambda n: 0.0,
     "barrier": lambda n: 0.0,
 }
 """Bytes that a rank sends for each byte of the full size, by the ring's law.
 
-Source: Thakur et al. 2005.
+Of a broadcast the mean over the ranks: all but one of them receive it once. Source: Thakur et al.
+2005.
 """
 
 LARGEST_CLOCK_ERROR_S = 1e-3
@@ -68,9 +70,10 @@ class LaunchAttribution:
         return match(self.traces, self.clocks, self.broadcast_root)
 
     @property
-    def broadcast_root(self) -> int | None:
-        """The rank from which broadcasts come; DDP sends the module's buffers from rank 0."""
-        return 0 if self.result.cell.strategy.kind == "ddp" else None
+    def broadcast_root(self) -> Root:
+        """From which rank broadcasts come; DDP sends the module's buffers from rank 0."""
+        roots: dict[str, Root] = {"ddp": 0, "zero1": "in turn"}
+        return roots.get(self.result.cell.strategy.kind)
 
     @cached_property
     def clocks(self) -> dict[int, ClockAlignment]:

@@ -69,7 +69,9 @@ def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
         known = num_parameters.get(cell.workload.name)
     else:
         known = cell.workload.num_parameters
-    return predict_state_bytes(cell.strategy, known) if known is not None else None
+    if known is None:
+        return None
+    return predict_state_bytes(cell.strategy, known, cell.world_size)
 
 
 def _wall_s(plan: Plan) -> float | None:

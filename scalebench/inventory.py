@@ -63,6 +63,9 @@ def _strategies(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
     about = {
         "plain": "the bare model in one process: the baseline",
         "ddp": "DistributedDataParallel: replicas, gradients all-reduced in buckets",
+        "fsdp": "FSDP2, fully_shard: parameters, gradients and optimizer state divided",
+        "fsdp1": "FullyShardedDataParallel: the first FSDP, for comparison",
+        "zero1": "DDP with ZeroRedundancyOptimizer: optimizer state divided",
     }
     here = [_entry(name, about.get(name, "")) for name in survey["strategies"]]
     later = [n for n in LATER_STRATEGIES if n not in survey["strategies"]]

@@ -169,11 +169,11 @@ def compute_dtype(execution: Execution, tf32: bool) -> Dtype:
     """Return the format in which matrix products run.
 
     Args:
-        execution: Autocast means bfloat16; parameters stay float32 either way.
+        execution: Of the row.
         tf32: Whether float32 products run in TF32: the rank's fact ``matmul_tf32``, for
             convolutional networks ``convolution_tf32``.
     """
-    if execution.autocast:
+    if execution.computes_in_bfloat16:
         return "bfloat16"
     return "tf32" if tf32 else "float32"
 

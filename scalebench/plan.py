@@ -38,6 +38,8 @@ class Request:
     selection: str | None = None
     virtual_hosts: VirtualHosts | None = None
     link_profile: Path | None = None
+    max_batch: bool = False
+    memory_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -291,7 +293,9 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
                 seed=suite.seed,
                 limit_s=suite.cell_limit_s,
                 collective_timeout_s=suite.collective_timeout_s,
-                skip_reason=skipped or _indivisible_microbatches(case.strategy, rank_batch, n),
+                skip_reason=skipped
+                or case.strategy.why_not(spec.device, n)
+                or _indivisible_microbatches(case.strategy, rank_batch, n),
             )
         )
     return [_with_parts(cell, cells) for cell in cells]

@@ -131,7 +131,9 @@ def _three_estimates(launches: Sequence[LaunchAttribution], rank: int) -> dict[s
         if len(values) == len(launches):
             found[name] = estimate_signed(values)
     told = {name: found[name].model_dump() if name in found else None for name in readers}
-    return {**told, "disagree": disagreements(found)}
+    always = launches[0].result.cell.strategy.always_communicates
+    unavailable = {"differential": always} if always and "differential" not in found else {}
+    return {**told, "disagree": disagreements(found), "unavailable": unavailable}
 
 
 def disagreements(estimates: Mapping[str, Estimate]) -> list[list[str]] | None:

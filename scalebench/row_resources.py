@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
+from scalebench.costmodel.traffic import predict_traffic
 from scalebench.energy import energy_per_sample
 from scalebench.peaks import compute_dtype, mfu, peak_flops, why_no_peak
 from scalebench.records import CellResult, Memory, RankRecord
@@ -37,6 +38,7 @@ def use_of_row(
     row = RowFields()
     _set_memory(row, inspection, good)
     _set_predicted_memory(row, inspection, good, baseline)
+    _set_predicted_traffic(row, good)
     _set_energy(row, list(good.values()))
     _set_mfu(row, inspection, list(good.values()), throughput)
     return row
@@ -89,8 +91,23 @@ def _set_predicted_memory(
         cell.rank_batch,
         rank.facts.get("optimizer"),
         _measured_baseline(baseline),
+        cell.world_size,
+        rank.facts.get("group_elements"),
     )
     row.set(name, predicted.total_bytes, predicted.reason or "not predictable")
+
+
+def _set_predicted_traffic(row: RowFields, good: Mapping[int, CellResult]) -> None:
+    name = "predicted_wire_bytes"
+    result = next(iter(good.values()), None)
+    num_parameters = None if result is None else result.ranks[0].num_parameters
+    if result is None or num_parameters is None:
+        row.set(name, None, "no launch of this row went well")
+        return
+    cell, groups = result.cell, result.ranks[0].facts.get("group_elements")
+    predicted = predict_traffic(cell.strategy, num_parameters, cell.world_size, groups)
+    total = None if predicted is None else round(predicted.total_bytes)
+    row.set(name, total, f"there is no law for the traffic of {cell.strategy.kind}")
 
 
 def _measured_baseline(baseline: CellResult | None) -> MeasuredBaseline | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from scalebench import __version__, machine
 from scalebench.certificates import newest
 from scalebench.discover import load_suites
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
+from scalebench.frontier import CannotProbe, at_the_frontier, for_frontier
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.outcome import launched_result, skipped_result
@@ -184,6 +186,8 @@ class Session:
         self.observer.preparing()
         survey = self.launcher.survey()
         here = Machine(num_gpus=len(survey["devices"]), num_cores=machine.num_cores())
+        if request.max_batch:
+            request = for_frontier(request, request.device or ("cuda" if here.num_gpus else "cpu"))
         plan = make_plan(request, suites, here)
         sizes = {
             target.name: self.launcher.describe(target, plan.spec.device)["num_parameters"]
@@ -212,6 +216,8 @@ class Session:
         run_id = _run_id(started, plan)
         if paths is None:
             paths = create_run_folder(claim_folder(default_runs_folder() / run_id))
+        if request.max_batch:
+            plan = at_the_frontier(plan, request.memory_limit_bytes, partial(self._fits, paths))
         info = RunInfo(
             run_id=run_id,
             version=__version__,
@@ -257,6 +263,14 @@ class Session:
         """Make the virtual hosts that a run asks for, before anything of it is stored."""
         if spec.virtual_hosts is not None:
             self.launcher.move_to(spec.virtual_hosts, max(spec.world_sizes))
+
+    def _fits(self, paths: RunPaths, probe: Cell) -> bool:
+        """Launch a probe of the frontier; tell whether its batch fits."""
+        self.observer.started(probe)
+        failure = self.launcher.launch(probe, paths.logs(probe.id)).failure
+        if failure is None or failure.kind == "oom":
+            return failure is None
+        raise CannotProbe(failure.message)
 
     def _work_off(self, stored: StoredRun) -> Run:
         """Launch what has no result yet, storing each result at once; one session at a time."""

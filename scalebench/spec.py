@@ -12,7 +12,11 @@ from scalebench.virtual_hosts import VirtualHosts
 
 Scaling = Literal["strong", "weak"]
 Device = Literal["cpu", "cuda"]
+FloatDtype = Literal["float32", "bfloat16"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=64)]
+
+
+GATHERS = "parameters are gathered in every step, whether gradients are reduced or not"
 
 
 class Spec(BaseModel):
@@ -28,12 +32,32 @@ class Execution(Spec):
         autocast: Forward pass under bfloat16 autocast; parameters stay float32.
         compile: ``torch.compile`` the module.
         checkpointing: Recompute each of the workload's blocks in the backward pass instead of
-            keeping its activations (Chen et al. 2016).
+            keeping its activations (Chen et al. 2016). ``"selective"``: keep the results of
+            matrix products and attention, which are dear to compute, and recompute the rest.
     """
 
     autocast: bool = False
     compile: bool = False
-    checkpointing: bool = False
+    checkpointing: bool | Literal["selective"] = False
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """Whether matrix products run in bfloat16."""
+        return self.autocast
+
+    @property
+    def rounds_parameters(self) -> bool:
+        """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
+        return False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks; None: there may be one that can."""
+        return None
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        return None
 
     def baseline(self) -> "Plain":
         """Return the one-process run that this execution's efficiency is measured against.
@@ -41,7 +65,7 @@ class Execution(Spec):
         Precision and compilation are kept: they are not what distribution costs.
         Checkpointing is not: a good engineer leaves it off when the model fits.
         """
-        return Plain(autocast=self.autocast, compile=self.compile)
+        return Plain(autocast=self.computes_in_bfloat16, compile=self.compile)
 
 
 class Plain(Execution):
@@ -69,7 +93,105 @@ class Ddp(Execution):
     gradient_as_bucket_view: bool = True
 
 
-Strategy = Annotated[Plain | Ddp, Field(discriminator="kind")]
+class Fsdp(Execution):
+    """FSDP2, ``torch.distributed.fsdp.fully_shard``: parameters, gradients and optimizer divided.
+
+    A group of parameters is gathered just before it is used and given up again after; its
+    gradients are reduce-scattered. Sources: Rajbhandari et al. 2020 (ZeRO, stage 3); Zhao et al.
+    2023, "PyTorch FSDP", VLDB.
+
+    Attributes:
+        reshard_after_forward: Give gathered parameters up after forward and gather them again in
+            backward; False: keep them until backward (ZeRO stage 2, "shard grad op").
+        shard_size: Ranks among which each parameter is divided, where there are so many; None:
+            all. With fewer than all, groups of this many ranks are replicas of one another
+            (hybrid sharding, HSDP); 1: nothing is divided, gradients are all-reduced.
+        min_num_params: A group is the smallest module with at least this many parameters, those
+            of groups inside not counted; None: each of the workload's blocks is a group. The rest
+            of the module is a group of its own, the root, which is gathered once a step.
+        prefetch: Groups that are gathered ahead of the one that computes, in forward and
+            backward; None: torch's own choice.
+        param_dtype: Parameters as they are gathered and computed with; the optimizer's stay
+            float32.
+        reduce_dtype: Gradients as they are reduced.
+        cpu_offload: Keep shards and the optimizer in the host's memory.
+    """
+
+    kind: Literal["fsdp"] = "fsdp"
+    reshard_after_forward: bool = True
+    shard_size: int | None = Field(None, ge=1)
+    min_num_params: int | None = Field(None, ge=1)
+    prefetch: int | None = Field(None, ge=1)
+    param_dtype: FloatDtype = "float32"
+    reduce_dtype: FloatDtype = "float32"
+    cpu_offload: bool = False
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """Whether matrix products run in bfloat16."""
+        return self.autocast or self.param_dtype == "bfloat16"
+
+    @property
+    def rounds_parameters(self) -> bool:
+        """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
+        return "bfloat16" in (self.param_dtype, self.reduce_dtype)
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return GATHERS
+
+    def shards(self, world_size: int) -> int:
+        """Return the number of ranks among which each parameter is divided at a size."""
+        return world_size if self.shard_size is None else min(self.shard_size, world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        shards = self.shards(world_size)
+        if world_size % shards:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {shards} (shard_size); "
+                f"choose a multiple of {shards}"
+            )
+        if self.cpu_offload and device == "cpu":
+            return "cpu_offload moves shards from a GPU to the host, and these ranks are on CPU"
+        return None
+
+
+class Fsdp1(Execution):
+    """The first FSDP, ``FullyShardedDataParallel``: a group's parameters in one flat tensor.
+
+    For comparison: torch develops FSDP2 in its place. Source: Zhao et al. 2023.
+
+    Attributes:
+        reshard_after_forward: True: ``ShardingStrategy.FULL_SHARD``; False: ``SHARD_GRAD_OP``.
+    """
+
+    kind: Literal["fsdp1"] = "fsdp1"
+    reshard_after_forward: bool = True
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return GATHERS
+
+
+class Zero1(Execution):
+    """DDP, with the optimizer's state and work divided (``ZeroRedundancyOptimizer``).
+
+    Each rank updates whole parameters that it owns, and broadcasts them. Source: Rajbhandari et
+    al. 2020 (ZeRO, stage 1).
+    """
+
+    kind: Literal["zero1"] = "zero1"
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "the optimizer broadcasts parameters in every step"
+
+
+Strategy = Annotated[Plain | Ddp | Fsdp | Fsdp1 | Zero1, Field(discriminator="kind")]
 
 
 class Loader(Spec):
@@ -182,7 +304,7 @@ class Suite(Spec):
         return self
 
 
-Purpose = Literal["inspect", "measure"]
+Purpose = Literal["inspect", "measure", "fit"]
 
 
 class Job(Spec):
@@ -211,11 +333,12 @@ class Cell(Job):
     Attributes:
         purpose: ``inspect``: check gradients and losses against the single-process reference
             and count the memory, with instruments on and nothing timed; ``measure``: time steps
-            with no instrument on.
+            with no instrument on; ``fit``: find out whether the batch fits.
         repeat: Number of the launch, from 0.
         rank_batch: Samples per rank and step; ``global_batch`` over all ranks.
         oversubscribed: More ranks than devices (CPU: than cores).
         loader: How the ranks are fed; None: from batches that live on the device.
+        memory_limit_bytes: A fitting launch whose peak is above it is out of memory.
         skip_reason: Not None: this cell cannot run, and why.
         part_batches: Parts of the rank's batch whose steps are timed as well, in samples: what a
             rank has of it at the other sizes of the case.
@@ -234,13 +357,15 @@ class Cell(Job):
     repeat: int = Field(0, ge=0)
     steps: StepPlan
     seed: int = 0
+    memory_limit_bytes: int | None = None
     skip_reason: str | None = None
     part_batches: tuple[int, ...] = ()
 
     @property
     def id(self) -> str:
         """File name stem of this cell's result; unique within a run."""
-        tail = "inspect" if self.purpose == "inspect" else f"r{self.repeat}"
+        tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}"}
+        tail = tails.get(self.purpose, f"r{self.repeat}")
         return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"
 
     @property

@@ -93,6 +93,7 @@ class Row(BaseModel):
     memory: dict[str, int | None]
     wire_bytes: int | None = None
     payload_bytes: int | None = None
+    predicted_wire_bytes: int | None = None
     energy_j_per_sample: Estimate | None = None
     mfu: Estimate | None = None
     flops_per_sample: FiniteFloat | None = None

@@ -1,14 +1,13 @@
 """``scalebench calibrate``."""
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from scalebench.cli.options import Rate, Rates, Share, WorldSizes
+from scalebench.cli.options import Rate, Rates, Share, Size, WorldSizes
 from scalebench.cli.run import option, virtual_hosts_from
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
 
@@ -17,25 +16,15 @@ if TYPE_CHECKING:
     from scalebench.costmodel.link_profile import LinkProfile
     from scalebench.spec import Device
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 LARGEST_BYTES = 2**34
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes: ``4Mi``, ``64k``, ``1000``."""
+class MessageSize(Size):
+    """The size of a message, in bytes."""
 
-    name = "size"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, context: click.Context | None
-    ) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number of bytes."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d+)([kmg]?i?)b?", value.strip().lower())
-        if match is None or match[2] not in _UNITS:
-            self.fail(f"{value!r} is not a size. Give bytes, for example 64k, 4Mi or 1Gi.")
-        size = int(match[1]) * _UNITS[match[2]]
+        size = super().convert(value, param, ctx)
         if not 64 <= size <= LARGEST_BYTES:
             self.fail(f"{value}: give a size from 64 B to 16Gi, so that there are sizes to fit.")
         return size
@@ -51,7 +40,9 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     help="Operations. Default: all. With --import: that of logs that do not tell it.",
 )
 @click.option("--dtype", "dtypes", default="float32", help="float32,bfloat16,int8 [float32]")
-@click.option("--max-bytes", type=Size(), help="Largest size. Default: 4Mi on CPU, 256Mi on CUDA.")
+@click.option(
+    "--max-bytes", type=MessageSize(), help="Largest size. Default: 4Mi on CPU, 256Mi on CUDA."
+)
 @click.option("--repeats", type=click.IntRange(min=3), default=5, help="Timings of each size. [5]")
 @click.option(
     "--algorithms",

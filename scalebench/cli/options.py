@@ -111,6 +111,22 @@ class Rate(Rates):
         return super().convert([value], param, ctx)[0]
 
 
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes: ``4Mi``, ``64k``, ``200MB``, ``1000``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of bytes."""
+        match = re.fullmatch(r"(\d{1,15})([kmg]?i?)b?", str(value).strip().lower())
+        if match is None or match[2] not in _BYTES or not int(match[1]):
+            self.fail(f"{value!r} is not a size. Give bytes, for example 64k, 4Mi or 1Gi.")
+        return int(match[1]) * _BYTES[match[2]]
+
+
 class Share(click.ParamType):  # type: ignore[type-arg]
     """A share of a core, or cores: ``0.2``, ``1.5``."""
 

@@ -43,7 +43,8 @@ class TerminalProgress:
 
     def started(self, cell: Cell) -> None:
         """Name the cell that is being launched."""
-        what = "checking" if cell.purpose == "inspect" else "measuring"
+        names = {"inspect": "checking", "fit": f"trying {cell.rank_batch} samples per rank of"}
+        what = names.get(cell.purpose, "measuring")
         self.bar.update(self.task, description=f"{what} {cell.case} at N={cell.world_size}")
 
     def ended(self, result: CellResult) -> None:

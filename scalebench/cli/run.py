@@ -15,6 +15,7 @@ from scalebench.cli.options import (
     Rate,
     Rates,
     Share,
+    Size,
     WorldSizes,
     value_sources,
 )
@@ -53,6 +54,8 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     type=click.IntRange(min=1),
     help="Samples per step: of the whole job when strong, of each rank when weak.",
 )
+@option("--max-batch", is_flag=True, help="Find and measure the largest batch that fits a rank.")
+@option("--memory-limit", type=Size(), help="Peak of a rank that --max-batch allows, e.g. 200MB.")
 @option("--steps", type=click.IntRange(min=2), help="Exactly this many measured steps a launch.")
 @option("--repeats", type=click.IntRange(min=1), help="Launches of each cell. Default: 3.")
 @option(
@@ -107,12 +110,23 @@ def run(context: click.Context, /, **flags: Any) -> None:
         raise UsageError(
             "--resume goes on with a run as it was planned: give no suite and no --out."
         )
+    _check_frontier(flags)
     if flags["dry_run"]:
         _dry_run(context, flags)
         return
     measured, exit_code = _measure(flags)
     show_result(measured, flags)
     context.exit(int(exit_code))
+
+
+def _check_frontier(flags: dict[str, Any]) -> None:
+    if flags["memory_limit"] is not None and not flags["max_batch"]:
+        raise UsageError("--memory-limit is for --max-batch: add it, or leave the limit out.")
+    if flags["max_batch"] and flags["dry_run"]:
+        raise UsageError(
+            "--dry-run trains nothing, and --max-batch finds the largest batch by training. "
+            "Leave out one of them."
+        )
 
 
 def _measure(flags: dict[str, Any]) -> tuple["Run", ExitCode]:
@@ -179,6 +193,8 @@ def request_from(flags: dict[str, Any]) -> "Request":
         selection=flags["selection"],
         virtual_hosts=virtual_hosts_from(flags),
         link_profile=flags["link_profile"],
+        max_batch=flags["max_batch"],
+        memory_limit_bytes=flags["memory_limit"],
     )
 
 

@@ -4,13 +4,15 @@ State follows from the number of parameters alone. Activations do not: they are 
 plain baseline's measurement and scaled with the batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scalebench.costmodel.sharding import Groups, InFlight, in_flight, sharding_of
 from scalebench.records import Memory
-from scalebench.spec import Ddp, Execution, Plain, Strategy
+from scalebench.spec import Ddp, Execution, Plain, Strategy, Zero1
 
 FP32_BYTES = 4
+ADAM_STATES = 2
 STATES = {
     "SGD": 0,
     "SGD with momentum": 1,
@@ -143,12 +145,15 @@ def predict_memory(
     rank_batch: int,
     optimizer: str | None = DEFAULT_OPTIMIZER,
     baseline: MeasuredBaseline | None = None,
+    world_size: int = 1,
+    group_elements: Sequence[int] | None = None,
 ) -> MemoryPrediction:
-    """Predict the peak of a rank under plain or DDP, float32 parameters.
+    """Predict the peak of a rank, float32 parameters.
 
-    ``4Ψ`` parameters, ``4Ψ`` per state tensor of the optimizer, ``4Ψ`` of buckets where DDP's
-    gradients are copies of them. Gradients and activations trade places during backward; how they
-    add up at the peak is worked out by `_gradients_and_activations` from the baseline.
+    ``4Ψ`` parameters, ``4Ψ`` per state tensor of the optimizer, each divided as the strategy
+    divides it; ``4Ψ`` of buckets where DDP's gradients are copies of them; the unsharded groups
+    in flight where parameters are divided. Gradients and activations trade places during
+    backward; how they add up at the peak is worked out by `_at_the_peak` from the baseline.
 
     Args:
         strategy: How the model is trained.
@@ -156,25 +161,36 @@ def predict_memory(
         rank_batch: Samples of a rank's step.
         optimizer: The rank's fact ``optimizer``; None: not known.
         baseline: The same workload measured plain, at any batch.
+        world_size: N.
+        group_elements: The rank's fact of that name: sizes of the groups that are gathered
+            together, the root last; None: all parameters in one group.
     """
-    once = FP32_BYTES * num_parameters
+    sharding = sharding_of(strategy, world_size)
+    sharded = sharding.stage == 3
+    groups = Groups.of(group_elements if sharded else None, num_parameters)
+    once = FP32_BYTES * groups.total
+    own = zero_state(sharding.stage, groups.total, sharding.shards)
+    flying = in_flight(sharding, groups)
     unavailable: dict[str, str] = {}
     states = STATES.get(optimizer) if optimizer is not None else None
     if states is None:
         unavailable["optimizer_bytes"] = f"the state of the optimizer {optimizer} is not known"
     why = _baseline_unfit(strategy, baseline)
     gradients = activations = data = None
+    flying_bytes = 0
     if baseline is None or why is not None:
         unavailable["activations_bytes"] = why or "no plain baseline was measured"
     else:
-        gradients, activations = _gradients_and_activations(strategy, once, rank_batch, baseline)
+        gradients, activations, flying_bytes = _at_the_peak(
+            strategy, round(own.gradients), own.gradients / once, rank_batch, baseline, flying
+        )
         data = baseline.memory.data_bytes or 0
     copied = isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view
     return MemoryPrediction(
-        parameters_bytes=once,
+        parameters_bytes=round(own.parameters),
         gradients_bytes=gradients,
-        optimizer_bytes=None if states is None else states * once,
-        communication_bytes=once if copied else 0,
+        optimizer_bytes=None if states is None else round(states * own.optimizer / ADAM_STATES),
+        communication_bytes=(once if copied else 0) + flying_bytes,
         activations_bytes=activations,
         data_bytes=data,
         unavailable=unavailable,
@@ -194,10 +210,15 @@ def _baseline_unfit(strategy: Execution, baseline: MeasuredBaseline | None) -> s
     return None
 
 
-def _gradients_and_activations(
-    strategy: Strategy, once: int, rank_batch: int, baseline: MeasuredBaseline
-) -> tuple[int, int]:
-    """Return gradients and activations at the peak, bytes.
+def _at_the_peak(
+    strategy: Strategy,
+    all_gradients: int,
+    share: float,
+    rank_batch: int,
+    baseline: MeasuredBaseline,
+    flying: InFlight,
+) -> tuple[int, int, int]:
+    """Return gradients, activations and what is in flight at the peak, bytes.
 
     During backward gradients grow while activations shrink, and the peak is where their sum is
     largest. Activations scale with the samples in flight, gradients do not. Where gradients live
@@ -205,33 +226,51 @@ def _gradients_and_activations(
     with both, gradients that wait under ``no_sync`` are no views yet and come on top, `Memory`
     counts them with the activations.
 
-    Elsewhere three points of the curve are known, and the largest of their sums is taken, which
-    is never above the true peak of the scaled curve: before the first gradient, at the baseline's
-    own peak, after the last.
+    Elsewhere three points of the curve are known, and the largest of their sums is taken: before
+    the first gradient, at the baseline's own peak, after the last. Without groups in flight it is
+    never above the true peak of the scaled curve.
+
+    Args:
+        strategy: How the model is trained.
+        all_gradients: Of the rank, when backward is through.
+        share: The part of all ranks' gradients that this is.
+        rank_batch: Samples of a rank's step.
+        baseline: The plain baseline as it was measured.
+        flying: Unsharded groups in flight.
     """
-    views = isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view
+    views = isinstance(strategy, Zero1) or (
+        isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view
+    )
     accumulate = strategy.accumulate if isinstance(strategy, Ddp) else 1
     scale = rank_batch / accumulate / baseline.batch
     memory = baseline.memory
     at_peak = scale * (memory.activations_bytes or 0)
     most = scale * (memory.activations_peak_bytes or 0)
     if views or accumulate > 1:
-        beside_the_buckets = once if views and accumulate > 1 else 0
-        return once, round(most) + beside_the_buckets
-    points = ((0, most), (memory.gradients_bytes or 0, at_peak), (once, 0.0))
-    gradients, activations = max(points, key=sum)
-    return gradients, round(activations)
+        beside_the_buckets = all_gradients if views and accumulate > 1 else 0
+        return all_gradients, round(most) + beside_the_buckets, 0
+    begun = round(share * (memory.gradients_bytes or 0))
+    points = (
+        (0, most, flying.forward),
+        (begun, at_peak, flying.backward if begun else flying.forward),
+        (all_gradients, 0.0, flying.backward),
+    )
+    gradients, activations, flying_bytes = max(points, key=sum)
+    return gradients, round(activations), flying_bytes
 
 
-def predict_state_bytes(strategy: Strategy, num_parameters: int) -> int:
+def predict_state_bytes(strategy: Strategy, num_parameters: int, world_size: int = 1) -> int:
     """Return bytes per rank of parameters, gradients, AdamW's moments and gradient buckets.
 
-    Activations come on top and are not predicted here.
+    Activations, and groups of parameters that are gathered, come on top and are not predicted
+    here.
 
     Args:
         strategy: How the model is trained.
         num_parameters: Ψ, parameters of the model.
+        world_size: N.
     """
     copied = isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view
     buckets = FP32_BYTES * num_parameters if copied else 0
-    return round(zero_state(0, num_parameters, 1).total) + buckets
+    sharding = sharding_of(strategy, world_size)
+    return round(zero_state(sharding.stage, num_parameters, sharding.shards).total) + buckets

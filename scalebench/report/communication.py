@@ -206,6 +206,7 @@ def _cost(rows: Sequence[Row]) -> PlainTable:
             *_place(row),
             _bytes(row.payload_bytes),
             _bytes(row.wire_bytes),
+            _bytes(row.predicted_wire_bytes),
             _ratio(row.overlap_ratio),
             _ratio(row.comm_compute_ratio),
             _ratio(row.trace_overhead),
@@ -216,9 +217,13 @@ def _cost(rows: Sequence[Row]) -> PlainTable:
     return PlainTable(
         "Volume, overlap, and what looking cost",
         "Payload: bytes that a rank hands over per step; wire: bytes that it sends by the ring's"
-        " law. Tracing: how much longer traced steps took than clean ones; probes: how much longer"
-        " clean ones, the headline's, took than bare ones. ?: cannot be told from zero.",
-        ("case", "N", "payload", "wire", "hidden", "comm/compute", "tracing", "probes"),
+        " law; predicted: the same from the strategy's own law. Tracing: how much longer traced"
+        " steps took than clean ones; probes: how much longer clean ones, the headline's, took than"
+        " bare ones. ?: cannot be told from zero.",
+        (
+            *("case", "N", "payload", "wire", "predicted", "hidden", "comm/compute"),
+            *("tracing", "probes"),
+        ),
         tuple(lines),
     )
 

@@ -17,7 +17,13 @@ MINUS = "\N{MINUS SIGN}"
 
 CaseKey = tuple[str, str]
 
-STRATEGY_NAMES = {"plain": "Plain model", "ddp": "DDP", "fsdp": "FSDP"}
+STRATEGY_NAMES = {
+    "plain": "Plain model",
+    "ddp": "DDP",
+    "fsdp": "FSDP",
+    "fsdp1": "FSDP1",
+    "zero1": "ZeRO-1",
+}
 
 _CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -34,7 +40,18 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "gradient_as_bucket_view": lambda v: "gradients copied to buckets" if v is False else None,
     "autocast": lambda v: "bfloat16 autocast" if v is True else None,
     "compile": lambda v: "compiled" if v is True else None,
-    "checkpointing": lambda v: "activations recomputed" if v is True else None,
+    "checkpointing": lambda v: (
+        {True: "activations recomputed", "selective": "activations recomputed but for products"}
+    ).get(v if isinstance(v, bool | str) else None),
+    "reshard_after_forward": lambda v: "not resharded after forward" if v is False else None,
+    "shard_size": lambda v: (
+        "nothing sharded" if v == 1 else _number_of(v, "sharded over at most {:g} ranks")
+    ),
+    "min_num_params": lambda v: _number_of(v, "groups of at least {:,} parameters"),
+    "prefetch": lambda v: _number_of(v, "{:g} groups gathered ahead"),
+    "param_dtype": lambda v: "bfloat16 parameters" if v == "bfloat16" else None,
+    "reduce_dtype": lambda v: "bfloat16 reduction" if v == "bfloat16" else None,
+    "cpu_offload": lambda v: "offloaded to the host" if v is True else None,
 }
 
 

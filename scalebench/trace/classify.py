@@ -2,8 +2,9 @@
 
 With GPU kernels in the trace, communication is the kernels of NCCL, RCCL and MSCCL and compute
 is every other kernel. Without, communication is torch's annotations of a CPU backend
-(``gloo:all_reduce``) and compute is the ``aten::`` operators of all threads; autograd's and
-c10d's own wrappers are left out, because waiting hides inside them. Kernels without one of NCCL's
+(``gloo:all_reduce``) and compute is the ``aten::`` operators of all threads, but for those that
+gloo's own threads run inside a collective, to copy its buffers; autograd's and c10d's own wrappers
+are left out, because waiting hides inside them. Kernels without one of NCCL's
 among them, but with gloo at work (several ranks on one GPU): communication is gloo's annotations.
 """
 
@@ -17,11 +18,12 @@ from scalebench.trace.launches import NEVER, Launch, find_launches
 from scalebench.trace.metadata import Facts, from_annotation, from_metadata, from_request
 from scalebench.trace.phases import phases_of
 from scalebench.trace.requests import match_requests
-from scalebench.trace.spans import Indices, named
+from scalebench.trace.spans import Indices, Spans, named
 from scalebench.trace.timeline import Operation, Timeline
 
 _STEP = "ProfilerStep#"
 _OWN_MARK = "scalebench."
+_BETWEEN_TWO = ("send", "recv", "send_recv")
 
 
 def timeline_of(events: Events) -> Timeline:
@@ -45,7 +47,7 @@ def timeline_of(events: Events) -> Timeline:
         operations = _host_operations(events)
         is_aten = named(events, [name.startswith("aten::") for name in events.names])
         ops = events.of("cpu_op")
-        computing = ops[is_aten[ops]]
+        computing = _not_copying_for_gloo(events, ops[is_aten[ops]])
     return Timeline(
         operations=operations,
         compute=union(_spans(events, computing)),
@@ -60,6 +62,21 @@ def timeline_of(events: Events) -> Timeline:
         rank=events.rank,
         world_size=events.world_size,
     )
+
+
+def _not_copying_for_gloo(events: Events, operators: Indices) -> Indices:
+    """Return the operators without those that are a part of a collective.
+
+    A collective's annotation stands on the thread that carries it out; that of a send or receive
+    on the thread that asked for it, which may compute meanwhile.
+    """
+    collectives = _annotations(events, *names.OWN_THREAD_BACKENDS)
+    between_two = [names.kind_of(name.partition(":")[2]) in _BETWEEN_TWO for name in events.names]
+    collectives = collectives[~named(events, between_two)[collectives]]
+    around = Spans.of(events, collectives).containing(
+        events.start_ns[operators], events.thread[operators]
+    )
+    return operators[around < 0]
 
 
 def _spans(events: Events, indices: Indices) -> Intervals:

@@ -3,7 +3,8 @@
 An operation that synchronises its ranks cannot end before the last of them has arrived. So, with
 the k-th operation of a kind and size in a step on one rank held against the k-th on the others:
 wait = last arrival - own arrival, transfer = end - last arrival. In a broadcast everybody waits for
-the root alone, where it is known. In other rooted operations and between two ranks only the
+the root alone, where it is known: one rank, or, where the ranks broadcast what each owns, the
+ranks in turn. In other rooted operations and between two ranks only the
 receiver waits; their traces do not name root or peer, so all of their time is transfer.
 
 All times are on one clock: each rank's offset is taken off first.
@@ -11,6 +12,7 @@ All times are on one clock: each rank's offset is taken off first.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +20,10 @@ from scalebench.intervals import Intervals, intervals, none, union
 from scalebench.records import ClockAlignment, Trace, TracedOperation
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+Root = int | Literal["in turn"] | None
+"""Who broadcasts: one rank; in the optimizer's phase of each step rank 0, 1, 2, … in turn, as
+ZeroRedundancyOptimizer does, and otherwise rank 0; or nobody knows."""
 
 Key = tuple[int, str | None, str, int | None]
 """Step, group, kind, and the number within the group or else the bytes.
@@ -79,15 +85,16 @@ class Matched:
 def match(
     traces: Mapping[int, Trace],
     clocks: Mapping[int, ClockAlignment] | None = None,
-    root: int | None = None,
+    root: Root = None,
 ) -> Matched:
     """Match the operations of a launch's ranks.
 
     Args:
         traces: Rank → its trace.
         clocks: Rank → how its clock stands against rank 0's; a rank without: it is the same.
-        root: Rank from which broadcasts come; None: not known.
+        root: From which rank broadcasts come.
     """
+    turns = _turns(traces) if root == "in turn" else {}
     shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks or {}) for rank, t in traces.items()}
     matched, num_alone = together(traces)
     waits: dict[int, list[tuple[int, int]]] = {rank: [] for rank in traces}
@@ -96,10 +103,13 @@ def match(
         began = {rank: op.start_ns + shift[rank] for rank, op in operation.items()}
         last = max(began, key=began.__getitem__)
         awaited = operation[last]
+        if len(operation) == 1:
+            continue  # a group of one rank: nobody waits
         if awaited.kind == "broadcast":
-            if root not in operation:
+            source = turns.get(id(awaited), 0) if root == "in turn" else root
+            if source is None or source not in operation:
                 continue
-            last = root
+            last = source
         late_s = (began[last] - min(began.values())) / 1e9
         if awaited.kind != "broadcast" or late_s > 0:
             arrivals.append((began[last], Arrival(awaited.step, awaited.kind, last, late_s)))
@@ -136,6 +146,18 @@ def transfers(
         counts[step, kind, num_bytes] = ordinal + 1
         found.append(Transfer(step, kind, num_bytes, ordinal, max(ended - began, 0) / 1e9))
     return found
+
+
+def _turns(traces: Mapping[int, Trace]) -> dict[int, int]:
+    """Return whose turn each broadcast of the optimizer's phase is: ``id`` of its record → rank."""
+    turns: dict[int, int] = {}
+    for trace in traces.values():
+        seen: dict[int, int] = {}
+        for op in sorted(trace.operations, key=lambda op: op.start_ns):
+            if op.kind == "broadcast" and op.phase == "optimizer":
+                turns[id(op)] = seen.get(op.step, 0) % len(traces)
+                seen[op.step] = seen.get(op.step, 0) + 1
+    return turns
 
 
 def together(traces: Mapping[int, Trace]) -> tuple[list[dict[int, TracedOperation]], int]:

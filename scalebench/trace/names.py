@@ -11,6 +11,9 @@ HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
 """Backends whose annotation lasts as long as the operation. That of NCCL ends when the kernel is
 queued, so it says nothing about how long the communication took."""
 
+OWN_THREAD_BACKENDS = ("gloo:",)
+"""Backends known to annotate a collective on the thread of their own that carries it out."""
+
 COMMS_RECORD = "record_param_comms"
 """The host's event that carries the metadata of a collective."""
 

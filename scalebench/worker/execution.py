@@ -3,13 +3,23 @@
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from scalebench.spec import Execution
 from scalebench.worker.failure import Unsupported
 from scalebench.workload import Workload
+
+PRODUCTS = (
+    *(torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default),
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+)
+"""Operators whose results selective checkpointing keeps: most of the FLOPs are in them."""
 
 
 def prepare_module(
@@ -21,14 +31,40 @@ def prepare_module(
         Unsupported: Checkpointing was asked for and the workload names no blocks.
     """
     module = workload.module.to(device)
-    if execution.checkpointing:
-        if not workload.blocks:
-            raise Unsupported("activation checkpointing needs a workload that names its blocks")
-        for block in workload.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    recompute_blocks(workload, execution)
     if execution.compile:
         module.compile()
     return module
+
+
+def prepare_blocks(workload: Workload, execution: Execution) -> torch.nn.Module:
+    """Return the workload's module for a strategy that wraps its blocks one by one.
+
+    Each block is compiled by itself, since between them the strategy communicates. Parameters
+    stay where they are: the strategy moves each group to the device as it divides it, so that the
+    whole model never has to fit there.
+
+    Raises:
+        Unsupported: Checkpointing was asked for and the workload names no blocks.
+    """
+    recompute_blocks(workload, execution)
+    if execution.compile:
+        for module in workload.blocks or (workload.module,):
+            module.compile()
+    return workload.module
+
+
+def recompute_blocks(workload: Workload, execution: Execution) -> None:
+    """Have the blocks recompute their activations in the backward pass, if asked for."""
+    if not execution.checkpointing:
+        return
+    if not workload.blocks:
+        raise Unsupported("activation checkpointing needs a workload that names its blocks")
+    options: dict[str, Any] = {"use_reentrant": False}
+    if execution.checkpointing == "selective":
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, list(PRODUCTS))
+    for block in workload.blocks:
+        block.forward = partial(checkpoint, block.forward, **options)
 
 
 def precision(execution: Execution, device: torch.device) -> AbstractContextManager[object]:

@@ -12,15 +12,18 @@ views into them as such, too; the profiler's own categories know no owner where 
 fused, and count temporaries of Adam as parameters.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from scalebench.records import Memory
+from scalebench.trace.names import OWN_THREAD_BACKENDS
 from scalebench.worker.process import peak_rss_bytes
 
 Category = Literal["parameters", "gradients", "optimizer", "communication", "data", "activations"]
@@ -28,6 +31,7 @@ Phase = Literal["data", "build", "step"]
 CATEGORIES: tuple[Category, ...] = (
     *("parameters", "gradients", "optimizer", "communication", "data", "activations"),
 )
+LET_GO_S = 2e-3
 STRETCH = "scalebench: a stretch of memory"
 
 
@@ -71,6 +75,8 @@ class Interval:
         rest: What is still allocated at the end and owned by nobody belongs here.
         phase: The peak may lie where training is built or takes a step, not where data are made;
             activations are those of a step.
+        kept: Whether what is left at the end and owned by nobody lives on. Where nobody keeps
+            anything, it was freed where the profiler did not see it.
     """
 
     start_ns: int
@@ -78,6 +84,7 @@ class Interval:
     owned: Owned
     rest: Category
     phase: Phase = "step"
+    kept: bool = True
 
 
 @dataclass(frozen=True)
@@ -149,10 +156,10 @@ class MemoryWatch:
     module: torch.nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
     memory: Memory = field(default_factory=Memory)
-    _ends: list[tuple[Owned, Category, Phase]] = field(default_factory=list)
+    _ends: list[tuple[Owned, Category, Phase, bool]] = field(default_factory=list)
 
     @contextmanager
-    def stretch(self, rest: Category, phase: Phase = "step") -> Iterator[None]:
+    def stretch(self, rest: Category, phase: Phase = "step", kept: bool = True) -> Iterator[None]:
         """Watch a stretch; outside of all stretches the peak does not count.
 
         Gradients are told apart stretch by stretch: a step that frees them needs one of its own.
@@ -160,11 +167,12 @@ class MemoryWatch:
         Args:
             rest: What remains allocated at the end, and nobody owns, belongs here.
             phase: See `Interval`.
+            kept: See `Interval`.
         """
         with record_function(STRETCH):
             yield
         owned = {} if self.module is None else self._owned(self.module)
-        self._ends.append((owned, rest, phase))
+        self._ends.append((owned, rest, phase, kept))
 
     def _owned(self, module: torch.nn.Module) -> Owned:
         return owned_storages(module, self.optimizer, self.device)
@@ -188,9 +196,33 @@ def watch_memory(device: torch.device) -> Iterator[MemoryWatch]:
     same code serves CUDA, whose allocator reports the same events; it was not tried there.
     """
     watch = MemoryWatch(device)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with (
+        _operations_let_go_first(),
+        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
         yield watch
     watch.read(profiler.profiler.kineto_results.experimental_event_tree())
+
+
+@contextmanager
+def _operations_let_go_first() -> Iterator[None]:
+    """After each wait for an operation, give gloo's thread time to drop the operation's tensors.
+
+    Whoever drops a tensor last frees it, and the profiler records only what the training's thread
+    frees. Nothing is timed where memory is watched.
+    """
+    wait = dist.Work.wait
+
+    def wait_and_let_go(work: Any, *arguments: Any, **options: Any) -> bool:
+        done = wait(work, *arguments, **options)
+        time.sleep(LET_GO_S)
+        return done
+
+    dist.Work.wait = wait_and_let_go  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        dist.Work.wait = wait  # type: ignore[method-assign]
 
 
 def _walk(events: list[Any]) -> Iterator[Any]:
@@ -203,15 +235,44 @@ def _walk(events: list[Any]) -> Iterator[Any]:
 
 
 def _allocator_events(event_tree: list[Any], device: torch.device) -> list[AllocatorEvent]:
-    """Return the device's allocator events in the order of time."""
-    found = [
-        AllocatorEvent(e.start_time_ns, e.extra_fields.ptr, e.extra_fields.alloc_size)
-        for e in _walk(event_tree)
-        if e.tag == torch._C._profiler._EventType.Allocation
-        and e.extra_fields.device.type == device.type
-        and e.extra_fields.device.index in (None, -1, device.index)
+    """Return the device's allocator events in the order of time.
+
+    What gloo allocates on its own thread while it carries out an operation, it frees when it is
+    done, but then nothing is recorded any more: such frees are added.
+    """
+    found: list[AllocatorEvent] = []
+    scratch: list[tuple[AllocatorEvent, int]] = []
+    stack: list[tuple[Any, int | None]] = [(event, None) for event in event_tree]
+    while stack:
+        event, operation_end_ns = stack.pop()
+        if event.name.startswith(OWN_THREAD_BACKENDS):
+            operation_end_ns = event.end_time_ns
+        stack.extend((child, operation_end_ns) for child in event.children)
+        if event.tag != torch._C._profiler._EventType.Allocation:
+            continue
+        fields = event.extra_fields
+        if fields.device.type != device.type or fields.device.index not in (None, -1, device.index):
+            continue
+        found.append(AllocatorEvent(event.start_time_ns, fields.ptr, fields.alloc_size))
+        if operation_end_ns is not None and fields.alloc_size > 0:
+            scratch.append((found[-1], operation_end_ns))
+    return sorted(found + _frees_of(scratch, found), key=lambda event: event.time_ns)
+
+
+def _frees_of(
+    scratch: Sequence[tuple[AllocatorEvent, int]], events: Sequence[AllocatorEvent]
+) -> list[AllocatorEvent]:
+    """Return the frees of what was allocated for an operation and not seen freed by its end."""
+    addresses = {allocation.address for allocation, _ in scratch}
+    touched: dict[int, list[int]] = {address: [] for address in addresses}
+    for event in events:
+        if event.address in addresses:
+            touched[event.address].append(event.time_ns)
+    return [
+        _free(allocation, end_ns)
+        for allocation, end_ns in scratch
+        if not any(allocation.time_ns < at <= end_ns for at in touched[allocation.address])
     ]
-    return sorted(found, key=lambda event: event.time_ns)
 
 
 def composition_at_peak(events: Sequence[AllocatorEvent], intervals: Sequence[Interval]) -> Memory:
@@ -255,7 +316,8 @@ def _with_unseen_frees(
 
     A collective's buffer may be freed on the backend's own thread, where nothing is recorded. But
     an address that is handed out again was freed before; what was owned and is no longer was
-    given up during the stretch, at its beginning for all we know; and what building leaves and
+    given up during the stretch, at its beginning for all we know; what is left where nobody keeps
+    anything was given up by the end of the stretch; and what building leaves and
     nobody ever owns counts only until building ends: with DDP that is the buffer of its first
     broadcast, or the first buckets, which it replaces in the second step.
     """
@@ -276,6 +338,13 @@ def _with_unseen_frees(
         for address, allocation in owned.items():
             if live.get(address) is allocation and address not in interval.owned:
                 known.append(_free(live.pop(address), interval.start_ns))
+        if not interval.kept:
+            left = [
+                allocation
+                for address, allocation in live.items()
+                if address not in interval.owned and allocation.time_ns >= interval.start_ns
+            ]
+            known += [_free(live.pop(one.address), interval.end_ns) for one in left]
         owned = {a: allocation for a, allocation in live.items() if a in interval.owned}
         left_by_building = {
             address: allocation

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from scalebench.paths import LaunchPaths
 from scalebench.records import RankRecord
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Purpose
 from scalebench.store import read_model, write_model
 from scalebench.worker import process
 from scalebench.worker.context import RankContext, connected
@@ -21,10 +21,12 @@ from scalebench.worker.ddp_logger import logged_exposed_s
 from scalebench.worker.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.failure import describe
 from scalebench.worker.feed import endless
+from scalebench.worker.fit import measure_fit
 from scalebench.worker.loop import Measurement, measure
 from scalebench.worker.memory import allocator_retries, read_memory
 from scalebench.worker.rounds import Rounds
 from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import facts_of
 from scalebench.worker.verify import fresh_workload, inspect
 
 Keep = Callable[[dict[str, Any]], None]
@@ -53,8 +55,7 @@ def run_cell(request: dict[str, Any]) -> int:
                 record = RankRecord(**identity, **seen | {"facts": facts | seen["facts"]})
                 write_model(paths.record(rank), record, indent=None)
 
-            work = _inspect if cell.purpose == "inspect" else _measure
-            work(context, keep)
+            _WORK[cell.purpose](context, keep)
     except BaseException as error:
         record = RankRecord(**identity, error=describe(error))
         write_model(paths.record(rank), record)
@@ -80,6 +81,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
     What was timed is kept before: nothing that happens to this process later takes it away.
     """
     workload = fresh_workload(context)
+    num_parameters = sum(p.numel() for p in workload.module.parameters())  # before they are divided
     training = build_training(workload, context)
     batches = endless(workload.batches, context.device, context.cell.rank_batch)
     gc.collect()
@@ -92,10 +94,10 @@ def _measure(context: RankContext, keep: Keep) -> None:
     clean = {
         "steady": loop.seen.steady,
         "first_step_ns": loop.seen.first_step_ns,
-        "num_parameters": sum(p.numel() for p in workload.module.parameters()),
+        "num_parameters": num_parameters,
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,
-        "facts": {"optimizer": optimizer_kind(training.optimizer)},
+        "facts": {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)},
     }
     keep(clean | _steps(loop.seen) | {"trace_unavailable": DID_NOT_COME_BACK})
     looked = Rounds(loop).run()
@@ -127,6 +129,18 @@ def _inspect(context: RankContext, keep: Keep) -> None:
             "facts": {},
         }
     )
+
+
+def _fit(context: RankContext, keep: Keep) -> None:
+    """Find out whether the batch fits."""
+    keep({"memory": measure_fit(context), "loss": [], "facts": {}})
+
+
+_WORK: dict[Purpose, Callable[[RankContext, Keep], None]] = {
+    "inspect": _inspect,
+    "measure": _measure,
+    "fit": _fit,
+}
 
 
 def _json_losses(losses: list[float]) -> list[float | None]:

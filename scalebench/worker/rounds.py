@@ -25,6 +25,7 @@ from scalebench.records import ClockAlignment, Trace
 from scalebench.worker.alignment import combine, measure_offset
 from scalebench.worker.failure import classify
 from scalebench.worker.loop import Loop
+from scalebench.worker.strategies.base import groups_of
 from scalebench.worker.trace_record import trace_record
 from scalebench.worker.tracing import DATA, Capture, only_group, traced
 
@@ -87,19 +88,22 @@ class Rounds:
         clock = combine(before, measure_offset(self.loop.context))
         self.loop.context.barrier()  # whoever comes to this point, all ranks have all the rounds
         try:
-            trace = trace_record(self.captures)
+            trace = trace_record(self.captures, groups_of(self.loop.training))
         except Exception as error:  # the steps are done: the other ranks need not know
             return RoundsResult(trace_unavailable=str(error), clock=clock)
         return RoundsResult(trace, clock=clock)
 
     def run_one(self, count: int) -> None:
         """Run one round, each of its blocks ``count`` steps long."""
+        cell = self.loop.context.cell
         self.loop.run_block("paired", count)
-        groups = only_group(self.loop.context.cell.world_size)
+        groups = only_group(cell.world_size)
         with traced(self.loop.context.device, groups) as capture:
             self.loop.run_block("traced", count, lambda n: self.traced_steps(n, capture))
         self.captures.append(capture)
-        alone = without_synchronisation(self.loop.training)
+        alone = None
+        if cell.strategy.always_communicates is None:
+            alone = without_synchronisation(self.loop.training)
         if alone is not None:
             with alone:
                 self.loop.run_block("local", count)
@@ -145,7 +149,7 @@ def how_many(rounds_s: float, step_s: float) -> tuple[int, int]:
 def without_synchronisation(training: Any) -> AbstractContextManager[Any] | None:
     """Return what keeps a training's steps on their rank; None: the strategy cannot do without.
 
-    DDP and FSDP1 call it ``no_sync``.
+    DDP calls it ``no_sync``.
     """
     no_sync = getattr(getattr(training, "module", None), "no_sync", None)
     return no_sync() if no_sync is not None else None

@@ -1,6 +1,6 @@
 """From captured blocks to what is stored of them: operations and intervals, step by step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,11 +13,15 @@ from scalebench.trace.timeline import Timeline
 from scalebench.worker.tracing import STEP, Capture
 
 
-def trace_record(captures: Sequence[Capture]) -> Trace | None:
+def trace_record(
+    captures: Sequence[Capture], groups: Mapping[str, Sequence[int]] | None = None
+) -> Trace | None:
     """Return what counts of the captured blocks: every step but the first of each block.
 
     Args:
         captures: In the order in which they were taken.
+        groups: Kind of operation → the ranks it goes between, where the training knows and the
+            trace may not.
 
     Raises:
         ValueError: The profiler did not record every step.
@@ -36,7 +40,8 @@ def trace_record(captures: Sequence[Capture]) -> Trace | None:
     for _, events in blocks:
         timeline = timeline_of(events)
         counted = step_spans(events)[1:]
-        operations += _operations(timeline, counted, len(steps), origin)
+        found_operations = _operations(timeline, counted, len(steps), origin)
+        operations += [_in_its_group(op, groups or {}) for op in found_operations]
         steps += [(int(start) - origin, int(end) - origin) for start, end in counted]
         for name, found in kept.items():
             whole = _set(timeline, name)
@@ -102,6 +107,17 @@ def _set(timeline: Timeline, name: str) -> Intervals:
         marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
         return union(*marks)
     return timeline.annotations.get(name, none())
+
+
+def _in_its_group(
+    operation: TracedOperation, groups: Mapping[str, Sequence[int]]
+) -> TracedOperation:
+    """Return the operation with its group, where the trace does not tell and the training does."""
+    ranks = groups.get(operation.kind)
+    if ranks is None or operation.group is not None:
+        return operation
+    named = {"group": "ranks " + ",".join(map(str, ranks)), "group_size": len(ranks)}
+    return operation.model_copy(update=named)
 
 
 def _operations(

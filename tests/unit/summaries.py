@@ -197,6 +197,7 @@ def attributed(row: Row, **changes: Any) -> Row:
         "comm_compute_ratio": estimate(0.25),
         "overlap_ratio": estimate(0.26),
         "wire_bytes": 1_751_040,
+        "predicted_wire_bytes": 1_751_040,
         "payload_bytes": 1_751_040,
         "trace_overhead": estimate(0.14),
         "probe_effect": Estimate(value=0.001, low=-0.004, high=0.006, n=3),

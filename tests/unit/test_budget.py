@@ -12,6 +12,7 @@ from scalebench.budget import PARTS
 from scalebench.records import ClockAlignment
 from scalebench.row_attribution import disagreements
 from scalebench.scaling import summarise
+from scalebench.spec import Fsdp
 from scalebench.stats import Estimate, estimate_signed
 
 SUMMED = (*PARTS, "residual_s")
@@ -155,6 +156,15 @@ def test_estimates_of_exposed_communication_side_by_side():
     assert found["differential"]["value"] == pytest.approx(0.020)
     assert found["ddp_logger"]["value"] == pytest.approx(0.021)
     assert found["disagree"] is None  # one launch has no intervals
+
+
+def test_why_there_is_no_estimate_by_difference_is_told():
+    result = pair()
+    cell = result.cell.model_copy(update={"strategy": Fsdp()})
+    found = row_of(plain(), result.model_copy(update={"cell": cell})).exposed_comm_estimates
+    assert found["differential"] is None
+    assert "gathered in every step" in found["unavailable"]["differential"]
+    assert row_of(plain(), pair(local=60.0)).exposed_comm_estimates["unavailable"] == {}
 
 
 def test_disagreement_is_intervals_that_do_not_meet():

@@ -46,6 +46,7 @@ FLOORS = {
     "summary": 2,
     "outcome": 2,
     "forecast": 2,
+    "frontier": 2,
     "inventory": 2,
     "diagnosis": 2,
     "costmodel": 2,

@@ -1,6 +1,7 @@
 """What memory is made of: sizes worked out by hand, on an allocator told and on the real one."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from scalebench.worker.memory import (
     Interval,
     MemoryWatch,
     Storage,
+    _allocator_events,
     allocator_retries,
     composition_at_peak,
     owned_storages,
@@ -154,6 +156,63 @@ def test_what_building_leaves_and_nobody_ever_owns_is_gone_when_steps_begin():
     )
     assert (found.allocated_bytes, found.communication_bytes) == (120, 0)
     assert (found.gradients_bytes, found.optimizer_bytes) == (40, 80)
+
+
+def test_where_nobody_keeps_anything_what_is_left_was_freed_unseen():
+    events = [event(11, 0xA, 50), event(12, 0xB, 9), event(21, 0xC, 45)]
+    owned = {0xB: Storage(9, "gradients")}
+
+    def found(kept):
+        intervals = [
+            Interval(10, 15, owned, "communication", kept=kept),
+            Interval(20, 25, owned, "communication", kept=kept),
+        ]
+        return composition_at_peak(events, intervals)
+
+    assert by_category(found(kept=False)) == dict.fromkeys(CATEGORIES, 0) | {
+        "gradients": 9,
+        "activations": 50,
+    }
+    assert found(kept=True).communication_bytes == 95
+
+
+class Recorded(SimpleNamespace):
+    """An event of the profiler's tree."""
+
+    def __init__(self, name, start, end, *children):
+        super().__init__(
+            name=name, start_time_ns=start, end_time_ns=end, children=list(children), tag=None
+        )
+
+
+class Allocated(Recorded):
+    """The allocator's event."""
+
+    def __init__(self, at, address, size):
+        super().__init__("[memory]", at, at)
+        self.tag = torch._C._profiler._EventType.Allocation
+        self.extra_fields = SimpleNamespace(ptr=address, alloc_size=size, device=CPU)
+
+
+def test_gloos_scratch_is_freed_with_the_operation_whether_seen_or_not():
+    tree = [
+        Recorded(
+            "gloo:all_gather",
+            10,
+            20,
+            Allocated(11, 0xA, 50),  # its free is not recorded
+            Recorded("aten::empty", 12, 13, Allocated(12, 0xB, 30)),
+            Allocated(14, 0xB, -30),
+        ),
+        Allocated(15, 0xC, 70),  # the training's
+    ]
+    assert _allocator_events(tree, CPU) == [
+        event(11, 0xA, 50),
+        event(12, 0xB, 30),
+        event(14, 0xB, -30),
+        event(15, 0xC, 70),
+        event(20, 0xA, -50),
+    ]
 
 
 # --- the real allocator

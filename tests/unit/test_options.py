@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.cli import cli
-from scalebench.cli.options import Duration, Fraction, WorldSizes
+from scalebench.cli.options import Duration, Fraction, Size, WorldSizes
 from scalebench.errors import UsageError
 
 
@@ -180,3 +180,30 @@ def test_a_file_that_cannot_be_read_is_a_usage_error_that_names_it(empty_folder,
 def test_another_tools_settings_are_none_of_ours(empty_folder):
     (empty_folder / "pyproject.toml").write_text('[tool.ruff]\ngpuz = 1\n[project]\nname = "x"\n')
     assert shown()["gpus"] == ("—", "suite or built-in default")
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("1000", 1000), ("64k", 64_000), ("4Mi", 4 << 20), ("200MB", 200_000_000), (5, 5)],
+)
+def test_sizes(given, size):
+    assert converted(Size(), given) == size
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "1.5", "2 pages", "1e9", "9" * 40])
+def test_what_is_no_size_is_refused_with_an_example(given):
+    with pytest.raises(click.BadParameter, match="4Mi"):
+        converted(Size(), given)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--memory-limit", "1MB"), "is for --max-batch"),
+        (("--max-batch", "--dry-run"), "finds the largest batch by training"),
+    ],
+)
+def test_flags_of_the_frontier_that_contradict(flags, said):
+    done = CliRunner().invoke(cli, ["run", "ddp", *flags])
+    assert isinstance(done.exception, UsageError) or done.exit_code == 2
+    assert said in f"{done.exception}{done.output}"

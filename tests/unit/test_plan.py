@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.plan import Machine, Request, make_plan
-from scalebench.spec import Case, Ddp, Plain, StepPlan, Suite
+from scalebench.spec import Case, Ddp, Fsdp, Plain, StepPlan, Suite
 from scalebench.virtual_hosts import VirtualHosts
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
@@ -222,6 +222,21 @@ def test_accumulation_that_does_not_fit_is_skipped_with_the_reason():
     assert found["ddp", 4].skip_reason == (
         "2 samples per rank at N=4 cannot be cut into 4 microbatches"
     )
+
+
+def test_what_a_strategy_cannot_run_is_skipped_with_the_reason():
+    hybrid = Case(name="hsdp", strategy=Fsdp(shard_size=2))
+    found = rows(plan_of(hybrid, sizes=(1, 2, 3, 4), batch_size=12))
+    assert [found["hsdp", n].skip_reason for n in (1, 2, 4)] == [None] * 3
+    assert "3 ranks cannot be divided into groups of 2" in found["hsdp", 3].skip_reason
+    offload = Case(name="offload", strategy=Fsdp(cpu_offload=True))
+    assert "these ranks are on CPU" in rows(plan_of(offload))["offload", 2].skip_reason
+    assert rows(plan_of(offload, machine=GPU_4))["offload", 2].skip_reason is None
+
+
+def test_bfloat16_parameters_are_measured_against_a_baseline_in_bfloat16():
+    found = rows(plan_of(Case(name="c", strategy=Fsdp(param_dtype="bfloat16"))))
+    assert found["plain-bf16", 1].strategy == Plain(autocast=True)
 
 
 def test_quick_is_one_short_launch_of_each_cell():

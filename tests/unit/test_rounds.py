@@ -1,6 +1,6 @@
 """The blocks of a round on fake time: what is timed, and what is kept when it goes wrong."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ from runs import make_cell
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.records import Block
-from scalebench.spec import StepPlan
+from scalebench.spec import Fsdp, StepPlan
 from scalebench.worker import tracing
 from scalebench.worker.context import RankContext
 from scalebench.worker.ddp_logger import logged_exposed_s
@@ -38,9 +38,9 @@ class Fake:
         return [b - a for a, b in pairwise(marks)]
 
 
-def make_loop(limit_s=600.0, **plan):
+def make_loop(strategy=None, limit_s=600.0, **plan):
     fake = Fake()
-    cell = make_cell("plain", 1, limit_s=limit_s, steps=StepPlan(**plan))
+    cell = make_cell("plain", 1, strategy=strategy, limit_s=limit_s, steps=StepPlan(**plan))
     context = RankContext(cell, 0, 0, torch.device("cpu"))
     return Loop(fake, iter(range(10_000)), context, fake)
 
@@ -76,6 +76,14 @@ def test_every_kind_of_block_is_in_every_round_and_all_ranks_wait_before_each():
     assert found.trace_unavailable is None
     counted = sum(b.count - 1 for b in loop.seen.blocks if b.phase == "traced")
     assert len(found.trace.steps) == counted
+
+
+def test_a_strategy_that_gathers_in_every_step_has_none_without_synchronisation():
+    loop = make_loop(Fsdp(), rounds_s=1000.0)
+    loop.run_block("clean", 5)
+    loop.training.module = SimpleNamespace(no_sync=nullcontext)
+    Rounds(loop).run()
+    assert {block.phase for block in loop.seen.blocks} == {"clean", "paired", "traced", "bare"}
 
 
 def test_what_goes_wrong_in_a_round_is_forgotten_and_the_clean_window_kept():

@@ -406,3 +406,24 @@ def test_the_other_rank_receives_what_the_first_sends():
     (scatter,) = [o for o in timeline.operations if o.kind == "scatter"]
     assert scatter.num_bytes is None  # it hands nothing in, and the trace shows inputs only
     assert all(o.enqueued_ns is not None for o in timeline.operations)
+
+
+def test_what_gloo_copies_inside_a_collective_is_no_computation():
+    timeline = timeline_of(
+        events(
+            op("aten::mm", 0, 10),
+            annotation("gloo:all_gather", 5, 50, thread=2),
+            op("aten::copy_", 20, 45, thread=2),
+            op("aten::mul", 30, 34),  # the training thread computes meanwhile
+            op("aten::copy_", 60, 65, thread=2),  # after the collective: nothing is known of it
+        )
+    )
+    assert length(timeline.compute) == (10 + 4 + 5) * US
+
+
+def test_computing_while_a_message_is_on_its_way_is_computation():
+    """Sends and receives are annotated on the thread that asked for them."""
+    timeline = timeline_of(
+        events(annotation("gloo:recv", 0, 50), op("aten::mm", 10, 30), op("aten::mm", 60, 70))
+    )
+    assert length(timeline.compute) == 30 * US

@@ -144,3 +144,25 @@ def test_transfers_are_measured_on_one_clock():
     ahead = ClockAlignment(method="ping-pong", at_ns=0, offset_ns=5000 * MS, bound_ns=0)
     (found,) = transfers({0: early, 1: late}, {1: ahead})
     assert found.transfer_s == 0.005
+
+
+def test_ranks_that_broadcast_in_turn_are_each_waited_for():
+    """Two broadcasts of the optimizer: rank 0's, which is prompt, and rank 1's, 20 ms late."""
+    mine = {"kind": "broadcast", "phase": "optimizer"}
+
+    def ranks(first, second):
+        return make_trace([make_operation(*first, **mine), make_operation(*second, **mine)])
+
+    traces = {0: ranks((10, 15), (11, 35)), 1: ranks((30, 31), (31, 35))}
+    found = match(traces, root="in turn")
+    assert spans(found.waiting[0]) == [(11, 31)]  # for rank 1; of its own broadcast it waits not
+    assert spans(found.waiting[1]) == []
+    assert [arrival.rank for arrival in found.arrivals] == [1]
+    assert spans(match(traces, root=0).waiting[0]) == []
+
+
+def test_a_group_of_one_rank_has_no_arrivals():
+    alone = {"group": "ranks 0", "group_size": 1}
+    found = match({0: make_trace([make_operation(10, 20, **alone)])})
+    assert (found.arrivals, found.num_alone) == ([], 0)
+    assert spans(found.waiting[0]) == []

@@ -6,12 +6,18 @@ from typing import Any
 from scalebench.worker.context import RankContext
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.ddp import DdpTraining
+from scalebench.worker.strategies.fsdp import FsdpTraining
+from scalebench.worker.strategies.fsdp1 import Fsdp1Training
 from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.strategies.zero1 import Zero1Training
 from scalebench.workload import Workload
 
 TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "plain": PlainTraining,
     "ddp": DdpTraining,
+    "fsdp": FsdpTraining,
+    "fsdp1": Fsdp1Training,
+    "zero1": Zero1Training,
 }
 
 

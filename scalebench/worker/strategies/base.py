@@ -1,13 +1,16 @@
 """What every strategy offers to the loop that measures it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 
 
 class Training(Protocol):
-    """A model being trained by one strategy, as one rank sees it."""
+    """A model being trained by one strategy, as one rank sees it.
+
+    A training may also tell what `facts_of`, `groups_of` and `keeps_buffers` ask for.
+    """
 
     @property
     def module(self) -> torch.nn.Module:
@@ -36,6 +39,29 @@ class Training(Protocol):
         loss over the global batch.
         """
         ...
+
+
+def facts_of(training: Any) -> dict[str, Any]:
+    """Return what a training knows that predictions rest on, for the rank's record.
+
+    ``group_elements``: sizes of the groups of parameters that are gathered together, the root
+    last, padding included.
+    """
+    return dict(getattr(training, "facts", {}))
+
+
+def groups_of(training: Any) -> Mapping[str, "list[int]"]:
+    """Return which ranks a training's operations of a kind go between, as far as it tells.
+
+    Only for kinds that always go between the same ranks; gloo's traces do not say.
+    """
+    told: Mapping[str, list[int]] = getattr(training, "groups", {})
+    return told
+
+
+def keeps_buffers(training: Any) -> bool:
+    """Return whether a training's wrapper may keep memory of its own from step to step."""
+    return bool(getattr(training, "keeps_buffers", True))
 
 
 def named_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

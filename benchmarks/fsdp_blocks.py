@@ -1,0 +1,97 @@
+"""One rank that trains in blocks: FSDP in scalebench's loop, and as one writes it by hand.
+
+The loops by hand train models of their own, sharded by a few lines that use nothing of scalebench's
+strategy, so that what the strategy does besides would show. Two of them: a model's place in memory
+alone makes a difference, and that of the two by hand tells how large one. Run as
+``python -m benchmarks.fsdp_blocks PLAN_JSON RANK``.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from benchmarks.cells import cpu_cell
+from benchmarks.probe_blocks import GLOBAL_BATCH, Arms, BlockPlan, run_for
+from scalebench.spec import Fsdp
+from scalebench.worker import process
+from scalebench.worker.context import RankContext, connected
+from scalebench.worker.verify import fresh_workload
+
+
+class FsdpArms(Arms):
+    """The arms, those by hand with a model each."""
+
+    def __init__(self, plan: BlockPlan, context: RankContext) -> None:
+        super().__init__(plan, context)
+        self.models = {name: sharded_by_hand(context) for name in ("hand", "again")}
+
+    def driven_by_hand(self, name: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """Return the arm's own model and its optimizer."""
+        return self.models[name]
+
+    def calls_of_a_step(self) -> dict[str, int]:
+        """Return how many functions one step calls in all: no clock, so the same every time."""
+        batch = next(self.feed)
+        module, optimizer = self.models["hand"]
+
+        def by_hand() -> None:
+            optimizer.zero_grad()
+            self.loss(module, batch).backward()
+            optimizer.step()
+
+        return {
+            "hand": num_calls(by_hand),
+            "scalebench": num_calls(lambda: self.training.step(batch)),
+        }
+
+
+def num_calls(action: Callable[[], object]) -> int:
+    """Return the number of calls, of Python's functions and of built-in ones."""
+    count = 0
+
+    def see(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(see)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def sharded_by_hand(context: RankContext) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    """Return the workload's model, its blocks and itself wrapped, and its optimizer."""
+    workload = fresh_workload(context)
+    mesh = init_device_mesh("cpu", (context.cell.world_size,))
+    for block in workload.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(workload.module, mesh=mesh)
+    optimizer = torch.optim.AdamW(workload.module.parameters(), lr=1e-3, fused=True)
+    return workload.module, optimizer
+
+
+def train_in_blocks(plan: BlockPlan, rank: int) -> None:
+    """Run one rank, in the state in which scalebench measures, and write its record."""
+    cell = cpu_cell(plan.world_size, plan.steps, GLOBAL_BATCH, Fsdp())
+    process.pin(rank, cell.threads)
+    process.schedule_as_batch()
+    process.use_threads(cell.threads)
+    order = random.Random(plan.seed)
+    with connected(cell, rank, Path(plan.folder) / "store") as context:
+        arms = FsdpArms(plan, context)
+        compared = [arms.scalebench, lambda: arms.by_hand("hand"), lambda: arms.by_hand("again")]
+        blocks = run_for(plan.seconds, compared, order, context)
+        record = {"blocks": blocks, "calls": arms.calls_of_a_step()}
+    plan.record(rank).write_text(json.dumps(record))
+
+
+if __name__ == "__main__":
+    train_in_blocks(BlockPlan(**json.loads(sys.argv[1])), int(sys.argv[2]))

@@ -1,0 +1,291 @@
+"""Ranks that train under every sharded strategy: run as a program by `test_sharded`.
+
+Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked, and
+those of one world size run all strategies one after the other: at two ranks their memory is
+counted, at more their results, traffic and traces are looked at. Each rank writes what it found to
+``<world size>-<rank>.json``: case → what `look` or `look_at_memory` returns.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import FileStore
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from scalebench import Shard, Workload
+from scalebench.attribution import LaunchAttribution
+from scalebench.catalog import PRESETS, CustomTarget
+from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
+from scalebench.costmodel.traffic import predict_traffic
+from scalebench.records import Block, CellResult, RankRecord
+from scalebench.spec import Cell, Ddp, Fsdp, Fsdp1, Plain, StepPlan, Strategy, Zero1
+from scalebench.worker.batches import concatenate
+from scalebench.worker.context import RankContext
+from scalebench.worker.process import die_with_parent, schedule_as_batch
+from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import facts_of, groups_of
+from scalebench.worker.strategies.fsdp import whole
+from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.trace_record import trace_record
+from scalebench.worker.tracing import traced
+from scalebench.worker.verify import fresh_workload, inspect
+
+TIMEOUT_S = 60
+SAMPLES = 2
+"""Of a rank's batch."""
+NUM_STEPS = 4
+
+CASES: dict[str, Strategy] = {
+    "ddp": Ddp(),
+    "fsdp": Fsdp(),
+    "shard-grad-op": Fsdp(reshard_after_forward=False),
+    "no-shard": Fsdp(shard_size=1),
+    "hsdp": Fsdp(shard_size=2),
+    "by-size": Fsdp(min_num_params=600),
+    "prefetch": Fsdp(prefetch=2),
+    "bf16": Fsdp(param_dtype="bfloat16"),
+    "checkpointing": Fsdp(checkpointing=True),
+    "selective": Fsdp(checkpointing="selective"),
+    "fsdp1": Fsdp1(),
+    "fsdp1-shard-grad-op": Fsdp1(reshard_after_forward=False),
+    "zero1": Zero1(),
+}
+MEMORY = ("fsdp", "shard-grad-op", "fsdp1", "zero1")
+"""Cases of which the memory is counted, at two ranks."""
+
+
+class Layer(nn.Module):
+    """A residual block whose widths no number of ranks divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(18)
+        self.mlp = nn.Sequential(nn.Linear(18, 35), nn.GELU(), nn.Linear(35, 18))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.mlp(self.norm(x))
+
+
+class Tied(nn.Module):
+    """Predicts the next of 37 words; embedding and output are one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(37, 18)
+        self.layers = nn.ModuleList(Layer() for _ in range(3))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.words(words)
+        for layer in self.layers:
+            x = layer(x)
+        return nn.functional.linear(x, self.words.weight)
+
+
+def tied(shard: Shard) -> Workload:
+    """Return the model; gradient descent with momentum does not blow up rounding as Adam does."""
+    module = Tied()
+    data = torch.Generator().manual_seed(100 + shard.rank)
+    batches = [torch.randint(37, (shard.batch_size, 9), generator=data) for _ in range(4)]
+    return Workload(
+        module=module,
+        batches=batches,
+        loss=next_word_loss,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        blocks=tuple(module.layers),
+    )
+
+
+def next_word_loss(module: nn.Module, words: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy."""
+    return nn.functional.cross_entropy(module(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
+
+
+TIED = CustomTarget(
+    name=f"{__name__}:tied", module="tests.integration.sharded_ranks", function="tied"
+)
+
+
+def make_cell(strategy: Strategy, world_size: int, rank_batch: int, workload: Any) -> Cell:
+    """Return an inspecting cell."""
+    return Cell(
+        suite="sharded",
+        case="case",
+        strategy=strategy,
+        workload=workload,
+        scaling="weak",
+        world_size=world_size,
+        global_batch=rank_batch * world_size,
+        rank_batch=rank_batch,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="inspect",
+        steps=StepPlan(),
+    )
+
+
+def look(context: RankContext) -> dict[str, Any]:
+    """Verify a strategy as a launch does it; then train, and hold traffic and parameters.
+
+    Returns:
+        ``verification``; ``wire_bytes`` and ``predicted_wire_bytes`` of a step; ``not_apart``: why
+        waits could not be told; ``parameter_deviation``: the largest over the parameters after
+        several steps, relative to their norm.
+    """
+    cell = context.cell
+    verification = inspect(context).verification
+    workload = fresh_workload(context)
+    num_parameters = sum(p.numel() for p in workload.module.parameters())
+    training = build_training(workload, context)
+    batches = list(workload.batches)
+    for batch in batches[: NUM_STEPS - 2]:
+        training.step(batch)
+    # Other cases' groups are still there: where a strategy tells none, it has one.
+    known = {} if groups_of(training) else {"default": cell.world_size}
+    with traced(context.device, known) as capture:
+        for batch in batches[NUM_STEPS - 2 : NUM_STEPS]:
+            with capture.step():
+                training.step(batch)
+    record = RankRecord(
+        rank=context.rank,
+        local_rank=context.rank,
+        pid=0,
+        host="here",
+        trace=trace_record([capture], groups_of(training)),
+        step_s=[1.0] * 2,
+        blocks=[Block(phase="traced", first=0, count=2)],
+    )
+    records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
+    launch = LaunchAttribution(CellResult(cell=cell, status="ok", started="", ranks=records))
+    predicted = predict_traffic(
+        cell.strategy, num_parameters, cell.world_size, facts_of(training).get("group_elements")
+    )
+    assert predicted is not None
+    return {
+        "verification": verification.model_dump(),
+        "wire_bytes": launch.wire_bytes(context.rank),
+        "predicted_wire_bytes": predicted.total_bytes,
+        "not_apart": launch.not_apart,
+        "parameter_deviation": parameter_deviation(training, context),
+    }
+
+
+def everybodys(text: str) -> list[str]:
+    """Return what every rank says, on every rank."""
+    texts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(texts, text)
+    return texts
+
+
+def parameter_deviation(training: Any, context: RankContext) -> float:
+    """Train one process on the joined batches; return how far the ranks' parameters are from its.
+
+    The largest over the parameters, relative to the parameter's norm.
+    """
+    world_size = context.cell.world_size
+    shards = [replace(context.shard, rank=rank) for rank in range(world_size)]
+    streams = [tied(shard).batches for shard in shards]
+    plain = PlainTraining(Plain(), fresh_workload(context), context)
+    for parts in list(zip(*streams, strict=True))[:NUM_STEPS]:
+        plain.step(concatenate(parts))
+    expected = {name: p.detach() for name, p in plain.module.named_parameters()}
+    found = dict(full_parameters(training))
+    assert found.keys() == expected.keys()
+    ratios = [
+        float((found[name] - parameter).norm() / parameter.norm())
+        for name, parameter in expected.items()
+    ]
+    return max(ratios)
+
+
+def full_parameters(training: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield all parameters, each gathered, by the name they have in the bare model."""
+    module = training.module
+    if isinstance(module, FullyShardedDataParallel):
+        with FullyShardedDataParallel.summon_full_params(module):
+            yield from ((name, p.detach().clone()) for name, p in module.named_parameters())
+        return
+    for name, parameter in module.named_parameters():
+        yield name.removeprefix("module."), whole(parameter.detach(), torch.device("cpu"))
+
+
+def look_at_memory(context: RankContext) -> dict[str, Any]:
+    """Return counted and predicted peak of a rank, bytes."""
+    cell = context.cell
+    alone = make_cell(Plain(), 1, cell.global_batch, cell.workload)
+    baseline = inspect(RankContext(alone, 0, 0, context.device)).memory
+    counted = inspect(context).memory
+    facts = facts_of(build_training(fresh_workload(context), context))
+    predicted = predict_memory(
+        cell.strategy,
+        cell.workload.num_parameters,
+        cell.rank_batch,
+        "AdamW",
+        MeasuredBaseline(Plain(), cell.global_batch, baseline),
+        cell.world_size,
+        facts.get("group_elements"),
+    )
+    return {
+        "counted": counted.model_dump(),
+        "predicted": vars(predicted) | {"unavailable": dict(predicted.unavailable)},
+        "total": predicted.total_bytes,
+        "plain_bytes": baseline.allocated_bytes,
+    }
+
+
+def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
+    """Run all cases as one rank; write the report."""
+    die_with_parent(parent)
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    store = FileStore(os.fspath(folder / f"store-{world_size}"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    control = dist.new_group(backend="gloo", timeout=timeout)
+
+    def context_of(strategy: Strategy, rank_batch: int, workload: Any) -> RankContext:
+        cell = make_cell(strategy, world_size, rank_batch, workload)
+        return RankContext(cell, rank, rank, torch.device("cpu"), control)
+
+    report: dict[str, Any] = {"cases": {}, "memory": {}}
+    if world_size > 2:
+        for name, strategy in CASES.items():
+            if strategy.why_not("cpu", world_size) is None:
+                report["cases"][name] = look(context_of(strategy, SAMPLES, TIED))
+    else:
+        for name in MEMORY:
+            for workload, rank_batch in (("gpt-tiny", 8), ("gpt-mini", 1)):
+                context = context_of(CASES[name], rank_batch, PRESETS[workload])
+                report["memory"][f"{name} {workload}"] = look_at_memory(context)
+    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
+    dist.destroy_process_group()
+
+
+def run_all(folder: Path, world_size: int) -> bool:
+    """Fork the ranks of one world size; return whether all came to their end."""
+    fork = multiprocessing.get_context("fork")
+    ranks = [
+        fork.Process(target=run_rank, args=(folder, rank, world_size, os.getpid()))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()  # a rank that dies is noticed by the others, who then die as well
+    return all(process.exitcode == 0 for process in ranks)
+
+
+if __name__ == "__main__":
+    for size in map(int, sys.argv[2:]):
+        if not run_all(Path(sys.argv[1]), size):
+            sys.exit(f"the ranks of world size {size} did not come to their end")
