@@ -6,10 +6,22 @@ from math import lcm
 from typing import Any
 
 from scalebench.catalog import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
+from scalebench.costmodel.schedule_orders import why_no_pipeline
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records import RunSpec
 from scalebench.selection import matches, words
-from scalebench.spec import Case, Cell, Ddp, Device, Plain, Scaling, StepPlan, Strategy, Suite
+from scalebench.spec import (
+    Case,
+    Cell,
+    Ddp,
+    Device,
+    Pipeline,
+    Plain,
+    Scaling,
+    StepPlan,
+    Strategy,
+    Suite,
+)
 from scalebench.virtual_hosts import VirtualHosts
 
 QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
@@ -265,9 +277,11 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
     for n in sizes:
         too_many = n > capacity
         skipped = _too_few_gpus(n, capacity, spec) if too_many else None
-        if suite.scaling == "strong" and batch % n and skipped is None:
-            raise _not_divisible(batch, n, spec.world_sizes)
-        rank_batch = batch if suite.scaling == "weak" else batch // n
+        shards = case.strategy.num_shards(n)
+        whole = batch * n if suite.scaling == "weak" else batch
+        if whole % shards and skipped is None:
+            raise _not_divisible(batch, shards, spec.world_sizes)
+        rank_batch = whole // shards
         cells.append(
             Cell(
                 suite=suite.name,
@@ -276,7 +290,7 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
                 workload=workload,
                 scaling=suite.scaling,
                 world_size=n,
-                global_batch=rank_batch * n,
+                global_batch=rank_batch * shards,
                 rank_batch=rank_batch,
                 device=spec.device,
                 backend=_backend(case.strategy, spec.device, too_many),
@@ -289,7 +303,7 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
                 seed=suite.seed,
                 limit_s=suite.cell_limit_s,
                 collective_timeout_s=suite.collective_timeout_s,
-                skip_reason=skipped or _indivisible_microbatches(case.strategy, rank_batch, n),
+                skip_reason=skipped or _unfit(case.strategy, rank_batch, n),
             )
         )
     return cells
@@ -317,7 +331,10 @@ def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
     )
 
 
-def _indivisible_microbatches(strategy: Strategy, rank_batch: int, n: int) -> str | None:
+def _unfit(strategy: Strategy, rank_batch: int, n: int) -> str | None:
+    """Say why a strategy cannot run with N ranks or a batch; None: it can."""
+    if isinstance(strategy, Pipeline):
+        return why_no_pipeline(strategy, rank_batch, n)
     if not isinstance(strategy, Ddp) or rank_batch % strategy.accumulate == 0:
         return None
     return (

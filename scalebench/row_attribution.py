@@ -215,7 +215,8 @@ def _set_budget(
     if not rounds or steps.baseline_s is None:
         row.set("budget", None, "no round in which the plain baseline was traced, too")
         return
-    share = rounds[0][0].result.cell.rank_batch / rounds[0][1].result.cell.rank_batch
+    own, plain = (launch.result.cell for launch in rounds[0])
+    share = own.global_batch / own.world_size / plain.global_batch
     not_apart = _not_apart(list(looked.values()))
     budget = loss_budget(rounds, rank, (steps.row_s, steps.baseline_s), share, not_apart)
     ranks = [_rank_figures(list(looked.values()), r) for r in sorted(rounds[0][0].breakdowns)]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from scalebench.costmodel.schedule import Action, Kind, Schedule, one_after_another
 from scalebench.errors import unknown_name
+from scalebench.spec import Pipeline
 
 Orders = Callable[[int, int, int], list[list[Action]]]
 """Of p ranks, m microbatches and v chunks → the actions of every rank."""
@@ -149,6 +150,22 @@ def why_not(name: str, p: int, m: int, v: int) -> str | None:
             f"into {m // p}"
         )
     return None
+
+
+def why_no_pipeline(pipeline: Pipeline, rank_batch: int, world_size: int) -> str | None:
+    """Say why N ranks cannot run a pipeline; None: they can, as far as the model has the layers.
+
+    Args:
+        pipeline: What is asked for.
+        rank_batch: Samples of one pipeline's step.
+        world_size: N.
+    """
+    side_by_side, m = pipeline.data_parallel, pipeline.microbatches
+    if world_size % side_by_side:
+        return f"{side_by_side} pipelines side by side do not divide {world_size} ranks"
+    if rank_batch % m:
+        return f"{rank_batch} samples per pipeline cannot be cut into {m} microbatches"
+    return why_not(pipeline.schedule, world_size // side_by_side, m, pipeline.chunks)
 
 
 def plan_schedule(name: str, p: int, m: int, v: int = 1) -> Schedule:

@@ -22,13 +22,22 @@ def prepare_module(
     """
     module = workload.module.to(device)
     if execution.checkpointing:
-        if not workload.blocks:
-            raise Unsupported("activation checkpointing needs a workload that names its blocks")
-        for block in workload.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        checkpoint_blocks(workload)
     if execution.compile:
         module.compile()
     return module
+
+
+def checkpoint_blocks(workload: Workload) -> None:
+    """Have the workload's blocks recompute their activations in the backward pass.
+
+    Raises:
+        Unsupported: The workload names no blocks.
+    """
+    if not workload.blocks:
+        raise Unsupported("activation checkpointing needs a workload that names its blocks")
+    for block in workload.blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def precision(execution: Execution, device: torch.device) -> AbstractContextManager[object]:

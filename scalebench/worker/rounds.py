@@ -11,7 +11,7 @@ would mind: times do not depend on the values.
 """
 
 import traceback
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,7 +94,7 @@ class Rounds:
         """Run one round, each of its blocks ``count`` steps long."""
         self.loop.run_block("paired", count)
         groups = only_group(self.loop.context.cell.world_size)
-        with traced(self.loop.context.device, groups) as capture:
+        with marked(self.loop.training), traced(self.loop.context.device, groups) as capture:
             self.loop.run_block("traced", count, lambda n: self.traced_steps(n, capture))
         self.captures.append(capture)
         alone = without_synchronisation(self.loop.training)
@@ -135,6 +135,12 @@ def how_many(rounds_s: float, step_s: float) -> tuple[int, int]:
         if num_rounds >= 2:
             return min(num_rounds, MAX_ROUNDS), num_steps
     return 1, MIN_STEPS
+
+
+def marked(training: Any) -> AbstractContextManager[Any]:
+    """Return what makes a training mark in the trace what it does; most have nothing to mark."""
+    mark = getattr(training, "marked_actions", nullcontext)
+    return mark()
 
 
 def without_synchronisation(training: Any) -> AbstractContextManager[Any] | None:

@@ -6,12 +6,14 @@ from typing import Any
 from scalebench.worker.context import RankContext
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.ddp import DdpTraining
+from scalebench.worker.strategies.pipeline import PipelineTraining
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.workload import Workload
 
 TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "plain": PlainTraining,
     "ddp": DdpTraining,
+    "pipeline": PipelineTraining,
 }
 
 
