@@ -93,7 +93,7 @@ class Rounds:
     def run_one(self, count: int) -> None:
         """Run one round, each of its blocks ``count`` steps long."""
         self.loop.run_block("paired", count)
-        groups = only_group(self.loop.context.cell.world_size)
+        groups = groups_of(self.loop.training, self.loop.context.cell.world_size)
         with marked(self.loop.training), traced(self.loop.context.device, groups) as capture:
             self.loop.run_block("traced", count, lambda n: self.traced_steps(n, capture))
         self.captures.append(capture)
@@ -135,6 +135,12 @@ def how_many(rounds_s: float, step_s: float) -> tuple[int, int]:
         if num_rounds >= 2:
             return min(num_rounds, MAX_ROUNDS), num_steps
     return 1, MIN_STEPS
+
+
+def groups_of(training: Any, world_size: int) -> dict[str, int]:
+    """Return name and size of the process group of a training's collectives, if it is but one."""
+    own = getattr(training, "collective_groups", None)
+    return only_group(world_size) if own is None else own()
 
 
 def marked(training: Any) -> AbstractContextManager[Any]:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalebench.intervals import Intervals, clip, intervals, none, subtract, union
-from scalebench.records import Trace, TracedOperation
+from scalebench.records import Trace, TracedAction, TracedOperation
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
 from scalebench.trace.launches import runtime_calls
 from scalebench.trace.timeline import Timeline
+from scalebench.worker.pipelining.actions import traced_actions
 from scalebench.worker.tracing import STEP, Capture
 
 
@@ -31,12 +32,14 @@ def trace_record(captures: Sequence[Capture]) -> Trace | None:
     origin = blocks[0][0].step_ns[0]
     steps: list[tuple[int, int]] = []
     operations: list[TracedOperation] = []
+    actions: list[TracedAction] = []
     kept: dict[str, list[Intervals]] = {"compute": [], "data": [], "codec": []}
     unknown: dict[str, float] = {}
     for _, events in blocks:
         timeline = timeline_of(events)
         counted = step_spans(events)[1:]
         operations += _operations(timeline, counted, len(steps), origin)
+        actions += traced_actions(events, counted, len(steps), origin)
         steps += [(int(start) - origin, int(end) - origin) for start, end in counted]
         for name, found in kept.items():
             whole = _set(timeline, name)
@@ -48,6 +51,7 @@ def trace_record(captures: Sequence[Capture]) -> Trace | None:
         origin_ns=origin,
         steps=steps,
         operations=operations,
+        actions=actions,
         unknown=unknown,
         num_events=sum(len(events) for _, events in blocks),
         clock_error_s=max(capture.clock_error_s for capture, _ in blocks),

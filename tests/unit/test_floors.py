@@ -36,6 +36,8 @@ FLOORS = {
     "attribution": 2,
     "budget": 2,
     "row_fields": 2,
+    "row_pipeline": 2,
+    "pipeline_trace": 2,
     "row_attribution": 2,
     "row_resources": 2,
     "scaling": 2,

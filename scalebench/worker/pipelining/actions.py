@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from torch.profiler import record_function
 
 from scalebench.costmodel.schedule import Action
+from scalebench.intervals import Intervals
+from scalebench.records import TracedAction
+from scalebench.trace.events import Events
+from scalebench.trace.launches import runtime_calls
 
 PREFIX = "scalebench.action."
 
@@ -27,6 +32,48 @@ def action_of(name: str) -> Action | None:
         return None
     kind, stage, microbatch = name.removeprefix(PREFIX).split(".")
     return Action(int(stage), kind, int(microbatch))  # type: ignore[arg-type]
+
+
+def traced_actions(
+    events: Events, steps: Intervals, first: int, origin_ns: int
+) -> list[TracedAction]:
+    """Return the actions of traced steps, in the order in which the rank began them.
+
+    On a GPU an action lasts from the first to the last kernel that it launched.
+
+    Args:
+        events: Of one block.
+        steps: Beginning and end of the steps that count, shape ``[steps, 2]``.
+        first: Number of the first of them in the trace.
+        origin_ns: Of the trace.
+    """
+    marks = events.of("user_annotation")
+    known = {code: one for code, name in enumerate(events.names) if (one := action_of(name))}
+    kernels = events.of("kernel")
+    launched = runtime_calls(events, kernels)[0] if len(kernels) else None
+    found: list[TracedAction] = []
+    for mark in marks[np.argsort(events.start_ns[marks], kind="stable")]:
+        action = known.get(int(events.name[mark]))
+        begin, end = int(events.start_ns[mark]), int(events.end_ns[mark])
+        if action is None:
+            continue
+        if launched is not None:
+            own = kernels[(launched >= begin) & (launched < end)]
+            if len(own) == 0:
+                continue
+            begin, end = int(events.start_ns[own].min()), int(events.end_ns[own].max())
+        step = int(np.searchsorted(steps[:, 0], begin, side="right")) - 1
+        if step < 0 or begin >= steps[step, 1]:
+            continue
+        found.append(
+            TracedAction(
+                **action._asdict(),
+                step=first + step,
+                start_ns=begin - origin_ns,
+                end_ns=end - origin_ns,
+            )
+        )
+    return found
 
 
 @contextmanager

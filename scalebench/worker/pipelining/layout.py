@@ -28,6 +28,7 @@ class Layout:
         own: The stages of this rank, in the order in which a microbatch comes to them.
         pipeline: Process group of this rank's pipeline.
         across: Process group of the ranks that hold the same stages; None: there is one pipeline.
+        groups: Name and number of ranks of that group.
     """
 
     def __init__(self, strategy: Pipeline, context: RankContext) -> None:
@@ -45,6 +46,7 @@ class Layout:
         self.timeout = timedelta(seconds=context.cell.collective_timeout_s)
         self.pipeline: dist.ProcessGroup | None = dist.group.WORLD
         self.across: dist.ProcessGroup | None = None
+        self.groups: dict[str, int] = {}
         if self.num_pipelines > 1:
             self.pipeline = self.new_group(range(self.num_ranks))
             for place in range(self.num_ranks):
@@ -53,6 +55,7 @@ class Layout:
                 )
                 if rank % self.num_ranks == place:
                     self.across = group
+                    self.groups = {f"pipelines, place {place}": self.num_pipelines}
 
     def new_group(self, members: Iterable[int]) -> dist.ProcessGroup | None:
         """Make a process group of some places of each pipeline; None: this rank is in none.
@@ -60,6 +63,8 @@ class Layout:
         All ranks have to call it alike.
         """
         members, mine = sorted(members), None
+        if len(members) == dist.get_world_size():
+            return dist.group.WORLD
         for first in range(0, self.num_pipelines * self.num_ranks, self.num_ranks):
             ranks = [first + place for place in members]
             group = dist.new_group(ranks, timeout=self.timeout)

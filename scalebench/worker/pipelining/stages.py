@@ -95,6 +95,7 @@ class Stages:
         """Return the group of ranks that hold a parameter, for each that several hold."""
         groups: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
         found = {}
+        self.tied_groups: dict[str, int] = {}
         for placed in self.parameters.values():
             ranks = {self.layout.rank_of[stage] for stage in placed.stages}
             if len(ranks) == 1:
@@ -105,6 +106,9 @@ class Stages:
             group = groups[places]
             if group is not None:
                 found[placed.name] = group
+                self.tied_groups[f"pipeline of rank {self.layout.first_rank}, tied {places}"] = len(
+                    places
+                )
         return found
 
     def sum_tied_gradients(self) -> None:

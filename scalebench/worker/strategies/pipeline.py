@@ -77,6 +77,10 @@ class PipelineTraining:
         dist.all_reduce(shared, group=self.layout.pipeline)
         return shared
 
+    def collective_groups(self) -> dict[str, int]:
+        """Return name and size of the groups in which this rank's gradients are reduced."""
+        return self.own.tied_groups | self.layout.groups
+
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the gradients of the last step, each sent by the rank that holds it."""
         return self.own.gradients(self.device)
