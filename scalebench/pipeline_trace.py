@@ -13,7 +13,7 @@ import numpy as np
 
 from scalebench.costmodel.dry_run import Deadlock, Timeline, dry_run
 from scalebench.costmodel.schedule import Action, Schedule, check, needs
-from scalebench.intervals import Intervals, intervals, union
+from scalebench.intervals import Intervals, intersect, intervals, length_s, union
 from scalebench.records import ClockAlignment, Trace, TracedAction
 from scalebench.spec import Pipeline
 from scalebench.trace.matching import shown_on_rank_0
@@ -83,6 +83,20 @@ class PipelineTrace:
         busy_ns = sum(a.end_ns - a.start_ns for a in self._actions())
         steps = [self.traces[rank].steps[step] for rank in self.ranks for step in self.chosen]
         return 1 - busy_ns / sum(end - begin for begin, end in steps)
+
+    @cached_property
+    def waiting_ratios(self) -> list[float]:
+        """For each typical step, the part in which ranks waited for results of one another.
+
+        Of all ranks' time together. The bubble as it was, with what transfer and stragglers added
+        to it.
+        """
+        ratios = []
+        for step in self.chosen:
+            spans = {rank: intervals([self.traces[rank].steps[step]]) for rank in self.ranks}
+            waited = sum(length_s(intersect(self.waiting(r), span)) for r, span in spans.items())
+            ratios.append(waited / sum(length_s(span) for span in spans.values()))
+        return ratios
 
     def waiting(self, rank: int) -> Intervals:
         """Return when a rank had nothing to do but to wait for a result of another rank.
