@@ -9,7 +9,7 @@ microbatches. ``F`` is a forward pass, ``B`` a whole backward pass; schedules th
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 Kind = Literal["F", "B", "I", "W"]
 KINDS: tuple[Kind, ...] = ("F", "B", "I", "W")
@@ -24,6 +24,19 @@ class Action(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read an action as it is written: ``2F13``.
+
+        Raises:
+            ValueError: It is none.
+        """
+        kind = next((letter for letter in KINDS if letter in text), None)
+        if kind is None:
+            raise ValueError(f"{text!r} is no action")
+        stage, microbatch = text.split(kind)
+        return cls(int(stage), kind, int(microbatch))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from scalebench.spec import Pipeline, ScheduleName, StepPlan
 from scalebench.stats import median_with_noise
 
 BUBBLE_LIMIT = 0.03
-FORWARD_S: dict[Form, float] = {"quick": 0.008, "full": 0.015}
+FORWARD_S: dict[Form, float] = {"quick": 0.008, "full": 0.02}
 """Of one microbatch in one stage; a backward pass takes twice as long."""
 
 
@@ -39,7 +39,7 @@ SETUPS: dict[Form, tuple[Setup, ...]] = {
 }
 PLANS: dict[Form, StepPlan] = {
     "quick": StepPlan(steps=4, rounds_s=0.1, max_warmup_steps=4),
-    "full": StepPlan(steps=5, rounds_s=5.0, max_warmup_steps=4),
+    "full": StepPlan(steps=4, rounds_s=3.0, max_warmup_steps=4),
 }
 
 

@@ -82,14 +82,7 @@ def test_torch_has_the_same_orders_and_refuses_the_same(reports: Reports, name: 
         # What torch tells of its 1F1B is not what it runs; the test above has what it runs.
         if order is None or name == "1f1b":
             continue
-        schedule = Schedule(name, m, tuple(tuple(map(action, actions)) for actions in order))
+        schedule = Schedule(name, m, tuple(tuple(map(Action.parse, actions)) for actions in order))
         check(schedule)
         dry_run(schedule, equal_times(p * v))
         assert name in FROM_TORCH or plan_schedule(name, p, m, v) == schedule, key
-
-
-def action(text: str) -> Action:
-    """Read an action as it is written."""
-    kind = next(letter for letter in text if letter.isalpha())
-    stage, microbatch = text.split(kind)
-    return Action(int(stage), kind, int(microbatch))

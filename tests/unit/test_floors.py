@@ -61,6 +61,7 @@ FLOORS = {
     "selftest": 4,
     "calibration": 4,
     "survey": 4,
+    "drawing": 4,
     "cli": 5,
     "__main__": 5,
 }
