@@ -117,6 +117,9 @@ class Trace(Record):
             paced workload.
         data: While the rank's loop waited for a batch.
         codec: Inside a communication hook that encodes or decodes.
+        blocked: While a pipeline's rank stood still until sends and receives were through. On CPU
+            torch's annotations of these end only when somebody waits for them, so they do not tell
+            how long anything was on its way. Empty: not noted.
         actions: What a pipeline's stages did in those steps, in order.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are part of ``compute``.
@@ -131,16 +134,21 @@ class Trace(Record):
     compute: list[int] = []
     data: list[int] = []
     codec: list[int] = []
+    blocked: list[int] = []
     actions: list[TracedAction] = []
     unknown: dict[str, FiniteFloat] = {}
     num_events: int = Field(0, ge=0)
     clock_error_s: FiniteFloat = 0.0
 
+    @property
+    def _sets(self) -> tuple[list[int], ...]:
+        return self.compute, self.data, self.codec, self.blocked
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if any(len(flat) % 2 for flat in (self.compute, self.data, self.codec)):
+        if any(len(flat) % 2 for flat in self._sets):
             raise ValueError("an interval has no end")
-        for flat in (self.compute, self.data, self.codec, *self.steps):
+        for flat in (*self._sets, *self.steps):
             if any(not 0 <= b - a < LARGE for a, b in pairwise(flat)):
                 raise ValueError("intervals are not in order")
         numbers = [*(op.step for op in self.operations), *(a.step for a in self.actions)]

@@ -94,6 +94,9 @@ def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: 
     row.set("comm_compute_ratio", estimate_signed(ratios) if ratios else None, "nothing computed")
     overlaps = [1 - p.exposed_comm_s / p.comm_s for p in parts if p.comm_s > 0]
     row.set("overlap_ratio", estimate_signed(overlaps) if overlaps else None, "no communication")
+    if any(trace.blocked for launch in launches for trace in launch.traces.values()):
+        hidden = "what sends and receives hide behind computation is not known on CPU"
+        row.set("overlap_ratio", None, hidden)
     _set_bubble(row, launches)
 
 

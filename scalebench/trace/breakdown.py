@@ -112,7 +112,7 @@ def break_down(
     operations = [op for op in trace.operations if op.step in counted]
     compute = within(steps, union(intervals(trace.compute), intervals(trace.codec)))
     codec = within(steps, intervals(trace.codec))
-    communication = within(steps, covered_by(operations))
+    communication = within(steps, in_flight(trace, operations))
     exposed = subtract(communication, compute)
     wait = intersect(exposed, none() if waiting is None else waiting)
     stall = subtract(within(steps, intervals(trace.data)), union(compute, communication))
@@ -137,6 +137,18 @@ def break_down(
         by_kind=_figures(operations, num_steps, steps, compute, by_bucket=False),
         by_bucket=_figures(operations, num_steps, steps, compute, by_bucket=True),
     )
+
+
+def in_flight(trace: Trace, operations: Iterable[TracedOperation]) -> Intervals:
+    """Return when a rank communicated.
+
+    Where the trace tells when the rank was blocked by sends and receives, that stands for them:
+    their own annotations last until somebody waits for them.
+    """
+    if not trace.blocked:
+        return covered_by(operations)
+    others = covered_by(op for op in operations if op.kind not in ("send", "recv"))
+    return union(others, intervals(trace.blocked))
 
 
 def covered_by(operations: Iterable[TracedOperation]) -> Intervals:

@@ -33,7 +33,7 @@ def trace_record(captures: Sequence[Capture]) -> Trace | None:
     steps: list[tuple[int, int]] = []
     operations: list[TracedOperation] = []
     actions: list[TracedAction] = []
-    kept: dict[str, list[Intervals]] = {"compute": [], "data": [], "codec": []}
+    kept: dict[str, list[Intervals]] = {"compute": [], "data": [], "codec": [], "blocked": []}
     unknown: dict[str, float] = {}
     for _, events in blocks:
         timeline = timeline_of(events)
@@ -105,6 +105,8 @@ def _set(timeline: Timeline, name: str) -> Intervals:
     if name == "codec":
         marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
         return union(*marks)
+    if name == "blocked" and timeline.on_gpu:
+        return none()
     return timeline.annotations.get(name, none())
 
 

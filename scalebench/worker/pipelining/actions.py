@@ -1,8 +1,9 @@
 """Marks in the trace around every forward and backward pass of a pipeline's stages.
 
-The stage object's own methods are wrapped while steps are traced, and put back afterwards: the
-clean window knows nothing of it. The profiler's annotations of torch's schedules are no help: they
-differ from schedule to schedule, and 1F1B has none.
+The stage object's own methods, and torch's waiting for sends and receives, are wrapped while steps
+are traced, and put back afterwards: the clean window knows nothing of it. The profiler's
+annotations of torch's schedules are no help: they differ from schedule to schedule, and 1F1B has
+none.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from torch.distributed.pipelining import schedules
 from torch.profiler import record_function
 
 from scalebench.costmodel.schedule import Action
@@ -19,6 +21,8 @@ from scalebench.trace.events import Events
 from scalebench.trace.launches import runtime_calls
 
 PREFIX = "scalebench.action."
+BLOCKED = "scalebench.blocked"
+"""Around waiting for sends and receives; a private function of torch, left out where it is not."""
 
 
 def mark_of(action: Action) -> str:
@@ -84,13 +88,29 @@ def marked(stages: Sequence[Any]) -> Iterator[None]:
         stage.forward_one_chunk = _marking(stage.forward_one_chunk, index, "F")
         stage.backward_one_chunk = _marking(stage.backward_one_chunk, index, "B")
         stage.backward_weight_one_chunk = _marking(stage.backward_weight_one_chunk, index, "W")
+    wait = getattr(schedules, "_wait_batch_p2p", None)
+    if wait is not None:
+        schedules._wait_batch_p2p = _marking_wait(wait)  # type: ignore[assignment]
     try:
         yield
     finally:
+        if wait is not None:
+            schedules._wait_batch_p2p = wait
         for stage in stages:
             del stage.forward_one_chunk
             del stage.backward_one_chunk
             del stage.backward_weight_one_chunk
+
+
+def _marking_wait(wait: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
+    """Return torch's waiting for a batch of sends and receives with a mark around it."""
+
+    def run(works: list[Any]) -> None:
+        if works:
+            with record_function(BLOCKED):
+                wait(works)
+
+    return run
 
 
 def _marking(method: Callable[..., Any], stage: int, kind: str) -> Callable[..., Any]:
