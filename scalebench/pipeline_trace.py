@@ -101,9 +101,17 @@ class PipelineTrace:
     def waiting(self, rank: int) -> Intervals:
         """Return when a rank had nothing to do but to wait for a result of another rank.
 
-        From the end of one action until the result that the next one needs was made. On the
-        rank's own clock, after its trace's origin.
+        From the end of one action until the result that the next one needs was made; and while
+        a send held the rank up, because the rank that takes it was busy with something else. On
+        the rank's own clock, after its trace's origin.
         """
+        held_up = intersect(
+            union(self._untaken(rank)), intervals(self.traces[rank].blocked_sending)
+        )
+        return union(self._unmade(rank), held_up)
+
+    def _unmade(self, rank: int) -> Intervals:
+        """Return from the end of each action until what the next one needs was made."""
         made = self._made_ns
         num_stages = len(self.ranks) * self.strategy.chunks
         trace = self.traces[rank]
@@ -119,17 +127,53 @@ class PipelineTrace:
                 reached = action.end_ns
         return union(intervals(waits))
 
+    def _untaken(self, rank: int) -> Intervals:
+        """Return from the end of each action until the rank that needs its result came for it.
+
+        That is, until the end of what that rank did before.
+        """
+        spans = [
+            (end - self._shift(rank), taken - self._shift(rank))
+            for key, end in self._made_ns.items()
+            if self._maker[key] == rank and (taken := self._taken_ns.get(key, end)) > end
+        ]
+        return intervals(spans)
+
+    @cached_property
+    def _taken_ns(self) -> dict[tuple[int, Action], int]:
+        """Step and action → when another rank came for its result, on rank 0's clock."""
+        num_stages = len(self.ranks) * self.strategy.chunks
+        taken = {}
+        for rank in self.ranks:
+            trace = self.traces[rank]
+            for step, (begin, _) in enumerate(trace.steps):
+                reached = begin
+                for action in (a for a in trace.actions if a.step == step):
+                    source = needs(_plain(action), num_stages)
+                    if source is not None and self._maker.get((step, source)) != rank:
+                        taken[step, source] = reached + self._shift(rank)
+                    reached = action.end_ns
+        return taken
+
+    @cached_property
+    def _maker(self) -> dict[tuple[int, Action], int]:
+        """Step and action → the rank that did it; I counts as B."""
+        return {
+            (action.step, _whole(action)): rank
+            for rank in self.ranks
+            for action in self.traces[rank].actions
+            if action.kind != "W"
+        }
+
     @cached_property
     def _made_ns(self) -> dict[tuple[int, Action], int]:
         """Step and action → when its result was made, on rank 0's clock; I counts as B."""
-        made = {}
-        for rank in self.ranks:
-            for action in self.traces[rank].actions:
-                plain = _plain(action)
-                if plain.kind != "W":
-                    kind = plain._replace(kind="B") if plain.kind == "I" else plain
-                    made[action.step, kind] = action.end_ns + self._shift(rank)
-        return made
+        return {
+            (action.step, _whole(action)): action.end_ns + self._shift(rank)
+            for rank in self.ranks
+            for action in self.traces[rank].actions
+            if action.kind != "W"
+        }
 
     def _shift(self, rank: int) -> int:
         return shown_on_rank_0(self.traces[rank].origin_ns, rank, self.clocks)
@@ -141,6 +185,11 @@ class PipelineTrace:
 
 def _plain(action: TracedAction) -> Action:
     return Action(action.stage, action.kind, action.microbatch)
+
+
+def _whole(action: TracedAction) -> Action:
+    plain = _plain(action)
+    return plain._replace(kind="B") if plain.kind == "I" else plain
 
 
 def pipelines_of(

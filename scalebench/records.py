@@ -120,6 +120,7 @@ class Trace(Record):
         blocked: While a pipeline's rank stood still until sends and receives were through. On CPU
             torch's annotations of these end only when somebody waits for them, so they do not tell
             how long anything was on its way. Empty: not noted.
+        blocked_sending: The part of it that was for sends, as far as torch tells.
         actions: What a pipeline's stages did in those steps, in order.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are part of ``compute``.
@@ -135,6 +136,7 @@ class Trace(Record):
     data: list[int] = []
     codec: list[int] = []
     blocked: list[int] = []
+    blocked_sending: list[int] = []
     actions: list[TracedAction] = []
     unknown: dict[str, FiniteFloat] = {}
     num_events: int = Field(0, ge=0)
@@ -142,7 +144,7 @@ class Trace(Record):
 
     @property
     def _sets(self) -> tuple[list[int], ...]:
-        return self.compute, self.data, self.codec, self.blocked
+        return self.compute, self.data, self.codec, self.blocked, self.blocked_sending
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -13,6 +13,9 @@ from scalebench.trace.timeline import Timeline
 from scalebench.worker.pipelining.actions import traced_actions
 from scalebench.worker.tracing import STEP, Capture
 
+SETS = ("compute", "data", "codec", "blocked", "blocked_sending")
+"""Sets of intervals that a trace holds."""
+
 
 def trace_record(captures: Sequence[Capture]) -> Trace | None:
     """Return what counts of the captured blocks: every step but the first of each block.
@@ -33,7 +36,7 @@ def trace_record(captures: Sequence[Capture]) -> Trace | None:
     steps: list[tuple[int, int]] = []
     operations: list[TracedOperation] = []
     actions: list[TracedAction] = []
-    kept: dict[str, list[Intervals]] = {"compute": [], "data": [], "codec": [], "blocked": []}
+    kept: dict[str, list[Intervals]] = {name: [] for name in SETS}
     unknown: dict[str, float] = {}
     for _, events in blocks:
         timeline = timeline_of(events)
@@ -105,8 +108,11 @@ def _set(timeline: Timeline, name: str) -> Intervals:
     if name == "codec":
         marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
         return union(*marks)
-    if name == "blocked" and timeline.on_gpu:
-        return none()
+    if name.startswith("blocked"):
+        if timeline.on_gpu:
+            return none()
+        names = ("blocked", "blocked_sending") if name == "blocked" else (name,)
+        return union(*(timeline.annotations.get(mark, none()) for mark in names))
     return timeline.annotations.get(name, none())
 
 

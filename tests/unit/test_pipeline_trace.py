@@ -107,6 +107,21 @@ def test_ranks_wait_until_a_result_is_made_and_no_longer(
         assert gaps <= 2 * rounds * p
 
 
+def test_a_send_that_nobody_takes_yet_is_waiting_for_who_takes_it() -> None:
+    slow = {**equal_times(2), ("F", 0): 10.0, ("B", 0): 20.0}
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), slow)
+    done, end = timeline.end_s[1][-1], timeline.step_s
+    held_up = {"blocked_sending": [round(done * MS), round(end * MS)]}
+    found = pipeline_of(timeline, Pipeline(schedule="gpipe", microbatches=4))
+    until_now = found.waiting(1)
+    assert until_now[-1, 1] <= timeline.end_s[1][-1] * MS
+    traces = {0: trace_of(timeline, 0), 1: trace_of(timeline, 1).model_copy(update=held_up)}
+    found = replace(found, traces=traces)
+    last = found.waiting(1)[-1]
+    taken = timeline.end_s[0][-2]  # rank 0 comes for the last gradient when it is done with B2
+    assert last.tolist() == [round(done * MS), round(taken * MS)]
+
+
 def test_clocks_that_differ_are_put_right() -> None:
     strategy = Pipeline(schedule="gpipe", microbatches=4)
     timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2))

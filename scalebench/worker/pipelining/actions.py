@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]
 from torch.distributed.pipelining import schedules
 from torch.profiler import record_function
 
@@ -22,7 +23,8 @@ from scalebench.trace.launches import runtime_calls
 
 PREFIX = "scalebench.action."
 BLOCKED = "scalebench.blocked"
-"""Around waiting for sends and receives; a private function of torch, left out where it is not."""
+BLOCKED_SENDING = "scalebench.blocked_sending"
+"""Around waiting for a receive, and for a send: gloo's lasts until the other rank takes it."""
 
 
 def mark_of(action: Action) -> str:
@@ -90,7 +92,7 @@ def marked(stages: Sequence[Any]) -> Iterator[None]:
         stage.backward_weight_one_chunk = _marking(stage.backward_weight_one_chunk, index, "W")
     wait = getattr(schedules, "_wait_batch_p2p", None)
     if wait is not None:
-        schedules._wait_batch_p2p = _marking_wait(wait)  # type: ignore[assignment]
+        schedules._wait_batch_p2p = _wait  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -102,15 +104,17 @@ def marked(stages: Sequence[Any]) -> Iterator[None]:
             del stage.backward_weight_one_chunk
 
 
-def _marking_wait(wait: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
-    """Return torch's waiting for a batch of sends and receives with a mark around it."""
+def _wait(works: list[Any]) -> None:
+    """Wait for sends and receives, one after the other as torch does, with a mark around each."""
+    for work in works:
+        with record_function(BLOCKED_SENDING if _is_send(work) else BLOCKED):
+            work.wait()
 
-    def run(works: list[Any]) -> None:
-        if works:
-            with record_function(BLOCKED):
-                wait(works)
 
-    return run
+def _is_send(work: Any) -> bool:
+    """Tell whether a work is a send; not known, where this torch does not tell: no."""
+    told = getattr(work, "_get_op_type", None)
+    return told is not None and int(told()) == int(OpType.SEND)
 
 
 def _marking(method: Callable[..., Any], stage: int, kind: str) -> Callable[..., Any]:
