@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import make_cell, make_result
+from summaries import make_row
 from traced import make_operation, make_traced_record
 
 from scalebench.attribution import LaunchAttribution
@@ -14,6 +15,7 @@ from scalebench.costmodel.dry_run import Timeline, dry_run, equal_times
 from scalebench.costmodel.schedule_orders import plan_schedule
 from scalebench.pipeline_trace import PipelineTrace
 from scalebench.records import ClockAlignment, Trace, TracedAction
+from scalebench.report import pipelines
 from scalebench.row_attribution import StepTimes, attribute_row
 from scalebench.row_pipeline import pipeline_fields
 from scalebench.spec import Pipeline, Plain
@@ -205,3 +207,15 @@ def test_a_row_says_what_each_stage_takes() -> None:
         "backward_weight_s": pytest.approx(5e-3),
     }
     assert told["bubble_law"] is None and told["bubble_equal_stages"] > 0
+
+
+def test_the_page_lists_bubbles_and_stages_of_pipelines_alone() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4))
+    told = pipeline_fields([pipeline_of(timeline, strategy)])
+    bubbles, stages = pipelines.tables([make_row(pipeline=told), make_row()])
+    assert bubbles.lines == (
+        ("ddp-25mb", "2", "gpipe", "2 × 1, 4", "20.0 %", "20.0 %", "20.0 %", "20.0 %", "4, 4"),
+    )
+    assert stages.lines[1][2:6] == ("1", "rank 1", "2.00 ms", "4.00 ms")
+    assert pipelines.tables([make_row()]) == ()
