@@ -77,6 +77,15 @@ class PipelineTrace:
             return 0.0
         return self.timeline.idle_s(self.ranks.index(rank))
 
+    def spans(self, rank: int, step: int) -> dict[Action, tuple[int, int]]:
+        """Return when a rank did what in a step: begin and end on rank 0's clock, nanoseconds."""
+        shift = self._shift(rank)
+        return {
+            _plain(a): (a.start_ns + shift, a.end_ns + shift)
+            for a in self.traces[rank].actions
+            if a.step == step
+        }
+
     @cached_property
     def idle_ratio(self) -> float:
         """The part of all ranks' traced steps in which no action ran: bubble and all the rest."""

@@ -9,6 +9,9 @@ from scalebench.costmodel.dry_run import dry_run, equal_times
 from scalebench.costmodel.schedule_orders import bubble_law
 from scalebench.pipeline_trace import PipelineTrace
 
+MOST_ACTIONS = 2000
+"""Passes of a step that a row lists; the launches' own files have all."""
+
 
 def pipeline_fields(pipelines: Sequence[PipelineTrace]) -> dict[str, Any]:
     """Return the field ``pipeline`` of a row.
@@ -18,7 +21,9 @@ def pipeline_fields(pipelines: Sequence[PipelineTrace]) -> dict[str, Any]:
     ``bubble_measured_times`` is the dry run with the measured stage times, and ``idle_ratio`` the
     part of the traced steps in which no action ran: the bubble, waits, transfer, optimizer and the
     host's own work together. ``in_flight`` holds, for each rank, the most microbatches that it
-    keeps for their backward passes, by the order in which it did them.
+    keeps for their backward passes, by the order in which it did them. ``actions`` are the passes
+    of one typical step of the first pipeline, and when its dry run has them; null: there are more
+    than 2000.
 
     Args:
         pipelines: Of all launches and side by side; at least one, all of them traced whole.
@@ -45,7 +50,31 @@ def pipeline_fields(pipelines: Sequence[PipelineTrace]) -> dict[str, Any]:
             {"stage": stage, "rank": home[stage], **_times(pipelines, stage)}
             for stage in sorted(home)
         ],
+        "actions": _actions(first) if sum(map(len, schedule.ranks)) <= MOST_ACTIONS else None,
     }
+
+
+def _actions(pipeline: PipelineTrace) -> list[dict[str, Any]] | None:
+    """Return the passes of one typical step, seconds after the first of them began."""
+    if pipeline.schedule is None or pipeline.timeline is None:
+        return None
+    planned = pipeline.timeline
+    step = pipeline.chosen[len(pipeline.chosen) // 2]
+    done = {rank: pipeline.spans(rank, step) for rank in pipeline.ranks}
+    begin_ns = min(start for spans in done.values() for start, _ in spans.values())
+    return [
+        {
+            "rank": rank,
+            **action._asdict(),
+            "start_s": (done[rank][action][0] - begin_ns) / 1e9,
+            "end_s": (done[rank][action][1] - begin_ns) / 1e9,
+            "planned_start_s": planned.start_s[place][number],
+            "planned_end_s": planned.end_s[place][number],
+        }
+        for place, rank in enumerate(pipeline.ranks)
+        for number, action in enumerate(pipeline.schedule.ranks[place])
+        if action in done[rank]
+    ]
 
 
 _NAMES = {"F": "forward_s", "B": "backward_s", "I": "backward_input_s", "W": "backward_weight_s"}

@@ -15,7 +15,7 @@ from scalebench.costmodel.dry_run import Timeline, dry_run, equal_times
 from scalebench.costmodel.schedule_orders import plan_schedule
 from scalebench.pipeline_trace import PipelineTrace
 from scalebench.records import ClockAlignment, Trace, TracedAction
-from scalebench.report import pipelines
+from scalebench.report import pipelines, schedule_figure
 from scalebench.row_attribution import StepTimes, attribute_row
 from scalebench.row_pipeline import pipeline_fields
 from scalebench.spec import Pipeline, Plain
@@ -219,3 +219,20 @@ def test_the_page_lists_bubbles_and_stages_of_pipelines_alone() -> None:
     )
     assert stages.lines[1][2:6] == ("1", "rank 1", "2.00 ms", "4.00 ms")
     assert pipelines.tables([make_row()]) == ()
+
+
+def test_the_page_draws_what_was_done_over_what_was_planned() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    late = delayed(dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4)), 5.0)
+    told = pipeline_fields([pipeline_of(late, strategy)])
+    last = told["actions"][7]
+    assert (last["rank"], last["kind"], last["microbatch"]) == (0, "B", 3)
+    assert last["start_s"] - last["planned_start_s"] == pytest.approx(5e-3)
+    rows = [make_row(pipeline=told), make_row(world_size=1, pipeline=told), make_row("ddp")]
+    figure = schedule_figure.schedule_figure(rows, {})
+    assert figure is not None
+    forward, backward = figure.data
+    assert len(forward.x) == len(backward.x) == 2 * 2 * 4  # ranks, planned and measured
+    assert max(b + x for b, x in zip(backward.base, backward.x, strict=True)) == pytest.approx(35)
+    assert len(schedule_figure.tabulate(rows)) == 16
+    assert schedule_figure.schedule_figure([make_row()], {}) is None
