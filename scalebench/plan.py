@@ -277,6 +277,7 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
     for n in sizes:
         too_many = n > capacity
         skipped = _too_few_gpus(n, capacity, spec) if too_many else None
+        skipped = skipped or _no_way_between(case.strategy, spec.device, too_many)
         shards = case.strategy.num_shards(n)
         whole = batch * n if suite.scaling == "weak" else batch
         if whole % shards and skipped is None:
@@ -319,6 +320,15 @@ def _too_few_gpus(n: int, capacity: int, spec: RunSpec) -> str | None:
     if spec.device == "cpu" or spec.oversubscribe:
         return None
     return f"{n} ranks need {n} GPUs and there are {capacity}; --oversubscribe shares them"
+
+
+def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str | None:
+    """Say why ranks that share a GPU cannot run a strategy; None: they can."""
+    if isinstance(strategy, Pipeline) and device == "cuda" and too_many:
+        return (
+            "stages send to one another, and gloo, over which ranks share a GPU, cannot from GPUs"
+        )
+    return None
 
 
 def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:

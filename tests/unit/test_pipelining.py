@@ -138,6 +138,15 @@ def test_the_ranks_of_a_pipeline_are_fed_the_whole_batch() -> None:
     assert (both[4].rank_batch, both[4].num_shards, both[4].skip_reason) == (8, 2, None)
 
 
+def test_ranks_that_share_a_gpu_are_no_pipeline() -> None:
+    case = Case(name="case", strategy=Pipeline(), workload="mlp-tiny", batch_size=16)
+    suite = Suite(name="suite", question="?", cases=(case,))
+    request = Request(world_sizes=(1, 2), oversubscribe=True)
+    cells = make_plan(request, [suite], Machine(num_gpus=1, num_cores=4)).cells
+    reasons = {c.world_size: c.skip_reason for c in cells if c.case == "case"}
+    assert reasons[1] is None and "gloo" in reasons[2]
+
+
 def test_sizes_that_make_no_pipeline_are_skipped_with_the_reason() -> None:
     reasons = {n: c.skip_reason for n, c in cells_of(Pipeline(data_parallel=2)).items()}
     assert reasons[1] == "2 pipelines side by side do not divide 1 ranks"
