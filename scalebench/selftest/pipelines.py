@@ -75,13 +75,14 @@ def bubbles(bench: Bench) -> Iterator[Line]:
         yield Line(
             name=f"pipeline bubble, {setup.schedule}, {setup.num_ranks} ranks",
             injected=worst.law,
-            recovered=worst.waited,
+            recovered=worst.law + worst.error,
             error_ratio=worst.error,
             noise_ratio=worst.noise,
             limit=BUBBLE_LIMIT,
             limit_of="step",
             detail=(
-                f"{worst.microbatches} microbatches; dry run {worst.dry_run * 100:.1f} %, "
+                f"{worst.microbatches} microbatches; ranks waited {worst.waited * 100:.1f} %, "
+                f"dry run {worst.dry_run * 100:.1f} %, "
                 f"{worst.overhead_s * 1e3:.2f} ms overhead per action"
             ),
         )

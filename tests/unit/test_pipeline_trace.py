@@ -18,6 +18,7 @@ from scalebench.records import ClockAlignment, Trace, TracedAction
 from scalebench.report import pipelines, schedule_figure
 from scalebench.row_attribution import StepTimes, attribute_row
 from scalebench.row_pipeline import pipeline_fields
+from scalebench.selftest.pipelines import found_in
 from scalebench.spec import Pipeline, Plain
 
 MS = 1_000_000
@@ -236,3 +237,18 @@ def test_the_page_draws_what_was_done_over_what_was_planned() -> None:
     assert max(b + x for b, x in zip(backward.base, backward.x, strict=True)) == pytest.approx(35)
     assert len(schedule_figure.tabulate(rows)) == 16
     assert schedule_figure.schedule_figure([make_row()], {}) is None
+
+
+def test_the_self_test_takes_the_worse_of_two_bubbles_and_shows_the_overhead() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    schedule = plan_schedule("gpipe", 2, 4)
+    found = found_in(launch_of(dry_run(schedule, equal_times(2, 10, 20)), strategy), 2, 4)
+    assert (found.law, found.dry_run) == (0.2, pytest.approx(0.2))
+    assert found.overhead_s == pytest.approx(0, abs=1e-9)
+    # Here no step follows in which rank 1 would wait for its end, nor rank 0 for anything later.
+    assert found.waited < found.law and found.error == found.waited - found.law
+    slow = {**equal_times(2, 10, 20), ("B", 1): 40.0}
+    late = found_in(launch_of(dry_run(schedule, slow), strategy), 2, 4)
+    assert late.error == pytest.approx(late.dry_run - late.law) and late.error > 0.03
+    costly = dry_run(schedule, equal_times(2, 10, 20), overhead_s=1.0)
+    assert found_in(launch_of(costly, strategy), 2, 4).overhead_s == pytest.approx(1e-3)
