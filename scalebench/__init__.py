@@ -10,7 +10,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from scalebench.session import Run, run
-    from scalebench.spec import Case, Ddp, Fsdp, Fsdp1, Loader, Plain, StepPlan, Suite, Zero1
+    from scalebench.spec import (
+        Case,
+        Ddp,
+        Fsdp,
+        Fsdp1,
+        Loader,
+        Pipeline,
+        Plain,
+        StepPlan,
+        Suite,
+        Zero1,
+    )
     from scalebench.workload import Shard, Workload
 
 __all__ = [
@@ -19,6 +30,7 @@ __all__ = [
     "Fsdp",
     "Fsdp1",
     "Loader",
+    "Pipeline",
     "Plain",
     "Run",
     "Shard",
@@ -35,6 +47,7 @@ _HOME = {
     "Fsdp": "scalebench.spec",
     "Fsdp1": "scalebench.spec",
     "Loader": "scalebench.spec",
+    "Pipeline": "scalebench.spec",
     "Plain": "scalebench.spec",
     "Run": "scalebench.session",
     "Shard": "scalebench.workload",

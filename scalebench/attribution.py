@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench import units
+from scalebench.intervals import none, union
+from scalebench.pipeline_trace import PipelineTrace, pipelines_of
 from scalebench.records import Block, CellResult, ClockAlignment, Phase, RankRecord, Trace
+from scalebench.spec import Pipeline
 from scalebench.trace.breakdown import Breakdown, break_down
 from scalebench.trace.matching import SYNCHRONISING, Matched, Root, match
 
@@ -84,6 +87,8 @@ class LaunchAttribution:
     def _rooted_share(self) -> float:
         """The largest part of a rank's step that is exposed in operations of unknown root."""
         named = {*SYNCHRONISING, *(["broadcast"] if self.broadcast_root is not None else [])}
+        if self.pipelines:
+            named |= {"send", "recv"}  # their schedule tells who waits for whom
         return max(
             sum(f.exposed_s for f in b.by_kind if f.kind not in named) / b.step_s
             for b in self.breakdowns.values()
@@ -118,8 +123,24 @@ class LaunchAttribution:
     @cached_property
     def breakdowns(self) -> dict[int, Breakdown]:
         """Rank → what its typical traced step was made of."""
-        waiting, chosen = self.matched.waiting, self.typical_steps
-        return {r: break_down(r, t, waiting.get(r), chosen) for r, t in self.traces.items()}
+        waiting, chosen = dict(self.matched.waiting), self.typical_steps
+        bubbles = dict.fromkeys(self.traces, 0.0)
+        for pipeline in self.pipelines:
+            for rank in pipeline.ranks:
+                waiting[rank] = union(waiting.get(rank, none()), pipeline.waiting(rank))
+                bubbles[rank] = pipeline.bubble_s(rank)
+        return {
+            rank: break_down(rank, trace, waiting.get(rank), chosen).with_bubble(bubbles[rank])
+            for rank, trace in self.traces.items()
+        }
+
+    @cached_property
+    def pipelines(self) -> tuple[PipelineTrace, ...]:
+        """The pipelines side by side; none for another strategy."""
+        strategy = self.result.cell.strategy
+        if not isinstance(strategy, Pipeline):
+            return ()
+        return pipelines_of(strategy, self.traces, self.clocks, self.typical_steps)
 
     @cached_property
     def typical_steps(self) -> list[int]:

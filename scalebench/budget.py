@@ -88,11 +88,12 @@ def clean_parts(
     wait_s = traced.wait_s if apart else 0.0
     return StepParts(
         compute_s=scale * host * traced.busy_s,
-        exposed_transfer_s=scale * (traced.exposed_comm_s - wait_s),
+        exposed_transfer_s=scale * (traced.exposed_comm_s - traced.bubble_s - wait_s),
         wait_s=scale * wait_s,
         codec_s=scale * host * traced.codec_s,
         data_stall_s=scale * traced.data_stall_s,
         other_idle_s=scale * host * traced.other_idle_s,
+        bubble_s=scale * host * traced.bubble_s,
     )
 
 
@@ -180,6 +181,7 @@ def loss_budget(
     step_s: tuple[float, float],
     share: float,
     not_apart: str | None = None,
+    over: Sequence[int] = (),
 ) -> LossBudget:
     """Work out the budget of a row.
 
@@ -192,6 +194,8 @@ def loss_budget(
         step_s: Clean steps of the row and of the baseline: the headline's numbers, seconds.
         share: A rank's part of the baseline's batch.
         not_apart: Why transfer and wait cannot be told apart in one of the row's launches.
+        over: Ranks whose mean is taken instead of ``rank`` alone, where they do different work:
+            only together do they have the baseline's. Empty: all do the same.
     """
     apart = not_apart is None
     headline: list[dict[str, float]] = []
@@ -201,7 +205,7 @@ def loss_budget(
             (headline, step_s),
             (own, (launch_step_s(row.result), launch_step_s(base.result))),
         ):
-            parts = clean_parts(row, rank, row_s, apart)
+            parts = _mean([clean_parts(row, one, row_s, apart) for one in over or (rank,)])
             found.append(losses(parts, clean_parts(base, 0, base_s), share))
     names = [name for name in PARTS if apart or name != "wait_s"]
     return LossBudget(
@@ -212,6 +216,11 @@ def loss_budget(
         not_apart=not_apart,
         drift=max((drift(x) for pair in rounds for x in pair), key=abs),
     )
+
+
+def _mean(parts: Sequence[StepParts]) -> StepParts:
+    names = vars(parts[0])
+    return StepParts(**{n: float(np.mean([getattr(one, n) for one in parts])) for n in names})
 
 
 def _part(of_headline: Sequence[float], of_rounds: Sequence[float]) -> Estimate:
@@ -229,7 +238,15 @@ def drift(launch: LaunchAttribution) -> float:
 
 
 def waits_most(launches: Sequence[LaunchAttribution]) -> int:
-    """Return the rank that waits most for others, over all launches; of equals the lowest."""
+    """Return the rank that waits most for others, over all launches; of equals the lowest.
+
+    A pipeline's bubble is waiting, too.
+    """
     ranks = sorted(launches[0].breakdowns)
-    wait_s = [np.mean([launch.breakdowns[r].wait_s for launch in launches]) for r in ranks]
+    wait_s = [
+        np.mean(
+            [launch.breakdowns[r].wait_s + launch.breakdowns[r].bubble_s for launch in launches]
+        )
+        for r in ranks
+    ]
     return ranks[int(np.argmax(wait_s))]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scalebench.catalog import CustomTarget
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.plan import Plan
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Pipeline
 
 START_S = 0.5
 """Usual time from decision to first step of a launch on two cores, seconds."""
@@ -22,7 +22,7 @@ class ForecastRow:
 
     Attributes:
         state_bytes: Predicted parameters, gradients, optimizer state and buckets per rank;
-            without activations. None: the number of parameters is not known.
+            without activations. None: the number of parameters of a rank is not known.
     """
 
     cell: Cell
@@ -65,6 +65,8 @@ def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
 
 
 def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
+    if isinstance(cell.strategy, Pipeline):
+        return None  # the ranks hold different parts of the model
     if isinstance(cell.workload, CustomTarget):
         known = num_parameters.get(cell.workload.name)
     else:

@@ -11,7 +11,7 @@ from scalebench.spec import Suite
 from scalebench.store import find_runs, load_run
 
 ADAM_BYTES_PER_PARAMETER = 16
-LATER_STRATEGIES = ("fsdp", "zero1", "pipeline", "compression")
+LATER_STRATEGIES = ("fsdp", "zero1", "compression")
 LATER_LAUNCHERS = ("external", "slurm")
 NOT_IN_THIS_VERSION = "not in this version"
 
@@ -66,6 +66,7 @@ def _strategies(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
         "fsdp": "FSDP2, fully_shard: parameters, gradients and optimizer state divided",
         "fsdp1": "FullyShardedDataParallel: the first FSDP, for comparison",
         "zero1": "DDP with ZeroRedundancyOptimizer: optimizer state divided",
+        "pipeline": "torch.distributed.pipelining: stages on ranks, microbatches passing through",
     }
     here = [_entry(name, about.get(name, "")) for name in survey["strategies"]]
     later = [n for n in LATER_STRATEGIES if n not in survey["strategies"]]

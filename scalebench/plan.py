@@ -7,10 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.catalog import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
+from scalebench.costmodel.schedule_orders import why_no_pipeline
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records import RunSpec
 from scalebench.selection import matches, words
-from scalebench.spec import Case, Cell, Ddp, Device, Plain, Scaling, StepPlan, Strategy, Suite
+from scalebench.spec import (
+    Case,
+    Cell,
+    Ddp,
+    Device,
+    Pipeline,
+    Plain,
+    Scaling,
+    StepPlan,
+    Strategy,
+    Suite,
+)
 from scalebench.virtual_hosts import VirtualHosts
 
 QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
@@ -269,9 +281,12 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
     for n in sizes:
         too_many = n > capacity
         skipped = _too_few_gpus(n, capacity, spec) if too_many else None
-        if suite.scaling == "strong" and batch % n and skipped is None:
-            raise _not_divisible(batch, n, spec.world_sizes)
-        rank_batch = batch if suite.scaling == "weak" else batch // n
+        skipped = skipped or _no_way_between(case.strategy, spec.device, too_many)
+        shards = case.strategy.num_shards(n)
+        whole = batch * n if suite.scaling == "weak" else batch
+        if whole % shards and skipped is None:
+            raise _not_divisible(batch, shards, spec.world_sizes)
+        rank_batch = whole // shards
         cells.append(
             Cell(
                 suite=suite.name,
@@ -280,7 +295,7 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
                 workload=workload,
                 scaling=suite.scaling,
                 world_size=n,
-                global_batch=rank_batch * n,
+                global_batch=rank_batch * shards,
                 rank_batch=rank_batch,
                 device=spec.device,
                 backend=_backend(case.strategy, spec.device, too_many),
@@ -295,7 +310,7 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
                 collective_timeout_s=suite.collective_timeout_s,
                 skip_reason=skipped
                 or case.strategy.why_not(spec.device, n)
-                or _indivisible_microbatches(case.strategy, rank_batch, n),
+                or _unfit(case.strategy, rank_batch, n),
             )
         )
     return [_with_parts(cell, cells) for cell in cells]
@@ -304,11 +319,13 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
 def _with_parts(cell: Cell, of_case: Sequence[Cell]) -> Cell:
     """Have a case's cell at N=1 time its steps on the batches of the other sizes, too.
 
-    Not where the model is compiled: another batch size would be compiled anew.
+    Not where the model is compiled: another batch size would be compiled anew. The stages of a
+    pipeline are made for one batch size.
     """
     batches = {other.rank_batch for other in of_case if other.skip_reason is None}
     parts = sorted(batches - {cell.rank_batch}, reverse=True)
-    wanted = cell.world_size == 1 and not cell.strategy.compile
+    strategy = cell.strategy
+    wanted = cell.world_size == 1 and not strategy.compile and not isinstance(strategy, Pipeline)
     return cell.model_copy(update={"part_batches": tuple(parts)}) if wanted and parts else cell
 
 
@@ -324,6 +341,15 @@ def _too_few_gpus(n: int, capacity: int, spec: RunSpec) -> str | None:
     return f"{n} ranks need {n} GPUs and there are {capacity}; --oversubscribe shares them"
 
 
+def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str | None:
+    """Say why ranks that share a GPU cannot run a strategy; None: they can."""
+    if isinstance(strategy, Pipeline) and device == "cuda" and too_many:
+        return (
+            "stages send to one another, and gloo, over which ranks share a GPU, cannot from GPUs"
+        )
+    return None
+
+
 def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
     step = lcm(*sizes)
     below, above = batch // step * step, -(-batch // step) * step
@@ -334,7 +360,10 @@ def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
     )
 
 
-def _indivisible_microbatches(strategy: Strategy, rank_batch: int, n: int) -> str | None:
+def _unfit(strategy: Strategy, rank_batch: int, n: int) -> str | None:
+    """Say why a strategy cannot run with N ranks or a batch; None: it can."""
+    if isinstance(strategy, Pipeline):
+        return why_no_pipeline(strategy, rank_batch, n)
     if not isinstance(strategy, Ddp) or rank_batch % strategy.accumulate == 0:
         return None
     return (

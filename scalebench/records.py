@@ -90,6 +90,24 @@ class TracedOperation(Record):
     sequence: int | None = None
 
 
+class TracedAction(Record):
+    """A forward or backward pass of a pipeline's stage as its rank traced it.
+
+    Attributes:
+        kind: ``F`` forward, ``B`` backward; ``I`` and ``W`` its two parts where it is split.
+        step: Index of the step, into the trace's ``steps``.
+        start_ns: After the trace's ``origin_ns``. On a GPU: of its first kernel.
+        end_ns: Likewise, of its last.
+    """
+
+    kind: Literal["F", "B", "I", "W"]
+    stage: int = Field(ge=0)
+    microbatch: int = Field(ge=0)
+    step: int = Field(ge=0)
+    start_ns: int = Field(gt=-LARGE, lt=LARGE)
+    end_ns: int = Field(gt=-LARGE, lt=LARGE)
+
+
 class Trace(Record):
     """What one rank did in its traced steps, on its own clock.
 
@@ -103,6 +121,11 @@ class Trace(Record):
             paced workload.
         data: While the rank's loop waited for a batch.
         codec: Inside a communication hook that encodes or decodes.
+        blocked: While a pipeline's rank stood still until sends and receives were through. On CPU
+            torch's annotations of these end only when somebody waits for them, so they do not tell
+            how long anything was on its way. Empty: not noted.
+        blocked_sending: The part of it that was for sends, as far as torch tells.
+        actions: What a pipeline's stages did in those steps, in order.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are part of ``compute``.
         num_events: The profiler's events, all steps together.
@@ -116,20 +139,28 @@ class Trace(Record):
     compute: list[int] = []
     data: list[int] = []
     codec: list[int] = []
+    blocked: list[int] = []
+    blocked_sending: list[int] = []
+    actions: list[TracedAction] = []
     unknown: dict[str, FiniteFloat] = {}
     num_events: int = Field(0, ge=0)
     clock_error_s: FiniteFloat = 0.0
 
+    @property
+    def _sets(self) -> tuple[list[int], ...]:
+        return self.compute, self.data, self.codec, self.blocked, self.blocked_sending
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if any(len(flat) % 2 for flat in (self.compute, self.data, self.codec)):
+        if any(len(flat) % 2 for flat in self._sets):
             raise ValueError("an interval has no end")
-        for flat in (self.compute, self.data, self.codec, *self.steps):
+        for flat in (*self._sets, *self.steps):
             if any(not 0 <= b - a < LARGE for a, b in pairwise(flat)):
                 raise ValueError("intervals are not in order")
+        numbers = [*(op.step for op in self.operations), *(a.step for a in self.actions)]
+        if max(numbers, default=-1) >= len(self.steps):
+            raise ValueError("an operation lies in no step")
         for op in self.operations:
-            if op.step >= len(self.steps):
-                raise ValueError("an operation lies in no step")
             if not -LARGE < op.start_ns <= op.end_ns < LARGE:
                 raise ValueError("an operation ends before it begins")
         if not all(abs(t) < LARGE for t in (self.origin_ns, *self.compute[:1], *self.data[:1])):

@@ -11,6 +11,8 @@ from scalebench.attribution import LaunchAttribution, attribute, why_not
 from scalebench.budget import loss_budget, waits_most
 from scalebench.records import CellResult
 from scalebench.row_fields import RowFields
+from scalebench.row_pipeline import pipeline_fields
+from scalebench.spec import Pipeline
 from scalebench.stats import Estimate, estimate_signed
 from scalebench.trace.breakdown import OperationFigures
 from scalebench.trace.matching import stragglers
@@ -72,7 +74,8 @@ def _why_not_traced(good: Mapping[int, CellResult]) -> str:
 
 FIELDS = (
     *BREAKDOWN_FIELDS,
-    *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "wire_bytes", "payload_bytes"),
+    *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "pipeline"),
+    *("wire_bytes", "payload_bytes"),
     *("trace_overhead", "probe_effect", "exposed_comm_estimates", "communication"),
     *("stragglers", "unknown_kernels", "budget"),
 )
@@ -91,7 +94,30 @@ def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: 
     row.set("comm_compute_ratio", estimate_signed(ratios) if ratios else None, "nothing computed")
     overlaps = [1 - p.exposed_comm_s / p.comm_s for p in parts if p.comm_s > 0]
     row.set("overlap_ratio", estimate_signed(overlaps) if overlaps else None, "no communication")
-    row.set("bubble_ratio", None, "only pipelines have a bubble")
+    if any(trace.blocked for launch in launches for trace in launch.traces.values()):
+        hidden = "what sends and receives hide behind computation is not known on CPU"
+        row.set("overlap_ratio", None, hidden)
+    _set_bubble(row, launches)
+
+
+def _set_bubble(row: RowFields, launches: Sequence[LaunchAttribution]) -> None:
+    """Set the idle part of the schedule's dry run, mean over the pipelines side by side."""
+    strategy = launches[0].result.cell.strategy
+    if not isinstance(strategy, Pipeline):
+        row.set("bubble_ratio", None, "only pipelines have a bubble")
+        row.set("pipeline", None, "the ranks form no pipeline")
+        return
+    found = [
+        [p.timeline.bubble_ratio for p in launch.pipelines if p.timeline is not None]
+        for launch in launches
+    ]
+    if not all(found):
+        reason = "the trace does not hold every forward and backward pass of a step"
+        row.set("bubble_ratio", None, reason)
+        row.set("pipeline", None, reason)
+        return
+    row.values["bubble_ratio"] = estimate_signed([float(np.mean(ratios)) for ratios in found])
+    row.values["pipeline"] = pipeline_fields([p for launch in launches for p in launch.pipelines])
 
 
 def _not_apart(launches: Sequence[LaunchAttribution]) -> str | None:
@@ -217,14 +243,19 @@ def _set_budget(
     if not rounds or steps.baseline_s is None:
         row.set("budget", None, "no round in which the plain baseline was traced, too")
         return
-    share = rounds[0][0].result.cell.rank_batch / rounds[0][1].result.cell.rank_batch
+    own, plain = (launch.result.cell for launch in rounds[0])
+    share = own.global_batch / own.world_size / plain.global_batch
     not_apart = _not_apart(list(looked.values()))
-    budget = loss_budget(rounds, rank, (steps.row_s, steps.baseline_s), share, not_apart)
+    # The ranks of a pipeline do different parts of the work.
+    over = sorted(rounds[0][0].breakdowns) if isinstance(own.strategy, Pipeline) else ()
+    step_s = (steps.row_s, steps.baseline_s)
+    budget = loss_budget(rounds, rank, step_s, share, not_apart, over)
     ranks = [_rank_figures(list(looked.values()), r) for r in sorted(rounds[0][0].breakdowns)]
     clock_s = max(launch.clock_bound_s for launch in looked.values())
     told = {
         "skew": float(np.mean([launch.skew(rank) for launch in looked.values()])),
         "clock_bound_s": clock_s,
+        "mean_over_ranks": bool(over),
         "ranks": ranks,
     }
     row.values["budget"] = {**budget.as_fields(), **told}
@@ -236,7 +267,7 @@ def _rank_figures(launches: Sequence[LaunchAttribution], rank: int) -> dict[str,
     """Return one rank's traced step and its parts: means over the launches, seconds."""
     names = (
         *("step_s", "compute_s", "busy_s", "comm_s", "exposed_comm_s", "exposed_transfer_s"),
-        *("wait_s", "codec_s", "data_stall_s", "other_idle_s"),
+        *("wait_s", "codec_s", "data_stall_s", "other_idle_s", "bubble_s"),
     )
     parts = [launch.breakdowns[rank] for launch in launches]
     return {"rank": rank, **{n: float(np.mean([getattr(p, n) for p in parts])) for n in names}}

@@ -8,7 +8,7 @@ from scalebench.energy import energy_per_sample
 from scalebench.peaks import compute_dtype, mfu, peak_flops, why_no_peak
 from scalebench.records import CellResult, Memory, RankRecord
 from scalebench.row_fields import RowFields
-from scalebench.spec import Plain
+from scalebench.spec import Pipeline, Plain
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
@@ -85,6 +85,9 @@ def _set_predicted_memory(
         row.set(name, None, "no launch of this row went well")
         return
     cell = next(iter(good.values())).cell
+    if isinstance(cell.strategy, Pipeline):
+        row.set(name, None, "which rank of a pipeline holds how much is not predicted")
+        return
     predicted = predict_memory(
         cell.strategy,
         rank.num_parameters,

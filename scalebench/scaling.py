@@ -242,7 +242,7 @@ def _plain_baseline(
 
 def _reference_batch(cell: Cell) -> int:
     """Return the batch that stays the same over N: global when strong, per rank when weak."""
-    return cell.global_batch if cell.scaling == "strong" else cell.rank_batch
+    return cell.global_batch // (1 if cell.scaling == "strong" else cell.world_size)
 
 
 def _status(row: Launches, run_status: str) -> tuple[Status, str | None]:

@@ -59,6 +59,14 @@ class Execution(Spec):
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
         return None
 
+    def num_shards(self, world_size: int) -> int:
+        """Return among how many ranks, or groups of ranks, a global batch is divided."""
+        return world_size
+
+    def num_parts(self, world_size: int) -> int:
+        """Return in how many parts, one after another or side by side, a global batch is done."""
+        return self.num_shards(world_size)
+
     def baseline(self) -> "Plain":
         """Return the one-process run that this execution's efficiency is measured against.
 
@@ -91,6 +99,10 @@ class Ddp(Execution):
     accumulate: int = Field(1, ge=1)
     static_graph: bool = False
     gradient_as_bucket_view: bool = True
+
+    def num_parts(self, world_size: int) -> int:
+        """Return the microbatches of all ranks together."""
+        return world_size * self.accumulate
 
 
 class Fsdp(Execution):
@@ -191,7 +203,51 @@ class Zero1(Execution):
         return "the optimizer broadcasts parameters in every step"
 
 
-Strategy = Annotated[Plain | Ddp | Fsdp | Fsdp1 | Zero1, Field(discriminator="kind")]
+ScheduleName = Literal[
+    "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zero-bubble", "zbv", "dualpipev"
+]
+
+
+class Pipeline(Execution):
+    """``torch.distributed.pipelining``: each rank holds a part of the model, a stage.
+
+    A batch passes the ranks in microbatches, forwards and backwards. The ranks of a pipeline share
+    a batch; with ``data_parallel`` d the N ranks form d pipelines of N/d ranks, each with its own
+    part of the global batch.
+
+    Attributes:
+        schedule: The order of forward and backward passes; see ``costmodel/schedule_orders.py``.
+        microbatches: Parts of a pipeline's batch.
+        chunks: Stages on each rank; more than one only where the schedule has them.
+        split: Which layers make a stage: ``balanced`` by counted FLOPs, ``even`` by the number of
+            layers, or ``unbalanced`` on purpose: the first stage has as many as can be.
+        data_parallel: Pipelines side by side.
+    """
+
+    kind: Literal["pipeline"] = "pipeline"
+    schedule: ScheduleName = "1f1b"
+    microbatches: int = Field(8, ge=1)
+    chunks: int = Field(1, ge=1)
+    split: Literal["balanced", "even", "unbalanced"] = "balanced"
+    data_parallel: int = Field(1, ge=1)
+
+    @model_validator(mode="after")
+    def _chunks_fit_the_schedule(self) -> Self:
+        exactly = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
+        if exactly is not None and self.chunks != exactly:
+            raise ValueError(f"{self.schedule} has {exactly} per rank: give chunks={exactly}")
+        return self
+
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of pipelines."""
+        return self.data_parallel
+
+    def num_parts(self, world_size: int) -> int:
+        """Return the microbatches of all pipelines together."""
+        return self.data_parallel * self.microbatches
+
+
+Strategy = Annotated[Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline, Field(discriminator="kind")]
 
 
 class Loader(Spec):
@@ -335,7 +391,8 @@ class Cell(Job):
             and count the memory, with instruments on and nothing timed; ``measure``: time steps
             with no instrument on; ``fit``: find out whether the batch fits.
         repeat: Number of the launch, from 0.
-        rank_batch: Samples per rank and step; ``global_batch`` over all ranks.
+        rank_batch: Samples that a rank is fed per step: ``global_batch`` over all ranks, or over
+            all pipelines, whose ranks share them.
         oversubscribed: More ranks than devices (CPU: than cores).
         loader: How the ranks are fed; None: from batches that live on the device.
         memory_limit_bytes: A fitting launch whose peak is above it is out of memory.
@@ -360,6 +417,11 @@ class Cell(Job):
     memory_limit_bytes: int | None = None
     skip_reason: str | None = None
     part_batches: tuple[int, ...] = ()
+
+    @property
+    def num_shards(self) -> int:
+        """Among how many ranks, or groups of ranks, the global batch is divided."""
+        return self.strategy.num_shards(self.world_size)
 
     @property
     def id(self) -> str:

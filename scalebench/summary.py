@@ -101,6 +101,7 @@ class Row(BaseModel):
     loss_last: FiniteFloat | None
     probe_effect: Estimate | None = None
     trace_overhead: Estimate | None = None
+    pipeline: dict[str, Any] | None = None
     budget: dict[str, Any] | None = None
     exposed_comm_estimates: dict[str, Any] | None = None
     communication: list[dict[str, Any]] | None = None

@@ -45,6 +45,10 @@ class Workload:
             nothing.
         blocks: The repeated parts of the module, in order: the units of activation
             checkpointing. Empty: the module has none, and strategies that need them say so.
+        layers: The whole module as a sequence, for pipelines: each layer takes the tensor that
+            the one before it returned, the first what ``loss`` calls the module with, and the
+            last returns what the module would. Parameters are those of ``module``; layers may
+            share one (tied weights). Empty: the module is no such sequence.
     """
 
     module: "torch.nn.Module"
@@ -53,3 +57,4 @@ class Workload:
     optimizer: "Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer] | None" = None
     tokens_per_sample: int | None = None
     blocks: "Sequence[torch.nn.Module]" = ()
+    layers: "Sequence[torch.nn.Module]" = ()

@@ -69,8 +69,30 @@ def emit(text: str, color: bool | None = None) -> None:
 @click.command()
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def show(run: str | None, as_json: bool) -> None:
-    """Print the table of RUN again (default: the newest run)."""
+@click.option("--schedule", metavar="NAME", help="Draw a pipeline's schedule instead; no run.")
+@click.option("-p", "ranks", type=click.IntRange(1, 4096), help="Its ranks (default 4).")
+@click.option(
+    "-m", "microbatches", type=click.IntRange(1, 65536), help="Its microbatches (default 8)."
+)
+@click.option(
+    "-v", "chunks", type=click.IntRange(1, 64), help="Its chunks per rank (default: the fewest)."
+)
+def show(
+    run: str | None,
+    as_json: bool,
+    schedule: str | None,
+    ranks: int | None,
+    microbatches: int | None,
+    chunks: int | None,
+) -> None:
+    """Print the table of RUN again (default: the newest run), or draw a pipeline's schedule."""
+    if schedule is not None:
+        if run is not None:
+            raise UsageError("--schedule draws without a run. Leave out RUN, or --schedule.")
+        draw_schedule(schedule, ranks or 4, microbatches or 8, chunks, as_json)
+        return
+    if ranks or microbatches or chunks:
+        raise UsageError("-p, -m and -v are for --schedule. Name a schedule, or leave them out.")
     from scalebench.scaling import summarise
     from scalebench.store import load_run
 
@@ -79,6 +101,26 @@ def show(run: str | None, as_json: bool) -> None:
         print_json(summary)
     else:
         print_table(summary)
+
+
+def draw_schedule(
+    name: str, ranks: int, microbatches: int, chunks: int | None, as_json: bool
+) -> None:
+    """Print what the ranks of a pipeline do when, all stages alike; or as JSON.
+
+    Raises:
+        UsageError: There is no such schedule, or torch refuses these numbers.
+    """
+    from scalebench.costmodel.dry_run import dry_run, equal_times
+    from scalebench.drawing import schedule_as_json, schedule_by_name
+    from scalebench.report.schedule_text import render_schedule
+
+    schedule = schedule_by_name(name, ranks, microbatches, chunks)
+    timeline = dry_run(schedule, equal_times(schedule.num_stages))
+    if as_json:
+        emit(json.dumps(schedule_as_json(timeline)))
+        return
+    emit_for_terminal(lambda width, color, plain: render_schedule(timeline, width, color, plain))
 
 
 @click.command()

@@ -125,6 +125,18 @@ class LocalLauncher:
             raise UsageError(answer["error"]["message"])
         return answer
 
+    def schedule(self, name: str, ranks: int, microbatches: int, chunks: int) -> list[list[str]]:
+        """Return the passes of every rank in the order that torch has for a schedule.
+
+        Raises:
+            UsageError: torch refuses; the text says why.
+        """
+        sizes = {"ranks": ranks, "microbatches": microbatches, "chunks": chunks}
+        answer = self._ask({"job": "schedule", "name": name, **sizes})
+        if "error" in answer:
+            raise UsageError(answer["error"]["message"])
+        return list(answer["ranks"])
+
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         folder = self._launch_folder()
         answer, log = folder / "answer.json", folder / "log"

@@ -9,7 +9,14 @@ from typing import Any
 import plotly.graph_objects as go
 
 from scalebench import units
-from scalebench.report import budget_figure, figures, findings, memory_figure, wording
+from scalebench.report import (
+    budget_figure,
+    figures,
+    findings,
+    memory_figure,
+    schedule_figure,
+    wording,
+)
 from scalebench.report.palette import (
     CATEGORY_COLORS,
     DASHES,
@@ -185,6 +192,16 @@ def _category_key(
     return tuple(entries)
 
 
+def _pass_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+    """Return the key of a pipeline's passes."""
+    return tuple(
+        KeyEntry(name, color, AREA, None, str(index))
+        for index, (name, color) in enumerate(
+            schedule_figure.KINDS[kind] for kind in schedule_figure.shown_kinds(rows)
+        )
+    )
+
+
 def _entry(name: str, look: Look, traces: str) -> KeyEntry:
     label = wording.plain(name, 64)
     return KeyEntry(label, look.color, SYMBOLS[look.symbol], DASHES[look.dash], traces)
@@ -267,6 +284,20 @@ CHARTS = (
     ),
 )
 """The figures of a run, in the order of the page."""
+
+SCHEDULE = ChartKind(
+    "schedule",
+    "Pipelines",
+    "No pipeline of several ranks was traced.",
+    schedule_figure.schedule_figure,
+    schedule_figure.conclude,
+    schedule_figure.tabulate,
+    ("case", "N", "rank", "pass", "from", "to", "planned from", "planned to"),
+    _pass_key,
+    "One traced step of the largest pipeline of each case. Planned, paler: the dry run with the"
+    " measured times of the stages, nothing for transfer.",
+)
+"""The figure of pipelines, in the section of communication."""
 
 MEMORY = ChartKind(
     "memory",

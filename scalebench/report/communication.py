@@ -126,7 +126,8 @@ def _ranks(rows: Sequence[Row]) -> PlainTable:
     return PlainTable(
         "Every rank",
         "Traced steps as they are, tracing's own cost included; means over the launches. Exposed"
-        " communication is transfer and wait. The budget is that of the rank that waits most.",
+        " communication is transfer and wait, and the bubble of a pipeline. The budget is that of"
+        " the rank that waits most, or the mean of all ranks of a pipeline.",
         (
             *("case", "N", "rank", "step", "compute", "communication", "exposed", "wait"),
             *("data stall", "other idle"),

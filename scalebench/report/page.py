@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalebench import units
-from scalebench.report import communication, frames, memory, predictions, wording
+from scalebench.report import communication, frames, memory, pipelines, predictions, wording
 from scalebench.report.certificate import as_listing
-from scalebench.report.charts import CHARTS, MEMORY, Chart, ChartKind, make_chart
+from scalebench.report.charts import CHARTS, MEMORY, SCHEDULE, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
 from scalebench.report.findings import Finding, Verdict, judge
 from scalebench.report.listing import PlainTable
@@ -49,6 +49,7 @@ class SuiteView:
     """One suite's verdict and tables; ``talk`` concludes those of its communication.
 
     Attributes:
+        schedule: The figure of its pipelines' steps; None: it has no pipeline.
         memory: The figure of its memory; None: not told apart.
     """
 
@@ -58,6 +59,7 @@ class SuiteView:
     cards: tuple[Card, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    schedule: Chart | None
     talk: str | None
     communication: tuple[PlainTable, ...]
     predictions: tuple[PlainTable, ...]
@@ -108,7 +110,7 @@ class RunView:
     def drawn(self) -> bool:
         """Whether the run has a figure."""
         return any(section.charts for section in self.sections) or any(
-            suite.memory for suite in self.suites
+            suite.memory or suite.schedule for suite in self.suites
         )
 
 
@@ -123,6 +125,7 @@ def render_page(summaries: Sequence[Summary]) -> str:
         marks_of=marks,
         longest=LONGEST_REASON,
         memory_kind=MEMORY,
+        schedule_kind=SCHEDULE,
     )
 
 
@@ -137,8 +140,12 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
             cards=tuple(_card(f, looks[(f.suite, f.case)]) for f in suite.findings),
             columns=present(groups[suite.suite]),
             rows=tuple(groups[suite.suite]),
+            schedule=make_chart(SCHEDULE, f"{run_id}-schedule-{index}", groups[suite.suite], looks),
             talk=communication.sentence(groups[suite.suite]),
-            communication=communication.tables(groups[suite.suite]),
+            communication=(
+                *pipelines.tables(groups[suite.suite]),
+                *communication.tables(groups[suite.suite]),
+            ),
             predictions=predictions.tables(groups[suite.suite]),
             memory=make_chart(MEMORY, f"{run_id}-memory-{index}", groups[suite.suite], looks),
             memory_tables=memory.tables(groups[suite.suite]),

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.attribution import LaunchAttribution, attribute, why_not
-from scalebench.catalog import CustomTarget
+from scalebench.catalog import CustomTarget, WorkloadSpec
 from scalebench.certificate import Form
 from scalebench.launch.base import Launcher
 from scalebench.outcome import launched_result
 from scalebench.planted import Planted, PlantedKind
 from scalebench.probe import ClockCheck, ProbeRecord, Sweep
 from scalebench.records import CellResult
-from scalebench.spec import Cell, Ddp, Plain, StepPlan
+from scalebench.spec import Cell, Ddp, Plain, StepPlan, Strategy
 from scalebench.virtual_hosts import VirtualHosts
 
 WORKLOADS = "scalebench.worker.workloads.planted"
@@ -119,6 +119,37 @@ class Bench:
         launch = attribute(self._launch(cell, planted, hosts))
         assert launch is not None, "a launch without attribution is refused"
         self.trained.append(launch)
+        return launch
+
+    def train_with(
+        self, strategy: Strategy, workload: WorkloadSpec, num_ranks: int, plan: StepPlan
+    ) -> LaunchAttribution:
+        """Train by another strategy on the machine as it is, nothing planted; attribute its steps.
+
+        Args:
+            strategy: By which one.
+            workload: Its ``batch_size`` is the global batch.
+            num_ranks: How many.
+            plan: How long.
+
+        Raises:
+            Unusable: The launch failed, was not traced whole, or cannot be attributed.
+        """
+        batch = workload.batch_size
+        shards = strategy.num_shards(num_ranks)
+        cell = self._cell("paced", num_ranks, None, plan).model_copy(
+            update={
+                "strategy": strategy,
+                "workload": workload,
+                "scaling": "strong",
+                "global_batch": batch,
+                "rank_batch": batch // shards,
+            }
+        )
+        launch = attribute(self._launch(cell, None, None))
+        assert launch is not None, "a launch without attribution is refused"
+        if not all(pipeline.timeline is not None for pipeline in launch.pipelines):
+            raise Unusable("not every pass of a pipeline was traced")
         return launch
 
     def step_s(self, num_ranks: int, hosts: VirtualHosts | None, plan: StepPlan) -> CellResult:

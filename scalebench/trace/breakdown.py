@@ -10,7 +10,8 @@ Source of the definitions: docs/definitions.md.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -48,14 +49,16 @@ class Breakdown:
     """One rank's step: seconds per step, means over the traced steps that were chosen.
 
     The parts that share out the step are ``codec_s``, ``busy_s``, ``wait_s``,
-    ``exposed_transfer_s``, ``data_stall_s`` and ``other_idle_s``.
+    ``exposed_transfer_s``, ``data_stall_s``, ``other_idle_s`` and ``bubble_s``.
 
     Attributes:
         step_s: The traced step.
         compute_s: Union of computation, encoding and decoding included.
         busy_s: Computation without encoding and decoding.
         comm_s: Union of communication.
-        exposed_comm_s: Communication while nothing was computed: wait and exposed transfer.
+        exposed_comm_s: Communication while nothing was computed: wait, exposed transfer, bubble.
+        bubble_s: The part of waiting for other ranks that a pipeline's schedule explains; it is
+            no part of ``wait_s``.
     """
 
     rank: int
@@ -70,13 +73,22 @@ class Breakdown:
     codec_s: float
     data_stall_s: float
     other_idle_s: float
+    bubble_s: float = 0.0
     by_kind: tuple[OperationFigures, ...] = ()
     by_bucket: tuple[OperationFigures, ...] = ()
 
     @property
     def host_s(self) -> float:
-        """The parts that tracing itself makes longer: the host issues every operator."""
-        return self.busy_s + self.codec_s + self.other_idle_s
+        """The parts that tracing itself makes longer: the host issues every operator.
+
+        A bubble is one rank idle while others compute: it grows with what they do.
+        """
+        return self.busy_s + self.codec_s + self.other_idle_s + self.bubble_s
+
+    def with_bubble(self, bubble_s: float) -> Self:
+        """Return the breakdown with this much of the wait called bubble, or as much as there is."""
+        bubble_s = min(bubble_s, self.wait_s)
+        return replace(self, bubble_s=bubble_s, wait_s=self.wait_s - bubble_s)
 
 
 def break_down(
@@ -100,7 +112,7 @@ def break_down(
     operations = [op for op in trace.operations if op.step in counted]
     compute = within(steps, union(intervals(trace.compute), intervals(trace.codec)))
     codec = within(steps, intervals(trace.codec))
-    communication = within(steps, covered_by(operations))
+    communication = within(steps, in_flight(trace, operations))
     exposed = subtract(communication, compute)
     wait = intersect(exposed, none() if waiting is None else waiting)
     stall = subtract(within(steps, intervals(trace.data)), union(compute, communication))
@@ -125,6 +137,18 @@ def break_down(
         by_kind=_figures(operations, num_steps, steps, compute, by_bucket=False),
         by_bucket=_figures(operations, num_steps, steps, compute, by_bucket=True),
     )
+
+
+def in_flight(trace: Trace, operations: Iterable[TracedOperation]) -> Intervals:
+    """Return when a rank communicated.
+
+    Where the trace tells when the rank was blocked by sends and receives, that stands for them:
+    their own annotations last until somebody waits for them.
+    """
+    if not trace.blocked:
+        return covered_by(operations)
+    others = covered_by(op for op in operations if op.kind not in ("send", "recv"))
+    return union(others, intervals(trace.blocked))
 
 
 def covered_by(operations: Iterable[TracedOperation]) -> Intervals:

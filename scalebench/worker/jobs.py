@@ -17,6 +17,7 @@ _JOBS = {
     "probe": probes.run_probe,
     "survey": survey.run_survey,
     "describe": survey.run_describe,
+    "schedule": survey.run_schedule,
 }
 
 _PRELOADED = (

@@ -20,7 +20,7 @@ from scalebench.stats import median_precision, steady_start
 from scalebench.worker.batches import first_samples
 from scalebench.worker.clock import StepClock, step_clock
 from scalebench.worker.context import RankContext
-from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.base import Training, on_every_rank
 
 WARMUP_BLOCK = 5
 FIRST_WARMUP_BLOCK = 10
@@ -143,7 +143,7 @@ class Loop:
             step_s = [step_s[0], *[step_s[1] / (count - 1)] * (count - 1)]
         seen.step_s += step_s
         seen.slowest_s += self.context.agree_max(step_s)
-        seen.loss += torch.stack(losses).tolist()
+        seen.loss += on_every_rank(self.training, torch.stack(losses)).tolist()
         seen.blocks.append(
             Block(
                 phase=phase,

@@ -12,7 +12,7 @@ would mind: times do not depend on the values.
 """
 
 import traceback
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -97,13 +97,14 @@ class Rounds:
         """Run one round, each of its blocks ``count`` steps long."""
         cell = self.loop.context.cell
         self.loop.run_block("paired", count)
-        groups = only_group(cell.world_size)
-        with traced(self.loop.context.device, groups) as capture:
+        training = self.loop.training
+        groups = collective_group(training, cell.world_size)
+        with marked(training), traced(self.loop.context.device, groups) as capture:
             self.loop.run_block("traced", count, lambda n: self.traced_steps(n, capture))
         self.captures.append(capture)
         alone = None
         if cell.strategy.always_communicates is None:
-            alone = without_synchronisation(self.loop.training)
+            alone = without_synchronisation(training)
         if alone is not None:
             with alone:
                 self.loop.run_block("local", count)
@@ -144,6 +145,18 @@ def how_many(rounds_s: float, step_s: float) -> tuple[int, int]:
         if num_rounds >= 2:
             return min(num_rounds, MAX_ROUNDS), num_steps
     return 1, MIN_STEPS
+
+
+def collective_group(training: Any, world_size: int) -> dict[str, int]:
+    """Return name and size of the process group of a training's collectives, if it is but one."""
+    own = getattr(training, "collective_groups", None)
+    return only_group(world_size) if own is None else own()
+
+
+def marked(training: Any) -> AbstractContextManager[Any]:
+    """Return what makes a training mark in the trace what it does; most have nothing to mark."""
+    mark = getattr(training, "marked_actions", nullcontext)
+    return mark()
 
 
 def without_synchronisation(training: Any) -> AbstractContextManager[Any] | None:

@@ -18,6 +18,7 @@ from scalebench.errors import UsageError
 from scalebench.store import write_atomic
 from scalebench.worker.failure import describe
 from scalebench.worker.feed import endless
+from scalebench.worker.pipelining.schedule import ask_torch
 from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.workloads import build_workload
 from scalebench.workload import Shard, Workload
@@ -171,6 +172,18 @@ def run_describe(request: dict[str, Any]) -> int:
     """Write what the user's workload is to ``request["answer"]``, or what is wrong with it."""
     try:
         answer = describe_workload(request)
+    except Exception as error:
+        answer = {"error": describe(error).model_dump()}
+    return _answer(request, answer)
+
+
+def run_schedule(request: dict[str, Any]) -> int:
+    """Write the passes of a schedule's ranks, in torch's order, or why torch refuses."""
+    sizes = (int(request[size]) for size in ("ranks", "microbatches", "chunks"))
+    answer: dict[str, Any]
+    try:
+        schedule = ask_torch(request["name"], *sizes)
+        answer = {"ranks": [list(map(str, actions)) for actions in schedule.ranks]}
     except Exception as error:
         answer = {"error": describe(error).model_dump()}
     return _answer(request, answer)

@@ -5,12 +5,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scalebench.intervals import Intervals, clip, intervals, none, subtract, union
-from scalebench.records import Trace, TracedOperation
+from scalebench.records import Trace, TracedAction, TracedOperation
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
 from scalebench.trace.launches import runtime_calls
 from scalebench.trace.timeline import Timeline
+from scalebench.worker.pipelining.actions import traced_actions
 from scalebench.worker.tracing import STEP, Capture
+
+SETS = ("compute", "data", "codec", "blocked", "blocked_sending")
+"""Sets of intervals that a trace holds."""
 
 
 def trace_record(
@@ -35,13 +39,15 @@ def trace_record(
     origin = blocks[0][0].step_ns[0]
     steps: list[tuple[int, int]] = []
     operations: list[TracedOperation] = []
-    kept: dict[str, list[Intervals]] = {"compute": [], "data": [], "codec": []}
+    actions: list[TracedAction] = []
+    kept: dict[str, list[Intervals]] = {name: [] for name in SETS}
     unknown: dict[str, float] = {}
     for _, events in blocks:
         timeline = timeline_of(events)
         counted = step_spans(events)[1:]
         found_operations = _operations(timeline, counted, len(steps), origin)
         operations += [_in_its_group(op, groups or {}) for op in found_operations]
+        actions += traced_actions(events, counted, len(steps), origin)
         steps += [(int(start) - origin, int(end) - origin) for start, end in counted]
         for name, found in kept.items():
             whole = _set(timeline, name)
@@ -53,6 +59,7 @@ def trace_record(
         origin_ns=origin,
         steps=steps,
         operations=operations,
+        actions=actions,
         unknown=unknown,
         num_events=sum(len(events) for _, events in blocks),
         clock_error_s=max(capture.clock_error_s for capture, _ in blocks),
@@ -106,6 +113,11 @@ def _set(timeline: Timeline, name: str) -> Intervals:
     if name == "codec":
         marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
         return union(*marks)
+    if name.startswith("blocked"):
+        if timeline.on_gpu:
+            return none()
+        names = ("blocked", "blocked_sending") if name == "blocked" else (name,)
+        return union(*(timeline.annotations.get(mark, none()) for mark in names))
     return timeline.annotations.get(name, none())
 
 

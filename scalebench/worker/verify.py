@@ -26,7 +26,7 @@ from scalebench.worker.feed import check_size, endless
 from scalebench.worker.flops import count_flops
 from scalebench.worker.memory import Category, MemoryWatch, watch_memory
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import Training, keeps_buffers
+from scalebench.worker.strategies.base import Training, keeps_buffers, on_every_rank
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads import build_workload
 from scalebench.workload import Workload
@@ -119,6 +119,7 @@ def inspect(context: RankContext) -> Inspection:
         for batch in batches[1:]:
             with watch.stretch("communication", kept=kept):
                 losses.append(float(training.step(batch)))
+    losses = on_every_rank(training, torch.tensor(losses)).tolist()
     verification = _verification(by_gradient, losses, reference, context)
     flops = None if reference is None else reference.flops / context.cell.global_batch
     return Inspection(verification, losses, watch.memory, flops or None)
@@ -203,9 +204,8 @@ class _Reference:
         Each piece draws its own random numbers, as it does on its own rank: the pieces of one
         stream could by chance of layout be the very masks of the whole batch.
         """
-        strategy = self.context.cell.strategy
-        accumulate = strategy.accumulate if strategy.kind == "ddp" else 1
-        parts = split(self.first_batch, self.context.cell.world_size * accumulate)
+        cell = self.context.cell
+        parts = split(self.first_batch, cell.strategy.num_parts(cell.world_size))
         training = self._training()
         mean: Gradients = {}
         for number, part in enumerate(parts):
@@ -214,7 +214,7 @@ class _Reference:
             training.forward_backward(part)
             for name, gradient in training.gradients():
                 mean[name] = mean.get(name, torch.zeros_like(gradient)) + gradient / len(parts)
-        return gradient_deviation(mean, self.gradients, deviation_floor(strategy)).value
+        return gradient_deviation(mean, self.gradients, deviation_floor(cell.strategy)).value
 
     def split_dependent_modules(self) -> list[str]:
         """Return the kinds of module known to depend on how a batch is split."""
@@ -309,13 +309,17 @@ def finite(value: float) -> float:
 
 def _reference(batches: Sequence[Any], context: RankContext) -> _Reference | None:
     """Return, on rank 0, the reference on the global batches that the ranks' batches make up."""
-    per_rank = context.gather([to_device(batch, torch.device("cpu")) for batch in batches])
-    if per_rank is None:
+    gathered = context.gather([to_device(batch, torch.device("cpu")) for batch in batches])
+    if gathered is None:
         return None
+    ranks_per_shard = context.cell.world_size // context.cell.num_shards
+    per_rank = gathered[::ranks_per_shard]
     joined = [concatenate(parts) for parts in zip(*per_rank, strict=True)]
     reference = _Reference(context, [to_device(batch, context.device) for batch in joined])
     reference.fed_alike = [
-        rank for rank in range(1, len(per_rank)) if same(per_rank[0][0], per_rank[rank][0])
+        number * ranks_per_shard
+        for number, batches_there in enumerate(per_rank)
+        if number and same(per_rank[0][0], batches_there[0])
     ]
     return reference
 

@@ -14,7 +14,7 @@ IN_EVERY_FORM = {
     *("link rate, send to recv", "link rate, all-reduce", "slower link to one host"),
     *("clock offset across hosts", "straggler", "slower computation", "slow data loader"),
     *("slow bucket", "budget residual", "probe effect", "smallest change told from noise"),
-    "pipeline bubble",
+    "pipeline bubble, 1f1b, 2 ranks",
 }
 
 BROKEN = """

@@ -36,6 +36,8 @@ FLOORS = {
     "attribution": 2,
     "budget": 2,
     "row_fields": 2,
+    "row_pipeline": 2,
+    "pipeline_trace": 2,
     "row_attribution": 2,
     "row_resources": 2,
     "row_prediction": 2,
@@ -65,6 +67,7 @@ FLOORS = {
     "calibration": 4,
     "run_calibration": 4,
     "survey": 4,
+    "drawing": 4,
     "cli": 5,
     "__main__": 5,
 }

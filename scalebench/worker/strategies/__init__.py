@@ -8,6 +8,7 @@ from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.ddp import DdpTraining
 from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
+from scalebench.worker.strategies.pipeline import PipelineTraining
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.strategies.zero1 import Zero1Training
 from scalebench.workload import Workload
@@ -18,6 +19,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "fsdp": FsdpTraining,
     "fsdp1": Fsdp1Training,
     "zero1": Zero1Training,
+    "pipeline": PipelineTraining,
 }
 
 

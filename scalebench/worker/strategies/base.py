@@ -64,6 +64,17 @@ def keeps_buffers(training: Any) -> bool:
     return bool(getattr(training, "keeps_buffers", True))
 
 
+def on_every_rank(training: Training, losses: torch.Tensor) -> torch.Tensor:
+    """Return the losses of a block of steps, shape [steps], where only some ranks know them.
+
+    The loss of a pipeline is on its last rank. Telling the others at every step would make the
+    ranks wait for one another; a strategy that has ``share_losses`` does it when the steps are
+    over, on all ranks at once.
+    """
+    share = getattr(training, "share_losses", None)
+    return losses if share is None else share(losses)
+
+
 def named_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and gradient of a module's parameters; zeros for those that took no part."""
     for name, parameter in module.named_parameters():

@@ -50,6 +50,14 @@ class ResidualBlock(nn.Module):
         return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
 
 
+class _Classifier(nn.Linear):
+    """A linear layer on the mean of the feature map."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[B, C, S, S]`` to logits ``[B, classes]``."""
+        return super().forward(x.mean((2, 3)))
+
+
 class Cnn(nn.Module):
     """A stem, three stages of n blocks, and a linear layer: depth 6n + 2 (He et al. 2016, §4.2)."""
 
@@ -63,14 +71,14 @@ class Cnn(nn.Module):
                 blocks.append(ResidualBlock(channels, stage, stage // channels))
                 channels = stage
         self.blocks = nn.ModuleList(blocks)
-        self.classify = nn.Linear(channels, shape.classes)
+        self.classify = _Classifier(channels, shape.classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Map images ``[B, 3, S, S]`` to logits ``[B, classes]``."""
         x = self.stem(images)
         for block in self.blocks:
             x = block(x)
-        return self.classify(x.mean((2, 3)))  # type: ignore[no-any-return]
+        return self.classify(x)  # type: ignore[no-any-return]
 
 
 def build_cnn(spec: CnnShape, shard: Shard) -> Workload:
@@ -103,4 +111,5 @@ def build_cnn(spec: CnnShape, shard: Shard) -> Workload:
         batches=ResidentBatches(spec.name, num_samples, shard, gather),
         loss=mean_cross_entropy,
         blocks=tuple(module.blocks),
+        layers=(module.stem, *module.blocks, module.classify),
     )

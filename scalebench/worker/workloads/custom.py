@@ -95,7 +95,6 @@ def _checked(spec: CustomTarget, workload: object) -> Workload:
     # What the annotations promise, the user's code need not keep.
     module: object = workload.module
     optimizer: object = workload.optimizer
-    blocks: object = workload.blocks
     if not isinstance(module, torch.nn.Module):
         raise _wrong_part(spec, "module", module, "a torch.nn.Module, with its parameters")
     if not callable(workload.loss):
@@ -106,11 +105,19 @@ def _checked(spec: CustomTarget, workload: object) -> Workload:
         raise _wrong_part(
             spec, "optimizer", optimizer, "a function optimizer(parameters), or None for AdamW"
         )
-    if not isinstance(blocks, list | tuple | torch.nn.ModuleList) or not all(
-        isinstance(block, torch.nn.Module) for block in blocks
+    for part, given, valid in (
+        ("blocks", workload.blocks, "a list of the model's repeated modules, or ()"),
+        ("layers", workload.layers, "a list of modules that make up the model, in order, or ()"),
     ):
-        raise _wrong_part(spec, "blocks", blocks, "a list of the model's repeated modules, or ()")
+        if not _are_modules(given):
+            raise _wrong_part(spec, part, given, valid)
     return workload
+
+
+def _are_modules(given: object) -> bool:
+    return isinstance(given, list | tuple | torch.nn.ModuleList | torch.nn.Sequential) and all(
+        isinstance(one, torch.nn.Module) for one in given
+    )
 
 
 def _wrong_part(spec: CustomTarget, part: str, given: object, valid: str) -> UsageError:
@@ -128,6 +135,7 @@ class _Batches:
     """
 
     def __init__(self, batches: Any, first: Any, rest: Iterator[Any]) -> None:
+        self.first = first
         self._batches = batches
         self._begun: Iterator[Any] | None = chain([first], rest)
 

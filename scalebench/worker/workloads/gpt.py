@@ -65,6 +65,36 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))  # type: ignore[no-any-return]
 
 
+def embed(tokens: torch.Tensor, table: nn.Embedding, positions: nn.Embedding) -> torch.Tensor:
+    """Map token ids ``[B, T]`` to ``[B, T, W]``: a vector for each token plus one for its place."""
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    return table(tokens) + positions(places)  # type: ignore[no-any-return]
+
+
+class _Embedding(nn.Module):
+    """The first layer of a `Gpt`, sharing its parameters."""
+
+    def __init__(self, tokens: nn.Embedding, positions: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens, self.positions = tokens, positions
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map token ids ``[B, T]`` to ``[B, T, W]``."""
+        return embed(tokens, self.tokens, self.positions)
+
+
+class _Output(nn.Module):
+    """The last layer of a `Gpt`, sharing its parameters."""
+
+    def __init__(self, norm: nn.LayerNorm, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.norm, self.tokens = norm, tokens
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[B, T, W]`` to logits ``[B, T, V]``."""
+        return F.linear(self.norm(x), self.tokens.weight)
+
+
 class Gpt(nn.Module):
     """The whole model (Radford et al. 2019, §2.3).
 
@@ -81,13 +111,17 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Map token ids ``[B, T]`` to logits of the next token, ``[B, T, V]``."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.tokens(tokens) + self.positions(positions)  # [B, T, W]
+        x = embed(tokens, self.tokens, self.positions)  # [B, T, W]
         for block in self.blocks:
             x = block(x)
         # Tied weights (Press & Wolf 2017): the embedding is the output matrix too. It is used
         # twice rather than stored under two names, so that no wrapper can separate the two.
         return F.linear(self.norm(x), self.tokens.weight)
+
+    def layers(self) -> tuple[nn.Module, ...]:
+        """Return the model as a sequence; its first and last layer share the embedding."""
+        first, last = _Embedding(self.tokens, self.positions), _Output(self.norm, self.tokens)
+        return (first, *self.blocks, last)
 
     def reset_parameters(self) -> None:
         """Draw every parameter anew (Radford et al. 2019, §2.3).
@@ -138,4 +172,5 @@ def build_gpt(spec: GptShape, shard: Shard) -> Workload:
         loss=mean_cross_entropy,
         tokens_per_sample=spec.context,
         blocks=tuple(module.blocks),
+        layers=module.layers(),
     )

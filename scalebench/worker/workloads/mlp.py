@@ -78,4 +78,5 @@ def build_mlp(spec: MlpShape, shard: Shard) -> Workload:
         batches=ResidentBatches(spec.name, num_samples, shard, gather),
         loss=mean_cross_entropy,
         blocks=tuple(module.blocks),
+        layers=(*module.blocks, module.classify),
     )

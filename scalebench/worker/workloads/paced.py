@@ -52,14 +52,20 @@ class _Paced(torch.autograd.Function):
         factor = 1 + torch.dot(weight, pattern)
         ctx.save_for_backward(x, pattern, factor)
         ctx.backward_s = backward_s
+        ctx.has_both = ctx.needs_input_grad[0] and ctx.needs_input_grad[1]
         return x * factor
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Return the gradients of x and weight; the others have none."""
         x, pattern, factor = ctx.saved_tensors
-        wait(ctx.backward_s * len(x))
-        return gradient * factor, pattern * (gradient * x).sum(), None, None, None
+        for_x, for_weight = ctx.needs_input_grad[:2]
+        # A pipeline may ask for one gradient after the other: each is half of the work.
+        is_half = ctx.has_both and not (for_x and for_weight)
+        wait(ctx.backward_s * len(x) * (0.5 if is_half else 1))
+        of_x = gradient * factor if for_x else None
+        of_weight = pattern * (gradient * x).sum() if for_weight else None
+        return of_x, of_weight, None, None, None
 
 
 class Stage(nn.Module):
@@ -117,4 +123,5 @@ def build_paced(spec: PacedShape, shard: Shard) -> Workload:
         batches=ResidentBatches(spec.name, num_samples, shard, gather),
         loss=mean_square_error,
         blocks=tuple(module),
+        layers=tuple(module),
     )

@@ -1,0 +1,43 @@
+"""Which layers make which stage of a pipeline: contiguous parts of a sequence."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+
+def even_split(num_layers: int, num_stages: int) -> list[int]:
+    """Return the layers of each stage, their numbers as alike as can be, the larger first."""
+    least, more = divmod(num_layers, num_stages)
+    return [least + (stage < more) for stage in range(num_stages)]
+
+
+def unbalanced_split(num_layers: int, num_stages: int) -> list[int]:
+    """Return one layer for each stage and all the rest for the first: a bad split on purpose."""
+    return [num_layers - num_stages + 1, *[1] * (num_stages - 1)]
+
+
+def balanced_split(costs: Sequence[float], num_stages: int) -> list[int]:
+    """Return the number of layers of each stage so that the dearest stage costs least.
+
+    The linear partition problem, solved exactly by dynamic programming in
+    ``O(num_stages · layers²)``. Every stage has a layer; of equal splits, the one whose stages'
+    costs have the smaller sum of squares is taken.
+
+    Args:
+        costs: Of each layer, in order, not negative.
+        num_stages: At most the number of layers.
+    """
+    before = [0.0, *accumulate(costs)]
+    # best[i]: dearest stage, sum of squares and cuts of the first i layers in the stages so far.
+    best: dict[int, tuple[float, float, list[int]]] = {0: (0.0, 0.0, [])}
+    for stage in range(1, num_stages + 1):
+        last = len(costs) - (num_stages - stage)
+        reached = {}
+        for end in range(stage, last + 1):
+            options = []
+            for begin, (dearest, squares, cuts) in best.items():
+                if begin < end:
+                    cost = before[end] - before[begin]
+                    options.append((max(dearest, cost), squares + cost**2, [*cuts, end - begin]))
+            reached[end] = min(options)
+        best = reached
+    return best[len(costs)][2]

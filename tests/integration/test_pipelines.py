@@ -1,0 +1,88 @@
+"""Every schedule trains what one process trains, and does what its drawing says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.costmodel.dry_run import dry_run, equal_times
+from scalebench.costmodel.schedule import Action, Schedule, check
+from scalebench.costmodel.schedule_orders import FROM_TORCH, STYLES, plan_schedule, why_not
+from scalebench.launch.local import loopback_environment
+from tests.integration.pipeline_cases import cases
+
+ROOT = Path(__file__).parents[2]
+WORLD_SIZES = (1, 2, 4)
+CASES = [(size, name) for size in WORLD_SIZES for name in cases(size)]
+REFUSED = "more stages than layers"
+
+Reports = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found, ``"<world size>-<rank>"``, and torch's orders."""
+    folder = tmp_path_factory.mktemp("pipelines")
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.integration.pipeline_ranks", str(folder)),
+            *map(str, WORLD_SIZES),
+        ],
+        cwd=ROOT,
+        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+
+
+@pytest.mark.parametrize(("world_size", "name"), CASES)
+def test_a_pipeline_trains_what_one_process_trains(
+    reports: Reports, world_size: int, name: str
+) -> None:
+    found = [reports[f"{world_size}-{rank}"][name] for rank in range(world_size)]
+    if name == REFUSED:
+        stages = 3 * world_size
+        told = f"{stages} stages need as many layers, and there are 5"
+        assert [one["refused"] for one in found] == [told] * world_size
+        return
+    tolerance = 5e-2 if name == "bf16" else 1e-5
+    for one in found:
+        assert one["status"] == "verified", one["reason"]
+    assert 0 < found[0]["gradient_deviation"] < tolerance
+    assert found[0]["loss_deviation"] < tolerance
+    assert found[0]["losses"] != found[0]["losses"][::-1], "a loss that stays has learnt nothing"
+
+
+@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_what_ran_is_what_is_drawn(reports: Reports, world_size: int, name: str) -> None:
+    pipeline = cases(world_size)[name].strategy
+    sizes = (world_size, pipeline.microbatches, pipeline.chunks)
+    if name in FROM_TORCH:
+        planned = reports["orders"][" ".join(map(str, (name, *sizes)))]
+    else:
+        planned = [list(map(str, actions)) for actions in plan_schedule(name, *sizes).ranks]
+    assert [reports[f"{world_size}-{rank}"][name]["done"] for rank in range(world_size)] == planned
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_torch_has_the_same_orders_and_refuses_the_same(reports: Reports, name: str) -> None:
+    told = {key: order for key, order in reports["orders"].items() if key.split()[0] == name}
+    assert len(told) >= 32
+    for key, order in told.items():
+        p, m, v = map(int, key.split()[1:])
+        assert (order is None) == (why_not(name, p, m, v) is not None), key
+        # What torch tells of its 1F1B is not what it runs; the test above has what it runs.
+        if order is None or name == "1f1b":
+            continue
+        schedule = Schedule(name, m, tuple(tuple(map(Action.parse, actions)) for actions in order))
+        check(schedule)
+        dry_run(schedule, equal_times(p * v))
+        assert name in FROM_TORCH or plan_schedule(name, p, m, v) == schedule, key
