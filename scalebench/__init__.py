@@ -10,13 +10,26 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from scalebench.session import Run, run
-    from scalebench.spec import Case, Ddp, Loader, Plain, StepPlan, Suite
+    from scalebench.spec import Case, Compressed, Ddp, Loader, Plain, StepPlan, Suite
     from scalebench.workload import Shard, Workload
 
-__all__ = ["Case", "Ddp", "Loader", "Plain", "Run", "Shard", "StepPlan", "Suite", "Workload", "run"]
+__all__ = [
+    "Case",
+    "Compressed",
+    "Ddp",
+    "Loader",
+    "Plain",
+    "Run",
+    "Shard",
+    "StepPlan",
+    "Suite",
+    "Workload",
+    "run",
+]
 
 _HOME = {
     "Case": "scalebench.spec",
+    "Compressed": "scalebench.spec",
     "Ddp": "scalebench.spec",
     "Loader": "scalebench.spec",
     "Plain": "scalebench.spec",
