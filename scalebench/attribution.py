@@ -70,7 +70,7 @@ class LaunchAttribution:
     @property
     def broadcast_root(self) -> int | None:
         """The rank from which broadcasts come; DDP sends the module's buffers from rank 0."""
-        return 0 if self.result.cell.strategy.kind == "ddp" else None
+        return 0 if self.result.cell.strategy.kind in ("ddp", "compressed") else None
 
     @cached_property
     def clocks(self) -> dict[int, ClockAlignment]:

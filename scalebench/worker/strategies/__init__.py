@@ -5,6 +5,7 @@ from typing import Any
 
 from scalebench.worker.context import RankContext
 from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.ddp import DdpTraining
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.workload import Workload
@@ -12,6 +13,7 @@ from scalebench.workload import Workload
 TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "plain": PlainTraining,
     "ddp": DdpTraining,
+    "compressed": CompressedTraining,
 }
 
 
