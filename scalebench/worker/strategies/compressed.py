@@ -4,6 +4,7 @@ The replicas, the buckets and the overlap with backward are DDP's. A communicati
 place of its all-reduce: our own around a codec, or one of torch's (``none``, ``powersgd``).
 """
 
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ from scalebench.worker.compression.methods import CODECS, new_memory
 from scalebench.worker.compression.powersgd import EPSILON
 from scalebench.worker.context import RankContext
 from scalebench.worker.execution import make_optimizer, precision, prepare_module
-from scalebench.worker.failure import Unsupported
+from scalebench.worker.failure import Unsupported, classify
 from scalebench.worker.strategies.base import named_gradients
 from scalebench.workload import Workload
 
@@ -87,24 +88,47 @@ class CompressedTraining:
                 use_error_feedback=settings["error_feedback"],
                 orthogonalization_epsilon=EPSILON,
             )
-            return state, _observed(POWERSGD_HOOKS[method], self.observer, state)
+            hook = _one_by_one(POWERSGD_HOOKS[method])
+            return state, _observed(hook, self.observer, state)
         codec = CODECS[method](settings)
         memory = new_memory(settings, dist.get_world_size())
         return Compression(codec, memory, seed, self.observer), compress
 
     def _blame_upstream(self, error: Exception) -> None:
-        """Raise Unsupported where torch's own hook fails, as the batched one does on CPU."""
-        if self.strategy.method == "powersgd-batched" and isinstance(error, AssertionError):
-            reason = str(error).strip() or "an assertion of its own"
-            raise Unsupported(
-                f"torch {torch.__version__}'s batched PowerSGD hook fails with {reason}"
-            ) from error
+        """Raise Unsupported where torch's own hook fails, as the batched one does in 2.13."""
+        if self.strategy.method != "powersgd-batched" or classify(error) == "peer":
+            return
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        said = str(error).strip().split("\n")[0] or f"no message, raised in {place.name}"
+        raise Unsupported(
+            f"torch {torch.__version__}'s batched PowerSGD hook fails: "
+            f"{type(error).__name__}, {said}"
+        ) from error
 
 
 POWERSGD_HOOKS: dict[str, Hook] = {
     "powersgd": torch_powersgd.powerSGD_hook,
     "powersgd-batched": torch_powersgd.batched_powerSGD_hook,
 }
+
+
+def _one_by_one(hook: Hook) -> Hook:
+    """Return torch's PowerSGD hook so that over gloo a bucket waits for the one before.
+
+    The hook starts its second and third collective from callbacks, which gloo runs on several
+    threads: with two buckets under way the ranks start them in different orders, and each receives
+    what the other meant for another bucket.
+    """
+    before: list[torch.futures.Future[torch.Tensor]] = []
+
+    def waiting(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if before and dist.get_backend() == "gloo":
+            before.pop().wait()
+        future = hook(state, bucket)
+        before[:] = [future]
+        return future
+
+    return waiting
 
 
 def _observed(hook: Hook, observer: Observer, powersgd: Any) -> Hook:
