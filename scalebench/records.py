@@ -99,6 +99,8 @@ class Trace(Record):
             paced workload.
         data: While the rank's loop waited for a batch.
         codec: Inside a communication hook that encodes or decodes.
+        encode: The part of it that encodes.
+        decode: The part of it that decodes.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are part of ``compute``.
         num_events: The profiler's events, all steps together.
@@ -112,15 +114,18 @@ class Trace(Record):
     compute: list[int] = []
     data: list[int] = []
     codec: list[int] = []
+    encode: list[int] = []
+    decode: list[int] = []
     unknown: dict[str, FiniteFloat] = {}
     num_events: int = Field(0, ge=0)
     clock_error_s: FiniteFloat = 0.0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if any(len(flat) % 2 for flat in (self.compute, self.data, self.codec)):
+        sets = (self.compute, self.data, self.codec, self.encode, self.decode)
+        if any(len(flat) % 2 for flat in sets):
             raise ValueError("an interval has no end")
-        for flat in (self.compute, self.data, self.codec, *self.steps):
+        for flat in (*sets, *self.steps):
             if any(not 0 <= b - a < LARGE for a, b in pairwise(flat)):
                 raise ValueError("intervals are not in order")
         for op in self.operations:

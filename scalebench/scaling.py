@@ -17,8 +17,10 @@ import numpy as np
 
 from scalebench.catalog import PacedShape
 from scalebench.launches import clean_steps, launch_step_s, launch_throughput
+from scalebench.loss_race import Course, compare
 from scalebench.records import CellResult, Status
 from scalebench.row_attribution import StepTimes, attribute_row
+from scalebench.row_compression import compression_of_row
 from scalebench.row_fields import RowFields
 from scalebench.row_resources import use_of_row
 from scalebench.spec import Cell
@@ -70,6 +72,7 @@ def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | 
 def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
     table = _group(run)
+    rows = [_row(launches, table, run.info.status) for launches in table.values()]
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,
@@ -79,7 +82,7 @@ def summarise(run: StoredRun) -> Summary:
         environment=run.info.environment,
         notices=[*run.info.notices, *_damage(run)],
         certificate=run.info.certificate,
-        rows=[_row(launches, table, run.info.status) for launches in table.values()],
+        rows=_with_losses_compared(rows, table),
     )
 
 
@@ -122,6 +125,7 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
     fields = (
         _attribution(row, baseline),
         use_of_row(row.inspection, row.good, inspected, throughput),
+        compression_of_row(cell, row.inspection, row.good),
     )
     values: dict[str, Any] = {
         "step_s": step_s,
@@ -157,14 +161,45 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run_stat
         unavailable={
             **_unavailable(values, row, baseline),
             **_no_hosts(cell),
-            **fields[0].reasons,
-            **fields[1].reasons,
+            **{name: why for part in fields for name, why in part.reasons.items()},
         },
         samples=[StepSamples(repeat=r.cell.repeat, step_s=clean_steps(r)) for r in good],
         **values,
-        **fields[0].values,
-        **fields[1].values,
+        **{name: value for part in fields for name, value in part.values.items()},
     )
+
+
+def _with_losses_compared(
+    rows: Sequence[Row], table: Mapping[tuple[str, str, int], Launches]
+) -> list[Row]:
+    """Return the rows, those of compressed training with their loss beside that of ``none``."""
+    compared = list(rows)
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.compression is not None and row.step_s is not None:
+            key = (row.suite, row.workload, row.world_size, row.global_batch)
+            alike.setdefault(key, []).append(index)
+    for indices in alike.values():
+        courses = {i: _course(rows[i], table) for i in indices}
+        exact = next((courses[i] for i in indices if _method(rows[i]) == "none"), None)
+        if exact is None:
+            continue
+        for index, losses in compare(courses, exact).items():
+            told = (rows[index].compression or {}) | {"losses": losses}
+            compared[index] = rows[index].model_copy(update={"compression": told})
+    return compared
+
+
+def _method(row: Row) -> str:
+    return str((row.compression or {}).get("method"))
+
+
+def _course(row: Row, table: Mapping[tuple[str, str, int], Launches]) -> Course:
+    """Return how a row trained in the launch that trained longest."""
+    launches = table[row.suite, row.case, row.world_size].good.values()
+    longest = max(launches, key=lambda result: result.ranks[0].num_trained)
+    assert row.step_s is not None
+    return Course(_mean_losses(longest), row.step_s.value)
 
 
 def _hosts(cell: Cell) -> dict[str, Any]:

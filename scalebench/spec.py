@@ -36,6 +36,11 @@ class Execution(Spec):
     compile: bool = False
     checkpointing: bool = False
 
+    @property
+    def communicates(self) -> bool:
+        """Whether ranks exchange anything in a step; a trace without it would be a broken one."""
+        return True
+
     def baseline(self) -> "Plain":
         """Return the one-process run that this execution's efficiency is measured against.
 
@@ -110,6 +115,11 @@ class Compressed(Execution):
     start_step: int | None = None
     rows: int | None = None
     columns_per_kept: int | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Not without a method that sends anything."""
+        return self.method != "noop"
 
     @property
     def settings(self) -> dict[str, Any]:

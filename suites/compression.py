@@ -50,6 +50,6 @@ SUITE = Suite(
         Case(name="count-sketch", strategy=Compressed(method="count-sketch"), optional=True),
     ),
     workload="gpt",
-    steps=StepPlan(window_s=1.0),
+    steps=StepPlan(window_s=0.5, rounds_s=0.5),
     repeats=3,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalebench import units
-from scalebench.report import communication, frames, memory, wording
+from scalebench.report import communication, compression, frames, memory, wording
 from scalebench.report.certificate import as_listing
 from scalebench.report.charts import CHARTS, MEMORY, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
@@ -137,7 +137,10 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
             columns=present(groups[suite.suite]),
             rows=tuple(groups[suite.suite]),
             talk=communication.sentence(groups[suite.suite]),
-            communication=communication.tables(groups[suite.suite]),
+            communication=(
+                *compression.tables(groups[suite.suite]),
+                *communication.tables(groups[suite.suite]),
+            ),
             memory=make_chart(MEMORY, f"{run_id}-memory-{index}", groups[suite.suite], looks),
             memory_tables=memory.tables(groups[suite.suite]),
         )

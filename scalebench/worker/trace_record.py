@@ -31,7 +31,9 @@ def trace_record(captures: Sequence[Capture]) -> Trace | None:
     origin = blocks[0][0].step_ns[0]
     steps: list[tuple[int, int]] = []
     operations: list[TracedOperation] = []
-    kept: dict[str, list[Intervals]] = {"compute": [], "data": [], "codec": []}
+    kept: dict[str, list[Intervals]] = {
+        name: [] for name in ("compute", "data", "codec", "encode", "decode")
+    }
     unknown: dict[str, float] = {}
     for _, events in blocks:
         timeline = timeline_of(events)

@@ -39,6 +39,8 @@ FLOORS = {
     "row_fields": 2,
     "row_attribution": 2,
     "row_resources": 2,
+    "row_compression": 2,
+    "loss_race": 2,
     "scaling": 2,
     "summary": 2,
     "outcome": 2,
