@@ -12,7 +12,7 @@ from scalebench import units
 from scalebench.costmodel.break_even import pays
 from scalebench.report import wording
 from scalebench.report.listing import PlainTable
-from scalebench.report.terminal import line, to_ascii
+from scalebench.report.terminal import GAP, line, to_ascii
 from scalebench.summary import Estimate, Row
 
 TITLE = "what compression sends and costs"
@@ -26,9 +26,8 @@ HEADER = (
     *("case", "N", "sends", "of float32", "wire", "encode", "comm", "decode"),
     *("error", "loss", "pays below"),
 )
-NARROW = frozenset(("wire", "comm"))
-WIDE = 110
-"""Columns of a terminal that have room for all of the table."""
+NARROWING = ("wire", "comm", "of float32", "error", "decode", "encode", "loss", "sends")
+"""What gives way on a narrow terminal, in this order."""
 
 BITS = 8
 
@@ -226,16 +225,16 @@ def compression_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list
     known = compressed(rows)
     if not known:
         return []
-    shown = [i for i, name in enumerate(HEADER) if width >= WIDE or name not in NARROW]
+    texts = [[to_ascii(text) if ascii_only else text for text in cells(row)] for row in known]
+    shown = _fitting(texts, width)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
     for i in shown:
         table.add_column(HEADER[i], justify="left" if i == 0 else "right", no_wrap=i > 0)
     previous = None
-    for row in known:
-        texts = list(cells(row))
-        texts[0] = texts[0] if row.case != previous else ""
-        previous = row.case
-        table.add_row(*[to_ascii(texts[i]) if ascii_only else texts[i] for i in shown])
+    for of_row in texts:
+        name = "" if of_row[0] == previous else of_row[0]
+        previous = of_row[0]
+        table.add_row(name, *(of_row[i] for i in shown[1:]))
     said = verdict(rows)
     headlines = _largest_of_each(known)
     lines = [text for row in headlines for text in _pays(row, rows)]
@@ -248,6 +247,16 @@ def compression_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list
         *(line(text, ascii_only) for text in lines),
         *([line(said, ascii_only, "bold")] if said else []),
     ]
+
+
+def _fitting(texts: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the columns that a terminal has room for; the first, which folds, is always one."""
+    widths = [max(map(len, column)) + GAP for column in zip(HEADER, *texts, strict=True)]
+    shown = list(range(len(HEADER)))
+    for name in NARROWING:
+        if sum(widths[i] for i in shown) > width:
+            shown.remove(HEADER.index(name))
+    return shown
 
 
 def _largest_of_each(rows: Sequence[Row]) -> list[Row]:
