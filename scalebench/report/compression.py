@@ -227,7 +227,9 @@ def compression_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list
         return []
     texts = [[to_ascii(text) if ascii_only else text for text in cells(row)] for row in known]
     shown = _fitting(texts, width)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"
+    )
     for i in shown:
         table.add_column(HEADER[i], justify="left" if i == 0 else "right", no_wrap=i > 0)
     previous = None

@@ -31,7 +31,7 @@ class Cast(OneRound):
         self, wire: torch.Tensor, into: torch.Tensor, weight: float, draw: Draw
     ) -> None:
         """Add it in float32."""
-        into.add_(wire, alpha=weight)
+        into.add_(wire.to(torch.float32), alpha=weight)
 
     def wire_bytes(self, numel: int) -> int:
         """Return the bytes handed over for a bucket."""

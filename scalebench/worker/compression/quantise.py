@@ -6,7 +6,8 @@ whose stochastic form is unbiased.
 
 Wire, per chunk: its minimum and the step, float32; per element: b bits, packed. Error of an
 element: half a step (nearest) or one step (stochastic), step = (max − min)/(2ᵇ − 1) of its chunk.
-The extremes are exact up to rounding, a chunk of equal values is exact. Steps below 10⁻³⁸ are 0.
+The extremes are exact up to rounding, a chunk of equal values is exact. Steps below 3·10⁻³⁹
+count as 0.
 """
 
 import torch
