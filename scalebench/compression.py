@@ -109,6 +109,11 @@ def first_compressed_step(settings: Settings) -> int:
     return int(settings.get("start_step") or settings.get("warmup_steps") or 0)
 
 
+def vectors_kept(settings: Settings) -> int:
+    """Return how many float32 per parameter a rank keeps between steps: velocity and residual."""
+    return 2 if "momentum" in settings else int(bool(settings.get("error_feedback")))
+
+
 VALID: dict[str, tuple[Callable[[Any], bool], str]] = {
     "bits": (lambda x: 1 <= x <= 8, "a whole number from 1 to 8"),
     "ratio": (lambda x: 0 < x <= 1, "more than 0 and at most 1"),

@@ -7,8 +7,9 @@ plain baseline's measurement and scaled with the batch.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scalebench.compression import vectors_kept
 from scalebench.records import Memory
-from scalebench.spec import Ddp, Execution, Plain, Strategy
+from scalebench.spec import Compressed, Ddp, Execution, Plain, Strategy
 
 FP32_BYTES = 4
 STATES = {
@@ -144,10 +145,11 @@ def predict_memory(
     optimizer: str | None = DEFAULT_OPTIMIZER,
     baseline: MeasuredBaseline | None = None,
 ) -> MemoryPrediction:
-    """Predict the peak of a rank under plain or DDP, float32 parameters.
+    """Predict the peak of a rank under plain, DDP or compressed DDP, float32 parameters.
 
     ``4Ψ`` parameters, ``4Ψ`` per state tensor of the optimizer, ``4Ψ`` of buckets where DDP's
-    gradients are copies of them. Gradients and activations trade places during backward; how they
+    gradients are copies of them, ``4Ψ`` of error feedback; what encoding and decoding allocate for
+    the moment is left out. Gradients and activations trade places during backward; how they
     add up at the peak is worked out by `_gradients_and_activations` from the baseline.
 
     Args:
@@ -174,11 +176,18 @@ def predict_memory(
         parameters_bytes=once,
         gradients_bytes=gradients,
         optimizer_bytes=None if states is None else states * once,
-        communication_bytes=once if copied else 0,
+        communication_bytes=once if copied else _kept_vectors(strategy) * once,
         activations_bytes=activations,
         data_bytes=data,
         unavailable=unavailable,
     )
+
+
+def _kept_vectors(strategy: Strategy) -> int:
+    """Return how many gradients' worth a rank keeps of what compression did not send."""
+    if not isinstance(strategy, Compressed):
+        return 0
+    return vectors_kept(strategy.settings)
 
 
 def _baseline_unfit(strategy: Execution, baseline: MeasuredBaseline | None) -> str | None:
@@ -209,7 +218,9 @@ def _gradients_and_activations(
     is never above the true peak of the scaled curve: before the first gradient, at the baseline's
     own peak, after the last.
     """
-    views = isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view
+    views = isinstance(strategy, Compressed) or (
+        isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view
+    )
     accumulate = strategy.accumulate if isinstance(strategy, Ddp) else 1
     scale = rank_batch / accumulate / baseline.batch
     memory = baseline.memory
@@ -233,5 +244,6 @@ def predict_state_bytes(strategy: Strategy, num_parameters: int) -> int:
         num_parameters: Ψ, parameters of the model.
     """
     copied = isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view
-    buckets = FP32_BYTES * num_parameters if copied else 0
+    vectors = 1 if copied else _kept_vectors(strategy)
+    buckets = vectors * FP32_BYTES * num_parameters
     return round(zero_state(0, num_parameters, 1).total) + buckets

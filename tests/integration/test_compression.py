@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from scalebench.compression import METHODS
 from scalebench.launch.local import loopback_environment
+from tests.conftest import Scalebench
 from tests.integration.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
+from tests.integration.conftest import SHORT, row_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,3 +107,107 @@ def test_a_planted_fault_of_one_rank_is_seen(reports: Reports, what: str) -> Non
     assert told["status"] == "deviates", told
     if what == "one bit":
         assert "the ranks hold different gradients" in told["reason"]
+
+
+@pytest.fixture(scope="module")
+def squeezed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict[str, Any]]:
+    """Case and N → row of a real run of `compression_suite`, traced."""
+    folder = tmp_path_factory.mktemp("squeezed")
+    shutil.copy(Path(__file__).with_name("compression_suite.py"), folder)
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "scalebench", "run", "compression_suite.py"),
+            *("--gpus", "1,2", "--quick", "--no-report", "--out", "r"),
+            *("-k", "none or noop or topk or batched"),
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "what compression sends and costs" in ended.stdout
+    rows = json.loads((folder / "r" / "summary.json").read_text())["rows"]
+    return {(row["case"], row["world_size"]): row for row in rows}
+
+
+Rows = dict[tuple[str, int], dict[str, Any]]
+
+
+def test_the_trace_sees_the_bytes_that_the_hook_counted(squeezed: Rows) -> None:
+    """Two independent counts: the hook's own, and the sizes of the traced operations."""
+    for case in ("none", "topk"):
+        row = squeezed[case, 2]
+        (kind,) = [k for k in row["communication"] if k["ordinal"] is None]
+        ranks = 2 if kind["kind"] == "all_gather" else 1
+        assert kind["num_bytes"] == ranks * row["compression"]["payload_bytes"]
+        assert row["payload_bytes"] == row["compression"]["payload_bytes"]
+
+
+def test_encoding_and_decoding_are_seen_and_are_part_of_the_budget(squeezed: Rows) -> None:
+    row = squeezed["topk", 2]
+    times = row["compression"]
+    assert times["encode_s"]["value"] > 0 and times["decode_s"]["value"] > 0
+    assert row["budget"]["codec_s"] > 0
+    total = times["encode_s"]["value"] + times["decode_s"]["value"]
+    assert total == pytest.approx(times["codec_s"]["value"])
+    assert times["break_even_byte_per_s"]["value"] > 0
+    assert squeezed["none", 2]["budget"]["codec_s"] == 0
+
+
+def test_noop_is_a_bound_whose_steps_are_attributed_all_the_same(squeezed: Rows) -> None:
+    row = squeezed["noop", 2]
+    assert row["status"] == "ok" and row["comm_s"]["value"] == 0
+    assert any(stamp.startswith("bound") for stamp in row["stamps"])
+    assert row["correctness"]["status"] == "unverified"
+    assert row["loss_last"] is not None
+
+
+def test_losses_stand_beside_those_of_none(squeezed: Rows) -> None:
+    losses = squeezed["topk", 2]["compression"]["losses"]
+    assert losses["equal_steps"] >= 10
+    assert losses["loss_of_none_after_steps"] > 0
+    assert squeezed["none", 2]["compression"]["losses"]["steps_to_target"] is not None
+
+
+def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed: Rows) -> None:
+    row = squeezed["batched", 2]
+    if row["status"] == "ok":
+        pytest.skip("this torch's batched PowerSGD hook works")
+    assert row["status"] == "skipped"
+    assert "batched PowerSGD hook fails: AssertionError" in row["reason"]
+
+
+def test_sparse_gradients_are_refused_in_one_line(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    arguments = ("--gpus", "2", "-k", "fp16", "--out", "r", *SHORT)
+    done = scalebench("run", "compression", *arguments, "--workload", "troubled:sparse_embedding")
+    assert done.returncode == 4, done.stderr
+    row = row_of(project / "r", "fp16", 2)
+    assert row["status"] == "failed"
+    assert "has sparse gradients, which no communication hook takes" in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ('Compressed(method="zip")', ["no compression method 'zip'", "Valid: bf16"]),
+        ('Compressed(method="top-k", ratio=0.0)', ["ratio is 0.0", "at most 1"]),
+        ('Compressed(method="quantise", bits=9)', ["bits is 9", "from 1 to 8"]),
+        ('Compressed(method="fp16", rank=2)', ["fp16 has no rank"]),
+        ('Ddp(method="fp16")', ["method", "Extra inputs"]),
+    ],
+)
+def test_a_suite_with_a_wrong_method_is_one_line(
+    scalebench: Scalebench, project: Path, strategy: str, words: list[str]
+) -> None:
+    (project / "wrong.py").write_text(
+        "from scalebench import Case, Compressed, Ddp, Suite\n"
+        f'SUITE = Suite(name="w", question="?", cases=(Case(name="c", strategy={strategy}),))\n'
+    )
+    done = scalebench("run", "wrong.py", "--gpus", "2")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert all(word in line for word in words), line

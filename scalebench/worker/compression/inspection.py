@@ -56,16 +56,16 @@ def inspect_compressed(context: RankContext) -> Inspection:
         training, _kept = build_watched(watch, context)
         assert isinstance(training, CompressedTraining)
         losses: list[float] = []
-        first: Gradients = {}
+        apart: GradientError | None = None
         for batch in batches:
             with watch.stretch("communication"):
                 losses.append(float(training.step(batch)))
-            first = first or _copied(training)
+            if reference is not None and apart is None:
+                apart = gradient_error(dict(training.gradients()), reference.gradients, 0)
     flops = None if reference is None else reference.flops / context.cell.global_batch
     if strategy.method == "noop":
-        error = None if reference is None else gradient_error(first, reference.gradients, 0)
         unverified = Verification(status="unverified", reason=BOUND)
-        return Inspection(unverified, losses, watch.memory, flops or None, error)
+        return Inspection(unverified, losses, watch.memory, flops or None, apart)
     differing = _differing_bits(training)
     emulation, expected_losses = _emulated(batches, training, context)
     by_gradient = _compare(training, emulation, context)
@@ -114,10 +114,6 @@ def _allowed(strategy: Compressed, context: RankContext) -> float:
     """Return what rounding may explain: two summands have one order, more have several."""
     by_order = HALF_ROUNDING.get(strategy.method, 0.0) * max(0, context.cell.world_size - 2)
     return max(tolerance(strategy, context.device), by_order)
-
-
-def _copied(training: CompressedTraining) -> Gradients:
-    return {name: gradient.clone() for name, gradient in training.gradients()}
 
 
 def _differing_bits(training: CompressedTraining) -> str | None:
