@@ -3,6 +3,7 @@
 # make test                             the whole suite, linters and type check
 # make bench                            the benchmarks
 # make bench-ring                       the ring all-reduce written here beside gloo's own
+# make bench-codecs                     gradient codecs beside a plain copy
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -16,7 +17,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-trace clean
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-codecs bench-trace clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -57,6 +58,9 @@ bench-sweep: $(DEV_STAMP)
 
 bench-ring: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.own_ring
+
+bench-codecs: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.codecs
 
 bench-trace: $(DEV_STAMP) $(HTA_STAMP)
 	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python
