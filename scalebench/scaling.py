@@ -181,11 +181,13 @@ def _with_losses_compared(
             alike.setdefault(key, []).append(index)
     for indices in alike.values():
         courses = {i: _course(rows[i], table) for i in indices}
-        exact = next((courses[i] for i in indices if _method(rows[i]) == "none"), None)
+        exact = next((i for i in indices if _method(rows[i]) == "none"), None)
         if exact is None:
             continue
-        for index, losses in compare(courses, exact).items():
+        for index, losses in compare(courses, courses[exact]).items():
+            ratio = _step_ratio(_launches(rows[index], table), _launches(rows[exact], table))
             told = (rows[index].compression or {}) | {"losses": losses}
+            told["step_ratio_to_none"] = ratio.model_dump() if ratio else None
             compared[index] = rows[index].model_copy(update={"compression": told})
     return compared
 
@@ -194,10 +196,24 @@ def _method(row: Row) -> str:
     return str((row.compression or {}).get("method"))
 
 
+def _launches(row: Row, table: Mapping[tuple[str, str, int], Launches]) -> Launches:
+    return table[row.suite, row.case, row.world_size]
+
+
+def _step_ratio(row: Launches, exact: Launches) -> Estimate | None:
+    """Estimate a row's step over that of ``none``, within the rounds: drift cancels."""
+    ratios = [
+        launch_step_s(result) / launch_step_s(exact.good[repeat])
+        for repeat, result in row.good.items()
+        if repeat in exact.good
+    ]
+    return estimate_over_launches(ratios) if ratios else None
+
+
 def _course(row: Row, table: Mapping[tuple[str, str, int], Launches]) -> Course:
     """Return how a row trained in the launch that trained longest."""
-    launches = table[row.suite, row.case, row.world_size].good.values()
-    longest = max(launches, key=lambda result: result.ranks[0].num_trained)
+    launches = _launches(row, table).good
+    longest = max(launches.values(), key=lambda result: result.ranks[0].num_trained)
     assert row.step_s is not None
     return Course(_mean_losses(longest), row.step_s.value)
 

@@ -159,22 +159,26 @@ def verdict(rows: Sequence[Row]) -> str | None:
         return None
     where = f"on {wording.ranks(exact)}"
     takes = units.seconds(exact.step_s.value, exact.step_s.half_width)
-    if any(row.step_s is None or row.step_s.low is None for row in [exact, *methods]):
-        return f"Whether compression pays {where} cannot be told: some steps have no interval."
-    shorter = [row for row in methods if _surely_shorter(row, exact)]
+    ratios = {row.case: _estimate(row, "step_ratio_to_none") for row in methods}
+    known = {case: r for case, r in ratios.items() if r is not None and r.high is not None}
+    shorter = [case for case, r in known.items() if r.high is not None and r.high < 1]
     if shorter:
-        names = wording.joined([wording.plain(row.case, 64) for row in shorter])
         verb = "takes a shorter step" if len(shorter) == 1 else "take shorter steps"
-        return f"{names} {verb} than the exact all-reduce ({takes}) {where}."
+        return f"{_names(shorter)} {verb} than the exact all-reduce ({takes}) {where}."
+    doubtful = [case for case, r in ratios.items() if r is None or case not in known or r.value < 1]
+    if doubtful:
+        return (
+            f"Whether compression pays {where} cannot be told: the step of {_names(doubtful)} may"
+            f" be shorter or longer than that of the exact all-reduce ({takes})."
+        )
     return (
-        f"Compression does not pay {where}: no method's step is surely shorter than that of the"
-        f" exact all-reduce ({takes})."
+        f"Compression does not pay {where}: no method's step is shorter than that of the exact"
+        f" all-reduce ({takes})."
     )
 
 
-def _surely_shorter(row: Row, exact: Row) -> bool:
-    a, b = row.step_s, exact.step_s
-    return bool(a and b and a.high is not None and b.low is not None and a.high < b.low)
+def _names(cases: Sequence[str]) -> str:
+    return wording.joined([wording.plain(case, 64) for case in cases])
 
 
 def cells(row: Row) -> tuple[str, ...]:
