@@ -209,8 +209,13 @@ def _time(row: Row, name: str) -> str:
 
 
 def _footnotes(rows: Sequence[Row]) -> list[str]:
-    losses = next((told(row)["losses"] for row in rows if told(row).get("losses")), None)
-    after = f"loss: after {losses['equal_steps']} steps of every case" if losses else ""
+    steps = {
+        row.world_size: told(row)["losses"]["equal_steps"]
+        for row in rows
+        if told(row).get("losses")
+    }
+    counts = wording.joined([f"{count} steps at N={size}" for size, count in steps.items()])
+    after = f"loss: after {counts}, the same for every case" if steps else ""
     return [text for text in (after, PAYS) if text]
 
 
