@@ -4,6 +4,7 @@
 # make bench                            the benchmarks
 # make bench-ring                       the ring all-reduce written here beside gloo's own
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
+# make bench-codecs                     gradient codecs beside a plain copy
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -17,7 +18,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-trace clean
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-codecs bench-trace clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -63,6 +64,9 @@ bench-ring: $(DEV_STAMP)
 
 bench-predict: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.prediction
+
+bench-codecs: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.codecs
 
 bench-trace: $(DEV_STAMP) $(HTA_STAMP)
 	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python

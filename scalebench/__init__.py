@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scalebench.session import Run, run
     from scalebench.spec import (
         Case,
+        Compressed,
         Ddp,
         Fsdp,
         Fsdp1,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Case",
+    "Compressed",
     "Ddp",
     "Fsdp",
     "Fsdp1",
@@ -43,6 +45,7 @@ __all__ = [
 
 _HOME = {
     "Case": "scalebench.spec",
+    "Compressed": "scalebench.spec",
     "Ddp": "scalebench.spec",
     "Fsdp": "scalebench.spec",
     "Fsdp1": "scalebench.spec",

@@ -75,7 +75,7 @@ class LaunchAttribution:
     @property
     def broadcast_root(self) -> Root:
         """From which rank broadcasts come; DDP sends the module's buffers from rank 0."""
-        roots: dict[str, Root] = {"ddp": 0, "zero1": "in turn"}
+        roots: dict[str, Root] = {"ddp": 0, "compressed": 0, "zero1": "in turn"}
         return roots.get(self.result.cell.strategy.kind)
 
     @cached_property
@@ -247,7 +247,8 @@ def why_not(result: CellResult) -> str | None:
     if not len(steps_of(ranks, "paired")) or not len(steps_of(ranks, "bare")):
         return "there are no clean steps beside the traced ones"
     has_no_operation = any(not rank.trace.operations for rank in ranks if rank.trace is not None)
-    if result.cell.world_size > 1 and has_no_operation and not _mismatch(ranks):
+    expected = result.cell.world_size > 1 and result.cell.strategy.communicates
+    if expected and has_no_operation and not _mismatch(ranks):
         return "the traces of several ranks show no communication at all"
     return None
 

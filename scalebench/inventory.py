@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalebench.catalog import PRESETS
+from scalebench.compression import METHODS
 from scalebench.discover import load_suite, suite_files
 from scalebench.errors import UsageError
 from scalebench.paths import default_runs_folder
@@ -11,7 +12,6 @@ from scalebench.spec import Suite
 from scalebench.store import find_runs, load_run
 
 ADAM_BYTES_PER_PARAMETER = 16
-LATER_STRATEGIES = ("fsdp", "zero1", "compression")
 LATER_LAUNCHERS = ("external", "slurm")
 NOT_IN_THIS_VERSION = "not in this version"
 
@@ -67,10 +67,9 @@ def _strategies(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
         "fsdp1": "FullyShardedDataParallel: the first FSDP, for comparison",
         "zero1": "DDP with ZeroRedundancyOptimizer: optimizer state divided",
         "pipeline": "torch.distributed.pipelining: stages on ranks, microbatches passing through",
+        "compressed": f"DDP with compressed gradients: {', '.join(METHODS)}",
     }
-    here = [_entry(name, about.get(name, "")) for name in survey["strategies"]]
-    later = [n for n in LATER_STRATEGIES if n not in survey["strategies"]]
-    return here + [_entry(name, "", NOT_IN_THIS_VERSION) for name in later]
+    return [_entry(name, about.get(name, "")) for name in survey["strategies"]]
 
 
 def _workload(name: str, survey: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,6 +121,8 @@ class Trace(Record):
             paced workload.
         data: While the rank's loop waited for a batch.
         codec: Inside a communication hook that encodes or decodes.
+        encode: The part of it that encodes.
+        decode: The part of it that decodes.
         blocked: While a pipeline's rank stood still until sends and receives were through. On CPU
             torch's annotations of these end only when somebody waits for them, so they do not tell
             how long anything was on its way. Empty: not noted.
@@ -139,6 +141,8 @@ class Trace(Record):
     compute: list[int] = []
     data: list[int] = []
     codec: list[int] = []
+    encode: list[int] = []
+    decode: list[int] = []
     blocked: list[int] = []
     blocked_sending: list[int] = []
     actions: list[TracedAction] = []
@@ -148,7 +152,8 @@ class Trace(Record):
 
     @property
     def _sets(self) -> tuple[list[int], ...]:
-        return self.compute, self.data, self.codec, self.blocked, self.blocked_sending
+        ranked = (self.compute, self.data, self.codec, self.encode, self.decode)
+        return (*ranked, self.blocked, self.blocked_sending)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -263,6 +268,38 @@ class ClockAlignment(Record):
         return time_ns - self.offset_ns - round(self.drift * (time_ns - self.at_ns))
 
 
+class CompressionTraffic(Record):
+    """What a rank handed to the collectives in one step of compressed training.
+
+    Bytes as they were handed over: indices, scales, padding and counts included.
+
+    Attributes:
+        num_buckets: Buckets of the step.
+        gradient_bytes: The gradients before compression.
+        all_reduce_bytes: Handed to all-reduces.
+        all_gather_bytes: Handed to all-gathers, this rank's own part.
+    """
+
+    num_buckets: int = Field(ge=0)
+    gradient_bytes: int = Field(ge=0, lt=LARGE)
+    all_reduce_bytes: int = Field(ge=0, lt=LARGE)
+    all_gather_bytes: int = Field(ge=0, lt=LARGE)
+
+
+class GradientError(Record):
+    """How far the mean gradient after compression is from the exact one, in one step.
+
+    Attributes:
+        relative_l2: ‖g − g_exact‖ / ‖g_exact‖ over all parameters.
+        cosine: g · g_exact / (‖g‖·‖g_exact‖); null: one of them is zero or not finite.
+        step: In which step of the training; what error feedback kept until then is in g.
+    """
+
+    relative_l2: FiniteFloat
+    cosine: FiniteFloat | None
+    step: int = Field(ge=0)
+
+
 ErrorKind = Literal["exception", "oom", "usage", "unsupported", "peer", "signal", "limit", "exit"]
 
 
@@ -301,6 +338,9 @@ class RankRecord(Record):
         flops_per_sample: Floating-point operations of forward and backward of the bare model on
             one sample, counted in the ``inspect`` launch on rank 0; see ``worker/flops.py``.
             Null: not counted there, or no operator of the model is known to the counter.
+        compression: What compressed training handed over in its last measured step; null: the
+            strategy compresses nothing.
+        gradient_error: Of compressed training, from the ``inspect`` launch, on rank 0.
         facts: What was in force in the rank: threads, affinity, scheduling class, device name,
             resolved backend, TF32, optimizer, …
     """
@@ -324,6 +364,8 @@ class RankRecord(Record):
     flops_per_sample: FiniteFloat | None = Field(None, gt=0)
     memory: Memory = Memory()
     verification: Verification | None = None
+    compression: CompressionTraffic | None = None
+    gradient_error: GradientError | None = None
     facts: dict[str, Any] = {}
 
     @property

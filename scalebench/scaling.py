@@ -18,9 +18,11 @@ import numpy as np
 from scalebench.catalog import PacedShape
 from scalebench.costmodel.link_model import LinkModel
 from scalebench.launches import clean_steps, launch_step_s, launch_throughput
+from scalebench.loss_race import Course, compare
 from scalebench.model_scores import score, with_intervals
 from scalebench.records import CellResult, Status
 from scalebench.row_attribution import StepTimes, attribute_row
+from scalebench.row_compression import compression_of_row
 from scalebench.row_fields import RowFields
 from scalebench.row_prediction import predict_row
 from scalebench.row_resources import use_of_row
@@ -71,7 +73,8 @@ def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | 
 def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
     table = grouped(run)
-    rows = with_intervals([_row(launches, table, run) for launches in table.values()])
+    rows = [_row(launches, table, run) for launches in table.values()]
+    rows = with_intervals(_with_losses_compared(rows, table))
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,
@@ -127,6 +130,7 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run: Sto
         _attribution(row, baseline),
         use_of_row(row.inspection, row.good, inspected, throughput),
         _prediction(row, wrapped, run, step_s),
+        compression_of_row(cell, row.inspection, row.good),
     )
     values: dict[str, Any] = {
         "step_s": step_s,
@@ -168,6 +172,55 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run: Sto
         **values,
         **{name: value for part in fields for name, value in part.values.items()},
     )
+
+
+def _with_losses_compared(
+    rows: Sequence[Row], table: Mapping[tuple[str, str, int], Launches]
+) -> list[Row]:
+    """Return the rows, those of compressed training with their loss beside that of ``none``."""
+    compared = list(rows)
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.compression is not None and row.step_s is not None:
+            key = (row.suite, row.workload, row.world_size, row.global_batch)
+            alike.setdefault(key, []).append(index)
+    for indices in alike.values():
+        courses = {i: _course(rows[i], table) for i in indices}
+        exact = next((i for i in indices if _method(rows[i]) == "none"), None)
+        if exact is None:
+            continue
+        for index, losses in compare(courses, courses[exact]).items():
+            ratio = _step_ratio(_launches(rows[index], table), _launches(rows[exact], table))
+            told = (rows[index].compression or {}) | {"losses": losses}
+            told["step_ratio_to_none"] = ratio.model_dump() if ratio else None
+            compared[index] = rows[index].model_copy(update={"compression": told})
+    return compared
+
+
+def _method(row: Row) -> str:
+    return str((row.compression or {}).get("method"))
+
+
+def _launches(row: Row, table: Mapping[tuple[str, str, int], Launches]) -> Launches:
+    return table[row.suite, row.case, row.world_size]
+
+
+def _step_ratio(row: Launches, exact: Launches) -> Estimate | None:
+    """Estimate a row's step over that of ``none``, within the rounds: drift cancels."""
+    ratios = [
+        launch_step_s(result) / launch_step_s(exact.good[repeat])
+        for repeat, result in row.good.items()
+        if repeat in exact.good
+    ]
+    return estimate_over_launches(ratios) if ratios else None
+
+
+def _course(row: Row, table: Mapping[tuple[str, str, int], Launches]) -> Course:
+    """Return how a row trained in the launch that trained longest."""
+    launches = _launches(row, table).good
+    longest = max(launches.values(), key=lambda result: result.ranks[0].num_trained)
+    assert row.step_s is not None
+    return Course(_mean_losses(longest), row.step_s.value)
 
 
 def _hosts(cell: Cell) -> dict[str, Any]:

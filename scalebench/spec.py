@@ -3,11 +3,12 @@
 Everything here is frozen, hashable, and serialises to JSON and back. Nothing here runs anything.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scalebench.catalog import WorkloadSpec
+from scalebench.compression import resolve
 from scalebench.virtual_hosts import VirtualHosts
 
 Scaling = Literal["strong", "weak"]
@@ -66,6 +67,11 @@ class Execution(Spec):
     def num_parts(self, world_size: int) -> int:
         """Return in how many parts, one after another or side by side, a global batch is done."""
         return self.num_shards(world_size)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether ranks exchange anything in a step; a trace without it would be a broken one."""
+        return True
 
     def baseline(self) -> "Plain":
         """Return the one-process run that this execution's efficiency is measured against.
@@ -247,7 +253,68 @@ class Pipeline(Execution):
         return self.data_parallel * self.microbatches
 
 
-Strategy = Annotated[Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline, Field(discriminator="kind")]
+class Compressed(Execution):
+    """DDP whose gradients are compressed on the way: a communication hook.
+
+    Parameters that are None have the method's own defaults; see `scalebench.compression.METHODS`,
+    and the method's file in ``worker/compression`` for its source, wire format and error.
+
+    Attributes:
+        method: Name of the method.
+        bucket_mb: Size of a gradient bucket in MiB.
+        error_feedback: Add to the next step what compression left out of this one.
+        bits: Of an element on the wire (``quantise``, ``qsgd``).
+        chunk: Elements that share a scale; a multiple of 8.
+        rounding: To the nearest value, or by chance and unbiased.
+        ratio: Part of the elements that is sent.
+        threshold: Smallest element that is sent.
+        momentum: Of ``dgc``.
+        clip_norm: To which ``dgc`` clips the gradient of a bucket.
+        warmup_steps: Over which ``dgc`` comes down to its ratio.
+        rank: Of the matrices that stand for a gradient (``powersgd``).
+        start_step: From which ``powersgd`` compresses.
+        rows: Of a sketch.
+        columns_per_kept: Of a sketch, for each element that is sent.
+    """
+
+    kind: Literal["compressed"] = "compressed"
+    method: str
+    bucket_mb: float = Field(25.0, gt=0)
+    error_feedback: bool | None = None
+    bits: int | None = None
+    chunk: int | None = None
+    rounding: Literal["nearest", "stochastic"] | None = None
+    ratio: float | None = None
+    threshold: float | None = None
+    momentum: float | None = None
+    clip_norm: float | None = None
+    warmup_steps: int | None = None
+    rank: int | None = None
+    start_step: int | None = None
+    rows: int | None = None
+    columns_per_kept: int | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Not without a method that sends anything."""
+        return self.method != "noop"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The method's parameters, the defaults filled in."""
+        own = {*Compressed.model_fields} - {*Execution.model_fields}
+        given = self.model_dump(include=own - {"kind", "method", "bucket_mb"})
+        return resolve(self.method, given)
+
+    @model_validator(mode="after")
+    def _method_and_parameters_are_valid(self) -> Self:
+        _ = self.settings
+        return self
+
+
+Strategy = Annotated[
+    Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | Compressed, Field(discriminator="kind")
+]
 
 
 class Loader(Spec):

@@ -107,6 +107,7 @@ class Row(BaseModel):
     communication: list[dict[str, Any]] | None = None
     stragglers: list[dict[str, Any]] | None = None
     unknown_kernels: dict[str, FiniteFloat] | None = None
+    compression: dict[str, Any] | None = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

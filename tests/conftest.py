@@ -8,6 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says nothing on a machine that others use as well.
+settings.register_profile("shared machine", deadline=None)
+settings.load_profile("shared machine")
 
 Scalebench = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -7,9 +7,10 @@ plain baseline's measurement and scaled with the batch.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scalebench.compression import vectors_kept
 from scalebench.costmodel.sharding import Groups, InFlight, in_flight, sharding_of
 from scalebench.records import Memory
-from scalebench.spec import Ddp, Execution, Plain, Strategy, Zero1
+from scalebench.spec import Compressed, Ddp, Execution, Plain, Strategy, Zero1
 
 FP32_BYTES = 4
 ADAM_STATES = 2
@@ -151,8 +152,9 @@ def predict_memory(
     """Predict the peak of a rank, float32 parameters.
 
     ``4Ψ`` parameters, ``4Ψ`` per state tensor of the optimizer, each divided as the strategy
-    divides it; ``4Ψ`` of buckets where DDP's gradients are copies of them; the unsharded groups
-    in flight where parameters are divided. Gradients and activations trade places during
+    divides it; ``4Ψ`` of buckets where DDP's gradients are copies of them; ``4Ψ`` of error
+    feedback; the unsharded groups in flight where parameters are divided; what encoding and
+    decoding allocate for the moment is left out. Gradients and activations trade places during
     backward; how they add up at the peak is worked out by `_at_the_peak` from the baseline.
 
     Args:
@@ -190,11 +192,18 @@ def predict_memory(
         parameters_bytes=round(own.parameters),
         gradients_bytes=gradients,
         optimizer_bytes=None if states is None else round(states * own.optimizer / ADAM_STATES),
-        communication_bytes=(once if copied else 0) + flying_bytes,
+        communication_bytes=(once if copied else _kept_vectors(strategy) * once) + flying_bytes,
         activations_bytes=activations,
         data_bytes=data,
         unavailable=unavailable,
     )
+
+
+def _kept_vectors(strategy: Strategy) -> int:
+    """Return how many gradients' worth a rank keeps of what compression did not send."""
+    if not isinstance(strategy, Compressed):
+        return 0
+    return vectors_kept(strategy.settings)
 
 
 def _baseline_unfit(strategy: Execution, baseline: MeasuredBaseline | None) -> str | None:
@@ -238,7 +247,7 @@ def _at_the_peak(
         baseline: The plain baseline as it was measured.
         flying: Unsharded groups in flight.
     """
-    views = isinstance(strategy, Zero1) or (
+    views = isinstance(strategy, Zero1 | Compressed) or (
         isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view
     )
     accumulate = strategy.accumulate if isinstance(strategy, Ddp) else 1
@@ -271,6 +280,7 @@ def predict_state_bytes(strategy: Strategy, num_parameters: int, world_size: int
         world_size: N.
     """
     copied = isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view
-    buckets = FP32_BYTES * num_parameters if copied else 0
+    vectors = 1 if copied else _kept_vectors(strategy)
+    buckets = vectors * FP32_BYTES * num_parameters
     sharding = sharding_of(strategy, world_size)
     return round(zero_state(sharding.stage, num_parameters, sharding.shards).total) + buckets

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal
 
 from scalebench import units
-from scalebench.report import causes, wording
+from scalebench.report import causes, compression, wording
 from scalebench.report.columns import check
 from scalebench.report.marks import details, mark_name
 from scalebench.summary import Estimate, Row, StepSamples, Summary
@@ -69,9 +69,9 @@ def judge(summary: Summary) -> Verdict:
     """Turn a summary into its verdict."""
     suites = []
     for suite, rows in wording.by_suite(summary.rows).items():
-        findings = tuple(judge_case(group) for group in wording.by_case(rows).values())
+        findings = tuple(judge_case(group, rows) for group in wording.by_case(rows).values())
         facts = wording.suite_facts(rows)
-        suites.append(SuiteVerdict(suite, facts, rank_cases(findings), findings))
+        suites.append(SuiteVerdict(suite, facts, _ranking(findings, rows), findings))
     return Verdict(general(summary), tuple(suites))
 
 
@@ -94,11 +94,17 @@ def general(summary: Summary) -> tuple[str, ...]:
     return tuple(said)
 
 
-def judge_case(rows: Sequence[Row]) -> Finding:
+def _ranking(findings: Sequence[Finding], rows: Sequence[Row]) -> str | None:
+    said = [text for text in (rank_cases(findings), compression.verdict(rows)) if text]
+    return " ".join(said) or None
+
+
+def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
     """Say how one case scales.
 
     Args:
         rows: Its rows, by world size.
+        of_suite: All rows of the suite, where the case is to be held against its neighbours.
     """
     headline = headline_row(rows)
     kind, sentence = _answer(rows, headline)
@@ -107,6 +113,7 @@ def judge_case(rows: Sequence[Row]) -> Finding:
         *_wrapper_cost(rows, headline),
         *(causes.causes(headline) if headline else ()),
         *_exposed(headline),
+        *compression.sentences(headline, of_suite or rows),
         *(causes.held_up(headline) if headline else ()),
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
@@ -283,6 +290,7 @@ def rank_cases(findings: Sequence[Finding]) -> str | None:
     """
     rows = [f.headline for f in findings if f.headline is not None and f.kind != "baseline"]
     rows = [row for row in rows if row.efficiency and row.world_size > 1 and not _wrong(row)]
+    rows = [row for row in rows if not compression.is_bound(row)]
     if not rows:
         return None
     largest = max(row.world_size for row in rows)

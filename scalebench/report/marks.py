@@ -84,6 +84,20 @@ MARKS = {
             " usually be verified.",
         ),
         Mark(
+            "bound",
+            "B",
+            "The ranks communicated nothing and trained apart: no compression method can be"
+            " faster. It is a limit to read the others by, not a way to train.",
+            "Compare steps with it, never losses.",
+        ),
+        Mark(
+            "communication unseen",
+            "h",
+            "torch's hook communicates and computes on threads that the profiler does not see:"
+            " communication is larger than the trace says, and counted as idle.",
+            "Read step time, bytes and gradient error; name no cause from the loss budget.",
+        ),
+        Mark(
             "budget open",
             "b",
             "The parts of the loss budget do not add up to the step within 2 %, or the steps beside"

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalebench import units
-from scalebench.report import communication, frames, memory, pipelines, predictions, wording
+from scalebench.report import (
+    communication,
+    compression,
+    frames,
+    memory,
+    pipelines,
+    predictions,
+    wording,
+)
 from scalebench.report.certificate import as_listing
 from scalebench.report.charts import CHARTS, MEMORY, SCHEDULE, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
@@ -144,6 +152,7 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
             talk=communication.sentence(groups[suite.suite]),
             communication=(
                 *pipelines.tables(groups[suite.suite]),
+                *compression.tables(groups[suite.suite]),
                 *communication.tables(groups[suite.suite]),
             ),
             predictions=predictions.tables(groups[suite.suite]),

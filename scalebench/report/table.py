@@ -14,6 +14,7 @@ from rich.text import Text
 from scalebench.report import certificate, wording
 from scalebench.report.budget_table import budget_parts
 from scalebench.report.columns import Column, present
+from scalebench.report.compression import compression_parts
 from scalebench.report.marks import explain, letters, marks
 from scalebench.report.predictions import prediction_parts
 from scalebench.report.terminal import CASE_WIDTHS, GAP, NARROWEST, line, printed, to_ascii
@@ -75,8 +76,12 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
     if dropped:
         left_out = f"not shown at this width: {', '.join(c.header for c in dropped)}"
         parts.append(line(left_out, ascii_only, "dim"))
-    model = prediction_parts(rows, width, ascii_only)
-    return [*parts, *budget_parts(rows, width, ascii_only), *model]
+    return [
+        *parts,
+        *budget_parts(rows, width, ascii_only),
+        *compression_parts(rows, width, ascii_only),
+        *prediction_parts(rows, width, ascii_only),
+    ]
 
 
 @dataclass

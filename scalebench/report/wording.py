@@ -23,7 +23,10 @@ STRATEGY_NAMES = {
     "fsdp": "FSDP",
     "fsdp1": "FSDP1",
     "zero1": "ZeRO-1",
+    "compressed": "DDP",
 }
+
+METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication"}
 
 _CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -35,6 +38,14 @@ def _number_of(value: Any, phrase: str) -> str | None:
 
 SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "bucket_mb": lambda v: _number_of(v, "{:g} MiB buckets"),
+    "method": lambda v: {"none": "exact all-reduce", "noop": "no communication"}.get(
+        str(v), str(v)
+    ),
+    "bits": lambda v: _number_of(v, "{:g} bit"),
+    "ratio": lambda v: _number_of(v, "ratio {:g}"),
+    "rank": lambda v: _number_of(v, "rank {:g}"),
+    "rounding": lambda v: "stochastic rounding" if v == "stochastic" else None,
+    "error_feedback": lambda v: "error feedback" if v is True else None,
     "accumulate": lambda v: None if v == 1 else _number_of(v, "{:g} microbatches"),
     "static_graph": lambda v: "static graph" if v is True else None,
     "gradient_as_bucket_view": lambda v: "gradients copied to buckets" if v is False else None,

@@ -56,6 +56,7 @@ class Breakdown:
         compute_s: Union of computation, encoding and decoding included.
         busy_s: Computation without encoding and decoding.
         comm_s: Union of communication.
+        encode_s: The part of ``codec_s`` that encodes; ``decode_s`` the part that decodes.
         exposed_comm_s: Communication while nothing was computed: wait, exposed transfer, bubble.
         bubble_s: The part of waiting for other ranks that a pipeline's schedule explains; it is
             no part of ``wait_s``.
@@ -74,6 +75,8 @@ class Breakdown:
     data_stall_s: float
     other_idle_s: float
     bubble_s: float = 0.0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
     by_kind: tuple[OperationFigures, ...] = ()
     by_bucket: tuple[OperationFigures, ...] = ()
 
@@ -134,6 +137,8 @@ def break_down(
         codec_s=per_step(codec),
         data_stall_s=per_step(stall),
         other_idle_s=per_step(subtract(steps, accounted)),
+        encode_s=per_step(within(steps, intervals(trace.encode))),
+        decode_s=per_step(within(steps, intervals(trace.decode))),
         by_kind=_figures(operations, num_steps, steps, compute, by_bucket=False),
         by_bucket=_figures(operations, num_steps, steps, compute, by_bucket=True),
     )

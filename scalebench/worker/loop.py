@@ -88,14 +88,15 @@ class Loop:
         asks for an exact number of steps.
         """
         seen = self.seen
-        self.run_block("warmup", min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps))
+        settling = getattr(self.training, "settling_steps", 0)
+        self.run_block("warmup", max(settling, min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps)))
         while True:
-            steps = seen.slowest_s
+            steps = seen.slowest_s[settling:]
             first_steady = steady_start(steps)
             if first_steady is not None:
                 seen.steady = True
                 if plan.steps is None:
-                    seen.blocks = clean_from(first_steady, seen.blocks)
+                    seen.blocks = clean_from(settling + first_steady, seen.blocks)
                 return
             if len(steps) >= plan.max_warmup_steps or sum(steps) >= plan.max_warmup_s:
                 return

@@ -16,6 +16,7 @@ from scalebench.records import RankRecord
 from scalebench.spec import Cell, Purpose
 from scalebench.store import read_model, write_model
 from scalebench.worker import process
+from scalebench.worker.compression.inspection import inspect_compressed
 from scalebench.worker.context import RankContext, connected
 from scalebench.worker.ddp_logger import logged_exposed_s
 from scalebench.worker.execution import optimizer_kind, tf32_in_force
@@ -27,6 +28,7 @@ from scalebench.worker.memory import allocator_retries, read_memory
 from scalebench.worker.rounds import Rounds
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import facts_of
+from scalebench.worker.strategies.compressed import traffic_of
 from scalebench.worker.verify import fresh_workload, inspect
 
 Keep = Callable[[dict[str, Any]], None]
@@ -97,6 +99,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
         "num_parameters": num_parameters,
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,
+        "compression": traffic_of(training),
         "facts": {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)},
     }
     keep(clean | _steps(loop.seen) | {"trace_unavailable": DID_NOT_COME_BACK})
@@ -119,13 +122,15 @@ def _steps(seen: Measurement) -> dict[str, Any]:
 
 def _inspect(context: RankContext, keep: Keep) -> None:
     """Compare with the reference, and count memory; nothing is timed."""
-    found = inspect(context)
+    compresses = context.cell.strategy.kind == "compressed"
+    found = inspect_compressed(context) if compresses else inspect(context)
     keep(
         {
             "verification": found.verification,
             "loss": _json_losses(found.losses),
             "memory": found.memory,
             "flops_per_sample": found.flops_per_sample,
+            "gradient_error": found.gradient_error,
             "facts": {},
         }
     )

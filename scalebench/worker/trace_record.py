@@ -13,7 +13,7 @@ from scalebench.trace.timeline import Timeline
 from scalebench.worker.pipelining.actions import traced_actions
 from scalebench.worker.tracing import STEP, Capture
 
-SETS = ("compute", "data", "codec", "blocked", "blocked_sending")
+SETS = ("compute", "data", "codec", "encode", "decode", "blocked", "blocked_sending")
 """Sets of intervals that a trace holds."""
 
 

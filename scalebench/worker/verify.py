@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalebench.records import Memory, Verification
+from scalebench.records import GradientError, Memory, Verification
 from scalebench.spec import Execution
 from scalebench.worker.batches import concatenate, same, split, to_device
 from scalebench.worker.context import RankContext
@@ -86,12 +86,14 @@ class Inspection:
         memory: Peak over build and steps, and what it was made of.
         flops_per_sample: Of forward and backward of the bare model; None on ranks without the
             reference.
+        gradient_error: Of compressed training, on ranks with the reference.
     """
 
     verification: Verification
     losses: list[float]
     memory: Memory
     flops_per_sample: float | None
+    gradient_error: GradientError | None = None
 
 
 def inspect(context: RankContext) -> Inspection:
@@ -108,7 +110,7 @@ def inspect(context: RankContext) -> Inspection:
         check_size(batch, context.cell.rank_batch)
     if strategy.kind == "plain":
         return _inspect_reference_itself(batches, context)
-    reference = _reference(batches, context)
+    reference = reference_run(batches, context)
     context.barrier()  # in the control group: the reference may take longer than a collective may
     with watch_memory(context.device) as watch:
         training, _kept = build_watched(watch, context)
@@ -171,12 +173,12 @@ def _verification(
     context: RankContext,
 ) -> Verification:
     """Return the judgement; rank 0, which holds the reference, speaks for all."""
-    mean_losses = _mean_over_ranks(losses, context)
+    mean_losses = mean_over_ranks(losses, context)
     if reference is None:
         return Verification(status="verified")
     by_loss = loss_deviation(mean_losses, reference.losses)
     allowed = tolerance(context.cell.strategy, context.device)
-    return _judge(by_gradient, by_loss, reference, allowed)
+    return judge(by_gradient, by_loss, reference, allowed)
 
 
 class _Reference:
@@ -229,7 +231,7 @@ def gradient_deviation(given: Gradients, reference: Gradients, floor: float = FL
     worst = Deviation(0.0)
     for name, expected in reference.items():
         ratio = parameter_deviation(given[name], expected, total, floor)
-        worst = _worse_of(worst, Deviation(ratio, name))
+        worst = worse_of(worst, Deviation(ratio, name))
     return worst
 
 
@@ -256,20 +258,21 @@ def loss_deviation(given: Sequence[float], reference: Sequence[float]) -> Deviat
     worst = Deviation(0.0)
     for step, (loss, expected) in enumerate(zip(given, reference, strict=True)):
         ratio = abs(loss - expected) / abs(expected) if expected else abs(loss)
-        worst = _worse_of(worst, Deviation(ratio, f"step {step}"))
+        worst = worse_of(worst, Deviation(ratio, f"step {step}"))
     return worst
 
 
-def _worse_of(a: Deviation, b: Deviation) -> Deviation:
+def worse_of(a: Deviation, b: Deviation) -> Deviation:
     """Return the larger deviation; not a number is worse than any, the first stays."""
     if math.isnan(a.value):
         return a
     return a if b.value <= a.value else b
 
 
-def _judge(
+def judge(
     by_gradient: Deviation, by_loss: Deviation, reference: _Reference, allowed: float
 ) -> Verification:
+    """Return what the deviations mean: rounding, a model that cannot be compared, or an error."""
     result = Verification(
         status="verified",
         gradient_deviation=finite(by_gradient.value),
@@ -307,7 +310,7 @@ def finite(value: float) -> float:
     return value if value < float("inf") else 1.7976931348623157e308
 
 
-def _reference(batches: Sequence[Any], context: RankContext) -> _Reference | None:
+def reference_run(batches: Sequence[Any], context: RankContext) -> _Reference | None:
     """Return, on rank 0, the reference on the global batches that the ranks' batches make up."""
     gathered = context.gather([to_device(batch, torch.device("cpu")) for batch in batches])
     if gathered is None:
@@ -324,7 +327,8 @@ def _reference(batches: Sequence[Any], context: RankContext) -> _Reference | Non
     return reference
 
 
-def _mean_over_ranks(losses: Sequence[float], context: RankContext) -> list[float]:
+def mean_over_ranks(losses: Sequence[float], context: RankContext) -> list[float]:
+    """Return the mean of each loss over the ranks, on every rank alike."""
     tensor = torch.tensor(losses, dtype=torch.float64)
     dist.all_reduce(tensor, group=context.control)
     return (tensor / context.cell.world_size).tolist()
@@ -345,6 +349,6 @@ def _compare_gradients(
         expected = reference.gradients[name] if reference else torch.empty_like(gradient)
         dist.broadcast(expected, src=0)
         deviation = parameter_deviation(gradient, expected, total_norm, floor)
-        worst = _worse_of(worst, Deviation(deviation, name))
+        worst = worse_of(worst, Deviation(deviation, name))
     (value,) = context.agree_max([finite(worst.value)])
     return Deviation(value, worst.where)

@@ -193,3 +193,22 @@ def hangs_in_the_rounds(shard: Shard) -> Workload:
         return value
 
     return with_trouble(shard, trouble)
+
+
+class _SparseModel(nn.Module):
+    """An embedding with sparse gradients, looked up by the signs of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(2, 4, sparse=True)
+
+    def forward(self, x):
+        return self.table((x > 0).long()).mean(dim=1)
+
+
+def sparse_embedding(shard: Shard) -> Workload:
+    return replace(
+        healthy(shard),
+        module=_SparseModel(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )

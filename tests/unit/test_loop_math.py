@@ -50,9 +50,10 @@ class Fake:
         return [b - a for a, b in pairwise(marks)]
 
 
-def measured(duration, **plan):
+def measured(duration, settling_steps=0, **plan):
     """Run the loop in one process on fake time."""
     fake = Fake(duration)
+    fake.settling_steps = settling_steps
     cell = make_cell("plain", 1, steps=StepPlan(**plan))
     context = RankContext(cell, 0, 0, torch.device("cpu"))
     with pytest.MonkeyPatch.context() as patch:
@@ -108,6 +109,15 @@ def test_an_exact_number_of_steps_counts_nothing_of_the_warm_up():
     seen, fake = measured(level(0.01), steps=5)
     assert blocks(seen) == [("warmup", 10), ("clean", 6)]
     check_consistent(seen, fake)
+
+
+@pytest.mark.parametrize("settling_steps", [2, 9, 14])
+def test_steps_in_which_a_strategy_still_settles_are_never_clean(settling_steps):
+    """However steady they are: PowerSGD's first steps are as even as its later ones."""
+    seen, fake = measured(level(0.01), settling_steps=settling_steps, window_s=0.2)
+    check_consistent(seen, fake)
+    clean = [block for block in seen.blocks if block.phase == "clean"]
+    assert min(block.first for block in clean) == settling_steps
 
 
 def test_the_first_step_of_a_block_is_not_clean():

@@ -5,6 +5,7 @@ from typing import Any
 
 from scalebench.worker.context import RankContext
 from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.ddp import DdpTraining
 from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
@@ -20,6 +21,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "fsdp1": Fsdp1Training,
     "zero1": Zero1Training,
     "pipeline": PipelineTraining,
+    "compressed": CompressedTraining,
 }
 
 

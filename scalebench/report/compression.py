@@ -1,0 +1,282 @@
+"""What compressed gradients sent, cost and did: the table, and the sentences under it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from scalebench import units
+from scalebench.costmodel.break_even import pays
+from scalebench.report import wording
+from scalebench.report.listing import PlainTable
+from scalebench.report.terminal import GAP, line, to_ascii
+from scalebench.summary import Estimate, Row
+
+TITLE = "what compression sends and costs"
+NOTE = (
+    "per rank and step; encode and decode of clean steps, communication of traced ones; error of "
+    "the mean gradient (relative L2)"
+)
+PAYS = "pays below: slower links than this win, if nothing overlaps (serial limit)"
+NEVER = "never"
+HEADER = (
+    *("case", "N", "sends", "of float32", "wire", "encode", "comm", "decode"),
+    *("error", "loss", "pays below"),
+)
+NARROWING = ("wire", "comm", "of float32", "error", "decode", "encode", "loss", "sends")
+"""What gives way on a narrow terminal, in this order."""
+
+BITS = 8
+
+
+def compressed(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that say something about compression."""
+    return [row for row in rows if row.compression is not None]
+
+
+def told(row: Row) -> Mapping[str, Any]:
+    """Return what a row says about compression; nothing where it does not compress."""
+    return row.compression or {}
+
+
+def is_bound(row: Row) -> bool:
+    """Whether a row communicates nothing: no method can be faster."""
+    return told(row).get("method") == "noop"
+
+
+def link_bit_per_s(rows: Sequence[Row], world_size: int) -> float | None:
+    """Return the bandwidth of a rank's link: as set, or what the exact all-reduce moved.
+
+    Args:
+        rows: Of one suite.
+        world_size: N.
+    """
+    exact = next((r for r in _at(rows, world_size) if told(r).get("method") == "none"), None)
+    if exact is None:
+        return None
+    if exact.link_bit_per_s:
+        return float(min(exact.link_bit_per_s))
+    transfer = _estimate(exact, "transfer_s")
+    wire = told(exact).get("wire_bytes")
+    if transfer is None or not wire:
+        return None
+    return BITS * float(wire) / transfer.value
+
+
+def _at(rows: Sequence[Row], world_size: int) -> list[Row]:
+    return [row for row in compressed(rows) if row.world_size == world_size]
+
+
+def _estimate(row: Row, name: str) -> Estimate | None:
+    found = told(row).get(name)
+    return None if found is None else Estimate.model_validate(found)
+
+
+def sentences(row: Row | None, rows: Sequence[Row]) -> list[str]:
+    """Say what a case sent, what that did, and on which links it pays.
+
+    Args:
+        row: The case's headline.
+        rows: Of the suite; the link is read off that of ``none``.
+    """
+    if row is None or row.compression is None:
+        return []
+    if is_bound(row):
+        return ["Nothing was communicated: this bounds what compression can gain, it trains apart."]
+    return [*_sent(row), *_loss(row), *_pays(row, rows)]
+
+
+def _sent(row: Row) -> list[str]:
+    values = told(row)
+    if values["method"] == "none" or not values["gradient_bytes"]:
+        return []
+    sent, whole = (units.bytes_(values[n]) for n in ("payload_bytes", "gradient_bytes"))
+    said = f"A rank hands over {sent} per step where float32 takes {whole}"
+    error, cosine = values["gradient_error"], values["gradient_cosine"]
+    if error is not None:
+        said += f"; the mean gradient is off by {units.percent(error)} of its norm"
+        said += f" (cosine {cosine:.3f})" if cosine is not None else ""
+    return [f"{said}."]
+
+
+def _loss(row: Row) -> list[str]:
+    losses = told(row).get("losses")
+    if not losses or told(row)["method"] == "none":
+        return []
+    own, exact = losses["loss_after_steps"], losses["loss_of_none_after_steps"]
+    return [f"After {losses['equal_steps']} steps the loss is {own:.3f}, with none {exact:.3f}."]
+
+
+def _pays(row: Row, rows: Sequence[Row]) -> list[str]:
+    break_even = _estimate(row, "break_even_byte_per_s")
+    if break_even is None:
+        return []
+    name = wording.plain(row.case, 64)
+    if break_even.value <= 0:
+        return [f"{name} never pays on {wording.ranks(row)}: it sends more than float32 would."]
+    said = f"{name} pays below {_rate(break_even)} here"
+    link = link_bit_per_s(rows, row.world_size)
+    if link is None:
+        return [f"{said}."]
+    gives = f"this link gives {units.bit_rate(link)}"
+    verdict = {
+        True: "it pays",
+        False: "it does not pay",
+        None: "which side it is on cannot be told",
+    }[pays(break_even, link / BITS)]
+    return [f"{said}, {gives}: {verdict}."]
+
+
+def _rate(break_even: Estimate) -> str:
+    text = units.bit_rate(BITS * break_even.value)
+    if break_even.low is None or break_even.high is None:
+        return f"{text} (one launch)"
+    low, high = (units.bit_rate(BITS * end) for end in (break_even.low, break_even.high))
+    return f"{text} ({low} to {high})"
+
+
+def verdict(rows: Sequence[Row]) -> str | None:
+    """Say whether any method makes the step shorter than the exact all-reduce does.
+
+    Args:
+        rows: Of one suite.
+
+    Returns:
+        None: there is nothing to compare.
+    """
+    measured = [r for r in compressed(rows) if r.step_s is not None and r.world_size > 1]
+    measured = [r for r in measured if not r.oversubscribed] or measured
+    if not measured:
+        return None
+    largest = max(row.world_size for row in measured)
+    here = [row for row in measured if row.world_size == largest]
+    exact = next((row for row in here if told(row)["method"] == "none"), None)
+    methods = [row for row in here if row is not exact and not is_bound(row)]
+    if exact is None or exact.step_s is None or not methods:
+        return None
+    where = f"on {wording.ranks(exact)}"
+    takes = units.seconds(exact.step_s.value, exact.step_s.half_width)
+    ratios = {row.case: _estimate(row, "step_ratio_to_none") for row in methods}
+    known = {case: r for case, r in ratios.items() if r is not None and r.high is not None}
+    shorter = [case for case, r in known.items() if r.high is not None and r.high < 1]
+    if shorter:
+        verb = "takes a shorter step" if len(shorter) == 1 else "take shorter steps"
+        return f"{_names(shorter)} {verb} than the exact all-reduce ({takes}) {where}."
+    doubtful = [case for case, r in ratios.items() if r is None or case not in known or r.value < 1]
+    if doubtful:
+        return (
+            f"Whether compression pays {where} cannot be told: the step of {_names(doubtful)} may"
+            f" be shorter or longer than that of the exact all-reduce ({takes})."
+        )
+    return (
+        f"Compression does not pay {where}: no method's step is shorter than that of the exact"
+        f" all-reduce ({takes})."
+    )
+
+
+def _names(cases: Sequence[str]) -> str:
+    return wording.joined([wording.plain(case, 64) for case in cases])
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row of the table, as `HEADER` has it."""
+    values = told(row)
+    break_even = _estimate(row, "break_even_byte_per_s")
+    below = wording.DASH
+    if break_even is not None:
+        below = NEVER if break_even.value <= 0 else units.bit_rate(BITS * break_even.value)
+    ratio, error = values["payload_ratio"], values["gradient_error"]
+    losses = values.get("losses")
+    return (
+        wording.plain(row.case, 64),
+        str(row.world_size),
+        units.bytes_(values["payload_bytes"]),
+        wording.DASH if ratio is None else units.percent(ratio),
+        units.bytes_(values["wire_bytes"]),
+        *(_time(row, name) for name in ("encode_s", "communicate_s", "decode_s")),
+        wording.DASH if error is None else units.significant(error, digits=2),
+        wording.DASH if not losses else f"{losses['loss_after_steps']:.3f}",
+        below,
+    )
+
+
+def _time(row: Row, name: str) -> str:
+    estimate = _estimate(row, name)
+    return wording.DASH if estimate is None else units.seconds(estimate.value, estimate.half_width)
+
+
+def _footnotes(rows: Sequence[Row]) -> list[str]:
+    steps = {
+        row.world_size: told(row)["losses"]["equal_steps"]
+        for row in rows
+        if told(row).get("losses")
+    }
+    counts = wording.joined([f"{count} steps at N={size}" for size, count in steps.items()])
+    after = f"loss: after {counts}, the same for every case" if steps else ""
+    return [text for text in (after, PAYS) if text]
+
+
+def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the table for the page; nothing where no row compresses."""
+    known = compressed(rows)
+    if not known:
+        return ()
+    note = ". ".join(text[0].upper() + text[1:] for text in [NOTE, *_footnotes(known)])
+    lines = tuple(cells(row) for row in known)
+    return (PlainTable(TITLE.capitalize(), f"{note}.", HEADER, lines),)
+
+
+def compression_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
+    """Return the table and its sentence for a terminal; nothing where no row compresses."""
+    known = compressed(rows)
+    if not known:
+        return []
+    texts = [[to_ascii(text) if ascii_only else text for text in cells(row)] for row in known]
+    shown = _fitting(texts, width)
+    table = Table(
+        box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"
+    )
+    for i in shown:
+        table.add_column(HEADER[i], justify="left" if i == 0 else "right", no_wrap=i > 0)
+    previous = None
+    for of_row in texts:
+        name = "" if of_row[0] == previous else of_row[0]
+        previous = of_row[0]
+        table.add_row(name, *(of_row[i] for i in shown[1:]))
+    said = verdict(rows)
+    headlines = _largest_of_each(known)
+    lines = [text for row in headlines for text in _pays(row, rows)]
+    return [
+        Text(""),
+        line(TITLE, ascii_only, "bold"),
+        line(NOTE, ascii_only, "dim"),
+        table,
+        *(line(text, ascii_only, "dim") for text in _footnotes(known)),
+        *(line(text, ascii_only) for text in lines),
+        *([line(said, ascii_only, "bold")] if said else []),
+    ]
+
+
+def _fitting(texts: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the columns that a terminal has room for; the first, which folds, is always one."""
+    widths = [max(map(len, column)) + GAP for column in zip(HEADER, *texts, strict=True)]
+    shown = list(range(len(HEADER)))
+    for name in NARROWING:
+        if sum(widths[i] for i in shown) > width:
+            shown.remove(HEADER.index(name))
+    return shown
+
+
+def _largest_of_each(rows: Sequence[Row]) -> list[Row]:
+    """Return each case's row of the largest N that is not oversubscribed, if there is one."""
+    by_case: dict[str, list[Row]] = {}
+    for row in rows:
+        by_case.setdefault(row.case, []).append(row)
+    chosen = []
+    for of_case in by_case.values():
+        fitting = [row for row in of_case if not row.oversubscribed] or of_case
+        chosen.append(max(fitting, key=lambda row: row.world_size))
+    return chosen

@@ -1,0 +1,196 @@
+"""Ranks that train with every compression method: run as a program by `test_compression`.
+
+Arguments: a folder for stores and reports. The ranks are forked after one import of torch, and
+inspect all methods one after the other, then some of them again with something planted. Each
+writes what it found to ``<world size>-<rank>.json``.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+from scalebench.catalog import MlpShape
+from scalebench.compression import METHODS
+from scalebench.spec import Cell, Compressed, StepPlan
+from scalebench.worker.compression import draw, hook, memory
+from scalebench.worker.compression.inspection import inspect_compressed
+from scalebench.worker.context import RankContext, connected
+from scalebench.worker.process import die_with_parent, schedule_as_batch
+from scalebench.worker.strategies.compressed import CompressedTraining
+from scalebench.worker.verify import fresh_workload
+
+WORLD_SIZES = (2, 3)
+MODEL = MlpShape(name="mlp-test", layers=2, width=48, features=40, batch_size=24)
+BUCKET_MB = 0.006  # several buckets, and others after the first step than before
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{method: {} for method in METHODS if method != "powersgd-batched"},
+    "top-k": {"ratio": 0.05},
+    "threshold": {"threshold": 0.01},
+    "count-sketch": {"ratio": 0.05},
+    "quantise": {"bits": 4, "error_feedback": True, "chunk": 64},
+    "quantise stochastic": {"bits": 2, "rounding": "stochastic", "chunk": 64},
+    "random-k scaled": {"error_feedback": False, "ratio": 0.1},
+    "dgc": {"ratio": 0.02},
+}
+"""Name → parameters; the method is the first word."""
+
+
+def cell_of(variant: str, world_size: int) -> Cell:
+    """An inspecting cell of a method."""
+    method = variant.split()[0]
+    return Cell(
+        suite="compression",
+        case=method,
+        strategy=Compressed(method=method, bucket_mb=BUCKET_MB, **VARIANTS[variant]),
+        workload=MODEL,
+        scaling="strong",
+        world_size=world_size,
+        global_batch=24,
+        rank_batch=24 // world_size,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="inspect",
+        steps=StepPlan(),
+    )
+
+
+def inspected(context: RankContext) -> dict[str, Any]:
+    """What the inspection of one method says on this rank."""
+    found = inspect_compressed(context)
+    error = found.gradient_error
+    return {
+        "verification": found.verification.model_dump(),
+        "error": None if error is None else error.model_dump(),
+    }
+
+
+def traffic(context: RankContext) -> dict[str, Any]:
+    """What one rank hands over in the last of a few steps."""
+    training = trained(context, 7)
+    assert training.observer.traffic is not None
+    return {
+        **training.observer.traffic.model_dump(),
+        "layouts": {str(k): v for k, v in training.observer.layouts.items()},
+    }
+
+
+def trained(context: RankContext, num_steps: int, other_hook: Any = None) -> CompressedTraining:
+    """A training after some steps, with its own hook or another in its place."""
+    workload = fresh_workload(context)
+    if other_hook is None:
+        training = CompressedTraining(context.cell.strategy, workload, context)
+    else:
+        replaced = patch.object(CompressedTraining, "_hook", lambda *_: (None, other_hook))
+        with replaced:
+            training = CompressedTraining(context.cell.strategy, workload, context)
+    for _, batch in zip(range(num_steps), workload.batches, strict=False):
+        training.step(batch)
+    return training
+
+
+def same_as_torch(context: RankContext) -> bool:
+    """Whether gradients have the very bits that torch's own half-precision hook gives."""
+    ours = dict(trained(context, 3).gradients())
+    theirs = dict(trained(context, 3, default_hooks.fp16_compress_hook).gradients())
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@contextmanager
+def planted(target: Any, name: str, replacement: Callable[..., Any], here: bool):
+    """Replace something in this process, if it is to be planted here."""
+    if not here:
+        yield
+        return
+    with patch.object(target, name, replacement):
+        yield
+
+
+def spoiled_end(original: Callable[..., None]) -> Callable[..., None]:
+    """Change one element of every decoded bucket by the least that float32 can."""
+
+    def end(self: Any, exchange: Any) -> None:
+        original(self, exchange)
+        exchange.buffer[0] = torch.nextafter(exchange.buffer[0], torch.tensor(9.0))
+
+    return end
+
+
+PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
+    "forgets": (
+        "sign",
+        memory.ErrorFeedback,
+        "corrected",
+        lambda self, bucket: bucket.gradient.clone(),
+    ),
+    "other randoms": (
+        "random-k",
+        draw.Draw,
+        "shared",
+        lambda self, device: torch.Generator(device).manual_seed(1),
+    ),
+    "one bit": (
+        "top-k",
+        hook.Compression,
+        "_end",
+        spoiled_end(hook.Compression._end),
+    ),
+}
+"""What is planted on rank 1 → method, and what is replaced by what."""
+
+
+def rank_main(rank: int, world_size: int, folder: Path) -> None:
+    """Inspect everything on one rank."""
+    die_with_parent(os.getppid())
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    report: dict[str, Any] = {"inspected": {}, "traffic": {}, "planted": {}}
+    first = cell_of("none", world_size)
+    with connected(first, rank, folder / f"store{world_size}") as joined:
+
+        def context(variant: str) -> RankContext:
+            cell = cell_of(variant, world_size)
+            return RankContext(cell, rank, rank, joined.device, joined.control)
+
+        for variant in VARIANTS:
+            report["inspected"][variant] = inspected(context(variant))
+            report["traffic"][variant] = traffic(context(variant))
+        if world_size == 2:
+            for what, (variant, target, name, replacement) in PLANTED.items():
+                with planted(target, name, replacement, rank == 1):
+                    report["planted"][what] = inspected(context(variant))
+        report["same as torch"] = same_as_torch(context("fp16"))
+        dist.barrier()
+    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
+
+
+def main() -> None:
+    """Run the ranks of every world size."""
+    folder = Path(sys.argv[1])
+    forked = multiprocessing.get_context("fork")
+    for world_size in WORLD_SIZES:
+        ranks = [
+            forked.Process(target=rank_main, args=(rank, world_size, folder))
+            for rank in range(world_size)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        if any(process.exitcode for process in ranks):
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

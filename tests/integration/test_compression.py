@@ -1,0 +1,213 @@
+"""Compressed training over real ranks: the same bits everywhere, and what the emulation says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.compression import METHODS
+from scalebench.launch.local import loopback_environment
+from tests.conftest import Scalebench
+from tests.integration.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
+from tests.integration.conftest import SHORT
+
+ROOT = Path(__file__).parents[2]
+
+Reports = dict[int, list[dict[str, Any]]]
+every_world_size = pytest.mark.parametrize("world_size", WORLD_SIZES)
+LOSSY = [v for v in VARIANTS if v not in ("none", "noop")]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found."""
+    folder = tmp_path_factory.mktemp("compressed")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.integration.compressed_ranks", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return {
+        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
+        for size in WORLD_SIZES
+    }
+
+
+def test_every_method_that_runs_here_is_looked_at() -> None:
+    assert {v.split()[0] for v in VARIANTS} == set(METHODS) - {"powersgd-batched"}
+
+
+@every_world_size
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_rank_agrees_with_the_emulation(
+    reports: Reports, world_size: int, variant: str
+) -> None:
+    """Same bits on all ranks after decoding; gradients and losses those of one process."""
+    found = [report["inspected"][variant]["verification"] for report in reports[world_size]]
+    if variant == "noop":
+        assert {f["status"] for f in found} == {"unverified"}
+        assert "bounds what compression can gain" in found[0]["reason"]
+        return
+    assert {f["status"] for f in found} == {"verified"}, found
+    allowed = 2e-3 if variant in ("bf16", "fp16") and world_size > 2 else 1e-5
+    if variant == "bf16" and world_size > 2:
+        allowed = 1e-2
+    assert found[0]["gradient_deviation"] <= allowed
+    assert found[0]["loss_deviation"] <= allowed
+
+
+@every_world_size
+def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int) -> None:
+    error = {v: reports[world_size][0]["inspected"][v]["error"] for v in VARIANTS}
+    assert error["none"]["relative_l2"] < 1e-6 and error["none"]["cosine"] > 1 - 1e-9
+    assert error["none"]["relative_l2"] < error["fp16"]["relative_l2"]
+    assert error["fp16"]["relative_l2"] < error["bf16"]["relative_l2"] < 0.02
+    assert all(error[v]["relative_l2"] > 0 and error[v]["cosine"] < 1 for v in LOSSY)
+    assert error["noop"]["step"] == 0 and error["noop"]["relative_l2"] > 0.1
+
+
+def test_half_precision_has_the_bits_of_torchs_own_hook(reports: Reports) -> None:
+    assert all(report["same as torch"] for report in reports[2])
+
+
+@every_world_size
+def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
+    traffic = {v: reports[world_size][0]["traffic"][v] for v in VARIANTS}
+    whole = traffic["none"]["gradient_bytes"]
+    assert all(t["gradient_bytes"] == whole and t["num_buckets"] >= 2 for t in traffic.values())
+    assert traffic["none"]["all_reduce_bytes"] == whole
+    assert traffic["noop"]["all_reduce_bytes"] == traffic["noop"]["all_gather_bytes"] == 0
+    assert traffic["fp16"]["all_reduce_bytes"] == traffic["bf16"]["all_reduce_bytes"] == whole / 2
+    assert 0 < traffic["random-k"]["all_reduce_bytes"] < whole / 80
+    assert 0 < traffic["powersgd"]["all_reduce_bytes"] < whole
+    four_bits = traffic["quantise"]["all_gather_bytes"]
+    assert whole / 8 < four_bits < whole / 8 * 1.4  # scales: two float32 for 64 elements
+    for report in reports[world_size]:
+        assert report["traffic"] == traffic | {"threshold": report["traffic"]["threshold"]}
+
+
+def test_the_buckets_did_change_after_the_first_step(reports: Reports) -> None:
+    """Otherwise nothing of the above says that residuals survive it."""
+    assert len(reports[2][0]["traffic"]["sign"]["layouts"]) == 2
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_fault_of_one_rank_is_seen(reports: Reports, what: str) -> None:
+    """On rank 1: no error feedback, other random indices, one bit changed after decoding."""
+    told = reports[2][0]["planted"][what]["verification"]
+    assert told["status"] == "deviates", told
+    if what == "one bit":
+        assert "the ranks hold different gradients" in told["reason"]
+
+
+@pytest.fixture(scope="module")
+def squeezed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict[str, Any]]:
+    """Case and N → row of a real run of `compression_suite`, traced."""
+    folder = tmp_path_factory.mktemp("squeezed")
+    shutil.copy(Path(__file__).with_name("compression_suite.py"), folder)
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "scalebench", "run", "compression_suite.py"),
+            *("--gpus", "1,2", "--quick", "--no-report", "--out", "r"),
+            *("-k", "none or noop or topk or batched"),
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "what compression sends and costs" in ended.stdout
+    rows = json.loads((folder / "r" / "summary.json").read_text())["rows"]
+    return {(row["case"], row["world_size"]): row for row in rows}
+
+
+Rows = dict[tuple[str, int], dict[str, Any]]
+
+
+def test_the_trace_sees_the_bytes_that_the_hook_counted(squeezed: Rows) -> None:
+    """Two independent counts: the hook's own, and the sizes of the traced operations."""
+    for case in ("none", "topk"):
+        row = squeezed[case, 2]
+        (kind,) = [k for k in row["communication"] if k["ordinal"] is None]
+        ranks = 2 if kind["kind"] == "all_gather" else 1
+        assert kind["num_bytes"] == ranks * row["compression"]["payload_bytes"]
+        assert row["payload_bytes"] == row["compression"]["payload_bytes"]
+
+
+def test_encoding_and_decoding_are_seen_and_are_part_of_the_budget(squeezed: Rows) -> None:
+    row = squeezed["topk", 2]
+    times = row["compression"]
+    assert times["encode_s"]["value"] > 0 and times["decode_s"]["value"] > 0
+    assert row["budget"]["codec_s"] > 0
+    total = times["encode_s"]["value"] + times["decode_s"]["value"]
+    assert total == pytest.approx(times["codec_s"]["value"])
+    assert times["break_even_byte_per_s"]["value"] > 0
+    assert squeezed["none", 2]["budget"]["codec_s"] == 0
+
+
+def test_noop_is_a_bound_whose_steps_are_attributed_all_the_same(squeezed: Rows) -> None:
+    row = squeezed["noop", 2]
+    assert row["status"] == "ok" and row["comm_s"]["value"] == 0
+    assert any(stamp.startswith("bound") for stamp in row["stamps"])
+    assert row["correctness"]["status"] == "unverified"
+    assert row["loss_last"] is not None
+
+
+def test_losses_stand_beside_those_of_none(squeezed: Rows) -> None:
+    losses = squeezed["topk", 2]["compression"]["losses"]
+    assert losses["equal_steps"] >= 10
+    assert losses["loss_of_none_after_steps"] > 0
+    assert squeezed["none", 2]["compression"]["losses"]["steps_to_target"] is not None
+
+
+def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed: Rows) -> None:
+    row = squeezed["batched", 2]
+    if row["status"] == "ok":
+        pytest.skip("this torch's batched PowerSGD hook works")
+    assert row["status"] == "skipped"
+    assert "batched PowerSGD hook fails: AssertionError" in row["reason"]
+
+
+def test_sparse_gradients_are_refused_in_one_line(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    arguments = ("--gpus", "1", "-k", "fp16", "--no-trace", *SHORT)
+    done = scalebench("run", "compression", *arguments, "--workload", "troubled:sparse_embedding")
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[-1]
+    assert "The workload's table has sparse gradients, which no communication hook takes" in line
+    assert "run suite ddp" in line
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ('Compressed(method="zip")', ["no compression method 'zip'", "Valid: bf16"]),
+        ('Compressed(method="top-k", ratio=0.0)', ["ratio is 0.0", "at most 1"]),
+        ('Compressed(method="quantise", bits=9)', ["bits is 9", "from 1 to 8"]),
+        ('Compressed(method="fp16", rank=2)', ["fp16 has no rank"]),
+        ('Ddp(method="fp16")', ["method", "Extra inputs"]),
+    ],
+)
+def test_a_suite_with_a_wrong_method_is_one_line(
+    scalebench: Scalebench, project: Path, strategy: str, words: list[str]
+) -> None:
+    (project / "wrong.py").write_text(
+        "from scalebench import Case, Compressed, Ddp, Suite\n"
+        f'SUITE = Suite(name="w", question="?", cases=(Case(name="c", strategy={strategy}),))\n'
+    )
+    done = scalebench("run", "wrong.py", "--gpus", "2")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert all(word in line for word in words), line
