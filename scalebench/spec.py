@@ -3,7 +3,7 @@
 Everything here is frozen, hashable, and serialises to JSON and back. Nothing here runs anything.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -315,6 +315,12 @@ class Compressed(Execution):
 Strategy = Annotated[
     Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | Compressed, Field(discriminator="kind")
 ]
+
+
+def strategy_kinds() -> list[str]:
+    """Return the kinds of strategies that can be specified."""
+    union = get_args(Strategy)[0]
+    return [str(one.model_fields["kind"].default) for one in get_args(union)]
 
 
 class Loader(Spec):

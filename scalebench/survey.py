@@ -12,6 +12,7 @@ from typing import Any
 from scalebench import __version__
 from scalebench.launch.local import LocalLauncher
 from scalebench.paths import cache_folder
+from scalebench.spec import strategy_kinds
 from scalebench.store import write_atomic
 
 
@@ -42,6 +43,7 @@ def survey_key() -> str:
     driver = Path("/proc/driver/nvidia/version")
     parts = (
         *(__version__, sys.executable, torch_version),
+        *strategy_kinds(),
         os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         driver.read_text() if driver.exists() else "",
     )

@@ -40,7 +40,8 @@ class Workload:
         batches: Batches for this rank. When it ends it is iterated again (the next epoch).
         loss: ``loss(module, batch)`` → scalar tensor, the **mean** over the batch's samples.
             Call the module that is passed in: it is the wrapped one.
-        optimizer: ``optimizer(parameters)`` → optimizer. None: fused AdamW, lr 1e-3.
+        optimizer: ``optimizer(parameters)`` → optimizer. None: fused AdamW, lr 1e-3. Hand on what
+            is given: a strategy that divides the optimizer gives groups of parameters.
         tokens_per_sample: Tokens in one sample, for token throughput; None where it means
             nothing.
         blocks: The repeated parts of the module, in order: the units of activation

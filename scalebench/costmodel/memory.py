@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scalebench.compression import vectors_kept
-from scalebench.costmodel.sharding import Groups, InFlight, in_flight, sharding_of
+from scalebench.costmodel.sharding import Groups, InFlight, Sharding, in_flight, sharding_of
 from scalebench.records import Memory
 from scalebench.spec import Compressed, Ddp, Execution, Plain, Strategy, Zero1
 
@@ -171,7 +171,7 @@ def predict_memory(
     sharded = sharding.stage == 3
     groups = Groups.of(group_elements if sharded else None, num_parameters)
     once = FP32_BYTES * groups.total
-    own = zero_state(sharding.stage, groups.total, sharding.shards)
+    own = _state(sharding, groups.total)
     flying = in_flight(sharding, groups)
     unavailable: dict[str, str] = {}
     states = STATES.get(optimizer) if optimizer is not None else None
@@ -261,7 +261,7 @@ def _at_the_peak(
     begun = round(share * (memory.gradients_bytes or 0))
     points = (
         (0, most, flying.forward),
-        (begun, at_peak, flying.backward if begun else flying.forward),
+        (begun, at_peak, flying.backward if memory.gradients_bytes else flying.forward),
         (all_gradients, 0.0, flying.backward),
     )
     gradients, activations, flying_bytes = max(points, key=sum)
@@ -269,7 +269,7 @@ def _at_the_peak(
 
 
 def predict_state_bytes(strategy: Strategy, num_parameters: int, world_size: int = 1) -> int:
-    """Return bytes per rank of parameters, gradients, AdamW's moments and gradient buckets.
+    """Return a rank's bytes of parameters, gradients, AdamW's moments and gradient buckets.
 
     Activations, and groups of parameters that are gathered, come on top and are not predicted
     here.
@@ -283,4 +283,11 @@ def predict_state_bytes(strategy: Strategy, num_parameters: int, world_size: int
     vectors = 1 if copied else _kept_vectors(strategy)
     buckets = vectors * FP32_BYTES * num_parameters
     sharding = sharding_of(strategy, world_size)
-    return round(zero_state(sharding.stage, num_parameters, sharding.shards).total) + buckets
+    return round(_state(sharding, num_parameters).total) + buckets
+
+
+def _state(sharding: Sharding, num_parameters: int) -> StateBytes:
+    """Return what a rank holds of the model's state on its device."""
+    if sharding.on_host:
+        return StateBytes(0, 0, 0)
+    return zero_state(sharding.stage, num_parameters, sharding.shards)

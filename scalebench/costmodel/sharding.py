@@ -56,6 +56,7 @@ class Sharding:
         reshards: Whether gathered parameters are given up between forward and backward.
         param_bytes: Of an element as it is gathered.
         reduce_bytes: Of an element of a gradient as it is reduced.
+        on_host: Whether shards, their gradients and the optimizer are in the host's memory.
     """
 
     stage: int
@@ -64,6 +65,7 @@ class Sharding:
     reshards: bool = True
     param_bytes: int = 4
     reduce_bytes: int = 4
+    on_host: bool = False
 
 
 def sharding_of(strategy: Execution, world_size: int) -> Sharding:
@@ -77,6 +79,7 @@ def sharding_of(strategy: Execution, world_size: int) -> Sharding:
             reshards=strategy.reshard_after_forward,
             param_bytes=DTYPE_BYTES[strategy.param_dtype],
             reduce_bytes=DTYPE_BYTES[strategy.reduce_dtype],
+            on_host=strategy.cpu_offload,
         )
     if isinstance(strategy, Fsdp1):
         return Sharding(3, world_size, 1, strategy.reshard_after_forward)

@@ -126,3 +126,10 @@ def test_zero1_keeps_all_gradients_in_buckets_and_a_part_of_the_optimizer():
 def test_padding_is_held_as_well():
     found = predicted(Fsdp(), 1_000_000, 0, groups=(600, 600, 240))
     assert found.parameters_bytes == 1440
+
+
+def test_what_is_offloaded_is_not_on_the_device():
+    found = predicted(Fsdp(cpu_offload=True), 8000, 2000)
+    assert (found.parameters_bytes, found.gradients_bytes, found.optimizer_bytes) == (0, 0, 0)
+    assert found.total_bytes == 2000 + 4 * 1900 + 7
+    assert predict_state_bytes(Fsdp(cpu_offload=True), PSI, 4) == 0

@@ -24,7 +24,6 @@ def test_what_can_run_has_no_reason_not_to_and_what_cannot_has_one():
     strategies = by_name("strategies")
     assert strategies["ddp"]["cannot_run"] is None
     assert strategies["ddp"]["about"]
-    assert strategies["fsdp"]["cannot_run"] == "not in this version"
     assert by_name("launchers")["local"]["cannot_run"] is None
     assert by_name("launchers")["slurm"]["cannot_run"]
 

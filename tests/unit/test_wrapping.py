@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from scalebench.spec import strategy_kinds
+from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.strategies.wrapping import group_elements, modules_of_at_least
 
 
@@ -55,3 +57,7 @@ def test_a_parameter_without_rows_is_counted_as_it_is():
     model.scale = nn.Parameter(torch.tensor(1.0))
     model.none = nn.Parameter(torch.empty(0, 3))
     assert group_elements([], model, shards=4) == [1]
+
+
+def test_every_strategy_that_can_be_specified_can_be_built():
+    assert sorted(strategy_kinds()) == sorted(TRAININGS)
