@@ -121,6 +121,10 @@ STYLES: dict[str, Style] = {
 FROM_TORCH = tuple(name for name, style in STYLES.items() if style.orders is None)
 
 
+SPLITS_BACKWARD = ("zero-bubble", "zbv", "dualpipev")
+"""Schedules with I and W."""
+
+
 def style_of(name: str) -> Style:
     """Return a schedule's style.
 
@@ -163,6 +167,11 @@ def why_no_pipeline(pipeline: Pipeline, rank_batch: int, world_size: int) -> str
     side_by_side, m = pipeline.data_parallel, pipeline.microbatches
     if world_size % side_by_side:
         return f"{side_by_side} pipelines side by side do not divide {world_size} ranks"
+    if pipeline.compile and pipeline.schedule in SPLITS_BACKWARD:
+        return (
+            f"{pipeline.schedule} splits the backward pass, which torch cannot do with a compiled "
+            "module; give --no-compile"
+        )
     if rank_batch % m:
         return f"{rank_batch} samples per pipeline cannot be cut into {m} microbatches"
     return why_not(pipeline.schedule, world_size // side_by_side, m, pipeline.chunks)

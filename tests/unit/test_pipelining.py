@@ -152,6 +152,8 @@ def test_sizes_that_make_no_pipeline_are_skipped_with_the_reason() -> None:
     assert reasons[1] == "2 pipelines side by side do not divide 1 ranks"
     assert reasons[2] is None
     assert "do not divide 3" in reasons[3]
+    compiled = cells_of(Pipeline(schedule="zero-bubble", compile=True))
+    assert "cannot do with a compiled module" in compiled[1].skip_reason
     few = cells_of(Pipeline(microbatches=2))
     assert few[2].skip_reason is None
     assert few[4].skip_reason == "1f1b needs as many microbatches as stages: 2 for 4 stages"
