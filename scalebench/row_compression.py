@@ -1,7 +1,6 @@
 """What compressed training sent, cost and did to the gradient: one row of the summary."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from scalebench.launches import launch_step_s
 from scalebench.records import CellResult, CompressionTraffic
 from scalebench.row_fields import RowFields
 from scalebench.spec import Cell, Compressed
-from scalebench.stats import Estimate, estimate_over_launches
+from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
 BOUND = "bound: nothing is communicated"
 """Stamp of a row that no compression can reach."""
@@ -26,26 +25,16 @@ OF_TORCH = "torch's hook encodes and decodes on threads that the profiler does n
 NOT_TRACED = "no launch of this row was traced"
 NOTHING_ENCODED = "nothing is encoded"
 
+NOT_SEEN = "the traces show no encoding or decoding"
+ONE_RANK = "one rank sends nothing"
+
 CODEC_TIMES = ("encode_s", "decode_s", "codec_s")
-TIMES = (*CODEC_TIMES, "communicate_s", "transfer_s")
+"""Seconds per clean step, what tracing adds taken off; means over the ranks."""
 
+COMMUNICATION_TIMES = ("communicate_s", "transfer_s")
+"""Union of the collectives per traced step; the same without waiting for other ranks."""
 
-@dataclass(frozen=True)
-class CodecTimes:
-    """Seconds per step, of launches that were traced; means over the ranks.
-
-    Attributes:
-        encode_s: Of clean steps: what tracing adds is taken off.
-        decode_s: Likewise.
-        communicate_s: Union of the collectives, of traced steps.
-        transfer_s: The same without the time in which a rank waited for others.
-    """
-
-    encode_s: Estimate
-    decode_s: Estimate
-    codec_s: Estimate
-    communicate_s: Estimate
-    transfer_s: Estimate
+TIMES = (*CODEC_TIMES, *COMMUNICATION_TIMES)
 
 
 def compression_of_row(
@@ -64,26 +53,23 @@ def compression_of_row(
     if traffic is None:
         row.set("compression", None, "no launch of this row went well")
         return row
-    times, no_times = _times(strategy, good)
+    times, reasons = _times(strategy, good)
+    break_even = None
+    if cell.world_size == 1:
+        reasons["break_even_byte_per_s"] = ONE_RANK
+    elif "codec_s" in times:
+        break_even = _break_even(times["codec_s"], traffic, cell.world_size)
+    else:
+        reasons["break_even_byte_per_s"] = reasons["codec_s"]
     values: dict[str, Any] = {
         "method": strategy.method,
         "settings": strategy.settings,
         "collective": METHODS[strategy.method].collective,
         **_bytes(strategy, traffic, cell.world_size),
         **_gradient_error(inspection),
+        **{name: times[name].model_dump() if name in times else None for name in TIMES},
+        "break_even_byte_per_s": None if break_even is None else break_even.model_dump(),
     }
-    reasons: dict[str, str] = {}
-    for name in TIMES:
-        values[name] = None if times is None else getattr(times, name).model_dump()
-        reasons |= {} if times is not None else {name: no_times}
-    for name in TIMES if _hidden(strategy) else CODEC_TIMES if _encodes_nothing(strategy) else ():
-        values[name] = None
-        reasons[name] = OF_TORCH if _hidden(strategy) else NOTHING_ENCODED
-    no_codec = reasons.get("codec_s", NOT_TRACED)
-    break_even, why = _break_even(values, times, traffic, cell.world_size, no_codec)
-    values["break_even_byte_per_s"] = None if break_even is None else break_even.model_dump()
-    if break_even is None:
-        reasons["break_even_byte_per_s"] = why
     row.values["compression"] = values | {"unavailable": reasons}
     row.values["payload_bytes"] = values["payload_bytes"]
     row.values["wire_bytes"] = values["wire_bytes"]
@@ -130,44 +116,42 @@ def _gradient_error(inspection: CellResult | None) -> dict[str, Any]:
     }
 
 
-def _times(strategy: Compressed, good: Mapping[int, CellResult]) -> tuple[CodecTimes | None, str]:
+def _times(
+    strategy: Compressed, good: Mapping[int, CellResult]
+) -> tuple[dict[str, Estimate], dict[str, str]]:
+    """Return the times that are known, and for the others why they are not."""
+    if _hidden(strategy):
+        return {}, dict.fromkeys(TIMES, OF_TORCH)
     launches = [found for result in good.values() if (found := attribute(result)) is not None]
     if not launches:
-        return None, NOT_TRACED
+        return {}, dict.fromkeys(TIMES, NOT_TRACED)
     each = [_of_launch(launch) for launch in launches]
-    floor = 1e-12  # of a logarithm: a part that was never seen took less than any clock shows
-    columns = [estimate_over_launches([max(values[i], floor) for values in each]) for i in range(5)]
-    return CodecTimes(*columns), ""
+    times = {name: estimate_signed([found[name] for found in each]) for name in COMMUNICATION_TIMES}
+    if _encodes_nothing(strategy):
+        return times, dict.fromkeys(CODEC_TIMES, NOTHING_ENCODED)
+    if any(found[name] <= 0 for found in each for name in CODEC_TIMES):
+        return times, dict.fromkeys(CODEC_TIMES, NOT_SEEN)
+    for name in CODEC_TIMES:
+        times[name] = estimate_over_launches([found[name] for found in each])
+    return times, {}
 
 
-def _of_launch(launch: LaunchAttribution) -> tuple[float, float, float, float, float]:
-    """Return the five times of `CodecTimes`, means over a launch's ranks."""
+def _of_launch(launch: LaunchAttribution) -> dict[str, float]:
+    """Return the times of one launch by name, means over its ranks, seconds."""
     step_s = launch_step_s(launch.result)
-    found: list[Sequence[float]] = []
+    found: dict[str, list[float]] = {name: [] for name in TIMES}
     for rank, parts in launch.breakdowns.items():
         codec_s = clean_parts(launch, rank, step_s).codec_s
         marked = parts.encode_s + parts.decode_s
-        share = parts.encode_s / marked if marked else 0.0
-        transfer_s = parts.comm_s - parts.wait_s
-        found.append((share * codec_s, (1 - share) * codec_s, codec_s, parts.comm_s, transfer_s))
-    encode, decode, codec, communicate, transfer = np.mean(np.array(found), axis=0)
-    return float(encode), float(decode), float(codec), float(communicate), float(transfer)
+        encode_s = codec_s * parts.encode_s / marked if marked else 0.0
+        of_rank = (encode_s, codec_s - encode_s, codec_s, parts.comm_s, parts.comm_s - parts.wait_s)
+        for name, seconds in zip(TIMES, of_rank, strict=True):
+            found[name].append(seconds)
+    return {name: float(np.mean(seconds)) for name, seconds in found.items()}
 
 
-def _break_even(
-    values: Mapping[str, Any],
-    times: CodecTimes | None,
-    traffic: CompressionTraffic,
-    world_size: int,
-    reason: str,
-) -> tuple[Estimate | None, str]:
-    if world_size == 1:
-        return None, "one rank sends nothing"
-    if times is None:
-        return None, NOT_TRACED
-    if values["codec_s"] is None:
-        return None, reason
+def _break_even(codec_s: Estimate, traffic: CompressionTraffic, world_size: int) -> Estimate:
     saved = saved_bytes(
         traffic.gradient_bytes, traffic.all_reduce_bytes, traffic.all_gather_bytes, world_size
     )
-    return break_even_byte_per_s(saved, times.codec_s), ""
+    return break_even_byte_per_s(saved, codec_s)

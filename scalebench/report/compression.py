@@ -61,7 +61,7 @@ def link_bit_per_s(rows: Sequence[Row], world_size: int) -> float | None:
         return float(min(exact.link_bit_per_s))
     transfer = _estimate(exact, "transfer_s")
     wire = told(exact).get("wire_bytes")
-    if transfer is None or not wire:
+    if transfer is None or transfer.value <= 0 or not wire:
         return None
     return BITS * float(wire) / transfer.value
 

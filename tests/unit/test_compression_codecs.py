@@ -127,7 +127,7 @@ def error_bound(variant, x):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(x=vectors)
 def test_the_round_trip_of_one_rank_is_within_the_bound(variant, x):
     got = mean_by(codec_of(variant), [x])
@@ -327,7 +327,7 @@ def test_at_least_one_element_is_kept_and_never_more_than_there_are():
     assert num_kept(1000, 0.01) == 10
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(numel=st.integers(1, 200), ratio=st.floats(0.001, 1.0))
 def test_random_indices_are_all_different_and_cover_the_bucket(numel, ratio):
     codec = CODECS["random-k"]({"ratio": ratio, "error_feedback": True})
