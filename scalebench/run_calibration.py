@@ -17,7 +17,12 @@ from scalebench.probe import CollectiveName
 from scalebench.spec import Cell
 from scalebench.store import StoredRun, read_model, write_model
 
-OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {"ddp": ("all_reduce",)}
+OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {
+    "ddp": ("all_reduce",),
+    "fsdp": ("all_gather", "reduce_scatter", "all_reduce"),
+    "fsdp1": ("all_gather", "reduce_scatter", "all_reduce"),
+    "zero1": ("all_reduce", "broadcast"),
+}
 """Strategy → the operations that its steps ask for."""
 
 NUM_SIZES = 7

@@ -8,6 +8,7 @@ free; the step ends when the last bucket has.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 
@@ -56,23 +57,22 @@ def replay(requests: Sequence[Request], takes_s: Sequence[float], computing_s: f
     _check(requests, computing_s)
     stalled = free = 0.0
     spans: list[tuple[float, float]] = []
-    waiting: list[tuple[float, float]] = []  # (needed, end) of what was asked for
+    waiting: list[tuple[float, float]] = []  # heap of (needed, end) of what was asked for
     for request, takes in zip(requests, takes_s, strict=True):
         stalled = _catch_up(waiting, request.ready_s, stalled)
         start = max(request.ready_s + stalled, free)
         free = start + takes
         spans.append((start, free))
-        waiting.append((request.needed_s, free))
+        heappush(waiting, (request.needed_s, free))
     stalled = _catch_up(waiting, computing_s, stalled)
     return Replayed(computing_s + stalled, stalled, tuple(spans))
 
 
 def _catch_up(waiting: list[tuple[float, float]], until_s: float, stalled: float) -> float:
     """Compute up to ``until_s``, waiting for what is needed on the way; return all stalls."""
-    for needed, end in sorted(waiting):
-        if needed <= until_s:
-            stalled = max(stalled, end - needed)
-    waiting[:] = [pair for pair in waiting if pair[0] > until_s]
+    while waiting and waiting[0][0] <= until_s:
+        needed, end = heappop(waiting)
+        stalled = max(stalled, end - needed)
     return stalled
 
 

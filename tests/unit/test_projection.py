@@ -134,7 +134,7 @@ def test_bad_input_is_refused(tmp_path):
 
 
 def test_sizes_beyond_the_link_s_support_are_told(tmp_path):
-    found = project(make_run(tmp_path, link=the_profile(2)), [8], what_if=WhatIf(bucket_mb=0.0001))
+    found = project(make_run(tmp_path, link=the_profile(2)), [8], what_if=WhatIf(bucket_mb=0.0005))
     assert any("outside the fitted sizes" in text for text in found.rows[0].outside)
     assert "beyond its support" in render_projection(found)
 
