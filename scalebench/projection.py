@@ -131,8 +131,8 @@ def project(
             refusals[one.cell.case] = bare
             continue
         plain_s = _plain_step(summary.rows, one.cell.suite)
-        shape = what_if.shape(bare.shape)
         for world_size in world_sizes:
+            shape = what_if.shape(bare.at(one.cell, world_size))
             predicted = _predicted(one, shape, links, world_size)
             rows.append(_row(one, predicted, bare.spread, plain_s, scores, topology, world_size))
     if not rows:

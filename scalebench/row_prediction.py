@@ -8,11 +8,13 @@ import numpy as np
 
 from scalebench.attribution import LaunchAttribution, attribute
 from scalebench.costmodel.link_model import LinkModel, NoFit
+from scalebench.costmodel.sharded_step import with_sharding
+from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step_model import PredictedStep, StepShape, predict_step
 from scalebench.launches import launch_step_s
 from scalebench.records import CellResult
 from scalebench.row_fields import RowFields
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Fsdp, Fsdp1
 from scalebench.step_shape import NoShape, shape_of
 from scalebench.trace.matching import transfers
 
@@ -26,23 +28,41 @@ class Bare:
     Attributes:
         shape: Of its step.
         spread: Standard error over its launches of the logarithm of the step; 0 for one.
+        groups: Parameters that a sharded strategy gathers together; None: it is not sharded.
     """
 
     shape: StepShape
     spread: float
+    groups: Groups | None = None
+
+    def at(self, cell: Cell, world_size: int) -> StepShape:
+        """Return the shape at a number of ranks; a sharded strategy sends nothing at N=1."""
+        if self.groups is None:
+            return self.shape
+        return with_sharding(self.shape, sharding_of(cell.strategy, world_size), self.groups)
 
 
 def bare_step(good: Mapping[int, CellResult]) -> Bare | str:
     """Return what a strategy does at N=1, or why that cannot be told."""
     if not good:
         return "no launch of the strategy at N=1 went well"
+    first = next(iter(good.values()))
+    is_sharded = isinstance(first.cell.strategy, Fsdp | Fsdp1)
+    if is_sharded and first.cell.device == "cuda":
+        return "on a GPU gathers run ahead of the computation; when, is not known from N=1"
     launches = [found for result in good.values() if (found := attribute(result))]
     try:
-        shape = shape_of(launches)
+        shape = shape_of(launches, may_be_silent=is_sharded)
     except NoShape as reason:
         return str(reason)
     logs = np.log([launch_step_s(launch.result) for launch in launches])
-    return Bare(shape, float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0)
+    spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
+    return Bare(shape, spread, _groups(first) if is_sharded else None)
+
+
+def _groups(result: CellResult) -> Groups:
+    rank = result.ranks[0]
+    return Groups.of(rank.facts.get("group_elements"), rank.num_parameters or 0)
 
 
 def predict_row(
@@ -110,7 +130,8 @@ def _start(
 def _predictions(cell: Cell, bare: Bare, link: LinkModel) -> tuple[PredictedStep, "_ByFewer | str"]:
     """Return the prediction by the link as calibrated, and by what is known of fewer ranks."""
     try:
-        predicted = predict_step(bare.shape, link.time, cell.world_size, cell.rank_batch)
+        shape = bare.at(cell, cell.world_size)
+        predicted = predict_step(shape, link.time, cell.world_size, cell.rank_batch)
     except NoFit as reason:
         raise _Unpredictable(str(reason)) from reason
     try:
@@ -133,7 +154,8 @@ class _ByFewer:
 
 
 def _by_fewer(cell: Cell, bare: Bare, below: LinkModel) -> _ByFewer:
-    step = predict_step(bare.shape, below.time, cell.world_size, cell.rank_batch)
+    shape = bare.at(cell, cell.world_size)
+    step = predict_step(shape, below.time, cell.world_size, cell.rank_batch)
     share = cell.rank_batch / bare.shape.num_samples
     terms = [below.bandwidth_term(r.op, cell.world_size, r.size_bytes) for r in step.requests]
     return _ByFewer(step, share * bare.shape.computing_s + sum(terms))

@@ -20,21 +20,26 @@ class NoShape(Exception):
     """A step whose shape cannot be told; the text says why."""
 
 
-def shape_of(launches: Sequence[LaunchAttribution]) -> StepShape:
+def shape_of(launches: Sequence[LaunchAttribution], may_be_silent: bool = False) -> StepShape:
     """Return the shape of the typical traced step of launches at N=1, as long as a clean one.
 
     Tracing makes a step longer; every moment of it is moved in proportion.
+
+    Args:
+        launches: Traced, at N=1.
+        may_be_silent: The strategy asks for nothing at N=1: then there are no requests.
 
     Raises:
         NoShape: There is no launch, the steps differ in what they send, or a size is not known.
     """
     if not launches:
         raise NoShape("no launch of the strategy at N=1 was traced")
-    found = [_shape_of_launch(launch) for launch in launches]
+    found = [_shape_of_launch(launch, may_be_silent) for launch in launches]
     kinds = {tuple((r.op, r.size_bytes) for r in shape.requests) for shape in found}
     if len(kinds) > 1:
         raise NoShape("the launches at N=1 differ in what they send")
-    moments = np.mean([[(r.ready_s, r.needed_s) for r in s.requests] for s in found], axis=0)
+    pairs = [[(r.ready_s, r.needed_s) for r in shape.requests] for shape in found]
+    moments = np.mean(pairs, axis=0) if pairs[0] else []
     requests = tuple(
         request._replace(ready_s=float(ready), needed_s=float(needed))
         for request, (ready, needed) in zip(found[0].requests, moments, strict=True)
@@ -51,7 +56,7 @@ def shape_of(launches: Sequence[LaunchAttribution]) -> StepShape:
     )
 
 
-def _shape_of_launch(launch: LaunchAttribution) -> StepShape:
+def _shape_of_launch(launch: LaunchAttribution, may_be_silent: bool) -> StepShape:
     trace = launch.traces[0]
     steps = []
     for index in launch.typical_steps:
@@ -62,10 +67,11 @@ def _shape_of_launch(launch: LaunchAttribution) -> StepShape:
     kinds = {tuple((op.kind, op.num_bytes) for _, op in sent) for _, sent in steps}
     if len(kinds) > 1:
         raise NoShape("the traced steps at N=1 differ in what they send")
-    if not steps[0][1]:
+    if not steps[0][1] and not may_be_silent:
         raise NoShape("the trace shows no communication at N=1 that could be replayed")
     step_s = launch_step_s(launch.result)
-    moments = np.mean([[m / length for m, _ in sent] for length, sent in steps], axis=0) * step_s
+    shares = [[moment / length for moment, _ in sent] for length, sent in steps]
+    moments = np.mean(shares, axis=0) * step_s
     operations = [op for _, op in steps[0][1]]
     batch_s = _end_of_backward(operations, moments, step_s)
     requests = [

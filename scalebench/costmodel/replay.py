@@ -20,12 +20,14 @@ class Request(NamedTuple):
         size_bytes: Full size D, as nccl-tests counts it.
         ready_s: How far the computation has come when it asks, seconds of computation.
         needed_s: How far it comes before it needs the result; at least ``ready_s``.
+        num_ranks: Ranks that take part; None: all.
     """
 
     op: str
     size_bytes: int
     ready_s: float
     needed_s: float
+    num_ranks: int | None = None
 
 
 @dataclass(frozen=True)

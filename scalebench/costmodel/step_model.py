@@ -111,9 +111,9 @@ def predict_step(
         NoFit: Nothing tells what an operation takes.
     """
     here = shape.with_batch(rank_batch)
-    sorts = dict.fromkeys((request.op, request.size_bytes) for request in here.requests)
-    known = {(op, size): link(op, world_size, size) for op, size in sorts}
-    times = [known[request.op, request.size_bytes] for request in here.requests]
+    sorts = [(r.op, r.num_ranks or world_size, r.size_bytes) for r in here.requests]
+    known = {sort: link(*sort) for sort in dict.fromkeys(sorts)}
+    times = [known[sort] for sort in sorts]
 
     def replayed(takes_s: list[float]) -> Replayed:
         return replay(here.requests, takes_s, here.computing_s)
