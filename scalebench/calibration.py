@@ -41,7 +41,7 @@ class Sweeps:
         algorithms: All-reduces of `scalebench.worker.collectives` to be measured beside.
         repeats: Timings of each size, by turns.
         hosts: Virtual hosts for the ranks; None: the machine as it is.
-        min_bytes: The smallest size is not below this.
+        sizes: Instead of those.
     """
 
     world_sizes: tuple[int, ...]
@@ -51,15 +51,15 @@ class Sweeps:
     algorithms: tuple[str, ...] = ()
     repeats: int = 5
     hosts: VirtualHosts | None = None
-    min_bytes: int = SMALLEST_BYTES
+    sizes: tuple[int, ...] = ()
 
 
-def sizes_up_to(max_bytes: int, min_bytes: int = SMALLEST_BYTES) -> list[int]:
-    """Return 8 B and its doubles, from ``min_bytes`` up to ``max_bytes``."""
+def sizes_up_to(max_bytes: int) -> list[int]:
+    """Return 8 B and its doubles up to ``max_bytes``."""
     sizes = [SMALLEST_BYTES]
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
-    return [size for size in sizes if size >= min_bytes]
+    return sizes
 
 
 def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
@@ -78,13 +78,18 @@ def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
                 dtype=dtype,
                 algorithm=algorithm,
                 in_place=in_place,
-                back_to_back=min(max(AT_ONCE_BYTES // size, 2), MOST_BACK_TO_BACK),
+                back_to_back=_at_once(sweeps, size),
             )
             for operation, algorithm, in_place in wanted
             for dtype in sweeps.dtypes
-            for size in sizes_up_to(sweeps.max_bytes, sweeps.min_bytes)
+            for size in sweeps.sizes or sizes_up_to(sweeps.max_bytes)
         ),
     )
+
+
+def _at_once(sweeps: Sweeps, size: int) -> int:
+    """Return how many operations of a size one timing has; few where the sizes are chosen."""
+    return 2 if sweeps.sizes else min(max(AT_ONCE_BYTES // size, 2), MOST_BACK_TO_BACK)
 
 
 def calibrate(

@@ -25,8 +25,10 @@ OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {
 }
 """Strategy → the operations that its steps ask for."""
 
-NUM_SIZES = 7
-REPEATS = 3
+PARTS = (1, 2, 4, 16, 64)
+"""The largest message and these parts of it: more would keep a slow link busy for long."""
+
+REPEATS = 2
 SMALLEST_LARGEST_BYTES = 2**16
 LARGEST_BYTES = 2**28
 
@@ -101,13 +103,13 @@ def _sweeps(cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
     cells = list(cells)
     wanted = {op for cell in cells for op in OPERATIONS[cell.strategy.kind]}
     largest = max(_largest_bytes(cell, stored) for cell in cells)
-    max_bytes = 1 << (min(max(largest, SMALLEST_LARGEST_BYTES), LARGEST_BYTES) - 1).bit_length()
+    max_bytes = min(max(largest, SMALLEST_LARGEST_BYTES), LARGEST_BYTES)
     return Sweeps(
         world_sizes=tuple(sorted({cell.world_size for cell in cells})),
         operations=tuple(sorted(wanted)),
         dtypes=("float32",),
         max_bytes=max_bytes,
-        min_bytes=max_bytes >> (NUM_SIZES - 1),
+        sizes=tuple(max_bytes // part for part in reversed(PARTS)),
         repeats=REPEATS,
         hosts=stored.info.spec.virtual_hosts,
     )
