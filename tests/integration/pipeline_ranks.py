@@ -65,7 +65,7 @@ class NoWatch:
     memory = Memory()
     module = optimizer = None
 
-    def stretch(self, *_: str) -> nullcontext[None]:
+    def stretch(self, *_: str, **__: bool) -> nullcontext[None]:
         """Watch nothing."""
         return nullcontext()
 
