@@ -29,7 +29,7 @@ from scalebench.row_resources import use_of_row
 from scalebench.spec import Cell
 from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.store import StoredRun
-from scalebench.summary import Correctness, Row, StepSamples, Summary
+from scalebench.summary import Correctness, Row, StepSamples, Summary, TimedCollectives
 from scalebench.validity import validity_stamps
 
 
@@ -85,7 +85,27 @@ def summarise(run: StoredRun) -> Summary:
         notices=[*run.info.notices, *_damage(run)],
         certificate=run.info.certificate,
         model=score(rows),
+        collectives=_collectives(run),
+        link=run.link,
         rows=rows,
+    )
+
+
+def _collectives(run: StoredRun) -> TimedCollectives | None:
+    names = [suite.name for suite in run.info.spec.suites if suite.collectives is not None]
+    if not names:
+        return None
+    if run.link is None:
+        return TimedCollectives(
+            suites=names, num_points=0, num_wrong=0, fits=[], failure=run.link_unavailable
+        )
+    wrong = run.link.num_wrong
+    return TimedCollectives(
+        suites=names,
+        num_points=len(run.link.points),
+        num_wrong=wrong,
+        fits=[row for fit in run.link.fits for row in fit.rows()],
+        failure=f"{wrong} elements of results are wrong" if wrong else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scalebench.catalog import WorkloadSpec
+from scalebench.collectives import COLLECTIVES, AlgorithmName, CollectiveName, DtypeName
 from scalebench.compression import resolve
 from scalebench.virtual_hosts import VirtualHosts
 
@@ -399,11 +400,37 @@ class StepPlan(Spec):
     rounds_s: float = Field(1.0, gt=0)
 
 
+class Collectives(Spec):
+    """Collectives to be timed by themselves, every result verified; nothing is trained.
+
+    Sizes go from 8 B up by factors of 2.
+
+    Attributes:
+        operations: Of the backend.
+        dtypes: Of their elements.
+        algorithms: All-reduces by scalebench itself, to be measured beside the backend's.
+        max_bytes: No size is above this; None: 4 MiB on CPU, 256 MiB on CUDA.
+        repeats: Timings of each size, by turns.
+    """
+
+    operations: tuple[CollectiveName, ...] = COLLECTIVES
+    dtypes: tuple[DtypeName, ...] = ("float32",)
+    algorithms: tuple[AlgorithmName, ...] = ()
+    max_bytes: int | None = Field(None, ge=64, le=2**34)
+    repeats: int = Field(5, ge=3)
+
+    def largest(self, device: Device) -> int:
+        """Return the largest size in bytes on a device."""
+        return self.max_bytes or (2**28 if device == "cuda" else 2**22)
+
+
 class Suite(Spec):
     """A question about scaling, and the cases that answer it. ``suites/*.py`` export these.
 
     Attributes:
         question: What the suite answers, one sentence.
+        collectives: Collectives that are timed before anything is trained; their fits replace
+            the short calibration from which steps are predicted.
         workload: Name as ``--workload`` takes it.
         batch_size: Global batch under strong scaling, the rank's batch under weak; None: the
             workload's own default.
@@ -414,7 +441,8 @@ class Suite(Spec):
 
     name: Name
     question: str
-    cases: tuple[Case, ...] = Field(min_length=1)
+    cases: tuple[Case, ...] = ()
+    collectives: Collectives | None = None
     workload: str = "gpt"
     batch_size: int | None = Field(None, gt=0)
     scaling: Scaling = "strong"
@@ -423,6 +451,12 @@ class Suite(Spec):
     seed: int = Field(0, ge=0)
     cell_limit_s: float = Field(900.0, gt=0)
     collective_timeout_s: float = Field(120.0, gt=0)
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if not self.cases and self.collectives is None:
+            raise ValueError("give cases to train, or collectives to time")
+        return self
 
     @model_validator(mode="after")
     def _cases_have_names_of_their_own(self) -> Self:

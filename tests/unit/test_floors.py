@@ -17,6 +17,7 @@ FLOORS = {
     "intervals": 0,
     "catalog": 1,
     "workload": 1,
+    "collectives": 1,
     "compression": 1,
     "virtual_hosts": 1,
     "spec": 1,
