@@ -20,7 +20,7 @@ from scalebench.costmodel.what_if import WhatIf
 from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.model_scores import NORMAL_90, NORMAL_95, PREDICTION_CONFIDENCE, predicted_rows
 from scalebench.records import Record
-from scalebench.row_prediction import bare_step
+from scalebench.row_prediction import BarePipeline, bare_step
 from scalebench.scaling import Launches, grouped, summarise
 from scalebench.store import StoredRun
 from scalebench.summary import Row
@@ -127,6 +127,8 @@ def project(
     refusals: dict[str, str] = {}
     for one in _at_one(run):
         bare = bare_step(one.good)
+        if isinstance(bare, BarePipeline):
+            bare = "pipelines are predicted, but not beyond the sizes of a run"
         if isinstance(bare, str):
             refusals[one.cell.case] = bare
             continue

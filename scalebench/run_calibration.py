@@ -21,6 +21,8 @@ OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {
     "fsdp": ("all_gather", "reduce_scatter", "all_reduce"),
     "fsdp1": ("all_gather", "reduce_scatter", "all_reduce"),
     "zero1": ("all_reduce", "broadcast"),
+    "pipeline": ("send_recv", "all_reduce"),
+    "compressed": ("all_reduce", "all_gather"),
 }
 """Strategy → the operations that its steps ask for."""
 

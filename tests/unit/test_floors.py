@@ -39,6 +39,7 @@ FLOORS = {
     "budget": 2,
     "row_fields": 2,
     "row_pipeline": 2,
+    "pipeline_shape": 2,
     "pipeline_trace": 2,
     "row_attribution": 2,
     "row_resources": 2,
