@@ -32,6 +32,7 @@ def pipeline_shape_of(strategy: Pipeline, launches: Sequence[LaunchAttribution])
         passes_s={kind: float(np.mean([passes[kind] for passes, *_ in found])) for kind in kinds},
         between_s=float(np.mean([between for _, between, _ in found])),
         after_s=float(np.mean([after for *_, after in found])),
+        num_samples=launches[0].result.cell.rank_batch,
     )
 
 

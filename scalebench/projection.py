@@ -14,18 +14,17 @@ import numpy as np
 
 from scalebench.costmodel.link_model import LinkModel, LinkTime, NoFit
 from scalebench.costmodel.link_profile import LinkProfile
-from scalebench.costmodel.step_model import LinkTimes, PredictedStep, StepShape, predict_step
+from scalebench.costmodel.step_model import LinkTimes, PredictedStep
 from scalebench.costmodel.topology import Topology
-from scalebench.costmodel.what_if import WhatIf
+from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.model_scores import NORMAL_90, NORMAL_95, PREDICTION_CONFIDENCE, predicted_rows
 from scalebench.records import Record
-from scalebench.row_prediction import BarePipeline, bare_step
+from scalebench.row_prediction import Bare, BarePipeline, bare_step
 from scalebench.scaling import Launches, grouped, summarise
+from scalebench.spec import Cell
 from scalebench.store import StoredRun
 from scalebench.summary import Row
-
-AS_MEASURED = WhatIf()
 
 
 class NothingToProject(ScalebenchError):
@@ -46,7 +45,8 @@ class ProjectedRow(Record):
         ideal_s: Time of a rank's share of the plain model's step.
         compute_inflation_s: What computing takes longer than that: the wrapper, and a smaller
             batch.
-        exposed_transfer_s: Communication that nothing hides. With the two before it sums to the
+        bubble_s: Idle by the schedule of a pipeline.
+        exposed_transfer_s: Communication that nothing hides. With the three before it sums to the
             step; waits, stalls and contention are not predicted.
         calibrated_world_sizes: Where the link was measured; empty: it is nominal.
         outside: Sizes at which a line of the link was continued beyond its support, in words.
@@ -66,6 +66,7 @@ class ProjectedRow(Record):
     efficiency: float | None = None
     ideal_s: float | None = None
     compute_inflation_s: float | None = None
+    bubble_s: float | None = None
     exposed_transfer_s: float | None = None
     calibrated_world_sizes: tuple[int, ...] = ()
     outside: tuple[str, ...] = ()
@@ -127,15 +128,12 @@ def project(
     refusals: dict[str, str] = {}
     for one in _at_one(run):
         bare = bare_step(one.good)
-        if isinstance(bare, BarePipeline):
-            bare = "pipelines are predicted, but not beyond the sizes of a run"
         if isinstance(bare, str):
             refusals[one.cell.case] = bare
             continue
         plain_s = _plain_step(summary.rows, one.cell.suite)
         for world_size in world_sizes:
-            shape = what_if.shape(bare.at(one.cell, world_size))
-            predicted = _predicted(one, shape, links, world_size)
+            predicted = _predicted(one, bare, links, world_size, what_if)
             rows.append(_row(one, predicted, bare.spread, plain_s, scores, topology, world_size))
     if not rows:
         told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
@@ -220,30 +218,39 @@ def _scores(rows: Sequence[Row]) -> _Scores:
     return _Scores(math.sqrt(float(np.mean(np.log1p(errors) ** 2))), len(errors))
 
 
-def _batches(cell_batch: int, scaling: str, world_size: int) -> tuple[int, int] | str:
+def _batches(cell: Cell, world_size: int) -> tuple[int, int] | str:
     """Return global and largest rank batch; or why there is no such job."""
-    if scaling == "weak":
-        return cell_batch * world_size, cell_batch
-    if world_size > cell_batch:
+    batch, shards = cell.rank_batch, cell.strategy.num_shards(world_size)
+    if cell.scaling == "weak":
+        return batch * world_size, batch * world_size // shards
+    if shards > batch:
         return (
-            f"strong scaling: a global batch of {cell_batch} has no sample for each of "
-            f"{world_size} ranks; measure with a larger --batch-size, or with --scaling weak"
+            f"strong scaling: a global batch of {batch} has no sample for each of "
+            f"{shards} ranks; measure with a larger --batch-size, or with --scaling weak"
         )
-    return cell_batch, -(-cell_batch // world_size)
+    return batch, -(-batch // shards)
 
 
 def _predicted(
-    one: Launches, shape: StepShape, links: LinkTimes, world_size: int
+    one: Launches,
+    bare: Bare | BarePipeline,
+    links: LinkTimes,
+    world_size: int,
+    what_if: WhatIf,
 ) -> tuple[int, int, PredictedStep] | tuple[int, int, str]:
     cell = one.cell
-    batches = _batches(cell.rank_batch, cell.scaling, world_size)
+    batches = _batches(cell, world_size)
     if isinstance(batches, str):
         return cell.global_batch, 0, batches
-    microbatches = getattr(cell.strategy, "accumulate", 1)
-    if batches[1] % microbatches:
-        return *batches, f"{batches[1]} samples cannot be cut into {microbatches} microbatches"
+    parts = what_if.microbatches if isinstance(bare, BarePipeline) else None
+    parts = parts or cell.strategy.num_parts(world_size) // cell.strategy.num_shards(world_size)
+    if batches[1] % parts:
+        return *batches, f"{batches[1]} samples cannot be cut into {parts} microbatches"
+    there = cell.model_copy(
+        update={"world_size": world_size, "global_batch": batches[0], "rank_batch": batches[1]}
+    )
     try:
-        return *batches, predict_step(shape, links, world_size, batches[1])
+        return *batches, bare.predict(there, links, what_if)
     except NoFit as reason:
         return *batches, str(reason)
 
@@ -275,6 +282,7 @@ def _row(
         "high_s": None if reach is None else step.step_s * math.exp(reach),
         "interval_reason": why_not,
         "throughput": global_batch / step.step_s,
+        "bubble_s": step.bubble_s,
         "exposed_transfer_s": step.stalled_s,
         "calibrated_world_sizes": step.world_sizes,
         "outside": step.outside,
@@ -284,7 +292,7 @@ def _row(
         found |= {
             "efficiency": ideal_s / step.step_s,
             "ideal_s": ideal_s,
-            "compute_inflation_s": step.computing_s - ideal_s,
+            "compute_inflation_s": step.computing_s - step.bubble_s - ideal_s,
         }
     return row.model_copy(update=found)
 

@@ -17,6 +17,7 @@ from scalebench.costmodel.pipeline_step import (
 from scalebench.costmodel.sharded_step import with_sharding
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step_model import LinkTimes, PredictedStep, StepShape, predict_step
+from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.launches import launch_step_s
 from scalebench.pipeline_shape import pipeline_shape_of
 from scalebench.records import CellResult
@@ -53,9 +54,10 @@ class Bare:
             return self.shape
         return with_sharding(self.shape, sharding_of(cell.strategy, world_size), self.groups)
 
-    def predict(self, cell: Cell, link: LinkTimes) -> PredictedStep:
+    def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf = AS_MEASURED) -> PredictedStep:
         """Predict a cell; raises NoFit."""
-        return predict_step(self.at(cell, cell.world_size), link, cell.world_size, cell.rank_batch)
+        shape = what_if.shape(self.at(cell, cell.world_size))
+        return predict_step(shape, link, cell.world_size, cell.rank_batch)
 
     def textbook_s(self, cell: Cell, predicted: PredictedStep, link: LinkModel) -> float:
         """Return the simplest prediction there is, for comparison, seconds.
@@ -76,13 +78,14 @@ class BarePipeline:
     shape: PipelineShape
     spread: float
 
-    def predict(self, cell: Cell, link: LinkTimes) -> PredictedStep:
+    def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf = AS_MEASURED) -> PredictedStep:
         """Predict a cell; raises NoFit."""
-        return predict_pipeline(self.shape, link, cell.world_size)
+        shape = what_if.pipeline(self.shape.with_batch(cell.rank_batch))
+        return predict_pipeline(shape, link, cell.world_size)
 
     def textbook_s(self, cell: Cell, *_: object) -> float:
         """Return the step by the law of the bubble alone, seconds."""
-        return textbook_pipeline_s(self.shape, cell.world_size)
+        return textbook_pipeline_s(self.shape.with_batch(cell.rank_batch), cell.world_size)
 
 
 def bare_step(good: Mapping[int, CellResult]) -> Bare | BarePipeline | str:
@@ -144,6 +147,7 @@ def predict_row(
     row.set("prediction_error", error, "there is no measured step to hold it against")
     row.values["prediction"] = {
         "computing_s": predicted.computing_s,
+        "bubble_s": predicted.bubble_s,
         "exposed_comm_s": predicted.stalled_s,
         "link_low_s": predicted.low_s,
         "link_high_s": predicted.high_s,

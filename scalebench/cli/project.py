@@ -37,6 +37,11 @@ from scalebench.cli.view import emit, emit_for_terminal, resolve_run
     type=click.FloatRange(min=0, min_open=True),
     help="What if DDP's buckets had this size, in MiB?",
 )
+@click.option(
+    "--microbatches",
+    type=click.IntRange(1, 65536),
+    help="What if a pipeline's batch were cut into so many microbatches?",
+)
 @click.option("--hierarchical", is_flag=True, help="Reduce inside the nodes first (--topology).")
 @click.option("--json", "as_json", is_flag=True, help="Print the projection as JSON.")
 def project(
@@ -47,6 +52,7 @@ def project(
     times_bandwidth: float,
     gradient_bits: int | None,
     bucket_mb: float | None,
+    microbatches: int | None,
     hierarchical: bool,
     as_json: bool,
 ) -> None:
@@ -68,7 +74,7 @@ def project(
         load_run(resolve_run(run)),
         gpus,
         load_topology(topology) if topology is not None else None,
-        WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical),
+        WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical, microbatches),
         read_model(link_profile, LinkProfile) if link_profile is not None else None,
     )
     if as_json:

@@ -11,9 +11,10 @@ of it is that of `scalebench.costmodel.dry_run`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from scalebench.costmodel.dry_run import dry_run
+from scalebench.costmodel.dry_run import Timeline, dry_run
 from scalebench.costmodel.link_model import NoFit
 from scalebench.costmodel.replay import Request
 from scalebench.costmodel.schedule import Schedule
@@ -64,6 +65,7 @@ class PipelineShape:
             microbatch.
         between_s: What an action costs its rank before it begins.
         after_s: From the last action to the end of the step: mostly the optimizer.
+        num_samples: Of the pipeline's batch; a pass takes as long as its samples, in proportion.
     """
 
     strategy: Pipeline
@@ -71,6 +73,7 @@ class PipelineShape:
     passes_s: Mapping[str, float]
     between_s: float
     after_s: float
+    num_samples: int
 
     @property
     def computing_s(self) -> float:
@@ -78,6 +81,25 @@ class PipelineShape:
         m, v = self.strategy.microbatches, self.strategy.chunks
         actions = m * v * len(self.passes_s)
         return m * sum(self.passes_s.values()) + actions * self.between_s + self.after_s
+
+    def with_batch(self, num_samples: int) -> "PipelineShape":
+        """Return the step on a batch of another size, in as many microbatches."""
+        return self._resized(num_samples / self.num_samples, num_samples=num_samples)
+
+    def with_microbatches(self, microbatches: int) -> "PipelineShape":
+        """Return the step with the same batch cut into other microbatches."""
+        strategy = self.strategy.model_copy(update={"microbatches": microbatches})
+        return self._resized(self.strategy.microbatches / microbatches, strategy=strategy)
+
+    def _resized(self, factor: float, **changes: Any) -> "PipelineShape":
+        """Return the step with microbatches of ``factor`` times as many samples."""
+        outputs = tuple(max(1, round(factor * size)) for size in self.layers.output_bytes)
+        return replace(
+            self,
+            passes_s={kind: factor * seconds for kind, seconds in self.passes_s.items()},
+            layers=replace(self.layers, output_bytes=outputs),
+            **changes,
+        )
 
 
 def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> PredictedStep:
@@ -104,15 +126,19 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
     of_rank = [sum(shares[s] for s, at in home.items() if at == rank) for rank in range(ranks)]
     after_s = shape.after_s * max(of_rank)
 
+    def passes(hop_s: float) -> Timeline:
+        return dry_run(schedule, seconds, transfer_s=hop_s, overhead_s=shape.between_s)
+
     def step_s(hop_s: float, sums_s: float) -> float:
-        passes = dry_run(schedule, seconds, transfer_s=hop_s, overhead_s=shape.between_s)
-        return passes.step_s + after_s + sums_s
+        return passes(hop_s).step_s + after_s + sums_s
 
     requests = [Request(HOP, _largest_hop(layers, stages), 0.0, 0.0)]
     requests += _tied_sums(layers, stages, home)
     times = [link(r.op, r.num_ranks or world_size, r.size_bytes) for r in requests]
     hop, *sums = times
-    middle_s, bare_s = step_s(hop.time_s, sum(t.time_s for t in sums)), step_s(0.0, 0.0)
+    middle_s = step_s(hop.time_s, sum(t.time_s for t in sums))
+    bare = passes(0.0)
+    bare_s = bare.step_s + after_s
     return PredictedStep(
         step_s=middle_s,
         low_s=step_s(hop.low_s, sum(t.low_s for t in sums)),
@@ -123,6 +149,7 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
         times=tuple(times),
         world_sizes=tuple(sorted({n for time in times for n in time.world_sizes})),
         outside=tuple(dict.fromkeys(time.outside for time in times if time.outside)),
+        bubble_s=sum(map(bare.idle_s, range(ranks))) / ranks,
     )
 
 

@@ -85,6 +85,8 @@ class PredictedStep:
         times: What each of them takes.
         world_sizes: Numbers of ranks at which the link was measured.
         outside: Sizes at which a line of the link was continued beyond its support, in words.
+        bubble_s: The part of ``computing_s`` in which a pipeline's rank, on average, has nothing
+            to do by the schedule.
     """
 
     step_s: float
@@ -96,6 +98,7 @@ class PredictedStep:
     times: tuple[LinkTime, ...]
     world_sizes: tuple[int, ...]
     outside: tuple[str, ...] = ()
+    bubble_s: float = 0.0
 
 
 LinkTimes = Callable[[str, int, int], LinkTime]

@@ -14,7 +14,7 @@ from scalebench.report.terminal import CASE_WIDTHS, line, printed, to_ascii
 NOTHING = wording.DASH
 HEADER = (
     *("case", "N", "batch all/rank", "step", "90 % interval", "samples/s", "efficiency"),
-    *("compute inflation", "exposed transfer"),
+    *("compute inflation", "bubble", "exposed transfer"),
 )
 
 
@@ -27,7 +27,11 @@ def render_projection(
 
 def _parts(projection: Projection, width: int, ascii_only: bool) -> list[RenderableType]:
     shown = to_ascii if ascii_only else str
-    keep = [i for i, name in enumerate(HEADER) if width >= 100 or name != "batch all/rank"]
+    has_bubbles = any(row.bubble_s for row in projection.rows)
+    dropped = set() if has_bubbles else {"bubble"}
+    if width < (110 if has_bubbles else 100):
+        dropped.add("batch all/rank")
+    keep = [i for i, name in enumerate(HEADER) if name not in dropped]
     table = Table(
         box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"
     )
@@ -73,6 +77,7 @@ def _cells(row: ProjectedRow) -> tuple[str, ...]:
         NOTHING if row.throughput is None else units.count(row.throughput),
         NOTHING if row.efficiency is None else f"{100 * row.efficiency:.3g} %",
         share(row.compute_inflation_s),
+        share(row.bubble_s),
         share(row.exposed_transfer_s),
     )
 

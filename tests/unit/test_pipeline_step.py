@@ -22,7 +22,7 @@ FORWARD_S, BACKWARD_S, AFTER_S = 0.08, 0.16, 0.04
 def shape(strategy, costs=(1.0,) * 8, output_bytes=None, between_s=0.0, tied=()):
     layers = Layers(tuple(costs), tuple(output_bytes or (1000,) * len(costs)), tuple(tied))
     passes = {"F": FORWARD_S, "B": BACKWARD_S}
-    return PipelineShape(strategy, layers, passes, between_s, AFTER_S)
+    return PipelineShape(strategy, layers, passes, between_s, AFTER_S, num_samples=32)
 
 
 def free(op, num_ranks, size_bytes):
@@ -48,6 +48,7 @@ def test_equal_stages_on_free_links_follow_the_law_of_the_bubble(schedule, ranks
     law = (m + ranks - 1) * (FORWARD_S + BACKWARD_S) / ranks + AFTER_S / ranks
     assert step.step_s == pytest.approx(law)
     assert step.stalled_s == 0
+    assert step.bubble_s == pytest.approx((ranks - 1) * (FORWARD_S + BACKWARD_S) / ranks)
     textbook = textbook_pipeline_s(one, ranks)
     assert textbook == pytest.approx((m + ranks - 1) / m * one.computing_s / ranks)
 
@@ -138,3 +139,23 @@ def test_layers_come_from_the_ranks_facts():
 def test_layers_that_are_not_told_are_no_ground_for_a_prediction(told):
     with pytest.raises(NoShape):
         layers_of({"layers": told})
+
+
+def test_a_pass_takes_as_long_as_its_samples():
+    one = shape(Pipeline(schedule="gpipe", microbatches=4))
+    twice = one.with_batch(64)
+    assert twice.passes_s["B"] == pytest.approx(2 * BACKWARD_S)
+    assert twice.layers.output_bytes == (2000,) * 8
+    assert one.with_batch(32) == one
+
+
+def test_more_microbatches_make_the_bubble_smaller_and_cost_what_lies_between():
+    one = shape(Pipeline(schedule="gpipe", microbatches=4), between_s=0.001)
+    more = one.with_microbatches(16)
+    assert more.strategy.microbatches == 16
+    assert more.passes_s["F"] == pytest.approx(FORWARD_S / 4)
+    assert more.layers.output_bytes == (250,) * 8
+    step = predict_pipeline(more, free, 4).step_s
+    law = (16 + 3) * ((FORWARD_S + BACKWARD_S) / 16 + 2 * 0.001) + AFTER_S / 4
+    assert step == pytest.approx(law)
+    assert step < predict_pipeline(one, free, 4).step_s
