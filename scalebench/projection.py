@@ -33,6 +33,22 @@ class NothingToProject(ScalebenchError):
     exit_code = ExitCode.INCONCLUSIVE
 
 
+class MeasuredShare(Record):
+    """What one rank's share of a job takes by itself, measured without the other ranks.
+
+    Attributes:
+        step_s: Its step, no communication in it, seconds; null: see ``reason``.
+        peak_memory_bytes: The peak of its tensors.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    step_s: float | None = None
+    peak_memory_bytes: int | None = None
+    reason: str | None = None
+
+
 class ProjectedRow(Record):
     """One case at one number of ranks.
 
@@ -50,6 +66,8 @@ class ProjectedRow(Record):
             step; waits, stalls and contention are not predicted.
         calibrated_world_sizes: Where the link was measured; empty: it is nominal.
         outside: Sizes at which a line of the link was continued beyond its support, in words.
+        share: A rank's share as it was measured here; null: the line through what N=1 measured
+            stands for it.
     """
 
     suite: str
@@ -71,6 +89,7 @@ class ProjectedRow(Record):
     calibrated_world_sizes: tuple[int, ...] = ()
     outside: tuple[str, ...] = ()
     reason: str | None = None
+    share: MeasuredShare | None = None
 
 
 class Projection(Record):
@@ -106,6 +125,7 @@ def project(
     topology: Topology | None = None,
     what_if: WhatIf = AS_MEASURED,
     profile: LinkProfile | None = None,
+    shares: Sequence[MeasuredShare] = (),
 ) -> Projection:
     """Project every case of a run that can be predicted.
 
@@ -115,6 +135,7 @@ def project(
         topology: Nominal links instead of the calibrated ones.
         what_if: Changes to what was measured.
         profile: Links calibrated elsewhere instead of the run's own.
+        shares: Ranks' shares that were measured on the machine of the run.
 
     Raises:
         UsageError: A number of ranks below 2, or hierarchical without a topology.
@@ -124,17 +145,24 @@ def project(
     summary = summarise(run)
     scores = _scores(summary.rows)
     links = _links(run, topology, profile, what_if)
+    measured = {(share.suite, share.case, share.world_size): share for share in shares}
     rows: list[ProjectedRow] = []
     refusals: dict[str, str] = {}
-    for one in _at_one(run):
+    for one in cases_at_one(run):
         bare = bare_step(one.good)
         if isinstance(bare, str):
             refusals[one.cell.case] = bare
             continue
         plain_s = _plain_step(summary.rows, one.cell.suite)
         for world_size in world_sizes:
-            predicted = _predicted(one, bare, links, world_size, what_if)
-            rows.append(_row(one, predicted, bare.spread, plain_s, scores, topology, world_size))
+            there = cell_at(one.cell, world_size)
+            if isinstance(there, str):
+                rows.append(_no_job(one.cell, world_size, there))
+                continue
+            share = measured.get((one.cell.suite, one.cell.case, world_size))
+            predicted = _predicted(there, bare, links, what_if, share)
+            row = _row(there, predicted, bare.spread, plain_s, scores, topology)
+            rows.append(row.model_copy(update={"share": share}))
     if not rows:
         told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
             "it has no case beside the plain model that was measured at N=1"
@@ -186,7 +214,7 @@ def _links(
     return time
 
 
-def _at_one(run: StoredRun) -> list[Launches]:
+def cases_at_one(run: StoredRun) -> list[Launches]:
     """Return every case but the plain ones, at N=1."""
     return [
         launches
@@ -218,60 +246,67 @@ def _scores(rows: Sequence[Row]) -> _Scores:
     return _Scores(math.sqrt(float(np.mean(np.log1p(errors) ** 2))), len(errors))
 
 
-def _batches(cell: Cell, world_size: int) -> tuple[int, int] | str:
-    """Return global and largest rank batch; or why there is no such job."""
+def cell_at(cell: Cell, world_size: int) -> Cell | str:
+    """Return a case's cell at another number of ranks; or why there is no such job.
+
+    Where the batch cannot be divided, the cell is that of the rank with the most samples.
+    """
     batch, shards = cell.rank_batch, cell.strategy.num_shards(world_size)
-    if cell.scaling == "weak":
-        return batch * world_size, batch * world_size // shards
-    if shards > batch:
+    whole = batch * world_size if cell.scaling == "weak" else batch
+    if shards > whole:
         return (
             f"strong scaling: a global batch of {batch} has no sample for each of "
             f"{shards} ranks; measure with a larger --batch-size, or with --scaling weak"
         )
-    return batch, -(-batch // shards)
+    changes = {"world_size": world_size, "global_batch": whole, "rank_batch": -(-whole // shards)}
+    return cell.model_copy(update=changes)
+
+
+def _no_job(cell: Cell, world_size: int, reason: str) -> ProjectedRow:
+    return ProjectedRow(
+        suite=cell.suite,
+        case=cell.case,
+        world_size=world_size,
+        global_batch=cell.global_batch,
+        rank_batch=0,
+        reason=reason,
+    )
 
 
 def _predicted(
-    one: Launches,
+    cell: Cell,
     bare: Bare | BarePipeline,
     links: LinkTimes,
-    world_size: int,
     what_if: WhatIf,
-) -> tuple[int, int, PredictedStep] | tuple[int, int, str]:
-    cell = one.cell
-    batches = _batches(cell, world_size)
-    if isinstance(batches, str):
-        return cell.global_batch, 0, batches
+    share: MeasuredShare | None,
+) -> PredictedStep | str:
     parts = what_if.microbatches if isinstance(bare, BarePipeline) else None
-    parts = parts or cell.strategy.num_parts(world_size) // cell.strategy.num_shards(world_size)
-    if batches[1] % parts:
-        return *batches, f"{batches[1]} samples cannot be cut into {parts} microbatches"
-    there = cell.model_copy(
-        update={"world_size": world_size, "global_batch": batches[0], "rank_batch": batches[1]}
-    )
+    parts = parts or cell.strategy.num_parts(cell.world_size) // cell.num_shards
+    if cell.rank_batch % parts:
+        return f"{cell.rank_batch} samples cannot be cut into {parts} microbatches"
     try:
-        return *batches, bare.predict(there, links, what_if)
+        if isinstance(bare, BarePipeline):
+            return bare.predict(cell, links, what_if)
+        return bare.predict(cell, links, what_if, share.step_s if share else None)
     except NoFit as reason:
-        return *batches, str(reason)
+        return str(reason)
 
 
 def _row(
-    one: Launches,
-    predicted: tuple[int, int, PredictedStep] | tuple[int, int, str],
+    cell: Cell,
+    step: PredictedStep | str,
     spread: float,
     plain: tuple[float, int] | None,
     scores: _Scores,
     topology: Topology | None,
-    world_size: int,
 ) -> ProjectedRow:
-    global_batch, rank_batch, step = predicted
-    cell = one.cell
+    world_size = cell.world_size
     row = ProjectedRow(
         suite=cell.suite,
         case=cell.case,
         world_size=world_size,
-        global_batch=global_batch,
-        rank_batch=rank_batch,
+        global_batch=cell.global_batch,
+        rank_batch=cell.rank_batch,
     )
     if isinstance(step, str):
         return row.model_copy(update={"reason": step})
@@ -281,14 +316,14 @@ def _row(
         "low_s": None if reach is None else step.step_s * math.exp(-reach),
         "high_s": None if reach is None else step.step_s * math.exp(reach),
         "interval_reason": why_not,
-        "throughput": global_batch / step.step_s,
+        "throughput": cell.global_batch / step.step_s,
         "bubble_s": step.bubble_s,
         "exposed_transfer_s": step.stalled_s,
         "calibrated_world_sizes": step.world_sizes,
         "outside": step.outside,
     }
     if plain is not None:
-        ideal_s = plain[0] * global_batch / world_size / plain[1]
+        ideal_s = plain[0] * cell.global_batch / world_size / plain[1]
         found |= {
             "efficiency": ideal_s / step.step_s,
             "ideal_s": ideal_s,

@@ -54,9 +54,27 @@ class Bare:
             return self.shape
         return with_sharding(self.shape, sharding_of(cell.strategy, world_size), self.groups)
 
-    def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf = AS_MEASURED) -> PredictedStep:
-        """Predict a cell; raises NoFit."""
+    def predict(
+        self,
+        cell: Cell,
+        link: LinkTimes,
+        what_if: WhatIf = AS_MEASURED,
+        share_s: float | None = None,
+    ) -> PredictedStep:
+        """Predict a cell.
+
+        Args:
+            cell: At any number of ranks.
+            link: What operations take.
+            what_if: What is changed.
+            share_s: The computation of a rank's share, where it was measured, seconds.
+
+        Raises:
+            NoFit: Nothing tells what an operation takes.
+        """
         shape = what_if.shape(self.at(cell, cell.world_size))
+        if share_s is not None:
+            shape = shape.lasting(share_s, cell.rank_batch)
         return predict_step(shape, link, cell.world_size, cell.rank_batch)
 
     def textbook_s(self, cell: Cell, predicted: PredictedStep, link: LinkModel) -> float:

@@ -467,7 +467,7 @@ class Suite(Spec):
         return self
 
 
-Purpose = Literal["inspect", "measure", "fit"]
+Purpose = Literal["inspect", "measure", "fit", "shard"]
 
 
 class Job(Spec):
@@ -489,6 +489,11 @@ class Job(Spec):
     limit_s: float = 900.0
     collective_timeout_s: float = 120.0
 
+    @property
+    def num_processes(self) -> int:
+        """How many ranks are really started."""
+        return self.world_size
+
 
 class Cell(Job):
     """One launch: a case at one world size, once. Complete: a rank needs nothing else.
@@ -496,7 +501,8 @@ class Cell(Job):
     Attributes:
         purpose: ``inspect``: check gradients and losses against the single-process reference
             and count the memory, with instruments on and nothing timed; ``measure``: time steps
-            with no instrument on; ``fit``: find out whether the batch fits.
+            with no instrument on; ``fit``: find out whether the batch fits; ``shard``: rank 0 alone
+            does its share of a job of ``world_size`` ranks, and nobody answers it.
         repeat: Number of the launch, from 0.
         rank_batch: Samples that a rank is fed per step: ``global_batch`` over all ranks, or over
             all pipelines, whose ranks share them.
@@ -526,6 +532,11 @@ class Cell(Job):
     part_batches: tuple[int, ...] = ()
 
     @property
+    def num_processes(self) -> int:
+        """How many ranks are really started."""
+        return 1 if self.purpose == "shard" else self.world_size
+
+    @property
     def num_shards(self) -> int:
         """Among how many ranks, or groups of ranks, the global batch is divided."""
         return self.strategy.num_shards(self.world_size)
@@ -533,7 +544,7 @@ class Cell(Job):
     @property
     def id(self) -> str:
         """File name stem of this cell's result; unique within a run."""
-        tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}"}
+        tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}", "shard": "shard"}
         tail = tails.get(self.purpose, f"r{self.repeat}")
         return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"
 

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalebench import units
-from scalebench.projection import ProjectedRow, Projection
+from scalebench.projection import MeasuredShare, ProjectedRow, Projection
 from scalebench.report import wording
 from scalebench.report.predictions import percent
 from scalebench.report.terminal import CASE_WIDTHS, line, printed, to_ascii
@@ -14,7 +14,7 @@ from scalebench.report.terminal import CASE_WIDTHS, line, printed, to_ascii
 NOTHING = wording.DASH
 HEADER = (
     *("case", "N", "batch all/rank", "step", "90 % interval", "samples/s", "efficiency"),
-    *("compute inflation", "bubble", "exposed transfer"),
+    *("compute inflation", "bubble", "exposed transfer", "peak memory"),
 )
 
 
@@ -29,7 +29,10 @@ def _parts(projection: Projection, width: int, ascii_only: bool) -> list[Rendera
     shown = to_ascii if ascii_only else str
     has_bubbles = any(row.bubble_s for row in projection.rows)
     dropped = set() if has_bubbles else {"bubble"}
-    if width < (110 if has_bubbles else 100):
+    has_memory = any(row.share and row.share.peak_memory_bytes for row in projection.rows)
+    if not has_memory:
+        dropped.add("peak memory")
+    if width < 100 + 10 * (has_bubbles + has_memory):
         dropped.add("batch all/rank")
     keep = [i for i, name in enumerate(HEADER) if name not in dropped]
     table = Table(
@@ -79,7 +82,12 @@ def _cells(row: ProjectedRow) -> tuple[str, ...]:
         share(row.compute_inflation_s),
         share(row.bubble_s),
         share(row.exposed_transfer_s),
+        NOTHING if row.share is None else _memory(row.share),
     )
+
+
+def _memory(share: MeasuredShare) -> str:
+    return NOTHING if share.peak_memory_bytes is None else units.bytes_(share.peak_memory_bytes)
 
 
 def _notes(projection: Projection) -> list[str]:
@@ -95,9 +103,14 @@ def _notes(projection: Projection) -> list[str]:
     notes += [f"beyond its support: {text}" for text in _distinct(projection)]
     refused: dict[str, list[str]] = {}
     for row in projection.rows:
+        place = f"{wording.plain(row.case, 64)}, N={row.world_size}"
         if row.reason:
-            place = f"{wording.plain(row.case, 64)}, N={row.world_size}"
             refused.setdefault(row.reason, []).append(place)
+        elif row.share is not None and row.share.reason:
+            why_not = f"no share measured: {wording.plain(row.share.reason)}"
+            refused.setdefault(why_not, []).append(place)
+    if any(row.share and row.share.step_s for row in projection.rows):
+        notes.append("computation and peak memory: one rank's share, measured here and alone")
     return [*notes, *(f"{'; '.join(places)}: {why}" for why, places in refused.items())]
 
 

@@ -72,6 +72,7 @@ FLOORS = {
     "calibration": 4,
     "run_calibration": 4,
     "survey": 4,
+    "shares": 4,
     "drawing": 4,
     "cli": 5,
     "__main__": 5,
