@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalebench.costmodel.link_model import LinkModel, LinkTime, NoFit
+from scalebench.costmodel.link_model import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.link_profile import LinkProfile
-from scalebench.costmodel.step_model import LinkTimes, PredictedStep
+from scalebench.costmodel.step_model import PredictedStep
 from scalebench.costmodel.topology import Topology
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.errors import ExitCode, ScalebenchError, UsageError
@@ -205,13 +205,7 @@ def _links(
             f"{run.paths.root} supports no projection: {run.link_unavailable}. Measure 2 ranks or "
             "more with traced steps, or give --topology or --link-profile."
         )
-    model = LinkModel(calibrated.fits)
-
-    def time(op: str, n: int, size: int) -> LinkTime:
-        # Under α + D/B a link of k times the bandwidth treats D bytes as it did D/k.
-        return model.time(op, n, max(1, round(size / faster)))
-
-    return time
+    return LinkModel(calibrated.fits).faster(faster)
 
 
 def cases_at_one(run: StoredRun) -> list[Launches]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from scalebench.attribution import LaunchAttribution, attribute
 from scalebench.costmodel.compressed_step import with_messages
-from scalebench.costmodel.link_model import LinkModel, NoFit
+from scalebench.costmodel.link_model import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.pipeline_step import (
     PipelineShape,
     predict_pipeline,
@@ -16,7 +16,7 @@ from scalebench.costmodel.pipeline_step import (
 )
 from scalebench.costmodel.sharded_step import with_sharding
 from scalebench.costmodel.sharding import Groups, sharding_of
-from scalebench.costmodel.step_model import LinkTimes, PredictedStep, StepShape, predict_step
+from scalebench.costmodel.step_model import PredictedStep, StepShape, predict_step
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.launches import launch_step_s
 from scalebench.pipeline_shape import pipeline_shape_of

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalebench.costmodel.dry_run import Timeline, dry_run
-from scalebench.costmodel.link_model import NoFit
+from scalebench.costmodel.link_model import LinkTimes, NoFit
 from scalebench.costmodel.replay import Request
 from scalebench.costmodel.schedule import Schedule
 from scalebench.costmodel.schedule_orders import FROM_TORCH, plan_schedule
 from scalebench.costmodel.stage_split import layers_of_stages
-from scalebench.costmodel.step_model import LinkTimes, PredictedStep
+from scalebench.costmodel.step_model import PredictedStep
 from scalebench.spec import Pipeline
 
 HOP = "send_recv"

@@ -1,12 +1,12 @@
 """Predict a step: the shape of a computation, the fitted link, and who waits for what."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.optimize import nnls
 
-from scalebench.costmodel.link_model import LinkTime
+from scalebench.costmodel.link_model import LinkTime, LinkTimes
 from scalebench.costmodel.replay import Replayed, Request, replay
 
 
@@ -107,10 +107,6 @@ class PredictedStep:
     world_sizes: tuple[int, ...]
     outside: tuple[str, ...] = ()
     bubble_s: float = 0.0
-
-
-LinkTimes = Callable[[str, int, int], LinkTime]
-"""(operation, ranks, full size in bytes) → what it takes; raises NoFit."""
 
 
 def predict_step(

@@ -2,6 +2,8 @@ import re
 
 import pytest
 from pydantic import ValidationError
+from runs import make_run
+from test_calibration import line, point
 
 from scalebench.costmodel.link_profile import profile_of
 from scalebench.errors import ExitCode, UsageError
@@ -10,8 +12,6 @@ from scalebench.report import render_table
 from scalebench.scaling import summarise
 from scalebench.session import Run
 from scalebench.spec import Case, Collectives, Ddp, Plain, Suite
-from tests.unit.runs import make_run
-from tests.unit.test_calibration import line, point
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
 LINKS = Suite(name="links", question="What do links cost?", collectives=Collectives())

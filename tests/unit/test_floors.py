@@ -48,6 +48,7 @@ FLOORS = {
     "projection": 2,
     "step_shape": 2,
     "row_compression": 2,
+    "row_break_even": 2,
     "loss_race": 2,
     "scaling": 2,
     "summary": 2,
