@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,10 +18,13 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.outcome import contradiction
 from scalebench.paths import RunPaths, latest_link
 from scalebench.records import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
+from scalebench.units import bytes_
 
 Model = TypeVar("Model", bound=BaseModel)
 PRIVATE_FOLDER = 0o700
 NEEDED_BYTES = 32 * 1024 * 1024
+LARGEST_BYTES = 256 * 1024 * 1024
+"""A stored record of any kind is smaller: the traces of a launch make some hundred kilobytes."""
 
 
 @dataclass
@@ -67,14 +71,32 @@ def read_model(path: Path, kind: type[Model]) -> Model:
         UsageError: The file is not what it should be; the text names the first field at fault.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        return kind.model_validate_json(text)
+        return kind.model_validate_json(read_text(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise UsageError(f"{path} is damaged: {where}: {first['msg']}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
+    """Return the text of a record; a file that cannot be one is not even opened.
+
+    Raises:
+        UsageError: It is no regular file, or larger than ``largest`` bytes.
+        OSError: It cannot be read.
+        UnicodeDecodeError: It is no text.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise UsageError(f"{path} is no regular file. Give the file that scalebench wrote.")
+    if about.st_size > largest:
+        raise UsageError(
+            f"{path} is too large: {bytes_(about.st_size)}, where at most {bytes_(largest)} are "
+            "read. Give the file that scalebench wrote."
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def create_run_folder(root: Path, resume: bool = False) -> RunPaths:
@@ -224,7 +246,7 @@ def _read_link(run: StoredRun) -> None:
 
 def _check_format(path: Path, expected: str) -> None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}.") from error
     found = content.get("format") if isinstance(content, dict) else None

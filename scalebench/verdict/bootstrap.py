@@ -41,7 +41,8 @@ def resampled_log_medians(
         resamples: How many.
     """
     steps = np.asarray(step_s, dtype=float)
-    return np.log(np.median(steps[_picks(len(steps), resamples)], axis=1))
+    medians = np.median(steps[_picks(len(steps), resamples)], axis=1)
+    return np.asarray(np.log(medians), dtype=float)
 
 
 def median_variance(step_s: Sequence[float]) -> float:

@@ -59,12 +59,14 @@ class RowVerdict:
         min_detectable: The smallest change for the worse that this comparison would have called
             ``regressed`` 95 times in 100, a positive ratio; null: none at any size.
         decides: Whether the verdict counts for the exit code; the others are shown only.
+        no_worse: Inconclusive only as to whether it is better: the interval excludes a change for
+            the worse by the floor, so it does not keep the call from passing.
         failed: Missing because the new run failed there.
         higher_is_better: Direction; for all but efficiency and the like, lower is better.
         basis: On what the verdict rests.
         reason: One sentence: why this verdict and no other.
-        p_value: Of the hypothesis that the change is no worse than the floor (``improved``: no
-            better), corrected for all rows of this call (Holm); null without an interval.
+        p_value: Of no change at all, against one in the direction of ``change``, corrected for all
+            rows of this call that decide (Holm); null without an interval.
         rank_p_value: Of the exact rank test (Mann-Whitney) of the launches, one-sided in the
             direction of the change, uncorrected; a check beside ``p_value``.
         base_launches: Launches in the baseline that the verdict rests on.
@@ -88,6 +90,7 @@ class RowVerdict:
     floor: float | None = None
     min_detectable: float | None = None
     decides: bool = True
+    no_worse: bool = False
     failed: bool = False
     higher_is_better: bool = False
     basis: Basis = "none"
@@ -136,8 +139,8 @@ class GateResult:
         mismatches: What differs in the fingerprints, allowed or not.
         notes: Lines that the reader has to know, for example rows without a baseline.
         confidence: Of the intervals.
-        false_alarm_rate: Of calls in which nothing is worse than its floor, at most so many
-            report a regression.
+        false_alarm_rate: Of calls in which nothing changed, at most so many report a
+            regression.
     """
 
     base: str
@@ -168,7 +171,8 @@ class GateResult:
             return "failed"
         if not found or found & {"not comparable", "missing"}:
             return "not comparable"
-        return "inconclusive" if "inconclusive" in found else "passed"
+        open_ = any(r.verdict == "inconclusive" and not r.no_worse for r in self.deciding)
+        return "inconclusive" if open_ else "passed"
 
     @property
     def exit_code(self) -> ExitCode:
