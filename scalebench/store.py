@@ -9,16 +9,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.outcome import contradiction
 from scalebench.paths import RunPaths, latest_link
 from scalebench.records import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
 from scalebench.units import bytes_
+
+if TYPE_CHECKING:
+    from scalebench.costmodel.link_profile import LinkProfile
 
 Model = TypeVar("Model", bound=BaseModel)
 PRIVATE_FOLDER = 0o700
@@ -41,7 +43,7 @@ class StoredRun:
     info: RunInfo
     results: dict[str, CellResult]
     damaged: dict[str, str] = field(default_factory=dict)
-    link: LinkProfile | None = None
+    link: "LinkProfile | None" = None
     link_unavailable: str = "no link was calibrated in this run"
 
 
@@ -238,6 +240,8 @@ def load_run(root: Path) -> StoredRun:
 
 def _read_link(run: StoredRun) -> None:
     if run.paths.link_profile.is_file():
+        from scalebench.costmodel.link_profile import LinkProfile  # half a second that few need
+
         try:
             run.link = read_model(run.paths.link_profile, LinkProfile)
         except UsageError as error:

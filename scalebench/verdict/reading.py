@@ -9,7 +9,6 @@ from pathlib import Path
 from scalebench.errors import UsageError
 from scalebench.paths import RunPaths
 from scalebench.records import LARGE, RunInfo
-from scalebench.scaling import summarise
 from scalebench.store import is_run_folder, load_run, read_model, read_text
 from scalebench.summary import SUMMARY_FORMAT, Estimate, Row, Summary
 from scalebench.verdict.gate import Results
@@ -61,6 +60,8 @@ def _summary_of_run(root: Path) -> Summary:
         summary = read_summary(paths.summary_json)
         if (summary.run_id, summary.status) == (info.run_id, info.status):
             return summary
+    from scalebench.scaling import summarise  # only where it is needed: costs a third of the start
+
     return _checked(summarise(load_run(root)), str(root))
 
 
