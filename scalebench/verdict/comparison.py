@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from scalebench.summary import Row
 from scalebench.verdict.family import Judgement, Measured, Pair
 from scalebench.verdict.metrics import Metric
-from scalebench.verdict.observation import Observation
+from scalebench.verdict.observation import Observation, number
 from scalebench.verdict.result import Basis, RowVerdict, Verdict
 
 SAME = 1e-9
@@ -187,7 +187,7 @@ def _depends_on_rank(comparison: Comparison) -> bool:
     rows = (comparison.base_row, comparison.new_row)
     if all(row.pipeline is None for row in rows):
         return False
-    ranks = {(row.budget or {}).get("rank") for row in rows}
+    ranks = {number((row.budget or {}).get("rank")) for row in rows}
     return len(ranks) > 1 or None in ranks
 
 

@@ -125,8 +125,8 @@ def verdict_of(
 
 def collectives(count: float, kind: str = "all_reduce", wire_s: float = 0.001) -> dict[str, Any]:
     """An entry of ``communication``."""
-    return {"kind": kind, "ordinal": None, "phase": "backward", "count": count,
-            "num_bytes": 1000.0, "total_s": wire_s, "exposed_s": wire_s, "hidden_s": 0.0}  # fmt: skip
+    sizes = {"num_bytes": 1000.0, "total_s": wire_s, "exposed_s": wire_s, "hidden_s": 0.0}
+    return {"kind": kind, "ordinal": None, "phase": "backward", "count": count, **sizes}
 
 
 def budget_points(efficiency: float, **points: float) -> dict[str, Any]:
