@@ -65,7 +65,7 @@ class Noise:
     levels: str
     num_rows: int = 12
     num_launches: int = 5
-    num_steps: int = 60
+    num_steps: int = 100
 
     def launch_levels(self, generator: np.random.Generator) -> NDArray[np.float64]:
         """Return the logarithms of the launches' levels, shape ``[rows, launches]``."""

@@ -54,7 +54,9 @@ def gate_pairs(
 def _pair(kind: str, sides: list[Measured]) -> Pair:
     floor = FLOORS[kind]
     worse = -1 if kind == "efficiency" else 1
-    return Pair(kind, *sides, math.log1p(floor), -math.log1p(-floor), worse)
+    up, down = math.log1p(floor), -math.log1p(-floor)
+    base, new = sides
+    return Pair(kind, base, new, up, down, worse, shared=kind == "efficiency")
 
 
 def gate_alarms(pairs: list[Pair], num_rows: int) -> tuple[set[int], list[Judgement]]:

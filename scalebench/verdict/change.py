@@ -21,6 +21,10 @@ POWER = 0.95
 FALSE_ALARM_RATE = 0.01
 """Of calls of the gate in which nothing changed."""
 
+TEST_LEVEL = FALSE_ALARM_RATE / 2
+"""What a corrected p-value has to be below. Half of what is promised: a variance that is partly
+taken from other rows is not quite known as well as its degrees of freedom say."""
+
 RANK_LEVEL = 0.05
 """What the rank test has to confirm, where so many launches can reach it at all."""
 
@@ -167,7 +171,7 @@ def min_detectable(change: Change, floor: float, family: int) -> float | None:
     if change.error is None:
         return None
     above_floor = _detectable((1 + CONFIDENCE) / 2, change.freedom)
-    above_none = _detectable(1 - FALSE_ALARM_RATE / max(family, 1), change.freedom)
+    above_none = _detectable(1 - TEST_LEVEL / max(family, 1), change.freedom)
     return max(floor + above_floor * change.error, above_none * change.error)
 
 
@@ -203,7 +207,7 @@ def further_launches(base: Side, new: Side, floor: float, family: int) -> int | 
         reach = change.interval[1] - change.value
         distance = abs(change.value)
         p = change.p_value(1 if change.value > 0 else -1) or 0.0
-        beyond = distance - reach > floor and p <= FALSE_ALARM_RATE / max(family, 1)
+        beyond = distance - reach > floor and p <= TEST_LEVEL / max(family, 1)
         return beyond or distance + reach < floor
 
     if not decided(MOST_LAUNCHES):

@@ -93,7 +93,7 @@ class Comparison:
             up = down = max(floor * abs(self.base.value), self.metric.absolute_floor)
         name, decides = self.metric.name, self.metric.decides
         return Pair(name, *self.launches, floor=up, floor_down=down, worse=self.worse,
-                    decides=decides)  # fmt: skip
+                    decides=decides, shared=name == "efficiency")  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
         """Turn a difference on the judged scale into a change."""
