@@ -92,7 +92,7 @@ def gated_run(
         for n in (2, 4):
             step_s = PLAIN_S / n / 0.8 * slower.get((case, n), 1.0)
             rows.append(gated_row(case, n, launches(step_s, levels(), generator), plain))
-    return make_summary(rows, **changes)
+    return make_summary(rows, **{"run_id": f"run-{seed}", **changes})
 
 
 def with_row(summary: Summary, case: str, world_size: int, **changes: Any) -> Summary:
