@@ -17,7 +17,7 @@ from scipy.special import betaincinv
 from benchmarks.gate_noise import LAUNCH_SD, LEVELS, Noise
 from benchmarks.gate_rules import OTHERS, gate_alarms, gate_pairs, medians_of
 
-EFFECTS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.10)
+EFFECTS = (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.10)
 GATE = "scalebench gate"
 SEED = 1729
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
@@ -145,7 +145,7 @@ def write_into(path: Path, text: str) -> None:
 def main() -> None:
     """Simulate, print, and write where told."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=1000, help="for each noise with 12 rows")
+    parser.add_argument("--calls", type=int, default=2000, help="for each noise with 12 rows")
     parser.add_argument("--write", type=Path, help="document with the marks")
     options = parser.parse_args()
     plans = [(Noise(levels), options.calls) for levels in LEVELS]

@@ -78,11 +78,9 @@ def _threshold_7_percent(base: Steps, new: Steps) -> set[int]:
 
 
 def _mann_whitney_on_steps(base: Steps, new: Steps) -> set[int]:
-    p = [
-        mannwhitneyu(new[row].ravel(), base[row].ravel(), alternative="greater").pvalue
-        for row in range(len(base))
-    ]
-    return {row for row, value in enumerate(p) if value < 0.05}
+    flat = [run.reshape(len(run), -1) for run in (new, base)]
+    p = mannwhitneyu(*flat, alternative="greater", axis=1).pvalue
+    return set(np.flatnonzero(p < 0.05).tolist())
 
 
 def _double(base: Steps, new: Steps) -> set[int]:

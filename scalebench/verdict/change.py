@@ -7,9 +7,11 @@ that it is the logarithm of a ratio, otherwise of the metric itself.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from scalebench.stats import CONFIDENCE
@@ -136,12 +138,19 @@ def rank_p_value(base: Sequence[float], new: Sequence[float], sign: int) -> floa
     order = together.argsort(kind="stable")
     ranks = np.empty(len(together))
     ranks[order] = np.arange(1, len(together) + 1)
-    for tied in np.unique(together):
-        same = together == tied
-        ranks[same] = ranks[same].mean()
+    if len(np.unique(together)) < len(together):
+        for tied in np.unique(together):
+            same = together == tied
+            ranks[same] = ranks[same].mean()
     observed = ranks[len(base) :].sum()
-    picks = np.array(list(combinations(range(len(together)), len(new))))
-    return float(np.mean(ranks[picks].sum(axis=1) >= observed - 1e-9))
+    splits = _splits(len(together), len(new))
+    return float(np.mean(ranks[splits].sum(axis=1) >= observed - 1e-9))
+
+
+@cache
+def _splits(num_launches: int, num_new: int) -> NDArray[np.intp]:
+    """Return every choice of the new launches among all, shape ``[ways, num_new]``."""
+    return np.array(list(combinations(range(num_launches), num_new)), dtype=np.intp)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
