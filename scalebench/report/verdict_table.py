@@ -241,7 +241,8 @@ def _story(rows: Sequence[RowVerdict], ascii_only: bool) -> list[RenderableType]
     what = wording.joined([metric_phrase(row.metric) for row in rows])
     head = f"{wording.plain(first.case, 64)}, N={first.world_size}: {first.verdict}: {what}"
     reasons = [row.reason for row in rows if row.basis not in ("launches", "exact")]
-    lines = dict.fromkeys([*reasons, *(text for row in rows for text in row.explanation)])
+    leading = sorted(rows, key=lambda row: row.metric != "efficiency")  # it says the most
+    lines = dict.fromkeys([*reasons, *(text for row in leading for text in row.explanation)])
     told = [line(wording.plain(text, LONGEST_TEXT), ascii_only) for text in lines]
     return [Text(""), line(head, ascii_only, "bold"), *(Padding(t, (0, 0, 0, 2)) for t in told)]
 
