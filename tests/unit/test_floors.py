@@ -28,6 +28,8 @@ FLOORS = {
     "samples": 1,
     "paths": 1,
     "stats": 2,
+    "claims": 2,
+    "recorded_clock": 2,
     "certificates": 2,
     "store": 2,
     "discover": 2,
@@ -75,6 +77,7 @@ FLOORS = {
     "survey": 4,
     "drawing": 4,
     "cli": 5,
+    "pytest_plugin": 5,
     "__main__": 5,
 }
 """Every module, or package, directly below ``scalebench/``, and the floor it stands on."""
