@@ -108,6 +108,7 @@ class Comparison:
         Raises:
             Inconclusive: It is neither certain nor refuted.
         """
+        __tracebackhide__ = True
         if self.outcome == "inconclusive":
             raise Inconclusive("\n".join(self.lines()))
         return self.outcome == "certain"
@@ -124,7 +125,9 @@ class Comparison:
             return ["one launch has no interval: give repeats of at least 3"]
         needed = launches_to_decide(self.quantity.estimate, self.bound)
         if needed is None:
-            return [f"the interval holds {self.bound:g}, and {MOST_LAUNCHES} launches might, too"]
+            return [
+                f"the interval holds {self.bound:g}; {MOST_LAUNCHES} launches would not decide it"
+            ]
         return [f"the interval holds {self.bound:g}; about {needed} launches would decide it"]
 
 

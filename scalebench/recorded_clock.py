@@ -14,6 +14,7 @@ class Benchmark(Protocol):
     """The part of pytest-benchmark's fixture that is used."""
 
     extra_info: dict[str, Any]
+    group: str | None
 
     def pedantic(self, target: Any, *, setup: Any, rounds: int, iterations: int) -> Any:
         """Call ``setup`` and ``target`` once for each round, and time the latter."""

@@ -51,7 +51,7 @@ def _benchmark(row: Row, summary: Summary) -> dict[str, Any]:
     stats = Stats()
     for step_s in step_times_s(row):
         stats.update(step_s)
-    param = ", ".join([f"N={row.world_size}", *caveats(row)])
+    param = ", ".join([f"n{row.world_size}", *caveats(row)])
     name = f"{plain(row.case, 64)}[{param}]"
     return {
         "group": plain(row.suite, 64),

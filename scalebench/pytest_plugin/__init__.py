@@ -9,6 +9,7 @@ option of that name; ``--scaling-gpus`` is the same and always there.
 
 import re
 from collections.abc import Generator, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,23 +65,53 @@ def pytest_load_initial_conftests(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse to measure several things at once."""
-    if config.getoption(SIZES, default=None) and config.getoption("numprocesses", default=None):
+    """Refuse sizes that are none, and to measure several things at once."""
+    if config.getoption(SIZES, default=None) is None:
+        return
+    from scalebench.errors import UsageError
+    from scalebench.selection import parse_world_sizes
+
+    try:
+        parse_world_sizes(config.getoption(SIZES))
+    except UsageError as error:
+        raise pytest.UsageError(f"--gpus: {error}") from error
+    if config.getoption("numprocesses", default=None):
         raise pytest.UsageError(NOT_SIDE_BY_SIDE)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "SuiteFile | None":
     """Collect a suite file, if numbers of ranks were given."""
-    if file_path.suffix != ".py" or not parent.config.getoption(SIZES, default=None):
-        return None
+    if _is_suite(file_path, parent) and not _made_by_pytest(file_path, parent):
+        return _suite_file(file_path, parent)
+    return None
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> "SuiteFile | None":
+    """Collect a suite file that the command line names, in place of a module without tests."""
+    if _is_suite(module_path, parent) and _made_by_pytest(module_path, parent):
+        return _suite_file(module_path, parent)
+    return None
+
+
+def _is_suite(path: Path, parent: pytest.Collector) -> bool:
+    if path.suffix != ".py" or not parent.config.getoption(SIZES, default=None):
+        return False
     try:
-        if not EXPORTS_A_SUITE.search(file_path.read_bytes()):
-            return None
+        return EXPORTS_A_SUITE.search(path.read_bytes()) is not None
     except OSError:
-        return None
+        return False
+
+
+def _made_by_pytest(path: Path, parent: pytest.Collector) -> bool:
+    """Tell whether pytest takes a file for a module of tests only because it was named."""
+    patterns = parent.config.getini("python_files")
+    return parent.session.isinitpath(path) and not any(fnmatch(path.name, p) for p in patterns)
+
+
+def _suite_file(path: Path, parent: pytest.Collector) -> "SuiteFile":
     from scalebench.pytest_plugin.collecting import SuiteFile
 
-    return SuiteFile.from_parent(parent, path=file_path)
+    return SuiteFile.from_parent(parent, path=path)
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
@@ -104,7 +135,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 @pytest.fixture
 def scaling(request: pytest.FixtureRequest) -> "Iterator[Scaling]":
-    """Measure how a case scales, as in ``assert scaling(case).efficiency(4) > 0.9``."""
+    """Give tests a function that measures how a case scales; see `measuring.Scaling`."""
     from scalebench.pytest_plugin.measuring import Scaling
 
     if hasattr(request.config, "workerinput"):

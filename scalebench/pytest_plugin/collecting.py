@@ -23,6 +23,9 @@ from scalebench.session import Run
 from scalebench.spec import Case, Suite
 from scalebench.summary import Row
 
+NOT_USED = "Benchmark fixture was not used"
+"""pytest-benchmark's warning where a row failed and has no steps to hand over."""
+
 
 class SuiteFile(pytest.Module):
     """A file that exports ``SUITE``.
@@ -90,6 +93,7 @@ class ScalingItem(pytest.Function):
         item.case, item.num_ranks, item.clock = case, num_ranks, RecordedClock()
         if timed:
             item.add_marker(pytest.mark.benchmark(group=parent.suite.name, timer=item.clock))
+            item.add_marker(pytest.mark.filterwarnings(f"ignore:{NOT_USED}"))
         return item
 
     def check(self, benchmark: Benchmark | None) -> None:
@@ -117,9 +121,9 @@ class ScalingItem(pytest.Function):
             pytrace=False,
         )
 
-    def reportinfo(self) -> tuple[Path, int | None, str]:
+    def reportinfo(self) -> tuple[Path, int, str]:
         """Say that the test stands in the suite's file."""
-        return self.path, None, self.name
+        return self.path, 0, self.name
 
 
 def _measured(request: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 from scalebench.claims import Quantity
 from scalebench.discover import load_suite
 from scalebench.errors import UsageError, unknown_name
+from scalebench.exporters.measures import caveats
 from scalebench.exporters.pytest_benchmark import row_info, step_times_s
 from scalebench.plan import Request
 from scalebench.pytest_plugin import MEASURED, SIZES
@@ -82,16 +83,9 @@ def _request(fields: dict[str, Any]) -> Request:
 
 
 def sizes_asked_for(config: pytest.Config) -> Sizes | None:
-    """Return the numbers of ranks of ``--gpus``; None: it was not given.
-
-    Raises:
-        pytest.UsageError: It is no list of numbers.
-    """
+    """Return the numbers of ranks of ``--gpus``; None: it was not given."""
     given = config.getoption(SIZES, default=None)
-    try:
-        return parse_world_sizes(given) if given is not None else None
-    except UsageError as error:
-        raise pytest.UsageError(f"--gpus: {error}") from error
+    return parse_world_sizes(given) if given is not None else None
 
 
 class Measured:
@@ -117,8 +111,8 @@ class Measured:
         if found is None:
             sizes = ", ".join(str(row.world_size) for row in self.rows)
             pytest.fail(
-                f"N={num_ranks} was not measured, N={sizes} was: give scaling(case, gpus=…) or "
-                "--gpus.",
+                f"N={num_ranks} was not measured; measured: N={sizes}. Give more with "
+                "scaling(case, gpus=(…)) or --gpus.",
                 pytrace=False,
             )
         check_row(found, self.folder)
@@ -236,8 +230,13 @@ def check_row(row: Row, folder: Path) -> None:
 
 
 def hand_over(row: Row, run_id: str, benchmark: Benchmark, clock: RecordedClock) -> None:
-    """Give pytest-benchmark the clean steps of all launches of a row, and the row."""
+    """Give pytest-benchmark the clean steps of all launches of a row, and the row.
+
+    What keeps a row from being a plain measurement is part of the name of its group.
+    """
     benchmark.extra_info.update(row_info(row, run_id))
+    if caveats(row):
+        benchmark.group = ", ".join([benchmark.group or row.suite, *caveats(row)])
     replay(benchmark, clock, step_times_s(row))
 
 

@@ -164,14 +164,14 @@ def test_pytest_benchmark_compares_two_exports(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "table.csv")
-    medians = table[table["name"].str.contains(r"ddp\[N=2\]")]["median"].tolist()
+    medians = table[table["name"].str.contains(r"ddp\[n2\]")]["median"].tolist()
     assert len(medians) == 2
     assert max(medians) / min(medians) == pytest.approx(1.2, rel=1e-6)
 
 
 def test_pytest_benchmark_has_every_step_and_the_row():
     content = json.loads(exported("pytest-benchmark"))
-    bench = next(b for b in content["benchmarks"] if b["name"] == "ddp-25mb[N=2]")
+    bench = next(b for b in content["benchmarks"] if b["name"] == "ddp-25mb[n2]")
     row = row_at("ddp-25mb", 2)
     steps = [s for launch in row.samples for s in launch.step_s]
     assert bench["stats"]["data"] == steps
