@@ -104,6 +104,16 @@ def latest_link() -> Path:
     return default_runs_folder() / "latest"
 
 
+def baselines_folder() -> Path:
+    """Return where accepted baselines are kept, a folder for each kind of machine."""
+    return default_runs_folder() / "baselines"
+
+
+def baseline_file(machine: str, suite: str) -> Path:
+    """Return the file of one suite's accepted baseline."""
+    return baselines_folder() / _checked(machine) / f"{_checked(suite)}.json"
+
+
 def bundled_suites() -> Path:
     """Return the folder of the suites that come with scalebench (wheel, or source checkout)."""
     package = Path(__file__).resolve().parent

@@ -3,24 +3,30 @@
 import fcntl
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.outcome import contradiction
 from scalebench.paths import RunPaths, latest_link
 from scalebench.records import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
+from scalebench.units import bytes_
+
+if TYPE_CHECKING:
+    from scalebench.costmodel.link_profile import LinkProfile
 
 Model = TypeVar("Model", bound=BaseModel)
 PRIVATE_FOLDER = 0o700
 NEEDED_BYTES = 32 * 1024 * 1024
+LARGEST_BYTES = 256 * 1024 * 1024
+"""A stored record of any kind is smaller: the traces of a launch make some hundred kilobytes."""
 
 
 @dataclass
@@ -37,7 +43,7 @@ class StoredRun:
     info: RunInfo
     results: dict[str, CellResult]
     damaged: dict[str, str] = field(default_factory=dict)
-    link: LinkProfile | None = None
+    link: "LinkProfile | None" = None
     link_unavailable: str = "no link was calibrated in this run"
 
 
@@ -67,14 +73,32 @@ def read_model(path: Path, kind: type[Model]) -> Model:
         UsageError: The file is not what it should be; the text names the first field at fault.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        return kind.model_validate_json(text)
+        return kind.model_validate_json(read_text(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise UsageError(f"{path} is damaged: {where}: {first['msg']}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
+    """Return the text of a record; a file that cannot be one is not even opened.
+
+    Raises:
+        UsageError: It is no regular file, or larger than ``largest`` bytes.
+        OSError: It cannot be read.
+        UnicodeDecodeError: It is no text.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise UsageError(f"{path} is no regular file. Give the file that scalebench wrote.")
+    if about.st_size > largest:
+        raise UsageError(
+            f"{path} is too large: {bytes_(about.st_size)}, where at most {bytes_(largest)} are "
+            "read. Give the file that scalebench wrote."
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def create_run_folder(root: Path, resume: bool = False) -> RunPaths:
@@ -216,6 +240,8 @@ def load_run(root: Path) -> StoredRun:
 
 def _read_link(run: StoredRun) -> None:
     if run.paths.link_profile.is_file():
+        from scalebench.costmodel.link_profile import LinkProfile  # half a second that few need
+
         try:
             run.link = read_model(run.paths.link_profile, LinkProfile)
         except UsageError as error:
@@ -224,7 +250,7 @@ def _read_link(run: StoredRun) -> None:
 
 def _check_format(path: Path, expected: str) -> None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}.") from error
     found = content.get("format") if isinstance(content, dict) else None

@@ -14,6 +14,7 @@ import click
 from scalebench.cli.calibrate import calibrate
 from scalebench.cli.doctor import doctor
 from scalebench.cli.export import export
+from scalebench.cli.gate import baseline, compare, gate
 from scalebench.cli.options import config_for
 from scalebench.cli.project import project
 from scalebench.cli.run import run
@@ -45,6 +46,7 @@ scalebench trace FILE...            how much communication a job's Kineto traces
 scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
 scalebench project --gpus 16,64     what the newest run would do at sizes nobody measured
 scalebench export --format junit    the newest run for CI, Prometheus, Bencher, a dataframe, …
+scalebench gate --baseline BASE     judge the newest run against BASE: for CI
 scalebench selftest --quick         inject known faults, and see whether they are recovered
 
 \b
@@ -71,7 +73,9 @@ def cli(context: click.Context) -> None:
     context.default_map = {"run": config_for(run)}
 
 
-for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project, export):
+for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project):
+    cli.add_command(command)
+for command in (compare, gate, baseline, export):
     cli.add_command(command)
 
 

@@ -67,6 +67,7 @@ FLOORS = {
     "windows": 2,
     "energy": 2,
     "validity": 2,
+    "verdict": 2,
     "launch": 3,
     "worker": 3,
     "report": 3,

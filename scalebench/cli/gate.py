@@ -1,0 +1,215 @@
+"""``compare``, ``gate`` and ``baseline``: a run held against another one."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scalebench.cli.options import config_file
+from scalebench.cli.view import emit, emit_for_terminal, resolve_run
+from scalebench.errors import UsageError
+
+if TYPE_CHECKING:
+    from scalebench.verdict.gate import Results
+    from scalebench.verdict.result import GateResult
+    from scalebench.verdict.settings import GateSettings
+
+
+def _as_json(result: "GateResult") -> str:
+    return json.dumps(result.as_json(), indent=1, allow_nan=False)
+
+
+FORMATS: Mapping[str, Callable[["GateResult"], str]] = {"json": _as_json}
+"""What ``--format`` takes beside ``table``: name → the whole text. Functions import what they need
+when they are called, so that the command starts fast."""
+
+
+def results_of(name: str | None) -> "Results":
+    """Return what a user named: a path, a run or a baseline below reports/; None: the newest run.
+
+    Raises:
+        UsageError: There is nothing of that name, or it is damaged.
+    """
+    from scalebench.paths import baselines_folder
+    from scalebench.verdict.reading import read_results
+
+    path = resolve_run(name)
+    if name is not None and not path.exists() and (baselines_folder() / name).exists():
+        path = baselines_folder() / name
+    return read_results(path)
+
+
+def settings_here(exact_only: bool = False) -> "GateSettings":
+    """Return the settings of the gate in this folder's configuration.
+
+    Raises:
+        UsageError: They are not valid.
+    """
+    from scalebench.verdict.settings import GateSettings, gate_settings
+
+    found = config_file()
+    table: Any = found[1].get("gate", {}) if found else {}
+    if not isinstance(table, Mapping):
+        raise UsageError(
+            f"{found and found[0]}: gate has to be a table, [tool.scalebench.gate.step_s] for "
+            "example."
+        )
+    settings = gate_settings(table, str(found[0])) if found else GateSettings()
+    return settings.only_exact() if exact_only else settings
+
+
+def judged(
+    base: "Results", new: "Results", allowed: Sequence[str], exact_only: bool = False
+) -> "GateResult":
+    """Compare two results by this folder's settings."""
+    from scalebench.verdict.gate import compare as compare_results
+
+    return compare_results(base, new, settings_here(exact_only), allowed)
+
+
+def show_result(result: "GateResult", form: str, everything: bool) -> None:
+    """Print a result in one of the formats."""
+    if form != "table":
+        emit(FORMATS[form](result))
+        return
+    from scalebench.report.verdict_table import render_verdict
+
+    emit_for_terminal(
+        lambda width, color, plain: render_verdict(result, width, color, plain, everything)
+    )
+
+
+def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that ``compare`` and ``gate`` share."""
+    for option in (
+        click.option("--all", "everything", is_flag=True, help="Show what is unchanged, too."),
+        click.option(
+            "--allow-mismatch",
+            "allowed",
+            metavar="NAME",
+            multiple=True,
+            help="Compare although NAME differs: torch, cpu, devices, bucket_mb, … (repeatable).",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(["table", *FORMATS]),
+            default="table",
+            show_default=True,
+            help="How the verdicts are written.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("base")
+@click.argument("new", required=False)
+@_shared
+def compare(
+    base: str,
+    new: str | None,
+    everything: bool,
+    allowed: tuple[str, ...],
+    as_json: bool,
+    form: str,
+) -> None:
+    """Show what changed from BASE to NEW (default: the newest run), with intervals.
+
+    BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
+    code is 0 whatever changed; `scalebench gate` makes a verdict of it.
+    """
+    result = judged(results_of(base), results_of(new), allowed)
+    show_result(result, "json" if as_json else form, everything)
+
+
+@click.command()
+@click.argument("new", required=False)
+@click.option(
+    "--baseline",
+    "base",
+    metavar="BASE",
+    help="Run folder, summary.json or baseline folder. Default: the baseline that was accepted for "
+    "this kind of machine.",
+)
+@click.option(
+    "--exact-only",
+    is_flag=True,
+    help="Only counts, bytes and predictions decide: they have no noise, on any shared machine.",
+)
+@_shared
+def gate(
+    new: str | None,
+    base: str | None,
+    exact_only: bool,
+    everything: bool,
+    allowed: tuple[str, ...],
+    as_json: bool,
+    form: str,
+) -> int:
+    r"""Judge NEW (default: the newest run) against a baseline, for CI.
+
+    \b
+    Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
+                3 inconclusive, not comparable, or missing in NEW
+    """
+    measured = results_of(new)
+    result = judged(_baseline(base, measured), measured, allowed, exact_only)
+    show_result(result, "json" if as_json else form, everything)
+    return int(result.exit_code)
+
+
+def _baseline(name: str | None, new: "Results") -> "Results":
+    if name is not None:
+        return results_of(name)
+    from scalebench.paths import baselines_folder
+    from scalebench.verdict.baselines import machine_name
+
+    machine = machine_name(new.summaries[0].environment)
+    folder = baselines_folder() / machine
+    if not folder.is_dir():
+        raise UsageError(
+            f"There is no baseline for this machine: no {folder}. Name one with --baseline, or "
+            "make one with `scalebench baseline accept RUN`."
+        )
+    return results_of(str(folder))
+
+
+@click.group()
+def baseline() -> None:
+    """Accepted baselines, in reports/baselines/: made to be committed."""
+
+
+@baseline.command("accept")
+@click.argument("run", required=False)
+@click.option("--name", help="Folder of the machine; default: by its hardware.")
+def accept_(run: str | None, name: str | None) -> None:
+    """Make RUN (default: the newest) the baseline of its machine, a file for each suite."""
+    from scalebench.verdict.baselines import accept
+
+    for path in accept(results_of(run), name):
+        click.echo(path)
+
+
+@baseline.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def list_baselines_(as_json: bool) -> None:
+    """List the accepted baselines."""
+    from dataclasses import asdict
+
+    from scalebench.verdict.baselines import list_baselines
+
+    found = list_baselines()
+    if as_json:
+        emit(json.dumps([asdict(one) for one in found], indent=1))
+        return
+    if not found:
+        emit("There are no baselines yet. `scalebench baseline accept RUN` makes one.")
+    for one in found:
+        rows = f"{one.num_rows} row{'' if one.num_rows == 1 else 's'}"
+        about = f"{rows}, {one.num_launches} launches, {Path(one.run_id).name} of {one.created}"
+        emit(f"{one.machine}  {one.suite}  {about}")
