@@ -21,7 +21,7 @@ ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def export_junit(run: StoredRun, summary: Summary) -> str:
     """Return every row as a test case."""
-    root = ElementTree.Element("testsuites", {"name": _legal(summary.run_id)})
+    root = ElementTree.Element("testsuites", {"name": legal(summary.run_id)})
     suites: dict[str, list[Row]] = {}
     for row in summary.rows:
         suites.setdefault(row.suite, []).append(row)
@@ -41,14 +41,14 @@ def _suite(name: str, rows: Sequence[Row], run: StoredRun, summary: Summary) -> 
     suite = ElementTree.Element(
         "testsuite",
         {
-            "name": _legal(name),
+            "name": legal(name),
             "tests": str(len(rows)),
             "failures": str(failed),
             "errors": "0",
             "skipped": str(skipped),
             "time": f"{sum(times):.3f}",
-            "timestamp": _legal(summary.created),
-            "hostname": _legal(summary.environment.get("host") or "unknown"),
+            "timestamp": legal(summary.created),
+            "hostname": legal(summary.environment.get("host") or "unknown"),
         },
     )
     suite.append(_properties(summary))
@@ -69,9 +69,7 @@ def _properties(summary: Summary) -> ElementTree.Element:
     }
     properties = ElementTree.Element("properties")
     for name, value in told.items():
-        ElementTree.SubElement(
-            properties, "property", {"name": _legal(name), "value": _legal(value)}
-        )
+        ElementTree.SubElement(properties, "property", {"name": legal(name), "value": legal(value)})
     return properties
 
 
@@ -79,9 +77,9 @@ def _case(row: Row, time_s: float) -> ElementTree.Element:
     name = row_name(row).partition("/")[2]
     case = ElementTree.Element(
         "testcase",
-        {"classname": _legal(row.suite), "name": _legal(name), "time": f"{time_s:.3f}"},
+        {"classname": legal(row.suite), "name": legal(name), "time": f"{time_s:.3f}"},
     )
-    reason = _legal(row.reason or "no reason recorded")
+    reason = legal(row.reason or "no reason recorded")
     if row.status == "skipped":
         ElementTree.SubElement(case, "skipped", {"message": reason})
     elif row.status != "ok":
@@ -93,14 +91,14 @@ def _case(row: Row, time_s: float) -> ElementTree.Element:
 
 def _lines(row: Row) -> list[str]:
     """Return what is known of a row, a line each."""
-    lines = [f"caveat: {_legal(caveat)}" for caveat in caveats(row)]
+    lines = [f"caveat: {legal(caveat)}" for caveat in caveats(row)]
     for measure, number in numbers(row):
         interval = ""
         if number.low is not None and number.high is not None:
             interval = f" [{number.low:.6g}, {number.high:.6g}], {number.n} launches"
         lines.append(f"{measure.field}: {number.value:.6g} {measure.unit}{interval}")
-    lines += [f"stamp: {_legal(stamp)}" for stamp in row.stamps]
-    return lines + [_legal(f"{field}: null: {why}") for field, why in row.unavailable.items()]
+    lines += [f"stamp: {legal(stamp)}" for stamp in row.stamps]
+    return lines + [legal(f"{field}: null: {why}") for field, why in row.unavailable.items()]
 
 
 def _wall_s(row: Row, run: StoredRun) -> float:
@@ -112,5 +110,6 @@ def _is_scalar(value: object) -> bool:
     return isinstance(value, str | int | float)
 
 
-def _legal(text: object) -> str:
+def legal(text: object) -> str:
+    """Return a text on one line, without what XML has no place for."""
     return ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", plain(text, 2000))

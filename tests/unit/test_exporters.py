@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from junit_schema import assert_of_the_schema
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from runs import make_cell, make_run, make_small_run, make_stored_run
 from summaries import (
@@ -303,35 +304,6 @@ def test_any_text_is_one_label(text):
 
 
 # JUnit
-
-JUNIT = {
-    "testsuites": ({"name", "time", "tests", "failures", "errors"}, {"testsuite"}),
-    "testsuite": (
-        {
-            *("name", "tests", "failures", "errors", "group", "time", "skipped", "timestamp"),
-            *("hostname", "id", "package", "file", "log", "url"),
-        },
-        {"properties", "testcase", "system-out", "system-err"},
-    ),
-    "testcase": (
-        {"name", "time", "classname", "group"},
-        {"skipped", "error", "failure", "system-out", "system-err"},
-    ),
-    "properties": (set(), {"property"}),
-    "property": ({"name", "value"}, set()),
-    "failure": ({"type", "message"}, set()),
-    "skipped": ({"type", "message"}, set()),
-    "system-out": (set(), set()),
-}
-"""Element → attributes and children that Jenkins' junit-10.xsd allows."""
-
-
-def assert_of_the_schema(element):
-    attributes, children = JUNIT[element.tag]
-    assert set(element.attrib) <= attributes, element.tag
-    assert {child.tag for child in element} <= children, element.tag
-    for child in element:
-        assert_of_the_schema(child)
 
 
 def test_junit_says_what_became_of_every_row():
