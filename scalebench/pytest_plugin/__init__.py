@@ -151,3 +151,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("scalebench")
     for folder in measured.folders:
         terminalreporter.write_line(f"{folder}  (scalebench show {folder})")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End what was kept running for further measurements."""
+    measured = config.stash.get(MEASURED, None)
+    if measured is not None:
+        measured.close()

@@ -17,7 +17,7 @@ from scalebench.recorded_clock import Benchmark, RecordedClock, replay
 from scalebench.report import causes, wording
 from scalebench.scaling import summarise
 from scalebench.selection import parse_world_sizes
-from scalebench.session import Interrupted, Run, run
+from scalebench.session import Interrupted, Run, Session, Silent
 from scalebench.spec import Case, Strategy, Suite
 from scalebench.store import load_run
 from scalebench.summary import Estimate, Row
@@ -26,7 +26,7 @@ Sizes = tuple[int, ...]
 
 
 class Measurements:
-    """The runs of a pytest session.
+    """The runs of a pytest session, and the process with torch imported that starts their ranks.
 
     Attributes:
         folders: Where they are, in the order in which they were made.
@@ -37,6 +37,7 @@ class Measurements:
         self._runs: dict[tuple[object, ...], Run] = {}
         self._replayed = replayed
         self._quick = quick
+        self._session: Session | None = None
 
     @classmethod
     def of(cls, config: pytest.Config) -> "Measurements":
@@ -56,15 +57,32 @@ class Measurements:
         """
         if self._replayed is not None:
             return self._stored(Path(self._replayed))
-        wanted = _request({"quick": self._quick, **request})
-        key = (suite.model_dump_json(), sizes, wanted)
+        wanted = _request(sizes, {"quick": self._quick, **request})
+        key = (suite.model_dump_json(), wanted)
         if key not in self._runs:
-            try:
-                self._runs[key] = run(suite, sizes, request=wanted)
-            except Interrupted as interruption:
-                raise KeyboardInterrupt from interruption
+            self._runs[key] = self._run(suite, wanted)
             self.folders.append(self._runs[key].paths.root)
         return self._runs[key]
+
+    def close(self) -> None:
+        """End the processes that were kept to start ranks."""
+        if self._session is not None:
+            self._session.launcher.close()
+            self._session = None
+
+    def _run(self, suite: Suite, request: Request) -> Run:
+        if self._session is None:
+            self._session = Session(Silent())
+        command = ["scalebench", "run", suite.name]
+        if request.world_sizes is not None:
+            command += ["--gpus", ",".join(map(str, request.world_sizes))]
+        try:
+            return self._session.run(request, [suite], command)
+        except Interrupted as interruption:
+            raise KeyboardInterrupt from interruption
+        finally:
+            if request.virtual_hosts is not None:  # the next question is about this machine
+                self.close()
 
     def _stored(self, root: Path) -> Run:
         if (root,) not in self._runs:
@@ -74,12 +92,12 @@ class Measurements:
         return self._runs[root,]
 
 
-def _request(fields: dict[str, Any]) -> Request:
+def _request(sizes: Sizes | None, fields: dict[str, Any]) -> Request:
     known = set(Request.__dataclass_fields__) - {"world_sizes", "selection"}
     for name in fields:
         if name not in known:
             raise unknown_name("setting of a measurement", name, known)
-    return Request(**fields)
+    return Request(world_sizes=sizes, **fields)
 
 
 def sizes_asked_for(config: pytest.Config) -> Sizes | None:
@@ -184,7 +202,9 @@ class Scaling:
         """
         config = self._request.config
         suite = suite_of(case)
-        sizes = tuple(gpus) if gpus is not None else sizes_asked_for(config)
+        sizes = sizes_asked_for(config)
+        if gpus is not None:
+            sizes = parse_world_sizes(",".join(map(str, gpus)))
         run = Measurements.of(config).measure(suite, sizes, request)
         name = suite.cases[0].name
         rows = [row for row in run.summary.rows if row.case == name]

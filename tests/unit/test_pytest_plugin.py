@@ -318,16 +318,25 @@ def test_a_row_that_failed_fails_the_claim(session, pytester, stored):
 
 
 def test_the_same_question_is_measured_once(session, pytester, monkeypatch):
-    """What the door asks `scalebench.session.run` for; a stand-in answers."""
+    """What the door asks a `Session` for; a stand-in answers, and is closed at the end."""
     asked = []
 
-    def stand_in(suite, sizes, request):
-        cases = [case.name for case in suite.cases]
-        asked.append((cases, sizes, request.steps, request.quick))
-        stored = make_run(make_small_run())
-        return Run(stored.paths, summarise(stored))
+    class StandIn:
+        def __init__(self, observer):
+            self.launcher = self
 
-    monkeypatch.setattr(measuring, "run", stand_in)
+        def run(self, request, suites, command):
+            (suite,) = suites
+            cases = [case.name for case in suite.cases]
+            asked.append((cases, request.world_sizes, request.steps, request.quick))
+            assert command == ["scalebench", "run", "ddp", "--gpus", "1,2"]
+            stored = make_run(make_small_run())
+            return Run(stored.paths, summarise(stored))
+
+        def close(self):
+            asked.append("closed")
+
+    monkeypatch.setattr(measuring, "Session", StandIn)
     pytester.makepyfile(
         """
         def test_one(scaling):
@@ -350,4 +359,5 @@ def test_the_same_question_is_measured_once(session, pytester, monkeypatch):
         (["plain", "ddp"], (1, 2), None, True),
         (["ddp"], (1, 2), None, True),
         (["ddp"], (1, 2), 4, True),
+        "closed",
     ]
