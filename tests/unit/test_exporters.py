@@ -133,6 +133,23 @@ def test_an_empty_run_is_never_a_good_one(name):
         assert "it broke" in str(exported(name, nothing))
 
 
+@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("parquet", "chrome-trace")])
+def test_the_numbers_of_a_row_that_failed_are_in_no_series(name):
+    """Such a row may have numbers, of the launches that went well."""
+    failed = make_row("half", 2, status="failed", reason="rank 1: it broke in launch 2")
+    text = exported(name, make_summary([make_row("fine", 2), failed]))
+    if name.startswith("github") or name == "bencher":
+        assert "half" not in text
+    elif name == "pytest-benchmark":
+        assert [b["name"] for b in json.loads(text)["benchmarks"]] == ["fine[n2]"]
+    elif name == "openmetrics":
+        assert {s.labels["case"] for s in families(text)["scalebench_step_seconds"].samples} == {
+            "fine"
+        }
+    else:
+        assert "it broke in launch 2" in text
+
+
 def test_hostile_texts_leave_every_json_whole():
     hostile = hostile_summary()
     for name in ("pytest-benchmark", "github-action-benchmark-smaller", "bencher"):
