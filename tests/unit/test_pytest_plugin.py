@@ -338,7 +338,7 @@ def test_the_same_question_is_measured_once(session, pytester, monkeypatch):
 
     monkeypatch.setattr(measuring, "Session", StandIn)
     pytester.makepyfile(
-        """
+        test_claims="""
         def test_one(scaling):
             assert scaling("ddp/ddp").efficiency(2) > 0.7
 
@@ -352,7 +352,7 @@ def test_the_same_question_is_measured_once(session, pytester, monkeypatch):
             scaling("ddp/ddp", stepz=4)
         """
     )
-    result = session("suites", ".", "--gpus", "1,2", "--scaling-quick")
+    result = session("suites", "test_claims.py", "--gpus", "1,2", "--scaling-quick")
     result.assert_outcomes(passed=6, failed=1)
     result.stdout.fnmatch_lines(["*There is no setting of a measurement 'stepz'. *'steps'*"])
     assert asked == [
