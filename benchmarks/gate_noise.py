@@ -63,7 +63,7 @@ class Noise:
     """
 
     levels: str
-    num_rows: int = 20
+    num_rows: int = 12
     num_launches: int = 5
     num_steps: int = 100
 

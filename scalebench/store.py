@@ -66,14 +66,19 @@ def write_model(path: Path, model: BaseModel, indent: int | None = 1) -> None:
     write_atomic(path, model.model_dump_json(indent=indent) + "\n")
 
 
-def read_model(path: Path, kind: type[Model]) -> Model:
+def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
     """Read a record and check it against its schema.
+
+    Args:
+        path: The file.
+        kind: Its schema.
+        strict: Take no value for another type: no ``true`` or ``"5"`` for a number.
 
     Raises:
         UsageError: The file is not what it should be; the text names the first field at fault.
     """
     try:
-        return kind.model_validate_json(read_text(path))
+        return kind.model_validate_json(read_text(path), strict=strict or None)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"

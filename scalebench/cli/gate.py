@@ -79,11 +79,6 @@ def settings_here(exact_only: bool = False) -> "GateSettings":
 
     found = config_file()
     table: Any = found[1].get("gate", {}) if found else {}
-    if not isinstance(table, Mapping):
-        raise UsageError(
-            f"{found and found[0]}: gate has to be a table, [tool.scalebench.gate.step_s] for "
-            "example."
-        )
     settings = gate_settings(table, str(found[0])) if found else GateSettings()
     return settings.only_exact() if exact_only else settings
 

@@ -115,8 +115,8 @@ def render_verdict(
     if shown:
         parts += [Text(""), _table(_fit(shown, width, ascii_only))]
     parts += [line(text, ascii_only, "dim") for text in _legend(result, shown, everything)]
-    for row in [row for row in shown if _has_story(row)][:MOST_EXPLAINED]:
-        parts += _story(row, ascii_only)
+    for rows in _stories(shown)[:MOST_EXPLAINED]:
+        parts += _story(rows, ascii_only)
     parts += [line(text, ascii_only, "yellow") for text in _warnings(result)]
     return printed(parts, width, color, ascii_only)
 
@@ -142,7 +142,7 @@ _COLUMNS = (
     _Column("base", lambda r: value_text(r, r.base)),
     _Column("new", lambda r: value_text(r, r.new)),
     _Column("change", lambda r: f"{change_text(r)}\n{interval_text(r)}".strip()),
-    _Column("detectable from", detectable_text),
+    _Column("detects from", detectable_text),
     _Column("verdict", _verdict_text, numeric=False),
 )
 
@@ -171,15 +171,16 @@ class _Layout:
 
 
 def _fit(rows: Sequence[RowVerdict], width: int, ascii_only: bool) -> _Layout:
-    """Return the fullest layout that fits: names are folded, then the baseline's value goes."""
+    """Return the fullest layout that fits: names are folded, columns go."""
     layout = _Layout(rows, list(_COLUMNS), ascii_only)
     for case_width in CASE_WIDTHS[:2]:
         if layout.width() > width:
             layout.case_width = case_width
-    if layout.width() > width:
-        layout.columns = [column for column in layout.columns if column.header != "base"]
-    if layout.width() > width:
-        layout.case_width = CASE_WIDTHS[-1]
+    for header in ("base", "", "detects from", "new"):
+        if layout.width() > width and header:
+            layout.columns = [column for column in layout.columns if column.header != header]
+        elif layout.width() > width:
+            layout.case_width = CASE_WIDTHS[-1]
     return layout
 
 
@@ -215,7 +216,7 @@ def _legend(result: GateResult, shown: Sequence[RowVerdict], everything: bool) -
         lines.append(f"{unchanged} unchanged, not shown")
     if any(row.low is not None for row in shown):
         lines.append(
-            "change: new against base with the 95 % interval over launches; detectable from: what "
+            "change: new against base with the 95 % interval over launches; detects from: what "
             "this comparison would have found 95 times in 100"
         )
     if any(not row.decides for row in shown):
@@ -225,17 +226,24 @@ def _legend(result: GateResult, shown: Sequence[RowVerdict], everything: bool) -
     return lines
 
 
-def _has_story(row: RowVerdict) -> bool:
-    """Whether a row needs more words than the table has."""
-    if row.explanation and row.decides:
-        return True
-    return row.decides and row.verdict in ("regressed", "missing", "not comparable")
+def _stories(rows: Sequence[RowVerdict]) -> list[list[RowVerdict]]:
+    """Return what needs more words than the table has, by place and verdict."""
+    stories: dict[tuple[object, ...], list[RowVerdict]] = {}
+    for row in rows:
+        bad = row.verdict in ("regressed", "missing", "not comparable")
+        if row.decides and (bad or row.explanation):
+            stories.setdefault((row.place, row.verdict), []).append(row)
+    return list(stories.values())
 
 
-def _story(row: RowVerdict, ascii_only: bool) -> list[RenderableType]:
-    where = f"{wording.plain(row.case, 64)}, N={row.world_size}, {metric_phrase(row.metric)}"
-    head = f"{where}: {row.verdict}, {wording.plain(row.reason, LONGEST_TEXT)}"
-    told = [line(wording.plain(text, LONGEST_TEXT), ascii_only) for text in row.explanation]
+def _story(rows: Sequence[RowVerdict], ascii_only: bool) -> list[RenderableType]:
+    first = rows[0]
+    what = wording.joined([metric_phrase(row.metric) for row in rows])
+    head = f"{wording.plain(first.case, 64)}, N={first.world_size}: {first.verdict}: {what}"
+    reasons = [row.reason for row in rows if row.basis not in ("launches", "exact")]
+    leading = sorted(rows, key=lambda row: row.metric != "efficiency")  # it says the most
+    lines = dict.fromkeys([*reasons, *(text for row in leading for text in row.explanation)])
+    told = [line(wording.plain(text, LONGEST_TEXT), ascii_only) for text in lines]
     return [Text(""), line(head, ascii_only, "bold"), *(Padding(t, (0, 0, 0, 2)) for t in told)]
 
 

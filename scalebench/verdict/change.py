@@ -7,9 +7,11 @@ that it is the logarithm of a ratio, otherwise of the metric itself.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
 from scalebench.stats import CONFIDENCE
@@ -20,6 +22,10 @@ POWER = 0.95
 
 FALSE_ALARM_RATE = 0.01
 """Of calls of the gate in which nothing changed."""
+
+TEST_LEVEL = FALSE_ALARM_RATE / 2
+"""What a corrected p-value has to be below. Half of what is promised: a variance that is partly
+taken from other rows is not quite known as well as its degrees of freedom say."""
 
 RANK_LEVEL = 0.05
 """What the rank test has to confirm, where so many launches can reach it at all."""
@@ -132,12 +138,19 @@ def rank_p_value(base: Sequence[float], new: Sequence[float], sign: int) -> floa
     order = together.argsort(kind="stable")
     ranks = np.empty(len(together))
     ranks[order] = np.arange(1, len(together) + 1)
-    for tied in np.unique(together):
-        same = together == tied
-        ranks[same] = ranks[same].mean()
+    if len(np.unique(together)) < len(together):
+        for tied in np.unique(together):
+            same = together == tied
+            ranks[same] = ranks[same].mean()
     observed = ranks[len(base) :].sum()
-    picks = np.array(list(combinations(range(len(together)), len(new))))
-    return float(np.mean(ranks[picks].sum(axis=1) >= observed - 1e-9))
+    splits = _splits(len(together), len(new))
+    return float(np.mean(ranks[splits].sum(axis=1) >= observed - 1e-9))
+
+
+@cache
+def _splits(num_launches: int, num_new: int) -> NDArray[np.intp]:
+    """Return every choice of the new launches among all, shape ``[ways, num_new]``."""
+    return np.array(list(combinations(range(num_launches), num_new)), dtype=np.intp)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -167,7 +180,7 @@ def min_detectable(change: Change, floor: float, family: int) -> float | None:
     if change.error is None:
         return None
     above_floor = _detectable((1 + CONFIDENCE) / 2, change.freedom)
-    above_none = _detectable(1 - FALSE_ALARM_RATE / max(family, 1), change.freedom)
+    above_none = _detectable(1 - TEST_LEVEL / max(family, 1), change.freedom)
     return max(floor + above_floor * change.error, above_none * change.error)
 
 
@@ -203,7 +216,7 @@ def further_launches(base: Side, new: Side, floor: float, family: int) -> int | 
         reach = change.interval[1] - change.value
         distance = abs(change.value)
         p = change.p_value(1 if change.value > 0 else -1) or 0.0
-        beyond = distance - reach > floor and p <= FALSE_ALARM_RATE / max(family, 1)
+        beyond = distance - reach > floor and p <= TEST_LEVEL / max(family, 1)
         return beyond or distance + reach < floor
 
     if not decided(MOST_LAUNCHES):

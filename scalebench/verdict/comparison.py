@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from scalebench.summary import Row
 from scalebench.verdict.family import Judgement, Measured, Pair
 from scalebench.verdict.metrics import Metric
-from scalebench.verdict.observation import Observation
+from scalebench.verdict.observation import Observation, number
 from scalebench.verdict.result import Basis, RowVerdict, Verdict
 
 SAME = 1e-9
@@ -93,7 +93,7 @@ class Comparison:
             up = down = max(floor * abs(self.base.value), self.metric.absolute_floor)
         name, decides = self.metric.name, self.metric.decides
         return Pair(name, *self.launches, floor=up, floor_down=down, worse=self.worse,
-                    decides=decides)  # fmt: skip
+                    decides=decides, shared=name == "efficiency")  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
         """Turn a difference on the judged scale into a change."""
@@ -187,7 +187,7 @@ def _depends_on_rank(comparison: Comparison) -> bool:
     rows = (comparison.base_row, comparison.new_row)
     if all(row.pipeline is None for row in rows):
         return False
-    ranks = {(row.budget or {}).get("rank") for row in rows}
+    ranks = {number((row.budget or {}).get("rank")) for row in rows}
     return len(ranks) > 1 or None in ranks
 
 

@@ -3,7 +3,7 @@
 The rule, for a change for the worse (for the better, the same with the sign turned):
 
 - **regressed**: the 95 % interval lies wholly beyond the floor; and the p-value of no change,
-  corrected for all rows that decide (Holm), is at most 1 %; and the rank test of the launches
+  corrected for all rows that decide (Holm), is at most 0.5 %; and the rank test of the launches
   does not object.
 - **unchanged**: the 95 % interval lies wholly within the floor (two one-sided tests, Schuirmann
   1987).
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.verdict.change import (
-    FALSE_ALARM_RATE,
     RANK_LEVEL,
+    TEST_LEVEL,
     Change,
     Side,
     change_between,
@@ -63,6 +63,9 @@ class Pair:
         floor_down: The same downwards, positive: logarithms are not symmetrical.
         worse: 1: larger is worse, -1: smaller is worse.
         decides: Whether it belongs to the family that the false-alarm rate holds for.
+        shared: Rows of this kind rest on the same launches of a further row, as efficiencies do on
+            the plain model's. They are no independent witnesses of noise and lend none: if those
+            launches agree by luck, all rows seem quiet at once.
     """
 
     kind: str
@@ -72,6 +75,7 @@ class Pair:
     floor_down: float
     worse: int = 1
     decides: bool = True
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,8 @@ def measured(values: Sequence[float] | NDArray[np.float64], within: float = 0.0)
 
 def judge(pairs: Sequence[Pair]) -> list[Judgement]:
     """Return the verdict on every pair, in order."""
-    bases = _sides([pair.kind for pair in pairs], [pair.base for pair in pairs])
-    news = _sides([pair.kind for pair in pairs], [pair.new for pair in pairs])
+    bases = _sides(pairs, [pair.base for pair in pairs])
+    news = _sides(pairs, [pair.new for pair in pairs])
     changes = [change_between(base, new) for base, new in zip(bases, news, strict=True)]
     corrected = _corrected(pairs, changes)
     sizes = {flag: sum(pair.decides == flag for pair in pairs) for flag in (True, False)}
@@ -114,17 +118,16 @@ def judge(pairs: Sequence[Pair]) -> list[Judgement]:
     ]
 
 
-def _sides(kinds: Sequence[str], sides: Sequence[Measured]) -> list[Side]:
+def _sides(pairs: Sequence[Pair], sides: Sequence[Measured]) -> list[Side]:
     """Return one run's sides with the variances that are used."""
-    typical: dict[str, Typical] = {
-        kind: typical_variance(
-            [s.variance for k, s in zip(kinds, sides, strict=True) if k == kind and s.variance]
-        )
-        for kind in set(kinds)
-    }
+    lenders: dict[str, list[Variance]] = {pair.kind: [] for pair in pairs}
+    for pair, side in zip(pairs, sides, strict=True):
+        if side.variance is not None and not pair.shared:
+            lenders[pair.kind].append(side.variance)
+    typical = {kind: typical_variance(variances) for kind, variances in lenders.items()}
     return [
-        Side(side.center, side.num_launches, _used(side, typical[kind]), side.values)
-        for kind, side in zip(kinds, sides, strict=True)
+        Side(side.center, side.num_launches, _used(side, typical[pair.kind]), side.values)
+        for pair, side in zip(pairs, sides, strict=True)
     ]
 
 
@@ -189,7 +192,7 @@ def _finding(
         return "unchanged", ""
     if -pair.floor_down <= high and low <= pair.floor:
         return "inconclusive", ""
-    if p > FALSE_ALARM_RATE:
+    if p > TEST_LEVEL:
         return "inconclusive", f"among so many rows chance alone does this (p = {p:.2g})"
     if rank is not None and rank > RANK_LEVEL:
         return "inconclusive", f"the order of the launches does not confirm it (p = {rank:.2g})"

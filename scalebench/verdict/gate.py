@@ -131,6 +131,8 @@ def _compare_environments(
                 )
         found[id(ours)] = here
         draft.mismatches += here
+    if {s.run_id for s in base.summaries} & {s.run_id for s in new.summaries}:
+        draft.notes.append("baseline and new run are the same run")
     for side, results in (("baseline", base), ("new run", new)):
         for summary in results.summaries:
             if summary.status != "complete":

@@ -76,7 +76,7 @@ def read_summary(path: Path) -> Summary:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
     _check_format(path, text)
-    return _checked(read_model(path, Summary), str(path))
+    return _checked(read_model(path, Summary, strict=True), str(path))
 
 
 def _check_format(path: Path, text: str) -> None:
@@ -87,8 +87,9 @@ def _check_format(path: Path, text: str) -> None:
         raise UsageError(f"{path} is damaged: {str(error)[:200] or 'nested too deep'}.") from error
     found = content.get("format") if isinstance(content, dict) else None
     if found != SUMMARY_FORMAT:
+        told = "no format" if found is None else f"format {str(found)[:60]!r}"
         raise UsageError(
-            f"{path} has format {str(found)[:60]!r}; this version reads {SUMMARY_FORMAT!r}. Give a "
+            f"{path} has {told}; this version reads {SUMMARY_FORMAT!r}. Give a "
             "run folder or a summary.json, of this version of scalebench."
         )
 

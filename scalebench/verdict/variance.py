@@ -45,9 +45,9 @@ class Typical:
         """Return the variance to use for a row.
 
         The posterior ``(d₀·s₀² + d·s²)/(d₀ + d)`` with ``d₀ + d`` degrees of freedom (Smyth 2004,
-        §5), with two precautions against calling noise a change. A row that varies *more* than is
-        typical keeps its own variance. One that varies so much more that it is no member of the
-        family (F test, 1 %) keeps its own degrees of freedom, too.
+        §5), with two precautions against calling noise a change, which simulation asked for. A
+        row that varies more than the posterior says is moved half the way only. One that varies so
+        much more that it is no member of the family (F test, 1 in 1000) stands alone.
 
         Args:
             own: Of the row's launches; None: it has fewer than two.
@@ -65,7 +65,7 @@ class Typical:
             return Variance(mixed, together)
         ratio = own.value / self.value
         stranger = float(fdtrc(own.freedom, self.freedom, ratio)) < OWN_WAY
-        return own if stranger else Variance(own.value, together)
+        return own if stranger else Variance((own.value + mixed) / 2, together)
 
 
 def typical_variance(own: Sequence[Variance]) -> Typical:

@@ -92,7 +92,7 @@ def gated_run(
         for n in (2, 4):
             step_s = PLAIN_S / n / 0.8 * slower.get((case, n), 1.0)
             rows.append(gated_row(case, n, launches(step_s, levels(), generator), plain))
-    return make_summary(rows, **changes)
+    return make_summary(rows, **{"run_id": f"run-{seed}", **changes})
 
 
 def with_row(summary: Summary, case: str, world_size: int, **changes: Any) -> Summary:
@@ -125,8 +125,8 @@ def verdict_of(
 
 def collectives(count: float, kind: str = "all_reduce", wire_s: float = 0.001) -> dict[str, Any]:
     """An entry of ``communication``."""
-    return {"kind": kind, "ordinal": None, "phase": "backward", "count": count,
-            "num_bytes": 1000.0, "total_s": wire_s, "exposed_s": wire_s, "hidden_s": 0.0}  # fmt: skip
+    sizes = {"num_bytes": 1000.0, "total_s": wire_s, "exposed_s": wire_s, "hidden_s": 0.0}
+    return {"kind": kind, "ordinal": None, "phase": "backward", "count": count, **sizes}
 
 
 def budget_points(efficiency: float, **points: float) -> dict[str, Any]:

@@ -317,7 +317,7 @@ def test_only_exact_quantities_decide_on_a_shared_machine():
     assert gated(base, bytes_, settings=GateSettings().only_exact()).verdict == "regressed"
 
 
-def test_the_explanation_names_points_counts_and_settings():
+def explained(allowed=("bucket_mb",)):
     """Efficiency fell 6 points, exposed transfer explains 5 of them; 5 all-reduces became 21."""
     base = with_row(
         gated_run(seed=1), "ddp", 4, communication=[collectives(5)],
@@ -329,7 +329,11 @@ def test_the_explanation_names_points_counts_and_settings():
         efficiency=estimate(0.74, 0.001, 5), budget=budget_points(0.74, exposed_transfer=0.15),
         strategy_settings=small,
     )  # fmt: skip
-    result = gated(base, new, allowed=["bucket_mb"])
+    return gated(base, new, allowed=allowed)
+
+
+def test_the_explanation_names_points_counts_and_settings():
+    result = explained()
     told = " / ".join(verdict_of(result, "efficiency", "ddp", 4).explanation)
     assert "efficiency at N=4 fell 6.0 points, from 80.0 % to 74.0 %" in told
     assert "exposed transfer explains 5.0 of them" in told
@@ -337,7 +341,7 @@ def test_the_explanation_names_points_counts_and_settings():
     assert "bucket_mb went from 25.0 to 1.0" in told
     step = " ".join(verdict_of(result, "step_s", "ddp", 4).explanation)
     assert "longer" in step and "in exposed transfer" in step
-    refused = verdict_of(gated(base, new), "efficiency", "ddp", 4)
+    refused = verdict_of(explained(allowed=()), "efficiency", "ddp", 4)
     assert refused.verdict == "not comparable" and refused.explanation
 
 
