@@ -1,6 +1,7 @@
 """The pytest door, opened in sessions of its own; what is measured was measured before."""
 
 import json
+import os
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,6 +41,8 @@ SUITE = Suite(
 def session(pytester, monkeypatch):
     """Run pytest in a folder with a suite; returns its result."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)  # these tests may run side by side; what they start is alone
     (pytester.path / "suites").mkdir()
     (pytester.path / "suites" / "ddp.py").write_text(SUITE)
     pytester.makeini("[pytest]\n")
