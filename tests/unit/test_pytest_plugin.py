@@ -341,7 +341,7 @@ def test_the_same_question_is_measured_once(session, pytester, monkeypatch):
 
     monkeypatch.setattr(measuring, "Session", StandIn)
     pytester.makepyfile(
-        test_claims="""
+        test_questions="""
         def test_one(scaling):
             assert scaling("ddp/ddp").efficiency(2) > 0.7
 
@@ -355,7 +355,7 @@ def test_the_same_question_is_measured_once(session, pytester, monkeypatch):
             scaling("ddp/ddp", stepz=4)
         """
     )
-    result = session("suites", "test_claims.py", "--gpus", "1,2", "--scaling-quick")
+    result = session("suites", "test_questions.py", "--gpus", "1,2", "--scaling-quick")
     result.assert_outcomes(passed=6, failed=1)
     result.stdout.fnmatch_lines(["*There is no setting of a measurement 'stepz'. *'steps'*"])
     assert asked == [
