@@ -13,9 +13,10 @@ from scalebench.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Pipeline, Suite
 from scalebench.worker.failure import Unsupported
 from scalebench.worker.pipelining.actions import action_of, mark_of, marked
+from scalebench.worker.pipelining.costs import count_layers
 from scalebench.worker.pipelining.layout import places
 from scalebench.worker.pipelining.loss import inputs_of, loss_of
-from scalebench.worker.pipelining.stages import cut, layer_costs, release
+from scalebench.worker.pipelining.stages import cut, release
 from scalebench.worker.workloads import build_workload
 from scalebench.workload import Shard, Workload
 
@@ -55,19 +56,19 @@ def test_stages_go_round_or_there_and_back() -> None:
 
 
 def test_layers_cost_their_flops_or_else_their_parameters() -> None:
-    *layers, last = layer_costs(Pipeline(microbatches=2), built(TINY))
+    *layers, last = count_layers(Pipeline(microbatches=2), built(TINY)).costs
     first, *blocks = layers
     tokens = 2 * 8
     assert first == 0
     assert last == 2 * tokens * 16 * 256
     assert len(set(blocks)) == 1 and blocks[0] > 2 * tokens * 12 * 16**2
     paced = PacedShape(name="p", stages=3, stage_parameters=7, sample_s=1e-6, batch_size=4)
-    assert layer_costs(Pipeline(microbatches=2), built(paced)) == [7.0] * 3
+    assert count_layers(Pipeline(microbatches=2), built(paced)).costs == (7.0,) * 3
 
 
 def test_what_cannot_be_cut_is_refused_with_the_reason() -> None:
     with pytest.raises(Unsupported, match="6 stages need as many layers, and there are 5"):
-        cut(Pipeline(), built(TINY), 6)
+        cut(Pipeline(microbatches=2), built(TINY), 6)
     nameless = Workload(nn.Linear(2, 2), [], lambda module, batch: module(batch))
     with pytest.raises(Unsupported, match=r"names its layers: Workload\(layers"):
         cut(Pipeline(), nameless, 2)
