@@ -38,7 +38,8 @@ def export_chrome_trace(run: StoredRun, summary: Summary) -> str:
     Raises:
         UsageError: The run holds none.
     """
-    traced = [r for r in run.results.values() if r.status == "ok" and _traces(r)]
+    measured = [r for r in run.results.values() if r.cell.purpose == "measure"]
+    traced = [r for r in measured if r.status == "ok" and _traces(r)]
     if not traced:
         raise UsageError(
             f"{plain(run.paths.root)} holds no traced steps. They are left out by --no-trace; run "

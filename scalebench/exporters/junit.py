@@ -1,4 +1,4 @@
-"""JUnit XML: a test suite for each suite, a test case for each row.
+"""JUnit XML: a test suite for each suite, a test case for each row, one for timed collectives.
 
 A row that failed or ran out of memory is a failure with its reason, a skipped one is skipped with
 its reason. What was measured, what was not and why stands in ``system-out``, where Jenkins, GitLab
@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from scalebench.exporters.measures import caveats, numbers, row_name
 from scalebench.plain_text import plain
 from scalebench.store import StoredRun
-from scalebench.summary import Row, Summary
+from scalebench.summary import Row, Summary, TimedCollectives
 
 ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no place for, not even escaped (section 2.2)."""
@@ -27,6 +27,8 @@ def export_junit(run: StoredRun, summary: Summary) -> str:
         suites.setdefault(row.suite, []).append(row)
     for name, rows in suites.items():
         root.append(_suite(name, rows, run, summary))
+    if summary.collectives is not None:
+        root.extend(_collectives(name, summary.collectives) for name in summary.collectives.suites)
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
     ElementTree.indent(root)
@@ -54,6 +56,23 @@ def _suite(name: str, rows: Sequence[Row], run: StoredRun, summary: Summary) -> 
     suite.append(_properties(summary))
     for row, time_s in zip(rows, times, strict=True):
         suite.append(_case(row, time_s))
+    return suite
+
+
+def _collectives(name: str, found: TimedCollectives) -> ElementTree.Element:
+    """Return a suite of collectives: one test case, whether every result was what it should be."""
+    failed = found.failure is not None
+    counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": "0"}
+    suite = ElementTree.Element("testsuite", {"name": legal(name), **counts})
+    about = {"classname": legal(name), "name": "collectives"}
+    case = ElementTree.SubElement(suite, "testcase", about)
+    if failed:
+        message = {"message": legal(found.failure), "type": "failed"}
+        ElementTree.SubElement(case, "failure", message)
+    lines = [f"points: {found.num_points}", f"wrong elements: {found.num_wrong}"]
+    for fit in found.fits:
+        lines.append(", ".join(legal(f"{field}: {value}") for field, value in fit.items()))
+    ElementTree.SubElement(case, "system-out").text = "\n".join(lines)
     return suite
 
 

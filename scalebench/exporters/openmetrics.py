@@ -13,7 +13,7 @@ from scalebench.exporters.measures import MEASURES, Measure, caveats, numbers, s
 from scalebench.plain_text import plain
 from scalebench.records import Status
 from scalebench.store import StoredRun
-from scalebench.summary import Row, Summary
+from scalebench.summary import Row, Summary, TimedCollectives
 
 UNITS = {
     "s": "seconds",
@@ -26,6 +26,17 @@ UNITS = {
 }
 """Unit of a measure → its word at the end of the metric's name."""
 
+FITS = {
+    "alpha_s": ("scalebench_collective_latency_seconds", "seconds", "Latency, fitted."),
+    "bandwidth_byte_per_s": (
+        "scalebench_collective_bandwidth_bytes_per_second",
+        "bytes_per_second",
+        "Bandwidth, fitted.",
+    ),
+}
+"""Field of a collective's fit → its gauge, unit and meaning."""
+
+_OF_FIT = ("op", "dtype", "algorithm", "placement", "world_size", "law", "min_bytes", "max_bytes")
 _SUFFIXES = ("_per_s", "_bytes", "_j_per_sample", "_s")
 _BOUNDS = {"": "value", "_lower": "low", "_upper": "high"}
 
@@ -35,6 +46,8 @@ def export_openmetrics(run: StoredRun, summary: Summary) -> str:
     lines = [*_about_run(summary), *_statuses(summary), *_launches(summary)]
     for measure in MEASURES:
         lines += _family(measure, summary)
+    if summary.collectives is not None:
+        lines += _collectives(summary.collectives)
     return "\n".join([*lines, *_reasons(summary), "# EOF", ""])
 
 
@@ -100,6 +113,25 @@ def _launches(summary: Summary) -> Iterator[str]:
     for row in good:
         if row.step_s is not None:
             yield _sample("scalebench_launches", _labels(row), row.step_s.n)
+
+
+def _collectives(found: TimedCollectives) -> Iterator[str]:
+    """Yield what suites of collectives came to: whether they are right, and their fits."""
+    names = {"suites": "; ".join(found.suites)}
+    for name, about, value in (
+        ("scalebench_collective_points", "Points that were timed.", found.num_points),
+        ("scalebench_collective_wrong", "Elements that are not right.", found.num_wrong),
+        ("scalebench_collective_failed", "1: they failed.", int(found.failure is not None)),
+    ):
+        yield from _head(name, "gauge", about)
+        yield _sample(name, names, value)
+    for field, (name, unit, about) in FITS.items():
+        fits = [fit for fit in found.fits if fit.get(field) is not None]
+        if fits:
+            yield from _head(name, "gauge", about, unit)
+        for fit in fits:
+            labels = {key: fit[key] for key in _OF_FIT if fit.get(key) is not None}
+            yield _sample(name, labels, float(fit[field]))
 
 
 def _reasons(summary: Summary) -> Iterator[str]:

@@ -36,8 +36,8 @@ class SuiteFile(pytest.Module):
 
     suite: Suite
 
-    def collect(self) -> Iterator["ScalingItem"]:
-        """Yield a test for each case and number of ranks.
+    def collect(self) -> Iterator["ScalingItem | CollectivesItem"]:
+        """Yield a test for each case and number of ranks, and one for timed collectives.
 
         Optional cases are collected only if ``-k`` or a test's full name has a word for them.
         """
@@ -46,6 +46,8 @@ class SuiteFile(pytest.Module):
             self.suite = load_suite(str(self.path))
         except ScalebenchError as error:
             raise self.CollectError(str(error)) from error
+        if self.suite.collectives is not None:
+            yield CollectivesItem.from_parent(self, name="collectives")
         for case in self.suite.cases:
             if case.optional and not self._named(case):
                 continue
@@ -69,7 +71,7 @@ class SuiteFile(pytest.Module):
             if isinstance(item, ScalingItem) and item.path == self.path
         ]
         cases = {item.case.name: as_wanted(item.case) for item in items}
-        sizes = tuple(sorted({item.num_ranks for item in items}))
+        sizes = tuple(sorted({item.num_ranks for item in items})) or sizes_asked_for(self.config)
         suite = self.suite.model_copy(update={"cases": tuple(cases.values())})
         return Measurements.of(self.config).measure(suite, sizes, {})
 
@@ -120,6 +122,26 @@ class ScalingItem(pytest.Function):
             f"{run.paths.root} has no row of {self.case.name} at N={self.num_ranks}.",
             pytrace=False,
         )
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Say that the test stands in the suite's file."""
+        return self.path, 0, self.name
+
+
+class CollectivesItem(pytest.Item):
+    """Collectives that a suite times by themselves; fails if a result is not what it should be."""
+
+    def runtest(self) -> None:
+        """Time them, together with what else of the suite is measured."""
+        assert isinstance(self.parent, SuiteFile)
+        try:
+            found = self.parent.measured().summary.collectives
+        except ScalebenchError as error:
+            pytest.fail(str(error), pytrace=False)
+        if found is None:
+            pytest.fail(f"The run has no collectives of {self.parent.suite.name}.", pytrace=False)
+        if found.failure is not None:
+            pytest.fail(found.failure, pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Say that the test stands in the suite's file."""

@@ -37,7 +37,7 @@ from scalebench.exporters.measures import MEASURES, numbers, row_name
 from scalebench.exporters.openmetrics import UNITS, family_name
 from scalebench.records import ClockAlignment, TracedAction
 from scalebench.scaling import summarise
-from scalebench.summary import Row
+from scalebench.summary import Row, TimedCollectives
 
 EMPTY = make_run([])
 SUMMARY = make_summary([*usual_rows(), attributed(make_row("traced", 2, efficiency=0.85))])
@@ -357,6 +357,40 @@ def test_any_reason_is_legal_xml(text):
     row = make_missing("ddp", 2, "failed", text)
     suite = next(iter(junitparser.JUnitXml.fromstring(exported("junit", make_summary([row])))))
     assert suite.failures == 1
+
+
+# Collectives
+
+
+def timed(failure=None):
+    fit = {
+        "op": "all_reduce", "dtype": "float32", "world_size": 2, "alpha_s": 1e-4,
+        "bandwidth_byte_per_s": 2e9, "min_bytes": 8, "max_bytes": 4096, "law": "ring",
+    }  # fmt: skip
+    told = TimedCollectives(suites=["links"], num_points=12, num_wrong=0, fits=[fit])
+    return make_summary([], collectives=told.model_copy(update={"failure": failure}))
+
+
+def test_fits_of_collectives_are_metrics():
+    found = families(exported("openmetrics", timed()))
+    (latency,) = found["scalebench_collective_latency_seconds"].samples
+    assert (latency.value, latency.labels["op"], latency.labels["world_size"]) == (
+        1e-4, "all_reduce", "2",
+    )  # fmt: skip
+    (bandwidth,) = found["scalebench_collective_bandwidth_bytes_per_second"].samples
+    assert bandwidth.value == 2e9
+    assert [s.value for s in found["scalebench_collective_failed"].samples] == [0]
+    failed = families(exported("openmetrics", timed("3 elements of results are wrong")))
+    assert [s.value for s in failed["scalebench_collective_failed"].samples] == [1]
+
+
+@pytest.mark.parametrize("failure", [None, "3 elements of results are wrong"])
+def test_collectives_that_went_wrong_are_a_failure(failure):
+    text = exported("junit", timed(failure))
+    assert_of_the_schema(ElementTree.fromstring(text))
+    ((case,),) = junitparser.JUnitXml.fromstring(text.encode())
+    assert [found.message for found in case.result] == ([failure] if failure else [])
+    assert "alpha_s: 0.0001" in case.system_out
 
 
 # Tables

@@ -5,6 +5,7 @@ import os
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from runs import make_cell, make_failed, make_result, make_run, make_small_run, make_stored_run
@@ -13,6 +14,7 @@ from scalebench.outcome import skipped_result
 from scalebench.pytest_plugin import collecting, measuring
 from scalebench.scaling import summarise
 from scalebench.session import Run
+from scalebench.summary import TimedCollectives
 
 pytest_plugins = ("pytester",)
 
@@ -137,6 +139,25 @@ def test_without_sizes_nothing_is_collected_and_nothing_is_loaded(session, pytes
     )
     result = session("-p", "no:hypothesispytest", apart=True)
     result.assert_outcomes(passed=1)
+
+
+def test_timed_collectives_are_a_test(session, pytester, monkeypatch):
+    (pytester.path / "suites" / "links.py").write_text(
+        "from scalebench import Collectives, Suite\n"
+        "SUITE = Suite(name='links', question='What do links cost?', collectives=Collectives())\n"
+    )
+    found = TimedCollectives(suites=["links"], num_points=9, num_wrong=0, fits=[])
+
+    def stand_in(measurements, suite, sizes, request):
+        assert (suite.name, suite.cases, sizes) == ("links", (), (2,))
+        return SimpleNamespace(summary=SimpleNamespace(collectives=found))
+
+    monkeypatch.setattr(measuring.Measurements, "measure", stand_in)
+    session("suites/links.py", "--gpus", "2").assert_outcomes(passed=1)
+    found = found.model_copy(update={"failure": "3 elements of results are wrong"})
+    result = session("suites/links.py", "--gpus", "2")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["3 elements of results are wrong"])
 
 
 def test_a_broken_suite_is_one_line(session, pytester):
