@@ -36,7 +36,10 @@ FITS = {
 }
 """Field of a collective's fit → its gauge, unit and meaning."""
 
-_OF_FIT = ("op", "dtype", "algorithm", "placement", "world_size", "law", "min_bytes", "max_bytes")
+_OF_FIT = (
+    *("link", "op", "dtype", "algorithm", "in_place", "world_size", "law"),
+    *("min_bytes", "max_bytes"),
+)
 _SUFFIXES = ("_per_s", "_bytes", "_j_per_sample", "_s")
 _BOUNDS = {"": "value", "_lower": "low", "_upper": "high"}
 

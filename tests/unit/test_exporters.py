@@ -28,8 +28,10 @@ from summaries import (
     remembered_rows,
     usual_rows,
 )
+from test_calibration import ALPHA_S, BANDWIDTH, line
 from traced import make_operation, make_trace, make_traced_record, make_traced_result
 
+from scalebench.costmodel.link_profile import profile_of
 from scalebench.errors import ScalebenchError, UsageError
 from scalebench.exporters import FORMATS
 from scalebench.exporters.chrome_trace import lanes
@@ -363,22 +365,25 @@ def test_any_reason_is_legal_xml(text):
 
 
 def timed(failure=None):
-    fit = {
-        "op": "all_reduce", "dtype": "float32", "world_size": 2, "alpha_s": 1e-4,
-        "bandwidth_byte_per_s": 2e9, "min_bytes": 8, "max_bytes": 4096, "law": "ring",
-    }  # fmt: skip
-    told = TimedCollectives(suites=["links"], num_points=12, num_wrong=0, fits=[fit])
+    """All-reduces of 2 and 4 ranks, in place and out of place."""
+    points = [*line(), *line(num_ranks=4)]
+    both = [p.model_copy(update={"in_place": side}) for side in (False, True) for p in points]
+    about = {"created": "2024-05-01", "version": "0", "device": "cpu", "backend": "gloo"}
+    fits = [row for fit in profile_of(both, (), **about).fits for row in fit.rows()]
+    told = TimedCollectives(suites=["links"], num_points=len(both), num_wrong=0, fits=fits)
     return make_summary([], collectives=told.model_copy(update={"failure": failure}))
 
 
 def test_fits_of_collectives_are_metrics():
     found = families(exported("openmetrics", timed()))
-    (latency,) = found["scalebench_collective_latency_seconds"].samples
-    assert (latency.value, latency.labels["op"], latency.labels["world_size"]) == (
-        1e-4, "all_reduce", "2",
-    )  # fmt: skip
-    (bandwidth,) = found["scalebench_collective_bandwidth_bytes_per_second"].samples
-    assert bandwidth.value == 2e9
+    latencies = found["scalebench_collective_latency_seconds"].samples
+    told = {(s.labels["world_size"], s.labels["in_place"]): s.value for s in latencies}
+    assert told == pytest.approx(
+        dict.fromkeys([(n, side) for n in "24" for side in ("False", "True")], ALPHA_S), rel=1e-6
+    )
+    for sample in found["scalebench_collective_bandwidth_bytes_per_second"].samples:
+        assert sample.value == pytest.approx(BANDWIDTH, rel=1e-6)
+        assert sample.labels["op"] == "all_reduce"
     assert [s.value for s in found["scalebench_collective_failed"].samples] == [0]
     failed = families(exported("openmetrics", timed("3 elements of results are wrong")))
     assert [s.value for s in failed["scalebench_collective_failed"].samples] == [1]
@@ -390,7 +395,7 @@ def test_collectives_that_went_wrong_are_a_failure(failure):
     assert_of_the_schema(ElementTree.fromstring(text))
     ((case,),) = junitparser.JUnitXml.fromstring(text.encode())
     assert [found.message for found in case.result] == ([failure] if failure else [])
-    assert "alpha_s: 0.0001" in case.system_out
+    assert "op: all_reduce" in case.system_out
 
 
 # Tables
