@@ -47,12 +47,12 @@ class StoredRun:
     link_unavailable: str = "no link was calibrated in this run"
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file whole or not at all: temporary file, fsync, rename."""
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: temporary file, fsync, rename. Text becomes UTF-8."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)

@@ -13,6 +13,7 @@ import click
 
 from scalebench.cli.calibrate import calibrate
 from scalebench.cli.doctor import doctor
+from scalebench.cli.export import export
 from scalebench.cli.gate import baseline, compare, gate
 from scalebench.cli.options import config_for
 from scalebench.cli.project import project
@@ -44,6 +45,7 @@ scalebench doctor                   what this machine can do, and what is wrong 
 scalebench trace FILE...            how much communication a job's Kineto traces hide
 scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
 scalebench project --gpus 16,64     what the newest run would do at sizes nobody measured
+scalebench export --format junit    the newest run for CI, Prometheus, Bencher, a dataframe, …
 scalebench gate --baseline BASE     judge the newest run against BASE: for CI
 scalebench selftest --quick         inject known faults, and see whether they are recovered
 
@@ -73,7 +75,7 @@ def cli(context: click.Context) -> None:
 
 for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project):
     cli.add_command(command)
-for command in (compare, gate, baseline):
+for command in (compare, gate, baseline, export):
     cli.add_command(command)
 
 

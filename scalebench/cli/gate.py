@@ -1,6 +1,7 @@
 """``compare``, ``gate`` and ``baseline``: a run held against another one."""
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,34 @@ def _as_json(result: "GateResult") -> str:
     return json.dumps(result.as_json(), indent=1, allow_nan=False)
 
 
-FORMATS: Mapping[str, Callable[["GateResult"], str]] = {"json": _as_json}
+def _as_markdown(result: "GateResult") -> str:
+    from scalebench.report.verdict_markdown import render_verdict_markdown
+
+    return render_verdict_markdown(result)
+
+
+def _as_junit(result: "GateResult") -> str:
+    from scalebench.report.verdict_junit import render_verdict_junit
+
+    return render_verdict_junit(result)
+
+
+def _as_github(result: "GateResult") -> str:
+    """Return annotations; the job's summary, where there is one, gets the Markdown."""
+    from scalebench.report.verdict_github import append_to_summary, render_verdict_github
+
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary and not append_to_summary(Path(summary), _as_markdown(result)):
+        click.echo("scalebench: the summary of this step is full: nothing was added.", err=True)
+    return render_verdict_github(result)
+
+
+FORMATS: Mapping[str, Callable[["GateResult"], str]] = {
+    "json": _as_json,
+    "markdown": _as_markdown,
+    "junit": _as_junit,
+    "github": _as_github,
+}
 """What ``--format`` takes beside ``table``: name → the whole text. Functions import what they need
 when they are called, so that the command starts fast."""
 
@@ -67,7 +95,7 @@ def judged(
 def show_result(result: "GateResult", form: str, everything: bool) -> None:
     """Print a result in one of the formats."""
     if form != "table":
-        emit(FORMATS[form](result))
+        emit(FORMATS[form](result).removesuffix("\n"))
         return
     from scalebench.report.verdict_table import render_verdict
 

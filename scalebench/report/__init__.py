@@ -36,6 +36,6 @@ def render_page(summaries: Sequence[Summary]) -> str:
 
 def render_csv(summary: Summary) -> str:
     """Return the rows as CSV; estimates as name, name_low, name_high, name_n."""
-    from scalebench.report import frames
+    from scalebench import frames
 
     return frames.rows_csv([summary])

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalebench import units
+from scalebench import frames, units
 from scalebench.report import (
     communication,
     compression,
-    frames,
     memory,
     pipelines,
     predictions,

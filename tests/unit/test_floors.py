@@ -15,6 +15,7 @@ FLOORS = {
     "units": 0,
     "errors": 0,
     "intervals": 0,
+    "plain_text": 0,
     "catalog": 1,
     "workload": 1,
     "collectives": 1,
@@ -28,6 +29,8 @@ FLOORS = {
     "samples": 1,
     "paths": 1,
     "stats": 2,
+    "claims": 2,
+    "recorded_clock": 2,
     "certificates": 2,
     "store": 2,
     "discover": 2,
@@ -52,6 +55,8 @@ FLOORS = {
     "loss_race": 2,
     "scaling": 2,
     "summary": 2,
+    "frames": 2,
+    "exporters": 2,
     "outcome": 2,
     "forecast": 2,
     "frontier": 2,
@@ -77,6 +82,7 @@ FLOORS = {
     "shares": 4,
     "drawing": 4,
     "cli": 5,
+    "pytest_plugin": 5,
     "__main__": 5,
 }
 """Every module, or package, directly below ``scalebench/``, and the floor it stands on."""

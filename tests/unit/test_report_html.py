@@ -22,7 +22,8 @@ from summaries import (
     usual_rows,
 )
 
-from scalebench.report import figures, findings, frames, palette, render_csv, render_page
+from scalebench import frames
+from scalebench.report import figures, findings, palette, render_csv, render_page
 from scalebench.report.charts import json_for_script
 from scalebench.summary import StepSamples, Summary
 
