@@ -14,6 +14,7 @@ from scalebench.certificate import Certificate
 from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 from scalebench.virtual_hosts import VirtualHosts
+from scalebench.world import World
 
 RUN_FORMAT = "scalebench.run/1"
 CELL_FORMAT = "scalebench.cell/1"
@@ -408,7 +409,13 @@ class CellResult(Record):
 
 
 class RunSpec(Record):
-    """What a run was asked to do, every default filled in."""
+    """What a run was asked to do, every default filled in.
+
+    Attributes:
+        launcher: Who starts ranks.
+        world: The processes that it has started, and where they are; null: ranks are started for
+            each launch.
+    """
 
     suites: tuple[Suite, ...]
     world_sizes: tuple[int, ...]
@@ -416,6 +423,7 @@ class RunSpec(Record):
     device: Device
     scaling: Scaling
     launcher: str = "local"
+    world: World | None = None
     virtual_hosts: VirtualHosts | None = None
     oversubscribe: bool = False
     threads: int

@@ -164,11 +164,16 @@ class Prepared:
 
 
 class Session:
-    """Holds the launcher for as long as there are cells to launch."""
+    """Holds the launcher for as long as there are cells to launch, and closes it then.
 
-    def __init__(self, observer: Observer) -> None:
+    Args:
+        observer: Is told how it goes.
+        launcher: Starts the ranks; None: processes on this machine.
+    """
+
+    def __init__(self, observer: Observer, launcher: Launcher | None = None) -> None:
         self.observer = observer
-        self.launcher: Launcher = LocalLauncher()
+        self.launcher: Launcher = LocalLauncher() if launcher is None else launcher
 
     def __enter__(self) -> "Session":
         return self
@@ -185,7 +190,8 @@ class Session:
         """
         self.observer.preparing()
         survey = self.launcher.survey()
-        here = Machine(num_gpus=len(survey["devices"]), num_cores=machine.num_cores())
+        world = self.launcher.world
+        here = Machine(len(survey["devices"]), machine.num_cores(), world)
         if request.max_batch:
             request = for_frontier(request, request.device or ("cuda" if here.num_gpus else "cpu"))
         plan = make_plan(request, suites, here)
@@ -193,7 +199,7 @@ class Session:
             target.name: self.launcher.describe(target, plan.spec.device)["num_parameters"]
             for target in plan.custom_workloads
         }
-        return Prepared(plan, machine.fingerprint(survey), sizes)
+        return Prepared(plan, machine.fingerprint(survey, world), sizes)
 
     def run(
         self,
@@ -246,7 +252,8 @@ class Session:
         """
         stored = load_run(root)
         self.observer.preparing()
-        here = machine.fingerprint(self.launcher.survey())
+        survey = self.launcher.survey()
+        here = machine.fingerprint(survey, self.launcher.world)
         different = machine.differences(here, stored.info.environment)
         if different:
             raise EnvironmentUnfit(

@@ -3,6 +3,7 @@
 Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -95,6 +96,17 @@ def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _complain(message: str, code: ExitCode) -> ExitCode:
-    """Print one line on standard error."""
-    click.echo(f"scalebench: {' '.join(message.split())}", err=True)
+    """Print one line on standard error; of a world's processes only the first one does."""
+    if _speaks():
+        click.echo(f"scalebench: {' '.join(message.split())}", err=True)
     return code
+
+
+def _speaks() -> bool:
+    from scalebench.launch.external import find_member
+
+    try:
+        member = find_member(os.environ)
+    except ScalebenchError:
+        return True
+    return member is None or member.rank == 0

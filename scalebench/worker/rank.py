@@ -25,6 +25,7 @@ from scalebench.worker.feed import endless
 from scalebench.worker.fit import measure_fit
 from scalebench.worker.loop import Measurement, measure
 from scalebench.worker.memory import allocator_retries, read_memory
+from scalebench.worker.rendezvous import meeting_place
 from scalebench.worker.rounds import Rounds
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import facts_of
@@ -41,16 +42,20 @@ def run_cell(request: dict[str, Any]) -> int:
     """Run one rank and write its record, whatever happens; return the process's exit code.
 
     Args:
-        request: ``rank`` and ``folder``, the scratch folder of the launch.
+        request: ``rank`` and ``folder``, the scratch folder of the launch; ``local_rank``,
+            ``host`` and ``store`` where the ranks need not be on one machine.
     """
     rank = int(request["rank"])
+    local_rank = int(request.get("local_rank", rank))
     paths = LaunchPaths(Path(request["folder"]))
     cell = read_model(paths.job_json, Cell)
-    identity = {"rank": rank, "local_rank": rank, "pid": os.getpid(), "host": socket.gethostname()}
+    host = request.get("host") or socket.gethostname()
+    identity = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "host": host}
     try:
         process.keep_sockets_in(paths.root)
-        facts = process.settle(cell, rank)
-        with connected(cell, rank, paths.store) as context:
+        facts = process.settle(cell, local_rank)
+        store = meeting_place(request, paths, cell) if cell.backend else paths.store
+        with connected(cell, rank, store, local_rank) as context:
             facts |= _backend_facts(context)
 
             def keep(seen: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ FLOORS = {
     "workload": 1,
     "compression": 1,
     "virtual_hosts": 1,
+    "world": 1,
     "spec": 1,
     "records": 1,
     "probe": 1,
