@@ -69,9 +69,9 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option("--budget", type=Duration(), help="Start no launch after this much time, e.g. 10m.")
 @option(
     "--launcher",
-    type=click.Choice(["local", "lab"]),
-    help="lab: each rank on a virtual host, with --link and --cpus-per-rank. Default: local; under "
-    "torchrun, srun or mpirun the processes that these have started.",
+    type=click.Choice(["local", "lab", "slurm"]),
+    help="lab: each rank on a virtual host, with --link and --cpus-per-rank. slurm: each launch a "
+    "step of this allocation. Default: local; under torchrun, srun or mpirun their processes.",
 )
 @option(
     "--link",
@@ -168,13 +168,17 @@ def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     return suites, request
 
 
-def _launcher_in(member: "Member | None") -> "Launcher | None":
-    """Return the launcher of a world; None: the default one."""
-    if member is None:
-        return None
-    from scalebench.launch.external import ExternalLauncher
+def _launcher_for(flags: dict[str, Any], member: "Member | None") -> "Launcher | None":
+    """Return the launcher of a world, or the one that was asked for; None: the default one."""
+    if member is not None:
+        from scalebench.launch.external import ExternalLauncher
 
-    return ExternalLauncher(member)
+        return ExternalLauncher(member)
+    if flags["launcher"] == "slurm":
+        from scalebench.launch.slurm import SlurmLauncher
+
+        return SlurmLauncher()
+    return None
 
 
 def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", ExitCode]:
@@ -185,7 +189,8 @@ def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", Exi
     # The processes of a world wait for word: there, complaints come when they can be told.
     checked = _wanted(flags) if member is None else None
     command = ["scalebench", *sys.argv[1:]]
-    with progress_on(sys.stderr) as progress, Session(progress, _launcher_in(member)) as session:
+    launcher = _launcher_for(flags, member)
+    with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
         suites, request = checked or _wanted(flags)
         try:
             if flags["resume"]:
@@ -281,7 +286,8 @@ def _dry_run(flags: dict[str, Any], member: "Member | None") -> None:
     from scalebench.session import Session
 
     checked = _wanted(flags) if member is None else None
-    with progress_on(sys.stderr) as progress, Session(progress, _launcher_in(member)) as session:
+    launcher = _launcher_for(flags, member)
+    with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
         suites, request = checked or _wanted(flags)
         prepared = session.prepare(request, suites)
     click.echo(render_plan(forecast(prepared.plan, prepared.num_parameters), prepared.plan))

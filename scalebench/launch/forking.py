@@ -1,7 +1,6 @@
 """What launchers have in common that fork each rank from a process with torch imported."""
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from scalebench.monitor.node import NodeWatch
 from scalebench.planted import Planted
 from scalebench.probe import ClockCheck, ProbeRecord, Sweep
 from scalebench.records import RankRecord
+from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device, Job
 from scalebench.virtual_hosts import VirtualHosts
 from scalebench.world import World
@@ -115,10 +115,7 @@ class ForkingLauncher(ABC):
         parents = self.parents()
         with NodeWatch(cell.device, self.device_uuids, parents) as watch:
             ended = self.run_job("cell", cell, RankRecord, logs)
-        first_steps = [r.first_step_ns for r in ended.records if r.first_step_ns is not None]
-        launch_s = (max(first_steps) - ended.decided_ns) / 1e9 if first_steps else None
-        launched = Launched(ended.records, ended.failure, launch_s, ended.wall_s)
-        return replace(launched, node=watch.track)
+        return launched_of(ended, watch.track)
 
     def probe(self, probe: Sweep | ClockCheck, logs: Path) -> list[ProbeRecord]:
         """Run a probe; return what its ranks found, by rank.
@@ -135,6 +132,13 @@ class ForkingLauncher(ABC):
         if ended.failure is not None:
             raise ProbeFailed(f"rank {ended.failure.rank}: {ended.failure.message}")
         return ended.records
+
+
+def launched_of(ended: Ended[RankRecord], node: NodeTrack | None) -> Launched:
+    """Return what a launch left behind, and what the machine did meanwhile."""
+    first_steps = [r.first_step_ns for r in ended.records if r.first_step_ns is not None]
+    launch_s = (max(first_steps) - ended.decided_ns) / 1e9 if first_steps else None
+    return Launched(ended.records, ended.failure, launch_s, ended.wall_s, node)
 
 
 def fresh_logs(logs: Path, num_ranks: int) -> dict[int, Path]:

@@ -30,6 +30,7 @@ class HubClient(ZygoteClient):
     """
 
     def __init__(self, meeting: Meeting, member: Member | None, scratch: Path) -> None:
+        self.meeting = meeting
         self.members: Sequence[int] = ()
         self.shifts_ns: dict[int, int] = {}
         described = "" if member is None else member.model_dump_json()

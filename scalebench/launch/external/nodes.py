@@ -1,7 +1,7 @@
 """The machines of a world, from what its processes tell of themselves."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -29,7 +29,9 @@ class Hello(BaseModel):
 
 
 def world_of(
-    launcher: WorldLauncher, hellos: Mapping[int, Hello], surveys: Mapping[int, Mapping[str, Any]]
+    launcher: WorldLauncher | Literal["slurm"],
+    hellos: Mapping[int, Hello],
+    surveys: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> World:
     """Return the world that processes make up.
 
@@ -39,7 +41,7 @@ def world_of(
     Args:
         launcher: Who started it.
         hellos: Process → what it tells of itself.
-        surveys: Process → what torch says there.
+        surveys: Process → what torch says there; None: nobody has asked, and GPUs do not matter.
     """
     nodes: dict[str, list[int]] = {}
     for rank in sorted(hellos):
@@ -51,11 +53,15 @@ def world_of(
                 host=host,
                 ranks=tuple(ranks),
                 num_cores=_num_cores([hellos[rank] for rank in ranks]),
-                num_gpus=len({d["uuid"] for rank in ranks for d in surveys[rank]["devices"]}),
+                num_gpus=_num_gpus([surveys[rank] for rank in ranks]) if surveys else 0,
             )
             for host, ranks in nodes.items()
         ),
     )
+
+
+def _num_gpus(surveys: list[Mapping[str, Any]]) -> int:
+    return len({device["uuid"] for survey in surveys for device in survey["devices"]})
 
 
 def _num_cores(hellos: list[Hello]) -> int:

@@ -1,7 +1,8 @@
 """One process of a world: a zygote that is told over the store what to start.
 
 It imports torch once, waits without using a processor, and forks a fresh rank for every cell that
-it takes part in. Started as ``python -m scalebench.worker.world.follower MEMBER SCRATCH``.
+it takes part in. Started as ``python -m scalebench.worker.world.follower MEMBER SCRATCH``, or, in a
+step of Slurm's, with ``--step MEETING`` for arguments.
 """
 
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -27,7 +29,7 @@ from scalebench.worker.world.ear import LOST, fork_ear
 from scalebench.worker.world.interface import socket_variables
 from scalebench.worker.world.mailbox import NO_LIMIT, Mailbox, NoMailbox, open_store
 from scalebench.worker.zygote import Zygote, settle_down
-from scalebench.world import Member
+from scalebench.world import Meeting, Member
 
 MEETING_LIMIT = timedelta(seconds=300)
 LOG_BYTES = 1 << 16
@@ -123,13 +125,31 @@ def serve(member: Member, scratch: Path) -> None:
         Follower(member, scratch, heard, mailbox).serve()
 
 
+def member_of_step(meeting: Meeting) -> Member:
+    """Return this process's place in a step of Slurm's that a session has started.
+
+    Between machines the session's is the one on which srun was called.
+    """
+    there = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
+    return Member(
+        launcher="srun",
+        rank=int(os.environ["SLURM_PROCID"]),
+        world_size=int(os.environ["SLURM_STEP_NUM_TASKS"]),
+        meeting=meeting if meeting.one_node else meeting.model_copy(update={"host": there}),
+    )
+
+
 def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def main(arguments: list[str]) -> None:
-    """Serve as the process of a world that the first argument describes."""
-    member, scratch = Member.model_validate_json(arguments[0]), Path(arguments[1])
+    """Serve as the process of a world that the first argument describes, or of a step."""
+    if arguments[0] == "--step":
+        member = member_of_step(Meeting.model_validate_json(arguments[1]))
+        scratch = Path(tempfile.mkdtemp(prefix="scalebench-"))
+    else:
+        member, scratch = Member.model_validate_json(arguments[0]), Path(arguments[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session: it decides
     signal.signal(signal.SIGTERM, _leave)
     errors = os.dup(2)
