@@ -18,6 +18,7 @@ from scalebench.cli.options import config_for
 from scalebench.cli.project import project
 from scalebench.cli.run import run
 from scalebench.cli.selftest import selftest
+from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
 from scalebench.cli.view import list_, report, show
 from scalebench.errors import ExitCode, ScalebenchError
@@ -44,6 +45,7 @@ scalebench doctor                   what this machine can do, and what is wrong 
 scalebench trace FILE...            how much communication a job's Kineto traces hide
 scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
 scalebench project --gpus 16,64     what the newest run would do at sizes nobody measured
+scalebench submit --slurm ... -- run ddp --gpus 2,4   hand a run to a cluster's queue
 scalebench selftest --quick         inject known faults, and see whether they are recovered
 
 \b
@@ -70,7 +72,7 @@ def cli(context: click.Context) -> None:
     context.default_map = {"run": config_for(run)}
 
 
-for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project):
+for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project, submit):
     cli.add_command(command)
 
 

@@ -63,6 +63,7 @@ FLOORS = {
     "windows": 2,
     "energy": 2,
     "validity": 2,
+    "submission": 2,
     "launch": 3,
     "worker": 3,
     "report": 3,
