@@ -15,7 +15,7 @@ from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.probe import CollectiveName
 from scalebench.spec import Cell
-from scalebench.store import StoredRun, read_model, write_model
+from scalebench.store import StoredRun, read_model, write_sealed
 
 OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {
     "ddp": ("all_reduce",),
@@ -89,7 +89,7 @@ def calibrate_run(
         backend=cells[0].backend or "",
         link=sweeps.hosts.link if sweeps.hosts else "",
     )
-    write_model(stored.paths.link_profile, stored.link)
+    write_sealed(stored.paths.link_profile, stored.link)
 
 
 def _is_predicted(cell: Cell) -> bool:

@@ -33,6 +33,7 @@ from scalebench.store import (
     working_on,
     write_atomic,
     write_model,
+    write_sealed,
 )
 from scalebench.summary import Summary
 
@@ -234,13 +235,14 @@ class Session:
             plan=list(plan.cells),
             notices=[*plan.notices, *about_profile(given, prepared.environment)],
             certificate=newest(prepared.environment),
+            sealed=True,
         )
         paths.cells.mkdir(exist_ok=True)
-        write_model(paths.run_json, info)
+        write_sealed(paths.run_json, info)
         if out is None:
             point_latest_at(paths.root)
         if given is not None:
-            write_model(paths.link_profile, given)
+            write_sealed(paths.link_profile, given)
         return self._work_off(StoredRun(paths, info, {}, link=given))
 
     def resume(self, root: Path) -> Run:
@@ -311,7 +313,7 @@ class Session:
 
     def _do(self, cell: Cell, stored: StoredRun) -> None:
         result = self._result_of(cell, stored)
-        write_model(stored.paths.cell(cell.id), result, indent=None)
+        write_sealed(stored.paths.cell(cell.id), result, indent=None)
         stored.results[cell.id] = result
         stored.damaged.pop(stored.paths.cell(cell.id).name, None)
         self.observer.ended(result)
@@ -343,7 +345,7 @@ def finish(stored: StoredRun, status: str) -> Run:
     from scalebench.report import render_csv, render_markdown
 
     stored.info = stored.info.model_copy(update={"status": status})
-    write_model(stored.paths.run_json, stored.info)
+    write_sealed(stored.paths.run_json, stored.info)
     summary = summarise(stored)
     write_model(stored.paths.summary_json, summary)
     write_atomic(stored.paths.summary_csv, render_csv(summary))

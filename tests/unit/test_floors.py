@@ -28,6 +28,7 @@ FLOORS = {
     "samples": 1,
     "paths": 1,
     "stats": 2,
+    "seal": 2,
     "certificates": 2,
     "store": 2,
     "discover": 2,
