@@ -53,6 +53,8 @@ class Request:
     link_profile: Path | None = None
     max_batch: bool = False
     memory_limit_bytes: int | None = None
+    keep_going: bool = False
+    anonymise: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         budget_s=request.budget_s,
         quick=request.quick,
         selection=request.selection,
+        keep_going=request.keep_going,
+        anonymise=request.anonymise,
     )
     rows = [
         cell

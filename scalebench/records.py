@@ -415,6 +415,8 @@ class RunSpec(Record):
         launcher: Who starts ranks.
         world: The processes that it has started, and where they are; null: ranks are started for
             each launch.
+        anonymise: Names of hosts and users, and paths, are taken out before anything is stored.
+        keep_going: Cells are tried although a smaller one of their case ran out of memory.
     """
 
     suites: tuple[Suite, ...]
@@ -432,6 +434,8 @@ class RunSpec(Record):
     budget_s: float | None = None
     quick: bool = False
     selection: str | None = None
+    keep_going: bool = False
+    anonymise: bool = False
 
 
 class RunInfo(Record):

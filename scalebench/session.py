@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scalebench import __version__, machine
+from scalebench.anonymity import Anonymiser, Model, anonymise_files, names_of_this_machine
 from scalebench.certificates import newest
 from scalebench.discover import load_suites
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
@@ -36,6 +37,8 @@ from scalebench.store import (
     write_sealed,
 )
 from scalebench.summary import Summary
+from scalebench.too_large import why_too_large
+from scalebench.unstored import NotStored, Unstored
 
 
 class Observer(Protocol):
@@ -237,6 +240,7 @@ class Session:
             certificate=newest(prepared.environment),
             sealed=True,
         )
+        info = self._without_names(info, plan.spec)
         paths.cells.mkdir(exist_ok=True)
         write_sealed(paths.run_json, info)
         if out is None:
@@ -273,6 +277,16 @@ class Session:
         if spec.virtual_hosts is not None:
             self.launcher.move_to(spec.virtual_hosts, max(spec.world_sizes))
 
+    def _without_names(self, model: Model, spec: RunSpec) -> Model:
+        """Return a record as it is stored: without names where the run is to have none."""
+        return self._anonymiser().model(model) if spec.anonymise else model
+
+    def _anonymiser(self) -> Anonymiser:
+        world = self.launcher.world
+        nodes = world.nodes[1:] if world is not None else ()
+        others = {node.host: f"<host {number}>" for number, node in enumerate(nodes, 1)}
+        return Anonymiser(names_of_this_machine(others))
+
     def _fits(self, paths: RunPaths, probe: Cell) -> bool:
         """Launch a probe of the frontier; tell whether its batch fits."""
         self.observer.started(probe)
@@ -302,19 +316,31 @@ class Session:
                 if cell.purpose == "measure" and stored.link is None and not calibrated:
                     calibrate_run(self.launcher, stored, self.observer.calibrating)
                     calibrated = True
+                    if spec.anonymise and stored.link is not None:
+                        stored.link = self._anonymiser().model(stored.link)
+                        write_sealed(stored.paths.link_profile, stored.link)
+                        anonymise_files(stored.paths.logs("calibration"), self._anonymiser())
                 self._do(cell if deadline is None else cell.shortened(left_s), stored)
         except KeyboardInterrupt:
             raise Interrupted(finish(stored, "interrupted")) from None
+        except OSError as error:
+            raise not_stored(stored, error) from error
         except BaseException:
             with suppress(OSError):  # the disk may be what went wrong
                 finish(stored, "interrupted")
             raise
-        return finish(stored, status)
+        try:
+            return finish(stored, status)
+        except OSError as error:
+            raise not_stored(stored, error) from error
 
     def _do(self, cell: Cell, stored: StoredRun) -> None:
-        result = self._result_of(cell, stored)
-        write_sealed(stored.paths.cell(cell.id), result, indent=None)
+        spec = stored.info.spec
+        result = self._without_names(self._result_of(cell, stored), spec)
+        if spec.anonymise:
+            anonymise_files(stored.paths.logs(cell.id), self._anonymiser())
         stored.results[cell.id] = result
+        write_sealed(stored.paths.cell(cell.id), result, indent=None)
         stored.damaged.pop(stored.paths.cell(cell.id).name, None)
         self.observer.ended(result)
 
@@ -325,6 +351,9 @@ class Session:
             return skipped_result(cell, cell.skip_reason, now)
         if inspection is not None and inspection.status != "ok":
             return skipped_result(cell, f"not measured: {inspection.reason}", now)
+        too_large = why_too_large(cell, stored.results.values())
+        if too_large is not None and not stored.info.spec.keep_going:
+            return skipped_result(cell, too_large, now)
         self.observer.started(cell)
         launched = self.launcher.launch(cell, stored.paths.logs(cell.id))
         if launched.failure is not None and launched.failure.kind == "usage":
@@ -338,6 +367,15 @@ def _is_final(result: CellResult) -> bool:
     if result.status == "skipped":
         return result.cell.skip_reason is not None
     return result.status != "failed"
+
+
+def not_stored(stored: StoredRun, error: OSError) -> NotStored:
+    """Return what cannot be stored as an error that bears it, after storing what still can be."""
+    with suppress(OSError):
+        finish(stored, "interrupted")
+    lost = [r for i, r in stored.results.items() if not stored.paths.cell(i).is_file()]
+    rest = Unstored(info=stored.info, results=lost, summary=summarise(stored))
+    return NotStored(stored.paths.root, rest, error.strerror or str(error))
 
 
 def finish(stored: StoredRun, status: str) -> Run:

@@ -94,6 +94,8 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
+@option("--keep-going", is_flag=True, help="Try sizes although a smaller one ran out of memory.")
+@option("--anonymise", is_flag=True, help="Store no names of hosts and users, and no paths.")
 @option("--no-trace", is_flag=True, help="Do not look into the steps: faster, no loss budget.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
@@ -113,12 +115,19 @@ def run(context: click.Context, /, **flags: Any) -> None:
         raise UsageError(
             "--resume goes on with a run as it was planned: give no suite and no --out."
         )
+    from scalebench.cli.view import emit
+    from scalebench.unstored import NotStored
+
     _check_frontier(flags)
     member = place_in_world(flags)
     if flags["dry_run"]:
         _dry_run(flags, member)
         return
-    measured, exit_code = _measure(flags, member)
+    try:
+        measured, exit_code = _measure(flags, member)
+    except NotStored as error:
+        emit(error.rest.model_dump_json(indent=1))
+        raise
     show_result(measured, flags)
     context.exit(int(exit_code))
 
@@ -246,6 +255,8 @@ def request_from(flags: dict[str, Any]) -> "Request":
         link_profile=flags["link_profile"],
         max_batch=flags["max_batch"],
         memory_limit_bytes=flags["memory_limit"],
+        keep_going=flags["keep_going"],
+        anonymise=flags["anonymise"],
     )
 
 

@@ -117,6 +117,11 @@ class LocalLauncher(ForkingLauncher):
             for path in map(paths.record, range(job.world_size))
             if path.exists()
         ]
+        positions = {
+            rank: paths.position(rank).read_text()
+            for rank in ranks.late
+            if paths.position(rank).exists()
+        }
         shutil.rmtree(paths.root, ignore_errors=True)
-        failure = what_went_wrong(job, ranks, in_time, records, rank_logs)
+        failure = what_went_wrong(job, ranks, in_time, records, rank_logs, positions)
         return Ended(records, failure, decided_ns, wall_s)

@@ -123,6 +123,7 @@ def what_went_wrong(
     in_time: bool,
     records: Sequence[RankRecord | ProbeRecord],
     logs: Mapping[int, Path],
+    positions: Mapping[int, str],
 ) -> Failure | None:
     """Return the first failure of a launch that is over, or None: it went well.
 
@@ -132,17 +133,42 @@ def what_went_wrong(
         in_time: Whether they did so before their time was over.
         records: What they left.
         logs: Rank → its log.
+        positions: Rank → the collectives that it had called when its time was over, as it told.
     """
     failure = first_failure(records, ranks.exits, dict(logs))
     if failure is None and not in_time and len(records) < job.world_size:
-        return _out_of_time(job, ranks, logs)
+        called = {rank: int(text) for rank, text in positions.items() if text.isdigit()}
+        return _out_of_time(job, sorted(ranks.late), logs, called)
     return failure
 
 
-def _out_of_time(job: Job, ranks: Ranks, logs: Mapping[int, Path]) -> Failure:
-    late = sorted(ranks.late)
+def _out_of_time(
+    job: Job, late: Sequence[int], logs: Mapping[int, Path], called: Mapping[int, int]
+) -> Failure:
+    """Return the failure of ranks that hang, the one that the others wait for first."""
     message = (
         f"still running after the limit of {job.limit_s:g} s: "
         f"rank {', '.join(map(str, late))} of {job.world_size}"
     )
-    return Failure(rank=late[0], kind="limit", message=message, log_tail=log_tail(logs[late[0]]))
+    missing = who_is_missing(late, called)
+    if missing:
+        furthest = max(called.values())
+        names = ", ".join(map(str, missing))
+        message += f"; rank {names} never came to collective {furthest}, where the others wait"
+    first = (missing or late)[0]
+    return Failure(rank=first, kind="limit", message=message, log_tail=log_tail(logs[first]))
+
+
+def who_is_missing(late: Sequence[int], called: Mapping[int, int]) -> list[int]:
+    """Return the ranks that others wait for; none: nobody can tell.
+
+    Args:
+        late: The ranks that were still running.
+        called: Rank → collectives that it has called. One that does not say is held up where not
+            even its other threads run, and has not called the next one.
+    """
+    if not called:
+        return []
+    furthest = max(called.values())
+    behind = [rank for rank in late if called.get(rank, -1) < furthest]
+    return behind if len(behind) < len(late) else []

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from scalebench.paths import LaunchPaths
-from scalebench.records import RankRecord
+from scalebench.records import Memory, RankRecord
 from scalebench.spec import Cell, Purpose
 from scalebench.store import read_model, write_model
 from scalebench.worker import process
@@ -64,11 +64,19 @@ def run_cell(request: dict[str, Any]) -> int:
 
             _WORK[cell.purpose](context, keep)
     except BaseException as error:
-        record = RankRecord(**identity, error=describe(error))
+        record = RankRecord(**identity, error=describe(error), memory=_peaks_so_far(cell))
         write_model(paths.record(rank), record)
         print(record.error.traceback if record.error else "", flush=True)
         return 1
     return 0
+
+
+def _peaks_so_far(cell: Cell) -> Memory:
+    """Return the peaks of a rank that has failed, as far as they can still be told."""
+    try:
+        return read_memory(torch.device(cell.device))
+    except RuntimeError:  # the device is what failed
+        return Memory(rss_bytes=process.peak_rss_bytes())
 
 
 def _backend_facts(context: RankContext) -> dict[str, Any]:

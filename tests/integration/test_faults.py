@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,7 +60,9 @@ def test_out_of_memory_is_its_own_status(
 ) -> None:
     done = scalebench(*ONE, "--workload", "troubled:out_of_memory")
     assert done.returncode == 4
-    assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "oom"
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert row["status"] == "oom"
+    assert re.search(r"the process's peak until then: \d", row["reason"])
 
 
 def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(
@@ -81,6 +84,7 @@ def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(
     row = row_of(project / "r", "hangs", 2)
     assert row["status"] == "failed"
     assert "still running after the limit of 6 s: rank 0, 1 of 2" in row["reason"]
+    assert re.search(r"rank 1 never came to collective \d+, where the others wait", row["reason"])
     log = (project / "r/logs/hang.hangs.n2.r0/rank1.log").read_text()
     assert "troubled.py" in log  # where it hung
     assert int(run.exit_code) == 4

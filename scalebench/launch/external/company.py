@@ -167,7 +167,12 @@ class Company:
             for rank, message in sorted(ranks.messages.items())
             if "record" in message
         ]
-        failure = what_went_wrong(job, ranks, in_time, records, rank_logs)
+        positions = {
+            rank: message["position"]
+            for rank, message in ranks.messages.items()
+            if "position" in message
+        }
+        failure = what_went_wrong(job, ranks, in_time, records, rank_logs, positions)
         return Ended(records, failure, decided_ns, wall_s)
 
     def _on_this_clock(self, record: R, process: int) -> R:

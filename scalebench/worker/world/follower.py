@@ -91,7 +91,11 @@ class Follower(Zygote):
     def obituary(self, tag: list[int], code: int) -> dict[str, Any]:
         """Return what is told of a rank that has ended: what it left, and the end of its log."""
         paths = self._paths(tag)
-        left = {"record": paths.record(tag[1]), "answer": paths.root / "answer.json"}
+        left = {
+            "record": paths.record(tag[1]),
+            "position": paths.position(tag[1]),
+            "answer": paths.root / "answer.json",
+        }
         texts = {name: path.read_text() for name, path in left.items() if path.is_file()}
         log = self._log(paths)
         said = log.read_bytes()[-LOG_BYTES:] if log.is_file() else b""
