@@ -5,6 +5,7 @@
 # make bench-ring                       the ring all-reduce written here beside gloo's own
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-codecs                     gradient codecs beside a plain copy
+# make faults                           200 kills at random moments of runs: survived, results lost
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -18,7 +19,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-codecs bench-trace clean
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-codecs bench-trace faults clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -67,6 +68,9 @@ bench-predict: $(DEV_STAMP)
 
 bench-codecs: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.codecs
+
+faults: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.faults --kills 200
 
 bench-trace: $(DEV_STAMP) $(HTA_STAMP)
 	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python

@@ -302,9 +302,10 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
     sizes = (1,) if isinstance(case.strategy, Plain) else spec.world_sizes
     cells = []
     for n in sizes:
-        too_many = n > capacity
+        missing = spec.world.too_small_for(n) if spec.world is not None else None
+        too_many = n > capacity and missing is None
         skipped = _too_few_gpus(n, capacity, spec) if too_many else None
-        skipped = (spec.world.too_small_for(n) if spec.world is not None else None) or skipped
+        skipped = missing or skipped
         skipped = skipped or _no_way_between(case.strategy, spec.device, too_many)
         shards = case.strategy.num_shards(n)
         whole = batch * n if suite.scaling == "weak" else batch
