@@ -106,10 +106,10 @@ class Slurm:
     def _start(self, program: str, *arguments: str) -> None:
         path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
         assert path is not None
-        log = (self.folder / f"{program}.out").open("ab")
-        self.daemons.append(
-            subprocess.Popen([path, *arguments], env=self.environment, stdout=log, stderr=log)
-        )
+        with (self.folder / f"{program}.out").open("ab") as log:
+            self.daemons.append(
+                subprocess.Popen([path, *arguments], env=self.environment, stdout=log, stderr=log)
+            )
 
     def _wait_for(self, condition: object, what: str) -> None:
         assert callable(condition)
@@ -121,7 +121,9 @@ class Slurm:
             time.sleep(0.2)
 
     def stop(self) -> None:
-        """End every daemon."""
+        """End every daemon, once the nodes have done with their jobs."""
+        if all(daemon.poll() is None for daemon in self.daemons):
+            self._wait_for(lambda: self.states() == ["idle"] * len(NODES), "end of the jobs")
         for daemon in reversed(self.daemons):
             daemon.terminate()
         for daemon in reversed(self.daemons):

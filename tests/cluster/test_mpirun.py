@@ -32,7 +32,7 @@ def openmpi() -> None:
 
 
 def test_a_world_of_mpirun(project: Path, troubled: None) -> None:
-    done = mpirun(2, *RUN, "--workload", "troubled:healthy", *SHORT)
+    done = mpirun(2, *RUN, "--workload", "troubled:healthy", *SHORT, "--no-trace")
     assert done.returncode == 0, done.stderr
     assert "2 ranks on 1 node (1 x 2), started by mpirun" in done.stdout
     assert done.stdout.count("verified") >= 2
@@ -43,9 +43,6 @@ def test_a_world_of_mpirun(project: Path, troubled: None) -> None:
 
 
 def test_a_complaint_is_one_line_and_ends_the_world(project: Path) -> None:
-    done = mpirun(2, "run", "ddq")
-    lines = [line for line in done.stderr.splitlines() if line.startswith("scalebench:")]
-    assert len(lines) == 1 and "Did you mean 'ddp'" in lines[0]
     refused = mpirun(2, "run", "ddp", "--launcher", "lab", "--link", "50mbit")
     lines = [line for line in refused.stderr.splitlines() if line.startswith("scalebench:")]
     assert len(lines) == 1 and "Leave out --launcher" in lines[0]

@@ -34,7 +34,7 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
         [
             *(sys.executable, "-m", "scalebench", "submit", "--slurm", "--nodes=2"),
             *("--ranks-per-node=1", "--name=bench", "--time=5:00", "--"),
-            *(*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT),
+            *(*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT, "--no-trace"),
         ],
         env=slurm.environment,
         capture_output=True,
@@ -64,7 +64,7 @@ def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
     done = subprocess.run(
         [
             *("srun", "--nodes=2", "--ntasks=2", "--kill-on-bad-exit=1", sys.executable),
-            *("-m", "scalebench", *RUN, "--workload", "troubled:healthy", *SHORT),
+            *("-m", "scalebench", *RUN, "--workload", "troubled:healthy", *SHORT, "--no-trace"),
         ],
         env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
         capture_output=True,

@@ -14,7 +14,7 @@ import psutil
 from tests.integration.conftest import summary_of
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-size", "16")
-SLOW = ("--workload", "troubled:slow", "--steps", "12", "--repeats", "2", "--no-report")
+SLOW = ("--workload", "troubled:slow", "--steps", "5", "--quick", "--no-report", "--no-trace")
 
 
 def torchrun(num_ranks: int, *arguments: str) -> "subprocess.Popen[str]":
@@ -47,7 +47,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) -> None:
     world = torchrun(2, *RUN, *SLOW)
-    wait_for(lambda: len(cells(project)) >= 3 or world.poll() is not None, 120, "three cells")
+    wait_for(lambda: len(cells(project)) >= 1 or world.poll() is not None, 120, "a cell")
     assert world.poll() is None, world.communicate()
     family = psutil.Process(world.pid).children(recursive=True)
     (follower,) = [p for p in family if _is_follower(p)]
@@ -60,7 +60,7 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
         for s in p.net_connections(kind="inet")
         if s.status == psutil.CONN_LISTEN and "scalebench" in " ".join(p.cmdline())
     }
-    time.sleep(1.0)
+    time.sleep(0.5)
     waited = time.monotonic() - began
     assert cpu_s(follower) - before < 0.1 * waited
     assert listening <= {"127.0.0.1", "::1"}
@@ -76,7 +76,7 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     again = torchrun(2, "run", "--resume", "r", "--no-report")
     shown, errors = again.communicate(timeout=120)
     assert again.returncode == 0, errors
-    assert shown.count("ddp-static-graph") >= 2
+    assert "ddp-static-graph" in shown
     after = {path.name: path.read_bytes() for path in cells(project)}
     assert {name: after[name] for name in kept} == kept  # nothing done twice
     rows = summary_of(project / "r")["rows"]

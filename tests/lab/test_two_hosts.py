@@ -61,7 +61,7 @@ def test_ranks_on_two_hosts(network: Network, project: Path) -> None:
     assert not (project / "h1" / "r").exists()
     run = project / "h0" / "r"
     assert "4 ranks on 2 nodes (2 x 2), started by torchrun" in shown
-    assert "N = 2: 2, N = 4: 2+2" in shown
+    assert "N = 2: 2, N = 4: 2+2" in " ".join(shown.split())
 
     placed = {}
     for path in (run / "cells").glob("*.r0.json"):

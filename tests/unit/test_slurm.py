@@ -1,6 +1,5 @@
 """What an allocation is, what a step is called with, and why one has ended."""
 
-import subprocess
 import sys
 
 import pytest
@@ -43,8 +42,9 @@ def test_outside_of_an_allocation_it_is_said_how_to_get_one() -> None:
 
 def test_a_step_is_killed_as_a_whole_and_takes_as_few_nodes_as_hold_it() -> None:
     allocation = find_allocation(INSIDE | {"SLURM_CPUS_PER_TASK": "3"})
-    command = step_command(allocation, 4, Meeting(host="a", port=1))
+    command = step_command(allocation, 4, Meeting(host="a", port=1), 7)
     assert command[0] == "srun"
+    assert command[-1] == "7"
     options = command[: command.index(sys.executable)]
     assert {"--kill-on-bad-exit=1", "--nodes=1", "--ntasks=4", "--cpus-per-task=3"} <= {*options}
 
@@ -61,8 +61,6 @@ def test_a_step_is_killed_as_a_whole_and_takes_as_few_nodes_as_hold_it() -> None
 def test_the_task_that_went_wrong_is_named(
     said: str, rank: int | None, kind: str, words: str
 ) -> None:
-    ended = subprocess.Popen(["sh", "-c", "exit 137"])
-    ended.wait()
-    failure = why_ended(said, ended)
+    failure = why_ended(said, 137)
     assert (failure.rank, failure.kind) == (rank, kind)
     assert words in failure.message

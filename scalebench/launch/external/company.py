@@ -26,16 +26,16 @@ class Company:
     Args:
         hub: The way to them.
         launcher: Who has started them.
-        size: How many there are to be.
+        everyone: Their numbers.
 
     Attributes:
         hellos: Process → what it told of itself; empty until all have met.
     """
 
-    def __init__(self, hub: HubClient, launcher: str, size: int) -> None:
+    def __init__(self, hub: HubClient, launcher: str, everyone: Sequence[int]) -> None:
         self.hub = hub
         self.launcher = launcher
-        self.everyone = range(size)
+        self.everyone = everyone
         self.hellos: dict[int, Hello] = {}
 
     def meet(self) -> None:
@@ -59,15 +59,12 @@ class Company:
         self.hellos = {rank: Hello.model_validate(hello) for rank, hello in told.items()}
 
     def part(self) -> None:
-        """Tell every process that this was all, and hang up."""
-        try:
-            with suppress(EnvironmentUnfit):
-                self.hub.wait_until_ready()
-                self.hub.write(self.everyone, {"end": True})
-                limit_s = PARTING_LIMIT_S if self.hellos else ASK_LIMIT_S
-                self.hub.collect("bye", self.everyone, limit_s)
-        finally:
-            self.hub.close()
+        """Tell every process that this was all."""
+        with suppress(EnvironmentUnfit):
+            self.hub.wait_until_ready()
+            self.hub.write(self.everyone, {"end": True})
+            limit_s = PARTING_LIMIT_S if self.hellos else ASK_LIMIT_S
+            self.hub.collect("bye", self.everyone, limit_s)
 
     def ask(
         self, launch: int, processes: Sequence[int], request: dict[str, Any]

@@ -28,13 +28,14 @@ class ExternalLauncher(ForkingLauncher):
         super().__init__()
         self.member = member
         hub = HubClient(member.meeting, member, self.scratch)
-        self.company = Company(hub, member.launcher, member.world_size)
+        self.company = Company(hub, member.launcher, range(member.world_size))
 
     def close(self) -> None:
         """Tell every process of the world that this was all."""
         try:
             self.company.part()
         finally:
+            self.company.hub.close()
             super().close()
 
     def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:

@@ -2,7 +2,7 @@
 
 It imports torch once, waits without using a processor, and forks a fresh rank for every cell that
 it takes part in. Started as ``python -m scalebench.worker.world.follower MEMBER SCRATCH``, or, in a
-step of Slurm's, with ``--step MEETING`` for arguments.
+step of Slurm's, step of Slurm's, with ``--step MEETING FIRST`` for arguments.
 """
 
 import os
@@ -129,16 +129,20 @@ def serve(member: Member, scratch: Path) -> None:
         Follower(member, scratch, heard, mailbox).serve()
 
 
-def member_of_step(meeting: Meeting) -> Member:
+def member_of_step(meeting: Meeting, first: int) -> Member:
     """Return this process's place in a step of Slurm's that a session has started.
 
     Between machines the session's is the one on which srun was called.
+
+    Args:
+        meeting: Where the processes of all steps meet.
+        first: Number of the step's first process; no two steps have one in common.
     """
     there = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
     return Member(
         launcher="srun",
-        rank=int(os.environ["SLURM_PROCID"]),
-        world_size=int(os.environ["SLURM_STEP_NUM_TASKS"]),
+        rank=first + int(os.environ["SLURM_PROCID"]),
+        world_size=first + int(os.environ["SLURM_STEP_NUM_TASKS"]),
         meeting=meeting if meeting.one_node else meeting.model_copy(update={"host": there}),
     )
 
@@ -150,7 +154,7 @@ def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:
 def main(arguments: list[str]) -> None:
     """Serve as the process of a world that the first argument describes, or of a step."""
     if arguments[0] == "--step":
-        member = member_of_step(Meeting.model_validate_json(arguments[1]))
+        member = member_of_step(Meeting.model_validate_json(arguments[1]), int(arguments[2]))
         scratch = Path(tempfile.mkdtemp(prefix="scalebench-"))
     else:
         member, scratch = Member.model_validate_json(arguments[0]), Path(arguments[1])
