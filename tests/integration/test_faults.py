@@ -26,6 +26,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
     [
         ("raises_on_rank_1", "rank 1: ValueError: planted on rank 1", "planted on rank 1"),
         ("killed_on_rank_1", "rank 1: killed by SIGKILL", ""),
+        ("segfault_on_rank_1", "rank 1: killed by SIGSEGV", ""),
         ("nan_on_rank_1", "the loss is not finite at step 8 on rank 1", ""),
     ],
 )
