@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Scalebench
-from tests.integration.conftest import SHORT, row_of
+from tests.integration.conftest import row_of
 from tests.integration.test_bad_input import complaint
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -187,17 +187,3 @@ def test_no_pickle_is_read_from_a_run() -> None:
         text = path.read_text()
         assert "import pickle" not in text and "torch.load" not in text, path
         assert "shell=True" not in text and "os.system" not in text, path
-
-
-def test_two_runs_at_once_are_stamped(
-    start_scalebench: Start, project: Path, troubled: None
-) -> None:
-    flags = (*RUN, *SHORT[:-2], "--workload", "troubled:busy")
-    both = [start_scalebench(*flags, "--out", f"r{number}") for number in range(2)]
-    for process in both:
-        _, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0, stderr
-    for number in range(2):
-        summary = json.loads((project / f"r{number}" / "summary.json").read_text())
-        stamps = [stamp for row in summary["rows"] for stamp in row["stamps"]]
-        assert any(stamp.startswith("foreign load") for stamp in stamps), stamps

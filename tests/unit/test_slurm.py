@@ -1,11 +1,12 @@
 """What an allocation is, what a step is called with, and why one has ended."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.slurm.allocation import find_allocation, tasks_per_node
+from scalebench.launch.slurm.allocation import find_allocation, tasks_per_node, why_no_steps
 from scalebench.launch.slurm.step import step_command, why_ended
 from scalebench.world import Meeting
 
@@ -38,6 +39,16 @@ def test_outside_of_an_allocation_it_is_said_how_to_get_one() -> None:
         find_allocation({})
     with pytest.raises(EnvironmentUnfit, match="--ntasks"):
         find_allocation({"SLURM_JOB_ID": "17"})
+
+
+def test_where_no_steps_can_be_started_the_list_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert why_no_steps(INSIDE) == "there is no srun on the PATH"
+    (tmp_path / "srun").touch(mode=0o755)
+    assert why_no_steps(INSIDE) is None
+    assert "SLURM_JOB_ID" in str(why_no_steps({}))
 
 
 def test_a_step_is_killed_as_a_whole_and_takes_as_few_nodes_as_hold_it() -> None:

@@ -87,6 +87,15 @@ def find_member(environment: Mapping[str, str]) -> Member | None:
     return _member(innermost.names.launcher, innermost, environment)
 
 
+def why_no_world(environment: Mapping[str, str]) -> str | None:
+    """Say why there is no world around this process, or None: there is one."""
+    try:
+        member = find_member(environment)
+    except UsageError as error:
+        return str(error)
+    return None if member is not None else "nothing here was started by torchrun, srun or mpirun"
+
+
 def _in_srun_step(environment: Mapping[str, str]) -> bool:
     step = environment.get("SLURM_STEP_ID", "")
     return step.isdigit() and int(step) < FIRST_SPECIAL_STEP

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -73,6 +74,17 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
         cpus_per_task=int(cpus) if cpus.isdigit() else None,
         from_within="SLURMD_NODENAME" in environment,
     )
+
+
+def why_no_steps(environment: Mapping[str, str]) -> str | None:
+    """Say why no steps can be started here, or None: they can."""
+    if shutil.which("srun") is None:
+        return "there is no srun on the PATH"
+    try:
+        find_allocation(environment)
+    except EnvironmentUnfit as error:
+        return str(error)
+    return None
 
 
 def tasks_per_node(text: str) -> tuple[int, ...]:
