@@ -37,7 +37,7 @@ def take_inventory(
             ),
             _entry(
                 "external",
-                "the processes that torchrun, srun or mpirun has started, on any number of machines",
+                "the processes that torchrun, srun or mpirun has started, on any machines",
                 reasons.get("external"),
             ),
             _entry("slurm", "a step of a Slurm allocation for each launch", reasons.get("slurm")),
