@@ -93,6 +93,10 @@ class LaunchPaths:
         """Return what a rank leaves: written whole or not at all."""
         return self.root / f"rank{rank}.json"
 
+    def position(self, rank: int) -> Path:
+        """Return where a rank that hangs says how far it has come."""
+        return self.root / f"rank{rank}.position"
+
 
 def default_runs_folder() -> Path:
     """Return the folder in which new runs land."""

@@ -17,6 +17,7 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.outcome import contradiction
 from scalebench.paths import RunPaths, latest_link
 from scalebench.records import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
+from scalebench.seal import Broken, check_seal, sealed
 from scalebench.units import bytes_
 
 if TYPE_CHECKING:
@@ -64,6 +65,32 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 def write_model(path: Path, model: BaseModel, indent: int | None = 1) -> None:
     """Write a record as JSON, whole or not at all; ``indent=None``: on one line, half as large."""
     write_atomic(path, model.model_dump_json(indent=indent) + "\n")
+
+
+def write_sealed(path: Path, model: BaseModel, indent: int | None = 1) -> None:
+    """Write a record as `write_model` does, with a checksum; see `scalebench.seal`."""
+    write_atomic(path, sealed(model.model_dump_json(indent=indent)))
+
+
+def read_sealed(path: Path, kind: type[Model], required: bool) -> Model:
+    """Read a record whose checksum has to be right.
+
+    Args:
+        path: The file.
+        kind: What it holds.
+        required: It has to have one; files of older versions have none.
+
+    Raises:
+        UsageError: It is not what was written.
+    """
+    try:
+        if not check_seal(path.read_text(encoding="utf-8")) and required:
+            raise Broken("its checksum is missing")
+    except Broken as error:
+        raise UsageError(f"{path} is damaged: {error}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+    return read_model(path, kind)
 
 
 def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
@@ -221,7 +248,9 @@ def load_run(root: Path) -> StoredRun:
             f"{root} is not a run folder: no run.json in it. `scalebench list` names the runs here."
         )
     _check_format(paths.run_json, RUN_FORMAT)
-    info = read_model(paths.run_json, RunInfo)
+    info = read_sealed(paths.run_json, RunInfo, required=False)
+    if info.sealed:
+        read_sealed(paths.run_json, RunInfo, required=True)
     if info.status == "running" and not is_being_worked_on(paths):
         info = info.model_copy(update={"status": "interrupted"})  # killed: it could not say so
     run = StoredRun(paths, info, {})
@@ -229,7 +258,7 @@ def load_run(root: Path) -> StoredRun:
     for path in sorted(paths.cells.glob("*.json")):
         try:
             _check_format(path, CELL_FORMAT)
-            result = read_model(path, CellResult)
+            result = read_sealed(path, CellResult, run.info.sealed)
             if result.cell.id != path.stem or path.stem not in planned:
                 raise UsageError(f"{path} is not a cell of this run.")
             wrong = contradiction(result, planned[path.stem])
@@ -248,7 +277,7 @@ def _read_link(run: StoredRun) -> None:
         from scalebench.costmodel.link_profile import LinkProfile  # half a second that few need
 
         try:
-            run.link = read_model(run.paths.link_profile, LinkProfile)
+            run.link = read_sealed(run.paths.link_profile, LinkProfile, run.info.sealed)
         except UsageError as error:
             run.damaged[run.paths.link_profile.name] = run.link_unavailable = str(error)
 
