@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalebench.costmodel.link_model import LinkModel, LinkTime, NoFit
+from scalebench.costmodel.link_model import LinkModel, NoFit
 from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.costmodel.step_model import LinkTimes, PredictedStep, StepShape, predict_step
 from scalebench.costmodel.topology import Topology
@@ -21,9 +21,10 @@ from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.model_scores import NORMAL_90, NORMAL_95, PREDICTION_CONFIDENCE, predicted_rows
 from scalebench.records import Record
 from scalebench.row_prediction import bare_step
+from scalebench.row_what_if import faster_link
 from scalebench.scaling import Launches, grouped, summarise
 from scalebench.store import StoredRun
-from scalebench.summary import Row
+from scalebench.summary import Row, Summary
 
 AS_MEASURED = WhatIf()
 
@@ -105,6 +106,7 @@ def project(
     topology: Topology | None = None,
     what_if: WhatIf = AS_MEASURED,
     profile: LinkProfile | None = None,
+    summary: Summary | None = None,
 ) -> Projection:
     """Project every case of a run that can be predicted.
 
@@ -114,13 +116,14 @@ def project(
         topology: Nominal links instead of the calibrated ones.
         what_if: Changes to what was measured.
         profile: Links calibrated elsewhere instead of the run's own.
+        summary: Of the run; None: it is worked out.
 
     Raises:
         UsageError: A number of ranks below 2, or hierarchical without a topology.
         NothingToProject: No case supports a projection; the text says why.
     """
     _check(world_sizes, topology, what_if)
-    summary = summarise(run)
+    summary = summary or summarise(run)
     scores = _scores(summary.rows)
     links = _links(run, topology, profile, what_if)
     rows: list[ProjectedRow] = []
@@ -177,13 +180,7 @@ def _links(
             f"{run.paths.root} supports no projection: {run.link_unavailable}. Measure 2 ranks or "
             "more with traced steps, or give --topology or --link-profile."
         )
-    model = LinkModel(calibrated.fits)
-
-    def time(op: str, n: int, size: int) -> LinkTime:
-        # Under α + D/B a link of k times the bandwidth treats D bytes as it did D/k.
-        return model.time(op, n, max(1, round(size / faster)))
-
-    return time
+    return faster_link(LinkModel(calibrated.fits), faster)
 
 
 def _at_one(run: StoredRun) -> list[Launches]:

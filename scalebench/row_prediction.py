@@ -14,6 +14,7 @@ from scalebench.costmodel.step_model import PredictedStep, StepShape, predict_st
 from scalebench.launches import launch_step_s
 from scalebench.records import CellResult
 from scalebench.row_fields import RowFields
+from scalebench.row_what_if import what_ifs
 from scalebench.spec import Cell, Fsdp, Fsdp1
 from scalebench.step_shape import NoShape, shape_of
 from scalebench.trace.matching import transfers
@@ -101,6 +102,7 @@ def predict_row(
         "outside": list(predicted.outside),
         "operations": _operations(predicted, good),
         "left_out": _left_out(left_out, measured_s),
+        "what_if": what_ifs(cell, bare.at(cell, cell.world_size), model, predicted.step_s),
     }
     return row
 

@@ -42,6 +42,8 @@ FLOORS = {
     "row_attribution": 2,
     "row_resources": 2,
     "row_prediction": 2,
+    "row_what_if": 2,
+    "evidence": 2,
     "model_scores": 2,
     "projection": 2,
     "step_shape": 2,
