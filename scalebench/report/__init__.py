@@ -5,19 +5,31 @@ that need them.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from scalebench.report.markdown import render_markdown
 from scalebench.report.table import render_table
 from scalebench.summary import Summary
 
+if TYPE_CHECKING:
+    from scalebench.evidence import Evidence
+
 __all__ = ["render_csv", "render_markdown", "render_page", "render_table"]
 
 
-def render_page(summaries: Sequence[Summary]) -> str:
-    """Return one HTML file that opens offline and shows one or several runs."""
+def render_page(
+    summaries: Sequence[Summary], evidence: "Sequence[Evidence | None] | None" = None
+) -> str:
+    """Return one HTML file that opens offline and shows one or several runs.
+
+    Args:
+        summaries: Of the runs.
+        evidence: What each run's folder holds beyond its summary, as `scalebench.evidence.gather`
+            returns it; None: what needs it is left out.
+    """
     from scalebench.report import page
 
-    return page.render_page(summaries)
+    return page.render_page(summaries, evidence)
 
 
 def render_csv(summary: Summary) -> str:

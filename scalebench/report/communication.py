@@ -25,17 +25,21 @@ from scalebench.summary import Estimate, Row
 NOTHING = wording.DASH
 
 
+Makers = tuple[Callable[[Sequence[Row]], PlainTable], ...]
+
+
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of one suite that have a line."""
+    """Return the tables of one suite about what was sent, those that have a line."""
+    return _made(rows, (_kinds, _buckets, _exposed, _cost))
+
+
+def rank_tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the tables of one suite about its ranks, those that have a line."""
+    return _made(rows, (_arrivals, _ranks))
+
+
+def _made(rows: Sequence[Row], makers: Makers) -> tuple[PlainTable, ...]:
     talking = [row for row in rows if operations(row)]
-    makers: tuple[Callable[[Sequence[Row]], PlainTable], ...] = (
-        _kinds,
-        _buckets,
-        _exposed,
-        _arrivals,
-        _ranks,
-        _cost,
-    )
     made = (make(talking) for make in makers)
     return tuple(table for table in made if table.lines)
 

@@ -25,6 +25,7 @@ LOG_FROM = 16
 """Largest N up to which the axes of the speedup figure are linear."""
 
 PREDICTION_SYMBOL = "x-thin"
+HOLLOW = "hollow: oversubscribed"
 LANE_PX = 22
 MAX_POINTS = 4000
 MOST_PER_LAUNCH = 60
@@ -51,7 +52,7 @@ def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     shifts = dict.fromkeys(groups, 0.0) if logarithmic else _dodged(groups, sizes[-1])
     for key, group in groups.items():
         points = [(row.world_size + shifts[key], row, row.speedup) for row in group]
-        figure.add_trace(_line(key, looks[key], points, 1.0, wording.TIMES))
+        figure.add_trace(case_line(key, looks[key], points, 1.0, wording.TIMES))
         ahead = [(x, row, _predicted(row, row.world_size)) for x, row, _ in points]
         figure.add_traces(_prediction(key, looks[key], ahead, 1.0, wording.TIMES))
     figure.add_traces(_hollow_key(drawn))
@@ -78,7 +79,7 @@ def efficiency_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     for index, (key, group) in enumerate(groups.items()):
         shift = (index - (len(groups) - 1) / 2) * step
         points = [(sizes.index(row.world_size) + shift, row, row.efficiency) for row in group]
-        figure.add_trace(_line(key, looks[key], points, 100.0, " %"))
+        figure.add_trace(case_line(key, looks[key], points, 100.0, " %"))
         ahead = [(x, row, _predicted(row, 1)) for x, row, _ in points]
         figure.add_traces(_prediction(key, looks[key], ahead, 100.0, " %"))
     figure.add_traces(_hollow_key(drawn))
@@ -175,7 +176,7 @@ def _ideal(sizes: Sequence[int]) -> go.Scatter:
     return _reference_line(sizes, sizes, "ideal")
 
 
-def _line(
+def case_line(
     key: CaseKey,
     look: Look,
     points: Sequence[tuple[float, Row, Estimate | None]],
@@ -270,7 +271,7 @@ def _hollow_key(rows: Sequence[Row]) -> list[go.Scatter]:
     return [
         go.Scatter(
             x=[None], y=[None], mode="markers", marker=marker, hoverinfo="skip",
-            name="hollow: oversubscribed",
+            name=HOLLOW,
         )
     ]  # fmt: skip
 
@@ -333,28 +334,50 @@ def _five_numbers(times: Sequence[float]) -> dict[str, float]:
     return {name: float(value) for name, value in zip(names, found, strict=True)}
 
 
+AXIS: dict[str, Any] = {
+    "gridcolor": "#e4e7eb",
+    "zeroline": False,
+    "linecolor": "rgba(128,136,144,0.6)",
+    "tickfont": {"size": 13},
+}
+LAYOUT: dict[str, Any] = {
+    "font": {"family": FONT, "size": 13, "color": "#5b6570"},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "margin": {"l": 12, "r": 12, "t": 34, "b": 48},
+    "dragmode": False,
+    "showlegend": False,
+    "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#808890", "activecolor": "#0072B2"},
+    "hoverlabel": {
+        "bgcolor": "#1d242c",
+        "bordercolor": "#1d242c",
+        "align": "left",
+        "font": {"color": "#f2f4f6", "size": 13, "family": FONT},
+    },
+}
+"""What all figures have in common. It is put below each figure's own layout as plain data: to have
+plotly check it again for every figure would take most of a page's time."""
+
+
 def style(figure: go.Figure, name: str) -> None:
-    """Give a figure the look of the page; ``name`` tells the page's scripts which it is."""
-    axis: dict[str, Any] = {
-        "gridcolor": "#e4e7eb",
-        "zeroline": False,
-        "linecolor": "rgba(128,136,144,0.6)",
-        "tickfont": {"size": 13},
-    }
-    figure.update_layout(
-        template=go.layout.Template(),
-        meta={"figure": name},
-        font={"family": FONT, "size": 13, "color": "#5b6570"},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 12, "r": 12, "t": 34, "b": 48},
-        height=400,
-        dragmode=False,
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#808890", "activecolor": "#0072B2"},
-        hoverlabel={
-            "bgcolor": "#1d242c", "bordercolor": "#1d242c", "align": "left",
-            "font": {"color": "#f2f4f6", "size": 13, "family": FONT},
-        },
-    )  # fmt: skip
-    figure.update_xaxes(**axis, fixedrange=False)
-    figure.update_yaxes(**axis, fixedrange=False)
+    """Give a figure its usual height; ``name`` tells the page's scripts which it is."""
+    figure.update_layout(meta={"figure": name}, height=400)
+
+
+def with_style(layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a figure's layout, as plotly writes it, on top of what all figures have in common."""
+    styled = _merged(LAYOUT, layout)
+    for name in {"xaxis", "yaxis", *(key for key in styled if key[1:5] == "axis")}:
+        styled[name] = _merged(AXIS, styled.get(name, {}))
+    return styled
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = dict(below)
+    for name, value in above.items():
+        under = both.get(name)
+        if isinstance(value, Mapping) and isinstance(under, Mapping):
+            both[name] = _merged(under, value)
+        else:
+            both[name] = value
+    return both

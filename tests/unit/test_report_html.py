@@ -151,7 +151,7 @@ def test_hostile_strings_make_no_element_and_no_handler(hostile):
 
 def test_hostile_strings_survive_in_the_figures_as_text(hostile):
     specs = json.dumps(hostile.specs())
-    assert len(hostile.specs()) == 10
+    assert len(hostile.specs()) == 12
     assert "<script" not in specs and "<img" not in specs and "<a " not in specs
     assert "%{customdata[0]}<extra>" in specs
     assert "&lt;script&gt;" in specs

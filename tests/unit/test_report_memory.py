@@ -12,7 +12,7 @@ from summaries import (
     remembered_rows,
 )
 
-from scalebench.report import charts, memory, memory_figure, palette, render_page
+from scalebench.report import charts, kinds, memory, memory_figure, palette, render_page
 from scalebench.row_resources import CATEGORIES as MEASURED
 
 
@@ -136,12 +136,12 @@ def test_the_figure_stacks_the_categories_and_marks_the_prediction():
 
 def test_a_category_that_nobody_holds_is_not_drawn():
     rows = [remembered(make_row())]
-    chart = charts.make_chart(charts.MEMORY, "x", rows, palette.assign(rows))
+    chart = charts.make_chart(kinds.MEMORY, "x", rows, palette.assign(rows))
     names = [entry.name for entry in chart.key]
     assert names == ["parameters", "gradients", "optimizer", "data", "activations", "predicted"]
     figure = memory_figure.memory_figure(rows, {})
     assert [figure.data[int(entry.traces)].name for entry in chart.key] == names
-    unpredicted = charts.make_chart(charts.MEMORY, "x", [remembered(make_row(), None)], {})
+    unpredicted = charts.make_chart(kinds.MEMORY, "x", [remembered(make_row(), None)], {})
     assert "predicted" not in [entry.name for entry in unpredicted.key]
 
 
