@@ -10,6 +10,7 @@ from scalebench.evidence import Evidence
 from scalebench.report import frames, wording
 from scalebench.report.certificate import as_listing
 from scalebench.report.columns import Column, present
+from scalebench.report.comparison import compare
 from scalebench.report.findings import Finding, Verdict, judge
 from scalebench.report.listing import PlainTable
 from scalebench.report.marks import Mark, bearers, explain, marks
@@ -109,10 +110,15 @@ def render_page(
         _run(f"run-{i}", summary, found, looks)
         for i, (summary, found) in enumerate(zip(summaries, beside, strict=True), 1)
     ]
+    comparisons = [
+        compare(f"comparison-{i}", summaries[0], other, looks)
+        for i, other in enumerate(summaries[1:], 1)
+    ]
     return render_offline(
         "report.html.j2",
         any(run.drawn for run in runs),
         runs=runs,
+        comparisons=comparisons,
         marks_of=marks,
         longest=LONGEST_REASON,
     )

@@ -54,6 +54,7 @@
     const [first, ...others] = charts;
     if (first === undefined) {
       root.dataset.ready = "true";
+      performance.mark("scalebench-ready");
       return;
     }
     draw(first);
