@@ -67,23 +67,20 @@ def power_figure(courses: Sequence[DeviceCourse]) -> go.Figure:
     height = (1 - GAP * (len(shown) - 1)) / len(shown)
     for panel, series in enumerate(shown):
         top = 1 - panel * (height + GAP)
-        axis = _axis("y", panel)
-        figure.layout[axis].update(
-            domain=[max(top - height, 0.0), top],
-            title={"text": PANELS[series][0]},
-            automargin=True,
-            gridcolor="#e4e7eb",
-            zeroline=False,
-        )
         span = [v / PANELS[series][1] for o in courses for _, v in o.series.get(series, ())]
-        figure.layout[axis].range = [0, 1.08 * max(span)]
+        figure.update_layout(
+            {
+                "yaxis" if panel == 0 else f"yaxis{panel + 1}": {
+                    "domain": [max(top - height, 0.0), top],
+                    "title": {"text": PANELS[series][0]},
+                    "range": [0, 1.08 * max(span)],
+                    "automargin": True,
+                }
+            }
+        )
     last = "y" if len(shown) == 1 else f"y{len(shown)}"
     figure.update_xaxes(title="s after the launch's first reading", anchor=last, automargin=True)
     return figure
-
-
-def _axis(kind: str, panel: int) -> str:
-    return f"{kind}axis" if panel == 0 else f"{kind}axis{panel + 1}"
 
 
 def _line(one: DeviceCourse, series: str, panel: int, place: int, visible: bool) -> go.Scatter:
