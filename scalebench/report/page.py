@@ -19,7 +19,7 @@ from scalebench.report.palette import Look, assign
 from scalebench.report.sections import Material, Section, sections
 from scalebench.summary import Row, Summary
 
-MAX_EMBEDDED_BYTES = 250_000
+MAX_EMBEDDED_BYTES = 200_000
 """Raw step times above this size are left out of the page's JSON; summary.json has them."""
 
 LONGEST_REASON = 6000
@@ -96,13 +96,16 @@ class RunView:
 
 
 def render_page(
-    summaries: Sequence[Summary], evidence: Sequence[Evidence | None] | None = None
+    summaries: Sequence[Summary],
+    evidence: Sequence[Evidence | None] | None = None,
+    plotly: str | None = None,
 ) -> str:
     """Return the page of one or several runs.
 
     Args:
         summaries: Of the runs.
         evidence: What each run's folder holds beyond its summary; None: nothing is known of it.
+        plotly: Where plotly's script lies beside the page; None: inside it.
     """
     looks = assign(row for summary in summaries for row in summary.rows)
     beside = [None] * len(summaries) if evidence is None else evidence
@@ -116,7 +119,8 @@ def render_page(
     ]
     return render_offline(
         "report.html.j2",
-        any(run.drawn for run in runs),
+        any(run.drawn for run in runs) or any(one.charts for one in comparisons),
+        plotly=plotly,
         runs=runs,
         comparisons=comparisons,
         marks_of=marks,

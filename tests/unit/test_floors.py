@@ -73,6 +73,7 @@ FLOORS = {
     "run_calibration": 4,
     "survey": 4,
     "drawing": 4,
+    "gallery": 4,
     "cli": 5,
     "__main__": 5,
 }
