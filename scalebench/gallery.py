@@ -11,7 +11,6 @@ from scalebench.report.gallery import INDEX, Exhibit, render_gallery
 from scalebench.scaling import summarise
 from scalebench.store import find_runs, load_run, write_atomic
 
-
 READABLE = 0o644
 """A gallery is made to be shown."""
 

@@ -154,7 +154,7 @@ def _with_interval(estimate: Estimate | None) -> str:
         return NOTHING
     text = units.seconds(estimate.value, estimate.half_width or None)
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
-        return text
+        return text.replace("-", wording.MINUS)
     number, _, unit = text.rpartition(" ")
     scale = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
     places = wording.decimals(number)

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.report import compression, wording
 from scalebench.report.charts import ChartKind, KeyEntry, group_key
-from scalebench.report.figures import Looks, safe, style
+from scalebench.report.figures import Looks, safe, style, wide_axis
 from scalebench.report.lanes import lay
 from scalebench.report.palette import DASHES, NEUTRAL, SYMBOLS
 from scalebench.summary import Row
@@ -90,7 +90,8 @@ def _bytes_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         lambda r: (compression.told(r)["payload_bytes"] / 1e6, _losses(r)["loss_after_steps"]),
     )
     style(figure, "bytes-loss")
-    figure.update_xaxes(title="MB per rank and step", type="log", automargin=True)
+    sent = [compression.told(row)["payload_bytes"] / 1e6 for row in drawn]
+    figure.update_xaxes(title="MB per rank and step", automargin=True, **wide_axis(sent))
     figure.update_yaxes(
         title=f"loss after {_losses(drawn[0])['equal_steps']} steps", automargin=True
     )
@@ -214,7 +215,11 @@ def _break_even_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         )  # fmt: skip
     style(figure, "break-even")
     placed.draw(figure)
-    figure.update_xaxes(title="bandwidth of a rank's link, Mbit/s", type="log", automargin=True)
+    ends = [end / 1e6 for row in drawn for end in _break_even(row) or ()]
+    ends += [] if link is None else [link / 1e6]
+    figure.update_xaxes(
+        title="bandwidth of a rank's link, Mbit/s", automargin=True, **wide_axis(ends)
+    )
     return figure
 
 

@@ -29,6 +29,9 @@ HOLLOW = "hollow: oversubscribed"
 LANE_PX = 22
 MAX_POINTS = 4000
 MOST_PER_LAUNCH = 60
+LOG_RATIO = 6.0
+"""From here on values are drawn on a logarithmic axis."""
+
 DODGE = 0.055
 SPEEDUP_DODGE = 0.02
 """Of the axis."""
@@ -362,6 +365,19 @@ plotly check it again for every figure would take most of a page's time."""
 def style(figure: go.Figure, name: str) -> None:
     """Give a figure its usual height; ``name`` tells the page's scripts which it is."""
     figure.update_layout(meta={"figure": name}, height=400)
+
+
+def wide_axis(values: Sequence[float]) -> dict[str, Any]:
+    """Return the kind of an axis: logarithmic where the values differ by much.
+
+    Args:
+        values: What is drawn along the axis.
+    """
+    known = [value for value in values if value > 0]
+    ratio = max(known) / min(known) if known and len(known) == len(values) else 1.0
+    if ratio < LOG_RATIO:
+        return {"type": "linear"}
+    return {"type": "log", "dtick": "D2" if ratio < LOG_RATIO**4 else 1, "exponentformat": "none"}
 
 
 def with_style(layout: Mapping[str, Any]) -> dict[str, Any]:

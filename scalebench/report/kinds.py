@@ -191,7 +191,7 @@ EFFICIENCY = ChartKind(
 
 BUDGET = ChartKind(
     "budget",
-    "Where the rest went",
+    "All rows side by side",
     "This needs traced steps of a row and of its plain baseline: run without --no-trace.",
     budget_figure.budget_figure,
     budget_figure.conclude,

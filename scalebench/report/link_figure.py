@@ -17,6 +17,9 @@ from scalebench.report.listing import PlainTable
 from scalebench.report.palette import COLORS, DASHES, NEUTRAL, SYMBOLS
 
 POINTS = 80
+EDGE = 0.09
+"""Of the axis, kept free on both sides for the outermost labels."""
+
 RATE = "the link's set rate"
 
 
@@ -173,7 +176,7 @@ def _residuals(found: Sequence[Sweep]) -> go.Figure:
     style(figure, "residuals")
     figure.update_layout(height=280)
     _sizes_axis(figure, found)
-    figure.update_yaxes(title="measured over fitted time", ticksuffix=" %", automargin=True)
+    figure.update_yaxes(title="residual", ticksuffix=" %", automargin=True)
     return figure
 
 
@@ -181,9 +184,12 @@ def _sizes_axis(figure: go.Figure, found: Sequence[Sweep]) -> None:
     sizes = sorted({p.size_bytes for s in found for p in s.points})
     ticks = [sizes[int(i)] for i in np.linspace(0, len(sizes) - 1, min(len(sizes), 6)).round()]
     figure.update_layout(hovermode="closest")
+    ends = np.log10([sizes[0], sizes[-1]])
+    room = EDGE * (ends[1] - ends[0])
     figure.update_xaxes(
         title="message size",
         type="log",
+        range=[float(ends[0] - room), float(ends[1] + room)],
         tickvals=ticks,
         ticktext=[units.bytes_(t) for t in ticks],
         automargin=True,
@@ -244,7 +250,9 @@ def _conclude_residuals(found: Sequence[Sweep]) -> str:
     return (
         f"Fitted times are {units.percent(typical)} off the measured ones (median); the furthest is"
         f" {sweep.name} at {units.bytes_(point.size_bytes)},"
-        f" {wording.signed(100 * residual(sweep, point))} %."
+        f" {residual(sweep, point):+.1%} of the fitted time.".replace("%", " %").replace(
+            "-", wording.MINUS
+        )
     )
 
 

@@ -63,7 +63,7 @@ def power_figure(courses: Sequence[DeviceCourse]) -> go.Figure:
                 trace.visible = _name(one) == first
                 figure.add_trace(trace)
     style(figure, "power")
-    figure.update_layout(height=150 * len(shown) + 70, hovermode="closest", margin={"t": 8})
+    figure.update_layout(height=150 * len(shown) + 70, hovermode="closest", margin={"t": 30})
     height = (1 - GAP * (len(shown) - 1)) / len(shown)
     for panel, series in enumerate(shown):
         top = 1 - panel * (height + GAP)

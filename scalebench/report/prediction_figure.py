@@ -7,12 +7,12 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.model_scores import predicted_rows, score
 from scalebench.report import predictions, wording
-from scalebench.report.figures import PREDICTION_SYMBOL, Looks, safe, style
+from scalebench.report.figures import PREDICTION_SYMBOL, Looks, safe, style, wide_axis
 from scalebench.report.lanes import lay
 from scalebench.report.palette import NEUTRAL
 from scalebench.summary import Row
 
-ROOM = 0.16
+ROOM = 0.28
 DODGE = 0.16
 """Of a lane, between what was measured and what was predicted."""
 
@@ -124,7 +124,7 @@ def conclude_steps(rows: Sequence[Row]) -> str:
     if found is None:
         return "No step was predicted."
     worst = found["worst"]
-    where = f"{wording.plain(worst['case'], 64)} on N={worst['world_size']}"
+    where = f"{wording.plain(worst['case'], 64)} at N={worst['world_size']}"
     error = predictions.signed_percent(found["worst_error"])
     if found["num_rows"] == 1:
         return f"The predicted step of {where} is {error} off the measured one."
@@ -170,8 +170,8 @@ def operations_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
         )
     style(figure, "predicted-operations")
     figure.update_layout(hovermode="closest")
-    figure.update_xaxes(title="predicted, ms", type="log", automargin=True)
-    figure.update_yaxes(title="measured, ms", type="log", automargin=True)
+    figure.update_xaxes(title="predicted, ms", automargin=True, **wide_axis(ends))
+    figure.update_yaxes(title="measured, ms", automargin=True, **wide_axis(ends))
     return figure
 
 

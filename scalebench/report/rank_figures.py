@@ -10,7 +10,7 @@ from scalebench import units
 from scalebench.evidence.rank_steps import Autocorrelation, Course, RankGrid
 from scalebench.report import wording
 from scalebench.report.charts import ChartKind, Choices, KeyEntry, group_key, view_mark, views
-from scalebench.report.figures import Looks, safe, style
+from scalebench.report.figures import Looks, safe, style, wide_axis
 from scalebench.report.palette import DASHES, NEUTRAL, SYMBOLS
 
 SCALE = [[0.0, "#0072B2"], [0.5, "#F2F2F2"], [1.0, "#D55E00"]]
@@ -38,7 +38,7 @@ def grid_kind(grids: Sequence[RankGrid]) -> ChartKind:
         ("case", "N", "rank", "median step", "against all ranks", "slowest step"),
         None,
         "One launch, own step of each rank against the median of all clean steps. Left of the"
-        " line: warm-up. White: the first step of a block, which counts for nothing.",
+        " line: warm-up. Blank: the first step of a block, which counts for nothing.",
         remark=lambda _: _merged(found),
         choose=lambda _, figure: _choose_heat(figure, found),
     )
@@ -50,7 +50,7 @@ def _heat(grids: Sequence[RankGrid]) -> go.Figure:
         figure.add_trace(_map(grid, visible=index == 0))
         figure.add_trace(_cut(grid, visible=index == 0))
     style(figure, "heat")
-    figure.update_layout(height=_heat_height(grids[0]), hovermode="closest", margin={"t": 8})
+    figure.update_layout(height=_heat_height(grids[0]), hovermode="closest", margin={"t": 30})
     figure.update_xaxes(title="step", automargin=True, showgrid=False)
     figure.update_yaxes(
         title="rank", autorange="reversed", automargin=True, showgrid=False, **_rank_ticks(grids[0])
@@ -73,8 +73,8 @@ def _map(grid: RankGrid, visible: bool) -> go.Heatmap:
         ygap=1 if len(grid.ranks) <= 40 else 0,
         hovertemplate="rank %{y}, step %{x}: %{z:+.3g} %<extra></extra>",
         colorbar={
-            "title": {"text": "against median", "side": "right"}, "ticksuffix": " %",
-            "thickness": 10, "outlinewidth": 0, "x": 1.0, "len": 1.0,
+            "ticksuffix": " %", "thickness": 10, "outlinewidth": 0, "x": 1.0, "len": 1.0,
+            "nticks": 5,
         },
     )  # fmt: skip
 
@@ -231,9 +231,10 @@ def _course(courses: Sequence[Course], looks: Looks) -> go.Figure:
             )
         )  # fmt: skip
     style(figure, "course")
-    figure.update_layout(height=300, hovermode="closest", margin={"t": 8})
+    figure.update_layout(height=300, hovermode="closest", margin={"t": 30})
     figure.update_xaxes(title="step", automargin=True)
-    figure.update_yaxes(title="ms", type="log", automargin=True, exponentformat="none")
+    times = [1e3 * step_s for one in courses for step_s in one.step_s]
+    figure.update_yaxes(title="ms", automargin=True, **wide_axis(times))
     return figure
 
 

@@ -31,7 +31,7 @@ from scalebench.summary import Row
 
 Part = Chart | PlainTable | SparkTable
 
-NO_LINK = "links"
+NO_LINK = "the link"
 """Name of the block that is about the run's links, not about a suite."""
 
 
@@ -97,9 +97,9 @@ class Material:
 def sections(material: Material) -> tuple[Section, ...]:
     """Return all sections that have something to show or to say."""
     made = (
-        _of(material, kinds.SPEEDUP, (kinds.SPEEDUP,)),
+        _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
         _efficiency(material),
-        _of(material, kinds.BUDGET, (kinds.WATERFALL, kinds.BUDGET)),
+        _of(material, kinds.BUDGET, "Where the rest went", (kinds.WATERFALL, kinds.BUDGET)),
         _model(material),
         _timeline(material),
         _communication(material),
@@ -112,11 +112,11 @@ def sections(material: Material) -> tuple[Section, ...]:
     return tuple(section for section in made if section.blocks or section.absent)
 
 
-def _of(material: Material, kind: ChartKind, shown: Sequence[ChartKind]) -> Section:
+def _of(material: Material, kind: ChartKind, title: str, shown: Sequence[ChartKind]) -> Section:
     """Return the section of figures that need nothing but the rows."""
     return _section(
         kind.name,
-        kind.title,
+        title,
         [
             Block(suite, tuple(c for one in shown for c in material.chart(one, index, rows)))
             for index, suite, rows in material.suites()

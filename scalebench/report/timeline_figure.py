@@ -64,7 +64,7 @@ def timeline_figure(timelines: Sequence[StepTimeline]) -> go.Figure:
             figure.add_trace(trace)
     style(figure, "timeline")
     figure.update_layout(
-        barmode="overlay", hovermode="closest", margin={"t": 8}, height=_height(timelines[0])
+        barmode="overlay", hovermode="closest", margin={"t": 30}, height=_height(timelines[0])
     )
     figure.update_yaxes(showgrid=False, automargin=True, **_axis(timelines[0]))
     figure.update_xaxes(title="ms after the step began", automargin=True)

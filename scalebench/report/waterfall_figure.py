@@ -36,7 +36,7 @@ def waterfall_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     style(figure, "waterfall")
     reach = max(_reach(budget, parts) for _, budget in accounted[:1])
     figure.update_layout(
-        height=len(names) * BAR_PX + 84, hovermode="closest", margin={"t": 8}, bargap=0
+        height=len(names) * BAR_PX + 84, hovermode="closest", margin={"t": 30}, bargap=0
     )
     figure.update_yaxes(
         tickvals=list(range(len(names))),

@@ -110,7 +110,7 @@ def test_a_page_without_figures_carries_no_plotly():
 def test_each_chart_has_an_alternative_and_a_table(usual):
     charts = [a for a in usual.all("div") if a.get("class") == "chart"]
     assert len(charts) == 3
-    assert all(a["role"] == "img" and len(a["aria-label"]) > 40 for a in charts)
+    assert all(a["role"] == "group" and len(a["aria-label"]) > 40 for a in charts)
     assert len(usual.all("details")) == 3
 
 
