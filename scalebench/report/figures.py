@@ -377,7 +377,10 @@ def wide_axis(values: Sequence[float]) -> dict[str, Any]:
     ratio = max(known) / min(known) if known and len(known) == len(values) else 1.0
     if ratio < LOG_RATIO:
         return {"type": "linear"}
-    return {"type": "log", "dtick": "D2" if ratio < LOG_RATIO**4 else 1, "exponentformat": "none"}
+    decades = range(math.floor(math.log10(min(known))), math.ceil(math.log10(max(known))) + 1)
+    digits = (1, 1.5, 2, 3, 4, 5, 7) if ratio < 30 else (1, 2, 5) if ratio < 300 else (1,)
+    ticks = [digit * 10.0**decade for decade in decades for digit in digits]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
 
 def with_style(layout: Mapping[str, Any]) -> dict[str, Any]:

@@ -254,7 +254,7 @@ def _exposed(headline: Row | None) -> list[str]:
     if headline.world_size == 1:
         return []
     exposed = headline.exposed_comm_s
-    if exposed.low is not None and exposed.low <= 0:
+    if exposed.value <= 0 or (exposed.low is not None and exposed.low <= 0):
         return []
     time = units.seconds(exposed.value, exposed.half_width)
     return [f"In traced steps, exposed communication takes {time}."]

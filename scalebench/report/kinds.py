@@ -247,7 +247,8 @@ PREDICTED_OPERATIONS = ChartKind(
     prediction_figure.tabulate_operations,
     ("case", "N", "operation", "size", "predicted", "measured", "error"),
     None,
-    "Every bucket or collective of a step: transfer without waiting, median over traced steps.",
+    "Every bucket or collective of a step: transfer without waiting, median over traced steps. Two"
+    " in flight at once share the link, and each lasts as long as both.",
 )
 
 

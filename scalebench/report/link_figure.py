@@ -182,7 +182,7 @@ def _residuals(found: Sequence[Sweep]) -> go.Figure:
 
 def _sizes_axis(figure: go.Figure, found: Sequence[Sweep]) -> None:
     sizes = sorted({p.size_bytes for s in found for p in s.points})
-    ticks = [sizes[int(i)] for i in np.linspace(0, len(sizes) - 1, min(len(sizes), 6)).round()]
+    ticks = [sizes[int(i)] for i in np.linspace(0, len(sizes) - 1, min(len(sizes), 4)).round()]
     figure.update_layout(hovermode="closest")
     ends = np.log10([sizes[0], sizes[-1]])
     room = EDGE * (ends[1] - ends[0])
@@ -248,7 +248,7 @@ def _conclude_residuals(found: Sequence[Sweep]) -> str:
     sweep, point = worst
     typical = float(np.median([abs(residual(s, p)) for s in found for p in s.points]))
     return (
-        f"Fitted times are {units.percent(typical)} off the measured ones (median); the furthest is"
+        f"Fitted times are {100 * typical:.1f} % off the measured ones (median); the furthest is"
         f" {sweep.name} at {units.bytes_(point.size_bytes)},"
         f" {residual(sweep, point):+.1%} of the fitted time.".replace("%", " %").replace(
             "-", wording.MINUS

@@ -155,7 +155,9 @@ def key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry,
 def conclude(outlook: Outlook, suite: str) -> str:
     """Say how the best case fares at the largest size that is projected."""
     assert outlook.as_measured is not None
-    last = [rows[-1] for rows in _of(outlook.as_measured, suite).values()]
+    projected = [row for rows in _of(outlook.as_measured, suite).values() for row in rows]
+    furthest = max(row.world_size for row in projected)
+    last = [row for row in projected if row.world_size == furthest]
     best = max(last, key=lambda row: row.efficiency or 0.0)
     ends = _ends(best)
     span = "" if ends is None else f" ({ends[0]:.3g} to {ends[1]:.3g})"
@@ -163,7 +165,7 @@ def conclude(outlook: Outlook, suite: str) -> str:
     off = "" if error is None else f"; the model's typical error is {predictions.percent(error)}"
     return (
         f"At N={best.world_size} the cost model gives {wording.plain(best.case, 64)}"
-        f" {100 * (best.efficiency or 0.0):.3g} %{span}, the most of all cases{off}."
+        f" {100 * (best.efficiency or 0.0):.3g} %{span}, the most of {len(last)} cases{off}."
     )
 
 
@@ -173,13 +175,16 @@ def remarks(outlook: Outlook, suite: str) -> list[str]:
     if projection is None:
         return []
     said = [f"Taken for granted: {'; '.join(projection.assumptions)}."]
-    refused: dict[str, list[str]] = {}
+    refused: dict[str, list[ProjectedRow]] = {}
     for row in projection.rows:
         if row.suite == suite and row.reason:
-            refused.setdefault(wording.plain(row.reason, 200), []).append(
-                f"{wording.plain(row.case, 64)}, N={row.world_size}"
-            )
-    said += [f"Not projected: {'; '.join(places)}: {why}." for why, places in refused.items()]
+            refused.setdefault(row.case, []).append(row)
+    said += [
+        f"Not projected: {wording.plain(case, 64)} at N = "
+        f"{wording.joined([str(row.world_size) for row in rows])}:"
+        f" {wording.plain(rows[0].reason or '', 200)}."
+        for case, rows in refused.items()
+    ]
     outside = dict.fromkeys(t for row in projection.rows for t in row.outside)
     return [*said, *(f"Beyond the link's support: {wording.plain(text, 200)}." for text in outside)]
 

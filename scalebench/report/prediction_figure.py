@@ -39,7 +39,8 @@ def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
 
 def _end(row: Row) -> float:
     told = row.prediction or {}
-    ends = (row.predicted_step_s, told.get("high_s"), row.step_s and row.step_s.value)
+    measured = (row.step_s.value, row.step_s.high) if row.step_s else ()
+    ends = (row.predicted_step_s, told.get("high_s"), *measured)
     return max(float(end) for end in ends if end)
 
 

@@ -19,6 +19,8 @@ SCALE = [[0.0, "#0072B2"], [0.5, "#F2F2F2"], [1.0, "#D55E00"]]
 ROW_PX = 26
 LEAST_REACH = 0.02
 MOST_LISTED = 64
+FEWEST, OFTEN = 8, 0.85
+"""Steps, and the part of them, from which on a rank is called slower; 7 of 8 by chance: 4 %."""
 
 
 def _name(case: str, world_size: int) -> str:
@@ -148,9 +150,25 @@ def _spread_of_ranks(grid: RankGrid) -> tuple[float, int]:
 def _conclude_heat(grid: RankGrid) -> str:
     spread, rank = _spread_of_ranks(grid)
     where = _name(grid.case, grid.world_size)
+    share, num_steps = _share_slower(grid, rank)
     if spread < LEAST_REACH:
         return f"No rank of {where} is slower than the others by more than 2 %."
-    return f"In {where}, rank {rank} is {100 * spread:.1f} % slower than the median of all steps."
+    if num_steps < FEWEST or share < OFTEN:
+        return f"No rank of {where} is steadily slower than the others: it is one and then another."
+    return (
+        f"In {where}, rank {rank} is {100 * spread:.1f} % slower than the median of all steps, and"
+        f" slower than the middle rank in {100 * share:.0f} % of them."
+    )
+
+
+def _share_slower(grid: RankGrid, rank: int) -> tuple[float, int]:
+    """Return the part of the clean steps in which a rank was slower than the middle one."""
+    clean = _clean(grid)
+    known = clean[:, ~np.isnan(clean).any(axis=0)]
+    if known.shape[1] == 0:
+        return 0.0, 0
+    own = known[grid.ranks.index(rank)]
+    return float((own > np.median(known, axis=0)).mean()), known.shape[1]
 
 
 def _tabulate_heat(grids: Sequence[RankGrid]) -> list[tuple[str, ...]]:
@@ -242,7 +260,7 @@ def _conclude_course(courses: Sequence[Course]) -> str:
     cuts = [one.steady_from for one in courses]
     unsteady = [one for one in courses if one.steady is False]
     span = f"{min(cuts)}" if min(cuts) == max(cuts) else f"{min(cuts)} to {max(cuts)}"
-    said = f"Steps are taken to be steady after {span} of warm-up"
+    said = f"Steps are taken to be steady after {span} steps of warm-up"
     if unsteady:
         where = _name(unsteady[0].case, unsteady[0].world_size)
         return f"{said}; {len(unsteady)} of {len(courses)} launches never settled, {where} first."

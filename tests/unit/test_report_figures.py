@@ -201,7 +201,7 @@ def test_the_course_shows_every_launch_with_its_cut():
     chart, data = drawn(rank_figures.course_kind(courses), rows)
     assert len(data) == 2 * len(courses)
     assert data[1]["x"] == [4.5]
-    assert "steady after 5 of warm-up" in chart.conclusion
+    assert "steady after 5 steps of warm-up" in chart.conclusion
 
 
 def test_steps_that_are_not_independent_are_called_so():
