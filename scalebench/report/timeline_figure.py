@@ -44,7 +44,8 @@ def timeline_kind(timelines: Sequence[StepTimeline]) -> ChartKind:
         lambda _: tabulate(found),
         ("case", "N", "rank", "activity", "in the step", "of the step"),
         lambda _, __, figure: key(figure),
-        "The traced step of median length; tracing's own cost included. All ranks on one clock.",
+        "The traced step of median length; tracing's own cost included. All ranks on one clock. All"
+        " steps, for Perfetto: scalebench export RUN --format chrome-trace.",
         remark=lambda _: remarks(found),
         choose=lambda _, figure: choose(figure, found),
     )

@@ -1,5 +1,7 @@
 """Every rule of advice: when it speaks, with which number, and that noise silences it."""
 
+from pathlib import Path
+
 import pytest
 from summaries import (
     attributed,
@@ -177,3 +179,11 @@ def test_the_model_is_quoted_with_its_error_and_its_contradiction():
     contradicted = row.model_copy(update={"prediction": far, "step_s": estimate(0.02)})
     said = judge(make_summary([make_plain(), contradicted])).suites[0].findings[1].verdict
     assert "and the measurement contradicts its interval." in said
+
+
+def test_every_rule_is_documented():
+
+    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    named = [n.strip() for line in text.splitlines() if line.startswith("| ")
+             for n in line.split("|")[1].split(",")]  # fmt: skip
+    assert {rule.name for rule in (*FIRST, *RULES, *LAST)} <= set(named)
