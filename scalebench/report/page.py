@@ -153,7 +153,9 @@ def _run(
         summary=summary,
         verdict=verdict,
         suites=suites,
-        sections=sections(Material(run_id, groups, looks, summary.notices, evidence)),
+        sections=sections(
+            Material(run_id, groups, looks, summary.notices, evidence, summary.environment)
+        ),
         missing=tuple(row for row in summary.rows if row.status != "ok"),
         marks=_marks(summary.rows),
         certificate=as_listing(summary.certificate) if summary.certificate else None,

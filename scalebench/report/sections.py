@@ -4,10 +4,14 @@ A section without data is left out, or says in one line how to get the data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import plotly.graph_objects as go
 
 from scalebench.evidence import Evidence
 from scalebench.report import (
+    capacity,
     communication,
     compression,
     kinds,
@@ -77,6 +81,7 @@ class Material:
     looks: Looks
     notices: Sequence[str]
     evidence: Evidence | None
+    environment: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:
@@ -227,12 +232,26 @@ def _ranks(material: Material) -> Section:
 def _memory(material: Material) -> Section:
     blocks = []
     for index, suite, rows in material.suites():
-        drawn = material.chart(kinds.MEMORY, index, rows)
+        drawn = material.chart(_memory_kind(material.environment), index, rows)
         counted = memory.tables(rows)
         frontier = frontier_table(rows, material.notices)
         parts: tuple[Part, ...] = (*drawn, *counted, *([frontier] if frontier else []))
         blocks.append(Block(suite, parts, None if drawn else kinds.MEMORY.absent))
     return _section("memory", "Memory", blocks)
+
+
+def _memory_kind(environment: Mapping[str, Any]) -> ChartKind:
+    """Return the kind of figure of memory, with the capacity of this environment."""
+
+    def draw(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+        figure = kinds.MEMORY.draw(rows, looks)
+        if figure is not None:
+            capacity.draw_limit(figure, rows, environment)
+        return figure
+
+    return replace(
+        kinds.MEMORY, draw=draw, remark=lambda rows: capacity.sentence(rows, environment)
+    )
 
 
 def _compression(material: Material) -> Section:
