@@ -378,7 +378,7 @@ def wide_axis(values: Sequence[float]) -> dict[str, Any]:
     if ratio < LOG_RATIO:
         return {"type": "linear"}
     decades = range(math.floor(math.log10(min(known))), math.ceil(math.log10(max(known))) + 1)
-    digits = (1, 1.5, 2, 3, 4, 5, 7) if ratio < 30 else (1, 2, 5) if ratio < 300 else (1,)
+    digits = (1, 1.5, 2, 3, 5, 7) if ratio < 30 else (1, 2, 5) if ratio < 300 else (1,)
     ticks = [digit * 10.0**decade for decade in decades for digit in digits]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
 
