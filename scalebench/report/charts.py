@@ -7,7 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from scalebench.report import figures, wording
+from scalebench.report import figure_style, wording
 from scalebench.summary import Row
 
 EVERY_VIEW = "in every view"
@@ -92,7 +92,7 @@ class Chart:
     note: str = ""
 
 
-KeyMaker = Callable[[Sequence[Row], figures.Looks, go.Figure], tuple[KeyEntry, ...]]
+KeyMaker = Callable[[Sequence[Row], figure_style.Looks, go.Figure], tuple[KeyEntry, ...]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class ChartKind:
     name: str
     title: str
     absent: str
-    draw: Callable[[Sequence[Row], figures.Looks], go.Figure | None]
+    draw: Callable[[Sequence[Row], figure_style.Looks], go.Figure | None]
     conclude: Callable[[Sequence[Row]], str]
     tabulate: Callable[[Sequence[Row]], list[tuple[str, ...]]]
     header: tuple[str, ...]
@@ -118,7 +118,7 @@ def json_for_script(text: str) -> str:
 
 
 def make_chart(
-    kind: ChartKind, chart_id: str, rows: Sequence[Row], looks: figures.Looks
+    kind: ChartKind, chart_id: str, rows: Sequence[Row], looks: figure_style.Looks
 ) -> Chart | None:
     """Make one kind of chart for the rows of a suite, or None when it would be empty."""
     figure = kind.draw(rows, looks)
@@ -147,7 +147,7 @@ def plot_json(figure: go.Figure) -> str:
     """Return a figure as plotly's JSON that is safe inside a script element."""
     plot: dict[str, Any] = figure.to_plotly_json()
     plot["layout"].pop("template", None)
-    plot["layout"] = figures.with_style(plot["layout"])
+    plot["layout"] = figure_style.with_style(plot["layout"])
     return json_for_script(json.dumps(plot, separators=(",", ":"), allow_nan=False))
 
 
@@ -165,7 +165,7 @@ def group_key(figure: go.Figure, entries: Sequence[KeyEntry]) -> tuple[KeyEntry,
 
 def view_mark(name: str) -> str:
     """Return the ``meta`` of the traces that belong to the view of this name."""
-    return figures.safe(name, 200)
+    return figure_style.safe(name, 200)
 
 
 def views(

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.report import wording
 from scalebench.report.charts import Chart, ChartKind, make_chart
-from scalebench.report.figures import Looks, safe, style
+from scalebench.report.figure_style import Looks, safe, style
 from scalebench.report.lanes import lay
 from scalebench.report.listing import PlainTable
 from scalebench.report.palette import NEUTRAL

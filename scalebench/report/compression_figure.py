@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.report import compression, wording
 from scalebench.report.charts import ChartKind, KeyEntry, group_key
-from scalebench.report.figures import Looks, safe, style, wide_axis
+from scalebench.report.figure_style import Looks, safe, style, wide_axis
 from scalebench.report.lanes import lay
 from scalebench.report.palette import DASHES, NEUTRAL, SYMBOLS
 from scalebench.summary import Row

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.report import (
     budget_figure,
+    figure_style,
     figures,
     findings,
     memory_figure,
@@ -19,6 +20,7 @@ from scalebench.report import (
     wording,
 )
 from scalebench.report.charts import ChartKind, Choice, Choices, KeyEntry
+from scalebench.report.figure_style import Looks
 from scalebench.report.law_curves import law_curves, law_key
 from scalebench.report.palette import (
     AREA,
@@ -33,13 +35,13 @@ from scalebench.report.palette import (
 from scalebench.summary import Estimate, Row
 
 
-def _case_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+def _case_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
     traces: dict[str, list[str]] = {}
     for index, trace in enumerate(figure.data):
         traces.setdefault(trace.legendgroup or "", []).append(str(index))
     entries = [KeyEntry("ideal", NEUTRAL, "", DASHES["dot"], "0")]
     for key in wording.by_case(rows):
-        drawn = traces.get(figures.safe(f"{key[0]}/{key[1]}", 200))
+        drawn = traces.get(figure_style.safe(f"{key[0]}/{key[1]}", 200))
         if drawn:
             entries.append(_entry(key[1], looks[key], ",".join(drawn)))
     crosses = [
@@ -62,7 +64,7 @@ def _case_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> t
     return (*entries, *law_key(figure))
 
 
-def _speedup(rows: Sequence[Row], looks: figures.Looks) -> go.Figure | None:
+def _speedup(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     figure = figures.speedup_figure(rows, looks)
     if figure is not None:
         drawn = [row for row in rows if row.speedup and not wording.is_baseline(row)]
@@ -91,16 +93,14 @@ def _axes(rows: Sequence[Row], figure: go.Figure) -> Choices:
     )
 
 
-def _part_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+def _part_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
     return tuple(
         KeyEntry(part.header, PART_COLORS[part.key], AREA, None, str(index), meaning=part.meaning)
         for index, part in enumerate(budget_figure.drawn_parts(rows))
     )
 
 
-def _category_key(
-    rows: Sequence[Row], looks: figures.Looks, figure: go.Figure
-) -> tuple[KeyEntry, ...]:
+def _category_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
     shown = memory_figure.shown_categories(rows)
     entries = [
         KeyEntry(
@@ -119,7 +119,7 @@ def _category_key(
     return tuple(entries)
 
 
-def _pass_key(rows: Sequence[Row], looks: figures.Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+def _pass_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
     """Return the key of a pipeline's passes."""
     return tuple(
         KeyEntry(name, color, AREA, None, str(index))

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from scalebench.costmodel.scaling_laws import FittedLaw, fit_amdahl, fit_usl
 from scalebench.report import wording
 from scalebench.report.charts import KeyEntry
-from scalebench.report.figures import Looks, safe
+from scalebench.report.figure_style import Looks, safe
 from scalebench.report.palette import NEUTRAL
 from scalebench.summary import Row
 

@@ -12,7 +12,7 @@ from scalebench.costmodel.laws import busbw_factor
 from scalebench.costmodel.link_profile import CalibratedPoint, LinkProfile
 from scalebench.report import wording
 from scalebench.report.charts import ChartKind, KeyEntry, group_key
-from scalebench.report.figures import safe, style
+from scalebench.report.figure_style import safe, style
 from scalebench.report.listing import PlainTable
 from scalebench.report.palette import COLORS, DASHES, NEUTRAL, SYMBOLS
 

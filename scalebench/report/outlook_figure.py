@@ -16,7 +16,8 @@ from scalebench.report.charts import (
     view_mark,
     views,
 )
-from scalebench.report.figures import Looks, case_line, safe, style
+from scalebench.report.figure_style import Looks, safe, style
+from scalebench.report.figures import case_line
 from scalebench.report.palette import DASHES, NEUTRAL, PALE, SYMBOLS
 from scalebench.summary import Row
 

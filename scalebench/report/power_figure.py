@@ -8,7 +8,8 @@ from scalebench import units
 from scalebench.evidence.telemetry import DeviceCourse
 from scalebench.report import wording
 from scalebench.report.charts import ChartKind, Choices, KeyEntry, group_key, view_mark, views
-from scalebench.report.figures import Looks, case_line, safe, style
+from scalebench.report.figure_style import Looks, safe, style
+from scalebench.report.figures import case_line
 from scalebench.report.palette import AREA, COLORS, DASHES, SYMBOLS
 from scalebench.summary import Row
 
@@ -41,7 +42,7 @@ def power_kind(courses: Sequence[DeviceCourse]) -> ChartKind:
 
 
 def _name(one: DeviceCourse) -> str:
-    return f"{wording.plain(one.case, 64)}, N={one.world_size}"
+    return wording.place_name(one.case, one.world_size)
 
 
 def _names(courses: Sequence[DeviceCourse]) -> list[str]:

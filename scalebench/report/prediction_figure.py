@@ -7,7 +7,8 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.model_scores import predicted_rows, score
 from scalebench.report import predictions, wording
-from scalebench.report.figures import PREDICTION_SYMBOL, Looks, safe, style, wide_axis
+from scalebench.report.figure_style import Looks, safe, style, wide_axis
+from scalebench.report.figures import PREDICTION_SYMBOL
 from scalebench.report.lanes import lay
 from scalebench.report.palette import NEUTRAL
 from scalebench.summary import Row

@@ -20,15 +20,17 @@ from scalebench.report import (
     predictions,
     wording,
 )
+from scalebench.report.autocorrelation_figure import memory_of_steps_kind
 from scalebench.report.charts import Chart, ChartKind, make_chart
 from scalebench.report.compression_figure import COMPRESSION
-from scalebench.report.figures import Looks
+from scalebench.report.course_figure import course_kind
+from scalebench.report.figure_style import Looks
 from scalebench.report.frontier_table import frontier_table
+from scalebench.report.heat_figure import grid_kind
 from scalebench.report.link_figure import fit_table, link_kinds, sweeps
 from scalebench.report.listing import PlainTable
 from scalebench.report.outlook_figure import outlook_kind
 from scalebench.report.power_figure import ENERGY, power_kind
-from scalebench.report.rank_figures import course_kind, grid_kind, memory_of_steps_kind
 from scalebench.report.sparklines import SparkTable, spark_table
 from scalebench.report.timeline_figure import timeline_kind
 from scalebench.summary import Row

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench.report import wording
-from scalebench.report.figures import Looks
+from scalebench.report.figure_style import Looks
 from scalebench.summary import Row
 
 WIDTH, HEIGHT, MARGIN = 96.0, 24.0, 3.0

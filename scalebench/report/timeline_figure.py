@@ -8,7 +8,7 @@ from scalebench import units
 from scalebench.evidence.timeline import ACTIVITIES, HIDDEN, RankStep, StepTimeline
 from scalebench.report import wording
 from scalebench.report.charts import ChartKind, Choices, KeyEntry, group_key, view_mark, views
-from scalebench.report.figures import safe, style
+from scalebench.report.figure_style import safe, style
 from scalebench.report.palette import AREA, PART_COLORS
 
 LANE_PX = 46
@@ -153,7 +153,7 @@ def _span(start_s: float, end_s: float) -> str:
 
 def view_name(one: StepTimeline) -> str:
     """Name the view of a step."""
-    return f"{wording.plain(one.case, 64)}, N={one.world_size}"
+    return wording.place_name(one.case, one.world_size)
 
 
 def choose(figure: go.Figure, timelines: Sequence[StepTimeline]) -> Choices | None:

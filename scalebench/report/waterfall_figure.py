@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from scalebench.report import budget_figure, causes, wording
 from scalebench.report.attributed import NEGLIGIBLE, PARTS, RESIDUAL, Budget, Part, budgeted
 from scalebench.report.charts import Choices, view_mark, views
-from scalebench.report.figures import Looks, safe, style
+from scalebench.report.figure_style import Looks, safe, style
 from scalebench.report.palette import NEUTRAL, PART_COLORS
 from scalebench.summary import Row
 

@@ -21,14 +21,16 @@ from summaries import (
 )
 
 from scalebench.report import (
+    autocorrelation_figure,
     comparison,
+    course_figure,
+    heat_figure,
     kinds,
     law_curves,
     link_figure,
     outlook_figure,
     palette,
     power_figure,
-    rank_figures,
     render_page,
     sparklines,
     timeline_figure,
@@ -188,7 +190,7 @@ def test_a_row_of_many_ranks_says_which_are_shown():
 def test_the_heat_map_names_the_slow_rank_and_keeps_warm_up_out_of_the_colours():
     rows = [make_plain(), make_row(world_size=4)]
     grids = make_evidence(make_summary(rows)).grids
-    chart, data = drawn(rank_figures.grid_kind(grids), rows)
+    chart, data = drawn(heat_figure.grid_kind(grids), rows)
     assert "rank 3 is 10.0 % slower" in chart.conclusion
     assert data[0]["zmax"] == pytest.approx(10.0)  # not the 100 % of the warm-up
     assert data[1]["x"] == [4.5, 4.5]
@@ -198,7 +200,7 @@ def test_the_heat_map_names_the_slow_rank_and_keeps_warm_up_out_of_the_colours()
 def test_the_course_shows_every_launch_with_its_cut():
     rows = [make_plain(), make_row()]
     courses = make_evidence(make_summary(rows)).courses
-    chart, data = drawn(rank_figures.course_kind(courses), rows)
+    chart, data = drawn(course_figure.course_kind(courses), rows)
     assert len(data) == 2 * len(courses)
     assert data[1]["x"] == [4.5]
     assert "steady after 5 steps of warm-up" in chart.conclusion
@@ -207,11 +209,11 @@ def test_the_course_shows_every_launch_with_its_cut():
 def test_steps_that_are_not_independent_are_called_so():
     rows = [make_plain(), make_row()]
     found = make_evidence(make_summary(rows)).autocorrelations
-    chart, data = drawn(rank_figures.memory_of_steps_kind(found), rows)
+    chart, data = drawn(autocorrelation_figure.memory_of_steps_kind(found), rows)
     assert "not independent (lag 1: 0.80)" in chart.conclusion
     assert data[2]["y"][:2] == [0.8, 0.4]
     quiet = [replace(one, values=(0.1, 0.0)) for one in found]
-    calm, _ = drawn(rank_figures.memory_of_steps_kind(quiet), rows)
+    calm, _ = drawn(autocorrelation_figure.memory_of_steps_kind(quiet), rows)
     assert "are independent as far as 96 of them tell" in calm.conclusion
 
 

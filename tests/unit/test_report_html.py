@@ -22,7 +22,15 @@ from summaries import (
     usual_rows,
 )
 
-from scalebench.report import figures, findings, frames, palette, render_csv, render_page
+from scalebench.report import (
+    figure_style,
+    figures,
+    findings,
+    frames,
+    palette,
+    render_csv,
+    render_page,
+)
 from scalebench.report.charts import json_for_script
 from scalebench.summary import StepSamples, Summary
 
@@ -158,8 +166,8 @@ def test_hostile_strings_survive_in_the_figures_as_text(hostile):
 
 
 def test_plotly_templates_in_names_are_disarmed():
-    assert "%{" not in figures.safe("%{customdata[0]}")
-    assert "<" not in figures.safe("<b>x</b>")
+    assert "%{" not in figure_style.safe("%{customdata[0]}")
+    assert "<" not in figure_style.safe("<b>x</b>")
 
 
 @given(st.text())
