@@ -2,6 +2,7 @@
 # make run GPUS=1,2,4 SUITES="ddp"      the same with other sizes or suites
 # make test                             the whole suite, linters and type check
 # make bench                            the benchmarks
+# make gallery                          the pages of the committed runs, and their index
 # make bench-ring                       the ring all-reduce written here beside gloo's own
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-break-even                 where compression stops paying: predicted and measured
@@ -21,7 +22,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean bench-gate faults
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean bench-gate faults gallery
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -41,6 +42,9 @@ $(DEV_STAMP): pyproject.toml constraints.txt $(RUN_STAMP)
 
 run: $(RUN_STAMP)
 	@$(BIN)/scalebench run $(SUITES) --gpus $(GPUS)
+
+gallery: $(RUN_STAMP)
+	@$(BIN)/python -m scalebench.gallery reports/gallery
 
 test: lint types tests
 

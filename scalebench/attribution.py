@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench import units
-from scalebench.intervals import none, union
+from scalebench.intervals import Intervals, none, union
 from scalebench.pipeline_trace import PipelineTrace, pipelines_of
 from scalebench.records import Block, CellResult, ClockAlignment, Phase, RankRecord, Trace
 from scalebench.spec import Pipeline
@@ -123,16 +123,23 @@ class LaunchAttribution:
     @cached_property
     def breakdowns(self) -> dict[int, Breakdown]:
         """Rank → what its typical traced step was made of."""
-        waiting, chosen = dict(self.matched.waiting), self.typical_steps
+        waiting, chosen = self.waiting, self.typical_steps
         bubbles = dict.fromkeys(self.traces, 0.0)
         for pipeline in self.pipelines:
-            for rank in pipeline.ranks:
-                waiting[rank] = union(waiting.get(rank, none()), pipeline.waiting(rank))
-                bubbles[rank] = pipeline.bubble_s(rank)
+            bubbles |= {rank: pipeline.bubble_s(rank) for rank in pipeline.ranks}
         return {
             rank: break_down(rank, trace, waiting.get(rank), chosen).with_bubble(bubbles[rank])
             for rank, trace in self.traces.items()
         }
+
+    @cached_property
+    def waiting(self) -> dict[int, Intervals]:
+        """Rank → when it waited for others, on its own clock after its trace's origin; tidy."""
+        waiting = dict(self.matched.waiting)
+        for pipeline in self.pipelines:
+            for rank in pipeline.ranks:
+                waiting[rank] = union(waiting.get(rank, none()), pipeline.waiting(rank))
+        return waiting
 
     @cached_property
     def pipelines(self) -> tuple[PipelineTrace, ...]:

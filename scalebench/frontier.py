@@ -5,6 +5,7 @@ did not. What fits is found out by training: each probe is a launch of its own, 
 one is left in memory for the next.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -130,6 +131,28 @@ def _with_batch(cell: Cell, largest: Largest | None) -> Cell:
     if cell.purpose == "inspect" and cell.device == "cuda":
         return cell
     return _of_batch(cell, largest.fits)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a notice says of one row's frontier."""
+
+    case: str
+    world_size: int
+    fits: int
+    too_large: int
+
+
+_NOTICE = re.compile(r"(.+), N = (\d+): (\d+) samples per rank fit, (\d+) do not")
+
+
+def told_by(notice: str) -> Told | None:
+    """Return what a run's notice says of a frontier; None: it is about something else."""
+    found = _NOTICE.fullmatch(notice)
+    if found is None:
+        return None
+    case, *numbers = found.groups()
+    return Told(case, *(int(number) for number in numbers))
 
 
 def _told(row: Cell, largest: Largest) -> str:

@@ -35,15 +35,18 @@ def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
     link = math.log(row.prediction["link_high_s"] / predicted) * NORMAL_90 / NORMAL_95
     launches = row.prediction["launch_spread"] * NORMAL_90
     reach = math.hypot(link, launches, NORMAL_90 * (typical or 0.0))
-    efficiency = None
+    efficiency, changed = None, row.prediction.get("what_if", [])
     if row.efficiency is not None and row.step_s is not None:
-        efficiency = row.efficiency.value * row.step_s.value / predicted
+        ideal_s = row.efficiency.value * row.step_s.value
+        efficiency = ideal_s / predicted
+        changed = [{**found, "efficiency": ideal_s / found["step_s"]} for found in changed]
     told = {
         "low_s": predicted * math.exp(-reach) if others else None,
         "high_s": predicted * math.exp(reach) if others else None,
         "confidence": PREDICTION_CONFIDENCE,
         "typical_error": typical,
         "efficiency": efficiency,
+        "what_if": changed,
     }
     return row.model_copy(update={"prediction": {**row.prediction, **told}})
 

@@ -24,7 +24,7 @@ from scalebench.row_prediction import Bare, BarePipeline, bare_step
 from scalebench.scaling import Launches, grouped, summarise
 from scalebench.spec import Cell
 from scalebench.store import StoredRun
-from scalebench.summary import Row
+from scalebench.summary import Row, Summary
 
 
 class NothingToProject(ScalebenchError):
@@ -126,6 +126,7 @@ def project(
     what_if: WhatIf = AS_MEASURED,
     profile: LinkProfile | None = None,
     shares: Sequence[MeasuredShare] = (),
+    summary: Summary | None = None,
 ) -> Projection:
     """Project every case of a run that can be predicted.
 
@@ -136,13 +137,14 @@ def project(
         what_if: Changes to what was measured.
         profile: Links calibrated elsewhere instead of the run's own.
         shares: Ranks' shares that were measured on the machine of the run.
+        summary: Of the run; None: it is worked out.
 
     Raises:
         UsageError: A number of ranks below 2, or hierarchical without a topology.
         NothingToProject: No case supports a projection; the text says why.
     """
     _check(world_sizes, topology, what_if)
-    summary = summarise(run)
+    summary = summary or summarise(run)
     scores = _scores(summary.rows)
     links = _links(run, topology, profile, what_if)
     measured = {(share.suite, share.case, share.world_size): share for share in shares}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from scalebench.pipeline_shape import pipeline_shape_of
 from scalebench.records import CellResult
 from scalebench.row_compression import OF_TORCH, decoding_s, is_hidden
 from scalebench.row_fields import RowFields
+from scalebench.row_what_if import what_ifs
 from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Pipeline
 from scalebench.step_shape import NoShape, shape_of
 from scalebench.trace.matching import transfers
@@ -174,6 +176,7 @@ def predict_row(
         "outside": list(predicted.outside),
         "operations": _operations(predicted, good),
         "left_out": _left_out(left_out, measured_s),
+        "what_if": what_ifs(cell, partial(bare.predict, cell), model, predicted),
     }
     return row
 

@@ -401,11 +401,14 @@ def finish(stored: StoredRun, status: str) -> Run:
 
 def render_report(roots: Sequence[Path]) -> Path:
     """Render the page of one or several runs into the first one's folder; return its path."""
+    from scalebench.evidence import gather
     from scalebench.report import render_page
 
     runs = [load_run(root) for root in roots]
     target = runs[0].paths.report_html
-    page = render_page([summarise(stored) for stored in runs])
+    summaries = [summarise(stored) for stored in runs]
+    evidence = [gather(*pair) for pair in zip(runs, summaries, strict=True)]
+    page = render_page(summaries, evidence)
     try:
         write_atomic(target, page)
     except OSError as error:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -282,7 +283,13 @@ def _read_link(run: StoredRun) -> None:
             run.damaged[run.paths.link_profile.name] = run.link_unavailable = str(error)
 
 
+_FORMAT_FIRST = re.compile(r'\s*\{\s*"format"\s*:\s*"([^"\\]*)"')
+"""How every stored record begins: a large one is told without being read twice."""
+
+
 def _check_format(path: Path, expected: str) -> None:
+    if _first_format(path) == expected:
+        return
     try:
         content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
@@ -290,6 +297,16 @@ def _check_format(path: Path, expected: str) -> None:
     found = content.get("format") if isinstance(content, dict) else None
     if found != expected:
         raise UsageError(f"{path} has format {found!r}; this version reads {expected!r}.")
+
+
+def _first_format(path: Path) -> str | None:
+    """Return the format that a file's first bytes name; None: they do not, or it is unreadable."""
+    try:
+        with path.open("rb") as file:
+            found = _FORMAT_FIRST.match(file.read(200).decode("utf-8", "replace"))
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 def find_runs(folder: Path) -> Sequence[Path]:

@@ -5,8 +5,12 @@ plotly and pandas cost seconds, the models behind the predictions a fifth of one
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from scalebench.summary import Summary
+
+if TYPE_CHECKING:
+    from scalebench.evidence import Evidence
 
 __all__ = ["render_csv", "render_markdown", "render_page", "render_table"]
 
@@ -27,11 +31,19 @@ def render_markdown(summary: Summary) -> str:
     return markdown.render_markdown(summary)
 
 
-def render_page(summaries: Sequence[Summary]) -> str:
-    """Return one HTML file that opens offline and shows one or several runs."""
+def render_page(
+    summaries: Sequence[Summary], evidence: "Sequence[Evidence | None] | None" = None
+) -> str:
+    """Return one HTML file that opens offline and shows one or several runs.
+
+    Args:
+        summaries: Of the runs.
+        evidence: What each run's folder holds beyond its summary, as `scalebench.evidence.gather`
+            returns it; None: what needs it is left out.
+    """
     from scalebench.report import page
 
-    return page.render_page(summaries)
+    return page.render_page(summaries, evidence)
 
 
 def render_csv(summary: Summary) -> str:

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from scalebench.report import causes, wording
 from scalebench.report.attributed import NEGLIGIBLE, PARTS, RESIDUAL, Budget, Part, budgeted
-from scalebench.report.figures import Looks, safe, style
+from scalebench.report.figure_style import Looks, safe, style
 from scalebench.report.lanes import BAR, lay
 from scalebench.report.palette import NEUTRAL, PART_COLORS
 from scalebench.summary import Row

@@ -25,17 +25,21 @@ from scalebench.summary import Estimate, Row
 NOTHING = wording.DASH
 
 
+Makers = tuple[Callable[[Sequence[Row]], PlainTable], ...]
+
+
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
-    """Return the tables of one suite that have a line."""
+    """Return the tables of one suite about what was sent, those that have a line."""
+    return _made(rows, (_kinds, _buckets, _exposed, _cost))
+
+
+def rank_tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the tables of one suite about its ranks, those that have a line."""
+    return _made(rows, (_arrivals, _ranks))
+
+
+def _made(rows: Sequence[Row], makers: Makers) -> tuple[PlainTable, ...]:
     talking = [row for row in rows if operations(row)]
-    makers: tuple[Callable[[Sequence[Row]], PlainTable], ...] = (
-        _kinds,
-        _buckets,
-        _exposed,
-        _arrivals,
-        _ranks,
-        _cost,
-    )
     made = (make(talking) for make in makers)
     return tuple(table for table in made if table.lines)
 
@@ -150,7 +154,7 @@ def _with_interval(estimate: Estimate | None) -> str:
         return NOTHING
     text = units.seconds(estimate.value, estimate.half_width or None)
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
-        return text
+        return text.replace("-", wording.MINUS)
     number, _, unit = text.rpartition(" ")
     scale = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
     places = wording.decimals(number)

@@ -4,38 +4,31 @@ plotly reads some HTML and its own ``%{...}`` in texts: names are escaped, and h
 the template as data.
 """
 
-import html
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
 from scalebench.report import wording
+from scalebench.report.figure_style import Looks, safe, style
 from scalebench.report.findings import clean_samples
 from scalebench.report.palette import NEUTRAL, Look
 from scalebench.report.wording import CaseKey
 from scalebench.summary import Estimate, Row
 
-Looks = Mapping[CaseKey, Look]
-
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 LOG_FROM = 16
 """Largest N up to which the axes of the speedup figure are linear."""
 
 PREDICTION_SYMBOL = "x-thin"
+HOLLOW = "hollow: oversubscribed"
 LANE_PX = 22
 MAX_POINTS = 4000
 MOST_PER_LAUNCH = 60
+
 DODGE = 0.055
 SPEEDUP_DODGE = 0.02
 """Of the axis."""
-
-
-def safe(text: object, limit: int = 80) -> str:
-    """Return a run's text so that plotly shows it as it is."""
-    return html.escape(wording.plain(text, limit)).replace("%{", "%&#123;")
 
 
 def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
@@ -51,7 +44,7 @@ def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     shifts = dict.fromkeys(groups, 0.0) if logarithmic else _dodged(groups, sizes[-1])
     for key, group in groups.items():
         points = [(row.world_size + shifts[key], row, row.speedup) for row in group]
-        figure.add_trace(_line(key, looks[key], points, 1.0, wording.TIMES))
+        figure.add_trace(case_line(key, looks[key], points, 1.0, wording.TIMES))
         ahead = [(x, row, _predicted(row, row.world_size)) for x, row, _ in points]
         figure.add_traces(_prediction(key, looks[key], ahead, 1.0, wording.TIMES))
     figure.add_traces(_hollow_key(drawn))
@@ -78,7 +71,7 @@ def efficiency_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     for index, (key, group) in enumerate(groups.items()):
         shift = (index - (len(groups) - 1) / 2) * step
         points = [(sizes.index(row.world_size) + shift, row, row.efficiency) for row in group]
-        figure.add_trace(_line(key, looks[key], points, 100.0, " %"))
+        figure.add_trace(case_line(key, looks[key], points, 100.0, " %"))
         ahead = [(x, row, _predicted(row, 1)) for x, row, _ in points]
         figure.add_traces(_prediction(key, looks[key], ahead, 100.0, " %"))
     figure.add_traces(_hollow_key(drawn))
@@ -175,7 +168,7 @@ def _ideal(sizes: Sequence[int]) -> go.Scatter:
     return _reference_line(sizes, sizes, "ideal")
 
 
-def _line(
+def case_line(
     key: CaseKey,
     look: Look,
     points: Sequence[tuple[float, Row, Estimate | None]],
@@ -270,7 +263,7 @@ def _hollow_key(rows: Sequence[Row]) -> list[go.Scatter]:
     return [
         go.Scatter(
             x=[None], y=[None], mode="markers", marker=marker, hoverinfo="skip",
-            name="hollow: oversubscribed",
+            name=HOLLOW,
         )
     ]  # fmt: skip
 
@@ -331,30 +324,3 @@ def _five_numbers(times: Sequence[float]) -> dict[str, float]:
     found = np.percentile(np.asarray(times), [5, 25, 50, 75, 95])
     names = ("low", "q1", "median", "q3", "high")
     return {name: float(value) for name, value in zip(names, found, strict=True)}
-
-
-def style(figure: go.Figure, name: str) -> None:
-    """Give a figure the look of the page; ``name`` tells the page's scripts which it is."""
-    axis: dict[str, Any] = {
-        "gridcolor": "#e4e7eb",
-        "zeroline": False,
-        "linecolor": "rgba(128,136,144,0.6)",
-        "tickfont": {"size": 13},
-    }
-    figure.update_layout(
-        template=go.layout.Template(),
-        meta={"figure": name},
-        font={"family": FONT, "size": 13, "color": "#5b6570"},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 12, "r": 12, "t": 34, "b": 48},
-        height=400,
-        dragmode=False,
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#808890", "activecolor": "#0072B2"},
-        hoverlabel={
-            "bgcolor": "#1d242c", "bordercolor": "#1d242c", "align": "left",
-            "font": {"color": "#f2f4f6", "size": 13, "family": FONT},
-        },
-    )  # fmt: skip
-    figure.update_xaxes(**axis, fixedrange=False)
-    figure.update_yaxes(**axis, fixedrange=False)

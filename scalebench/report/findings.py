@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal
 
 from scalebench import units
-from scalebench.report import causes, compression, wording
+from scalebench.report import advice, causes, compression, predictions, wording
 from scalebench.report.columns import check
 from scalebench.report.marks import details, mark_name
 from scalebench.summary import Estimate, Row, StepSamples, Summary
@@ -29,7 +29,9 @@ class Finding:
     Attributes:
         kind: ``inconclusive``: measured, but the interval is too wide to say how it scales;
             ``single``: only one rank was measured; ``baseline``: the plain model.
-        sentence: The answer.
+        sentence: How it scales.
+        because: What costs most, what the cost model says, what to do about it: as many of these
+            as there is a number for.
         notes: What has to be known with it, short sentences.
         headline: The row that the answer is about; None when nothing was measured.
     """
@@ -39,8 +41,14 @@ class Finding:
     label: str
     kind: Kind
     sentence: str
+    because: tuple[str, ...]
     notes: tuple[str, ...]
     headline: Row | None
+
+    @property
+    def verdict(self) -> str:
+        """The answer with its causes: the same text in table, Markdown and page."""
+        return " ".join((self.sentence, *self.because))
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,6 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
     notes = [
         *_correctness(rows),
         *_wrapper_cost(rows, headline),
-        *(causes.causes(headline) if headline else ()),
         *_exposed(headline),
         *compression.sentences(headline, of_suite or rows),
         *(causes.held_up(headline) if headline else ()),
@@ -122,7 +129,18 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
     ]
     last = rows[-1]
     label = wording.strategy_label(last)
-    return Finding(last.suite, last.case, label, kind, sentence, tuple(notes), headline)
+    because = _because(headline, of_suite or rows) if headline else ()
+    return Finding(last.suite, last.case, label, kind, sentence, because, tuple(notes), headline)
+
+
+def _because(headline: Row, of_suite: Sequence[Row]) -> tuple[str, ...]:
+    """Say what costs most, what the cost model says, and what to do."""
+    said = [
+        *causes.causes(headline),
+        predictions.sentence(headline),
+        advice.advise(headline, of_suite),
+    ]
+    return tuple(text for text in said if text)
 
 
 def headline_row(rows: Sequence[Row]) -> Row | None:
@@ -236,7 +254,7 @@ def _exposed(headline: Row | None) -> list[str]:
     if headline.world_size == 1:
         return []
     exposed = headline.exposed_comm_s
-    if exposed.low is not None and exposed.low <= 0:
+    if exposed.value <= 0 or (exposed.low is not None and exposed.low <= 0):
         return []
     time = units.seconds(exposed.value, exposed.half_width)
     return [f"In traced steps, exposed communication takes {time}."]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from scalebench.report.figures import safe
+from scalebench.report.figure_style import safe
 from scalebench.report.wording import case_key
 from scalebench.summary import Row
 

@@ -95,7 +95,7 @@ def _budget_blocks(rows: Sequence[Row]) -> list[str]:
 
 
 def _finding(finding: Finding) -> str:
-    text = " ".join([finding.sentence, *finding.notes])
+    text = " ".join([finding.verdict, *finding.notes])
     return f"- **{escape(finding.case, 64)}**: {escape(text, 1200)}"
 
 

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.report import memory, wording
-from scalebench.report.figures import Looks, safe, style
+from scalebench.report.figure_style import Looks, safe, style
 from scalebench.report.lanes import BAR, lay
 from scalebench.report.memory import CATEGORIES, Category, Peak
 from scalebench.report.palette import CATEGORY_COLORS, NEUTRAL

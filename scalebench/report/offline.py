@@ -19,22 +19,29 @@ from plotly.offline import get_plotlyjs
 from scalebench.report import wording
 
 
-def render_offline(template: str, with_charts: bool, **context: Any) -> str:
+def render_offline(
+    template: str, with_charts: bool, plotly: str | None = None, **context: Any
+) -> str:
     """Return a page with its style and its scripts inside.
 
     Args:
         template: Name of the file below ``templates/``.
         with_charts: Whether plotly's script is needed.
+        plotly: Where plotly's script lies beside the page, as a relative path, for a folder of
+            pages that share it; None: inside the page.
         context: What the template shows.
     """
-    scripts = [get_plotlyjs()] * with_charts + [_resource("page.js")]
+    inside = with_charts and plotly is None
+    scripts = [get_plotlyjs()] * inside + [_resource("page.js")]
+    beside = plotly if with_charts else None
     page: str = (
         _environment()
         .get_template(template)
         .render(
             style=Markup(_resource("style.css")),
             scripts=[Markup(script) for script in scripts],
-            policy=_policy(scripts),
+            script_beside=beside,
+            policy=_policy(scripts, beside),
             **context,
         )
     )
@@ -84,11 +91,21 @@ def _resource(name: str) -> str:
     return resources.files("scalebench.report").joinpath("templates", name).read_text("utf-8")
 
 
-def _policy(scripts: Sequence[str]) -> str:
-    """Return a policy under which nothing is fetched and only ``scripts`` run."""
+def plotly_script() -> str:
+    """Return plotly's script, for a folder of pages that share it."""
+    script: str = get_plotlyjs()
+    return script
+
+
+def _policy(scripts: Sequence[str], beside: str | None) -> str:
+    """Return a policy under which only ``scripts`` run, and nothing is fetched.
+
+    Where plotly's script lies beside the page, scripts of the same place run, too.
+    """
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    places = "'self' file: " if beside else ""
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline';"
+        f"default-src 'none'; script-src {places}{hashes}; style-src 'unsafe-inline';"
         " img-src data: blob:; base-uri 'none'; form-action 'none'"
     )

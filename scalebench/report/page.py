@@ -6,25 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalebench import frames, units
-from scalebench.report import (
-    communication,
-    compression,
-    memory,
-    pipelines,
-    predictions,
-    wording,
-)
+from scalebench.evidence import Evidence
+from scalebench.report import wording
 from scalebench.report.certificate import as_listing
-from scalebench.report.charts import CHARTS, MEMORY, SCHEDULE, Chart, ChartKind, make_chart
 from scalebench.report.columns import Column, present
+from scalebench.report.comparison import compare
 from scalebench.report.findings import Finding, Verdict, judge
 from scalebench.report.listing import PlainTable
 from scalebench.report.marks import Mark, bearers, explain, marks
 from scalebench.report.offline import render_offline
 from scalebench.report.palette import Look, assign
+from scalebench.report.sections import Material, Section, sections
 from scalebench.summary import Row, Summary
 
-MAX_EMBEDDED_BYTES = 250_000
+MAX_EMBEDDED_BYTES = 200_000
 """Raw step times above this size are left out of the page's JSON; summary.json has them."""
 
 LONGEST_REASON = 6000
@@ -53,12 +48,7 @@ class Card:
 
 @dataclass(frozen=True)
 class SuiteView:
-    """One suite's verdict and tables; ``talk`` concludes those of its communication.
-
-    Attributes:
-        schedule: The figure of its pipelines' steps; None: it has no pipeline.
-        memory: The figure of its memory; None: not told apart.
-    """
+    """One suite's verdict and table of results."""
 
     name: str
     facts: str
@@ -66,25 +56,11 @@ class SuiteView:
     cards: tuple[Card, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    schedule: Chart | None
-    talk: str | None
-    communication: tuple[PlainTable, ...]
-    predictions: tuple[PlainTable, ...]
-    memory: Chart | None
-    memory_tables: tuple[PlainTable, ...]
 
     @property
     def has_intervals(self) -> bool:
         """Whether a card's bar shows an interval."""
         return any(card.low is not None and card.high is not None for card in self.cards)
-
-
-@dataclass(frozen=True)
-class ChartSection:
-    """One kind of chart, once for each suite that has data for it."""
-
-    kind: ChartKind
-    charts: tuple[Chart, ...]
 
 
 @dataclass(frozen=True)
@@ -106,7 +82,7 @@ class RunView:
     summary: Summary
     verdict: Verdict
     suites: tuple[SuiteView, ...]
-    sections: tuple[ChartSection, ...]
+    sections: tuple[Section, ...]
     missing: tuple[Row, ...]
     marks: tuple[tuple[Mark, tuple[str, ...]], ...]
     certificate: PlainTable | None
@@ -116,27 +92,48 @@ class RunView:
     @property
     def drawn(self) -> bool:
         """Whether the run has a figure."""
-        return any(section.charts for section in self.sections) or any(
-            suite.memory or suite.schedule for suite in self.suites
-        )
+        return any(section.charts for section in self.sections)
 
 
-def render_page(summaries: Sequence[Summary]) -> str:
-    """Return the page of one or several runs."""
+def render_page(
+    summaries: Sequence[Summary],
+    evidence: Sequence[Evidence | None] | None = None,
+    plotly: str | None = None,
+) -> str:
+    """Return the page of one or several runs.
+
+    Args:
+        summaries: Of the runs.
+        evidence: What each run's folder holds beyond its summary; None: nothing is known of it.
+        plotly: Where plotly's script lies beside the page; None: inside it.
+    """
     looks = assign(row for summary in summaries for row in summary.rows)
-    runs = [_run(f"run-{i + 1}", summary, looks) for i, summary in enumerate(summaries)]
+    beside = [None] * len(summaries) if evidence is None else evidence
+    runs = [
+        _run(f"run-{i}", summary, found, looks)
+        for i, (summary, found) in enumerate(zip(summaries, beside, strict=True), 1)
+    ]
+    comparisons = [
+        compare(f"comparison-{i}", summaries[0], other, looks)
+        for i, other in enumerate(summaries[1:], 1)
+    ]
     return render_offline(
         "report.html.j2",
-        any(run.drawn for run in runs),
+        any(run.drawn for run in runs) or any(one.charts for one in comparisons),
+        plotly=plotly,
         runs=runs,
+        comparisons=comparisons,
         marks_of=marks,
         longest=LONGEST_REASON,
-        memory_kind=MEMORY,
-        schedule_kind=SCHEDULE,
     )
 
 
-def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> RunView:
+def _run(
+    run_id: str,
+    summary: Summary,
+    evidence: Evidence | None,
+    looks: dict[wording.CaseKey, Look],
+) -> RunView:
     verdict = judge(summary)
     groups = wording.by_suite(summary.rows)
     suites = tuple(
@@ -147,18 +144,8 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
             cards=tuple(_card(f, looks[(f.suite, f.case)]) for f in suite.findings),
             columns=present(groups[suite.suite]),
             rows=tuple(groups[suite.suite]),
-            schedule=make_chart(SCHEDULE, f"{run_id}-schedule-{index}", groups[suite.suite], looks),
-            talk=communication.sentence(groups[suite.suite]),
-            communication=(
-                *pipelines.tables(groups[suite.suite]),
-                *compression.tables(groups[suite.suite]),
-                *communication.tables(groups[suite.suite]),
-            ),
-            predictions=predictions.tables(groups[suite.suite]),
-            memory=make_chart(MEMORY, f"{run_id}-memory-{index}", groups[suite.suite], looks),
-            memory_tables=memory.tables(groups[suite.suite]),
         )
-        for index, suite in enumerate(verdict.suites, 1)
+        for suite in verdict.suites
     )
     return RunView(
         id=run_id,
@@ -166,7 +153,9 @@ def _run(run_id: str, summary: Summary, looks: dict[wording.CaseKey, Look]) -> R
         summary=summary,
         verdict=verdict,
         suites=suites,
-        sections=tuple(_section(kind, run_id, groups, looks) for kind in CHARTS),
+        sections=sections(
+            Material(run_id, groups, looks, summary.notices, evidence, summary.environment)
+        ),
         missing=tuple(row for row in summary.rows if row.status != "ok"),
         marks=_marks(summary.rows),
         certificate=as_listing(summary.certificate) if summary.certificate else None,
@@ -209,19 +198,6 @@ def _card(finding: Finding, look: Look) -> Card:
 
 def _on_bar(efficiency: float) -> float:
     return round(100 * min(max(efficiency, 0.0), 1.0), 2)
-
-
-def _section(
-    kind: ChartKind,
-    run_id: str,
-    groups: dict[str, list[Row]],
-    looks: dict[wording.CaseKey, Look],
-) -> ChartSection:
-    made = [
-        make_chart(kind, f"{run_id}-{kind.name}-{index}", rows, looks)
-        for index, rows in enumerate(groups.values(), 1)
-    ]
-    return ChartSection(kind, tuple(chart for chart in made if chart))
 
 
 def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, tuple[str, ...]], ...]:

@@ -11,6 +11,8 @@ from scalebench.summary import Row
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
 NEUTRAL = "#808890"
+PALE = 0.16
+"""Opacity of an interval's band."""
 
 PART_COLORS = {
     "compute_inflation": "#EE8866",
@@ -47,6 +49,13 @@ SYMBOLS = {
     "hexagon": "M4.2,-2.4V2.4L0,4.8L-4.2,2.4V-2.4L0,-4.8Z",
 }
 """plotly's name of a marker, and the same as an SVG path for the key."""
+
+
+CROSS = "M-4,-4L4,4M-4,4L4,-4"
+"""A prediction's sample in a key, as an SVG path."""
+
+AREA = "M-8,-5H8V5H-8Z"
+"""An area's sample in a key, as an SVG path."""
 
 
 @dataclass(frozen=True)

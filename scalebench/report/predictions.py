@@ -21,6 +21,27 @@ HEADER = ("case", "N", "measured", "predicted", "90 % interval", "error", "from 
 NOTHING = wording.DASH
 
 
+def sentence(row: Row) -> str | None:
+    """Say what the cost model makes of a measured row, beside the measurement; None: nothing."""
+    told, error = row.prediction or {}, row.prediction_error
+    if error is None or row.step_s is None:
+        return None
+    efficiency = told.get("efficiency")
+    says = "this step" if efficiency is None else f"{100 * efficiency:.3g} %"
+    way = "above" if error > 0 else "below"
+    off = f"its step is {percent(abs(error))} {way} the measured one"
+    low, high = told.get("low_s"), told.get("high_s")
+    if low is None or high is None:
+        return f"The cost model predicts {says}: {off}."
+    apart = (
+        row.step_s.high is not None
+        and row.step_s.low is not None
+        and (row.step_s.high < low or row.step_s.low > high)
+    )
+    agrees = ", and the measurement contradicts its interval" if apart else ""
+    return f"The cost model predicts {says}: {off}{agrees}."
+
+
 def cells(row: Row) -> tuple[str, ...]:
     """Return one line of the table."""
     told: Mapping[str, Any] = row.prediction or {}

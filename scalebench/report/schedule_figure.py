@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.report import wording
-from scalebench.report.figures import Looks, safe, style
+from scalebench.report.figure_style import Looks, safe, style
 from scalebench.summary import Row
 
 KINDS = {

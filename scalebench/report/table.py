@@ -17,6 +17,7 @@ from scalebench.report.budget_table import budget_parts
 from scalebench.report.calibration import fit_parts
 from scalebench.report.columns import Column, present
 from scalebench.report.compression import compression_parts
+from scalebench.report.findings import judge
 from scalebench.report.marks import explain, letters, marks
 from scalebench.report.predictions import prediction_parts
 from scalebench.report.terminal import CASE_WIDTHS, GAP, NARROWEST, line, printed, to_ascii
@@ -56,6 +57,7 @@ def _parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableTyp
         parts += _suite(suite, rows, width, ascii_only)
     if summary.collectives is not None:
         parts += _collectives(summary.collectives, summary.link, ascii_only)
+    parts += _verdict(summary, ascii_only)
     if not summary.rows and summary.collectives is None:
         parts.append(line("No cell was planned; there is nothing to show.", ascii_only))
     if summary.certificate is not None:
@@ -77,6 +79,21 @@ def _collectives(
         parts += [line(told, ascii_only, "dim"), *fit_parts(link, ascii_only)]
     if found.failure is not None:
         parts.append(line(f"failed: {wording.plain(found.failure)}", ascii_only, "bold red"))
+    return parts
+
+
+def _verdict(summary: Summary, ascii_only: bool) -> list[RenderableType]:
+    """Return what the run says of every case beside the baseline, in a few sentences each."""
+    parts: list[RenderableType] = []
+    for suite in judge(summary).suites:
+        told = [finding for finding in suite.findings if finding.kind != "baseline"]
+        if told or suite.ranking:
+            name = wording.plain(suite.suite, 64)
+            parts += [Text(""), line(f"verdict: {name}", ascii_only, "bold")]
+            parts += [line(suite.ranking, ascii_only)] if suite.ranking else []
+        for finding in told:
+            text = line(f"{wording.plain(finding.case, 64)}: {finding.verdict}", ascii_only)
+            parts.append(Padding(text, (0, 0, 0, 2)))
     return parts
 
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from scalebench import __version__, units
 from scalebench.report import wording
 from scalebench.report.charts import Chart, KeyEntry, plot_json
-from scalebench.report.figures import style
+from scalebench.report.figure_style import style
 from scalebench.report.offline import render_offline
 from scalebench.report.palette import COLORS
 from scalebench.report.trace_table import (

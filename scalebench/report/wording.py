@@ -115,7 +115,12 @@ def ranks(row: Row) -> str:
 
 def place(row: Row) -> str:
     """Name a row: ``"ddp-25mb, N=2"``."""
-    return f"{plain(row.case, 64)}, N={row.world_size}"
+    return place_name(row.case, row.world_size)
+
+
+def place_name(case: str, world_size: int) -> str:
+    """Name what is known by case and size alone, like a row."""
+    return f"{plain(case, 64)}, N={world_size}"
 
 
 def scarce(row: Row) -> str:

@@ -1,13 +1,15 @@
 """The page in a real browser: drawn, silent, offline, and deaf to hostile strings."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("selenium")
 
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 pytestmark = pytest.mark.browser
 
@@ -16,44 +18,59 @@ DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False
 
 
 def runs():
+    """Name of a page → its summaries, and the evidence that some of them have."""
+    import evidences
     import summaries
+    from test_report_figures import compressed_row, everything, predicted_row
 
-    one_launch = [
+    failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
+    meagre = [
         summaries.make_plain(spread=None),
         summaries.make_row(world_size=1, efficiency=0.97, spread=None),
-        summaries.make_row(spread=None),
+        summaries.attributed(summaries.make_row(spread=None), losses={"wait": -40.0}),
     ]
-    failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
-    open_budget = summaries.attributed(summaries.make_row(), losses={"wait": -40.0})
+    compressed = [
+        summaries.make_plain(),
+        compressed_row("none", 10_000_000, 5.0, "none", None),
+        compressed_row("topk-1pct", 1_000_000, 5.2),
+        compressed_row("quantise-8bit", 2_500_000, 5.1),
+        compressed_row("noop", 0, 5.9, "noop", None),
+    ]
+    hostile = summaries.hostile_summary()
+    evil = [predicted_row(row) if row.step_s else row for row in hostile.rows]
+    hostile = hostile.model_copy(update={"rows": evil})
+    whole, evidence = everything()
+    whole = whole.model_copy(update={"rows": [summaries.remembered(row) for row in whole.rows]})
+    devices = summaries.make_summary(summaries.rated_rows())
+    usual = summaries.make_summary()
     return {
-        "usual": [summaries.make_summary()],
-        "full": [summaries.make_summary(summaries.many_rows())],
-        "two": [summaries.make_summary(), summaries.make_summary(summaries.gpu_rows())],
-        "one-launch": [summaries.make_summary(one_launch)],
-        "traced": [summaries.make_summary(summaries.traced_rows())],
-        "remembered": [summaries.make_summary(summaries.remembered_rows())],
-        "rated": [summaries.make_summary(summaries.rated_rows())],
-        "open": [summaries.make_summary([open_budget])],
-        "failed": [summaries.make_summary(failed)],
-        "hostile": [summaries.hostile_summary()],
+        "usual": ([usual], [None]),
+        "full": ([summaries.make_summary(summaries.many_rows())], [None]),
+        "meagre": ([summaries.make_summary(meagre)], [None]),
+        "failed": ([summaries.make_summary(failed)], [None]),
+        "compressed": ([summaries.make_summary(compressed)], [None]),
+        "two": ([usual, usual.model_copy(update={"run_id": "again"})], [None] * 2),
+        "everything": ([whole], [evidence]),
+        "devices": ([devices], [evidences.make_evidence(devices)]),
+        "hostile": ([hostile], [evidences.make_evidence(hostile)]),
     }
 
 
 CHARTS = {
     "usual": 3,
     "full": 3,
-    "two": 6,
-    "one-launch": 3,
-    "traced": 4,
-    "remembered": 4,
-    "rated": 3,
-    "open": 4,
+    "meagre": 5,
     "failed": 0,
-    "hostile": 10,
+    "compressed": 6,
+    "two": 7,
+    "everything": 15,
+    "devices": 12,
+    "hostile": 28,
 }
 
 
-LABELLED = [name for name in CHARTS if name not in ("failed", "hostile")]
+MARKS = ".point, .js-line, .hm image, .js-fill"
+"""What a chart is drawn with: marks, lines, the picture of a heat map, areas."""
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +79,9 @@ def pages(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("pages")
     places = {}
-    for name, summaries in runs().items():
+    for name, (summaries, evidence) in runs().items():
         places[name] = folder / f"{name}.html"
-        places[name].write_text(render_page(summaries), encoding="utf-8")
+        places[name].write_text(render_page(summaries, evidence), encoding="utf-8")
     return places
 
 
@@ -81,7 +98,8 @@ def visit(chromium, pages):
         wait_for(chromium, "return document.documentElement.dataset.ready === 'true'")
         wait_for(
             chromium,
-            "return [...document.querySelectorAll('.chart')].every(c => c.querySelector('.point'))",
+            "return [...document.querySelectorAll('.chart')]"
+            f".every(chart => chart.querySelector('{MARKS}'))",
         )
         return chromium
 
@@ -101,41 +119,6 @@ def requested(driver):
         for message in messages
         if message["method"] == "Network.requestWillBeSent"
     ]
-
-
-@pytest.mark.parametrize("name", CHARTS)
-def test_the_page_is_silent_and_asks_for_nothing(visit, pages, name):
-    driver = visit(name)
-    assert driver.get_log("browser") == []
-    asked = requested(driver)
-    assert pages[name].as_uri() in asked
-    elsewhere = {u for u in asked if not u.startswith(("data:", "blob:", "about:"))}
-    assert elsewhere == {pages[name].as_uri()}
-
-
-@pytest.mark.parametrize("name", CHARTS)
-def test_every_chart_is_drawn_with_its_points(visit, name):
-    driver = visit(name)
-    charts = driver.find_elements(By.CSS_SELECTOR, ".chart")
-    assert len(charts) == CHARTS[name]
-    for chart in charts:
-        points = chart.find_elements(By.CSS_SELECTOR, "svg.main-svg .point")
-        assert points, chart.get_attribute("id")
-        shown = [point.rect for point in points[:20]]
-        frame = chart.rect
-        for rect in shown:
-            assert frame["x"] <= rect["x"] + 8 <= frame["x"] + frame["width"] + 8
-            assert frame["y"] <= rect["y"] + 8 <= frame["y"] + frame["height"] + 8
-
-
-@pytest.mark.parametrize("name", CHARTS)
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_nothing_sticks_out_sideways(visit, name, viewport):
-    driver = visit(name, viewport)
-    width = driver.execute_script("return document.documentElement.scrollWidth")
-    assert width <= viewport["width"]
-    for chart in driver.find_elements(By.CSS_SELECTOR, ".chart svg.main-svg"):
-        assert chart.rect["width"] <= viewport["width"]
 
 
 LABELS = """
@@ -161,12 +144,33 @@ return [...document.querySelectorAll('.chart')].flatMap(chart =>
 """
 
 
-@pytest.mark.parametrize("name", LABELLED)
+def outside(driver):
+    """Marks of bars and lines that lie outside of their chart."""
+    found = []
+    for chart in driver.find_elements(By.CSS_SELECTOR, ".chart"):
+        frame = chart.rect
+        for point in chart.find_elements(By.CSS_SELECTOR, "svg.main-svg .point")[:12]:
+            x, y = point.rect["x"] + 8 - frame["x"], point.rect["y"] + 8 - frame["y"]
+            if not (0 <= x <= frame["width"] + 8 and 0 <= y <= frame["height"] + 8):
+                found.append(chart.get_attribute("id"))
+    return found
+
+
+@pytest.mark.parametrize("name", CHARTS)
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_no_label_is_clipped_or_overlaps_another(visit, name, viewport):
+def test_a_page_is_whole_silent_and_asks_for_nothing(visit, pages, name, viewport):
     driver = visit(name, viewport)
-    assert driver.execute_script(LABELS) == []
-    assert driver.execute_script(OVERLAPS) == []
+    assert driver.get_log("browser") == []
+    asked = requested(driver)
+    assert pages[name].as_uri() in asked
+    elsewhere = {u for u in asked if not u.startswith(("data:", "blob:", "about:"))}
+    assert elsewhere == {pages[name].as_uri()}
+    assert len(driver.find_elements(By.CSS_SELECTOR, ".chart")) == CHARTS[name]
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= viewport["width"]
+    if name != "hostile":
+        assert outside(driver) == []
+        assert driver.execute_script(LABELS) == []
+        assert driver.execute_script(OVERLAPS) == []
 
 
 COLOURS = """
@@ -216,7 +220,7 @@ def test_a_key_entry_hides_and_shows_its_case(visit):
 
 
 def test_a_key_entry_hides_and_shows_its_part(visit):
-    driver = visit("traced")
+    driver = visit("everything")
     chart = driver.find_element(By.CSS_SELECTOR, "#run-1-budget-1")
 
     def drawn():
@@ -239,7 +243,7 @@ return bars.map(bar => [...bar.querySelectorAll('.point path')].map(p => p.getBB
 
 def test_bars_are_as_long_as_their_parts_and_lie_end_to_end(visit):
     """The last row: compute −3.9, transfer 5.4, wait 9.4, other idle 4.1 points."""
-    parts = visit("traced").execute_script(WIDTHS)
+    parts = visit("everything").execute_script(WIDTHS)
     compute, transfer, wait, idle = (boxes[-1] for boxes in parts[:4])
     scale = transfer[1] / 5.4
     assert scale > 10
@@ -251,7 +255,7 @@ def test_bars_are_as_long_as_their_parts_and_lie_end_to_end(visit):
 
 
 def test_case_names_are_not_broken_within_a_word_on_a_phone(visit):
-    driver = visit("traced", PHONE)
+    driver = visit("everything", PHONE)
     broken = driver.execute_script(
         "return [...document.querySelectorAll('tbody th .whole')]"
         ".filter(word => word.getClientRects().length > 1).map(word => word.textContent)"
@@ -312,3 +316,96 @@ def test_without_scripts_the_numbers_are_still_there(visit, pages):
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "1.712×" in body and "The charts need scripts" in body
+
+
+GRAVE = ("serious", "critical")
+AXE = """
+const done = arguments[arguments.length - 1];
+axe.run(document, {resultTypes: ['violations']}).then(
+  found => done(found.violations.map(v => [v.impact, v.id, v.help, v.nodes[0].html.slice(0, 200)])),
+  error => done([['critical', 'axe', String(error), '']]));
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [("everything", "light"), ("everything", "dark"), ("two", "light"), ("failed", "light")],
+)
+def test_axe_finds_nothing_grave(visit, name, scheme):
+    axe_core = pytest.importorskip("axe_core_python")
+    driver = visit(name, scheme=scheme)
+    driver.set_script_timeout(60)
+    source = Path(axe_core.__file__).with_name("axe.min.js")
+    driver.execute_script(source.read_text(encoding="utf-8"))
+    found = driver.execute_async_script(AXE)
+    assert [violation for violation in found if violation[0] in GRAVE] == []
+
+
+def visible_traces(driver, chart_id):
+    return driver.execute_script(
+        "return document.getElementById(arguments[0]).data"
+        ".map((trace, i) => trace.visible === false ? -1 : i).filter(i => i >= 0)",
+        chart_id,
+    )
+
+
+def test_a_view_is_chosen_by_keyboard_and_keeps_what_is_switched_off(visit):
+    driver = visit("everything")
+    chart = "run-1-timeline-1"
+    first = visible_traces(driver, chart)
+    selector = driver.find_element(By.CSS_SELECTOR, f'select[data-chart="{chart}"]')
+    wait = next(
+        button
+        for button in driver.find_elements(By.CSS_SELECTOR, f'.toggle[data-chart="{chart}"]')
+        if button.text == "wait"
+    )
+    wait.click()
+    assert len(visible_traces(driver, chart)) == len(first) - 1
+    selector.send_keys(Keys.ARROW_DOWN)
+    second = visible_traces(driver, chart)
+    assert len(second) == len(first) - 1 and not set(second) & set(first)
+    wait.click()
+    assert len(visible_traces(driver, chart)) == len(first)
+
+
+def test_the_axes_become_logarithmic(visit):
+    driver = visit("usual")
+    chart = "run-1-speedup-1"
+    kind = "return document.getElementById(arguments[0])._fullLayout.xaxis.type"
+    assert driver.execute_script(kind, chart) == "linear"
+    Select(driver.find_element(By.CSS_SELECTOR, f'select[data-chart="{chart}"]')).select_by_index(1)
+    assert driver.execute_script(kind, chart) == "log"
+
+
+def test_a_law_is_drawn_when_it_is_asked_for(visit):
+    driver = visit("everything")
+    chart = "run-1-speedup-1"
+    before = visible_traces(driver, chart)
+    law = next(
+        button
+        for button in driver.find_elements(By.CSS_SELECTOR, f'.toggle[data-chart="{chart}"]')
+        if button.text == "Amdahl"
+    )
+    assert law.get_attribute("aria-pressed") == "false"
+    law.click()
+    assert len(visible_traces(driver, chart)) > len(before)
+
+
+def test_a_gallery_shares_one_plotly(chromium, tmp_path):
+    from evidences import make_evidence
+    from summaries import make_summary
+
+    from scalebench.report.gallery import INDEX, Exhibit, render_gallery
+
+    summary = make_summary()
+    exhibits = [Exhibit(name, summary, make_evidence(summary)) for name in ("one", "another")]
+    for name, text in render_gallery(exhibits).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.html")) < 2_000_000
+    chromium.get_log("browser")
+    chromium.get((tmp_path / INDEX).as_uri())
+    chromium.find_element(By.LINK_TEXT, "another").click()
+    wait_for(chromium, "return document.documentElement.dataset.ready === 'true'")
+    assert chromium.find_elements(By.CSS_SELECTOR, ".chart .point")
+    assert chromium.get_log("browser") == []

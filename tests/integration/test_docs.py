@@ -127,6 +127,36 @@ def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> N
         assert len(refused.stderr.splitlines()) == 1
 
 
+def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> None:
+    for name in ("first", "second"):
+        shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "reports" / name)
+    one, two = commands("docs/report.md")
+    done = scalebench(*one)
+    assert done.returncode == 0, done.stderr
+    page = project / done.stdout.strip()
+    assert ">One step</h2>" in page.read_text() and ">Comparison</h2>" not in page.read_text()
+    done = scalebench(*two)
+    assert done.returncode == 0, done.stderr
+    assert "Of 7 rows in both runs, 7 cannot be told apart" in page.read_text()
+
+
+def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, project: Path) -> None:
+    shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "shown" / "ddp-2-cores")
+    made = subprocess.run(
+        [sys.executable, "-m", "scalebench.gallery", "shown"], capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.strip() == "shown/index.html"
+    index = (project / "shown" / "index.html").read_text()
+    assert 'href="ddp-2-cores/report.html"' in index and "reaches 1.72× on 2" in index
+    page = (project / "shown" / "ddp-2-cores" / "report.html").read_text()
+    assert '<script src="../plotly.min.js">' in page and len(page) < 1_000_000
+    empty = subprocess.run(
+        [sys.executable, "-m", "scalebench.gallery", "nothing"], capture_output=True, text=True
+    )
+    assert (empty.returncode, len(empty.stderr.splitlines())) == (2, 1)
+
+
 def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) -> None:
     golden = ROOT / "tests" / "golden" / "nccl_tests" / "h100_8ranks_then_16ranks_slurm.txt"
     for name in ("all_reduce.log", "all_gather.json"):

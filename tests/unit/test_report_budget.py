@@ -27,6 +27,7 @@ from scalebench.report import (
     communication,
     findings,
     frames,
+    kinds,
     palette,
     render_markdown,
     render_page,
@@ -174,7 +175,7 @@ def test_a_clock_bound_says_nothing_where_no_wait_is_known():
 
 
 def test_every_rank_is_listed_with_its_step():
-    (table,) = [t for t in communication.tables([traced()]) if t.title == "Every rank"]
+    (table,) = [t for t in communication.rank_tables([traced()]) if t.title == "Every rank"]
     assert table.folded
     assert table.lines == (
         ("ddp-25mb", "2", "rank 0", "21.2 ms", "12.7 ms", "6.35 ms", "6.35 ms", "4.24 ms",
@@ -182,7 +183,7 @@ def test_every_rank_is_listed_with_its_step():
         ("ddp-25mb", "2", "rank 1", "21.2 ms", "12.7 ms", "6.35 ms", "6.35 ms", "3.81 ms",
          "212 µs", "1.91 ms"),
     )  # fmt: skip
-    (table,) = [t for t in communication.tables([together()]) if t.title == "Every rank"]
+    (table,) = [t for t in communication.rank_tables([together()]) if t.title == "Every rank"]
     assert {line[7] for line in table.lines} == {"–"}
 
 
@@ -275,7 +276,7 @@ def test_the_written_row_sums_to_the_whole_step(losses, efficiency):
 
 
 def second_table(text):
-    return text[text.index(budget_table.TITLE) :]
+    return text[text.index(budget_table.TITLE) :].partition("\nverdict: ")[0]
 
 
 def test_the_table_leaves_out_what_is_nothing_in_every_row():
@@ -400,10 +401,11 @@ def test_neighbouring_parts_are_told_apart_by_every_sight(sight):
 
 
 def test_communication_lists_kinds_buckets_estimates_arrivals_and_cost():
-    tables = {table.title: table for table in communication.tables(traced_rows())}
+    made = (*communication.tables(traced_rows()), *communication.rank_tables(traced_rows()))
+    tables = {table.title: table for table in made}
     assert list(tables) == [
-        "Operations", "Every bucket", "Exposed communication, three ways", "Who arrives last",
-        "Every rank", "Volume, overlap, and what looking cost",
+        "Operations", "Every bucket", "Exposed communication, three ways",
+        "Volume, overlap, and what looking cost", "Who arrives last", "Every rank",
     ]  # fmt: skip
     kinds = [line for line in tables["Operations"].lines if line[:2] == ("ddp-25mb", "2")]
     assert kinds == [
@@ -442,7 +444,7 @@ def test_communication_concludes_with_what_is_hidden():
 def test_the_page_shows_budget_and_communication():
     text = render_page([make_summary(traced_rows())])
     assert ">Where the rest went</h2>" in text and ">Communication</h2>" in text
-    assert text.index("Where the rest went") < text.index(">Step times</h2>")
+    assert text.index("Where the rest went") < text.index(">Ranks and steps</h2>")
     for part in PARTS:
         shown = part.key not in ("bubble", "codec", "data_stall")
         assert (part.meaning.replace("'", "&#39;") in text) is shown
@@ -450,9 +452,8 @@ def test_the_page_shows_budget_and_communication():
 
 
 def test_the_key_names_the_trace_of_each_part():
-    kind = next(kind for kind in charts.CHARTS if kind.name == "budget")
     rows = traced_rows()
-    chart = charts.make_chart(kind, "x", rows, palette.assign(rows))
+    chart = charts.make_chart(kinds.BUDGET, "x", rows, palette.assign(rows))
     drawn = json.loads(chart.spec)["data"]
     for entry in chart.key:
         assert drawn[int(entry.traces)]["name"] == entry.name
@@ -486,6 +487,7 @@ def test_nested_lists_are_json_in_the_csv():
 
 def test_the_finding_carries_cause_straggler_and_doubt():
     row = traced(exposed_comm_estimates=estimates(2.1e-3, 0.4e-3))
-    text = " ".join(findings.judge_case([row]).notes)
+    found = findings.judge_case([row])
+    text = " ".join((found.verdict, *found.notes))
     for phrase in ("Of the 15.0 points", "Rank 1 arrives last", "disagree about exposed"):
         assert phrase in text

@@ -17,7 +17,7 @@ from scalebench.summary import Correctness, Estimate
 
 def said(*rows):
     finding = findings.judge_case(rows)
-    return " ".join([finding.sentence, *finding.notes])
+    return " ".join([finding.verdict, *finding.notes])
 
 
 def test_the_verdict_states_speedup_efficiency_interval_and_scaling():
@@ -233,7 +233,7 @@ def test_the_figures_conclude_from_their_data():
 
 def test_hostile_strings_leave_no_control_characters():
     verdict = findings.judge(hostile_summary())
-    texts = [t for s in verdict.suites for f in s.findings for t in (f.sentence, *f.notes)]
+    texts = [t for s in verdict.suites for f in s.findings for t in (f.verdict, *f.notes)]
     assert all(text.isprintable() for text in texts)
 
 

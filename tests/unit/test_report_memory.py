@@ -12,7 +12,7 @@ from summaries import (
     remembered_rows,
 )
 
-from scalebench.report import charts, memory, memory_figure, palette, render_page
+from scalebench.report import capacity, charts, kinds, memory, memory_figure, palette, render_page
 from scalebench.row_resources import CATEGORIES as MEASURED
 
 
@@ -136,12 +136,12 @@ def test_the_figure_stacks_the_categories_and_marks_the_prediction():
 
 def test_a_category_that_nobody_holds_is_not_drawn():
     rows = [remembered(make_row())]
-    chart = charts.make_chart(charts.MEMORY, "x", rows, palette.assign(rows))
+    chart = charts.make_chart(kinds.MEMORY, "x", rows, palette.assign(rows))
     names = [entry.name for entry in chart.key]
     assert names == ["parameters", "gradients", "optimizer", "data", "activations", "predicted"]
     figure = memory_figure.memory_figure(rows, {})
     assert [figure.data[int(entry.traces)].name for entry in chart.key] == names
-    unpredicted = charts.make_chart(charts.MEMORY, "x", [remembered(make_row(), None)], {})
+    unpredicted = charts.make_chart(kinds.MEMORY, "x", [remembered(make_row(), None)], {})
     assert "predicted" not in [entry.name for entry in unpredicted.key]
 
 
@@ -163,3 +163,33 @@ def test_the_page_has_a_section_of_memory_where_something_was_counted():
     assert "the inspecting launch did not count them" in without
     nothing = render_page([make_summary([make_missing()])])
     assert ">Memory</h2>" not in nothing
+
+
+def test_peaks_are_held_against_what_there_is():
+    rows = [remembered(make_plain()), remembered(make_row(world_size=2))]
+    machine = {"memory_bytes": 4_000_000_000, "cgroup_memory_bytes": 1_000_000_000}
+    (told,) = capacity.sentence(rows, machine)
+    assert told == (
+        "All ranks share the machine's 1.00 GB; those of ddp-25mb, N=2 together hold 200 MB of"
+        " live tensors, 20.0 % of it."
+    )
+    assert capacity.sentence(rows, {}) == []
+    assert capacity.sentence([], machine) == []
+
+
+def test_a_device_that_is_nearly_full_is_drawn_as_a_line():
+    rows = [remembered(make_row(device="cuda", backend="nccl"))]
+    small = {"devices": [{"memory_bytes": 200_000_000}, {"memory_bytes": 125_000_000}]}
+    figure = kinds.MEMORY.draw(rows, palette.assign(rows))
+    capacity.draw_limit(figure, rows, small)
+    assert figure.layout.shapes[0].x0 == pytest.approx(125.0)
+    assert "80.0 % of it" in capacity.sentence(rows, small)[0]
+    large = kinds.MEMORY.draw(rows, palette.assign(rows))
+    capacity.draw_limit(large, rows, {"devices": [{"memory_bytes": 80_000_000_000}]})
+    assert not large.layout.shapes
+
+
+@pytest.mark.parametrize("devices", [None, "<b>", [None], [{"memory_bytes": "many"}], [{}]])
+def test_an_environment_from_elsewhere_is_not_believed(devices):
+    assert capacity.device_bytes({"devices": devices}) is None
+    assert capacity.machine_bytes({"memory_bytes": devices}) is None

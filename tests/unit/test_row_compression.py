@@ -151,7 +151,7 @@ def test_the_break_even_is_held_against_the_link_that_none_saw():
         *three("top-k", 20_000),
         *three("sign", 20_000, encode=10.0, decode=60.0, clean=140),
     )
-    said = {f.case: " ".join(f.notes) for f in judge(summary).suites[0].findings}
+    said = {f.case: " ".join((f.verdict, *f.notes)) for f in judge(summary).suites[0].findings}
     assert "top-k pays below 523 Mbit/s" in said["top-k"]
     assert "this link gives 400 Mbit/s: it pays" in said["top-k"]
     assert "this link gives 400 Mbit/s: it does not pay" in said["sign"]

@@ -222,3 +222,27 @@ def test_other_laws_are_held_against_the_same_left_out_size():
 def test_a_shape_survives_a_batch_of_its_own():
     found = StepShape((), 0.1, 0.0, 32, {})
     assert found.with_batch(32) == found
+
+
+def test_a_row_says_what_would_change_it():
+    """30 ms on the link from ms 60, 80 and 90 of a step whose last 10 ms are the optimizer's."""
+    row = predicted(the_link(2))
+    told = {found["change"]: found for found in row.values["prediction"]["what_if"]}
+    step_s = row.values["predicted_step_s"]
+    assert all(
+        found["gain"] == pytest.approx(1 - found["step_s"] / step_s) for found in told.values()
+    )
+    # One bucket of 25 MiB is ready at the end of backward: nothing of it is hidden.
+    assert [change for change in told if "buckets" in change] == [
+        "buckets of 0.25 MiB", "buckets of 1 MiB", "buckets of 4 MiB",
+    ]  # fmt: skip
+    assert told["buckets of 4 MiB"]["gain"] < 0 < told["2 times the bandwidth"]["gain"]
+    halved = told["gradients of 16 bits, conversion not counted"]
+    assert halved["step_s"] == pytest.approx(told["2 times the bandwidth"]["step_s"], rel=1e-3)
+
+
+def test_a_changed_row_has_the_efficiency_that_its_step_means():
+    row = row_with(2, 0.0, efficiency=0.8)
+    told = {**row.prediction, "what_if": [{"step_s": row.step_s.value * 0.9}]}
+    (found,) = with_intervals([row.model_copy(update={"prediction": told})])
+    assert found.prediction["what_if"][0]["efficiency"] == pytest.approx(0.8 / 0.9)

@@ -2,16 +2,68 @@
 (() => {
   const root = document.documentElement;
 
-  const drawCharts = () => {
-    for (const chart of document.querySelectorAll(".chart")) {
-      const spec = JSON.parse(document.getElementById(`${chart.id}-spec`).textContent);
-      Plotly.newPlot(chart, spec.data, spec.layout, {
-        responsive: true,
-        displaylogo: false,
-        displayModeBar: "hover",
-        modeBarButtons: [["zoom2d", "resetScale2d", "toImage"]],
-      });
+  // What is shown of a chart: the traces of its chosen view, less those that are switched off.
+  const shown = new Map();
+  const numbers = (text) => (text ? text.split(",").map(Number) : []);
+
+  const stateOf = (id) => {
+    if (!shown.has(id)) {
+      const off = new Set();
+      for (const button of document.querySelectorAll('.toggle[aria-pressed="false"]')) {
+        if (button.dataset.chart === id) numbers(button.dataset.traces).forEach((i) => off.add(i));
+      }
+      shown.set(id, { view: null, off });
     }
+    return shown.get(id);
+  };
+
+  const show = (id, layout = {}) => {
+    const chart = document.getElementById(id);
+    const { view, off } = stateOf(id);
+    const visible = chart.data.map((_, i) => !off.has(i) && (view === null || view.has(i)));
+    Plotly.update(chart, { visible }, layout);
+  };
+
+  const choose = (select) => {
+    const { traces, layout, height } = select.selectedOptions[0].dataset;
+    const id = select.dataset.chart;
+    const state = stateOf(id);
+    state.view = traces ? new Set(numbers(traces)) : null;
+    if (height) document.getElementById(id).style.height = `${height}px`;
+    show(id, JSON.parse(layout));
+  };
+
+  const draw = (chart) => {
+    const spec = JSON.parse(document.getElementById(`${chart.id}-spec`).textContent);
+    Plotly.newPlot(chart, spec.data, spec.layout, {
+      responsive: true,
+      displaylogo: false,
+      displayModeBar: "hover",
+      modeBarButtons: [["zoom2d", "resetScale2d", "toImage"]],
+    });
+    const select = document.querySelector(`.views select[data-chart="${chart.id}"]`);
+    if (select) {
+      const { traces } = select.selectedOptions[0].dataset;
+      stateOf(chart.id).view = traces ? new Set(numbers(traces)) : null;
+      if (select.selectedIndex > 0) choose(select);
+    }
+  };
+
+  const isFirst = (chart) => chart !== undefined && chart === document.querySelector(".chart");
+
+  // One chart after another, so that the page answers in between: from the first one on.
+  const drawCharts = (charts) => {
+    const [first, ...others] = charts;
+    if (performance.getEntriesByName("scalebench-interactive").length === 0 && !isFirst(first)) {
+      performance.mark("scalebench-interactive");
+    }
+    if (first === undefined) {
+      performance.mark("scalebench-ready");
+      root.dataset.ready = "true";
+      return;
+    }
+    draw(first);
+    setTimeout(drawCharts, 0, others);
   };
 
   const themes = ["system", "light", "dark"];
@@ -47,10 +99,11 @@
 
   for (const button of document.querySelectorAll(".toggle")) {
     button.addEventListener("click", () => {
-      const shown = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(shown));
-      const traces = button.dataset.traces.split(",").map(Number);
-      Plotly.restyle(button.dataset.chart, { visible: shown }, traces);
+      const pressed = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(pressed));
+      const { off } = stateOf(button.dataset.chart);
+      numbers(button.dataset.traces).forEach((i) => (pressed ? off.delete(i) : off.add(i)));
+      show(button.dataset.chart);
     });
   }
 
@@ -68,6 +121,19 @@
     });
   }
 
-  if (typeof Plotly !== "undefined") drawCharts();
-  root.dataset.ready = "true";
+  for (const select of document.querySelectorAll(".views select")) {
+    select.addEventListener("change", () => choose(select));
+  }
+
+  // Paper is narrower than a screen, and charts do not notice.
+  const PAPER_PX = 680;
+  const resize = (size) => {
+    for (const chart of document.querySelectorAll(".chart.js-plotly-plot")) {
+      Plotly.relayout(chart, size);
+    }
+  };
+  addEventListener("beforeprint", () => resize({ width: PAPER_PX, autosize: false }));
+  addEventListener("afterprint", () => resize({ width: null, autosize: true }));
+
+  drawCharts(typeof Plotly === "undefined" ? [] : [...document.querySelectorAll(".chart")]);
 })();
