@@ -226,8 +226,9 @@ class Pipeline(Execution):
         schedule: The order of forward and backward passes; see ``costmodel/schedule_orders.py``.
         microbatches: Parts of a pipeline's batch.
         chunks: Stages on each rank; more than one only where the schedule has them.
-        split: Which layers make a stage: ``balanced`` by counted FLOPs, ``even`` by the number of
-            layers, or ``unbalanced`` on purpose: the first stage has as many as can be.
+        split: Which layers make a stage: ``balanced`` by counted FLOPs, ``measured`` by the time
+            that each layer takes on rank 0 before training, ``even`` by the number of layers, or
+            ``unbalanced`` on purpose: the first stage has as many as can be.
         data_parallel: Pipelines side by side.
     """
 
@@ -235,7 +236,7 @@ class Pipeline(Execution):
     schedule: ScheduleName = "1f1b"
     microbatches: int = Field(8, ge=1)
     chunks: int = Field(1, ge=1)
-    split: Literal["balanced", "even", "unbalanced"] = "balanced"
+    split: Literal["balanced", "measured", "even", "unbalanced"] = "balanced"
     data_parallel: int = Field(1, ge=1)
 
     @model_validator(mode="after")

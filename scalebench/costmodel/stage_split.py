@@ -8,7 +8,8 @@ def layers_of_stages(how: str, costs: Sequence[float], num_stages: int) -> list[
     """Return the layers of each stage, from the first to before the last.
 
     Args:
-        how: ``balanced`` by costs, ``even`` by number, or ``unbalanced`` on purpose.
+        how: ``balanced`` and ``measured`` by costs, ``even`` by number, or ``unbalanced`` on
+            purpose.
         costs: Of each layer, in order.
         num_stages: At most the number of layers.
 

@@ -1,7 +1,7 @@
 """From a workload's layers to the stages of a rank: cut, kept or dropped, tied together."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from scalebench.costmodel.stage_split import layers_of_stages
 from scalebench.spec import Pipeline
 from scalebench.worker.execution import precision, recompute_blocks
 from scalebench.worker.failure import Unsupported
-from scalebench.worker.pipelining.costs import count_layers
+from scalebench.worker.pipelining.costs import count_layers, time_layers
 from scalebench.worker.pipelining.layout import Layout
 from scalebench.workload import Workload
 
@@ -62,7 +62,7 @@ class Stages:
         self, strategy: Pipeline, workload: Workload, layout: Layout, device: torch.device
     ) -> None:
         self.layout = layout
-        parts, self.layers = cut(strategy, workload, layout.num_stages)
+        parts, self.layers = cut(strategy, workload, layout.num_stages, device)
         self.modules = {
             index: Stage(parts[index], strategy, device).to(device) for index in layout.own
         }
@@ -141,7 +141,7 @@ def _check(placed: Any, layout: Layout, has_parameters: bool) -> None:
 
 
 def cut(
-    strategy: Pipeline, workload: Workload, num_stages: int
+    strategy: Pipeline, workload: Workload, num_stages: int, device: torch.device
 ) -> tuple[list[list[nn.Module]], Layers]:
     """Return the layers of each stage, and what all of them cost.
 
@@ -156,6 +156,8 @@ def cut(
         )
     recompute_blocks(workload, strategy)
     counted = count_layers(strategy, workload)
+    if strategy.split == "measured":
+        counted = replace(counted, costs=time_layers(strategy, workload, device))
     try:
         stages = layers_of_stages(strategy.split, counted.costs, num_stages)
     except ValueError as reason:
