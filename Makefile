@@ -6,6 +6,7 @@
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
+# make bench-gate                       the gate's false alarms and power, beside other rules
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -19,7 +20,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-gate bench-trace clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -71,6 +72,9 @@ bench-break-even: $(DEV_STAMP)
 
 bench-codecs: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.codecs
+
+bench-gate: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.gate_power --write docs/gate.md
 
 bench-trace: $(DEV_STAMP) $(HTA_STAMP)
 	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python

@@ -11,6 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 LAUNCH_SD = 0.01
+"""By how much the medians of launches differ in all, as a ratio (standard deviation)."""
+
+LEVEL_SD = 0.008
+"""By how much their levels do; 100 steps with this noise leave a median unsure by 0.6 %."""
+
 STEP_SPREAD = 0.03
 CORRELATION = 0.6
 SPIKES = 0.02
@@ -19,18 +24,18 @@ Level = Callable[[np.random.Generator, tuple[int, int]], NDArray[np.float64]]
 
 
 def _normal(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
-    return generator.normal(0.0, LAUNCH_SD, shape)
+    return generator.normal(0.0, LEVEL_SD, shape)
 
 
 def _heavy(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Student's t with 4 degrees of freedom, scaled to the standard deviation."""
-    return generator.standard_t(4, shape) * LAUNCH_SD / 2**0.5
+    return generator.standard_t(4, shape) * LEVEL_SD / 2**0.5
 
 
 def _bimodal(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Three launches in ten land on a slower place, as with memory or cores far apart."""
-    apart = 0.9 * LAUNCH_SD / (0.3 * 0.7) ** 0.5
-    rest = LAUNCH_SD * (1 - 0.9**2) ** 0.5
+    apart = 0.9 * LEVEL_SD / (0.3 * 0.7) ** 0.5
+    rest = LEVEL_SD * (1 - 0.9**2) ** 0.5
     slow = generator.random(shape) < 0.3
     return apart * (slow - 0.3) + generator.normal(0.0, rest, shape)
 
@@ -38,7 +43,7 @@ def _bimodal(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[
 def _unlike(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Rows whose noise differs tenfold, so that none is typical of the others."""
     scale = np.geomspace(0.2, 2.0, shape[0])[:, None]
-    return generator.normal(0.0, LAUNCH_SD, shape) * scale
+    return generator.normal(0.0, LEVEL_SD, shape) * scale
 
 
 LEVELS: dict[str, Level] = {
@@ -47,8 +52,8 @@ LEVELS: dict[str, Level] = {
     "bimodal": _bimodal,
     "unlike rows": _unlike,
 }
-"""How launches differ; the standard deviation is `LAUNCH_SD` (of `unlike rows`: a tenfold range
-around it)."""
+"""How the levels of launches differ; the standard deviation is `LEVEL_SD` (of `unlike rows`: a
+tenfold range around it)."""
 
 
 @dataclass(frozen=True)

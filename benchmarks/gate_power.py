@@ -125,9 +125,10 @@ def text_of(results: Sequence[tuple[Noise, dict[str, Counts]]]) -> str:
     """Return the generated part of the documentation."""
     first = results[0][0]
     about = (
-        f"Simulated, seed {SEED}: {first.num_launches} launches a side whose levels differ by "
-        f"{100 * LAUNCH_SD:g} % (standard deviation), {first.num_steps} steps each, autocorrelated "
-        "0.6 with heavy tails and spikes. *At most*: upper 95 % bound of the rate."
+        f"Simulated, seed {SEED}: {first.num_launches} launches a side that differ by "
+        f"{100 * LAUNCH_SD:g} % (standard deviation of their medians), {first.num_steps} steps "
+        "each, autocorrelated 0.6 with heavy tails and spikes. *At most*: upper 95 % bound of the "
+        "rate."
     )
     parts = [[about], false_alarm_table(results)]
     parts += [["Slowed rows that were found, % of calls, by the size of the slowdown:"]]
