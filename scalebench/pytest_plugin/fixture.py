@@ -8,6 +8,7 @@ import pytest
 from scalebench.claims import Quantity
 from scalebench.discover import load_suite
 from scalebench.errors import UsageError, unknown_name
+from scalebench.exporters.measures import caveats
 from scalebench.pytest_plugin.measuring import (
     Measurements,
     as_wanted,
@@ -63,7 +64,8 @@ class Measured:
         if not isinstance(value, Estimate):
             estimates = [name for name in Row.model_fields if _is_estimate(name)]
             raise unknown_name("measured quantity", field, estimates)
-        return Quantity(field, wording.place(row), value, tuple(causes.causes(row)))
+        place = ", ".join([wording.place(row), *caveats(row)])
+        return Quantity(field, place, value, tuple(causes.causes(row)))
 
     def efficiency(self, num_ranks: int) -> Quantity:
         """Return speedup over the number of ranks, against the bare model in one process."""

@@ -342,6 +342,19 @@ def test_a_stored_row_of_other_settings_is_no_answer(session, pytester, stored):
     result.stdout.fnmatch_lines(["*case ddp has bucket_mb=25.0, and 1.0 was asked for. *"])
 
 
+def test_a_claim_names_the_caveats_of_its_row(session, pytester, stored):
+    pytester.makepyfile("def test_it(scaling):\n    assert scaling('ddp/ddp').speedup(4) > 9\n")
+    cells = [make_cell("plain", 1), make_cell("ddp", 4, oversubscribed=True)]
+    rounds = [
+        make_result(cell.model_copy(update={"repeat": repeat}), 0.1 + 0.001 * repeat)
+        for repeat in range(3)
+        for cell in cells
+    ]
+    result = session(stored(results=rounds))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *speedup of ddp, N=4, oversubscribed: 1.000 (*"])
+
+
 def test_a_row_that_failed_fails_the_claim(session, pytester, stored):
     wrong = make_failed(make_cell("ddp", 2), "rank 1: it broke")
     run = stored(results=[make_result(make_cell("plain", 1)), wrong])
