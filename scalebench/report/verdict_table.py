@@ -14,6 +14,7 @@ from rich.text import Text
 from scalebench import units
 from scalebench.report import wording
 from scalebench.report.terminal import CASE_WIDTHS, GAP, NARROWEST, line, printed, to_ascii
+from scalebench.verdict.history import History, Shift
 from scalebench.verdict.metrics import METRICS, count_metric
 from scalebench.verdict.result import SEVERITY, GateResult, Mismatch, RowVerdict
 
@@ -259,3 +260,28 @@ def _mismatch_text(mismatch: Mismatch) -> str:
     now = wording.plain(mismatch.new, 60) or "nothing"
     end = "allowed" if mismatch.allowed else f"--allow-mismatch {name} compares all the same"
     return f"different: {where}{name} was {was} and is {now} ({end})"
+
+
+def render_history(
+    told: History, width: int = 100, color: bool = False, ascii_only: bool = False
+) -> str:
+    """Return the changes of level over many runs as text for a terminal, in order of time."""
+    parts: list[RenderableType] = []
+    for shift in told.shifts:
+        style = STYLES["regressed" if shift.worse else "improved"]
+        parts.append(line(_shift_text(shift), ascii_only, style))
+    if not told.shifts:
+        parts.append(line("no change of level found", ascii_only, "bold"))
+    looked = f"{len(told.runs)} runs, {told.num_series} series of step time and efficiency"
+    parts.append(line(looked, ascii_only, "dim"))
+    if told.num_short:
+        parts.append(line(f"{told.num_short} series are too short", ascii_only, "dim"))
+    return printed(parts, max(width, NARROWEST), color, ascii_only)
+
+
+def _shift_text(shift: Shift) -> str:
+    writer = units.seconds if shift.metric == "step_s" else units.percent
+    where = f"{wording.plain(shift.case, 64)}, N={shift.world_size}, {metric_phrase(shift.metric)}"
+    levels = f"{writer(shift.before)} → {writer(shift.after)} ({_signed(shift.change)} %)"
+    since = f"since {wording.plain(shift.run_id, 80)} of {wording.plain(shift.created, 40)}"
+    return f"{where}: {levels} {since}"
