@@ -223,6 +223,6 @@ def history(runs: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         emit(json.dumps(asdict(told), indent=1, allow_nan=False))
         return
-    from scalebench.report.verdict_table import render_history
+    from scalebench.report.history_lines import render_history
 
     emit_for_terminal(lambda width, color, plain: render_history(told, width, color, plain))

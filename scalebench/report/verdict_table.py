@@ -14,7 +14,6 @@ from rich.text import Text
 from scalebench import units
 from scalebench.report import wording
 from scalebench.report.terminal import CASE_WIDTHS, GAP, NARROWEST, line, printed, to_ascii
-from scalebench.verdict.history import History, Shift
 from scalebench.verdict.metrics import METRICS, count_metric
 from scalebench.verdict.result import SEVERITY, GateResult, Mismatch, RowVerdict
 
@@ -56,15 +55,15 @@ def change_text(row: RowVerdict) -> str:
     if row.change is None:
         return wording.DASH
     if row.metric == "prediction_error":
-        return f"{_signed(row.change)} points"
-    return f"{_signed(row.change)} %"
+        return f"{signed_percent(row.change)} points"
+    return f"{signed_percent(row.change)} %"
 
 
 def interval_text(row: RowVerdict) -> str:
     """Write the interval of the change, ``"+3.9 to +6.5"``; empty where there is none."""
     if row.low is None or row.high is None:
         return ""
-    return f"{_signed(row.low)} to {_signed(row.high)}"
+    return f"{signed_percent(row.low)} to {signed_percent(row.high)}"
 
 
 def detectable_text(row: RowVerdict) -> str:
@@ -76,7 +75,8 @@ def detectable_text(row: RowVerdict) -> str:
     return wording.DASH if row.min_detectable is None else f"{100 * row.min_detectable:.1f} %"
 
 
-def _signed(ratio: float) -> str:
+def signed_percent(ratio: float) -> str:
+    """Write a ratio in percent with its sign, without the unit: ``"+5.2"``."""
     text = wording.signed(100 * ratio, 1 if abs(ratio) < 10 else 0)
     return text if text.startswith(wording.MINUS) else f"+{text}"
 
@@ -260,28 +260,3 @@ def _mismatch_text(mismatch: Mismatch) -> str:
     now = wording.plain(mismatch.new, 60) or "nothing"
     end = "allowed" if mismatch.allowed else f"--allow-mismatch {name} compares all the same"
     return f"different: {where}{name} was {was} and is {now} ({end})"
-
-
-def render_history(
-    told: History, width: int = 100, color: bool = False, ascii_only: bool = False
-) -> str:
-    """Return the changes of level over many runs as text for a terminal, in order of time."""
-    parts: list[RenderableType] = []
-    for shift in told.shifts:
-        style = STYLES["regressed" if shift.worse else "improved"]
-        parts.append(line(_shift_text(shift), ascii_only, style))
-    if not told.shifts:
-        parts.append(line("no change of level found", ascii_only, "bold"))
-    looked = f"{len(told.runs)} runs, {told.num_series} series of step time and efficiency"
-    parts.append(line(looked, ascii_only, "dim"))
-    if told.num_short:
-        parts.append(line(f"{told.num_short} series are too short", ascii_only, "dim"))
-    return printed(parts, max(width, NARROWEST), color, ascii_only)
-
-
-def _shift_text(shift: Shift) -> str:
-    writer = units.seconds if shift.metric == "step_s" else units.percent
-    where = f"{wording.plain(shift.case, 64)}, N={shift.world_size}, {metric_phrase(shift.metric)}"
-    levels = f"{writer(shift.before)} → {writer(shift.after)} ({_signed(shift.change)} %)"
-    since = f"since {wording.plain(shift.run_id, 80)} of {wording.plain(shift.created, 40)}"
-    return f"{where}: {levels} {since}"
