@@ -352,7 +352,7 @@ def test_a_claim_names_the_caveats_of_its_row(session, pytester, stored):
     ]
     result = session(stored(results=rounds))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *speedup of ddp, N=4, oversubscribed: 1.000 (*"])
+    result.stdout.fnmatch_lines(["E *speedup of ddp, N=4, oversubscribed: 1.00 (*"])
 
 
 def test_a_row_that_failed_fails_the_claim(session, pytester, stored):
