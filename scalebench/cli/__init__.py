@@ -15,7 +15,7 @@ import click
 from scalebench.cli.calibrate import calibrate
 from scalebench.cli.doctor import doctor
 from scalebench.cli.export import export
-from scalebench.cli.gate import baseline, compare, gate
+from scalebench.cli.gate import baseline, compare, gate, history
 from scalebench.cli.options import config_for
 from scalebench.cli.project import project
 from scalebench.cli.run import run
@@ -78,7 +78,7 @@ def cli(context: click.Context) -> None:
 
 for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project, submit):
     cli.add_command(command)
-for command in (compare, gate, baseline, export):
+for command in (compare, gate, baseline, history, export):
     cli.add_command(command)
 
 

@@ -236,3 +236,21 @@ def list_baselines_(as_json: bool) -> None:
         rows = f"{one.num_rows} row{'' if one.num_rows == 1 else 's'}"
         about = f"{rows}, {one.num_launches} launches, {Path(one.run_id).name} of {one.created}"
         emit(f"{one.machine}  {one.suite}  {about}")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
+def history(runs: tuple[str, ...], as_json: bool) -> None:
+    """Show where step time or efficiency changed its level over many runs, the drift included."""
+    from dataclasses import asdict
+
+    from scalebench.verdict.history import history as look_back
+
+    told = look_back([summary for name in runs for summary in results_of(name).summaries])
+    if as_json:
+        emit(json.dumps(asdict(told), indent=1, allow_nan=False))
+        return
+    from scalebench.report.history_lines import render_history
+
+    emit_for_terminal(lambda width, color, plain: render_history(told, width, color, plain))

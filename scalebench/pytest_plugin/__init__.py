@@ -17,7 +17,8 @@ import pytest
 
 if TYPE_CHECKING:
     from scalebench.pytest_plugin.collecting import SuiteFile
-    from scalebench.pytest_plugin.measuring import Measurements, Scaling
+    from scalebench.pytest_plugin.fixture import Scaling
+    from scalebench.pytest_plugin.measuring import Measurements
 
 EXPORTS_A_SUITE = re.compile(rb"^SUITE\b", re.MULTILINE)
 MEASURED: "pytest.StashKey[Measurements]" = pytest.StashKey()
@@ -135,8 +136,8 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 @pytest.fixture
 def scaling(request: pytest.FixtureRequest) -> "Iterator[Scaling]":
-    """Give tests a function that measures how a case scales; see `measuring.Scaling`."""
-    from scalebench.pytest_plugin.measuring import Scaling
+    """Give tests a function that measures how a case scales; see `fixture.Scaling`."""
+    from scalebench.pytest_plugin.fixture import Scaling
 
     if hasattr(request.config, "workerinput"):
         pytest.fail(NOT_SIDE_BY_SIDE, pytrace=False)

@@ -55,15 +55,15 @@ def change_text(row: RowVerdict) -> str:
     if row.change is None:
         return wording.DASH
     if row.metric == "prediction_error":
-        return f"{_signed(row.change)} points"
-    return f"{_signed(row.change)} %"
+        return f"{signed_percent(row.change)} points"
+    return f"{signed_percent(row.change)} %"
 
 
 def interval_text(row: RowVerdict) -> str:
     """Write the interval of the change, ``"+3.9 to +6.5"``; empty where there is none."""
     if row.low is None or row.high is None:
         return ""
-    return f"{_signed(row.low)} to {_signed(row.high)}"
+    return f"{signed_percent(row.low)} to {signed_percent(row.high)}"
 
 
 def detectable_text(row: RowVerdict) -> str:
@@ -75,7 +75,8 @@ def detectable_text(row: RowVerdict) -> str:
     return wording.DASH if row.min_detectable is None else f"{100 * row.min_detectable:.1f} %"
 
 
-def _signed(ratio: float) -> str:
+def signed_percent(ratio: float) -> str:
+    """Write a ratio in percent with its sign, without the unit: ``"+5.2"``."""
     text = wording.signed(100 * ratio, 1 if abs(ratio) < 10 else 0)
     return text if text.startswith(wording.MINUS) else f"+{text}"
 

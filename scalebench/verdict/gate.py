@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from scalebench.summary import Row, Summary
+from scalebench.summary import Row
 from scalebench.verdict.comparison import Comparison, exact_verdict, single_verdict
 from scalebench.verdict.explanation import (
     explain_baseline,
@@ -16,38 +16,14 @@ from scalebench.verdict.family import judge
 from scalebench.verdict.fingerprint import (
     MATTERS_TO_EXACT,
     check_names,
-    environment_mismatches,
-    notable,
     row_mismatches,
 )
 from scalebench.verdict.metrics import Metric, count_metric
 from scalebench.verdict.observation import Observation, collective_counts, observe
 from scalebench.verdict.result import GateResult, Mismatch, RowVerdict
+from scalebench.verdict.results import Key, key_of, mismatches_of, notes_on
+from scalebench.verdict.results import Results as Results
 from scalebench.verdict.settings import GateSettings
-
-Key = tuple[str, str, int]
-
-
-@dataclass(frozen=True)
-class Results:
-    """What a user named as BASE or NEW: one summary, or the several of a baseline folder.
-
-    Attributes:
-        partial: Whether suites that the other side has not run are no loss: of a baseline folder.
-    """
-
-    name: str
-    summaries: tuple[Summary, ...]
-    partial: bool = False
-
-    @property
-    def rows(self) -> list[Row]:
-        """All rows."""
-        return [row for summary in self.summaries for row in summary.rows]
-
-    def by_key(self) -> dict[Key, tuple[Row, Summary]]:
-        """Return every row with the summary that it stands in."""
-        return {_key(row): (row, summary) for summary in self.summaries for row in summary.rows}
 
 
 @dataclass
@@ -77,7 +53,11 @@ def compare(
     settings = settings or GateSettings()
     check_names(allowed, [*base.rows, *new.rows])
     draft = _Draft()
-    environments = _compare_environments(base, new, allowed, draft)
+    environments = {
+        id(ours): mismatches_of(ours, new.summaries, allowed) for ours in base.summaries
+    }
+    draft.mismatches = list(dict.fromkeys(m for found in environments.values() for m in found))
+    draft.notes = notes_on(base, new)
     ours, theirs = base.by_key(), new.by_key()
     without_baseline = []
     for key in _keys(base, new):
@@ -104,43 +84,11 @@ def compare(
     )
 
 
-def _key(row: Row) -> Key:
-    return (row.suite, row.case, row.world_size)
-
-
 def _keys(base: Results, new: Results) -> list[Key]:
     """Return the rows of both in the order of the new run; of a folder only its suites."""
     suites = {row.suite for row in new.rows}
     kept = [row for row in base.rows if not base.partial or row.suite in suites]
-    return list(dict.fromkeys(_key(row) for row in [*new.rows, *kept]))
-
-
-def _compare_environments(
-    base: Results, new: Results, allowed: Collection[str], draft: _Draft
-) -> dict[int, list[Mismatch]]:
-    """Return what of the environment differs, for every summary of the baseline."""
-    found = {}
-    for ours in base.summaries:
-        here: list[Mismatch] = []
-        for theirs in new.summaries:
-            here += environment_mismatches(ours.environment, theirs.environment, allowed)
-            draft.notes += notable(ours.environment, theirs.environment)
-            if ours.scalebench_version != theirs.scalebench_version:
-                draft.notes.append(
-                    f"scalebench was {ours.scalebench_version} and is {theirs.scalebench_version}"
-                )
-        found[id(ours)] = here
-        draft.mismatches += here
-    if {s.run_id for s in base.summaries} & {s.run_id for s in new.summaries}:
-        draft.notes.append("baseline and new run are the same run")
-    for side, results in (("baseline", base), ("new run", new)):
-        for summary in results.summaries:
-            if summary.status != "complete":
-                draft.notes.append(f"the {side} is not complete: {summary.status}")
-            draft.notes += [f"{side}: {n}" for n in summary.notices if "set aside" in n]
-    draft.notes = list(dict.fromkeys(draft.notes))
-    draft.mismatches = list(dict.fromkeys(draft.mismatches))
-    return found
+    return list(dict.fromkeys(key_of(row) for row in [*new.rows, *kept]))
 
 
 def _failed(row: Row) -> bool:

@@ -1,5 +1,6 @@
 """The examples of docs/gate.md are run as they stand."""
 
+import glob
 import re
 import shlex
 import tomllib
@@ -31,16 +32,19 @@ def test_the_commands(project):
     after = after.model_copy(update={"rows": [after.rows[0], *rows[1:]]})
     write_model(project / "before.json", before)
     write_model(project / "after.json", after)
+    for night in range(6):
+        write_model(project / f"night-{night}.json", gated_run(seed=night))
     lines = [line[2:] for line in "\n".join(blocks("console")).splitlines() if line[:2] == "$ "]
     codes = []
     for line in lines:
-        arguments = shlex.split(line, comments=True)
+        words = shlex.split(line, comments=True)
+        arguments = [name for word in words for name in sorted(glob.glob(word)) or [word]]
         assert arguments[0] == "scalebench"
         done = CliRunner().invoke(cli, arguments[1:], standalone_mode=False)
         assert done.exception is None, (line, done.exception)
         codes.append((arguments[1], done.return_value or 0))
     assert codes == [("compare", 0), ("gate", 3), ("baseline", 0), ("baseline", 0), ("gate", 3),
-                     ("gate", 1)]  # fmt: skip
+                     ("gate", 1), ("history", 0)]  # fmt: skip
 
 
 def test_the_settings_are_valid():

@@ -11,7 +11,7 @@ import pytest
 from runs import make_cell, make_failed, make_result, make_run, make_small_run, make_stored_run
 
 from scalebench.outcome import skipped_result
-from scalebench.pytest_plugin import collecting, measuring
+from scalebench.pytest_plugin import collecting, fixture, measuring
 from scalebench.scaling import summarise
 from scalebench.session import Run
 from scalebench.summary import TimedCollectives
@@ -19,7 +19,7 @@ from scalebench.summary import TimedCollectives
 pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).parents[2]
-assert collecting  # imported here, so that no session in this process imports it again
+assert collecting and fixture  # imported here, so that no session in this process imports it again
 GALLERY = ROOT / "reports" / "gallery" / "ddp-2-cores"
 INSTALLED = bool(entry_points(group="pytest11", name="scalebench"))
 DOOR = () if INSTALLED else ("-p", "scalebench.pytest_plugin")
@@ -323,6 +323,36 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
     assert kept["stats"]["rounds"] == 292
     row = kept["extra_info"]["row"]
     assert (row["case"], row["world_size"], row["wire_bytes"]) == ("ddp", 2, 1_751_040)
+
+
+def test_a_stored_row_of_other_settings_is_no_answer(session, pytester, stored):
+    pytester.makepyfile(
+        """
+        import scalebench as sb
+
+        def test_same(scaling):
+            assert scaling(sb.Ddp()).efficiency(2) > 0.7
+
+        def test_other(scaling):
+            scaling(sb.Ddp(bucket_mb=1))
+        """
+    )
+    result = session(stored())
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*case ddp has bucket_mb=25.0, and 1.0 was asked for. *"])
+
+
+def test_a_claim_names_the_caveats_of_its_row(session, pytester, stored):
+    pytester.makepyfile("def test_it(scaling):\n    assert scaling('ddp/ddp').speedup(4) > 9\n")
+    cells = [make_cell("plain", 1), make_cell("ddp", 4, oversubscribed=True)]
+    rounds = [
+        make_result(cell.model_copy(update={"repeat": repeat}), 0.1 + 0.001 * repeat)
+        for repeat in range(3)
+        for cell in cells
+    ]
+    result = session(stored(results=rounds))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *speedup of ddp, N=4, oversubscribed: 1.00 (*"])
 
 
 def test_a_row_that_failed_fails_the_claim(session, pytester, stored):

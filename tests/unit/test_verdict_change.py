@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 from scalebench.verdict.bootstrap import median_variance, percentile_interval
 from scalebench.verdict.change import (
     TEST_LEVEL,
+    Change,
     Side,
     change_between,
     further_launches,
@@ -18,7 +20,8 @@ from scalebench.verdict.change import (
     min_detectable,
     rank_p_value,
 )
-from scalebench.verdict.family import Pair, judge, measured
+from scalebench.verdict.family import Pair, _finding, judge, measured
+from scalebench.verdict.observation import from_estimate
 from scalebench.verdict.variance import Typical, Variance, sample_variance, typical_variance
 
 values = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
@@ -102,6 +105,19 @@ def test_rows_that_differ_by_chance_only_are_taken_for_alike_and_never_surer_tha
     assert 40 < typical_variance(seen).freedom <= 200
 
 
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=8))
+def test_an_estimate_gives_back_the_noise_that_it_was_made_of(logs):
+    """Energy and others are stored as an interval only."""
+    expected = measured(logs)
+    found = from_estimate(estimate_over_launches(np.exp(logs)), logarithmic=True)
+    assert found.center == pytest.approx(expected.center, abs=1e-9)
+    assert found.variance.value == pytest.approx(expected.variance.value, rel=1e-6, abs=1e-12)
+    assert found.variance.freedom == len(logs) - 1
+    signed = from_estimate(estimate_signed(logs), logarithmic=False)
+    assert signed.variance.value == pytest.approx(expected.variance.value, rel=1e-6, abs=1e-12)
+    assert from_estimate(Estimate(value=-1.0, n=3), logarithmic=True) is None
+
+
 def test_few_rows_and_rows_without_noise_tell_nothing():
     assert typical_variance([Variance(1e-4, 4)] * 2).freedom == 0
     assert typical_variance([Variance(0.0, 4)] * 20).freedom == 0
@@ -174,10 +190,12 @@ def test_what_is_said_to_be_detectable_is_detected(rows):
     assert 0.89 <= found.count("regressed") / 200 <= 0.995
 
 
-def test_the_further_launches_decide_and_one_fewer_does_not():
+@pytest.mark.parametrize("part", [0.3, 0.8, 0.9])
+def test_the_further_launches_decide_and_one_fewer_does_not(part):
+    """With floors far below and just below the change."""
     generator = np.random.default_rng(2)
     base, new = side(generator.normal(0, 0.01, 5)), side(generator.normal(0.03, 0.01, 5))
-    floor = 0.01
+    floor = part * (new.center - base.center)
     more = further_launches(base, new, floor, 40)
     assert more and more > 0
 
@@ -212,18 +230,25 @@ def test_launches_cannot_differ_by_less_than_each_knows_itself():
     assert judge([pair(0.01**2)])[0].finding == "inconclusive"
 
 
-def test_the_rank_test_objects_where_one_launch_makes_the_change():
-    """A mean that moves while the launches mostly do not; the variance is that of many rows."""
-    typical = [
-        Pair("s", measured([0, 1e-3, 2e-3, 3e-3, 4e-3]), measured([0, 1e-3, 2e-3, 3e-3, 4e-3]),
-             floor=0.01, floor_down=0.01)
-        for _ in range(3)
-    ]  # fmt: skip
-    first = Pair("s", measured([0.001, 0.002, 0.003, 0.004, 0.005], 1e-8),
-                 measured([0.0, 0.0025, 0.0035, 0.0045, 0.2], 1e-8), 0.01, 0.01)  # fmt: skip
-    found = judge([first, *typical])[0]
-    assert found.finding == "inconclusive"
-    assert found.rank_p_value > 0.05
+def test_the_rank_test_has_to_agree_where_it_can():
+    """A mean that moved although the launches lie among one another."""
+    pair = Pair("s", measured([0.0] * 5), measured([0.0] * 5), floor=0.01, floor_down=0.01)
+    change = Change(0.05, error=0.005, freedom=30.0)
+    assert _finding(pair, change, 1e-6, 0.004) == ("regressed", "")
+    assert _finding(pair, change, 1e-6, None) == ("regressed", "")
+    finding, objection = _finding(pair, change, 1e-6, 0.2)
+    assert finding == "inconclusive" and "order of the launches" in objection
+
+
+def test_rows_that_share_launches_do_not_vouch_for_one_another():
+    def family(shared):
+        quiet = [0.0, 1e-4, -1e-4, 0.0, 0.0]
+        loud = [0.0, 0.01, -0.01, 0.005, -0.005]
+        rows = [measured(loud), *(measured(quiet) for _ in range(10))]
+        return judge([Pair("e", row, row, 0.01, 0.01, shared=shared) for row in rows])
+
+    assert family(True)[1].change.freedom == pytest.approx(8)
+    assert family(False)[1].change.freedom > 9
 
 
 def test_the_family_raises_the_bar():

@@ -50,6 +50,7 @@ def test_a_slower_row_regresses_and_the_others_do_not():
     efficiency = verdict_of(result, "efficiency", "ddp", 4)
     assert efficiency.change == pytest.approx(1 / 1.05 - 1, abs=0.003)
     assert efficiency.high < -efficiency.floor
+    assert efficiency.rank_p_value == pytest.approx(1 / 252), "from the rounds, not the interval"
 
 
 def test_a_faster_row_improves_and_passes():
