@@ -95,6 +95,7 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
 @option("--keep-going", is_flag=True, help="Try sizes although a smaller one ran out of memory.")
+@option("--allow-busy", is_flag=True, help="Measure on GPUs that another scalebench measures on.")
 @option("--anonymise", is_flag=True, help="Store no names of hosts and users, and no paths.")
 @option("--no-trace", is_flag=True, help="Do not look into the steps: faster, no loss budget.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
@@ -203,7 +204,7 @@ def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", Exi
         suites, request = checked or _wanted(flags)
         try:
             if flags["resume"]:
-                finished = session.resume(flags["resume"])
+                finished = session.resume(flags["resume"], flags["allow_busy"])
             else:
                 finished = session.run(request, suites, command, flags["out"])
         except Interrupted as interruption:
@@ -257,6 +258,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         memory_limit_bytes=flags["memory_limit"],
         keep_going=flags["keep_going"],
         anonymise=flags["anonymise"],
+        allow_busy=flags["allow_busy"],
     )
 
 

@@ -29,6 +29,7 @@ FLOORS = {
     "paths": 1,
     "stats": 2,
     "seal": 2,
+    "gpu_claims": 2,
     "anonymity": 2,
     "too_large": 2,
     "unstored": 2,
