@@ -321,25 +321,8 @@ class Session:
 
     def _launch_missing(self, stored: StoredRun) -> Run:
         self.observer.planned(stored.info, len(stored.results))
-        spec = stored.info.spec
-        deadline = time.monotonic() + spec.budget_s if spec.budget_s else None
-        status, calibrated = "complete", False
         try:
-            for cell in stored.info.plan:
-                if cell.id in stored.results:
-                    continue
-                left_s = deadline - time.monotonic() if deadline else float("inf")
-                if left_s <= 0:
-                    status = "over budget"
-                    break
-                if cell.purpose == "measure" and stored.link is None and not calibrated:
-                    calibrate_run(self.launcher, stored, self.observer.calibrating)
-                    calibrated = True
-                    if spec.anonymise and stored.link is not None:
-                        stored.link = self._anonymiser().model(stored.link)
-                        write_sealed(stored.paths.link_profile, stored.link)
-                        anonymise_files(stored.paths.logs("calibration"), self._anonymiser())
-                self._do(cell if deadline is None else cell.shortened(left_s), stored)
+            return finish(stored, self._carry_out(stored))
         except KeyboardInterrupt:
             raise Interrupted(finish(stored, "interrupted")) from None
         except OSError as error:
@@ -348,10 +331,30 @@ class Session:
             with suppress(OSError):  # the disk may be what went wrong
                 finish(stored, "interrupted")
             raise
-        try:
-            return finish(stored, status)
-        except OSError as error:
-            raise not_stored(stored, error) from error
+
+    def _carry_out(self, stored: StoredRun) -> str:
+        """Launch what has no result yet; return the run's status afterwards."""
+        budget_s = stored.info.spec.budget_s
+        deadline = time.monotonic() + budget_s if budget_s else None
+        calibrated = False
+        for cell in stored.info.plan:
+            if cell.id in stored.results:
+                continue
+            left_s = deadline - time.monotonic() if deadline else float("inf")
+            if left_s <= 0:
+                return "over budget"
+            if cell.purpose == "measure" and stored.link is None and not calibrated:
+                self._calibrate(stored)
+                calibrated = True
+            self._do(cell if deadline is None else cell.shortened(left_s), stored)
+        return "complete"
+
+    def _calibrate(self, stored: StoredRun) -> None:
+        calibrate_run(self.launcher, stored, self.observer.calibrating)
+        if stored.info.spec.anonymise and stored.link is not None:
+            stored.link = self._anonymiser().model(stored.link)
+            write_sealed(stored.paths.link_profile, stored.link)
+            anonymise_files(stored.paths.logs("calibration"), self._anonymiser())
 
     def _do(self, cell: Cell, stored: StoredRun) -> None:
         spec = stored.info.spec
