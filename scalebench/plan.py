@@ -57,6 +57,7 @@ class Request:
     memory_limit_bytes: int | None = None
     keep_going: bool = False
     anonymise: bool = False
+    allow_busy: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from scalebench.certificates import newest
 from scalebench.discover import load_suites
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
 from scalebench.frontier import CannotProbe, at_the_frontier, for_frontier
+from scalebench.gpu_claims import GpuClaims
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.outcome import launched_result, skipped_result
@@ -180,12 +181,16 @@ class Session:
     def __init__(self, observer: Observer, launcher: Launcher | None = None) -> None:
         self.observer = observer
         self.launcher: Launcher = LocalLauncher() if launcher is None else launcher
+        self.claims = GpuClaims()
 
     def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.launcher.close()
+        try:
+            self.launcher.close()
+        finally:
+            self.claims.close()
 
     def prepare(self, request: Request, suites: Sequence[Suite]) -> Prepared:
         """Plan, fingerprint the machine, and try the users' own workloads once.
@@ -225,6 +230,7 @@ class Session:
         prepared = self.prepare(request, suites)
         plan = prepared.plan
         self._place(plan.spec)
+        self._claim(plan.spec, prepared.environment, request.allow_busy)
         run_id = _run_id(started, plan)
         if paths is None:
             paths = create_run_folder(claim_folder(default_runs_folder() / run_id))
@@ -238,7 +244,11 @@ class Session:
             spec=plan.spec,
             environment=prepared.environment,
             plan=list(plan.cells),
-            notices=[*plan.notices, *about_profile(given, prepared.environment)],
+            notices=[
+                *plan.notices,
+                *about_profile(given, prepared.environment),
+                *self.claims.shared,
+            ],
             certificate=newest(prepared.environment),
             sealed=True,
         )
@@ -251,12 +261,12 @@ class Session:
             write_sealed(paths.link_profile, given)
         return self._work_off(StoredRun(paths, info, {}, link=given))
 
-    def resume(self, root: Path) -> Run:
+    def resume(self, root: Path, allow_busy: bool = False) -> Run:
         """Go on with a run: launch the cells that are missing or went wrong.
 
         Raises:
-            EnvironmentUnfit: This machine or torch is not the one that the run was begun on, or
-                cannot make its virtual hosts.
+            EnvironmentUnfit: This machine or torch is not the one that the run was begun on,
+                cannot make its virtual hosts, or has GPUs on which another run measures.
         """
         stored = load_run(root)
         self.observer.preparing()
@@ -269,6 +279,9 @@ class Session:
                 "comparable. Start a new run here."
             )
         self._place(stored.info.spec)
+        self._claim(stored.info.spec, here, allow_busy)
+        notices = [*stored.info.notices, *self.claims.shared]
+        stored.info = stored.info.model_copy(update={"notices": notices})
         create_run_folder(root, resume=True)
         stored.paths.cells.mkdir(exist_ok=True)
         stored.results = {i: r for i, r in stored.results.items() if _is_final(r)}
@@ -278,6 +291,12 @@ class Session:
         """Make the virtual hosts that a run asks for, before anything of it is stored."""
         if spec.virtual_hosts is not None:
             self.launcher.move_to(spec.virtual_hosts, max(spec.world_sizes))
+
+    def _claim(self, spec: RunSpec, environment: dict[str, Any], allow_busy: bool) -> None:
+        """Claim the GPUs that the ranks of this machine will run on, for as long as it takes."""
+        if spec.device == "cuda":
+            uuids = [device["uuid"] for device in environment.get("devices", [])]
+            self.claims.claim(uuids, allow_busy)
 
     def _without_names(self, model: Model, spec: RunSpec) -> Model:
         """Return a record as it is stored: without names where the run is to have none."""
@@ -304,21 +323,8 @@ class Session:
 
     def _launch_missing(self, stored: StoredRun) -> Run:
         self.observer.planned(stored.info, len(stored.results))
-        spec = stored.info.spec
-        deadline = time.monotonic() + spec.budget_s if spec.budget_s else None
-        status = "complete"
         try:
-            calibrated = not stored.info.plan and self._calibrated(stored)
-            for cell in stored.info.plan:
-                if cell.id in stored.results:
-                    continue
-                left_s = deadline - time.monotonic() if deadline else float("inf")
-                if left_s <= 0:
-                    status = "over budget"
-                    break
-                if cell.purpose == "measure" and not calibrated:
-                    calibrated = self._calibrated(stored)
-                self._do(cell if deadline is None else cell.shortened(left_s), stored)
+            return finish(stored, self._carry_out(stored))
         except KeyboardInterrupt:
             raise Interrupted(finish(stored, "interrupted")) from None
         except OSError as error:
@@ -327,10 +333,22 @@ class Session:
             with suppress(OSError):  # the disk may be what went wrong
                 finish(stored, "interrupted")
             raise
-        try:
-            return finish(stored, status)
-        except OSError as error:
-            raise not_stored(stored, error) from error
+
+    def _carry_out(self, stored: StoredRun) -> str:
+        """Launch what has no result yet; return the run's status afterwards."""
+        budget_s = stored.info.spec.budget_s
+        deadline = time.monotonic() + budget_s if budget_s else None
+        calibrated = not stored.info.plan and self._calibrated(stored)
+        for cell in stored.info.plan:
+            if cell.id in stored.results:
+                continue
+            left_s = deadline - time.monotonic() if deadline else float("inf")
+            if left_s <= 0:
+                return "over budget"
+            if cell.purpose == "measure" and not calibrated:
+                calibrated = self._calibrated(stored)
+            self._do(cell if deadline is None else cell.shortened(left_s), stored)
+        return "complete"
 
     def _calibrated(self, stored: StoredRun) -> bool:
         """Calibrate the run's links where that has not been done; return True."""

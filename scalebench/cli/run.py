@@ -19,10 +19,10 @@ from scalebench.cli.options import (
     WorldSizes,
     value_sources,
 )
+from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from scalebench.launch.base import Launcher
     from scalebench.plan import Request
     from scalebench.session import Run
     from scalebench.spec import Suite
@@ -95,6 +95,7 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
 @option("--keep-going", is_flag=True, help="Try sizes although a smaller one ran out of memory.")
+@option("--allow-busy", is_flag=True, help="Measure on GPUs that another scalebench measures on.")
 @option("--anonymise", is_flag=True, help="Store no names of hosts and users, and no paths.")
 @option("--no-trace", is_flag=True, help="Do not look into the steps: faster, no loss budget.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
@@ -142,30 +143,6 @@ def _check_frontier(flags: dict[str, Any]) -> None:
         )
 
 
-def place_in_world(flags: dict[str, Any]) -> "Member | None":
-    """Return this process's place in the world around it, or None: there is none.
-
-    Only the first process of a world comes back from here; the others follow it.
-
-    Raises:
-        UsageError: A launcher was asked for as well, or the environment contradicts itself.
-    """
-    from scalebench.launch.external import find_member, follow
-
-    member = find_member(os.environ)
-    if member is None:
-        return None
-    if flags["launcher"] is not None:
-        raise UsageError(
-            f"{member.launcher} has started this process as rank {member.rank} of "
-            f"{member.world_size}, and --launcher {flags['launcher']} would start ranks of its "
-            f"own. Leave out --launcher, or run scalebench outside of {member.launcher}."
-        )
-    if member.rank:
-        follow(member)
-    return member
-
-
 def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     """Return the suites and the request, checked as far as that goes without the machine."""
     from scalebench.discover import load_suites
@@ -177,19 +154,6 @@ def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     return suites, request
 
 
-def _launcher_for(flags: dict[str, Any], member: "Member | None") -> "Launcher | None":
-    """Return the launcher of a world, or the one that was asked for; None: the default one."""
-    if member is not None:
-        from scalebench.launch.external import ExternalLauncher
-
-        return ExternalLauncher(member)
-    if flags["launcher"] == "slurm":
-        from scalebench.launch.slurm import SlurmLauncher
-
-        return SlurmLauncher()
-    return None
-
-
 def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", ExitCode]:
     from scalebench.cli import Terminated
     from scalebench.cli.progress import progress_on
@@ -198,12 +162,12 @@ def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", Exi
     # The processes of a world wait for word: there, complaints come when they can be told.
     checked = _wanted(flags) if member is None else None
     command = ["scalebench", *sys.argv[1:]]
-    launcher = _launcher_for(flags, member)
+    launcher = launcher_for(flags, member)
     with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
         suites, request = checked or _wanted(flags)
         try:
             if flags["resume"]:
-                finished = session.resume(flags["resume"])
+                finished = session.resume(flags["resume"], flags["allow_busy"])
             else:
                 finished = session.run(request, suites, command, flags["out"])
         except Interrupted as interruption:
@@ -257,6 +221,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         memory_limit_bytes=flags["memory_limit"],
         keep_going=flags["keep_going"],
         anonymise=flags["anonymise"],
+        allow_busy=flags["allow_busy"],
     )
 
 
@@ -297,7 +262,7 @@ def _dry_run(flags: dict[str, Any], member: "Member | None") -> None:
     from scalebench.session import Session
 
     checked = _wanted(flags) if member is None else None
-    launcher = _launcher_for(flags, member)
+    launcher = launcher_for(flags, member)
     with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
         suites, request = checked or _wanted(flags)
         prepared = session.prepare(request, suites)

@@ -46,3 +46,12 @@ def test_a_complaint_is_one_line_and_ends_the_world(project: Path) -> None:
     refused = mpirun(2, "run", "ddp", "--launcher", "lab", "--link", "50mbit")
     lines = [line for line in refused.stderr.splitlines() if line.startswith("scalebench:")]
     assert len(lines) == 1 and "Leave out --launcher" in lines[0]
+
+
+def test_links_are_calibrated_between_the_ranks_of_a_world(project: Path) -> None:
+    flags = ("--gpus", "2", "--op", "all_reduce", "--max-bytes", "512", "--repeats", "3")
+    done = mpirun(2, "calibrate", *flags, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {point["world_size"] for point in told["points"]} == {2}
+    assert len(told["points"]) > 4 and not any(point["num_wrong"] for point in told["points"])

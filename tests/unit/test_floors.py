@@ -33,6 +33,7 @@ FLOORS = {
     "claims": 2,
     "recorded_clock": 2,
     "seal": 2,
+    "gpu_claims": 2,
     "anonymity": 2,
     "too_large": 2,
     "unstored": 2,

@@ -73,6 +73,9 @@ class ExternalLauncher(ForkingLauncher):
     def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
         """Run a job on the first processes of the world, node by node."""
         assert self.world is not None, "the world is surveyed before anything is launched"
+        reason = self.world.too_small_for(job.world_size)
+        if reason is not None:
+            raise EnvironmentUnfit(f"{reason}.")
         processes = self.world.order[: job.world_size]
         return self.company.run_job(
             self._next_launch(),

@@ -51,7 +51,7 @@ class Follower(Zygote):
             "hello": {
                 "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
                 "pid": os.getpid(),
-                "affinity": sorted(os.sched_getaffinity(0)),
+                "affinity": allowed_processors(),
                 "cgroup_cpus": machine.cgroup_cpu_quota(),
                 "torch": torch.__version__,
             }
@@ -107,6 +107,13 @@ class Follower(Zygote):
 
     def _log(self, paths: LaunchPaths) -> Path:
         return paths.root / "log"
+
+
+def allowed_processors() -> list[int]:
+    """Return the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def serve(member: Member, scratch: Path) -> None:
