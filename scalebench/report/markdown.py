@@ -95,8 +95,9 @@ def _budget_blocks(rows: Sequence[Row]) -> list[str]:
 
 
 def _finding(finding: Finding) -> str:
-    text = " ".join([finding.verdict, *finding.notes])
-    return f"- **{escape(finding.case, 64)}**: {escape(text, 1200)}"
+    notes = escape(" ".join(finding.notes), 1200)
+    said = f"- **{escape(finding.case, 64)}**: {escape(finding.verdict, 2000)}"
+    return f"{said}\n  {notes}" if notes else said
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:

@@ -13,7 +13,8 @@ from summaries import (
 )
 
 from scalebench.report import render_markdown, render_table
-from scalebench.report.advice import FIRST, LAST, RULES, advise
+from scalebench.report.advice import advise
+from scalebench.report.advice_rules import FIRST, LAST, RULES
 from scalebench.report.findings import judge
 from scalebench.summary import Correctness, Row
 
