@@ -76,6 +76,7 @@ FLOORS = {
     "survey": 4,
     "shares": 4,
     "drawing": 4,
+    "interleaving": 4,
     "cli": 5,
     "__main__": 5,
 }
