@@ -127,7 +127,15 @@ def compare(
     show_result(result, "json" if as_json else form, everything)
 
 
-@click.command()
+GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
+
+\b
+Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
+            3 inconclusive, not comparable, or missing in NEW
+"""
+
+
+@click.command(help=GATE_HELP)
 @click.argument("arguments", nargs=-1, metavar="[NEW] | [-- RUN ARGUMENTS]")
 @click.option(
     "--baseline",
@@ -173,12 +181,7 @@ def gate(
     as_json: bool,
     form: str,
 ) -> int:
-    r"""Judge NEW (default: the newest run) against a baseline, for CI.
-
-    \b
-    Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
-                3 inconclusive, not comparable, or missing in NEW
-    """
+    """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
     if interleave:
         pair = _by_turns(base, arguments, (base_python, base_dir), rounds)
     elif len(arguments) > 1 or base_python or base_dir:
