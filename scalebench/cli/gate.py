@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,12 +85,16 @@ def settings_here(exact_only: bool = False) -> "GateSettings":
 
 
 def judged(
-    base: "Results", new: "Results", allowed: Sequence[str], exact_only: bool = False
+    base: "Results",
+    new: "Results",
+    allowed: Sequence[str],
+    exact_only: bool = False,
+    rounds: bool = False,
 ) -> "GateResult":
-    """Compare two results by this folder's settings."""
+    """Compare two results by this folder's settings; ``rounds``: they were measured by turns."""
     from scalebench.verdict.gate import compare as compare_results
 
-    return compare_results(base, new, settings_here(exact_only), allowed)
+    return compare_results(base, new, settings_here(exact_only), allowed, rounds)
 
 
 def show_result(result: "GateResult", form: str, everything: bool) -> None:
@@ -150,8 +155,16 @@ def compare(
     show_result(result, "json" if as_json else form, everything)
 
 
-@click.command()
-@click.argument("new", required=False)
+GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
+
+\b
+Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
+            3 inconclusive, not comparable, or missing in NEW
+"""
+
+
+@click.command(help=GATE_HELP)
+@click.argument("arguments", nargs=-1, metavar="[NEW] | [-- RUN ARGUMENTS]")
 @click.option(
     "--baseline",
     "base",
@@ -164,26 +177,79 @@ def compare(
     is_flag=True,
     help="Only counts, bytes and predictions decide: they have no noise, on any shared machine.",
 )
+@click.option(
+    "--interleave",
+    is_flag=True,
+    help="Measure base and new by turns, here and now; RUN ARGUMENTS are those of `run`.",
+)
+@click.option("--base-python", metavar="FILE", help="Interpreter of the base (default: this one).")
+@click.option(
+    "--base-dir",
+    metavar="DIR",
+    help="Folder in which the base is run, for example a git worktree (default: this one).",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(2, 1000),
+    default=5,
+    show_default=True,
+    help="Launches of each side, with --interleave.",
+)
 @_shared
 def gate(
-    new: str | None,
+    arguments: tuple[str, ...],
     base: str | None,
     exact_only: bool,
+    interleave: bool,
+    base_python: str | None,
+    base_dir: str | None,
+    rounds: int,
     everything: bool,
     allowed: tuple[str, ...],
     as_json: bool,
     form: str,
 ) -> int:
-    r"""Judge NEW (default: the newest run) against a baseline, for CI.
-
-    \b
-    Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
-                3 inconclusive, not comparable, or missing in NEW
-    """
-    measured = results_of(new)
-    result = judged(_baseline(base, measured), measured, allowed, exact_only)
+    """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
+    if interleave:
+        pair = _by_turns(base, arguments, (base_python, base_dir), rounds)
+    elif len(arguments) > 1 or base_python or base_dir:
+        raise UsageError(
+            "gate judges one run. Name one NEW; --base-python, --base-dir and arguments of `run` "
+            "are for --interleave."
+        )
+    else:
+        measured = results_of(arguments[0] if arguments else None)
+        pair = (_baseline(base, measured), measured)
+    result = judged(*pair, allowed, exact_only, rounds=interleave)
     show_result(result, "json" if as_json else form, everything)
     return int(result.exit_code)
+
+
+def _by_turns(
+    base: str | None,
+    arguments: Sequence[str],
+    of_base: tuple[str | None, str | None],
+    rounds: int,
+) -> "tuple[Results, Results]":
+    """Measure both versions by turns; the runs stay in a folder of their own."""
+    from datetime import UTC, datetime
+
+    from scalebench.interleaving import Version, interleave
+    from scalebench.paths import default_runs_folder
+    from scalebench.store import claim_folder
+
+    python, folder = of_base
+    if base is not None or not (python or folder):
+        raise UsageError(
+            "--interleave measures the base itself. Say which it is with --base-python or "
+            "--base-dir, without --baseline."
+        )
+    versions = (
+        Version("base", python or sys.executable, Path(folder or ".")),
+        Version("new", sys.executable, Path(".")),
+    )
+    out = claim_folder(default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved")
+    return interleave(versions, arguments, rounds, out, lambda text: click.echo(text, err=True))
 
 
 def _baseline(name: str | None, new: "Results") -> "Results":

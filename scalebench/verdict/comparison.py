@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scalebench.summary import Row
-from scalebench.verdict.family import Judgement, Measured, Pair
+from scalebench.verdict.family import Judgement, Measured, Pair, paired
 from scalebench.verdict.metrics import Metric
 from scalebench.verdict.observation import Observation, number
 from scalebench.verdict.result import Basis, RowVerdict, Verdict
@@ -24,6 +24,7 @@ class Comparison:
     Attributes:
         base: None: the baseline's row has no number.
         new: None: the new run's row has none.
+        rounds: Whether the launches of both sides took turns, so that they form pairs.
     """
 
     metric: Metric
@@ -31,6 +32,7 @@ class Comparison:
     new_row: Row
     base: Observation | None
     new: Observation | None
+    rounds: bool = False
 
     @property
     def launches(self) -> tuple[Measured, Measured] | None:
@@ -92,8 +94,9 @@ class Comparison:
         else:
             up = down = max(floor * abs(self.base.value), self.metric.absolute_floor)
         name, decides = self.metric.name, self.metric.decides
-        return Pair(name, *self.launches, floor=up, floor_down=down, worse=self.worse,
-                    decides=decides, shared=name == "efficiency")  # fmt: skip
+        sides = paired(*self.launches) if self.rounds else self.launches
+        return Pair(name, *sides, floor=up, floor_down=down, worse=self.worse,
+                    decides=decides, shared=self.rounds or name == "efficiency")  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
         """Turn a difference on the judged scale into a change."""

@@ -105,6 +105,25 @@ def measured(values: Sequence[float] | NDArray[np.float64], within: float = 0.0)
     return Measured(float(array.mean()), len(array), sample_variance(array), within, told)
 
 
+def paired(base: Measured, new: Measured) -> tuple[Measured, Measured]:
+    """Return two sides whose launches stood next to each other in time, by turns.
+
+    What both launches of a round share, drift, cancels in their difference: the variance of the
+    change is that of the differences over the rounds, with one degree of freedom less than rounds
+    (Student's paired t). Half of each goes to either side, so that Welch's formula gives it back.
+    The rank test of two independent sides does not apply.
+
+    Args:
+        base: One value per round.
+        new: The same rounds; where they are not as many, nothing is paired.
+    """
+    if len(base.values) != len(new.values) or len(base.values) < 2:
+        return base, new
+    differences = np.subtract(new.values, base.values)
+    half = Variance(float(differences.var(ddof=1)) / 2, (len(differences) - 1) / 2)
+    return replace(base, variance=half, values=()), replace(new, variance=half, values=())
+
+
 def judge(pairs: Sequence[Pair]) -> list[Judgement]:
     """Return the verdict on every pair, in order."""
     bases = _sides(pairs, [pair.base for pair in pairs])

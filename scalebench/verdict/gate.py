@@ -37,7 +37,11 @@ class _Draft:
 
 
 def compare(
-    base: Results, new: Results, settings: GateSettings | None = None, allowed: Collection[str] = ()
+    base: Results,
+    new: Results,
+    settings: GateSettings | None = None,
+    allowed: Collection[str] = (),
+    rounds: bool = False,
 ) -> GateResult:
     """Hold a run against its baseline.
 
@@ -46,6 +50,7 @@ def compare(
         new: The new run.
         settings: Floors, and what decides.
         allowed: Names of properties that may differ.
+        rounds: Whether the launches of both took turns on one machine.
 
     Raises:
         UsageError: One of ``allowed`` is no property.
@@ -72,6 +77,8 @@ def compare(
         _compare_rows(pair, (base, new), environments[id(summary)], settings, allowed, draft)
     if without_baseline:
         draft.notes.append(_not_in_baseline(without_baseline))
+    if rounds:
+        draft.pending = [(at, replace(one, rounds=True)) for at, one in draft.pending]
     _judge_pending(draft)
     return GateResult(
         base=base.name,
@@ -158,7 +165,8 @@ def _comparisons(
             Observation(count.get(kind, 0.0)) if side else None
             for count, side in zip(counts, told, strict=True)
         ]
-        yield Comparison(count_metric(kind, settings.collectives), base, new, *observed)
+        metric = count_metric(kind, settings.collectives)
+        yield Comparison(metric, base, new, observed[0], observed[1])
 
 
 def _compare_metric(

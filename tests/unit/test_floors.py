@@ -91,6 +91,7 @@ FLOORS = {
     "shares": 4,
     "drawing": 4,
     "gallery": 4,
+    "interleaving": 4,
     "cli": 5,
     "pytest_plugin": 5,
     "__main__": 5,

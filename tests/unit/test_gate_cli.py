@@ -100,3 +100,8 @@ def test_run_folders_and_the_newest_run(call, project):
     assert told["new_run_id"] == told["base_run_id"]
     assert told["verdict"] in ("passed", "inconclusive")
     assert paths.root.name in told["new"]
+
+
+def test_the_exit_codes_stand_in_the_help_one_below_the_other(call):
+    text = call("gate", "--help")[1]
+    assert "4 cells of NEW failed\n" in text and "\\b" not in text
