@@ -30,8 +30,8 @@ class Finding:
         kind: ``inconclusive``: measured, but the interval is too wide to say how it scales;
             ``single``: only one rank was measured; ``baseline``: the plain model.
         sentence: How it scales.
-        because: What costs most, what the cost model says, what to do about it: as many of these
-            as there is a number for.
+        because: What costs most, and what the cost model says, where there is a number for it.
+        advice: What to do about it; None: no rule has a number to go by.
         notes: What has to be known with it, short sentences.
         headline: The row that the answer is about; None when nothing was measured.
     """
@@ -42,13 +42,14 @@ class Finding:
     kind: Kind
     sentence: str
     because: tuple[str, ...]
+    advice: str | None
     notes: tuple[str, ...]
     headline: Row | None
 
     @property
     def verdict(self) -> str:
         """The answer with its causes: the same text in table, Markdown and page."""
-        return " ".join((self.sentence, *self.because))
+        return " ".join((self.sentence, *self.because, *([self.advice] if self.advice else [])))
 
 
 @dataclass(frozen=True)
@@ -129,17 +130,22 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
     ]
     last = rows[-1]
     label = wording.strategy_label(last)
-    because = _because(headline, of_suite or rows) if headline else ()
-    return Finding(last.suite, last.case, label, kind, sentence, because, tuple(notes), headline)
+    return Finding(
+        suite=last.suite,
+        case=last.case,
+        label=label,
+        kind=kind,
+        sentence=sentence,
+        because=_because(headline) if headline else (),
+        advice=advice.advise(headline, of_suite or rows) if headline else None,
+        notes=tuple(notes),
+        headline=headline,
+    )
 
 
-def _because(headline: Row, of_suite: Sequence[Row]) -> tuple[str, ...]:
-    """Say what costs most, what the cost model says, and what to do."""
-    said = [
-        *causes.causes(headline),
-        predictions.sentence(headline),
-        advice.advise(headline, of_suite),
-    ]
+def _because(headline: Row) -> tuple[str, ...]:
+    """Say what costs most, and what the cost model says."""
+    said = [*causes.causes(headline), predictions.sentence(headline)]
     return tuple(text for text in said if text)
 
 
