@@ -1,7 +1,7 @@
 """The loss budget as a waterfall: from the ideal step to the measured one, in ms and in points.
 
-One row at a time; the bars of the parts hang one below the other, so that their labels have room
-at any width.
+One row at a time; the bars of the parts hang one below the other, with their numbers under their
+names, where there is room at any width.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from scalebench.report.figure_style import Looks, safe, style
 from scalebench.report.palette import NEUTRAL, PART_COLORS
 from scalebench.summary import Row
 
-BAR_PX = 34
+BAR_PX = 42
 BAR = 0.66
-ROOM = 0.42
-"""Of the longest bar, kept free behind the bars for the numbers."""
+ROOM = 0.05
+"""Of the longest bar, kept free behind it."""
 
 Accounted = list[tuple[Row, Budget]]
 
@@ -29,7 +29,7 @@ def waterfall_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
     if not accounted:
         return None
     parts = budget_figure.drawn_parts(rows)
-    names = ["ideal", *(part.header for part in parts), "measured"]
+    names = _labels(*accounted[0], parts)
     figure = go.Figure()
     for index, (row, budget) in enumerate(accounted):
         figure.add_traces(_bars(row, budget, parts, visible=index == 0))
@@ -56,26 +56,20 @@ def in_order(rows: Sequence[Row]) -> Accounted:
 
 
 def _bars(row: Row, budget: Budget, parts: Sequence[Part], visible: bool) -> list[go.Bar]:
-    base, lengths, colors, texts = [0.0], [1e3 * budget.ideal_s], [NEUTRAL], []
+    base, lengths, colors = [0.0], [1e3 * budget.ideal_s], [NEUTRAL]
     end, hatched, hovers = 1e3 * budget.ideal_s, [False], [f"ideal: {_ms(budget.ideal_s)}"]
-    texts.append(f" {_ms(budget.ideal_s)} · {causes.points(budget.ideal)}")
     for part in parts:
         length = 1e3 * budget.share(part) * budget.measured_s
         base.append(end + min(length, 0.0))
         lengths.append(abs(length))
         end += length
         colors.append(PART_COLORS[part.key])
-        known = budget.knows(part)
-        doubt = known and part is not RESIDUAL and not causes.certain(row, budget, part)
-        visible_part = abs(budget.share(part)) >= NEGLIGIBLE
-        hatched.append(doubt and visible_part)
-        texts.append(_told(part, budget, doubt and visible_part) if known else " with transfer")
+        hatched.append(_doubtful(row, budget, part))
         hovers.append(f"{part.header}: {budget_figure.told(part, row, budget)}")
     base.append(0.0)
     lengths.append(1e3 * budget.measured_s)
     colors.append("#5b6570")
     hatched.append(False)
-    texts.append(f" {_ms(budget.measured_s)} · 100")
     hovers.append(f"measured: {_ms(budget.measured_s)}")
     name = view_name(row)
     return [
@@ -87,10 +81,6 @@ def _bars(row: Row, budget: Budget, parts: Sequence[Part], visible: bool) -> lis
             width=BAR,
             meta=view_mark(name),
             visible=visible,
-            text=texts,
-            textposition="outside",
-            textfont={"size": 13},
-            cliponaxis=False,
             customdata=[[f"<b>{safe(name, 90)}</b><br>{hover}"] for hover in hovers],
             hovertemplate="%{customdata[0]}<extra></extra>",
             marker={
@@ -105,15 +95,32 @@ def _bars(row: Row, budget: Budget, parts: Sequence[Part], visible: bool) -> lis
     ]  # fmt: skip
 
 
+def _doubtful(row: Row, budget: Budget, part: Part) -> bool:
+    """Whether a part that can be seen cannot be told from zero."""
+    if part is RESIDUAL or not budget.knows(part) or abs(budget.share(part)) < NEGLIGIBLE:
+        return False
+    return not causes.certain(row, budget, part)
+
+
+def _labels(row: Row, budget: Budget, parts: Sequence[Part]) -> list[str]:
+    """Return the names of the bars, their numbers below."""
+    told = [_told(part, budget, _doubtful(row, budget, part)) for part in parts]
+    named = [
+        ("ideal", f"{_ms(budget.ideal_s)} · {causes.points(budget.ideal)}"),
+        *zip((part.header for part in parts), told, strict=True),
+        ("measured", f"{_ms(budget.measured_s)} · 100"),
+    ]
+    return [f"{name}<br><b>{numbers}</b>" for name, numbers in named]
+
+
 def _told(part: Part, budget: Budget, doubt: bool) -> str:
     share = budget.share(part)
+    if not budget.knows(part):
+        return "with transfer"
+    if abs(share) < NEGLIGIBLE:
+        return "0"
     sign = "+" if share > 0 else ""
-    mark = "?" if doubt else ""
-    return (
-        f" {sign}{_ms(share * budget.measured_s)} · {sign}{causes.points(share)}{mark}"
-        if abs(share) >= NEGLIGIBLE
-        else " 0"
-    )
+    return f"{sign}{_ms(share * budget.measured_s)} · {sign}{causes.points(share)}{'?' * doubt}"
 
 
 def _reach(budget: Budget, parts: Sequence[Part]) -> float:
@@ -143,7 +150,10 @@ def choose(rows: Sequence[Row], figure: go.Figure) -> Choices | None:
         figure,
         "case and N",
         [view_name(row) for row, _ in accounted],
-        [{"xaxis.range": [0, round(r, 6)]} for r in reach],
+        [
+            {"xaxis.range": [0, round(end, 6)], "yaxis.ticktext": _labels(row, budget, parts)}
+            for end, (row, budget) in zip(reach, accounted, strict=True)
+        ],
     )
 
 
@@ -168,6 +178,6 @@ def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 PARTS_NOTE = (
-    "Bars: ms per step; behind them also points of the measured step. Hatched and ?: cannot be"
-    " told from zero."
+    "In bold: ms per step, and points of the measured step. Hatched and ?: cannot be told from"
+    " zero."
 )

@@ -100,8 +100,10 @@ def test_the_waterfall_ends_where_the_step_ends():
 
 def test_the_waterfall_marks_what_is_uncertain():
     row = attributed(make_row(efficiency=0.85), doubtful=["wait"])
-    _, (bars,) = drawn(kinds.WATERFALL, [make_plain(), row])
-    doubted = [text for text in bars["text"] if text.endswith("?")]
+    chart, (bars,) = drawn(kinds.WATERFALL, [make_plain(), row])
+    labels = json.loads(chart.spec)["layout"]["yaxis"]["ticktext"]
+    assert labels[-1].endswith("· 100</b>") and labels[0].startswith("ideal<br><b>")
+    doubted = [text for text in labels if text.endswith("?</b>")]
     assert len(doubted) == bars["marker"]["pattern"]["shape"].count("/") == 1
 
 
