@@ -1,11 +1,13 @@
 """Several runs of the same things, one launch each, made into one result with as many launches."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 from scalebench.summary import Row, StepSamples, Summary
+from scalebench.verdict.observation import number
 from scalebench.verdict.results import Key, key_of
 
 _POSITIVE = ("throughput", "tokens_per_s", "speedup", "efficiency", "energy_j_per_sample")
@@ -15,8 +17,9 @@ _SIGNED = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_
 def merged(runs: Sequence[Summary]) -> Summary:
     """Return one summary whose launches are those of all runs, numbered by run.
 
-    A row that did not go well in one of the runs is that run's row. What is not estimated over
-    launches is the first run's, but for peak memory: that is the largest.
+    A row that did not go well in one of the runs is that run's row. Budgets are the
+    means of the runs', peak memory is the largest; what else is not estimated over launches is the
+    first run's.
 
     Args:
         runs: In the order in which they were made, at least one.
@@ -51,11 +54,33 @@ def _merged_row(key: Key, by_run: Sequence[dict[Key, Row]]) -> Row:
             "samples": samples,
             "step_s": estimate_over_launches(medians) if medians else None,
             "peak_memory_bytes": max(peaks, default=None),
+            "budget": _mean_budget([row.budget for row in rows]),
             "num_clean_steps": sum(len(launch.step_s) for launch in samples),
             **{name: _estimate(rows, name, signed=False) for name in _POSITIVE},
             **{name: _estimate(rows, name, signed=True) for name in _SIGNED},
         }
     )
+
+
+def _mean_budget(budgets: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return the mean of the loss budgets, part by part; None: a run has none."""
+    known = [budget for budget in budgets if budget is not None]
+    if len(known) < len(budgets):
+        return None
+    points = [p for budget in known if isinstance(p := budget.get("points"), dict)]
+    whole = _means(known)
+    return whole if len(points) < len(known) else {**whole, "points": _means(points)}
+
+
+def _means(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first table with the means of what is a number in all of them."""
+    means = {}
+    for name, value in tables[0].items():
+        numbers = [number(table.get(name)) for table in tables]
+        known = [one for one in numbers if one is not None]
+        is_whole = len(known) == len(tables) and name != "rank"
+        means[name] = sum(known) / len(known) if is_whole else value
+    return means
 
 
 def _estimate(rows: Sequence[Row], name: str, signed: bool) -> Estimate | None:

@@ -98,3 +98,10 @@ def test_trace_needs_neither_torch_nor_the_page(start):
     file = golden / "nccl-sendrecv_128ranks_rank0.json.gz"
     assert "all_to_all" in start("torch,pandas,plotly", "trace", file)
     assert "all_to_all" in start("torch,pandas,plotly,scipy,rich", "trace", file, "--json")
+
+
+def test_runs_are_compared_without_torch(start, tmp_path):
+    paths = make_stored_run(tmp_path / "run")
+    paths.summary_json.write_text(start("torch", "show", "--json", paths.root))
+    shown = start("torch,pandas,plotly", "compare", paths.root, paths.root)
+    assert "comparisons that decide" in shown

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gated import gated, gated_run, verdict_of
+from gated import budget_points, gated, gated_run, verdict_of, with_row
 from scipy import stats
 from summaries import make_missing
 
@@ -47,6 +47,19 @@ def test_runs_are_merged_launch_by_launch():
         0.025 * math.prod([1.0, 1.1, 1.2]) ** (1 / 3), rel=0.01
     )
     assert row.efficiency.n == 3 and row.efficiency.value == pytest.approx(0.8, rel=0.02)
+
+
+def test_budgets_are_the_means_of_the_runs():
+    runs = [
+        with_row(run, "ddp", 2, budget={**budget_points(0.8, exposed_transfer=part), "rank": 1})
+        for run, part in zip(drifting(1, 1.0, [1.0, 1.0]), (0.1, 0.14), strict=True)
+    ]
+    row = next(r for r in merged(runs).rows if (r.case, r.world_size) == ("ddp", 2))
+    assert row.budget["points"]["exposed_transfer"] == pytest.approx(0.12)
+    assert row.budget["exposed_transfer_s"] == pytest.approx(0.0012) and row.budget["rank"] == 1
+    without = merged([runs[0], with_row(runs[1], "ddp", 2, budget=None)])
+    row = next(r for r in without.rows if (r.case, r.world_size) == ("ddp", 2))
+    assert row.budget is None
 
 
 def test_a_row_that_failed_once_is_failed():
