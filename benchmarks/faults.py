@@ -87,7 +87,7 @@ class Campaign:
             [sys.executable, "-m", "scalebench", *arguments],
             cwd=self.folder,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a pipe that nobody reads would hold the run up
             text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
