@@ -9,11 +9,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_few_random_kills_lose_nothing() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.faults", "--kills", "5", "--seed", "2"],
+        [sys.executable, "-m", "benchmarks.faults", "--kills", "4", "--seed", "2"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 injected, 5 survived, 0 results lost" in done.stdout
+    assert "4 injected, 4 survived, 0 results lost" in done.stdout

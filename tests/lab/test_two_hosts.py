@@ -17,7 +17,7 @@ from tests.integration.conftest import SHORT, row_of
 TROUBLED = Path(__file__).parents[1] / "integration" / "troubled.py"
 RUN = (
     *("run", "ddp", "-k", "static", "--gpus", "2,4,8", "--out", "r"),
-    *("--workload", "troubled:healthy", *SHORT),
+    *("--workload", "troubled:healthy", *SHORT, "--no-trace"),
 )
 
 
