@@ -5,6 +5,7 @@
 # make gallery                          the pages of the committed runs, and their index
 # make bench-ring                       the ring all-reduce written here beside gloo's own
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
+# make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
@@ -19,7 +20,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run gallery test lint types tests bench bench-sweep bench-ring bench-predict bench-codecs bench-trace clean
+.PHONY: help run gallery test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -68,6 +69,9 @@ bench-ring: $(DEV_STAMP)
 
 bench-predict: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.prediction
+
+bench-break-even: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.break_even
 
 bench-codecs: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.codecs

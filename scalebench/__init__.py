@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scalebench.session import Run, run
     from scalebench.spec import (
         Case,
+        Collectives,
         Compressed,
         Ddp,
         Fsdp,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Case",
+    "Collectives",
     "Compressed",
     "Ddp",
     "Fsdp",
@@ -45,6 +47,7 @@ __all__ = [
 
 _HOME = {
     "Case": "scalebench.spec",
+    "Collectives": "scalebench.spec",
     "Compressed": "scalebench.spec",
     "Ddp": "scalebench.spec",
     "Fsdp": "scalebench.spec",

@@ -5,9 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from scalebench import __version__
+from scalebench.collectives import (
+    BACKEND,
+    EITHER_PLACE,
+    AlgorithmName,
+    CollectiveName,
+    DtypeName,
+)
 from scalebench.costmodel.link_profile import (
     CalibratedPoint,
     LinkProfile,
@@ -19,8 +26,8 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
 from scalebench.nccl_tests import read_log
-from scalebench.probe import BACKEND, EITHER_PLACE, CollectiveName, DtypeName, Sweep, Transfer
-from scalebench.spec import Device
+from scalebench.probe import Sweep, Transfer
+from scalebench.spec import Collectives, Device
 from scalebench.virtual_hosts import VirtualHosts
 
 SMALLEST_BYTES = 8
@@ -48,10 +55,29 @@ class Sweeps:
     operations: tuple[CollectiveName, ...]
     dtypes: tuple[DtypeName, ...]
     max_bytes: int
-    algorithms: tuple[str, ...] = ()
+    algorithms: tuple[AlgorithmName, ...] = ()
     repeats: int = 5
     hosts: VirtualHosts | None = None
     sizes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        asked: Collectives,
+        world_sizes: Sequence[int],
+        device: Device,
+        hosts: VirtualHosts | None,
+    ) -> Self:
+        """Return what is to be measured for ``asked`` at some numbers of ranks."""
+        return cls(
+            world_sizes=tuple(world_sizes),
+            operations=asked.operations,
+            dtypes=asked.dtypes,
+            max_bytes=asked.largest(device),
+            algorithms=asked.algorithms,
+            repeats=asked.repeats,
+            hosts=hosts,
+        )
 
 
 def sizes_up_to(max_bytes: int) -> list[int]:
@@ -120,6 +146,17 @@ def calibrate(
             points = measured_points(launcher, sweeps, device, Path(logs), tell)
         except ProbeFailed as error:
             raise EnvironmentUnfit(f"Calibrating failed: {error}") from None
+    return measured_profile(points, sweeps, device, num_devices, environment)
+
+
+def measured_profile(
+    points: Sequence[CalibratedPoint],
+    sweeps: Sweeps,
+    device: Device,
+    num_devices: int,
+    environment: Mapping[str, Any],
+) -> LinkProfile:
+    """Fit what was measured; arguments as for `calibrate`."""
     shared = None if sweeps.hosts is not None else num_devices
     return profile_of(
         points,

@@ -14,6 +14,7 @@ from scalebench.selection import matches, words
 from scalebench.spec import (
     Case,
     Cell,
+    Collectives,
     Ddp,
     Device,
     Pipeline,
@@ -27,6 +28,7 @@ from scalebench.virtual_hosts import VirtualHosts
 
 QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
 QUICK_REPEATS = 1
+QUICK_COLLECTIVES = {"max_bytes": 2**18, "repeats": 3}
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     device = _choose_device(request, machine)
     capacity = _capacity(request, device, machine)
     asked = request.world_sizes or _powers_of_two(capacity)
-    sizes = tuple(sorted({1, *asked}))
+    trains = any(suite.cases for suite in suites)
+    sizes = tuple(sorted({1, *asked} if trains else {*asked}))
+    _check_collectives(request, suites, sizes)
     if request.virtual_hosts is not None:
         request.virtual_hosts.check(sizes, machine.num_cores)
     spec = RunSpec(
@@ -164,6 +168,21 @@ def _threads(request: Request, machine: Machine, fitting: Sequence[int]) -> int:
     return max(1, machine.num_cores // max(fitting))
 
 
+def _check_collectives(request: Request, suites: Sequence[Suite], sizes: Sequence[int]) -> None:
+    """Raise UsageError where collectives cannot be timed as asked."""
+    names = [suite.name for suite in suites if suite.collectives is not None]
+    if names and max(sizes) < 2:
+        raise UsageError(
+            f"Suite {names[0]} times collectives, and one rank sends nothing. "
+            "Give --gpus with 2 ranks or more."
+        )
+    if names and request.link_profile is not None:
+        raise UsageError(
+            f"Suite {names[0]} measures the links that --link-profile would tell. Leave out one "
+            "of them."
+        )
+
+
 def _choose_device(request: Request, machine: Machine) -> Device:
     if request.virtual_hosts is not None:
         if request.device == "cuda":
@@ -212,13 +231,29 @@ def _with_request(suite: Suite, request: Request, device: Device) -> Suite:
         )
         for case in suite.cases
     )
+    collectives = suite.collectives and _collectives_to_time(suite, suite.collectives, request)
     changes = {
         "cases": cases,
+        "collectives": collectives,
         "scaling": request.scaling or suite.scaling,
         "steps": _step_plan(request, suite),
         "repeats": _repeats(request, suite),
     }
     return suite.model_copy(update=changes)
+
+
+def _collectives_to_time(suite: Suite, asked: Collectives, request: Request) -> Collectives:
+    """Return the collectives with what the request says; ``-k`` chooses where nothing trains."""
+    changes: dict[str, Any] = dict(QUICK_COLLECTIVES) if request.quick else {}
+    if request.selection is not None and not suite.cases:
+        chosen = tuple(op for op in asked.operations if matches(request.selection, op))
+        if not chosen:
+            raise UsageError(
+                f"-k {request.selection!r} matches no operation of suite {suite.name}. "
+                f"Operations: {', '.join(asked.operations)}."
+            )
+        changes["operations"] = chosen
+    return asked.model_copy(update=changes)
 
 
 def _cases_to_run(suite: Suite, selection: str | None) -> list[Case]:
@@ -232,7 +267,7 @@ def _cases_to_run(suite: Suite, selection: str | None) -> list[Case]:
 
 def _chosen(suite: Suite, selection: str | None) -> list[Case]:
     """Return the cases to run; an optional one needs a word that no default case's name has."""
-    if selection is None:
+    if selection is None or not suite.cases:
         return [case for case in suite.cases if not case.optional]
     default_names = [case.name for case in suite.cases if not case.optional]
     special = [w for w in words(selection) if not any(w in name for name in default_names)]
@@ -382,7 +417,7 @@ def _in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     repeats_of = {suite.name: suite.repeats for suite in spec.suites}
     rounds = [
         cell.model_copy(update={"repeat": repeat})
-        for repeat in range(max(repeats_of.values()))
+        for repeat in range(max(repeats_of.values(), default=0))
         for cell in rows
         if repeat < repeats_of[cell.suite]
     ]

@@ -1,31 +1,18 @@
 """Jobs that train nothing: their ranks time single operations, or compare their clocks."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat
 
+from scalebench.collectives import (
+    BACKEND,
+    EITHER_PLACE,
+    ONLY_IN_PLACE,
+    CollectiveName,
+    DtypeName,
+)
 from scalebench.records import ClockAlignment, RankError, Record
 from scalebench.spec import Job, Spec
-
-CollectiveName = Literal[
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "all_to_all_uneven",
-    "broadcast",
-    "reduce",
-    "send_recv",
-    "send_recv_ring",
-    "barrier",
-]
-COLLECTIVES: tuple[CollectiveName, ...] = get_args(CollectiveName)
-ONLY_IN_PLACE = ("all_reduce", "broadcast", "reduce")
-"""What torch.distributed does in place; it offers no other way."""
-EITHER_PLACE = ("all_gather", "reduce_scatter")
-"""What may read its input from where its result goes, or from elsewhere."""
-BACKEND = "backend"
-DtypeName = Literal["float32", "bfloat16", "int8"]
 
 
 class Transfer(Spec):

@@ -12,27 +12,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalebench.costmodel.link_model import LinkModel, NoFit
+from scalebench.costmodel.link_model import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.link_profile import LinkProfile
-from scalebench.costmodel.step_model import LinkTimes, PredictedStep, StepShape, predict_step
+from scalebench.costmodel.step_model import PredictedStep
 from scalebench.costmodel.topology import Topology
-from scalebench.costmodel.what_if import WhatIf
+from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.model_scores import NORMAL_90, NORMAL_95, PREDICTION_CONFIDENCE, predicted_rows
 from scalebench.records import Record
-from scalebench.row_prediction import bare_step
-from scalebench.row_what_if import faster_link
+from scalebench.row_prediction import Bare, BarePipeline, bare_step
 from scalebench.scaling import Launches, grouped, summarise
+from scalebench.spec import Cell
 from scalebench.store import StoredRun
 from scalebench.summary import Row, Summary
-
-AS_MEASURED = WhatIf()
 
 
 class NothingToProject(ScalebenchError):
     """A run that supports no projection."""
 
     exit_code = ExitCode.INCONCLUSIVE
+
+
+class MeasuredShare(Record):
+    """What one rank's share of a job takes by itself, measured without the other ranks.
+
+    Attributes:
+        step_s: Its step, no communication in it, seconds; null: see ``reason``.
+        peak_memory_bytes: The peak of its tensors.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    step_s: float | None = None
+    peak_memory_bytes: int | None = None
+    reason: str | None = None
 
 
 class ProjectedRow(Record):
@@ -47,10 +61,13 @@ class ProjectedRow(Record):
         ideal_s: Time of a rank's share of the plain model's step.
         compute_inflation_s: What computing takes longer than that: the wrapper, and a smaller
             batch.
-        exposed_transfer_s: Communication that nothing hides. With the two before it sums to the
+        bubble_s: Idle by the schedule of a pipeline.
+        exposed_transfer_s: Communication that nothing hides. With the three before it sums to the
             step; waits, stalls and contention are not predicted.
         calibrated_world_sizes: Where the link was measured; empty: it is nominal.
         outside: Sizes at which a line of the link was continued beyond its support, in words.
+        share: A rank's share as it was measured here; null: the line through what N=1 measured
+            stands for it.
     """
 
     suite: str
@@ -67,10 +84,12 @@ class ProjectedRow(Record):
     efficiency: float | None = None
     ideal_s: float | None = None
     compute_inflation_s: float | None = None
+    bubble_s: float | None = None
     exposed_transfer_s: float | None = None
     calibrated_world_sizes: tuple[int, ...] = ()
     outside: tuple[str, ...] = ()
     reason: str | None = None
+    share: MeasuredShare | None = None
 
 
 class Projection(Record):
@@ -106,6 +125,7 @@ def project(
     topology: Topology | None = None,
     what_if: WhatIf = AS_MEASURED,
     profile: LinkProfile | None = None,
+    shares: Sequence[MeasuredShare] = (),
     summary: Summary | None = None,
 ) -> Projection:
     """Project every case of a run that can be predicted.
@@ -116,6 +136,7 @@ def project(
         topology: Nominal links instead of the calibrated ones.
         what_if: Changes to what was measured.
         profile: Links calibrated elsewhere instead of the run's own.
+        shares: Ranks' shares that were measured on the machine of the run.
         summary: Of the run; None: it is worked out.
 
     Raises:
@@ -126,18 +147,24 @@ def project(
     summary = summary or summarise(run)
     scores = _scores(summary.rows)
     links = _links(run, topology, profile, what_if)
+    measured = {(share.suite, share.case, share.world_size): share for share in shares}
     rows: list[ProjectedRow] = []
     refusals: dict[str, str] = {}
-    for one in _at_one(run):
+    for one in cases_at_one(run):
         bare = bare_step(one.good)
         if isinstance(bare, str):
             refusals[one.cell.case] = bare
             continue
         plain_s = _plain_step(summary.rows, one.cell.suite)
         for world_size in world_sizes:
-            shape = what_if.shape(bare.at(one.cell, world_size))
-            predicted = _predicted(one, shape, links, world_size)
-            rows.append(_row(one, predicted, bare.spread, plain_s, scores, topology, world_size))
+            there = cell_at(one.cell, world_size)
+            if isinstance(there, str):
+                rows.append(_no_job(one.cell, world_size, there))
+                continue
+            share = measured.get((one.cell.suite, one.cell.case, world_size))
+            predicted = _predicted(there, bare, links, what_if, share)
+            row = _row(there, predicted, bare.spread, plain_s, scores, topology)
+            rows.append(row.model_copy(update={"share": share}))
     if not rows:
         told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
             "it has no case beside the plain model that was measured at N=1"
@@ -180,10 +207,10 @@ def _links(
             f"{run.paths.root} supports no projection: {run.link_unavailable}. Measure 2 ranks or "
             "more with traced steps, or give --topology or --link-profile."
         )
-    return faster_link(LinkModel(calibrated.fits), faster)
+    return LinkModel(calibrated.fits).faster(faster)
 
 
-def _at_one(run: StoredRun) -> list[Launches]:
+def cases_at_one(run: StoredRun) -> list[Launches]:
     """Return every case but the plain ones, at N=1."""
     return [
         launches
@@ -215,51 +242,67 @@ def _scores(rows: Sequence[Row]) -> _Scores:
     return _Scores(math.sqrt(float(np.mean(np.log1p(errors) ** 2))), len(errors))
 
 
-def _batches(cell_batch: int, scaling: str, world_size: int) -> tuple[int, int] | str:
-    """Return global and largest rank batch; or why there is no such job."""
-    if scaling == "weak":
-        return cell_batch * world_size, cell_batch
-    if world_size > cell_batch:
+def cell_at(cell: Cell, world_size: int) -> Cell | str:
+    """Return a case's cell at another number of ranks; or why there is no such job.
+
+    Where the batch cannot be divided, the cell is that of the rank with the most samples.
+    """
+    batch, shards = cell.rank_batch, cell.strategy.num_shards(world_size)
+    whole = batch * world_size if cell.scaling == "weak" else batch
+    if shards > whole:
         return (
-            f"strong scaling: a global batch of {cell_batch} has no sample for each of "
-            f"{world_size} ranks; measure with a larger --batch-size, or with --scaling weak"
+            f"strong scaling: a global batch of {batch} has no sample for each of "
+            f"{shards} ranks; measure with a larger --batch-size, or with --scaling weak"
         )
-    return cell_batch, -(-cell_batch // world_size)
+    changes = {"world_size": world_size, "global_batch": whole, "rank_batch": -(-whole // shards)}
+    return cell.model_copy(update=changes)
+
+
+def _no_job(cell: Cell, world_size: int, reason: str) -> ProjectedRow:
+    return ProjectedRow(
+        suite=cell.suite,
+        case=cell.case,
+        world_size=world_size,
+        global_batch=cell.global_batch,
+        rank_batch=0,
+        reason=reason,
+    )
 
 
 def _predicted(
-    one: Launches, shape: StepShape, links: LinkTimes, world_size: int
-) -> tuple[int, int, PredictedStep] | tuple[int, int, str]:
-    cell = one.cell
-    batches = _batches(cell.rank_batch, cell.scaling, world_size)
-    if isinstance(batches, str):
-        return cell.global_batch, 0, batches
-    microbatches = getattr(cell.strategy, "accumulate", 1)
-    if batches[1] % microbatches:
-        return *batches, f"{batches[1]} samples cannot be cut into {microbatches} microbatches"
+    cell: Cell,
+    bare: Bare | BarePipeline,
+    links: LinkTimes,
+    what_if: WhatIf,
+    share: MeasuredShare | None,
+) -> PredictedStep | str:
+    parts = what_if.microbatches if isinstance(bare, BarePipeline) else None
+    parts = parts or cell.strategy.num_parts(cell.world_size) // cell.num_shards
+    if cell.rank_batch % parts:
+        return f"{cell.rank_batch} samples cannot be cut into {parts} microbatches"
     try:
-        return *batches, predict_step(shape, links, world_size, batches[1])
+        if isinstance(bare, BarePipeline):
+            return bare.predict(cell, links, what_if)
+        return bare.predict(cell, links, what_if, share.step_s if share else None)
     except NoFit as reason:
-        return *batches, str(reason)
+        return str(reason)
 
 
 def _row(
-    one: Launches,
-    predicted: tuple[int, int, PredictedStep] | tuple[int, int, str],
+    cell: Cell,
+    step: PredictedStep | str,
     spread: float,
     plain: tuple[float, int] | None,
     scores: _Scores,
     topology: Topology | None,
-    world_size: int,
 ) -> ProjectedRow:
-    global_batch, rank_batch, step = predicted
-    cell = one.cell
+    world_size = cell.world_size
     row = ProjectedRow(
         suite=cell.suite,
         case=cell.case,
         world_size=world_size,
-        global_batch=global_batch,
-        rank_batch=rank_batch,
+        global_batch=cell.global_batch,
+        rank_batch=cell.rank_batch,
     )
     if isinstance(step, str):
         return row.model_copy(update={"reason": step})
@@ -269,17 +312,18 @@ def _row(
         "low_s": None if reach is None else step.step_s * math.exp(-reach),
         "high_s": None if reach is None else step.step_s * math.exp(reach),
         "interval_reason": why_not,
-        "throughput": global_batch / step.step_s,
+        "throughput": cell.global_batch / step.step_s,
+        "bubble_s": step.bubble_s,
         "exposed_transfer_s": step.stalled_s,
         "calibrated_world_sizes": step.world_sizes,
         "outside": step.outside,
     }
     if plain is not None:
-        ideal_s = plain[0] * global_batch / world_size / plain[1]
+        ideal_s = plain[0] * cell.global_batch / world_size / plain[1]
         found |= {
             "efficiency": ideal_s / step.step_s,
             "ideal_s": ideal_s,
-            "compute_inflation_s": step.computing_s - ideal_s,
+            "compute_inflation_s": step.computing_s - step.bubble_s - ideal_s,
         }
     return row.model_copy(update=found)
 

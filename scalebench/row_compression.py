@@ -1,6 +1,6 @@
 """What compressed training sent, cost and did to the gradient: one row of the summary."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ def compression_of_row(
         return row
     if strategy.method == "noop":
         row.stamps.append(BOUND)
-    if _hidden(strategy) and cell.world_size > 1:
+    if is_hidden(strategy) and cell.world_size > 1:
         row.stamps.append(UNSEEN)
     if traffic is None:
         row.set("compression", None, "no launch of this row went well")
@@ -76,7 +76,7 @@ def compression_of_row(
     return row
 
 
-def _hidden(strategy: Compressed) -> bool:
+def is_hidden(strategy: Compressed) -> bool:
     """Tell whether torch's own hook does the work where no trace shows it."""
     return METHODS[strategy.method].of_torch and not _encodes_nothing(strategy)
 
@@ -120,7 +120,7 @@ def _times(
     strategy: Compressed, good: Mapping[int, CellResult]
 ) -> tuple[dict[str, Estimate], dict[str, str]]:
     """Return the times that are known, and for the others why they are not."""
-    if _hidden(strategy):
+    if is_hidden(strategy):
         return {}, dict.fromkeys(TIMES, OF_TORCH)
     launches = [found for result in good.values() if (found := attribute(result)) is not None]
     if not launches:
@@ -148,6 +148,11 @@ def _of_launch(launch: LaunchAttribution) -> dict[str, float]:
         for name, seconds in zip(TIMES, of_rank, strict=True):
             found[name].append(seconds)
     return {name: float(np.mean(seconds)) for name, seconds in found.items()}
+
+
+def decoding_s(launches: Sequence[LaunchAttribution]) -> float:
+    """Return what decoding takes a rank per clean step, mean over launches, seconds."""
+    return float(np.mean([_of_launch(launch)["decode_s"] for launch in launches]))
 
 
 def _break_even(codec_s: Estimate, traffic: CompressionTraffic, world_size: int) -> Estimate:

@@ -3,18 +3,17 @@
 Only the operations that the run's strategies use, and only sizes such as they send.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scalebench import __version__, machine
-from scalebench.calibration import Sweeps, measured_points
-from scalebench.costmodel.link_profile import LinkProfile, profile_of
+from scalebench import machine
+from scalebench.calibration import Sweeps, measured_points, measured_profile
+from scalebench.collectives import COLLECTIVES, CollectiveName
+from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
-from scalebench.probe import CollectiveName
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Collectives
 from scalebench.store import StoredRun, read_model, write_model
 
 OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {
@@ -22,6 +21,8 @@ OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {
     "fsdp": ("all_gather", "reduce_scatter", "all_reduce"),
     "fsdp1": ("all_gather", "reduce_scatter", "all_reduce"),
     "zero1": ("all_reduce", "broadcast"),
+    "pipeline": ("send_recv", "all_reduce"),
+    "compressed": ("all_reduce", "all_gather"),
 }
 """Strategy → the operations that its steps ask for."""
 
@@ -65,31 +66,52 @@ def calibrate_run(
 ) -> None:
     """Measure what the run's predictions need, fit it, and keep it in the run's folder.
 
-    A calibration that fails costs the predictions and nothing else; the run says why there are
-    none.
+    A suite of collectives is measured here, too. A calibration that fails costs the predictions,
+    and that suite, and nothing else; the run says why there are none.
     """
     cells = [c for c in stored.info.plan if c.purpose == "measure" and _is_predicted(c)]
-    if not cells:
+    asked = [s.collectives for s in stored.info.spec.suites if s.collectives is not None]
+    if not cells and not asked:
         return
-    sweeps = _sweeps(cells, stored)
+    spec, environment = stored.info.spec, stored.info.environment
+    num_devices = len(environment["devices"]) if spec.device == "cuda" else machine.num_cores()
     try:
+        sweeps = _asked_sweeps(asked, cells, stored) if asked else _sweeps(cells, stored)
         points = measured_points(
-            launcher, sweeps, cells[0].device, stored.paths.logs("calibration"), tell
+            launcher, sweeps, spec.device, stored.paths.logs("calibration"), tell
         )
     except ProbeFailed as error:
         stored.link_unavailable = f"calibrating the links failed: {error}"
         return
-    stored.link = profile_of(
-        points,
-        (),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        version=__version__,
-        machine=machine.identity(stored.info.environment),
-        device=cells[0].device,
-        backend=cells[0].backend or "",
-        link=sweeps.hosts.link if sweeps.hosts else "",
-    )
+    stored.link = measured_profile(points, sweeps, spec.device, num_devices, environment)
     write_model(stored.paths.link_profile, stored.link)
+
+
+def _asked_sweeps(asked: Sequence[Collectives], cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
+    """Return what suites of collectives ask for, and beside it what predictions need."""
+    spec = stored.info.spec
+    sizes = tuple(n for n in spec.world_sizes if n > 1 and not _lacks_gpus(n, stored))
+    if not sizes:
+        few = len(stored.info.environment["devices"])
+        raise ProbeFailed(f"collectives need as many GPUs as ranks, and there are {few}")
+    wanted = {op for one in asked for op in one.operations}
+    wanted |= {op for cell in cells for op in OPERATIONS[cell.strategy.kind]}
+    largest = [one.largest(spec.device) for one in asked]
+    return Sweeps(
+        world_sizes=sizes,
+        operations=tuple(op for op in COLLECTIVES if op in wanted),
+        dtypes=tuple(dict.fromkeys(dtype for one in asked for dtype in one.dtypes)),
+        max_bytes=max(largest),
+        algorithms=tuple(dict.fromkeys(name for one in asked for name in one.algorithms)),
+        repeats=max(one.repeats for one in asked),
+        hosts=spec.virtual_hosts,
+    )
+
+
+def _lacks_gpus(world_size: int, stored: StoredRun) -> bool:
+    """Tell whether NCCL's ranks would have to share a GPU, which it refuses."""
+    devices = stored.info.environment["devices"]
+    return stored.info.spec.device == "cuda" and world_size > len(devices)
 
 
 def _is_predicted(cell: Cell) -> bool:

@@ -22,6 +22,7 @@ from scalebench.loss_race import Course, compare
 from scalebench.model_scores import score, with_intervals
 from scalebench.records import CellResult, Status
 from scalebench.row_attribution import StepTimes, attribute_row
+from scalebench.row_break_even import NoBreakEven, replayed_break_even
 from scalebench.row_compression import compression_of_row
 from scalebench.row_fields import RowFields
 from scalebench.row_prediction import predict_row
@@ -29,7 +30,7 @@ from scalebench.row_resources import use_of_row
 from scalebench.spec import Cell
 from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.store import StoredRun
-from scalebench.summary import Correctness, Row, StepSamples, Summary
+from scalebench.summary import Correctness, Row, StepSamples, Summary, TimedCollectives
 from scalebench.validity import validity_stamps
 
 
@@ -74,7 +75,7 @@ def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
     table = grouped(run)
     rows = [_row(launches, table, run) for launches in table.values()]
-    rows = with_intervals(_with_losses_compared(rows, table))
+    rows = with_intervals(_beside_none(rows, table, _link(run)))
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,
@@ -85,7 +86,27 @@ def summarise(run: StoredRun) -> Summary:
         notices=[*run.info.notices, *_damage(run)],
         certificate=run.info.certificate,
         model=score(rows),
+        collectives=_collectives(run),
+        link=run.link,
         rows=rows,
+    )
+
+
+def _collectives(run: StoredRun) -> TimedCollectives | None:
+    names = [suite.name for suite in run.info.spec.suites if suite.collectives is not None]
+    if not names:
+        return None
+    if run.link is None:
+        return TimedCollectives(
+            suites=names, num_points=0, num_wrong=0, fits=[], failure=run.link_unavailable
+        )
+    wrong = run.link.num_wrong
+    return TimedCollectives(
+        suites=names,
+        num_points=len(run.link.points),
+        num_wrong=wrong,
+        fits=[row for fit in run.link.fits for row in fit.rows()],
+        failure=f"{wrong} elements of results are wrong" if wrong else None,
     )
 
 
@@ -174,10 +195,12 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run: Sto
     )
 
 
-def _with_losses_compared(
-    rows: Sequence[Row], table: Mapping[tuple[str, str, int], Launches]
+def _beside_none(
+    rows: Sequence[Row],
+    table: Mapping[tuple[str, str, int], Launches],
+    link: LinkModel | str,
 ) -> list[Row]:
-    """Return the rows, those of compressed training with their loss beside that of ``none``."""
+    """Return the rows, those of compressed training held against ``none``: losses and steps."""
     compared = list(rows)
     alike: dict[tuple[object, ...], list[int]] = {}
     for index, row in enumerate(rows):
@@ -193,8 +216,32 @@ def _with_losses_compared(
             ratio = _step_ratio(_launches(rows[index], table), _launches(rows[exact], table))
             told = (rows[index].compression or {}) | {"losses": losses}
             told["step_ratio_to_none"] = ratio.model_dump() if ratio else None
+            if index != exact:
+                told |= _replayed(rows[index], rows[exact], table, link)
             compared[index] = rows[index].model_copy(update={"compression": told})
     return compared
+
+
+def _replayed(
+    row: Row, exact: Row, table: Mapping[tuple[str, str, int], Launches], link: LinkModel | str
+) -> dict[str, Any]:
+    """Return the link on which a row's step is as long as that of ``none``, or why none is."""
+    told = row.compression or {}
+    reasons = dict(told.get("unavailable", {}))
+    name = "break_even_replayed_byte_per_s"
+    own, whole = (table.get((one.suite, one.case, 1)) for one in (row, exact))
+    try:
+        if isinstance(link, str):
+            raise NoBreakEven(link)
+        if row.world_size == 1:
+            raise NoBreakEven("one rank sends nothing")
+        found = replayed_break_even(
+            _launches(row, table).cell, own.good if own else {}, whole.good if whole else {}, link
+        )
+    except NoBreakEven as reason:
+        return {name: None, "unavailable": reasons | {name: str(reason)}}
+    gives = link.bandwidth_byte_per_s("all_reduce", row.world_size)
+    return {name: found.model_dump(), "link_byte_per_s": gives, "unavailable": reasons}
 
 
 def _method(row: Row) -> str:
@@ -264,9 +311,13 @@ def _prediction(
     row: Launches, wrapped: Launches | None, run: StoredRun, measured: Estimate | None
 ) -> RowFields:
     """Predict a row from its strategy at N=1 and the run's own calibration."""
-    link = LinkModel(run.link.fits) if run.link is not None else run.link_unavailable
+    link = _link(run)
     at_one = wrapped.good if wrapped else {}
     return predict_row(row.cell, row.good, at_one, link, measured.value if measured else None)
+
+
+def _link(run: StoredRun) -> LinkModel | str:
+    return LinkModel(run.link.fits) if run.link is not None else run.link_unavailable
 
 
 def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float | None:

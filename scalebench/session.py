@@ -89,8 +89,10 @@ class Run:
 
     @property
     def exit_code(self) -> ExitCode:
-        """``CELLS_FAILED`` when a row failed or ran out of memory, else ``OK``."""
-        return ExitCode.CELLS_FAILED if failed_rows(self.summary.rows) else ExitCode.OK
+        """``CELLS_FAILED`` when a row failed or ran out of memory, or a collective was wrong."""
+        collectives = self.summary.collectives
+        wrong = collectives is not None and collectives.failure is not None
+        return ExitCode.CELLS_FAILED if wrong or failed_rows(self.summary.rows) else ExitCode.OK
 
 
 class Interrupted(Exception):
@@ -294,6 +296,8 @@ class Session:
                     calibrate_run(self.launcher, stored, self.observer.calibrating)
                     calibrated = True
                 self._do(cell if deadline is None else cell.shortened(left_s), stored)
+            if not stored.info.plan and stored.link is None:
+                calibrate_run(self.launcher, stored, self.observer.calibrating)
         except KeyboardInterrupt:
             raise Interrupted(finish(stored, "interrupted")) from None
         except BaseException:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scalebench.catalog import WorkloadSpec
+from scalebench.collectives import COLLECTIVES, AlgorithmName, CollectiveName, DtypeName
 from scalebench.compression import resolve
 from scalebench.virtual_hosts import VirtualHosts
 
@@ -225,8 +226,9 @@ class Pipeline(Execution):
         schedule: The order of forward and backward passes; see ``costmodel/schedule_orders.py``.
         microbatches: Parts of a pipeline's batch.
         chunks: Stages on each rank; more than one only where the schedule has them.
-        split: Which layers make a stage: ``balanced`` by counted FLOPs, ``even`` by the number of
-            layers, or ``unbalanced`` on purpose: the first stage has as many as can be.
+        split: Which layers make a stage: ``balanced`` by counted FLOPs, ``measured`` by the time
+            that each layer takes on rank 0 before training, ``even`` by the number of layers, or
+            ``unbalanced`` on purpose: the first stage has as many as can be.
         data_parallel: Pipelines side by side.
     """
 
@@ -234,7 +236,7 @@ class Pipeline(Execution):
     schedule: ScheduleName = "1f1b"
     microbatches: int = Field(8, ge=1)
     chunks: int = Field(1, ge=1)
-    split: Literal["balanced", "even", "unbalanced"] = "balanced"
+    split: Literal["balanced", "measured", "even", "unbalanced"] = "balanced"
     data_parallel: int = Field(1, ge=1)
 
     @model_validator(mode="after")
@@ -399,11 +401,37 @@ class StepPlan(Spec):
     rounds_s: float = Field(1.0, gt=0)
 
 
+class Collectives(Spec):
+    """Collectives to be timed by themselves, every result verified; nothing is trained.
+
+    Sizes go from 8 B up by factors of 2.
+
+    Attributes:
+        operations: Of the backend.
+        dtypes: Of their elements.
+        algorithms: All-reduces by scalebench itself, to be measured beside the backend's.
+        max_bytes: No size is above this; None: 4 MiB on CPU, 256 MiB on CUDA.
+        repeats: Timings of each size, by turns.
+    """
+
+    operations: tuple[CollectiveName, ...] = COLLECTIVES
+    dtypes: tuple[DtypeName, ...] = ("float32",)
+    algorithms: tuple[AlgorithmName, ...] = ()
+    max_bytes: int | None = Field(None, ge=64, le=2**34)
+    repeats: int = Field(5, ge=3)
+
+    def largest(self, device: Device) -> int:
+        """Return the largest size in bytes on a device."""
+        return self.max_bytes or (2**28 if device == "cuda" else 2**22)
+
+
 class Suite(Spec):
     """A question about scaling, and the cases that answer it. ``suites/*.py`` export these.
 
     Attributes:
         question: What the suite answers, one sentence.
+        collectives: Collectives that are timed before anything is trained; their fits replace
+            the short calibration from which steps are predicted.
         workload: Name as ``--workload`` takes it.
         batch_size: Global batch under strong scaling, the rank's batch under weak; None: the
             workload's own default.
@@ -414,7 +442,8 @@ class Suite(Spec):
 
     name: Name
     question: str
-    cases: tuple[Case, ...] = Field(min_length=1)
+    cases: tuple[Case, ...] = ()
+    collectives: Collectives | None = None
     workload: str = "gpt"
     batch_size: int | None = Field(None, gt=0)
     scaling: Scaling = "strong"
@@ -425,6 +454,12 @@ class Suite(Spec):
     collective_timeout_s: float = Field(120.0, gt=0)
 
     @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if not self.cases and self.collectives is None:
+            raise ValueError("give cases to train, or collectives to time")
+        return self
+
+    @model_validator(mode="after")
     def _cases_have_names_of_their_own(self) -> Self:
         names = [case.name for case in self.cases]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -433,7 +468,7 @@ class Suite(Spec):
         return self
 
 
-Purpose = Literal["inspect", "measure", "fit"]
+Purpose = Literal["inspect", "measure", "fit", "shard"]
 
 
 class Job(Spec):
@@ -455,6 +490,11 @@ class Job(Spec):
     limit_s: float = 900.0
     collective_timeout_s: float = 120.0
 
+    @property
+    def num_processes(self) -> int:
+        """How many ranks are really started."""
+        return self.world_size
+
 
 class Cell(Job):
     """One launch: a case at one world size, once. Complete: a rank needs nothing else.
@@ -462,7 +502,8 @@ class Cell(Job):
     Attributes:
         purpose: ``inspect``: check gradients and losses against the single-process reference
             and count the memory, with instruments on and nothing timed; ``measure``: time steps
-            with no instrument on; ``fit``: find out whether the batch fits.
+            with no instrument on; ``fit``: find out whether the batch fits; ``shard``: rank 0 alone
+            does its share of a job of ``world_size`` ranks, and nobody answers it.
         repeat: Number of the launch, from 0.
         rank_batch: Samples that a rank is fed per step: ``global_batch`` over all ranks, or over
             all pipelines, whose ranks share them.
@@ -492,6 +533,11 @@ class Cell(Job):
     part_batches: tuple[int, ...] = ()
 
     @property
+    def num_processes(self) -> int:
+        """How many ranks are really started."""
+        return 1 if self.purpose == "shard" else self.world_size
+
+    @property
     def num_shards(self) -> int:
         """Among how many ranks, or groups of ranks, the global batch is divided."""
         return self.strategy.num_shards(self.world_size)
@@ -499,7 +545,7 @@ class Cell(Job):
     @property
     def id(self) -> str:
         """File name stem of this cell's result; unique within a run."""
-        tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}"}
+        tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}", "shard": "shard"}
         tail = tails.get(self.purpose, f"r{self.repeat}")
         return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"
 

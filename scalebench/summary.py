@@ -7,9 +7,10 @@ why. SI units, the unit is the suffix of the name; ratios are plain ratios, neve
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, FiniteFloat
+from pydantic import BaseModel, Field, FiniteFloat
 
 from scalebench.certificate import Certificate
+from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.records import Status
 from scalebench.spec import Device, Scaling
 from scalebench.stats import Estimate as Estimate
@@ -116,6 +117,24 @@ class Row(BaseModel):
     samples: list[StepSamples]
 
 
+class TimedCollectives(BaseModel):
+    """What suites of collectives came to.
+
+    Attributes:
+        suites: Their names.
+        num_points: Operation × size × dtype × N that were timed.
+        num_wrong: Elements of results that were not what they should be.
+        fits: One flat row for each regime, as ``scalebench calibrate --json`` gives them.
+        failure: What went wrong; null: nothing.
+    """
+
+    suites: list[str]
+    num_points: int
+    num_wrong: int
+    fits: list[dict[str, Any]]
+    failure: str | None = None
+
+
 class Summary(BaseModel):
     """``summary.json``.
 
@@ -124,6 +143,9 @@ class Summary(BaseModel):
         certificate: Of the newest self-test of this machine when the run began; null: none.
         model: How good the predictions of the run's steps are; null: there are none. See
             `scalebench.model_scores.score`.
+        collectives: What its suites of collectives came to; null: it has none.
+        link: What its links cost, as it calibrated them, for tables and figures; the file beside
+            the summary holds it, not the summary itself.
     """
 
     format: str = SUMMARY_FORMAT
@@ -136,4 +158,6 @@ class Summary(BaseModel):
     notices: list[str]
     certificate: Certificate | None = None
     model: dict[str, Any] | None = None
+    collectives: TimedCollectives | None = None
+    link: LinkProfile | None = Field(None, exclude=True, repr=False)
     rows: list[Row]

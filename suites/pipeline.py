@@ -28,6 +28,11 @@ SUITE = Suite(
         Case(name="1f1b-8", strategy=Pipeline(schedule="1f1b", microbatches=8), optional=True),
         Case(name="1f1b-16", strategy=Pipeline(schedule="1f1b", microbatches=16), optional=True),
         Case(
+            name="1f1b-measured",
+            strategy=Pipeline(schedule="1f1b", microbatches=4, split="measured"),
+            optional=True,
+        ),
+        Case(
             name="gpipe-unbalanced",
             strategy=Pipeline(schedule="gpipe", microbatches=4, split="unbalanced"),
             optional=True,

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -137,24 +137,17 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
 
 
 def _check_names(flags: dict[str, Any]) -> None:
-    from scalebench.probe import COLLECTIVES, DtypeName
+    from scalebench.collectives import COLLECTIVES, DTYPES, OWN_ALGORITHMS
 
     for name in _listed(flags["operations"]):
         if name not in COLLECTIVES:
             raise unknown_name("operation", name, COLLECTIVES)
     for name in _listed(flags["dtypes"]):
-        if name not in get_args(DtypeName):
-            raise unknown_name("dtype", name, get_args(DtypeName))
+        if name not in DTYPES:
+            raise unknown_name("dtype", name, DTYPES)
     for name in _listed(flags["algorithms"]):
         if name not in ("all", *OWN_ALGORITHMS):
             raise unknown_name("algorithm", name, OWN_ALGORITHMS)
-
-
-OWN_ALGORITHMS = (
-    *("ring", "halving-doubling", "tree", "double-tree", "hierarchical", "gather-broadcast"),
-    "parameter-server",
-)
-"""Those of `scalebench.worker.collectives`, which is not imported here: it imports torch."""
 
 
 def _listed(text: str | None) -> list[str]:
@@ -163,7 +156,8 @@ def _listed(text: str | None) -> list[str]:
 
 def _sweeps(flags: dict[str, Any], num_devices: int, device: "Device") -> "Sweeps":
     from scalebench.calibration import Sweeps
-    from scalebench.probe import COLLECTIVES
+    from scalebench.collectives import COLLECTIVES, OWN_ALGORITHMS
+    from scalebench.spec import Collectives
 
     sizes = flags["gpus"] or tuple(n for n in (2, 4, 8, 16) if n <= max(num_devices, 2))
     if min(sizes) < 2:
@@ -172,15 +166,14 @@ def _sweeps(flags: dict[str, Any], num_devices: int, device: "Device") -> "Sweep
         raise EnvironmentUnfit(f"--gpus {max(sizes)}: there are {num_devices} CUDA devices here.")
     own = _listed(flags["algorithms"])
     operations = _listed(flags["operations"]) or COLLECTIVES
-    return Sweeps(
-        world_sizes=tuple(sizes),
+    asked = Collectives(
         operations=tuple(name for name in COLLECTIVES if name in operations),
-        dtypes=tuple(_listed(flags["dtypes"])),  # type: ignore[arg-type]
-        max_bytes=flags["max_bytes"] or (2**28 if device == "cuda" else 2**22),
+        dtypes=tuple(_listed(flags["dtypes"])),
         algorithms=OWN_ALGORITHMS if "all" in own else tuple(own),
+        max_bytes=flags["max_bytes"],
         repeats=flags["repeats"],
-        hosts=virtual_hosts_from(flags),
     )
+    return Sweeps.of(asked, sizes, device, virtual_hosts_from(flags))
 
 
 def _write(target: Path, profile: "LinkProfile") -> None:

@@ -1,11 +1,17 @@
 """``scalebench project``."""
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from scalebench.cli.options import WorldSizes
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run
+
+if TYPE_CHECKING:
+    from scalebench.projection import MeasuredShare
+    from scalebench.store import StoredRun
 
 
 @click.command()
@@ -37,7 +43,17 @@ from scalebench.cli.view import emit, emit_for_terminal, resolve_run
     type=click.FloatRange(min=0, min_open=True),
     help="What if DDP's buckets had this size, in MiB?",
 )
+@click.option(
+    "--microbatches",
+    type=click.IntRange(1, 65536),
+    help="What if a pipeline's batch were cut into so many microbatches?",
+)
 @click.option("--hierarchical", is_flag=True, help="Reduce inside the nodes first (--topology).")
+@click.option(
+    "--measure-shard",
+    is_flag=True,
+    help="Measure one rank's share at each size, here and alone: its computation and memory.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the projection as JSON.")
 def project(
     run: str | None,
@@ -47,7 +63,9 @@ def project(
     times_bandwidth: float,
     gradient_bits: int | None,
     bucket_mb: float | None,
+    microbatches: int | None,
     hierarchical: bool,
+    measure_shard: bool,
     as_json: bool,
 ) -> None:
     """Predict the steps of RUN's cases at numbers of ranks that were not measured.
@@ -64,14 +82,27 @@ def project(
 
     if topology is not None and link_profile is not None:
         raise UsageError("--topology and --link-profile both name the links. Give one of them.")
+    stored = load_run(resolve_run(run))
+    shares = _measured_shares(stored, gpus) if measure_shard else []
     projection = project_run(
-        load_run(resolve_run(run)),
+        stored,
         gpus,
         load_topology(topology) if topology is not None else None,
-        WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical),
+        WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical, microbatches),
         read_model(link_profile, LinkProfile) if link_profile is not None else None,
+        shares,
     )
     if as_json:
         emit(projection.model_dump_json(indent=1))
     else:
         emit_for_terminal(lambda *terminal: render_projection(projection, *terminal))
+
+
+def _measured_shares(run: "StoredRun", world_sizes: tuple[int, ...]) -> "list[MeasuredShare]":
+    from scalebench.cli.progress import parts_on
+    from scalebench.launch.local import LocalLauncher
+    from scalebench.shares import measure_shares
+
+    with parts_on(sys.stderr) as tell, LocalLauncher() as launcher:
+        tell("importing torch", None)
+        return measure_shares(launcher, run, world_sizes, tell)

@@ -1,11 +1,14 @@
 """What operations cost at any number of ranks, from fits at some of them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scalebench.costmodel.fitted_link import LinkFit, PredictedTime, Regime
 from scalebench.costmodel.laws import law_terms
+
+LinkTimes = Callable[[str, int, int], "LinkTime"]
+"""(operation, ranks, full size in bytes) → what it takes; raises NoFit."""
 
 
 class NoFit(Exception):
@@ -72,6 +75,30 @@ class LinkModel:
             return _direct(fits[world_size], size_bytes)
         return _by_law(list(fits.values()), world_size, size_bytes)
 
+    def faster(self, times: float) -> LinkTimes:
+        """Return what operations take on a link that carries ``times`` as much.
+
+        Under ``α + D/B`` a link of k times the bandwidth treats D bytes as it did D/k.
+        """
+        return lambda op, n, size: self.time(op, n, max(1, round(size / times)))
+
+    def bandwidth_byte_per_s(self, op: str, world_size: int) -> float:
+        """Return the B of an operation's largest sizes at the nearest N that was measured.
+
+        Raises:
+            NoFit: The operation was not fitted, or no bandwidth shows in its times.
+        """
+        regime = self._nearest(op, world_size).regimes[-1]
+        if regime.bandwidth_byte_per_s is None:
+            raise NoFit(f"the times of {op} show no bandwidth")
+        return regime.bandwidth_byte_per_s
+
+    def _nearest(self, op: str, world_size: int) -> LinkFit:
+        fits = self._of.get(op, {})
+        if not fits:
+            raise NoFit(f"no {op} was calibrated")
+        return min(fits.values(), key=lambda fit: abs(math.log2(world_size / fit.world_size)))
+
     def bandwidth_term(self, op: str, world_size: int, size_bytes: int) -> float:
         """Return the textbook's bandwidth term alone, ``factor·D/B``, without latency; seconds.
 
@@ -80,10 +107,7 @@ class LinkModel:
         Raises:
             NoFit: The operation was not fitted at any number of ranks.
         """
-        fits = self._of.get(op, {})
-        if not fits:
-            raise NoFit(f"no {op} was calibrated")
-        fit = min(fits.values(), key=lambda fit: abs(math.log2(world_size / fit.world_size)))
+        fit = self._nearest(op, world_size)
         bandwidth = fit.regimes[-1].bandwidth_byte_per_s or math.inf
         return law_terms(op, fit.law, world_size).bytes_factor * size_bytes / bandwidth
 

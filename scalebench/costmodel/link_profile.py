@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field, FiniteFloat
 
+from scalebench.collectives import BACKEND
 from scalebench.costmodel.fitted_link import LinkFit
 from scalebench.costmodel.law_naming import LawNaming, name_law
 from scalebench.costmodel.link_fit import fit_link, fit_links
@@ -13,7 +14,7 @@ from scalebench.costmodel.points import LinkPoint
 from scalebench.costmodel.sweeps import group_points
 from scalebench.errors import UsageError
 from scalebench.nccl_tests import Log
-from scalebench.probe import BACKEND, TimedTransfer
+from scalebench.probe import TimedTransfer
 from scalebench.records import Record
 from scalebench.stats import median_with_noise
 

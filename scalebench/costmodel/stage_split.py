@@ -1,7 +1,30 @@
 """Which layers make which stage of a pipeline: contiguous parts of a sequence."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+
+
+def layers_of_stages(how: str, costs: Sequence[float], num_stages: int) -> list[tuple[int, int]]:
+    """Return the layers of each stage, from the first to before the last.
+
+    Args:
+        how: ``balanced`` and ``measured`` by costs, ``even`` by number, or ``unbalanced`` on
+            purpose.
+        costs: Of each layer, in order.
+        num_stages: At most the number of layers.
+
+    Raises:
+        ValueError: There are fewer layers than stages.
+    """
+    if len(costs) < num_stages:
+        raise ValueError(f"{num_stages} stages need as many layers, and there are {len(costs)}")
+    if how == "unbalanced":
+        sizes = unbalanced_split(len(costs), num_stages)
+    elif how == "even":
+        sizes = even_split(len(costs), num_stages)
+    else:
+        sizes = balanced_split(costs, num_stages)
+    return list(pairwise(accumulate(sizes, initial=0)))
 
 
 def even_split(num_layers: int, num_stages: int) -> list[int]:

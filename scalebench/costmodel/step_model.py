@@ -1,12 +1,12 @@
 """Predict a step: the shape of a computation, the fitted link, and who waits for what."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.optimize import nnls
 
-from scalebench.costmodel.link_model import LinkTime
+from scalebench.costmodel.link_model import LinkTime, LinkTimes
 from scalebench.costmodel.replay import Replayed, Request, replay
 
 
@@ -36,10 +36,15 @@ class StepShape:
     def with_batch(self, num_samples: int) -> "StepShape":
         """Return the step on another number of samples.
 
-        As long as it was measured; or else by the line through what was measured. All moments
-        of forward and backward move in proportion.
+        As long as it was measured; or else by the line through what was measured.
         """
-        step_s = self.computing_of(num_samples)
+        return self.lasting(self.computing_of(num_samples), num_samples)
+
+    def lasting(self, step_s: float, num_samples: int) -> "StepShape":
+        """Return the step on another number of samples, whose length is known.
+
+        All moments of forward and backward move in proportion.
+        """
         batch_s = max(step_s - self.fixed_s, 0.0)
         share = batch_s / self.batch_s
 
@@ -52,7 +57,10 @@ class StepShape:
             request._replace(ready_s=moved(request.ready_s), needed_s=moved(request.needed_s))
             for request in self.requests
         )
-        return replace(self, requests=requests, batch_s=batch_s, num_samples=num_samples)
+        fixed_s = min(self.fixed_s, step_s)
+        return replace(
+            self, requests=requests, batch_s=batch_s, fixed_s=fixed_s, num_samples=num_samples
+        )
 
     def computing_of(self, num_samples: int) -> float:
         """Return the step on so many samples, seconds.
@@ -85,6 +93,8 @@ class PredictedStep:
         times: What each of them takes.
         world_sizes: Numbers of ranks at which the link was measured.
         outside: Sizes at which a line of the link was continued beyond its support, in words.
+        bubble_s: The part of ``computing_s`` in which a pipeline's rank, on average, has nothing
+            to do by the schedule.
     """
 
     step_s: float
@@ -96,10 +106,7 @@ class PredictedStep:
     times: tuple[LinkTime, ...]
     world_sizes: tuple[int, ...]
     outside: tuple[str, ...] = ()
-
-
-LinkTimes = Callable[[str, int, int], LinkTime]
-"""(operation, ranks, full size in bytes) → what it takes; raises NoFit."""
+    bubble_s: float = 0.0
 
 
 def predict_step(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from scalebench.costmodel.pipeline_step import PipelineShape
 from scalebench.costmodel.replay import Request
 from scalebench.costmodel.step_model import StepShape
 
@@ -19,12 +20,14 @@ class WhatIf:
             What it costs to convert them is not counted.
         bucket_mb: Size of DDP's buckets in MiB; None: as measured.
         hierarchical: All-reduces are reduced inside the nodes first; needs a topology.
+        microbatches: Of a pipeline; None: as measured.
     """
 
     times_bandwidth: float = 1.0
     gradient_bits: int | None = None
     bucket_mb: float | None = None
     hierarchical: bool = False
+    microbatches: int | None = None
 
     def shape(self, shape: StepShape, measured_bits: int = 32) -> StepShape:
         """Return a step's shape with the changes that concern it."""
@@ -34,6 +37,10 @@ class WhatIf:
         if self.gradient_bits is not None:
             changed = _scaled(changed, self.gradient_bits / measured_bits)
         return changed
+
+    def pipeline(self, shape: PipelineShape) -> PipelineShape:
+        """Return a pipeline's shape with the changes that concern it."""
+        return shape if self.microbatches is None else shape.with_microbatches(self.microbatches)
 
     def told(self) -> list[str]:
         """Say what was changed, in words."""
@@ -46,7 +53,12 @@ class WhatIf:
             parts.append(f"buckets of {self.bucket_mb:g} MiB")
         if self.hierarchical:
             parts.append("hierarchical all-reduce")
+        if self.microbatches is not None:
+            parts.append(f"pipelines' batches in {self.microbatches} microbatches")
         return parts
+
+
+AS_MEASURED = WhatIf()
 
 
 def with_buckets(shape: StepShape, bucket_bytes: float) -> StepShape:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scalebench.costmodel.what_if import WhatIf
+from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.errors import ScalebenchError
-from scalebench.projection import AS_MEASURED, Projection, project
+from scalebench.projection import Projection, project
 from scalebench.store import StoredRun
 from scalebench.summary import Summary
 

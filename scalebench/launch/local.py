@@ -202,7 +202,7 @@ class LocalLauncher:
         paths = LaunchPaths(self._launch_folder())
         write_model(paths.job_json, job)
         logs.mkdir(parents=True, exist_ok=True)
-        rank_logs = {rank: logs / f"rank{rank}.log" for rank in range(job.world_size)}
+        rank_logs = {rank: logs / f"rank{rank}.log" for rank in range(job.num_processes)}
         for rank, log in rank_logs.items():
             log.unlink(missing_ok=True)
             folder = os.fspath(paths.root)
@@ -211,17 +211,17 @@ class LocalLauncher:
             told = {**request, **placed, **self.planted, "tag": [self.num_launches, rank]}
             self.zygote.send({"start": told})
         deadline = time.monotonic() + job.limit_s
-        ranks = _Ranks(self.zygote, self.num_launches, job.world_size, deadline)
+        ranks = _Ranks(self.zygote, self.num_launches, job.num_processes, deadline)
         in_time = ranks.wait()
         wall_s = (time.monotonic_ns() - decided_ns) / 1e9
         records = [
             read_model(path, kind)
-            for path in map(paths.record, range(job.world_size))
+            for path in map(paths.record, range(job.num_processes))
             if path.exists()
         ]
         shutil.rmtree(paths.root, ignore_errors=True)
         failure = first_failure(records, ranks.exits, rank_logs)
-        if failure is None and not in_time and len(records) < job.world_size:
+        if failure is None and not in_time and len(records) < job.num_processes:
             failure = _out_of_time(job, ranks, rank_logs)
         return _Ended(records, failure, decided_ns, wall_s)
 

@@ -83,6 +83,13 @@ def footnotes(rows: Sequence[Row], accounted: Accounted) -> list[str]:
     return [*signs, *dashes, *whole, *late]
 
 
+def missing(rows: Sequence[Row]) -> list[str]:
+    """Say why no row that was measured has a loss budget."""
+    reasons = [row.unavailable.get("budget") for row in rows if row.step_s is not None]
+    told = dict.fromkeys(wording.plain(reason) for reason in reasons if reason)
+    return [f"no loss budget: {reason}" for reason in told]
+
+
 def header(columns: Sequence[BudgetColumn], accounted: Accounted) -> list[str]:
     """Return the headers of the whole table."""
     return ["case", "N", "ideal", *(c.header for c in columns), *_open_header(accounted)]
@@ -103,9 +110,11 @@ def _open_header(accounted: Accounted) -> list[str]:
 
 
 def budget_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows below the headline table of a suite; without budgets nothing."""
+    """Return what a terminal shows below the headline table of a suite; or why there are none."""
     accounted = budgeted(rows)
-    if not accounted or not part_columns(accounted):
+    if not accounted:
+        return [line(why, ascii_only, "dim") for why in missing(rows)]
+    if not part_columns(accounted):
         return []
     layout = _fit(accounted, width, ascii_only)
     notes = footnotes(rows, accounted)

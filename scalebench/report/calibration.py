@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from scalebench import units
+from scalebench.collectives import BACKEND, EITHER_PLACE
 from scalebench.costmodel.crossover import Winner, crossovers
 from scalebench.costmodel.fitted_link import LinkFit, Regime
 from scalebench.costmodel.link_profile import CalibratedPoint, LinkProfile
-from scalebench.probe import BACKEND, EITHER_PLACE
 from scalebench.report import wording
 from scalebench.report.terminal import NARROWEST, line, printed, to_ascii
 
@@ -48,6 +48,14 @@ def render_calibration(
     ]
     for title, points in _sweeps(profile.points):
         parts += [_title(title, ascii_only), _table(POINT_HEADER, map(_point, points), ascii_only)]
+    parts += fit_parts(profile, ascii_only)
+    parts += [line(_text(sentence), ascii_only) for sentence in said]
+    return printed(parts, width, color, ascii_only)
+
+
+def fit_parts(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
+    """Return what a calibration's points come to: fits, laws, which algorithm wins where."""
+    parts: list[RenderableType] = []
     if profile.fits:
         rows = (_fit(fit, regime) for fit in profile.fits for regime in fit.regimes)
         parts += [_title("fits, 95 % intervals", ascii_only), _table(FIT_HEADER, rows, ascii_only)]
@@ -56,12 +64,11 @@ def render_calibration(
     for naming in profile.namings:
         told = f"{naming.op}: {naming.name or 'no law named'}: {naming.reason}"
         parts.append(line(_text(told), ascii_only))
-    parts += [line(_text(sentence), ascii_only) for sentence in said]
     winners = crossovers(profile.points, profile.fits)
     if winners:
         parts.append(_title("all-reduce: which algorithm is fastest", ascii_only))
         parts.append(_table(WINNER_HEADER, map(_winner, winners), ascii_only))
-    return printed(parts, width, color, ascii_only)
+    return parts
 
 
 def _sweeps(points: Sequence[CalibratedPoint]) -> list[tuple[str, list[CalibratedPoint]]]:

@@ -20,7 +20,8 @@ NOTE = (
     "per rank and step; encode and decode of clean steps, communication of traced ones; error of "
     "the mean gradient (relative L2)"
 )
-PAYS = "pays below: slower links than this win, if nothing overlaps (serial limit)"
+PAYS = "pays below: on slower links than this the step is predicted to be the shorter one"
+SERIAL = "≤: if nothing overlapped (serial limit); no replay tells it"
 NEVER = "never"
 HEADER = (
     *("case", "N", "sends", "of float32", "wire", "encode", "comm", "decode"),
@@ -110,15 +111,35 @@ def _loss(row: Row) -> list[str]:
     return [f"After {losses['equal_steps']} steps the loss is {own:.3f}, with none {exact:.3f}."]
 
 
+def is_replayed(row: Row) -> bool:
+    """Whether the row's break-even comes from a replay, and not from the serial limit."""
+    return _estimate(row, "break_even_replayed_byte_per_s") is not None
+
+
+def break_even_of(row: Row) -> Estimate | None:
+    """Return the bandwidth below which a row pays: replayed, or else by the serial limit."""
+    replayed = _estimate(row, "break_even_replayed_byte_per_s")
+    return replayed if replayed is not None else _estimate(row, "break_even_byte_per_s")
+
+
+def _link_of(row: Row, rows: Sequence[Row]) -> float | None:
+    """Return the bandwidth of a rank's link that a row's break-even is held against, bit/s."""
+    calibrated = told(row).get("link_byte_per_s")
+    return link_bit_per_s(rows, row.world_size) if calibrated is None else BITS * calibrated
+
+
 def _pays(row: Row, rows: Sequence[Row]) -> list[str]:
-    break_even = _estimate(row, "break_even_byte_per_s")
+    break_even = break_even_of(row)
     if break_even is None:
         return []
     name = wording.plain(row.case, 64)
     if break_even.value <= 0:
-        return [f"{name} never pays on {wording.ranks(row)}: it sends more than float32 would."]
+        why = "its step is predicted to be the longer one on every link"
+        if not is_replayed(row):
+            why = "it sends more than float32 would"
+        return [f"{name} never pays on {wording.ranks(row)}: {why}."]
     said = f"{name} pays below {_rate(break_even)} here"
-    link = link_bit_per_s(rows, row.world_size)
+    link = _link_of(row, rows)
     if link is None:
         return [f"{said}."]
     gives = f"this link gives {units.bit_rate(link)}"
@@ -184,10 +205,12 @@ def _names(cases: Sequence[str]) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     """Return a row of the table, as `HEADER` has it."""
     values = told(row)
-    break_even = _estimate(row, "break_even_byte_per_s")
+    break_even = break_even_of(row)
     below = wording.DASH
     if break_even is not None:
-        below = NEVER if break_even.value <= 0 else units.bit_rate(BITS * break_even.value)
+        at_most = "" if is_replayed(row) else "≤ "
+        below = f"{at_most}{units.bit_rate(BITS * break_even.value)}"
+        below = NEVER if break_even.value <= 0 else below
     ratio, error = values["payload_ratio"], values["gradient_error"]
     losses = values.get("losses")
     return (
@@ -216,7 +239,8 @@ def _footnotes(rows: Sequence[Row]) -> list[str]:
     }
     counts = wording.joined([f"{count} steps at N={size}" for size, count in steps.items()])
     after = f"loss: after {counts}, the same for every case" if steps else ""
-    return [text for text in (after, PAYS) if text]
+    serial = any(break_even_of(row) and not is_replayed(row) for row in rows)
+    return [text for text in (after, PAYS, SERIAL if serial else "") if text]
 
 
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:

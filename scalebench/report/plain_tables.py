@@ -39,9 +39,17 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
         if forecast.wall_s is None
         else f"about {_rough(forecast.wall_s)}"
     )
+    timed = [
+        f"suite {suite.name} times {', '.join(suite.collectives.operations)}"
+        for suite in plan.spec.suites
+        if suite.collectives is not None
+    ]
+    if not forecast.rows:
+        return "\n".join([*plan.notices, *timed, "No model is trained."])
     return "\n".join(
         [
             *plan.notices,
+            *timed,
             f"{plan.spec.scaling} scaling, workload {forecast.rows[0].cell.workload.name}",
             "",
             columns([header, *body], indent=0),

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalebench import units
-from scalebench.projection import ProjectedRow, Projection
+from scalebench.projection import MeasuredShare, ProjectedRow, Projection
 from scalebench.report import wording
 from scalebench.report.predictions import percent
 from scalebench.report.terminal import CASE_WIDTHS, line, printed, to_ascii
@@ -14,7 +14,7 @@ from scalebench.report.terminal import CASE_WIDTHS, line, printed, to_ascii
 NOTHING = wording.DASH
 HEADER = (
     *("case", "N", "batch all/rank", "step", "90 % interval", "samples/s", "efficiency"),
-    *("compute inflation", "exposed transfer"),
+    *("compute inflation", "bubble", "exposed transfer", "peak memory"),
 )
 
 
@@ -27,7 +27,14 @@ def render_projection(
 
 def _parts(projection: Projection, width: int, ascii_only: bool) -> list[RenderableType]:
     shown = to_ascii if ascii_only else str
-    keep = [i for i, name in enumerate(HEADER) if width >= 100 or name != "batch all/rank"]
+    has_bubbles = any(row.bubble_s for row in projection.rows)
+    dropped = set() if has_bubbles else {"bubble"}
+    has_memory = any(row.share and row.share.peak_memory_bytes for row in projection.rows)
+    if not has_memory:
+        dropped.add("peak memory")
+    if width < 100 + 10 * (has_bubbles + has_memory):
+        dropped.add("batch all/rank")
+    keep = [i for i, name in enumerate(HEADER) if name not in dropped]
     table = Table(
         box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"
     )
@@ -73,8 +80,14 @@ def _cells(row: ProjectedRow) -> tuple[str, ...]:
         NOTHING if row.throughput is None else units.count(row.throughput),
         NOTHING if row.efficiency is None else f"{100 * row.efficiency:.3g} %",
         share(row.compute_inflation_s),
+        share(row.bubble_s),
         share(row.exposed_transfer_s),
+        NOTHING if row.share is None else _memory(row.share),
     )
+
+
+def _memory(share: MeasuredShare) -> str:
+    return NOTHING if share.peak_memory_bytes is None else units.bytes_(share.peak_memory_bytes)
 
 
 def _notes(projection: Projection) -> list[str]:
@@ -90,9 +103,14 @@ def _notes(projection: Projection) -> list[str]:
     notes += [f"beyond its support: {text}" for text in _distinct(projection)]
     refused: dict[str, list[str]] = {}
     for row in projection.rows:
+        place = f"{wording.plain(row.case, 64)}, N={row.world_size}"
         if row.reason:
-            place = f"{wording.plain(row.case, 64)}, N={row.world_size}"
             refused.setdefault(row.reason, []).append(place)
+        elif row.share is not None and row.share.reason:
+            why_not = f"no share measured: {wording.plain(row.share.reason)}"
+            refused.setdefault(why_not, []).append(place)
+    if any(row.share and row.share.step_s for row in projection.rows):
+        notes.append("computation and peak memory: one rank's share, measured here and alone")
     return [*notes, *(f"{'; '.join(places)}: {why}" for why, places in refused.items())]
 
 

@@ -11,15 +11,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.report import certificate, wording
 from scalebench.report.budget_table import budget_parts
+from scalebench.report.calibration import fit_parts
 from scalebench.report.columns import Column, present
 from scalebench.report.compression import compression_parts
 from scalebench.report.findings import judge
 from scalebench.report.marks import explain, letters, marks
 from scalebench.report.predictions import prediction_parts
 from scalebench.report.terminal import CASE_WIDTHS, GAP, NARROWEST, line, printed, to_ascii
-from scalebench.summary import Row, Summary
+from scalebench.summary import Row, Summary, TimedCollectives
 
 NARROWING = ("tokens", "loss", "marks", "energy", "batch", "throughput", "memory", "mfu")
 """What gives way at narrow widths, in this order; ``marks`` become letters, the rest go."""
@@ -53,8 +55,10 @@ def _parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableTyp
         parts.append(line(status, ascii_only, "yellow"))
     for suite, rows in wording.by_suite(summary.rows).items():
         parts += _suite(suite, rows, width, ascii_only)
+    if summary.collectives is not None:
+        parts += _collectives(summary.collectives, summary.link, ascii_only)
     parts += _verdict(summary, ascii_only)
-    if not summary.rows:
+    if not summary.rows and summary.collectives is None:
         parts.append(line("No cell was planned; there is nothing to show.", ascii_only))
     if summary.certificate is not None:
         parts.append(line(certificate.reference(summary.certificate), ascii_only, "dim"))
@@ -73,6 +77,23 @@ def _verdict(summary: Summary, ascii_only: bool) -> list[RenderableType]:
         for finding in told:
             text = line(f"{wording.plain(finding.case, 64)}: {finding.verdict}", ascii_only)
             parts.append(Padding(text, (0, 0, 0, 2)))
+    return parts
+
+
+def _collectives(
+    found: TimedCollectives, link: LinkProfile | None, ascii_only: bool
+) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text("")]
+    parts += [line(wording.plain(name, 64), ascii_only, "bold") for name in found.suites]
+    if link is not None:
+        num_ops = len({point.op for point in link.points})
+        told = (
+            f"{num_ops} operations at {found.num_points} points, every result verified: "
+            f"{found.num_wrong} wrong elements · {link.device} over {link.backend}"
+        )
+        parts += [line(told, ascii_only, "dim"), *fit_parts(link, ascii_only)]
+    if found.failure is not None:
+        parts.append(line(f"failed: {wording.plain(found.failure)}", ascii_only, "bold red"))
     return parts
 
 

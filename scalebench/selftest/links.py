@@ -6,7 +6,8 @@ from itertools import combinations
 import numpy as np
 
 from scalebench.certificate import Line
-from scalebench.probe import CollectiveName, Sweep, TimedTransfer, Transfer
+from scalebench.collectives import CollectiveName
+from scalebench.probe import Sweep, TimedTransfer, Transfer
 from scalebench.selftest.bench import Bench
 from scalebench.stats import median_with_noise
 from scalebench.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE, VirtualHosts, rate_text

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from scalebench.certificate import Line
+from scalebench.collectives import COLLECTIVES, DtypeName
 from scalebench.planted import Planted
-from scalebench.probe import COLLECTIVES, DtypeName, Sweep, TimedTransfer, Transfer
+from scalebench.probe import Sweep, TimedTransfer, Transfer
 from scalebench.selftest.bench import Bench
 
 SIZES_BYTES = (24, 4096, 262144)

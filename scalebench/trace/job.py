@@ -76,6 +76,12 @@ class JobFigures:
     waits: JobWaits = field(default_factory=lambda: JobWaits({}))
 
 
+def _twice(files: Sequence[str | Path]) -> list[str]:
+    names = [str(file) for file in files]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    return [f"{name} was given {names.count(name)} times and counts once." for name in twice]
+
+
 def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigures:
     """Read and analyse the traces of one job.
 
@@ -105,7 +111,7 @@ def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigu
         total=together([figures[trace.file] for trace in traces]),
         world_size=world_size,
         refused=tuple(refused),
-        notices=_notices(traces, world_size),
+        notices=(*_twice(files), *_notices(traces, world_size)),
         waits=waits,
     )
 

@@ -92,9 +92,24 @@ def rank_device(job: Job, local_rank: int) -> torch.device:
 
 @contextmanager
 def connected(cell: Cell, rank: int, store: Path) -> Iterator[RankContext]:
-    """Join the ranks of a cell; yield this rank's view of it. See `joined`."""
-    with joined(cell, rank, store) as context:
+    """Join the ranks of a cell; yield this rank's view of it. See `joined` and `alone`."""
+    joins = alone(cell) if cell.purpose == "shard" else joined(cell, rank, store)
+    with joins as context:
         yield RankContext(cell, rank, context.local_rank, context.device, context.control)
+
+
+@contextmanager
+def alone(cell: Cell) -> Iterator[JobContext[Cell]]:
+    """Be rank 0 of a cell whose other ranks are not there: torch's fake process group.
+
+    Every operation ends at once and leaves in its buffers what was there.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+
+    device = rank_device(cell, 0)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=cell.world_size)
+    yield JobContext(cell, 0, 0, device)
+    dist.destroy_process_group()
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalebench.probe import BACKEND, Transfer
+from scalebench.collectives import BACKEND
+from scalebench.probe import Transfer
 from scalebench.spec import Job
 from scalebench.worker.collectives import ALL_REDUCES
 from scalebench.worker.context import JobContext

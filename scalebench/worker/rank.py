@@ -26,6 +26,7 @@ from scalebench.worker.fit import measure_fit
 from scalebench.worker.loop import Measurement, measure
 from scalebench.worker.memory import allocator_retries, read_memory
 from scalebench.worker.rounds import Rounds
+from scalebench.worker.shard import measure_shard
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import facts_of
 from scalebench.worker.strategies.compressed import traffic_of
@@ -141,10 +142,18 @@ def _fit(context: RankContext, keep: Keep) -> None:
     keep({"memory": measure_fit(context), "loss": [], "facts": {}})
 
 
+def _shard(context: RankContext, keep: Keep) -> None:
+    """Do one rank's share of the job, alone."""
+    seen, told = measure_shard(context)
+    clean = {"steady": seen.steady, "first_step_ns": seen.first_step_ns}
+    keep(clean | told | _steps(seen) | {"loss": []})
+
+
 _WORK: dict[Purpose, Callable[[RankContext, Keep], None]] = {
     "inspect": _inspect,
     "measure": _measure,
     "fit": _fit,
+    "shard": _shard,
 }
 
 

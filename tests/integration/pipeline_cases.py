@@ -31,6 +31,7 @@ def cases(world_size: int) -> dict[str, Cell]:
         found["bf16"] = _cell(world_size, DEEP, Pipeline(autocast=True))
         too_many = Pipeline(schedule="looped-bfs", chunks=3)
         found["more stages than layers"] = _cell(world_size, MODELS["paced"], too_many)
+        found["cut by time"] = _cell(world_size, DEEP, Pipeline(split="measured"))
     if world_size == 4:
         found["unbalanced"] = _cell(world_size, DEEP, Pipeline(split="unbalanced"))
         side_by_side = Pipeline(schedule="interleaved-1f1b", chunks=2, data_parallel=2)

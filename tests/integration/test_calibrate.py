@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from scalebench.collectives import COLLECTIVES
 from scalebench.costmodel.link_profile import LinkProfile
-from scalebench.probe import COLLECTIVES
 from tests.conftest import Scalebench
 
 
@@ -34,3 +34,21 @@ def test_collectives_are_timed_verified_and_fitted(scalebench: Scalebench) -> No
     profile = LinkProfile.model_validate_json(Path("link.json").read_text())
     assert len(profile.points) == len(told["points"])
     assert profile.machine["cores"]
+
+
+def test_a_suite_of_collectives_is_a_run_that_trains_nothing(scalebench: Scalebench) -> None:
+    wanted = ("run", "collectives", "-k", "all_reduce", "--gpus", "2", "--device", "cpu", "--quick")
+    done = scalebench(*wanted, "--out", "links")
+    assert done.returncode == 0, done.stderr
+    assert "every result verified: 0 wrong elements" in done.stdout
+    summary = json.loads(Path("links/summary.json").read_text())
+    profile = LinkProfile.model_validate_json(Path("links/link-profile.json").read_text())
+    assert summary["status"] == "complete"
+    assert summary["rows"] == []
+    assert summary["collectives"]["num_points"] == len(profile.points)
+    assert {fit["op"] for fit in summary["collectives"]["fits"]} == {"all_reduce"}
+    assert {p.algorithm for p in profile.points} >= {"backend", "ring", "double-tree"}
+    assert "link" not in summary
+    assert Path("links/report.html").is_file()
+    again = scalebench("show", "links")
+    assert "double-tree" in again.stdout

@@ -11,6 +11,7 @@ import pytest
 
 from scalebench.launch.local import loopback_environment
 from tests.collective_variants import VARIANTS
+from tests.conftest import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
@@ -32,7 +33,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
         env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0, ended.stderr
     return {

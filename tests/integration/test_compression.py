@@ -12,7 +12,7 @@ import pytest
 
 from scalebench.compression import METHODS
 from scalebench.launch.local import loopback_environment
-from tests.conftest import Scalebench
+from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
 from tests.integration.conftest import SHORT
 
@@ -33,7 +33,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
         env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0, ended.stderr
     return {
@@ -124,7 +124,7 @@ def squeezed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
         env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0, ended.stderr
     assert "what compression sends and costs" in ended.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Scalebench
+from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import SHORT, row_of, summary_of
 
 
@@ -27,7 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
         env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
     )
     assert process.returncode == 0, process.stderr

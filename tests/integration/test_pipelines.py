@@ -13,6 +13,7 @@ from scalebench.costmodel.dry_run import dry_run, equal_times
 from scalebench.costmodel.schedule import Action, Schedule, check
 from scalebench.costmodel.schedule_orders import FROM_TORCH, STYLES, plan_schedule, why_not
 from scalebench.launch.local import loopback_environment
+from tests.conftest import PATIENCE_S
 from tests.integration.pipeline_cases import cases
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
         env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0, ended.stderr
     return {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}

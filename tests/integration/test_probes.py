@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.collectives import COLLECTIVES, EITHER_PLACE
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
 from scalebench.planted import Planted
-from scalebench.probe import COLLECTIVES, EITHER_PLACE, ClockCheck, Sweep, TimedTransfer, Transfer
+from scalebench.probe import ClockCheck, Sweep, TimedTransfer, Transfer
 
 SIZES_BYTES = (4, 1000, 100_000)
 DTYPES = ("float32", "bfloat16", "int8")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from scalebench.launch.local import loopback_environment
-from tests.conftest import Scalebench
+from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.sharded_ranks import CASES, MEMORY
 
@@ -37,7 +37,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
         env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE_S,
     )
     assert ended.returncode == 0, ended.stderr
     return {

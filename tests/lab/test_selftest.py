@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Scalebench
+from tests.conftest import PATIENCE_S, Scalebench
 
 IN_EVERY_FORM = {
     *("timer resolution", "results of collectives", "wrong elements planted"),
@@ -97,7 +97,7 @@ def test_a_broken_instrument_fails_and_the_line_is_named(project: Path, damage: 
     program = project / "broken.py"
     program.write_text(BROKEN.format(damage=how, line=line))
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=240
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 4, (done.stdout, done.stderr)
     assert f"scalebench: {line.replace('_', ' ')} failed: " in done.stderr

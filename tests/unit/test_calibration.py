@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.calibration import Sweeps, imported, sizes_up_to, transfers_of
-from scalebench.cli.calibrate import OWN_ALGORITHMS, as_object, calibrate
+from scalebench.cli.calibrate import as_object, calibrate
+from scalebench.collectives import COLLECTIVES, EITHER_PLACE, OWN_ALGORITHMS
 from scalebench.costmodel.crossover import crossovers
 from scalebench.costmodel.laws import algorithms
 from scalebench.costmodel.link_profile import LAW_OF, LinkProfile, point_of, profile_of
 from scalebench.errors import ExitCode, UsageError
-from scalebench.probe import COLLECTIVES, EITHER_PLACE, TimedTransfer, Transfer
+from scalebench.probe import TimedTransfer, Transfer
 from scalebench.report.calibration import render_calibration
 from scalebench.worker.collectives import ALL_REDUCES
 

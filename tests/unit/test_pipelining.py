@@ -1,5 +1,6 @@
 """What pipelines are made of, without ranks: layout, stand-ins for the loss, costs, marks."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +14,14 @@ from scalebench.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Pipeline, Suite
 from scalebench.worker.failure import Unsupported
 from scalebench.worker.pipelining.actions import action_of, mark_of, marked
+from scalebench.worker.pipelining.costs import count_layers, time_layers
 from scalebench.worker.pipelining.layout import places
 from scalebench.worker.pipelining.loss import inputs_of, loss_of
-from scalebench.worker.pipelining.stages import cut, layer_costs, release
+from scalebench.worker.pipelining.stages import cut, release
 from scalebench.worker.workloads import build_workload
 from scalebench.workload import Shard, Workload
 
+CPU = torch.device("cpu")
 TINY = GptShape(name="tiny", layers=3, heads=2, width=16, context=8, batch_size=4)
 
 
@@ -55,22 +58,52 @@ def test_stages_go_round_or_there_and_back() -> None:
 
 
 def test_layers_cost_their_flops_or_else_their_parameters() -> None:
-    *layers, last = layer_costs(Pipeline(microbatches=2), built(TINY))
+    *layers, last = count_layers(Pipeline(microbatches=2), built(TINY)).costs
     first, *blocks = layers
     tokens = 2 * 8
     assert first == 0
     assert last == 2 * tokens * 16 * 256
     assert len(set(blocks)) == 1 and blocks[0] > 2 * tokens * 12 * 16**2
     paced = PacedShape(name="p", stages=3, stage_parameters=7, sample_s=1e-6, batch_size=4)
-    assert layer_costs(Pipeline(microbatches=2), built(paced)) == [7.0] * 3
+    assert count_layers(Pipeline(microbatches=2), built(paced)).costs == (7.0,) * 3
+
+
+class Waits(nn.Module):
+    """A layer that takes a known time, and costs no FLOPs."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        return values * self.weight
+
+
+def test_layers_are_cut_by_the_time_that_they_take() -> None:
+    layers = [Waits(s) for s in (0.06, 0.02, 0.02, 0.02)]
+    module = nn.Sequential(*layers)
+    workload = Workload(
+        module, [torch.ones(4, 4)], lambda model, batch: model(batch).mean(), layers=layers
+    )
+    measured = Pipeline(microbatches=2, split="measured")
+    for seconds, layer in zip(time_layers(measured, workload, CPU), layers, strict=True):
+        assert layer.seconds <= seconds < layer.seconds + 0.02
+    parts, told = cut(measured, workload, 2, CPU)
+    assert [len(part) for part in parts] == [1, 3]
+    assert told.costs[0] > 2 * told.costs[1]
+    by_size, _ = cut(Pipeline(microbatches=2), workload, 2, CPU)
+    assert [len(part) for part in by_size] == [2, 2]
+    assert all(parameter.grad is None for parameter in module.parameters())
 
 
 def test_what_cannot_be_cut_is_refused_with_the_reason() -> None:
     with pytest.raises(Unsupported, match="6 stages need as many layers, and there are 5"):
-        cut(Pipeline(), built(TINY), 6)
+        cut(Pipeline(microbatches=2), built(TINY), 6, CPU)
     nameless = Workload(nn.Linear(2, 2), [], lambda module, batch: module(batch))
     with pytest.raises(Unsupported, match=r"names its layers: Workload\(layers"):
-        cut(Pipeline(), nameless, 2)
+        cut(Pipeline(), nameless, 2, CPU)
 
 
 def test_what_belongs_to_others_loses_its_memory_and_keeps_its_shape() -> None:

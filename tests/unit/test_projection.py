@@ -14,7 +14,7 @@ from scalebench.costmodel.topology import TOPOLOGIES
 from scalebench.costmodel.what_if import WhatIf, with_buckets
 from scalebench.errors import ExitCode, UsageError
 from scalebench.paths import RunPaths
-from scalebench.projection import NothingToProject, project
+from scalebench.projection import MeasuredShare, NothingToProject, project
 from scalebench.report.projection import render_projection
 from scalebench.store import StoredRun
 
@@ -102,6 +102,25 @@ def test_what_if_gradients_took_eight_bits(tmp_path):
     found = project(make_run(tmp_path, link=the_profile(2)), [8], what_if=WhatIf(1.0, 8))
     assert found.rows[0].exposed_transfer_s < 0.0175
     assert "gradients of 8 bits, conversion not counted" in found.assumptions
+
+
+def test_a_share_that_was_measured_stands_for_the_line_through_n_1(tmp_path):
+    run = make_run(tmp_path, link=the_profile(2))
+    shares = [
+        MeasuredShare(
+            suite="ddp", case="ddp", world_size=8, step_s=0.04, peak_memory_bytes=12_000_000
+        ),
+        MeasuredShare(suite="ddp", case="ddp", world_size=4, reason="rank 0: it broke"),
+    ]
+    found = project(run, [4, 8], shares=shares)
+    four, eight = found.rows
+    assert eight.step_s - eight.exposed_transfer_s == pytest.approx(0.04)
+    assert eight.share == shares[0]
+    assert four.step_s == project(run, [4]).rows[0].step_s
+    text = render_projection(found, 100)
+    assert "12.0 MB" in text
+    assert "one rank's share, measured here and alone" in text
+    assert "ddp, N=4: no share measured: rank 0: it broke" in text
 
 
 def test_a_topology_s_links_are_nominal(tmp_path):

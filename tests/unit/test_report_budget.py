@@ -314,7 +314,9 @@ def test_the_table_fits_and_still_sums(width, ascii_only):
 
 
 def test_without_traces_there_is_no_second_table():
-    assert budget_table.TITLE not in render_table(make_summary())
+    summary = make_summary([make_row(unavailable={"budget": "tracing was turned off"})])
+    assert budget_table.TITLE not in render_table(summary)
+    assert "no loss budget: tracing was turned off" in render_table(summary)
     assert "Where the rest went" not in render_markdown(make_summary())
 
 

@@ -26,9 +26,9 @@ def the_link(*world_sizes):
     return LinkModel(fit_links(points).fits)
 
 
-def ask(at, ordinal=0, phase="backward", **changes):
+def ask(at, ordinal=0, phase="backward", num_bytes=BUCKET, **changes):
     return make_operation(
-        at + 0.1, at + 0.2, ordinal=ordinal, phase=phase, num_bytes=BUCKET, group_size=1,
+        at + 0.1, at + 0.2, ordinal=ordinal, phase=phase, num_bytes=num_bytes, group_size=1,
         enqueued_ns=round(at * 1e6), **changes,
     )  # fmt: skip
 

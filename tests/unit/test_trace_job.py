@@ -78,7 +78,9 @@ def test_two_files_of_one_rank(write):
 
 def test_the_same_file_twice_counts_once(write):
     file = write("a.json", trace(rank=0))
-    assert len(analyse_job([file, file]).ranks) == 1
+    job = analyse_job([file, file])
+    assert len(job.ranks) == 1
+    assert f"{file} was given 2 times and counts once." in job.notices
 
 
 def test_a_bad_file_among_good_ones(write, tmp_path):

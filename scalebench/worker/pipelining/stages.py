@@ -1,23 +1,20 @@
 """From a workload's layers to the stages of a rank: cut, kept or dropped, tied together."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from scalebench.costmodel.stage_split import balanced_split, even_split, unbalanced_split
+from scalebench.costmodel.pipeline_step import Layers
+from scalebench.costmodel.stage_split import layers_of_stages
 from scalebench.spec import Pipeline
-from scalebench.worker.batches import split
 from scalebench.worker.execution import precision, recompute_blocks
 from scalebench.worker.failure import Unsupported
-from scalebench.worker.flops import count_flops
+from scalebench.worker.pipelining.costs import count_layers, time_layers
 from scalebench.worker.pipelining.layout import Layout
-from scalebench.worker.pipelining.loss import inputs_of
 from scalebench.workload import Workload
 
 
@@ -65,7 +62,7 @@ class Stages:
         self, strategy: Pipeline, workload: Workload, layout: Layout, device: torch.device
     ) -> None:
         self.layout = layout
-        parts = cut(strategy, workload, layout.num_stages)
+        parts, self.layers = cut(strategy, workload, layout.num_stages, device)
         self.modules = {
             index: Stage(parts[index], strategy, device).to(device) for index in layout.own
         }
@@ -143,11 +140,13 @@ def _check(placed: Any, layout: Layout, has_parameters: bool) -> None:
         )
 
 
-def cut(strategy: Pipeline, workload: Workload, num_stages: int) -> list[list[nn.Module]]:
-    """Return the layers of each stage.
+def cut(
+    strategy: Pipeline, workload: Workload, num_stages: int, device: torch.device
+) -> tuple[list[list[nn.Module]], Layers]:
+    """Return the layers of each stage, and what all of them cost.
 
     Raises:
-        Unsupported: There are fewer layers than stages.
+        Unsupported: There are fewer layers than stages, or the workload names none.
     """
     layers = list(workload.layers)
     if not layers:
@@ -155,40 +154,15 @@ def cut(strategy: Pipeline, workload: Workload, num_stages: int) -> list[list[nn
             "a pipeline needs a workload that names its layers: Workload(layers=[...]), modules "
             "that are applied one after the other"
         )
-    if len(layers) < num_stages:
-        raise Unsupported(f"{num_stages} stages need as many layers, and there are {len(layers)}")
     recompute_blocks(workload, strategy)
-    if strategy.split == "unbalanced":
-        sizes = unbalanced_split(len(layers), num_stages)
-    elif strategy.split == "even":
-        sizes = even_split(len(layers), num_stages)
-    else:
-        sizes = balanced_split(layer_costs(strategy, workload), num_stages)
-    ends = accumulate(sizes, initial=0)
-    return [layers[begin:end] for begin, end in pairwise(ends)]
-
-
-def layer_costs(strategy: Pipeline, workload: Workload) -> list[float]:
-    """Return what each layer costs: FLOPs of a microbatch, forward; or else its parameters.
-
-    The layers run on tensors without values. Where that cannot be, or torch's counter knows none
-    of the operators, the number of parameters stands for the cost.
-    """
-    by_size = [float(sum(p.numel() for p in layer.parameters())) for layer in workload.layers]
-    batch = getattr(workload.batches, "first", None)
-    batch = next(iter(workload.batches)) if batch is None else batch
-    passed: Any = inputs_of(workload.loss, split(batch, strategy.microbatches)[0])
-    flops = []
+    counted = count_layers(strategy, workload)
+    if strategy.split == "measured":
+        counted = replace(counted, costs=time_layers(strategy, workload, device))
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-            passed = tuple(mode.from_tensor(one) for one in passed)
-            for layer in workload.layers:
-                with count_flops() as counted:
-                    passed = (layer(*passed),)
-                flops.append(float(counted.total))
-    except Exception:  # a layer may do what tensors without values cannot
-        return by_size
-    return flops if sum(flops) else by_size
+        stages = layers_of_stages(strategy.split, counted.costs, num_stages)
+    except ValueError as reason:
+        raise Unsupported(str(reason)) from reason
+    return [layers[begin:end] for begin, end in stages], counted
 
 
 def release(module: nn.Module, kept: set[int]) -> None:

@@ -45,7 +45,8 @@ def facts_of(training: Any) -> dict[str, Any]:
     """Return what a training knows that predictions rest on, for the rank's record.
 
     ``group_elements``: sizes of the groups of parameters that are gathered together, the root
-    last, padding included.
+    last, padding included. ``layers``: what a pipeline's layers cost, see
+    `scalebench.costmodel.pipeline_step.Layers`.
     """
     return dict(getattr(training, "facts", {}))
 

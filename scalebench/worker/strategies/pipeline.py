@@ -11,6 +11,7 @@ The loss is known where the last stage is. It goes to the other ranks when the s
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ class PipelineTraining:
         self.loss = workload.loss
         self.layout = Layout(strategy, context)
         self.own = Stages(strategy, workload, self.layout, context.device)
+        self.facts = {"layers": asdict(self.own.layers)}
         self.module = torch.nn.ModuleList(self.own.modules.values())
         self.optimizer = make_optimizer(workload, self.module.parameters())
         num_stages, group = self.layout.num_stages, self.layout.pipeline
