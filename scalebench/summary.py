@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, FiniteFloat
 
 from scalebench.certificate import Certificate
-from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.records import Status
 from scalebench.spec import Device, Scaling
 from scalebench.stats import Estimate as Estimate
@@ -144,8 +143,8 @@ class Summary(BaseModel):
         model: How good the predictions of the run's steps are; null: there are none. See
             `scalebench.model_scores.score`.
         collectives: What its suites of collectives came to; null: it has none.
-        link: What its links cost, as it calibrated them, for tables and figures; the file beside
-            the summary holds it, not the summary itself.
+        link: What its links cost, a `LinkProfile`, for tables and figures; the file beside the
+            summary holds it, not the summary itself. Not imported here: `gate` starts fast.
     """
 
     format: str = SUMMARY_FORMAT
@@ -159,5 +158,5 @@ class Summary(BaseModel):
     certificate: Certificate | None = None
     model: dict[str, Any] | None = None
     collectives: TimedCollectives | None = None
-    link: LinkProfile | None = Field(None, exclude=True, repr=False)
+    link: Any = Field(None, exclude=True, repr=False)
     rows: list[Row]

@@ -125,7 +125,7 @@ def make_chart(
     if figure is None:
         return None
     conclusion = kind.conclude(rows)
-    suite = wording.plain(rows[0].suite, 64)
+    suite = wording.plain(rows[0].suite, 64) if rows else "links"
     return Chart(
         id=chart_id,
         suite=suite,

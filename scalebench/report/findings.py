@@ -93,9 +93,9 @@ def general(summary: Summary) -> tuple[str, ...]:
             " what was measured until then."
         )
     measured = [row for row in summary.rows if row.status == "ok"]
-    if not measured:
+    if not measured and summary.collectives is None:
         said.append("Nothing was measured; the reasons are listed below.")
-    elif all(row.exposed_comm_s is None for row in measured):
+    elif measured and all(row.exposed_comm_s is None for row in measured):
         said.append(
             "No step was traced, so no cause is named for what is missing to ideal; a run without"
             " --no-trace names them."

@@ -19,7 +19,7 @@ FITS: dict[str, tuple[Callable[..., FittedLaw], str, int, str]] = {
 """Law → its fit, its dash, how many sizes beyond one rank it needs, what it means."""
 
 DASHES = {"longdash": "10 4", "longdashdot": "10 3 2 3"}
-POINTS = 60
+POINTS = 30
 
 
 def law_curves(rows: Sequence[Row], looks: Looks) -> list[go.Scatter]:
@@ -42,9 +42,8 @@ def law_curves(rows: Sequence[Row], looks: Looks) -> list[go.Scatter]:
                     visible=False,
                     legendgroup=_group(name),
                     line={"color": looks[key].color, "dash": dash, "width": 1.4},
-                    customdata=[[f"<b>{safe(key[1], 60)}</b>, {name}: {told}"]] * POINTS,
-                    hovertemplate="%{customdata[0]}<br>N = %{x:.3g}: %{y:.3g}"
-                    f"{wording.TIMES}<extra></extra>",
+                    hovertemplate=f"<b>{safe(key[1], 60)}</b>, {name}: {told}<br>"
+                    f"N = %{{x:.3g}}: %{{y:.3g}}{wording.TIMES}<extra></extra>",
                 )
             )
     return curves

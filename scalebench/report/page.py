@@ -166,6 +166,9 @@ def _run(
 
 def title(summary: Summary) -> str:
     """Say in a few words what was run: ``"ddp on 1 to 8 CPU ranks"``."""
+    if not summary.rows and summary.collectives is not None:
+        suites = [wording.plain(name, 40) for name in summary.collectives.suites]
+        return f"{wording.joined(suites)}: links"
     if not summary.rows:
         return "Nothing was run"
     names = wording.joined([wording.plain(name, 40) for name in wording.by_suite(summary.rows)])

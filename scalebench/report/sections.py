@@ -116,7 +116,8 @@ def sections(material: Material) -> tuple[Section, ...]:
         _power(material),
         _outlook(material),
     )
-    return tuple(section for section in made if section.blocks or section.absent)
+    trained = bool(material.rows)
+    return tuple(one for one in made if one.blocks or (one.absent and trained))
 
 
 def _of(material: Material, kind: ChartKind, title: str, shown: Sequence[ChartKind]) -> Section:

@@ -144,7 +144,7 @@ def _bar(
 
 
 def _short(value: float) -> float:
-    return float(f"{value:.6g}")
+    return float(f"{value:.5g}")
 
 
 def _span(start_s: float, end_s: float) -> str:

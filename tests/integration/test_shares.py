@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.seal import sealed
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 
@@ -36,7 +37,8 @@ def test_a_share_of_another_machine_is_refused(scalebench: Scalebench, project: 
     written = project / "r" / "run.json"
     run = json.loads(written.read_text())
     run["environment"]["torch"] = "1.0"
-    written.write_text(json.dumps(run))
+    del run["sha256"]
+    written.write_text(sealed(json.dumps(run)))
     done = scalebench("project", "r", "--gpus", "8", "--measure-shard")
     assert done.returncode == 5
     assert "was made under another torch: a share measured here says nothing" in done.stderr

@@ -353,3 +353,9 @@ def test_hostile_strings_stay_text_in_every_figure():
         data = json.dumps(json.loads(spec.partition(">")[2]))
         assert "<script" not in data and "<img" not in data and "<a " not in data
     assert "<script>window.pwned" not in text and "<img src=x" not in text
+
+
+def test_a_run_of_collectives_alone_shows_its_links():
+    summary = make_summary([])
+    text = render_page([summary], [make_evidence(summary)])
+    assert ">Bus bandwidth of the link</h4>" in text and ">Speedup</h2>" not in text
