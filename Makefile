@@ -7,6 +7,8 @@
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
+# make bench-gate                       the gate's false alarms and power, beside other rules
+# make faults                           200 kills at random moments of runs: survived, results lost
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -20,7 +22,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run gallery test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean bench-gate faults gallery
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -75,6 +77,12 @@ bench-break-even: $(DEV_STAMP)
 
 bench-codecs: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.codecs
+
+bench-gate: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.gate_power --write docs/gate.md
+
+faults: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.faults --kills 200
 
 bench-trace: $(DEV_STAMP) $(HTA_STAMP)
 	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python

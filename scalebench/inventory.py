@@ -12,8 +12,6 @@ from scalebench.spec import Suite
 from scalebench.store import find_runs, load_run
 
 ADAM_BYTES_PER_PARAMETER = 16
-LATER_LAUNCHERS = ("external", "slurm")
-NOT_IN_THIS_VERSION = "not in this version"
 
 
 def take_inventory(
@@ -37,7 +35,12 @@ def take_inventory(
                 "virtual hosts on this machine: links of a known rate, shares of the CPU",
                 reasons.get("lab"),
             ),
-            *(_entry(name, "", NOT_IN_THIS_VERSION) for name in LATER_LAUNCHERS),
+            _entry(
+                "external",
+                "the processes that torchrun, srun or mpirun has started, on any machines",
+                reasons.get("external"),
+            ),
+            _entry("slurm", "a step of a Slurm allocation for each launch", reasons.get("slurm")),
         ],
         "runs": [_run(path.name) for path in find_runs(default_runs_folder())],
     }

@@ -9,6 +9,8 @@ from typing import Any
 
 import psutil
 
+from scalebench.world import World
+
 _VARIABLES = re.compile(
     r"^(NCCL_|TORCH_|TORCHINDUCTOR_|PYTORCH_|GLOO_|OMP_|MKL_|CUDA_VISIBLE_DEVICES$|CUDA_LAUNCH_BLOCKING$|KMP_)"
 )
@@ -74,13 +76,15 @@ def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def fingerprint(survey: Mapping[str, Any]) -> dict[str, Any]:
+def fingerprint(survey: Mapping[str, Any], world: World | None = None) -> dict[str, Any]:
     """Return what has to be the same for two runs to be comparable, and what explains them.
 
     Args:
         survey: What torch says of the machine, from the worker.
+        world: That the ranks are taken from; its first machine is this one.
     """
     return {
+        **({} if world is None else {"world": world.model_dump(mode="json")}),
         **survey,
         "host": platform.node(),
         "os": f"{platform.system()} {platform.release()}",
@@ -102,7 +106,15 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
     """Return the decisive fields in which two fingerprints differ, devices included."""
     different = [name for name in DECISIVE if ours.get(name) != theirs.get(name)]
     names = [[d.get("name") for d in side.get("devices") or []] for side in (ours, theirs)]
-    return different + (["devices"] if names[0] != names[1] else [])
+    different += ["devices"] if names[0] != names[1] else []
+    worlds = [_shape(side.get("world")) for side in (ours, theirs)]
+    return different + (["number of nodes, ranks or cores"] if worlds[0] != worlds[1] else [])
+
+
+def _shape(world: Mapping[str, Any] | None) -> list[tuple[int, ...]]:
+    """Return what of a world has to be the same, whatever its machines are called."""
+    nodes = (world or {}).get("nodes", [])
+    return [(len(node["ranks"]), node["num_cores"], node["num_gpus"]) for node in nodes]
 
 
 def identity(fingerprint: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from scalebench.records import CellResult, Failure, RankRecord, Status
 from scalebench.samples import NodeTrack
 from scalebench.spec import Cell
+from scalebench.units import bytes_
 
 
 def skipped_result(cell: Cell, reason: str, started: str) -> CellResult:
@@ -113,7 +114,7 @@ def _status(
     cell: Cell, records: Sequence[RankRecord], failure: Failure | None
 ) -> tuple[Status, str | None]:
     if failure is not None:
-        return _status_of_failure(failure)
+        return _status_of_failure(failure, records)
     if len(records) != cell.world_size:
         missing = sorted(set(range(cell.world_size)) - {r.rank for r in records})
         return "failed", f"no record of rank {', '.join(map(str, missing))}"
@@ -127,11 +128,25 @@ def _status(
     return "ok", None
 
 
-def _status_of_failure(failure: Failure) -> tuple[Status, str]:
+def _status_of_failure(failure: Failure, records: Sequence[RankRecord]) -> tuple[Status, str]:
     if failure.kind == "unsupported":
         return "skipped", failure.message
     who = f"rank {failure.rank}: " if failure.rank is not None else ""
-    return ("oom" if failure.kind == "oom" else "failed"), who + failure.message
+    if failure.kind == "oom":
+        return "oom", who + failure.message + _peak_of(failure.rank, records)
+    return "failed", who + failure.message
+
+
+def _peak_of(number: int | None, records: Sequence[RankRecord]) -> str:
+    """Say how much a rank that ran out of memory had until then."""
+    memory = next((record.memory for record in records if record.rank == number), None)
+    if memory is None:
+        return ""
+    if memory.allocated_bytes is not None:
+        return f" (its peak until then: {bytes_(memory.allocated_bytes)})"
+    if memory.rss_bytes is not None:
+        return f" (the process's peak until then: {bytes_(memory.rss_bytes)})"
+    return ""
 
 
 def _first_bad_loss(records: Sequence[RankRecord]) -> str | None:

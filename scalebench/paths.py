@@ -93,6 +93,10 @@ class LaunchPaths:
         """Return what a rank leaves: written whole or not at all."""
         return self.root / f"rank{rank}.json"
 
+    def position(self, rank: int) -> Path:
+        """Return where a rank that hangs says how far it has come."""
+        return self.root / f"rank{rank}.position"
+
 
 def default_runs_folder() -> Path:
     """Return the folder in which new runs land."""
@@ -102,6 +106,16 @@ def default_runs_folder() -> Path:
 def latest_link() -> Path:
     """Return the link that points at the newest run."""
     return default_runs_folder() / "latest"
+
+
+def baselines_folder() -> Path:
+    """Return where accepted baselines are kept, a folder for each kind of machine."""
+    return default_runs_folder() / "baselines"
+
+
+def baseline_file(machine: str, suite: str) -> Path:
+    """Return the file of one suite's accepted baseline."""
+    return baselines_folder() / _checked(machine) / f"{_checked(suite)}.json"
 
 
 def bundled_suites() -> Path:

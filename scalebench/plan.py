@@ -25,6 +25,7 @@ from scalebench.spec import (
     Suite,
 )
 from scalebench.virtual_hosts import VirtualHosts
+from scalebench.world import World
 
 QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
 QUICK_REPEATS = 1
@@ -54,6 +55,9 @@ class Request:
     link_profile: Path | None = None
     max_batch: bool = False
     memory_limit_bytes: int | None = None
+    keep_going: bool = False
+    anonymise: bool = False
+    allow_busy: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the plan has to know of the machine."""
+    """What the plan has to know of the machine, or of the world that ranks are taken from."""
 
     num_gpus: int
     num_cores: int
+    world: World | None = None
+
+    @property
+    def launcher(self) -> str | None:
+        """Who has started the ranks; None: scalebench does."""
+        return None if self.world is None else self.world.launcher
 
 
 def check_names(request: Request, suites: Sequence[Suite]) -> None:
@@ -97,7 +107,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     """
     device = _choose_device(request, machine)
     capacity = _capacity(request, device, machine)
-    asked = request.world_sizes or _powers_of_two(capacity)
+    asked = request.world_sizes or _default_sizes(capacity, machine)
     trains = any(suite.cases for suite in suites)
     sizes = tuple(sorted({1, *asked} if trains else {*asked}))
     _check_collectives(request, suites, sizes)
@@ -109,7 +119,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         added_world_sizes=tuple(n for n in sizes if n not in asked),
         device=device,
         scaling=request.scaling or suites[0].scaling,
-        launcher="local" if request.virtual_hosts is None else "lab",
+        launcher=machine.launcher or ("local" if request.virtual_hosts is None else "lab"),
+        world=machine.world,
         virtual_hosts=request.virtual_hosts,
         oversubscribe=request.oversubscribe,
         threads=_threads(request, machine, [n for n in sizes if n <= capacity]),
@@ -118,6 +129,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         budget_s=request.budget_s,
         quick=request.quick,
         selection=request.selection,
+        keep_going=request.keep_going,
+        anonymise=request.anonymise,
     )
     rows = [
         cell
@@ -153,6 +166,8 @@ def _workload_of(case: Case, name: str, device: Device) -> WorkloadSpec:
 
 def _capacity(request: Request, device: Device, machine: Machine) -> int:
     """Return how many ranks have what they need to themselves: a GPU, a core, or their share."""
+    if machine.world is not None:
+        return machine.world.capacity(on_gpus=device == "cuda")
     if device == "cuda":
         return machine.num_gpus
     hosts = request.virtual_hosts
@@ -165,6 +180,8 @@ def _threads(request: Request, machine: Machine, fitting: Sequence[int]) -> int:
     hosts = request.virtual_hosts
     if hosts is not None and hosts.threads is not None:
         return hosts.threads
+    if machine.world is not None:
+        return machine.world.threads(fitting or [1])
     return max(1, machine.num_cores // max(fitting))
 
 
@@ -194,6 +211,13 @@ def _choose_device(request: Request, machine: Machine) -> Device:
             "--device cpu runs the ranks on CPU over gloo."
         )
     return request.device or ("cuda" if machine.num_gpus else "cpu")
+
+
+def _default_sizes(capacity: int, machine: Machine) -> tuple[int, ...]:
+    """Return the powers of two up to the devices; of a world, up to its size, and that."""
+    if machine.world is None:
+        return _powers_of_two(capacity)
+    return (*_powers_of_two(machine.world.size), machine.world.size)
 
 
 def _powers_of_two(capacity: int) -> tuple[int, ...]:
@@ -314,8 +338,10 @@ def _cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> li
     sizes = (1,) if isinstance(case.strategy, Plain) else spec.world_sizes
     cells = []
     for n in sizes:
-        too_many = n > capacity
+        missing = spec.world.too_small_for(n) if spec.world is not None else None
+        too_many = n > capacity and missing is None
         skipped = _too_few_gpus(n, capacity, spec) if too_many else None
+        skipped = missing or skipped
         skipped = skipped or _no_way_between(case.strategy, spec.device, too_many)
         shards = case.strategy.num_shards(n)
         whole = batch * n if suite.scaling == "weak" else batch
@@ -432,7 +458,10 @@ def _notices(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
         why = "no CUDA device" if machine.num_gpus == 0 else "--device cpu"
         plural = "" if spec.threads == 1 else "s"
         notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread{plural} per rank")
-    beyond = [n for n in spec.world_sizes if n > capacity]
+    if spec.world is not None:
+        notices.append(spec.world.describe(spec.world_sizes))
+    num_ranks = spec.world.size if spec.world is not None else max(spec.world_sizes)
+    beyond = [n for n in spec.world_sizes if capacity < n <= num_ranks]
     if beyond and (spec.device == "cpu" or spec.oversubscribe):
         things = _scarce_things(spec)
         sizes = ", ".join(map(str, beyond))

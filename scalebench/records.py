@@ -14,6 +14,7 @@ from scalebench.certificate import Certificate
 from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 from scalebench.virtual_hosts import VirtualHosts
+from scalebench.world import World
 
 RUN_FORMAT = "scalebench.run/1"
 CELL_FORMAT = "scalebench.cell/1"
@@ -408,7 +409,15 @@ class CellResult(Record):
 
 
 class RunSpec(Record):
-    """What a run was asked to do, every default filled in."""
+    """What a run was asked to do, every default filled in.
+
+    Attributes:
+        launcher: Who starts ranks.
+        world: The processes that it has started, and where they are; null: ranks are started for
+            each launch.
+        anonymise: Names of hosts and users, and paths, are taken out before anything is stored.
+        keep_going: Cells are tried although a smaller one of their case ran out of memory.
+    """
 
     suites: tuple[Suite, ...]
     world_sizes: tuple[int, ...]
@@ -416,6 +425,7 @@ class RunSpec(Record):
     device: Device
     scaling: Scaling
     launcher: str = "local"
+    world: World | None = None
     virtual_hosts: VirtualHosts | None = None
     oversubscribe: bool = False
     threads: int
@@ -424,6 +434,8 @@ class RunSpec(Record):
     budget_s: float | None = None
     quick: bool = False
     selection: str | None = None
+    keep_going: bool = False
+    anonymise: bool = False
 
 
 class RunInfo(Record):
@@ -436,6 +448,7 @@ class RunInfo(Record):
         plan: Every cell in the order of execution.
         notices: What the reader has to know about the whole run, for example that this was CPU.
         certificate: The newest of this machine when the run began; null: there was none.
+        sealed: Every file of the run bears a checksum; older versions wrote none.
         status: ``running`` also means: was killed before it could say otherwise.
     """
 
@@ -449,4 +462,5 @@ class RunInfo(Record):
     plan: list[Cell]
     notices: list[str] = []
     certificate: Certificate | None = None
+    sealed: bool = False
     status: Literal["running", "complete", "interrupted", "over budget"] = "running"

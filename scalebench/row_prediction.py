@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ def predict_row(
         "outside": list(predicted.outside),
         "operations": _operations(predicted, good),
         "left_out": _left_out(left_out, measured_s),
-        "what_if": what_ifs(cell, bare, model, predicted),
+        "what_if": what_ifs(cell, partial(bare.predict, cell), model, predicted),
     }
     return row
 

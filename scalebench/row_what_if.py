@@ -4,13 +4,13 @@ Predicted in the same way as the row itself, so that the two predictions can be 
 the model gets wrong about the row it largely gets wrong about both.
 """
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from scalebench.costmodel.link_model import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step_model import PredictedStep
 from scalebench.costmodel.what_if import WhatIf
-from scalebench.spec import Cell, Ddp, Fsdp, Pipeline
+from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Pipeline, Strategy
 
 BUCKETS_MB = (0.25, 1.0, 4.0, 25.0, 100.0)
 """Sizes of DDP's buckets that are tried, MiB."""
@@ -19,34 +19,30 @@ FASTER = (2.0, 4.0)
 """Times the bandwidth."""
 
 
-class Predictor(Protocol):
-    """What predicts a cell: a strategy at N=1."""
-
-    def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf) -> PredictedStep:
-        """Predict a cell; raises NoFit."""
-        ...
+Predict = Callable[[LinkTimes, WhatIf], PredictedStep]
+"""Link and change → the row's step; raises NoFit."""
 
 
 def what_ifs(
-    cell: Cell, bare: Predictor, link: LinkModel, predicted: PredictedStep
+    cell: Cell, predict: Predict, link: LinkModel, predicted: PredictedStep
 ) -> list[dict[str, Any]]:
     """Predict a row with one thing changed at a time.
 
     Args:
         cell: Of the row.
-        bare: Its strategy at N=1.
+        predict: Predicts its step.
         link: As calibrated.
         predicted: The row's own prediction.
 
     Returns:
-        For each change: ``change`` in words, ``bucket_mb``, ``gradient_bits``,
+        For each change: ``change`` in words, ``bucket_mb``, ``gradient_bits``, ``microbatches``,
         ``times_bandwidth``, ``step_s``, and ``gain``, the part of the predicted step that it
         saves. Changes that no fit supports are left out.
     """
     found = []
     for what_if in _changes(cell, predicted):
         try:
-            step = bare.predict(cell, link.faster(what_if.times_bandwidth), what_if)
+            step = predict(link.faster(what_if.times_bandwidth), what_if)
         except NoFit:
             continue
         found.append(
@@ -54,6 +50,7 @@ def what_ifs(
                 "change": ", ".join(what_if.told()),
                 "bucket_mb": what_if.bucket_mb,
                 "gradient_bits": what_if.gradient_bits,
+                "microbatches": what_if.microbatches,
                 "times_bandwidth": what_if.times_bandwidth,
                 "step_s": step.step_s,
                 "gain": 1 - step.step_s / predicted.step_s,
@@ -71,10 +68,15 @@ def _changes(cell: Cell, predicted: PredictedStep) -> Iterator[WhatIf]:
         for size in (*smaller, *larger):
             if size != strategy.bucket_mb:
                 yield WhatIf(bucket_mb=size)
-    if isinstance(strategy, Ddp) or (
-        isinstance(strategy, Fsdp) and strategy.reduce_dtype == "float32"
-    ):
+    if isinstance(strategy, Pipeline):
+        twice = 2 * strategy.microbatches
+        if cell.rank_batch % twice == 0:
+            yield WhatIf(microbatches=twice)
+    elif not isinstance(strategy, Compressed) and not _has_narrow_gradients(strategy):
         yield WhatIf(gradient_bits=16)
-    if not isinstance(strategy, Pipeline):
-        for times in FASTER:
-            yield WhatIf(times_bandwidth=times)
+    for times in FASTER:
+        yield WhatIf(times_bandwidth=times)
+
+
+def _has_narrow_gradients(strategy: Strategy) -> bool:
+    return isinstance(strategy, Fsdp) and strategy.reduce_dtype != "float32"

@@ -14,7 +14,7 @@ from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.spec import Cell, Collectives
-from scalebench.store import StoredRun, read_model, write_model
+from scalebench.store import StoredRun, read_model, write_sealed
 
 OPERATIONS: dict[str, tuple[CollectiveName, ...]] = {
     "ddp": ("all_reduce",),
@@ -84,7 +84,7 @@ def calibrate_run(
         stored.link_unavailable = f"calibrating the links failed: {error}"
         return
     stored.link = measured_profile(points, sweeps, spec.device, num_devices, environment)
-    write_model(stored.paths.link_profile, stored.link)
+    write_sealed(stored.paths.link_profile, stored.link)
 
 
 def _asked_sweeps(asked: Sequence[Collectives], cells: Iterable[Cell], stored: StoredRun) -> Sweeps:

@@ -1,11 +1,28 @@
-"""``-k EXPR``: choose cases by name, with the words that pytest users know."""
+"""What people type to choose: ``-k EXPR``, cases by name; ``--gpus N,N``, numbers of ranks."""
 
 import re
 
 from scalebench.errors import UsageError
 
 _WORD = re.compile(r"(?!(?:and|or|not)$)[A-Za-z0-9._+-]+")
+MAX_RANKS = 65536
 _TOKEN = re.compile(r"\s*(\(|\)|[A-Za-z0-9._+-]+|\S)")
+
+
+def parse_world_sizes(text: str) -> tuple[int, ...]:
+    """Return the numbers of ranks in ``1,2,4``, in rising order, each once.
+
+    Raises:
+        UsageError: It is no such list.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    numbers = [int(part) for part in parts if re.fullmatch(r"\d{1,9}", part, re.ASCII)]
+    if not numbers or len(numbers) < len(parts) or not all(0 < n <= MAX_RANKS for n in numbers):
+        raise UsageError(
+            f"{text!r} is not a list of rank counts. Give whole numbers of at least 1, "
+            "separated by commas, for example 1,2,4."
+        )
+    return tuple(sorted(set(numbers)))
 
 
 def matches(expression: str, name: str) -> bool:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scalebench import __version__, machine
+from scalebench.anonymity import Anonymiser, Model, anonymise_files, names_of_this_machine
 from scalebench.certificates import newest
 from scalebench.discover import load_suites
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
 from scalebench.frontier import CannotProbe, at_the_frontier, for_frontier
+from scalebench.gpu_claims import GpuClaims
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.outcome import launched_result, skipped_result
@@ -33,8 +35,11 @@ from scalebench.store import (
     working_on,
     write_atomic,
     write_model,
+    write_sealed,
 )
 from scalebench.summary import Summary
+from scalebench.too_large import why_too_large
+from scalebench.unstored import NotStored, Unstored
 
 
 class Observer(Protocol):
@@ -166,17 +171,26 @@ class Prepared:
 
 
 class Session:
-    """Holds the launcher for as long as there are cells to launch."""
+    """Holds the launcher for as long as there are cells to launch, and closes it then.
 
-    def __init__(self, observer: Observer) -> None:
+    Args:
+        observer: Is told how it goes.
+        launcher: Starts the ranks; None: processes on this machine.
+    """
+
+    def __init__(self, observer: Observer, launcher: Launcher | None = None) -> None:
         self.observer = observer
-        self.launcher: Launcher = LocalLauncher()
+        self.launcher: Launcher = LocalLauncher() if launcher is None else launcher
+        self.claims = GpuClaims()
 
     def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.launcher.close()
+        try:
+            self.launcher.close()
+        finally:
+            self.claims.close()
 
     def prepare(self, request: Request, suites: Sequence[Suite]) -> Prepared:
         """Plan, fingerprint the machine, and try the users' own workloads once.
@@ -187,7 +201,8 @@ class Session:
         """
         self.observer.preparing()
         survey = self.launcher.survey()
-        here = Machine(num_gpus=len(survey["devices"]), num_cores=machine.num_cores())
+        world = self.launcher.world
+        here = Machine(len(survey["devices"]), machine.num_cores(), world)
         if request.max_batch:
             request = for_frontier(request, request.device or ("cuda" if here.num_gpus else "cpu"))
         plan = make_plan(request, suites, here)
@@ -195,7 +210,7 @@ class Session:
             target.name: self.launcher.describe(target, plan.spec.device)["num_parameters"]
             for target in plan.custom_workloads
         }
-        return Prepared(plan, machine.fingerprint(survey), sizes)
+        return Prepared(plan, machine.fingerprint(survey, world), sizes)
 
     def run(
         self,
@@ -215,6 +230,7 @@ class Session:
         prepared = self.prepare(request, suites)
         plan = prepared.plan
         self._place(plan.spec)
+        self._claim(plan.spec, prepared.environment, request.allow_busy)
         run_id = _run_id(started, plan)
         if paths is None:
             paths = create_run_folder(claim_folder(default_runs_folder() / run_id))
@@ -228,27 +244,34 @@ class Session:
             spec=plan.spec,
             environment=prepared.environment,
             plan=list(plan.cells),
-            notices=[*plan.notices, *about_profile(given, prepared.environment)],
+            notices=[
+                *plan.notices,
+                *about_profile(given, prepared.environment),
+                *self.claims.shared,
+            ],
             certificate=newest(prepared.environment),
+            sealed=True,
         )
+        info = self._without_names(info, plan.spec)
         paths.cells.mkdir(exist_ok=True)
-        write_model(paths.run_json, info)
+        write_sealed(paths.run_json, info)
         if out is None:
             point_latest_at(paths.root)
         if given is not None:
-            write_model(paths.link_profile, given)
+            write_sealed(paths.link_profile, given)
         return self._work_off(StoredRun(paths, info, {}, link=given))
 
-    def resume(self, root: Path) -> Run:
+    def resume(self, root: Path, allow_busy: bool = False) -> Run:
         """Go on with a run: launch the cells that are missing or went wrong.
 
         Raises:
-            EnvironmentUnfit: This machine or torch is not the one that the run was begun on, or
-                cannot make its virtual hosts.
+            EnvironmentUnfit: This machine or torch is not the one that the run was begun on,
+                cannot make its virtual hosts, or has GPUs on which another run measures.
         """
         stored = load_run(root)
         self.observer.preparing()
-        here = machine.fingerprint(self.launcher.survey())
+        survey = self.launcher.survey()
+        here = machine.fingerprint(survey, self.launcher.world)
         different = machine.differences(here, stored.info.environment)
         if different:
             raise EnvironmentUnfit(
@@ -256,6 +279,9 @@ class Session:
                 "comparable. Start a new run here."
             )
         self._place(stored.info.spec)
+        self._claim(stored.info.spec, here, allow_busy)
+        notices = [*stored.info.notices, *self.claims.shared]
+        stored.info = stored.info.model_copy(update={"notices": notices})
         create_run_folder(root, resume=True)
         stored.paths.cells.mkdir(exist_ok=True)
         stored.results = {i: r for i, r in stored.results.items() if _is_final(r)}
@@ -265,6 +291,22 @@ class Session:
         """Make the virtual hosts that a run asks for, before anything of it is stored."""
         if spec.virtual_hosts is not None:
             self.launcher.move_to(spec.virtual_hosts, max(spec.world_sizes))
+
+    def _claim(self, spec: RunSpec, environment: dict[str, Any], allow_busy: bool) -> None:
+        """Claim the GPUs that the ranks of this machine will run on, for as long as it takes."""
+        if spec.device == "cuda":
+            uuids = [device["uuid"] for device in environment.get("devices", [])]
+            self.claims.claim(uuids, allow_busy)
+
+    def _without_names(self, model: Model, spec: RunSpec) -> Model:
+        """Return a record as it is stored: without names where the run is to have none."""
+        return self._anonymiser().model(model) if spec.anonymise else model
+
+    def _anonymiser(self) -> Anonymiser:
+        world = self.launcher.world
+        nodes = world.nodes[1:] if world is not None else ()
+        others = {node.host: f"<host {number}>" for number, node in enumerate(nodes, 1)}
+        return Anonymiser(names_of_this_machine(others))
 
     def _fits(self, paths: RunPaths, probe: Cell) -> bool:
         """Launch a probe of the frontier; tell whether its batch fits."""
@@ -281,35 +323,50 @@ class Session:
 
     def _launch_missing(self, stored: StoredRun) -> Run:
         self.observer.planned(stored.info, len(stored.results))
-        spec = stored.info.spec
-        deadline = time.monotonic() + spec.budget_s if spec.budget_s else None
-        status, calibrated = "complete", False
         try:
-            for cell in stored.info.plan:
-                if cell.id in stored.results:
-                    continue
-                left_s = deadline - time.monotonic() if deadline else float("inf")
-                if left_s <= 0:
-                    status = "over budget"
-                    break
-                if cell.purpose == "measure" and stored.link is None and not calibrated:
-                    calibrate_run(self.launcher, stored, self.observer.calibrating)
-                    calibrated = True
-                self._do(cell if deadline is None else cell.shortened(left_s), stored)
-            if not stored.info.plan and stored.link is None:
-                calibrate_run(self.launcher, stored, self.observer.calibrating)
+            return finish(stored, self._carry_out(stored))
         except KeyboardInterrupt:
             raise Interrupted(finish(stored, "interrupted")) from None
+        except OSError as error:
+            raise not_stored(stored, error) from error
         except BaseException:
             with suppress(OSError):  # the disk may be what went wrong
                 finish(stored, "interrupted")
             raise
-        return finish(stored, status)
+
+    def _carry_out(self, stored: StoredRun) -> str:
+        """Launch what has no result yet; return the run's status afterwards."""
+        budget_s = stored.info.spec.budget_s
+        deadline = time.monotonic() + budget_s if budget_s else None
+        calibrated = not stored.info.plan and self._calibrated(stored)
+        for cell in stored.info.plan:
+            if cell.id in stored.results:
+                continue
+            left_s = deadline - time.monotonic() if deadline else float("inf")
+            if left_s <= 0:
+                return "over budget"
+            if cell.purpose == "measure" and not calibrated:
+                calibrated = self._calibrated(stored)
+            self._do(cell if deadline is None else cell.shortened(left_s), stored)
+        return "complete"
+
+    def _calibrated(self, stored: StoredRun) -> bool:
+        """Calibrate the run's links where that has not been done; return True."""
+        if stored.link is None:
+            calibrate_run(self.launcher, stored, self.observer.calibrating)
+            if stored.info.spec.anonymise and stored.link is not None:
+                stored.link = self._anonymiser().model(stored.link)
+                write_sealed(stored.paths.link_profile, stored.link)
+                anonymise_files(stored.paths.logs("calibration"), self._anonymiser())
+        return True
 
     def _do(self, cell: Cell, stored: StoredRun) -> None:
-        result = self._result_of(cell, stored)
-        write_model(stored.paths.cell(cell.id), result, indent=None)
+        spec = stored.info.spec
+        result = self._without_names(self._result_of(cell, stored), spec)
+        if spec.anonymise:
+            anonymise_files(stored.paths.logs(cell.id), self._anonymiser())
         stored.results[cell.id] = result
+        write_sealed(stored.paths.cell(cell.id), result, indent=None)
         stored.damaged.pop(stored.paths.cell(cell.id).name, None)
         self.observer.ended(result)
 
@@ -320,6 +377,9 @@ class Session:
             return skipped_result(cell, cell.skip_reason, now)
         if inspection is not None and inspection.status != "ok":
             return skipped_result(cell, f"not measured: {inspection.reason}", now)
+        too_large = why_too_large(cell, stored.results.values())
+        if too_large is not None and not stored.info.spec.keep_going:
+            return skipped_result(cell, too_large, now)
         self.observer.started(cell)
         launched = self.launcher.launch(cell, stored.paths.logs(cell.id))
         if launched.failure is not None and launched.failure.kind == "usage":
@@ -335,12 +395,21 @@ def _is_final(result: CellResult) -> bool:
     return result.status != "failed"
 
 
+def not_stored(stored: StoredRun, error: OSError) -> NotStored:
+    """Return what cannot be stored as an error that bears it, after storing what still can be."""
+    with suppress(OSError):
+        finish(stored, "interrupted")
+    lost = [r for i, r in stored.results.items() if not stored.paths.cell(i).is_file()]
+    rest = Unstored(info=stored.info, results=lost, summary=summarise(stored))
+    return NotStored(stored.paths.root, rest, error.strerror or str(error))
+
+
 def finish(stored: StoredRun, status: str) -> Run:
     """Store how far the run came and what it shows; also after an interruption."""
     from scalebench.report import render_csv, render_markdown
 
     stored.info = stored.info.model_copy(update={"status": status})
-    write_model(stored.paths.run_json, stored.info)
+    write_sealed(stored.paths.run_json, stored.info)
     summary = summarise(stored)
     write_model(stored.paths.summary_json, summary)
     write_atomic(stored.paths.summary_csv, render_csv(summary))

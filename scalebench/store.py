@@ -4,24 +4,31 @@ import fcntl
 import json
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from scalebench.costmodel.link_profile import LinkProfile
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.outcome import contradiction
 from scalebench.paths import RunPaths, latest_link
 from scalebench.records import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
+from scalebench.seal import Broken, check_seal, sealed
+from scalebench.units import bytes_
+
+if TYPE_CHECKING:
+    from scalebench.costmodel.link_profile import LinkProfile
 
 Model = TypeVar("Model", bound=BaseModel)
 PRIVATE_FOLDER = 0o700
 NEEDED_BYTES = 32 * 1024 * 1024
+LARGEST_BYTES = 256 * 1024 * 1024
+"""A stored record of any kind is smaller: the traces of a launch make some hundred kilobytes."""
 
 
 @dataclass
@@ -38,16 +45,16 @@ class StoredRun:
     info: RunInfo
     results: dict[str, CellResult]
     damaged: dict[str, str] = field(default_factory=dict)
-    link: LinkProfile | None = None
+    link: "LinkProfile | None" = None
     link_unavailable: str = "no link was calibrated in this run"
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write a file whole or not at all: temporary file, fsync, rename."""
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: temporary file, fsync, rename. Text becomes UTF-8."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
@@ -61,21 +68,70 @@ def write_model(path: Path, model: BaseModel, indent: int | None = 1) -> None:
     write_atomic(path, model.model_dump_json(indent=indent) + "\n")
 
 
-def read_model(path: Path, kind: type[Model]) -> Model:
+def write_sealed(path: Path, model: BaseModel, indent: int | None = 1) -> None:
+    """Write a record as `write_model` does, with a checksum; see `scalebench.seal`."""
+    write_atomic(path, sealed(model.model_dump_json(indent=indent)))
+
+
+def read_sealed(path: Path, kind: type[Model], required: bool) -> Model:
+    """Read a record whose checksum has to be right.
+
+    Args:
+        path: The file.
+        kind: What it holds.
+        required: It has to have one; files of older versions have none.
+
+    Raises:
+        UsageError: It is not what was written.
+    """
+    try:
+        if not check_seal(path.read_text(encoding="utf-8")) and required:
+            raise Broken("its checksum is missing")
+    except Broken as error:
+        raise UsageError(f"{path} is damaged: {error}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+    return read_model(path, kind)
+
+
+def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
     """Read a record and check it against its schema.
+
+    Args:
+        path: The file.
+        kind: Its schema.
+        strict: Take no value for another type: no ``true`` or ``"5"`` for a number.
 
     Raises:
         UsageError: The file is not what it should be; the text names the first field at fault.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        return kind.model_validate_json(text)
+        return kind.model_validate_json(read_text(path), strict=strict or None)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise UsageError(f"{path} is damaged: {where}: {first['msg']}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
+    """Return the text of a record; a file that cannot be one is not even opened.
+
+    Raises:
+        UsageError: It is no regular file, or larger than ``largest`` bytes.
+        OSError: It cannot be read.
+        UnicodeDecodeError: It is no text.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise UsageError(f"{path} is no regular file. Give the file that scalebench wrote.")
+    if about.st_size > largest:
+        raise UsageError(
+            f"{path} is too large: {bytes_(about.st_size)}, where at most {bytes_(largest)} are "
+            "read. Give the file that scalebench wrote."
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def create_run_folder(root: Path, resume: bool = False) -> RunPaths:
@@ -193,7 +249,9 @@ def load_run(root: Path) -> StoredRun:
             f"{root} is not a run folder: no run.json in it. `scalebench list` names the runs here."
         )
     _check_format(paths.run_json, RUN_FORMAT)
-    info = read_model(paths.run_json, RunInfo)
+    info = read_sealed(paths.run_json, RunInfo, required=False)
+    if info.sealed:
+        read_sealed(paths.run_json, RunInfo, required=True)
     if info.status == "running" and not is_being_worked_on(paths):
         info = info.model_copy(update={"status": "interrupted"})  # killed: it could not say so
     run = StoredRun(paths, info, {})
@@ -201,7 +259,7 @@ def load_run(root: Path) -> StoredRun:
     for path in sorted(paths.cells.glob("*.json")):
         try:
             _check_format(path, CELL_FORMAT)
-            result = read_model(path, CellResult)
+            result = read_sealed(path, CellResult, run.info.sealed)
             if result.cell.id != path.stem or path.stem not in planned:
                 raise UsageError(f"{path} is not a cell of this run.")
             wrong = contradiction(result, planned[path.stem])
@@ -217,8 +275,10 @@ def load_run(root: Path) -> StoredRun:
 
 def _read_link(run: StoredRun) -> None:
     if run.paths.link_profile.is_file():
+        from scalebench.costmodel.link_profile import LinkProfile  # half a second that few need
+
         try:
-            run.link = read_model(run.paths.link_profile, LinkProfile)
+            run.link = read_sealed(run.paths.link_profile, LinkProfile, run.info.sealed)
         except UsageError as error:
             run.damaged[run.paths.link_profile.name] = run.link_unavailable = str(error)
 
@@ -231,7 +291,7 @@ def _check_format(path: Path, expected: str) -> None:
     if _first_format(path) == expected:
         return
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}.") from error
     found = content.get("format") if isinstance(content, dict) else None

@@ -3,6 +3,7 @@
 Nothing heavy is imported before a command runs, so that ``--help`` answers at once.
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,10 +14,13 @@ import click
 
 from scalebench.cli.calibrate import calibrate
 from scalebench.cli.doctor import doctor
+from scalebench.cli.export import export
+from scalebench.cli.gate import baseline, compare, gate, history
 from scalebench.cli.options import config_for
 from scalebench.cli.project import project
 from scalebench.cli.run import run
 from scalebench.cli.selftest import selftest
+from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
 from scalebench.cli.view import list_, report, show
 from scalebench.errors import ExitCode, ScalebenchError
@@ -43,6 +47,9 @@ scalebench doctor                   what this machine can do, and what is wrong 
 scalebench trace FILE...            how much communication a job's Kineto traces hide
 scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
 scalebench project --gpus 16,64     what the newest run would do at sizes nobody measured
+scalebench export --format junit    the newest run for CI, Prometheus, Bencher, a dataframe, …
+scalebench gate --baseline BASE     judge the newest run against BASE: for CI
+scalebench submit --slurm ... -- run ddp --gpus 2,4   hand a run to a cluster's queue
 scalebench selftest --quick         inject known faults, and see whether they are recovered
 
 \b
@@ -69,7 +76,9 @@ def cli(context: click.Context) -> None:
     context.default_map = {"run": config_for(run)}
 
 
-for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project):
+for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project, submit):
+    cli.add_command(command)
+for command in (compare, gate, baseline, history, export):
     cli.add_command(command)
 
 
@@ -95,6 +104,17 @@ def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _complain(message: str, code: ExitCode) -> ExitCode:
-    """Print one line on standard error."""
-    click.echo(f"scalebench: {' '.join(message.split())}", err=True)
+    """Print one line on standard error; of a world's processes only the first one does."""
+    if _speaks():
+        click.echo(f"scalebench: {' '.join(message.split())}", err=True)
     return code
+
+
+def _speaks() -> bool:
+    from scalebench.launch.external import find_member
+
+    try:
+        member = find_member(os.environ)
+    except ScalebenchError:
+        return True
+    return member is None or member.rank == 0

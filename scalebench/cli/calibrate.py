@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,14 @@ import click
 
 from scalebench.cli.options import Rate, Rates, Share, Size, WorldSizes
 from scalebench.cli.run import option, virtual_hosts_from
+from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
 
 if TYPE_CHECKING:
     from scalebench.calibration import Sweeps
     from scalebench.costmodel.link_profile import LinkProfile
     from scalebench.spec import Device
+    from scalebench.world import World
 
 LARGEST_BYTES = 2**34
 
@@ -49,7 +52,7 @@ class MessageSize(Size):
     metavar="NAME,...|all",
     help="All-reduces by scalebench itself, measured beside the backend's.",
 )
-@option("--launcher", type=click.Choice(["local", "lab"]), default="local", help="[local]")
+@option("--launcher", type=click.Choice(["local", "lab", "slurm"]), help="As of run.")
 @option("--link", "--link-intra", "link", type=Rates(), help="Rate of the virtual hosts' links.")
 @option("--cpus-per-rank", type=Share(), help="Share of a core that each rank may use, e.g. 0.2.")
 @option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
@@ -122,15 +125,20 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
         raise UsageError("--world-size is for --import; give --gpus for what is measured here.")
     hosts = virtual_hosts_from(flags)
     _check_names(flags)
-    with parts_on(sys.stderr) as tell, LocalLauncher() as launcher:
+    member = place_in_world(flags)
+    launcher = launcher_for(flags, member) or LocalLauncher()
+    with parts_on(sys.stderr) as tell, closing(launcher):
         tell("importing torch", None)
-        environment = machine.fingerprint(launcher.survey())
+        survey = launcher.survey()
+        environment = machine.fingerprint(survey, launcher.world)
         num_gpus = len(environment["devices"])
         device: Device = "cpu" if flags["device"] == "cpu" or not num_gpus or hosts else "cuda"
         if flags["device"] == "cuda" and device == "cpu":
             raise EnvironmentUnfit("--device cuda: there is no CUDA device here.")
         num_devices = num_gpus if device == "cuda" else machine.num_cores()
-        sweeps = _sweeps(flags, num_devices, device)
+        if launcher.world is not None:
+            num_devices = launcher.world.capacity(on_gpus=device == "cuda")
+        sweeps = _sweeps(flags, num_devices, device, launcher.world)
         if hosts is not None:
             hosts.check(sweeps.world_sizes, machine.num_cores())
         return measure(launcher, sweeps, device, num_devices, environment, tell)
@@ -154,7 +162,9 @@ def _listed(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def _sweeps(flags: dict[str, Any], num_devices: int, device: "Device") -> "Sweeps":
+def _sweeps(
+    flags: dict[str, Any], num_devices: int, device: "Device", world: "World | None"
+) -> "Sweeps":
     from scalebench.calibration import Sweeps
     from scalebench.collectives import COLLECTIVES, OWN_ALGORITHMS
     from scalebench.spec import Collectives
@@ -162,6 +172,9 @@ def _sweeps(flags: dict[str, Any], num_devices: int, device: "Device") -> "Sweep
     sizes = flags["gpus"] or tuple(n for n in (2, 4, 8, 16) if n <= max(num_devices, 2))
     if min(sizes) < 2:
         raise UsageError("--gpus 1: one rank sends nothing. Give 2 ranks or more.")
+    missing = world.too_small_for(max(sizes)) if world is not None else None
+    if missing is not None:
+        raise UsageError(f"--gpus {max(sizes)}: {missing}.")
     if device == "cuda" and max(sizes) > num_devices:
         raise EnvironmentUnfit(f"--gpus {max(sizes)}: there are {num_devices} CUDA devices here.")
     own = _listed(flags["algorithms"])

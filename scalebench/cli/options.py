@@ -11,7 +11,6 @@ import click
 from scalebench.errors import UsageError, unknown_name
 
 MAX_SECONDS = 1e9
-MAX_RANKS = 65536
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
@@ -26,17 +25,13 @@ class WorldSizes(click.ParamType):  # type: ignore[type-arg]
         """Return the sizes in rising order, each once."""
         if isinstance(value, tuple):
             return value
-        given = value if isinstance(value, list) else str(value).split(",")
-        parts = [str(part).strip() for part in given]
-        numbers = [int(part) for part in parts if re.fullmatch(r"\d{1,9}", part, re.ASCII)]
-        if not numbers or len(numbers) < len(parts) or not all(0 < n <= MAX_RANKS for n in numbers):
-            self.fail(
-                f"{value!r} is not a list of rank counts. Give whole numbers of at least 1, "
-                "separated by commas, for example 1,2,4.",
-                param,
-                ctx,
-            )
-        return tuple(sorted(set(numbers)))
+        from scalebench.selection import parse_world_sizes
+
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        try:
+            return parse_world_sizes(text)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]

@@ -19,12 +19,15 @@ from scalebench.cli.options import (
     WorldSizes,
     value_sources,
 )
+from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from scalebench.plan import Request
     from scalebench.session import Run
+    from scalebench.spec import Suite
     from scalebench.virtual_hosts import VirtualHosts
+    from scalebench.world import Member
 
 Command = Callable[..., None]
 
@@ -66,9 +69,9 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option("--budget", type=Duration(), help="Start no launch after this much time, e.g. 10m.")
 @option(
     "--launcher",
-    type=click.Choice(["local", "lab"]),
-    default="local",
-    help="lab: each rank on a virtual host, with --link and --cpus-per-rank. [local]",
+    type=click.Choice(["local", "lab", "slurm"]),
+    help="lab: each rank on a virtual host, with --link and --cpus-per-rank. slurm: each launch a "
+    "step of this allocation. Default: local; under torchrun, srun or mpirun their processes.",
 )
 @option(
     "--link",
@@ -91,6 +94,9 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
+@option("--keep-going", is_flag=True, help="Try sizes although a smaller one ran out of memory.")
+@option("--allow-busy", is_flag=True, help="Measure on GPUs that another scalebench measures on.")
+@option("--anonymise", is_flag=True, help="Store no names of hosts and users, and no paths.")
 @option("--no-trace", is_flag=True, help="Do not look into the steps: faster, no loss budget.")
 @click.option("--no-report", is_flag=True, help="Write no report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
@@ -110,11 +116,19 @@ def run(context: click.Context, /, **flags: Any) -> None:
         raise UsageError(
             "--resume goes on with a run as it was planned: give no suite and no --out."
         )
+    from scalebench.cli.view import emit
+    from scalebench.unstored import NotStored
+
     _check_frontier(flags)
+    member = place_in_world(flags)
     if flags["dry_run"]:
-        _dry_run(context, flags)
+        _dry_run(flags, member)
         return
-    measured, exit_code = _measure(flags)
+    try:
+        measured, exit_code = _measure(flags, member)
+    except NotStored as error:
+        emit(error.rest.model_dump_json(indent=1))
+        raise
     show_result(measured, flags)
     context.exit(int(exit_code))
 
@@ -129,21 +143,31 @@ def _check_frontier(flags: dict[str, Any]) -> None:
         )
 
 
-def _measure(flags: dict[str, Any]) -> tuple["Run", ExitCode]:
-    from scalebench.cli import Terminated
-    from scalebench.cli.progress import progress_on
+def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
+    """Return the suites and the request, checked as far as that goes without the machine."""
     from scalebench.discover import load_suites
     from scalebench.plan import check_names
-    from scalebench.session import Interrupted, Session
 
     suites = [] if flags["resume"] else load_suites(flags["suites"])
     request = request_from(flags)
     check_names(request, suites)
+    return suites, request
+
+
+def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", ExitCode]:
+    from scalebench.cli import Terminated
+    from scalebench.cli.progress import progress_on
+    from scalebench.session import Interrupted, Session
+
+    # The processes of a world wait for word: there, complaints come when they can be told.
+    checked = _wanted(flags) if member is None else None
     command = ["scalebench", *sys.argv[1:]]
-    with progress_on(sys.stderr) as progress, Session(progress) as session:
+    launcher = launcher_for(flags, member)
+    with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
+        suites, request = checked or _wanted(flags)
         try:
             if flags["resume"]:
-                finished = session.resume(flags["resume"])
+                finished = session.resume(flags["resume"], flags["allow_busy"])
             else:
                 finished = session.run(request, suites, command, flags["out"])
         except Interrupted as interruption:
@@ -195,6 +219,9 @@ def request_from(flags: dict[str, Any]) -> "Request":
         link_profile=flags["link_profile"],
         max_batch=flags["max_batch"],
         memory_limit_bytes=flags["memory_limit"],
+        keep_going=flags["keep_going"],
+        anonymise=flags["anonymise"],
+        allow_busy=flags["allow_busy"],
     )
 
 
@@ -228,17 +255,15 @@ def virtual_hosts_from(flags: dict[str, Any]) -> "VirtualHosts | None":
     )
 
 
-def _dry_run(context: click.Context, flags: dict[str, Any]) -> None:
+def _dry_run(flags: dict[str, Any], member: "Member | None") -> None:
     from scalebench.cli.progress import progress_on
-    from scalebench.discover import load_suites
     from scalebench.forecast import forecast
-    from scalebench.plan import check_names
     from scalebench.report.plain_tables import render_plan
     from scalebench.session import Session
 
-    suites = load_suites(flags["suites"])
-    request = request_from(flags)
-    check_names(request, suites)
-    with progress_on(sys.stderr) as progress, Session(progress) as session:
+    checked = _wanted(flags) if member is None else None
+    launcher = launcher_for(flags, member)
+    with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
+        suites, request = checked or _wanted(flags)
         prepared = session.prepare(request, suites)
     click.echo(render_plan(forecast(prepared.plan, prepared.num_parameters), prepared.plan))

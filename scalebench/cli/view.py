@@ -137,9 +137,16 @@ def report(runs: Sequence[str]) -> None:
 def list_(as_json: bool) -> None:
     """List suites, strategies, workloads, launchers and runs, and what cannot run here and why."""
     from scalebench.inventory import take_inventory
+    from scalebench.launch.external.environment import why_no_world
     from scalebench.launch.lab import try_lab
+    from scalebench.launch.slurm.allocation import why_no_steps
     from scalebench.report.plain_tables import render_inventory
     from scalebench.survey import survey_machine
 
-    inventory = take_inventory(survey_machine(), cannot_run={"lab": try_lab().network})
+    cannot_run = {
+        "lab": try_lab().network,
+        "external": why_no_world(os.environ),
+        "slurm": why_no_steps(os.environ),
+    }
+    inventory = take_inventory(survey_machine(), cannot_run)
     emit(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))

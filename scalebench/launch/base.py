@@ -11,6 +11,7 @@ from scalebench.records import Failure, RankRecord
 from scalebench.samples import NodeTrack
 from scalebench.spec import Cell, Device
 from scalebench.virtual_hosts import VirtualHosts
+from scalebench.world import World
 
 
 class ProbeFailed(Exception):
@@ -38,7 +39,14 @@ class Launched:
 
 
 class Launcher(Protocol):
-    """Starts the ranks of one cell at a time and waits for them."""
+    """Starts the ranks of one cell at a time and waits for them.
+
+    Attributes:
+        world: The world that the ranks are taken from; None: they are made for each launch, or
+            nobody has surveyed it yet.
+    """
+
+    world: World | None
 
     def survey(self, rates: bool = False) -> dict[str, Any]:
         """Return what torch says of the machine where the ranks will run."""

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,18 @@ class ZygoteClient:
     Args:
         log: File for what the zygote itself prints.
         environment: Added to its environment, and so to every rank's.
+        worker: The program that is started; the socket and this process's number are its first
+            arguments.
+        arguments: Its other ones.
     """
 
-    def __init__(self, log: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        log: Path,
+        environment: dict[str, str],
+        worker: str = WORKER,
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.log = log
         self.ready = False
         self.pending = b""
@@ -36,8 +46,9 @@ class ZygoteClient:
         with theirs, log.open("ab") as output:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", WORKER, str(theirs.fileno())),
+                    *(sys.executable, "-m", worker, str(theirs.fileno())),
                     str(os.getpid() if in_main_thread else 0),
+                    *arguments,
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -53,7 +64,7 @@ class ZygoteClient:
         """Return when torch is imported.
 
         Raises:
-            EnvironmentUnfit: It cannot be imported.
+            EnvironmentUnfit: It cannot be imported, or the worker says what else is wrong.
         """
         deadline = time.monotonic() + START_LIMIT_S
         while not self.ready:
@@ -62,6 +73,8 @@ class ZygoteClient:
                 raise EnvironmentUnfit(
                     f"Importing torch took over {START_LIMIT_S:.0f} s and was given up."
                 )
+            if "error" in message:
+                raise EnvironmentUnfit(message["error"])
             self.ready = "ready" in message
 
     def send(self, message: dict[str, Any]) -> None:
@@ -74,6 +87,10 @@ class ZygoteClient:
             self.connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             raise self._gone() from None
+
+    def signal(self, launch: int, number: int) -> None:
+        """Send a signal to every process of a launch that has not ended."""
+        self.send({"kill": launch, "signal": int(number)})
 
     def next_message(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the next message, or None when the time is over.

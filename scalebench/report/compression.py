@@ -122,7 +122,7 @@ def break_even_of(row: Row) -> Estimate | None:
     return replayed if replayed is not None else _estimate(row, "break_even_byte_per_s")
 
 
-def _link_of(row: Row, rows: Sequence[Row]) -> float | None:
+def link_of(row: Row, rows: Sequence[Row]) -> float | None:
     """Return the bandwidth of a rank's link that a row's break-even is held against, bit/s."""
     calibrated = told(row).get("link_byte_per_s")
     return link_bit_per_s(rows, row.world_size) if calibrated is None else BITS * calibrated
@@ -139,7 +139,7 @@ def _pays(row: Row, rows: Sequence[Row]) -> list[str]:
             why = "it sends more than float32 would"
         return [f"{name} never pays on {wording.ranks(row)}: {why}."]
     said = f"{name} pays below {_rate(break_even)} here"
-    link = _link_of(row, rows)
+    link = link_of(row, rows)
     if link is None:
         return [f"{said}."]
     gives = f"this link gives {units.bit_rate(link)}"

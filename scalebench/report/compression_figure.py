@@ -164,11 +164,11 @@ _HEADER = (
 
 def _break_even(row: Row) -> tuple[float, float, float] | None:
     """Return break-even bandwidth and its ends, bit/s; None: unknown, or it never pays."""
-    found = compression.told(row).get("break_even_byte_per_s")
-    if found is None or found["value"] <= 0:
+    found = compression.break_even_of(row)
+    if found is None or found.value <= 0:
         return None
-    low, high = found.get("low") or found["value"], found.get("high") or found["value"]
-    value, low, high = (BITS * max(float(end), 1.0) for end in (found["value"], low, high))
+    ends = (found.value, found.low or found.value, found.high or found.value)
+    value, low, high = (BITS * max(end, 1.0) for end in ends)
     return value, low, high
 
 
@@ -204,7 +204,7 @@ def _break_even_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
                 hovertemplate="%{customdata[0]}<extra></extra>",
             )
         )  # fmt: skip
-    link = compression.link_bit_per_s(rows, drawn[0].world_size)
+    link = compression.link_of(drawn[0], rows)
     if link is not None:
         figure.add_trace(
             go.Scatter(
@@ -228,7 +228,7 @@ def _conclude_break_even(rows: Sequence[Row]) -> str:
     best = max(drawn, key=lambda row: (_break_even(row) or (0.0,))[0])
     value = (_break_even(best) or (0.0,))[0]
     said = f"{wording.plain(best.case, 64)} pays up to the fastest link, {units.bit_rate(value)}"
-    link = compression.link_bit_per_s(rows, best.world_size)
+    link = compression.link_of(best, rows)
     return f"{said}." if link is None else f"{said}; this one gives {units.bit_rate(link)}."
 
 

@@ -31,7 +31,7 @@ def render_markdown(summary: Summary) -> str:
     for suite in verdict.suites:
         blocks += _suite_blocks(suite, groups[suite.suite])
     blocks.append(f"Reproduce: {code(summary.reproduce, 600)}")
-    return _within_limit(blocks)
+    return within_limit(blocks)
 
 
 def escape(text: object, limit: int | None = None) -> str:
@@ -110,7 +110,11 @@ def _table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _within_limit(blocks: Sequence[str]) -> str:
+WHOLE = "the whole is in summary.json and report.html"
+
+
+def within_limit(blocks: Sequence[str], elsewhere: str = WHOLE) -> str:
+    """Join blocks as far as they are below `MAX_BYTES`; the last line says where the rest is."""
     kept: list[str] = []
     size = 0
     for block in blocks:
@@ -119,7 +123,7 @@ def _within_limit(blocks: Sequence[str]) -> str:
             size += len(line.encode()) + 1
             if size > MAX_BYTES - _RESERVED:
                 kept.append("\n".join(lines))
-                kept.append("*Cut here: the whole is in summary.json and report.html.*")
+                kept.append(f"*Cut here: {elsewhere}.*")
                 return "\n\n".join(part for part in kept if part) + "\n"
             lines.append(line)
         kept.append("\n".join(lines))

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalebench import units
+from scalebench import frames, units
 from scalebench.evidence import Evidence
-from scalebench.report import frames, wording
+from scalebench.report import wording
 from scalebench.report.certificate import as_listing
 from scalebench.report.columns import Column, present
 from scalebench.report.comparison import compare

@@ -65,21 +65,6 @@ def _parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableTyp
     return parts
 
 
-def _verdict(summary: Summary, ascii_only: bool) -> list[RenderableType]:
-    """Return what the run says of every case beside the baseline, in a few sentences each."""
-    parts: list[RenderableType] = []
-    for suite in judge(summary).suites:
-        told = [finding for finding in suite.findings if finding.kind != "baseline"]
-        if told or suite.ranking:
-            name = wording.plain(suite.suite, 64)
-            parts += [Text(""), line(f"verdict: {name}", ascii_only, "bold")]
-            parts += [line(suite.ranking, ascii_only)] if suite.ranking else []
-        for finding in told:
-            text = line(f"{wording.plain(finding.case, 64)}: {finding.verdict}", ascii_only)
-            parts.append(Padding(text, (0, 0, 0, 2)))
-    return parts
-
-
 def _collectives(
     found: TimedCollectives, link: LinkProfile | None, ascii_only: bool
 ) -> list[RenderableType]:
@@ -94,6 +79,21 @@ def _collectives(
         parts += [line(told, ascii_only, "dim"), *fit_parts(link, ascii_only)]
     if found.failure is not None:
         parts.append(line(f"failed: {wording.plain(found.failure)}", ascii_only, "bold red"))
+    return parts
+
+
+def _verdict(summary: Summary, ascii_only: bool) -> list[RenderableType]:
+    """Return what the run says of every case beside the baseline, in a few sentences each."""
+    parts: list[RenderableType] = []
+    for suite in judge(summary).suites:
+        told = [finding for finding in suite.findings if finding.kind != "baseline"]
+        if told or suite.ranking:
+            name = wording.plain(suite.suite, 64)
+            parts += [Text(""), line(f"verdict: {name}", ascii_only, "bold")]
+            parts += [line(suite.ranking, ascii_only)] if suite.ranking else []
+        for finding in told:
+            text = line(f"{wording.plain(finding.case, 64)}: {finding.verdict}", ascii_only)
+            parts.append(Padding(text, (0, 0, 0, 2)))
     return parts
 
 

@@ -4,11 +4,11 @@ A run's strings come from other machines and other people's code. `plain` takes 
 could steer a terminal or reorder a line; escaping for HTML or Markdown is the renderer's part.
 """
 
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scalebench import units
+from scalebench.plain_text import plain as plain
 from scalebench.summary import Estimate, Row
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -27,8 +27,6 @@ STRATEGY_NAMES = {
 }
 
 METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication"}
-
-_CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def _number_of(value: Any, phrase: str) -> str | None:
@@ -64,20 +62,6 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "reduce_dtype": lambda v: "bfloat16 reduction" if v == "bfloat16" else None,
     "cpu_offload": lambda v: "offloaded to the host" if v is True else None,
 }
-
-
-def plain(text: object, limit: int | None = None) -> str:
-    """Return ``text`` as one line without control, format or unassigned characters.
-
-    Args:
-        text: Any value of a run.
-        limit: Longest text returned; a longer one ends in ``…``.
-    """
-    spaced = " ".join(str(text).split())
-    line = "".join(c for c in spaced if unicodedata.category(c) not in _CONTROL)
-    if limit is not None and len(line) > limit:
-        return line[: limit - 1].rstrip() + "…"
-    return line
 
 
 def case_key(row: Row) -> CaseKey:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, Store
 
 from scalebench.spec import Cell, Job
 from scalebench.workload import Shard
@@ -91,9 +91,11 @@ def rank_device(job: Job, local_rank: int) -> torch.device:
 
 
 @contextmanager
-def connected(cell: Cell, rank: int, store: Path) -> Iterator[RankContext]:
+def connected(
+    cell: Cell, rank: int, store: Path | Store, local_rank: int | None = None
+) -> Iterator[RankContext]:
     """Join the ranks of a cell; yield this rank's view of it. See `joined` and `alone`."""
-    joins = alone(cell) if cell.purpose == "shard" else joined(cell, rank, store)
+    joins = alone(cell) if cell.purpose == "shard" else joined(cell, rank, store, local_rank)
     with joins as context:
         yield RankContext(cell, rank, context.local_rank, context.device, context.control)
 
@@ -113,20 +115,29 @@ def alone(cell: Cell) -> Iterator[JobContext[Cell]]:
 
 
 @contextmanager
-def joined(job: J, rank: int, store: Path) -> Iterator[JobContext[J]]:
-    """Join the ranks of a job over a file store; yield this rank's view of the job.
+def joined(
+    job: J, rank: int, store: Path | Store, local_rank: int | None = None
+) -> Iterator[JobContext[J]]:
+    """Join the ranks of a job; yield this rank's view of the job.
 
     Without a backend (the plain baseline) there is nothing to join. On an error the groups are
     left as they are: tearing them down would wait for ranks that may be gone.
+
+    Args:
+        job: What is launched.
+        rank: This process's number in it.
+        store: Where the ranks meet: the file of a store, or a store that is open already.
+        local_rank: Number among the ranks on this machine; None: all are on this one.
     """
-    device = rank_device(job, rank)
+    local_rank = rank if local_rank is None else local_rank
+    device = rank_device(job, local_rank)
     if job.backend is None:
-        yield JobContext(job, rank, rank, device)
+        yield JobContext(job, rank, local_rank, device)
         return
     timeout = timedelta(seconds=job.collective_timeout_s)
     dist.init_process_group(
         job.backend,
-        store=FileStore(os.fspath(store), job.world_size),
+        store=store if isinstance(store, Store) else FileStore(os.fspath(store), job.world_size),
         rank=rank,
         world_size=job.world_size,
         timeout=timeout,
@@ -135,5 +146,5 @@ def joined(job: J, rank: int, store: Path) -> Iterator[JobContext[J]]:
     # Waiting here is waiting for scalebench's own work on another rank, such as the reference:
     # only the limit of the job ends it.
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=job.limit_s))
-    yield JobContext(job, rank, rank, device, control)
+    yield JobContext(job, rank, local_rank, device, control)
     dist.destroy_process_group()

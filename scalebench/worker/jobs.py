@@ -2,14 +2,15 @@
 
 import faulthandler
 import os
-import signal
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from scalebench.paths import LaunchPaths
 from scalebench.planted import Planted
 from scalebench.worker import place, planting, probes, rank, survey
+from scalebench.worker.position import answer_when_asked
 from scalebench.worker.process import redirect_output
 
 _JOBS = {
@@ -50,7 +51,8 @@ def run(request: dict[str, Any]) -> int:
     if "planted" in request:
         planting.plant(Planted.model_validate(request["planted"]), request["rank"])
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    if "folder" in request:
+        answer_when_asked(LaunchPaths(Path(request["folder"])).position(request["rank"]))
     try:
         return _JOBS[request["job"]](request)
     finally:

@@ -18,6 +18,7 @@ from scalebench.worker.alignment import combine, measure_offset
 from scalebench.worker.context import JobContext, joined
 from scalebench.worker.failure import describe
 from scalebench.worker.operations import Operation, build
+from scalebench.worker.rendezvous import meeting_place
 
 PAUSE_S = 0.05
 """Between two comparisons of clocks."""
@@ -27,16 +28,17 @@ def run_probe(request: dict[str, Any]) -> int:
     """Run one rank of a probe and write its record; return the process's exit code.
 
     Args:
-        request: ``rank`` and ``folder``, the scratch folder of the launch.
+        request: As of `scalebench.worker.rank.run_cell`.
     """
     rank = int(request["rank"])
+    local_rank = int(request.get("local_rank", rank))
     paths = LaunchPaths(Path(request["folder"]))
     probe: Sweep | ClockCheck = TypeAdapter(Probe).validate_json(paths.job_json.read_text())
     try:
-        process.settle(probe, rank)
-        record = (
-            _sweep(probe, rank, paths) if isinstance(probe, Sweep) else _clocks(probe, rank, paths)
-        )
+        process.settle(probe, local_rank)
+        store = meeting_place(request, paths, probe)
+        with joined(probe, rank, store, local_rank) as context:
+            record = _record(context)
     except BaseException as error:
         record = ProbeRecord(rank=rank, error=describe(error))
         print(record.error.traceback if record.error else "", flush=True)
@@ -44,14 +46,10 @@ def run_probe(request: dict[str, Any]) -> int:
     return 0 if record.error is None else 1
 
 
-def _sweep(probe: Sweep, rank: int, paths: LaunchPaths) -> ProbeRecord:
-    with joined(probe, rank, paths.store) as context:
-        return ProbeRecord(rank=rank, sweep=sweep(probe, context))
-
-
-def _clocks(probe: ClockCheck, rank: int, paths: LaunchPaths) -> ProbeRecord:
-    with joined(probe, rank, paths.store) as context:
-        return ProbeRecord(rank=rank, clock=compare_clocks(context))
+def _record(context: JobContext[Any]) -> ProbeRecord:
+    if isinstance(context.job, Sweep):
+        return ProbeRecord(rank=context.rank, sweep=sweep(context.job, context))
+    return ProbeRecord(rank=context.rank, clock=compare_clocks(context))
 
 
 def sweep(plan: Sweep, context: JobContext[Sweep]) -> tuple[TimedTransfer, ...]:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from scalebench.paths import LaunchPaths
-from scalebench.records import RankRecord
+from scalebench.records import Memory, RankRecord
 from scalebench.spec import Cell, Purpose
 from scalebench.store import read_model, write_model
 from scalebench.worker import process
@@ -25,6 +25,7 @@ from scalebench.worker.feed import endless
 from scalebench.worker.fit import measure_fit
 from scalebench.worker.loop import Measurement, measure
 from scalebench.worker.memory import allocator_retries, read_memory
+from scalebench.worker.rendezvous import meeting_place
 from scalebench.worker.rounds import Rounds
 from scalebench.worker.shard import measure_shard
 from scalebench.worker.strategies import build_training
@@ -42,16 +43,20 @@ def run_cell(request: dict[str, Any]) -> int:
     """Run one rank and write its record, whatever happens; return the process's exit code.
 
     Args:
-        request: ``rank`` and ``folder``, the scratch folder of the launch.
+        request: ``rank`` and ``folder``, the scratch folder of the launch; ``local_rank``,
+            ``host`` and ``store`` where the ranks need not be on one machine.
     """
     rank = int(request["rank"])
+    local_rank = int(request.get("local_rank", rank))
     paths = LaunchPaths(Path(request["folder"]))
     cell = read_model(paths.job_json, Cell)
-    identity = {"rank": rank, "local_rank": rank, "pid": os.getpid(), "host": socket.gethostname()}
+    host = request.get("host") or socket.gethostname()
+    identity = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "host": host}
     try:
         process.keep_sockets_in(paths.root)
-        facts = process.settle(cell, rank)
-        with connected(cell, rank, paths.store) as context:
+        facts = process.settle(cell, local_rank)
+        store = meeting_place(request, paths, cell) if cell.backend else paths.store
+        with connected(cell, rank, store, local_rank) as context:
             facts |= _backend_facts(context)
 
             def keep(seen: dict[str, Any]) -> None:
@@ -60,11 +65,19 @@ def run_cell(request: dict[str, Any]) -> int:
 
             _WORK[cell.purpose](context, keep)
     except BaseException as error:
-        record = RankRecord(**identity, error=describe(error))
+        record = RankRecord(**identity, error=describe(error), memory=_peaks_so_far(cell))
         write_model(paths.record(rank), record)
         print(record.error.traceback if record.error else "", flush=True)
         return 1
     return 0
+
+
+def _peaks_so_far(cell: Cell) -> Memory:
+    """Return the peaks of a rank that has failed, as far as they can still be told."""
+    try:
+        return read_memory(torch.device(cell.device))
+    except RuntimeError:  # the device is what failed
+        return Memory(rss_bytes=process.peak_rss_bytes())
 
 
 def _backend_facts(context: RankContext) -> dict[str, Any]:

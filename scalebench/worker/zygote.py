@@ -3,11 +3,10 @@
 A fresh interpreter needs seconds to import torch; a fork of this one starts a rank in
 milliseconds. It talks to the launcher over a socket in lines of JSON::
 
-    launcher → zygote   {"start": {...}}   fork a process for a job
-                        {"kill": [pid, …], "signal": 9}
+    launcher → zygote   {"start": {"tag": [launch, rank], …}}   fork a process for a job
+                        {"kill": launch, "signal": 9}   signal the processes of a launch
     zygote → launcher   {"ready": pid}
-                        {"started": pid, "tag": …}
-                        {"exited": pid, "code": …, "time_ns": …}   code < 0: minus the signal
+                        {"exited": tag, "code": …, "time_ns": …}   code < 0: minus the signal
                         {"refused": tag, "reason": …, "time_ns": …}   it could not be forked
 
 The standard library's forkserver is not used because it runs the caller's main module again in
@@ -34,11 +33,15 @@ from scalebench.worker.process import die_with_parent
 
 
 class Zygote:
-    """Forks on request, reaps, and tells the launcher what ended when."""
+    """Forks on request, reaps, and tells the launcher what ended when.
+
+    Attributes:
+        alive: pid → tag of the processes that have not been reaped.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.alive: set[int] = set()
+        self.alive: dict[int, list[int]] = {}
         self.pending = b""
 
     def serve(self) -> None:
@@ -48,7 +51,7 @@ class Zygote:
         wake.setblocking(False)
         signal.set_wakeup_fd(wake.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.tell({"ready": os.getpid()})
+        self.tell(self.greeting())
         with selectors.DefaultSelector() as selector:
             selector.register(self.connection, selectors.EVENT_READ)
             selector.register(child_ended, selectors.EVENT_READ)
@@ -58,8 +61,12 @@ class Zygote:
                         child_ended.recv(4096)
                         self.reap()
                     elif not self.receive():
-                        self.kill(list(self.alive), signal.SIGKILL)
+                        self.kill(None, signal.SIGKILL)
                         return
+
+    def greeting(self) -> dict[str, Any]:
+        """Return what is told first: that requests are heard."""
+        return {"ready": os.getpid()}
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send one message to the launcher."""
@@ -69,13 +76,15 @@ class Zygote:
         """Act on what has arrived; return False when the launcher has hung up."""
         data = self.connection.recv(1 << 16)
         *lines, self.pending = (self.pending + data).split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            if "start" in request:
-                self.start(request["start"])
-            else:
-                self.kill(request["kill"], request["signal"])
-        return bool(data)
+        return all([self.act(json.loads(line)) for line in lines]) and bool(data)
+
+    def act(self, request: dict[str, Any]) -> bool:
+        """Do what one request asks for; return False when it was the last one."""
+        if "start" in request:
+            self.start(request["start"])
+        else:
+            self.kill(request["kill"], request["signal"])
+        return True
 
     def start(self, request: dict[str, Any]) -> None:
         """Fork a process for one job."""
@@ -90,7 +99,8 @@ class Zygote:
             code = 1
             try:
                 signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for number in (signal.SIGCHLD, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_DFL)
                 self.connection.close()
                 die_with_parent(zygote)
                 code = jobs.run(request)
@@ -98,13 +108,13 @@ class Zygote:
                 traceback.print_exc()
             finally:
                 os._exit(code)  # whatever happens, never return into the zygote's own loop
-        self.alive.add(pid)
-        self.tell({"started": pid, "tag": request["tag"]})
+        self.alive[pid] = request["tag"]
 
-    def kill(self, pids: list[int], number: int) -> None:
-        """Send a signal to children that have not been reaped."""
-        for pid in self.alive.intersection(pids):
-            os.kill(pid, number)
+    def kill(self, launch: int | None, number: int) -> None:
+        """Send a signal to the children of a launch that have not been reaped; None: to all."""
+        for pid, tag in self.alive.items():
+            if launch is None or tag[0] == launch:
+                os.kill(pid, number)
 
     def reap(self) -> None:
         """Collect every child that has ended and tell the launcher."""
@@ -112,9 +122,19 @@ class Zygote:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            self.alive.discard(pid)
-            code = os.waitstatus_to_exitcode(status)
-            self.tell({"exited": pid, "code": code, "time_ns": time.monotonic_ns()})
+            tag = self.alive.pop(pid, None)
+            if tag is not None:
+                self.tell(self.obituary(tag, os.waitstatus_to_exitcode(status)))
+
+    def obituary(self, tag: list[int], code: int) -> dict[str, Any]:
+        """Return what is told of a process that has ended."""
+        return {"exited": tag, "code": code, "time_ns": time.monotonic_ns()}
+
+
+def settle_down() -> None:
+    """Have no collection in a rank walk, and copy, the objects that it inherits."""
+    gc.collect()
+    gc.freeze()
 
 
 def main(arguments: list[str]) -> None:
@@ -127,8 +147,7 @@ def main(arguments: list[str]) -> None:
     if parent:
         die_with_parent(parent)
     jobs.preload()
-    gc.collect()
-    gc.freeze()  # ranks inherit these objects: no collection there should walk, and copy, them
+    settle_down()
     with suppress(BrokenPipeError, ConnectionResetError):  # the launcher is gone; so are we
         Zygote(socket.socket(fileno=descriptor)).serve()
 

@@ -168,6 +168,24 @@ def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) ->
         assert "fits, 95 % intervals" in done.stdout
 
 
+def test_the_examples_of_clusters(scalebench: Scalebench, project: Path) -> None:
+    (torchrun,) = re.findall(r"^\$ torchrun (.*)$", (ROOT / "docs/clusters.md").read_text(), re.M)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *shlex.split(torchrun)],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks on 1 node (1 x 2), started by torchrun" in done.stdout
+    slurm, job, train_job = (scalebench(*example) for example in commands("docs/clusters.md"))
+    assert [done.returncode for done in (slurm, job, train_job)] == [0, 0, 0], train_job.stderr
+    assert "#SBATCH --nodes=2" in slurm.stdout
+    assert 'kind: "Job"' in job.stdout and 'claimName: "runs"' in job.stdout
+    assert 'kind: "TrainJob"' in train_job.stdout
+
+
 def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:
     committed = ROOT / "reports" / "gallery" / "certificate-2-cores.json"
     certificate = Certificate.model_validate_json(committed.read_text())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,7 +50,8 @@ def test_a_failing_rank_is_named_and_the_next_cell_runs(
 def test_a_dead_rank_is_noticed_at_once(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    scalebench(*ONE, "--workload", "troubled:killed_on_rank_1")
+    scalebench(*ONE, "--workload", "troubled:segfault_on_rank_1")
+    assert row_of(project / "r", "ddp-static-graph", 2)["reason"] == "rank 1: killed by SIGSEGV"
     cell = json.loads((project / "r/cells/ddp.ddp-static-graph.n2.r0.json").read_text())
     assert cell["wall_s"] < 3 + cell["launch_s"] if cell["launch_s"] else cell["wall_s"] < 5
 
@@ -59,7 +61,9 @@ def test_out_of_memory_is_its_own_status(
 ) -> None:
     done = scalebench(*ONE, "--workload", "troubled:out_of_memory")
     assert done.returncode == 4
-    assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "oom"
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert row["status"] == "oom"
+    assert re.search(r"the process's peak until then: \d", row["reason"])
 
 
 def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(
@@ -81,6 +85,7 @@ def test_a_hung_rank_is_ended_at_the_limit_and_its_stack_kept(
     row = row_of(project / "r", "hangs", 2)
     assert row["status"] == "failed"
     assert "still running after the limit of 6 s: rank 0, 1 of 2" in row["reason"]
+    assert re.search(r"rank 1 never came to collective \d+, where the others wait", row["reason"])
     log = (project / "r/logs/hang.hangs.n2.r0/rank1.log").read_text()
     assert "troubled.py" in log  # where it hung
     assert int(run.exit_code) == 4
@@ -154,7 +159,7 @@ def test_an_interrupted_run_is_kept_and_shown(
 def test_two_runs_at_once_do_not_meet(
     start_scalebench: Start, project: Path, troubled: None
 ) -> None:
-    flags = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--workload", "troubled:healthy")
+    flags = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--workload", "troubled:busy")
     both = [start_scalebench(*flags, *SHORT) for _ in range(2)]
     for process in both:
         _, stderr = process.communicate(timeout=120)
@@ -162,7 +167,10 @@ def test_two_runs_at_once_do_not_meet(
     runs = [p for p in (project / "reports").iterdir() if not p.is_symlink()]
     assert len(runs) == 2
     for run in runs:
-        assert all(row["status"] == "ok" for row in summary_of(run)["rows"])
+        rows = summary_of(run)["rows"]
+        assert all(row["status"] == "ok" for row in rows)
+        stamps = [stamp for row in rows for stamp in row["stamps"]]
+        assert any(stamp.startswith("foreign load") for stamp in stamps), stamps
 
 
 def test_what_was_skipped_for_a_failure_is_measured_when_it_is_mended(

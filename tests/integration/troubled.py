@@ -78,6 +78,22 @@ def slow(shard: Shard) -> Workload:
     return replace(healthy(shard), loss=loss)
 
 
+def busy(shard: Shard) -> Workload:
+    """Keeps its core busy for a while in every step."""
+
+    def loss(module, batch):
+        end = time.perf_counter() + 0.05
+        while time.perf_counter() < end:
+            pass
+        return mean_loss(module, batch)
+
+    return replace(healthy(shard), loss=loss)
+
+
+def segfault_on_rank_1(shard: Shard) -> Workload:
+    return with_trouble(shard, lambda value: os.kill(os.getpid(), signal.SIGSEGV))
+
+
 class TimedBatches:
     """Batches that each take ``BATCH_S`` to come."""
 

@@ -18,6 +18,7 @@ from summaries import (
     traced_rows,
 )
 
+from scalebench import frames
 from scalebench.budget import PARTS as BUDGET_PARTS
 from scalebench.report import (
     budget_figure,
@@ -26,7 +27,6 @@ from scalebench.report import (
     charts,
     communication,
     findings,
-    frames,
     kinds,
     palette,
     render_markdown,

@@ -22,11 +22,11 @@ from summaries import (
     usual_rows,
 )
 
+from scalebench import frames
 from scalebench.report import (
     figure_style,
     figures,
     findings,
-    frames,
     palette,
     render_csv,
     render_page,

@@ -78,6 +78,14 @@ def test_report_renders_a_stored_run_without_torch(start, tmp_path):
     assert paths.report_html.stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("name", ["junit", "openmetrics", "bencher", "pytest-benchmark"])
+def test_export_needs_neither_torch_nor_dataframes(start, tmp_path, name):
+    make_stored_run(tmp_path / "run")
+    assert "ddp" in start(
+        "torch,pandas,plotly,pyarrow", "export", tmp_path / "run", "--format", name
+    )
+
+
 def test_the_public_names_load_nothing_heavy():
     script = "import sys; from scalebench import Ddp, Shard, Suite, Workload, run; " + (
         "assert not {'torch', 'pandas', 'plotly'} & set(sys.modules)"

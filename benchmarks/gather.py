@@ -1,0 +1,86 @@
+"""How long rank 0 waits for what many ranks have recorded, over the store by which they meet.
+
+The ranks are processes that record and do not train: each has a record of so many steps, and sends
+it when all are told to. ``python -m benchmarks.gather --ranks 64 --steps 200``; the measure is the
+time from that word to the last record, read and held against its schema.
+"""
+
+import argparse
+import json
+import os
+import time
+from datetime import timedelta
+
+from scalebench.launch.external.environment import port_of
+from scalebench.records import Block, RankRecord
+from scalebench.worker.world.hub import serve_store
+from scalebench.worker.world.mailbox import Mailbox, open_store
+from scalebench.world import Meeting
+
+LIMIT = timedelta(seconds=60)
+
+
+def record_of(rank: int, num_steps: int) -> RankRecord:
+    """Return what a rank might have recorded."""
+    steps = [0.01 + 1e-7 * ((rank * 7919 + i * 104729) % 99991) for i in range(num_steps)]
+    return RankRecord(
+        rank=rank,
+        local_rank=rank,
+        pid=os.getpid(),
+        host="here",
+        step_s=steps,
+        loss=[1.0 / (1 + i) for i in range(num_steps)],
+        blocks=[Block(phase="clean", first=0, count=num_steps)],
+    )
+
+
+def be_rank(meeting: Meeting, rank: int, num_steps: int) -> None:
+    """Wait for the word and send the record."""
+    mailbox = Mailbox(open_store(meeting, LIMIT))
+    text = record_of(rank, num_steps).model_dump_json()
+    mailbox.tell(rank, {"ready": rank})
+    mailbox.received(rank, 0)
+    mailbox.tell(rank, {"exited": [1, rank], "code": 0, "record": text})
+
+
+def gather(num_ranks: int, num_steps: int, port: int) -> tuple[list[RankRecord], float]:
+    """Return the records by rank, and the seconds that it took to have them all."""
+    meeting = Meeting(host="127.0.0.1", port=port, one_node=True, prefix="gather")
+    serve_store(meeting)
+    children = []
+    for rank in range(num_ranks):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                be_rank(meeting, rank, num_steps)
+            finally:
+                os._exit(0)
+        children.append(pid)
+    mailbox = Mailbox(open_store(meeting, LIMIT))
+    for number in range(num_ranks):
+        mailbox.told(number)
+    began = time.perf_counter()
+    for rank in range(num_ranks):
+        mailbox.send(rank, {"end": True})
+    told = [mailbox.told(num_ranks + number) for number in range(num_ranks)]
+    records = [RankRecord.model_validate_json(message["record"]) for message in told if message]
+    took_s = time.perf_counter() - began
+    for pid in children:
+        os.waitpid(pid, 0)
+    return sorted(records, key=lambda record: record.rank), took_s
+
+
+def main() -> None:
+    """Gather once and print the result as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--port", type=int, default=port_of(f"gather {os.getpid()}"))
+    asked = parser.parse_args()
+    records, took_s = gather(asked.ranks, asked.steps, asked.port)
+    whole = [r.step_s == record_of(r.rank, asked.steps).step_s for r in records]
+    print(json.dumps({"records": len(records), "whole": sum(whole), "took_s": took_s}))
+
+
+if __name__ == "__main__":
+    main()

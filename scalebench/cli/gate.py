@@ -1,0 +1,322 @@
+"""``compare``, ``gate`` and ``baseline``: a run held against another one."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scalebench.cli.options import config_file
+from scalebench.cli.view import emit, emit_for_terminal, resolve_run
+from scalebench.errors import UsageError
+
+if TYPE_CHECKING:
+    from scalebench.verdict.gate import Results
+    from scalebench.verdict.result import GateResult
+    from scalebench.verdict.settings import GateSettings
+
+
+def _as_json(result: "GateResult") -> str:
+    return json.dumps(result.as_json(), indent=1, allow_nan=False)
+
+
+def _as_markdown(result: "GateResult") -> str:
+    from scalebench.report.verdict_markdown import render_verdict_markdown
+
+    return render_verdict_markdown(result)
+
+
+def _as_junit(result: "GateResult") -> str:
+    from scalebench.report.verdict_junit import render_verdict_junit
+
+    return render_verdict_junit(result)
+
+
+def _as_github(result: "GateResult") -> str:
+    """Return annotations; the job's summary, where there is one, gets the Markdown."""
+    from scalebench.report.verdict_github import append_to_summary, render_verdict_github
+
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary and not append_to_summary(Path(summary), _as_markdown(result)):
+        click.echo("scalebench: the summary of this step is full: nothing was added.", err=True)
+    return render_verdict_github(result)
+
+
+FORMATS: Mapping[str, Callable[["GateResult"], str]] = {
+    "json": _as_json,
+    "markdown": _as_markdown,
+    "junit": _as_junit,
+    "github": _as_github,
+}
+"""What ``--format`` takes beside ``table``: name → the whole text. Functions import what they need
+when they are called, so that the command starts fast."""
+
+
+def results_of(name: str | None) -> "Results":
+    """Return what a user named: a path, a run or a baseline below reports/; None: the newest run.
+
+    Raises:
+        UsageError: There is nothing of that name, or it is damaged.
+    """
+    from scalebench.paths import baselines_folder
+    from scalebench.verdict.reading import read_results
+
+    path = resolve_run(name)
+    if name is not None and not path.exists() and (baselines_folder() / name).exists():
+        path = baselines_folder() / name
+    return read_results(path)
+
+
+def settings_here(exact_only: bool = False) -> "GateSettings":
+    """Return the settings of the gate in this folder's configuration.
+
+    Raises:
+        UsageError: They are not valid.
+    """
+    from scalebench.verdict.settings import GateSettings, gate_settings
+
+    found = config_file()
+    table: Any = found[1].get("gate", {}) if found else {}
+    settings = gate_settings(table, str(found[0])) if found else GateSettings()
+    return settings.only_exact() if exact_only else settings
+
+
+def judged(
+    base: "Results",
+    new: "Results",
+    allowed: Sequence[str],
+    exact_only: bool = False,
+    rounds: bool = False,
+) -> "GateResult":
+    """Compare two results by this folder's settings; ``rounds``: they were measured by turns."""
+    from scalebench.verdict.gate import compare as compare_results
+
+    return compare_results(base, new, settings_here(exact_only), allowed, rounds)
+
+
+def show_result(result: "GateResult", form: str, everything: bool) -> None:
+    """Print a result in one of the formats."""
+    if form != "table":
+        emit(FORMATS[form](result).removesuffix("\n"))
+        return
+    from scalebench.report.verdict_table import render_verdict
+
+    emit_for_terminal(
+        lambda width, color, plain: render_verdict(result, width, color, plain, everything)
+    )
+
+
+def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that ``compare`` and ``gate`` share."""
+    for option in (
+        click.option("--all", "everything", is_flag=True, help="Show what is unchanged, too."),
+        click.option(
+            "--allow-mismatch",
+            "allowed",
+            metavar="NAME",
+            multiple=True,
+            help="Compare although NAME differs: torch, cpu, devices, bucket_mb, … (repeatable).",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(["table", *FORMATS]),
+            default="table",
+            show_default=True,
+            help="How the verdicts are written.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("base")
+@click.argument("new", required=False)
+@_shared
+def compare(
+    base: str,
+    new: str | None,
+    everything: bool,
+    allowed: tuple[str, ...],
+    as_json: bool,
+    form: str,
+) -> None:
+    """Show what changed from BASE to NEW (default: the newest run), with intervals.
+
+    BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
+    code is 0 whatever changed; `scalebench gate` makes a verdict of it.
+    """
+    result = judged(results_of(base), results_of(new), allowed)
+    show_result(result, "json" if as_json else form, everything)
+
+
+GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
+
+\b
+Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
+            3 inconclusive, not comparable, or missing in NEW
+"""
+
+
+@click.command(help=GATE_HELP)
+@click.argument("arguments", nargs=-1, metavar="[NEW] | [-- RUN ARGUMENTS]")
+@click.option(
+    "--baseline",
+    "base",
+    metavar="BASE",
+    help="Run folder, summary.json or baseline folder. Default: the baseline that was accepted for "
+    "this kind of machine.",
+)
+@click.option(
+    "--exact-only",
+    is_flag=True,
+    help="Only counts, bytes and predictions decide: they have no noise, on any shared machine.",
+)
+@click.option(
+    "--interleave",
+    is_flag=True,
+    help="Measure base and new by turns, here and now; RUN ARGUMENTS are those of `run`.",
+)
+@click.option("--base-python", metavar="FILE", help="Interpreter of the base (default: this one).")
+@click.option(
+    "--base-dir",
+    metavar="DIR",
+    help="Folder in which the base is run, for example a git worktree (default: this one).",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(2, 1000),
+    default=5,
+    show_default=True,
+    help="Launches of each side, with --interleave.",
+)
+@_shared
+def gate(
+    arguments: tuple[str, ...],
+    base: str | None,
+    exact_only: bool,
+    interleave: bool,
+    base_python: str | None,
+    base_dir: str | None,
+    rounds: int,
+    everything: bool,
+    allowed: tuple[str, ...],
+    as_json: bool,
+    form: str,
+) -> int:
+    """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
+    if interleave:
+        pair = _by_turns(base, arguments, (base_python, base_dir), rounds)
+    elif len(arguments) > 1 or base_python or base_dir:
+        raise UsageError(
+            "gate judges one run. Name one NEW; --base-python, --base-dir and arguments of `run` "
+            "are for --interleave."
+        )
+    else:
+        measured = results_of(arguments[0] if arguments else None)
+        pair = (_baseline(base, measured), measured)
+    result = judged(*pair, allowed, exact_only, rounds=interleave)
+    show_result(result, "json" if as_json else form, everything)
+    return int(result.exit_code)
+
+
+def _by_turns(
+    base: str | None,
+    arguments: Sequence[str],
+    of_base: tuple[str | None, str | None],
+    rounds: int,
+) -> "tuple[Results, Results]":
+    """Measure both versions by turns; the runs stay in a folder of their own."""
+    from datetime import UTC, datetime
+
+    from scalebench.interleaving import Version, interleave
+    from scalebench.paths import default_runs_folder
+    from scalebench.store import claim_folder
+
+    python, folder = of_base
+    if base is not None or not (python or folder):
+        raise UsageError(
+            "--interleave measures the base itself. Say which it is with --base-python or "
+            "--base-dir, without --baseline."
+        )
+    versions = (
+        Version("base", python or sys.executable, Path(folder or ".")),
+        Version("new", sys.executable, Path(".")),
+    )
+    out = claim_folder(default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved")
+    return interleave(versions, arguments, rounds, out, lambda text: click.echo(text, err=True))
+
+
+def _baseline(name: str | None, new: "Results") -> "Results":
+    if name is not None:
+        return results_of(name)
+    from scalebench.paths import baselines_folder
+    from scalebench.verdict.baselines import machine_name
+
+    machine = machine_name(new.summaries[0].environment)
+    folder = baselines_folder() / machine
+    if not folder.is_dir():
+        raise UsageError(
+            f"There is no baseline for this machine: no {folder}. Name one with --baseline, or "
+            "make one with `scalebench baseline accept RUN`."
+        )
+    return results_of(str(folder))
+
+
+@click.group()
+def baseline() -> None:
+    """Accepted baselines, in reports/baselines/: made to be committed."""
+
+
+@baseline.command("accept")
+@click.argument("run", required=False)
+@click.option("--name", help="Folder of the machine; default: by its hardware.")
+def accept_(run: str | None, name: str | None) -> None:
+    """Make RUN (default: the newest) the baseline of its machine, a file for each suite."""
+    from scalebench.verdict.baselines import accept
+
+    for path in accept(results_of(run), name):
+        click.echo(path)
+
+
+@baseline.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def list_baselines_(as_json: bool) -> None:
+    """List the accepted baselines."""
+    from dataclasses import asdict
+
+    from scalebench.verdict.baselines import list_baselines
+
+    found = list_baselines()
+    if as_json:
+        emit(json.dumps([asdict(one) for one in found], indent=1))
+        return
+    if not found:
+        emit("There are no baselines yet. `scalebench baseline accept RUN` makes one.")
+    for one in found:
+        rows = f"{one.num_rows} row{'' if one.num_rows == 1 else 's'}"
+        about = f"{rows}, {one.num_launches} launches, {Path(one.run_id).name} of {one.created}"
+        emit(f"{one.machine}  {one.suite}  {about}")
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
+def history(runs: tuple[str, ...], as_json: bool) -> None:
+    """Show where step time or efficiency changed its level over many runs, the drift included."""
+    from dataclasses import asdict
+
+    from scalebench.verdict.history import history as look_back
+
+    told = look_back([summary for name in runs for summary in results_of(name).summaries])
+    if as_json:
+        emit(json.dumps(asdict(told), indent=1, allow_nan=False))
+        return
+    from scalebench.report.history_lines import render_history
+
+    emit_for_terminal(lambda width, color, plain: render_history(told, width, color, plain))

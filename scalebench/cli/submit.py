@@ -1,0 +1,123 @@
+"""``scalebench submit``."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from scalebench.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from scalebench.submission.request import JobRequest
+
+
+@click.command()
+@click.option("--slurm", "where", flag_value="slurm", help="A batch script for sbatch.")
+@click.option(
+    "--kubernetes", "where", flag_value="kubernetes", help="Manifests for kubectl apply -f -."
+)
+@click.option("--name", default="scalebench", help="Of the job. [scalebench]")
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, help="Machines. [1]")
+@click.option(
+    "--ranks-per-node", type=click.IntRange(1, 1024), required=True, help="Ranks on each of them."
+)
+@click.option("--gpus-per-node", type=click.IntRange(0, 1024), default=0, help="On each. [0]")
+@click.option("--time", help="Slurm: limit of the job, e.g. 30:00.")
+@click.option("--partition", help="Slurm: partition.")
+@click.option("--account", help="Slurm: account.")
+@click.option("--cpus-per-task", type=click.IntRange(1, 1024), help="Slurm: cores of each rank.")
+@click.option("--image", help="Kubernetes: container image with scalebench.")
+@click.option("--claim", help="Kubernetes: volume claim for the run, mounted as /runs.")
+@click.option(
+    "--runtime", help="Kubernetes: make a TrainJob for this runtime, e.g. torch-distributed."
+)
+@click.option("--dry-run", is_flag=True, help="Print it, and submit nothing.")
+@click.argument("command", nargs=-1, metavar="-- run ...")
+@click.pass_context
+def submit(
+    context: click.Context,
+    where: str | None,
+    name: str,
+    nodes: int,
+    ranks_per_node: int,
+    gpus_per_node: int,
+    time: str | None,
+    partition: str | None,
+    account: str | None,
+    cpus_per_task: int | None,
+    image: str | None,
+    claim: str | None,
+    runtime: str | None,
+    dry_run: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Submit a run to a cluster's queue: scalebench submit --slurm ... -- run ddp --gpus 2,4."""
+    from scalebench.submission.request import JobRequest
+
+    request = JobRequest(name, nodes, ranks_per_node, gpus_per_node, command)
+    _check_run(command)
+    of_slurm = {
+        "time": time,
+        "partition": partition,
+        "account": account,
+        "cpus-per-task": None if cpus_per_task is None else str(cpus_per_task),
+    }
+    of_kubernetes = {"image": image, "claim": claim, "runtime": runtime}
+    if where == "slurm":
+        _refuse(of_kubernetes, "--kubernetes")
+        _to_slurm(request, {k: v for k, v in of_slurm.items() if v is not None}, dry_run)
+    elif where == "kubernetes":
+        _refuse(of_slurm, "--slurm")
+        click.echo(_for_kubernetes(request, image, claim, runtime, dry_run), nl=False)
+    else:
+        raise UsageError("Say where to submit to: --slurm or --kubernetes.")
+    context.exit(int(ExitCode.OK))
+
+
+def _check_run(command: tuple[str, ...]) -> None:
+    """Find a misspelt option now, and not when the job's turn has come."""
+    from scalebench.cli.run import run
+
+    run.make_context("run", list(command[1:]))
+
+
+def _refuse(options: dict[str, str | None], where: str) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UsageError(f"--{given[0]} is for {where}. Leave it out.")
+
+
+def _to_slurm(request: "JobRequest", options: dict[str, str], dry_run: bool) -> None:
+    from scalebench.submission.slurm import batch_script
+    from scalebench.submission.slurm import submit as hand_over
+
+    script = batch_script(request, options, sys.executable)
+    if dry_run:
+        click.echo(script, nl=False)
+        return
+    path = Path(f"{request.name}.sbatch")
+    click.echo(f"Job {hand_over(script, path)}, from {path}")
+
+
+def _for_kubernetes(
+    request: "JobRequest",
+    image: str | None,
+    claim: str | None,
+    runtime: str | None,
+    dry_run: bool,
+) -> str:
+    from scalebench.submission.kubernetes import as_yaml, indexed_job, train_job
+
+    if not dry_run:
+        raise UsageError(
+            "scalebench submits nothing to Kubernetes by itself. Add --dry-run, and hand what it "
+            "prints to kubectl apply -f -."
+        )
+    if image is None:
+        raise UsageError("--kubernetes needs --image: a container image with scalebench installed.")
+    if runtime is None:
+        return as_yaml(indexed_job(request, image, claim))
+    if claim is not None:
+        raise UsageError("--claim is for a plain Job; with --runtime, the runtime has the volumes.")
+    return as_yaml(train_job(request, image, runtime))

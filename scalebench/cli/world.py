@@ -1,0 +1,47 @@
+"""Commands in a world that torchrun, srun or mpirun has started: one process speaks for all."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from scalebench.errors import UsageError
+
+if TYPE_CHECKING:
+    from scalebench.launch.forking import ForkingLauncher
+    from scalebench.world import Member
+
+
+def place_in_world(flags: dict[str, Any]) -> "Member | None":
+    """Return this process's place in the world around it, or None: there is none.
+
+    Only the first process of a world comes back from here; the others follow it.
+
+    Raises:
+        UsageError: A launcher was asked for as well, or the environment contradicts itself.
+    """
+    from scalebench.launch.external import find_member, follow
+
+    member = find_member(os.environ)
+    if member is None:
+        return None
+    if flags["launcher"] is not None:
+        raise UsageError(
+            f"{member.launcher} has started this process as rank {member.rank} of "
+            f"{member.world_size}, and --launcher {flags['launcher']} would start ranks of its "
+            f"own. Leave out --launcher, or run scalebench outside of {member.launcher}."
+        )
+    if member.rank:
+        follow(member)
+    return member
+
+
+def launcher_for(flags: dict[str, Any], member: "Member | None") -> "ForkingLauncher | None":
+    """Return the launcher of a world, or the one that was asked for; None: the default one."""
+    if member is not None:
+        from scalebench.launch.external import ExternalLauncher
+
+        return ExternalLauncher(member)
+    if flags["launcher"] == "slurm":
+        from scalebench.launch.slurm import SlurmLauncher
+
+        return SlurmLauncher()
+    return None

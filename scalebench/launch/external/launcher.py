@@ -1,0 +1,88 @@
+"""Launches in a world that somebody else has started: each on the first of its processes."""
+
+from pathlib import Path
+from typing import Any
+
+from scalebench.errors import EnvironmentUnfit
+from scalebench.launch.external.company import Company
+from scalebench.launch.external.hub_client import HubClient
+from scalebench.launch.external.nodes import world_of
+from scalebench.launch.forking import ForkingLauncher
+from scalebench.launch.ranks import Ended, R
+from scalebench.spec import Job
+from scalebench.virtual_hosts import VirtualHosts
+from scalebench.world import Member
+
+
+class ExternalLauncher(ForkingLauncher):
+    """Tells the processes of a world what to start; their results come over the world's store.
+
+    Each process forks a fresh rank for every launch that it takes part in, so that a rank that
+    dies costs its cell and not the world. No file is shared between machines.
+
+    Args:
+        member: This process's place in the world; it has to be the first.
+    """
+
+    def __init__(self, member: Member) -> None:
+        super().__init__()
+        self.member = member
+        hub = HubClient(member.meeting, member, self.scratch)
+        self.company = Company(hub, member.launcher, range(member.world_size))
+
+    def close(self) -> None:
+        """Tell every process of the world that this was all."""
+        try:
+            self.company.part()
+        finally:
+            self.company.hub.close()
+            super().close()
+
+    def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
+        """Refuse: ranks are where they are."""
+        raise EnvironmentUnfit(
+            f"{self.member.launcher} has placed the ranks; they cannot be put on virtual hosts."
+        )
+
+    def survey(self, rates: bool = False) -> dict[str, Any]:
+        """Wait for the whole world; return what torch says of the first machine.
+
+        Raises:
+            EnvironmentUnfit: A process does not come.
+        """
+        request = {"job": "survey", "rates": rates}
+        answers = self.company.ask(self._next_launch(), self.company.everyone, request)
+        self.world = world_of(self.member.launcher, self.company.hellos, answers)
+        self.device_uuids = [device["uuid"] for device in answers[0]["devices"]]
+        return answers[0]
+
+    def _next_launch(self) -> int:
+        self.num_launches += 1
+        return self.num_launches
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Have the first process answer a question."""
+        return self.company.ask(self._next_launch(), [0], request)[0]
+
+    def parents(self) -> list[int]:
+        """Return the world's processes on the first machine."""
+        self.company.meet()
+        hellos = self.company.hellos
+        return [hello.pid for hello in hellos.values() if hello.host == hellos[0].host]
+
+    def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
+        """Run a job on the first processes of the world, node by node."""
+        assert self.world is not None, "the world is surveyed before anything is launched"
+        reason = self.world.too_small_for(job.world_size)
+        if reason is not None:
+            raise EnvironmentUnfit(f"{reason}.")
+        processes = self.world.order[: job.world_size]
+        return self.company.run_job(
+            self._next_launch(),
+            processes,
+            {"job": name, **self.planted},
+            job,
+            kind,
+            logs,
+            self.world.places(),
+        )

@@ -1,0 +1,157 @@
+"""What launchers have in common that fork each rank from a process with torch imported."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from scalebench.catalog import CustomTarget
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.launch.base import Launched, ProbeFailed
+from scalebench.launch.ranks import Ended, R
+from scalebench.launch.scratch import Scratch
+from scalebench.monitor.node import NodeWatch
+from scalebench.planted import Planted
+from scalebench.probe import ClockCheck, ProbeRecord, Sweep
+from scalebench.records import RankRecord
+from scalebench.samples import NodeTrack
+from scalebench.spec import Cell, Device, Job
+from scalebench.virtual_hosts import VirtualHosts
+from scalebench.world import World
+
+ASK_LIMIT_S = 300.0
+
+
+class ForkingLauncher(ABC):
+    """A `Launcher` of which only the way to the processes is left open.
+
+    Attributes:
+        scratch: A folder of this launcher's own.
+        world: The world that the ranks are taken from; None: they are made here.
+        num_launches: Launches so far; each bears its number.
+        device_uuids: The GPUs here, as CUDA tells them; None: nobody has asked yet.
+    """
+
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+        self.scratch = self._scratch.folder
+        self.world: World | None = None
+        self.num_launches = 0
+        self.device_uuids: list[str] | None = None
+        self.planted: dict[str, Any] = {}
+
+    @abstractmethod
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Have a process of the worker answer a question.
+
+        Raises:
+            EnvironmentUnfit: It could not.
+        """
+
+    @abstractmethod
+    def parents(self) -> list[int]:
+        """Return the processes on this machine that fork ranks, once they are ready."""
+
+    @abstractmethod
+    def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
+        """Run a job to its end, or to the end of its time.
+
+        Args:
+            name: What the worker calls it.
+            job: What to run.
+            kind: What its ranks leave.
+            logs: Folder for one log per rank; made here.
+        """
+
+    @abstractmethod
+    def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
+        """Put ranks on virtual hosts; raises EnvironmentUnfit when there can be none here."""
+
+    def close(self) -> None:
+        """Remove the scratch folder."""
+        self._scratch.close()
+
+    def survey(self, rates: bool = False) -> dict[str, Any]:
+        """Return what torch says of this machine; with ``rates``, measure its devices too."""
+        answer = self.ask({"job": "survey", "rates": rates})
+        self.device_uuids = [device["uuid"] for device in answer["devices"]]
+        return answer
+
+    def describe(self, target: CustomTarget, device: Device) -> dict[str, Any]:
+        """Build the user's workload once and return what it is.
+
+        Raises:
+            UsageError: It cannot be used; the text says what is wrong with it.
+        """
+        workload = target.model_dump()
+        request = {"job": "describe", "workload": workload, "batch_size": 2, "device": device}
+        answer = self.ask(request)
+        if "error" in answer:
+            raise UsageError(answer["error"]["message"])
+        return answer
+
+    def schedule(self, name: str, ranks: int, microbatches: int, chunks: int) -> list[list[str]]:
+        """Return the passes of every rank in the order that torch has for a schedule.
+
+        Raises:
+            UsageError: torch refuses; the text says why.
+        """
+        sizes = {"ranks": ranks, "microbatches": microbatches, "chunks": chunks}
+        answer = self.ask({"job": "schedule", "name": name, **sizes})
+        if "error" in answer:
+            raise UsageError(answer["error"]["message"])
+        return list(answer["ranks"])
+
+    def plant(self, what: Planted | None) -> None:
+        """Have ranks plant something from the next launch on, for the self-test; None: nothing."""
+        self.planted = {} if what is None else {"planted": what.model_dump()}
+
+    def launch(self, cell: Cell, logs: Path) -> Launched:
+        """Run one cell to its end, or to the end of its time.
+
+        Args:
+            cell: What to run.
+            logs: Folder for one log per rank; made here.
+        """
+        parents = self.parents()
+        with NodeWatch(cell.device, self.device_uuids, parents) as watch:
+            ended = self.run_job("cell", cell, RankRecord, logs)
+        return launched_of(ended, watch.track)
+
+    def probe(self, probe: Sweep | ClockCheck, logs: Path) -> list[ProbeRecord]:
+        """Run a probe; return what its ranks found, by rank.
+
+        Args:
+            probe: What to do.
+            logs: As for `launch`.
+
+        Raises:
+            ProbeFailed: A rank did not come to its end.
+        """
+        self.parents()
+        ended = self.run_job("probe", probe, ProbeRecord, logs)
+        if ended.failure is not None:
+            raise ProbeFailed(f"rank {ended.failure.rank}: {ended.failure.message}")
+        return ended.records
+
+
+def launched_of(ended: Ended[RankRecord], node: NodeTrack | None) -> Launched:
+    """Return what a launch left behind, and what the machine did meanwhile."""
+    first_steps = [r.first_step_ns for r in ended.records if r.first_step_ns is not None]
+    launch_s = (max(first_steps) - ended.decided_ns) / 1e9 if first_steps else None
+    return Launched(ended.records, ended.failure, launch_s, ended.wall_s, node)
+
+
+def fresh_logs(logs: Path, num_ranks: int) -> dict[int, Path]:
+    """Return rank → its log, none of which is there yet, in a folder that is made here."""
+    logs.mkdir(parents=True, exist_ok=True)
+    paths = {rank: logs / f"rank{rank}.log" for rank in range(num_ranks)}
+    for path in paths.values():
+        path.unlink(missing_ok=True)
+    return paths
+
+
+def cannot_answer(request: dict[str, Any], said: str) -> EnvironmentUnfit:
+    """Return the error of a question that got no answer."""
+    return EnvironmentUnfit(
+        f"The worker could not answer {request['job']!r}: {said or 'no output'}"
+    )

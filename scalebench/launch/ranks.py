@@ -1,0 +1,174 @@
+"""The processes of one launch: waits for them, ends them, and works out what became of it."""
+
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from scalebench.launch.first_failure import RankExit, first_failure, log_tail
+from scalebench.probe import ProbeRecord
+from scalebench.records import Failure, RankRecord
+from scalebench.spec import Job
+
+R = TypeVar("R", RankRecord, ProbeRecord)
+
+GRACE_S = 1.0
+"""Time for the other ranks to leave their own account after the first one failed."""
+DUMP_S = 0.3
+"""Time for a hung rank to write its stacks into its log before it is killed."""
+END_LIMIT_S = 5.0
+
+
+class Crew(Protocol):
+    """Whoever holds the processes of the launches: one zygote here, or many elsewhere."""
+
+    def next_message(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next word of a process, or None when the time is over."""
+        ...
+
+    def signal(self, launch: int, number: int) -> None:
+        """Send a signal to every process of a launch that has not ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ended(Generic[R]):
+    """A launch that is over; ``decided_ns`` is when it was begun."""
+
+    records: list[R]
+    failure: Failure | None
+    decided_ns: int
+    wall_s: float
+
+
+@dataclass
+class Ranks:
+    """The processes of one launch.
+
+    Every process bears the number of its launch: word of an earlier launch's is not taken for
+    that of this one's.
+
+    Attributes:
+        crew: Whoever holds them.
+        launch: Number of the launch.
+        num_ranks: How many there are.
+        deadline: When their time is over, on the monotonic clock.
+        exits: How they ended, in the order in which it became known.
+        messages: Rank → the message with which its end was told.
+        late: Those that were still running when the time was over.
+    """
+
+    crew: Crew
+    launch: int
+    num_ranks: int
+    deadline: float
+    exits: list[RankExit] = field(default_factory=list)
+    messages: dict[int, dict[str, Any]] = field(default_factory=dict)
+    killed_by_us: bool = False
+    late: set[int] = field(default_factory=set)
+
+    def wait(self) -> bool:
+        """Return when no rank is left; False: the time was over before they were done."""
+        try:
+            in_time = self._wait_for_end(self.deadline)
+            if not in_time:
+                self.late = self.silent
+                self.crew.signal(self.launch, signal.SIGUSR1)
+                self._wait_for_end(time.monotonic() + DUMP_S, stop_at_failure=False)
+            elif len(self.exits) < self.num_ranks:
+                self._wait_for_end(time.monotonic() + GRACE_S, stop_at_failure=False)
+        finally:
+            self._end()
+        return in_time
+
+    @property
+    def silent(self) -> set[int]:
+        """Ranks of whose end nothing is known."""
+        return set(range(self.num_ranks)) - {end.rank for end in self.exits}
+
+    def _wait_for_end(self, deadline: float, stop_at_failure: bool = True) -> bool:
+        """Take messages until all ranks have ended, or one failed; False: time is up."""
+        while len(self.exits) < self.num_ranks:
+            message = self.crew.next_message(deadline - time.monotonic())
+            if message is None:
+                return False
+            self._note(message)
+            if stop_at_failure and any(end.code for end in self.exits):
+                return True
+        return True
+
+    def _note(self, message: dict[str, Any]) -> None:
+        tag: list[int] = message.get("exited") or message.get("refused") or []
+        if not tag or tag[0] != self.launch:
+            return
+        code = message.get("code", 1)
+        self.exits.append(RankExit(tag[1], code, message["time_ns"], self.killed_by_us))
+        self.messages[tag[1]] = message
+
+    def _end(self) -> None:
+        """Kill what is left, and wait until it is gone."""
+        if len(self.exits) < self.num_ranks:
+            self.killed_by_us = True
+            deadline = time.monotonic() + END_LIMIT_S
+            while len(self.exits) < self.num_ranks and time.monotonic() < deadline:
+                self.crew.signal(self.launch, signal.SIGKILL)
+                self._wait_for_end(time.monotonic() + 0.2, stop_at_failure=False)
+
+
+def what_went_wrong(
+    job: Job,
+    ranks: Ranks,
+    in_time: bool,
+    records: Sequence[RankRecord | ProbeRecord],
+    logs: Mapping[int, Path],
+    positions: Mapping[int, str],
+) -> Failure | None:
+    """Return the first failure of a launch that is over, or None: it went well.
+
+    Args:
+        job: What was launched.
+        ranks: Its processes, which have ended.
+        in_time: Whether they did so before their time was over.
+        records: What they left.
+        logs: Rank → its log.
+        positions: Rank → the collectives that it had called when its time was over, as it told.
+    """
+    failure = first_failure(records, ranks.exits, dict(logs))
+    if failure is None and not in_time and len(records) < job.num_processes:
+        called = {rank: int(text) for rank, text in positions.items() if text.isdigit()}
+        return _out_of_time(job, sorted(ranks.late), logs, called)
+    return failure
+
+
+def _out_of_time(
+    job: Job, late: Sequence[int], logs: Mapping[int, Path], called: Mapping[int, int]
+) -> Failure:
+    """Return the failure of ranks that hang, the one that the others wait for first."""
+    message = (
+        f"still running after the limit of {job.limit_s:g} s: "
+        f"rank {', '.join(map(str, late))} of {job.world_size}"
+    )
+    missing = who_is_missing(late, called)
+    if missing:
+        furthest = max(called.values())
+        names = ", ".join(map(str, missing))
+        message += f"; rank {names} never came to collective {furthest}, where the others wait"
+    first = (missing or late)[0]
+    return Failure(rank=first, kind="limit", message=message, log_tail=log_tail(logs[first]))
+
+
+def who_is_missing(late: Sequence[int], called: Mapping[int, int]) -> list[int]:
+    """Return the ranks that others wait for; none: nobody can tell.
+
+    Args:
+        late: The ranks that were still running.
+        called: Rank → collectives that it has called. One that does not say is held up where not
+            even its other threads run, and has not called the next one.
+    """
+    if not called:
+        return []
+    furthest = max(called.values())
+    behind = [rank for rank in late if called.get(rank, -1) < furthest]
+    return behind if len(behind) < len(late) else []

@@ -1,0 +1,127 @@
+"""Launches as steps of a Slurm allocation: srun starts the ranks of each, and ends them."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from scalebench.errors import EnvironmentUnfit
+from scalebench.launch.base import Launched
+from scalebench.launch.external.company import Company
+from scalebench.launch.external.nodes import world_of
+from scalebench.launch.forking import ForkingLauncher, launched_of
+from scalebench.launch.ranks import Ended, R
+from scalebench.launch.slurm.allocation import Allocation, find_allocation
+from scalebench.launch.slurm.step import Step, StepEnded, StepsHub, step_command
+from scalebench.records import RankRecord
+from scalebench.samples import NodeTrack
+from scalebench.spec import Cell, Job
+from scalebench.virtual_hosts import VirtualHosts
+from scalebench.world import Meeting
+
+UNWATCHED = "the ranks were a step of Slurm's, whose processes come and go with the launch"
+
+
+class SlurmLauncher(ForkingLauncher):
+    """One step per launch, one task per rank; nodes are filled one after the other.
+
+    Raises:
+        EnvironmentUnfit: This process is in no allocation.
+    """
+
+    def __init__(self) -> None:
+        self.allocation: Allocation = find_allocation(os.environ)
+        super().__init__()
+        self.meeting = Meeting(
+            host="127.0.0.1",  # between machines, tasks are told by Slurm where srun was called
+            port=self.allocation.port,
+            one_node=self.allocation.one_node,
+        )
+        self.hub = StepsHub(self.meeting, None, self.scratch)
+        self.num_processes = 0
+        self.asking = ExitStack()
+        self.asked: Company | None = None
+
+    def close(self) -> None:
+        """End the step that is under way, and everything else."""
+        try:
+            self.asking.close()
+        finally:
+            self.hub.close()
+            super().close()
+
+    def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
+        """Refuse: ranks are where Slurm puts them."""
+        raise EnvironmentUnfit("Slurm places the ranks; they cannot be put on virtual hosts.")
+
+    @contextmanager
+    def _step(self, num_ranks: int) -> Iterator[Company]:
+        """Start a step for the duration of the block; yield its processes, once they have met."""
+        first = self.num_processes
+        self.num_processes += num_ranks
+        command = step_command(self.allocation, num_ranks, self.meeting, first)
+        step = self.hub.step = Step(command, self.scratch / f"srun{first}.log")
+        company = Company(self.hub, "srun", range(first, first + num_ranks))
+        try:
+            company.meet()
+            yield company
+        finally:
+            company.part()
+            self.hub.step = None
+            step.close()
+
+    def _next_launch(self) -> int:
+        self.num_launches += 1
+        return self.num_launches
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Have the first task answer a question.
+
+        The step is kept for further questions, until something is launched.
+        """
+        company = self._kept_step()
+        return company.ask(self._next_launch(), company.everyone[:1], request)[company.everyone[0]]
+
+    def _kept_step(self) -> Company:
+        """Return the processes of a step of the whole allocation, for questions."""
+        if self.asked is None:
+            self.asked = self.asking.enter_context(self._step(self.allocation.num_tasks))
+        return self.asked
+
+    def survey(self, rates: bool = False) -> dict[str, Any]:
+        """Have every task of the allocation say what is there; return what the first one says."""
+        company = self._kept_step()
+        request = {"job": "survey", "rates": rates}
+        answers = company.ask(self._next_launch(), company.everyone, request)
+        self.world = world_of("slurm", company.hellos, answers)
+        first = answers[company.everyone[0]]
+        self.device_uuids = [device["uuid"] for device in first["devices"]]
+        return first
+
+    def parents(self) -> list[int]:
+        """Return nothing: the processes that fork ranks are new in every step."""
+        return []
+
+    def launch(self, cell: Cell, logs: Path) -> Launched:
+        """Run one cell as a step; the machine is not watched meanwhile."""
+        ended = self.run_job("cell", cell, RankRecord, logs)
+        track = NodeTrack(unavailable={"devices": UNWATCHED, "host": UNWATCHED})
+        return launched_of(ended, track)
+
+    def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
+        """Run a job as a step, to its end or to the end of its time."""
+        self.asking.close()
+        self.asked = None
+        decided_ns = time.monotonic_ns()
+        try:
+            with self._step(job.world_size) as company:
+                world = world_of("slurm", company.hellos)
+                request = {"job": name, **self.planted}
+                number, places = self._next_launch(), world.places()
+                ended = company.run_job(number, world.order, request, job, kind, logs, places)
+                return Ended(ended.records, ended.failure, decided_ns, ended.wall_s)
+        except StepEnded as step:
+            wall_s = (time.monotonic_ns() - decided_ns) / 1e9
+            return Ended([], step.failure, decided_ns, wall_s)

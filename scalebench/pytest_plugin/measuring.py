@@ -1,0 +1,130 @@
+"""What the tests of a session have measured: each question once, the answers kept."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.errors import unknown_name
+from scalebench.exporters.measures import caveats
+from scalebench.exporters.pytest_benchmark import row_info, step_times_s
+from scalebench.plan import Request
+from scalebench.pytest_plugin import MEASURED, SIZES
+from scalebench.recorded_clock import Benchmark, RecordedClock, replay
+from scalebench.report import wording
+from scalebench.scaling import summarise
+from scalebench.selection import parse_world_sizes
+from scalebench.session import Interrupted, Run, Session, Silent
+from scalebench.spec import Case, Suite
+from scalebench.store import load_run
+from scalebench.summary import Row
+
+Sizes = tuple[int, ...]
+
+
+class Measurements:
+    """The runs of a pytest session, and the process with torch imported that starts their ranks.
+
+    Attributes:
+        folders: Where they are, in the order in which they were made.
+    """
+
+    def __init__(self, replayed: str | None, quick: bool) -> None:
+        self.folders: list[Path] = []
+        self._runs: dict[tuple[object, ...], Run] = {}
+        self._replayed = replayed
+        self._quick = quick
+        self._session: Session | None = None
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> "Measurements":
+        """Return those of the session that this configuration belongs to."""
+        if MEASURED not in config.stash:
+            options = (config.getoption("--scaling-run"), config.getoption("--scaling-quick"))
+            config.stash[MEASURED] = cls(*options)
+        return config.stash[MEASURED]
+
+    def measure(self, suite: Suite, sizes: Sizes | None, request: dict[str, Any]) -> Run:
+        """Return the run that answers a question; it is made when it is first asked for.
+
+        Args:
+            suite: With the cases that are asked for.
+            sizes: Numbers of ranks; None: 1, 2, 4, … up to the devices.
+            request: Fields of `scalebench.plan.Request`.
+        """
+        if self._replayed is not None:
+            return self._stored(Path(self._replayed))
+        wanted = _request(sizes, {"quick": self._quick, **request})
+        key = (suite.model_dump_json(), wanted)
+        if key not in self._runs:
+            self._runs[key] = self._run(suite, wanted)
+            self.folders.append(self._runs[key].paths.root)
+        return self._runs[key]
+
+    def close(self) -> None:
+        """End the processes that were kept to start ranks."""
+        if self._session is not None:
+            self._session.launcher.close()
+            self._session = None
+
+    def _run(self, suite: Suite, request: Request) -> Run:
+        if self._session is None:
+            self._session = Session(Silent())
+        command = ["scalebench", "run", suite.name]
+        if request.world_sizes is not None:
+            command += ["--gpus", ",".join(map(str, request.world_sizes))]
+        try:
+            return self._session.run(request, [suite], command)
+        except Interrupted as interruption:
+            raise KeyboardInterrupt from interruption
+        finally:
+            if request.virtual_hosts is not None:  # the next question is about this machine
+                self.close()
+
+    def _stored(self, root: Path) -> Run:
+        if (root,) not in self._runs:
+            stored = load_run(root)
+            self._runs[root,] = Run(stored.paths, summarise(stored))
+            self.folders.append(root)
+        return self._runs[root,]
+
+
+def _request(sizes: Sizes | None, fields: dict[str, Any]) -> Request:
+    known = set(Request.__dataclass_fields__) - {"world_sizes", "selection"}
+    for name in fields:
+        if name not in known:
+            raise unknown_name("setting of a measurement", name, known)
+    return Request(world_sizes=sizes, **fields)
+
+
+def sizes_asked_for(config: pytest.Config) -> Sizes | None:
+    """Return the numbers of ranks of ``--gpus``; None: it was not given."""
+    given = config.getoption(SIZES, default=None)
+    return parse_world_sizes(given) if given is not None else None
+
+
+def as_wanted(case: Case) -> Case:
+    """Return a case that is run without being named: whoever asked for it wants it."""
+    return case.model_copy(update={"optional": False})
+
+
+def check_row(row: Row, folder: Path) -> None:
+    """Fail or skip the running test, unless the row went well; its reason is the message."""
+    if row.status == "ok":
+        return
+    reason = wording.plain(row.reason or "no reason recorded", 2000)
+    message = f"{wording.place(row)}: {row.status}: {reason} (run: {folder})"
+    if row.status == "skipped":
+        pytest.skip(message)
+    pytest.fail(message, pytrace=False)
+
+
+def hand_over(row: Row, run_id: str, benchmark: Benchmark, clock: RecordedClock) -> None:
+    """Give pytest-benchmark the clean steps of all launches of a row, and the row.
+
+    What keeps a row from being a plain measurement is part of the name of its group.
+    """
+    benchmark.extra_info.update(row_info(row, run_id))
+    if caveats(row):
+        benchmark.group = ", ".join([benchmark.group or row.suite, *caveats(row)])
+    replay(benchmark, clock, step_times_s(row))

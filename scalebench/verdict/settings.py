@@ -1,0 +1,75 @@
+"""What a user may set of the gate: ``[tool.scalebench.gate]``, one table for each metric."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalebench.errors import UsageError, unknown_name
+from scalebench.verdict.metrics import COLLECTIVES, METRICS, Metric
+
+_FLOORS = ("relative_floor", "absolute_floor")
+_KEYS = ("decides", *_FLOORS)
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """The metrics with the user's floors.
+
+    Attributes:
+        metrics: In the order in which they are shown.
+        collectives: What holds for the counts of collectives.
+    """
+
+    metrics: tuple[Metric, ...] = METRICS
+    collectives: Metric = COLLECTIVES
+
+    def only_exact(self) -> "GateSettings":
+        """Return settings by which nothing that has noise decides: for shared machines."""
+        metrics = (replace(m, decides=m.decides and m.kind == "exact") for m in self.metrics)
+        return replace(self, metrics=tuple(metrics))
+
+
+def gate_settings(table: Mapping[str, Any], source: str) -> GateSettings:
+    """Return the settings of a table ``{metric: {decides, relative_floor, absolute_floor}}``.
+
+    Args:
+        table: As it stands in the file.
+        source: What to call it in an error.
+
+    Raises:
+        UsageError: A metric or a key that does not exist, or a value that is none; in one line.
+    """
+    known = {metric.name: metric for metric in (*METRICS, COLLECTIVES)}
+    changed = dict(known)
+    for name, given in table.items():
+        if name not in known:
+            raise unknown_name(f"metric of the gate in {source}:", str(name), known)
+        if not isinstance(given, Mapping):
+            raise UsageError(
+                f"{source}: {name} has to be a table, not {given!r:.40}. Write for example "
+                f"[tool.scalebench.gate.{name}] and below it relative_floor = 0.02."
+            )
+        changed[name] = _changed(known[name], given, source)
+    metrics = tuple(changed[metric.name] for metric in METRICS)
+    return GateSettings(metrics, changed[COLLECTIVES.name])
+
+
+def _changed(metric: Metric, given: Mapping[str, Any], source: str) -> Metric:
+    keys = _KEYS[:1] if metric.kind == "exact" else _KEYS
+    for key, value in given.items():
+        if key not in keys:
+            raise unknown_name(f"setting of {metric.name} in {source}:", str(key), keys)
+        if key == "decides":
+            if not isinstance(value, bool):
+                raise _refused(source, metric, key, value, "true or false")
+        elif isinstance(value, bool) or not isinstance(value, int | float):
+            raise _refused(source, metric, key, value, "a number, for example 0.02")
+        elif not 0 <= value < (1 if key == "relative_floor" else math.inf):
+            what = "a ratio from 0 to below 1" if key == "relative_floor" else "0 or more"
+            raise _refused(source, metric, key, value, what)
+    return replace(metric, **given)
+
+
+def _refused(source: str, metric: Metric, key: str, value: Any, valid: str) -> UsageError:
+    return UsageError(f"{source}: {metric.name}.{key} is {value!r:.40}; it has to be {valid}.")

@@ -1,0 +1,31 @@
+"""Where the ranks of a launch find one another."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from scalebench.paths import LaunchPaths
+from scalebench.spec import Job
+from scalebench.worker.world.mailbox import open_store
+from scalebench.world import Meeting
+
+
+def meeting_place(request: dict[str, Any], paths: LaunchPaths, job: Job) -> Path | Store:
+    """Return the store of a launch: a file on this machine, or a part of the world's store.
+
+    Args:
+        request: ``store`` says where the world's is, and the number of the launch.
+        paths: Of the launch.
+        job: What is launched.
+
+    Raises:
+        NoMailbox: The world's store is gone.
+    """
+    if "store" not in request:
+        return paths.store
+    launch = request["store"]["launch"]
+    meeting = Meeting.model_validate({k: v for k, v in request["store"].items() if k != "launch"})
+    store = open_store(meeting, timedelta(seconds=job.limit_s))
+    return PrefixStore(f"launch/{launch}", store)

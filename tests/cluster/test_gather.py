@@ -1,0 +1,21 @@
+"""What ranks have recorded comes to rank 0 over the store, whole and from everyone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_record_arrives_whole() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gather", "--ranks", "16", "--steps", "50"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["records"], told["whole"]) == (16, 16)

@@ -1,0 +1,81 @@
+"""A real Slurm: runs that it queues, steps for launches, and a rank that is killed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import need
+from tests.cluster.slurm import PROGRAMS, Slurm
+from tests.integration.conftest import SHORT, row_of
+
+RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    if os.geteuid() != 0:
+        pytest.skip("slurmd needs root")
+    need(PROGRAMS, "slurm-wlm and munge")
+    made = Slurm(tmp_path_factory.mktemp("slurm"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+def test_a_submitted_run_with_a_rank_that_is_killed(
+    slurm: Slurm, project: Path, troubled: None
+) -> None:
+    submitted = subprocess.run(
+        [
+            *(sys.executable, "-m", "scalebench", "submit", "--slurm", "--nodes=2"),
+            *("--ranks-per-node=1", "--name=bench", "--time=5:00", "--"),
+            *(*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT, "--no-trace"),
+        ],
+        env=slurm.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert submitted.returncode == 0, submitted.stderr
+    assert submitted.stdout.startswith("Job ")
+    end = time.monotonic() + 200
+    while slurm.jobs():
+        assert time.monotonic() < end, "the job does not end"
+        time.sleep(0.5)
+    (output,) = project.glob("bench-*.out")
+    said = output.read_text()
+    assert (project / "r" / "summary.json").exists(), said
+    assert "2 ranks on 2 nodes (2 x 1), started by slurm" in said
+
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert (row["status"], row["reason"]) == ("failed", "rank 1: killed by SIGKILL"), said
+    assert row_of(project / "r", "ddp-static-graph", 1)["status"] == "ok"
+    inspected = json.loads((project / "r/cells/ddp.ddp-static-graph.n2.inspect.json").read_text())
+    assert [rank["host"] for rank in inspected["ranks"]] == ["n1", "n2"]
+    assert {rank["verification"]["status"] for rank in inspected["ranks"]} == {"verified"}
+
+
+def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
+    done = subprocess.run(
+        [
+            *("srun", "--nodes=2", "--ntasks=2", "--kill-on-bad-exit=1", sys.executable),
+            *("-m", "scalebench", *RUN, "--workload", "troubled:healthy", *SHORT, "--no-trace"),
+        ],
+        env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks on 2 nodes (2 x 1), started by srun" in done.stdout
+    assert done.stdout.count("started by srun") == 1  # the other rank prints nothing
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert (row["status"], row["correctness"]["status"]) == ("ok", "verified")

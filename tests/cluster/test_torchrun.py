@@ -1,0 +1,90 @@
+"""A world that torchrun has started, and what becomes of it when one of its processes dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.integration.conftest import summary_of
+
+RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-size", "16")
+SLOW = ("--workload", "troubled:slow", "--steps", "5", "--quick", "--no-report", "--no-trace")
+
+
+def torchrun(num_ranks: int, *arguments: str) -> "subprocess.Popen[str]":
+    command = ("-m", "torch.distributed.run", f"--nproc-per-node={num_ranks}", "-m", "scalebench")
+    return subprocess.Popen(
+        [sys.executable, *command, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29517"},
+        start_new_session=True,
+    )
+
+
+def wait_for(condition: Callable[[], object], limit_s: float, what: str) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
+        time.sleep(0.05)
+
+
+def cells(project: Path) -> list[Path]:
+    return sorted((project / "r" / "cells").glob("*.json"))
+
+
+def cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) -> None:
+    world = torchrun(2, *RUN, *SLOW)
+    wait_for(lambda: len(cells(project)) >= 1 or world.poll() is not None, 120, "a cell")
+    assert world.poll() is None, world.communicate()
+    family = psutil.Process(world.pid).children(recursive=True)
+    (follower,) = [p for p in family if _is_follower(p)]
+
+    # The cells so far and the next ones have one rank: the other process waits in the kernel.
+    before, began = cpu_s(follower), time.monotonic()
+    listening = {
+        s.laddr.ip
+        for p in family
+        for s in p.net_connections(kind="inet")
+        if s.status == psutil.CONN_LISTEN and "scalebench" in " ".join(p.cmdline())
+    }
+    time.sleep(0.5)
+    waited = time.monotonic() - began
+    assert cpu_s(follower) - before < 0.1 * waited
+    assert listening <= {"127.0.0.1", "::1"}
+
+    os.kill(follower.pid, signal.SIGKILL)
+    _, errors = world.communicate(timeout=60)
+    assert world.returncode != 0
+    _, alive = psutil.wait_procs(family, timeout=3)
+    assert not alive, [p.cmdline() for p in alive]
+    assert json.loads((project / "r/run.json").read_text())["status"] == "interrupted", errors
+    kept = {path.name: path.read_bytes() for path in cells(project)}
+
+    again = torchrun(2, "run", "--resume", "r", "--no-report")
+    shown, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    assert "ddp-static-graph" in shown
+    after = {path.name: path.read_bytes() for path in cells(project)}
+    assert {name: after[name] for name in kept} == kept  # nothing done twice
+    rows = summary_of(project / "r")["rows"]
+    assert all(row["status"] == "ok" for row in rows), rows
+
+
+def _is_follower(process: psutil.Process) -> bool:
+    """Tell whether a process is the follower itself, not its ear or a rank of it."""
+    parent = process.parent()
+    here = "scalebench.worker.world.follower" in process.cmdline()
+    return here and (parent is None or "scalebench.worker.world.follower" not in parent.cmdline())

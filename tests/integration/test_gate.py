@@ -1,0 +1,46 @@
+"""The gate on runs of real ranks: what has no noise is judged from one launch."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scalebench
+
+SUITE = Path(__file__).parent / "gated_suite.py"
+RUN = ("run", "./gated_suite.py", "--gpus", "1,2", "--batch-size", "8", "--no-report")
+
+
+def test_a_changed_bucket_size_is_seen_and_explained(
+    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(SUITE, project)
+    for name, bucket_mb in (("base", "25"), ("buckets", "0.1")):
+        monkeypatch.setenv("BUCKET_MB", bucket_mb)
+        done = scalebench(*RUN, "--out", name)
+        assert done.returncode == 0, done.stderr
+
+    same = scalebench("gate", "--baseline", "base", "base/summary.json", "--exact-only")
+    assert same.returncode == 0, same.stdout
+    noisy = scalebench("gate", "--baseline", "base", "base", "--json")
+    assert noisy.returncode == 3, "one launch a side decides nothing about times"
+    told = {r["reason"] for r in json.loads(noisy.stdout)["rows"] if r["verdict"] == "inconclusive"}
+    assert any("--repeats" in reason for reason in told)
+
+    refused = scalebench("gate", "--baseline", "base", "buckets", "--exact-only")
+    assert refused.returncode == 3 and "--allow-mismatch bucket_mb" in " ".join(
+        refused.stdout.split()
+    )
+    flags = ("--exact-only", "--allow-mismatch", "bucket_mb", "--json")
+    caught = scalebench("gate", "--baseline", "base", "buckets", *flags)
+    assert caught.returncode == 1, caught.stderr
+    rows = json.loads(caught.stdout)["rows"]
+    (count,) = [
+        r for r in rows if r["metric"] == "all_reduce_count" and r["verdict"] == "regressed"
+        and r["world_size"] == 2
+    ]  # fmt: skip
+    assert count["base"] == 1 and count["new"] > 1
+    lines = [line for r in rows if r["world_size"] == 2 for line in r["explanation"]]
+    assert f"all-reduce count per step went from 1 to {count['new']:g}" in lines
+    assert "bucket_mb went from 25.0 to 0.1" in lines

@@ -1,0 +1,189 @@
+"""Places that are hard to run in: no room, no network, no home, a clock that is set back."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Scalebench
+from tests.integration.conftest import row_of
+from tests.integration.test_bad_input import complaint
+
+Start = Callable[..., "subprocess.Popen[str]"]
+RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--no-trace", "--batch-size", "16")
+SECRET = "hunter2-do-not-tell"
+
+
+def mount(folder: Path, *options: str) -> None:
+    """Mount a small disk, or skip."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", *options, "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount a small disk here: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 40 MB."""
+    folder = tmp_path / "small"
+    mount(folder, "-o", "size=40m")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def wait_for_cells(folder: Path, count: int, process: "subprocess.Popen[str]") -> None:
+    end = time.monotonic() + 90
+    while len(list((folder / "cells").glob("*.json"))) < count:
+        assert time.monotonic() < end and process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("fault", ["full", "removed"])
+def test_a_disk_that_is_lost_during_a_run(
+    start_scalebench: Start, project: Path, troubled: None, small_disk: Path, fault: str
+) -> None:
+    out = small_disk / "r"
+    flags = ("--workload", "troubled:slow", "--steps", "20", "--repeats", "3", "--no-report")
+    process = start_scalebench(*RUN, *flags, "--out", str(out))
+    wait_for_cells(out, 2, process)
+    if fault == "removed":
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.rmtree(out, ignore_errors=True)
+        stored = set()
+    else:
+        with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError):
+            while True:
+                filler.write(bytes(1 << 16))
+                filler.flush()
+        stored = {path.stem for path in (out / "cells").glob("*.json")}
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 5, stderr
+    assert "Traceback" not in stderr
+    assert "cannot be written any more" in stderr
+    rest = json.loads(stdout)
+    kept = {path.stem for path in (out / "cells").glob("*.json")} if out.exists() else set()
+    assert stored <= kept
+    beyond = {".".join(map(str, _name(result["cell"]))) for result in rest["results"]}
+    if fault == "removed":
+        assert len(beyond) >= 2  # what was stored before went with the folder: it is told again
+    assert not beyond & kept
+    done = {row["case"] for row in rest["summary"]["rows"]}
+    assert "plain" in done
+
+
+def _name(cell: dict[str, object]) -> tuple[object, ...]:
+    tail = "inspect" if cell["purpose"] == "inspect" else f"r{cell['repeat']}"
+    return cell["suite"], cell["case"], f"n{cell['world_size']}", tail
+
+
+def test_a_disk_that_is_read_only_is_told_before_training(
+    scalebench: Scalebench, tmp_path: Path
+) -> None:
+    folder = tmp_path / "frozen"
+    mount(folder, "-o", "ro")
+    try:
+        line = complaint(scalebench("run", "ddp", "--out", str(folder / "r")), code=5)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+    assert "Read-only file system" in line
+
+
+# A network namespace that has loopback only, /dev/shm of 64 MB, Python's folder read-only.
+BARE = """
+set -e
+ip link set lo up
+mount -t tmpfs -o size=64m tmpfs /dev/shm
+mount --bind "$1" "$1"
+mount -o remount,bind,ro "$1"
+shift
+exec "$@"
+"""
+
+
+def false_wall_clock(folder: Path) -> Path | None:
+    """Return a library that sets the wall clock of a process back; None: there is no compiler."""
+    source, library = Path(__file__).with_name("set_back.c"), folder / "set_back.so"
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return library
+
+
+def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
+    project: Path, troubled: None, tmp_path: Path
+) -> None:
+    """All at once, in one run, with secrets in the environment."""
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("needs root and unshare")
+    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "XDG_CACHE_HOME")}
+    environment |= dict.fromkeys(("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "NCCL_AUTH_KEY"), SECRET)
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "TORCH_HUB_PASSWORD": SECRET}
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    false_clock = false_wall_clock(tmp_path)
+    if false_clock is not None:
+        environment |= {"LD_PRELOAD": str(false_clock), "WALL_CLOCK_OFFSET_FILE": str(clock)}
+    process = subprocess.Popen(
+        [
+            *("unshare", "--net", "--mount", "sh", "-c", BARE, "sh", sys.prefix),
+            *("taskset", "-c", "0", sys.executable, "-m", "scalebench", *RUN),
+            *("--workload", "troubled:slow", "--steps", "10", "--quick", "--no-report"),
+            *("--out", "r", "--anonymise"),
+        ],
+        cwd=project,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    began = time.monotonic()
+    wait_for_cells(project / "r", 2, process)
+    clock.write_text("-3600")  # an hour back, while it is running
+    stdout, stderr = process.communicate(timeout=120)
+    took = time.monotonic() - began
+    if "mount" in stderr and process.returncode != 0:
+        pytest.skip(f"cannot mount here: {stderr}")
+    assert process.returncode == 0, stderr
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert row["status"] == "ok" and row["oversubscribed"] is True
+    assert 0.05 < row["step_s"]["value"] < took
+    started = []
+    for path in sorted((project / "r" / "cells").glob("*.json")):
+        cell = json.loads(path.read_text())
+        started.append(cell["started"])
+        assert 0 < cell["wall_s"] < took
+        assert all(0.04 < step < took for rank in cell["ranks"] for step in rank["step_s"])
+    if false_clock is not None:
+        assert max(started)[:13] != min(started)[:13], "the clock was not set back"
+    _no_secret_and_no_name_in(project / "r")
+    assert SECRET not in stdout + stderr
+
+
+def _no_secret_and_no_name_in(run: Path) -> None:
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert len(files) > 8
+    for path in files:
+        content = path.read_bytes()
+        assert SECRET.encode() not in content, path
+        assert str(run.parent).encode() not in content, path
+        assert b'"' + os.uname().nodename.encode() + b'"' not in content, path
+    assert oct(run.stat().st_mode & 0o777) == "0o700"
+
+
+def test_no_pickle_is_read_from_a_run() -> None:
+    """Nothing outside of the worker, whose ranks speak to one another, knows pickle."""
+    package = Path(__file__).parents[2] / "scalebench"
+    for path in package.rglob("*.py"):
+        text = path.read_text()
+        assert "import pickle" not in text and "torch.load" not in text, path
+        assert "shell=True" not in text and "os.system" not in text, path

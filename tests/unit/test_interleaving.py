@@ -1,0 +1,123 @@
+"""Two versions by turns: the order, what each run is told, and what is made of how it ends."""
+
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner
+from gated import gated_run
+
+from scalebench.cli import cli
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.interleaving import Version, interleave, order
+from scalebench.store import write_model
+
+STUB = """#!{python}
+import json, pathlib, shutil, sys
+here = pathlib.Path(__file__).parent
+arguments = sys.argv[1:]
+with (here.parent / "calls.jsonl").open("a") as log:
+    log.write(json.dumps([here.name, *arguments]) + "\\n")
+if "--fail" in arguments:
+    print("scalebench: There is no suite 'x'.", file=sys.stderr)
+    sys.exit(int(arguments[arguments.index("--fail") + 1]))
+out = pathlib.Path(arguments[arguments.index("--out") + 1])
+number = int(out.name.rpartition("-")[2])
+out.mkdir(parents=True)
+shutil.copy(here / f"{{number}}.json", out / "summary.json")
+"""
+"""Stands for an interpreter with scalebench: leaves a run that was made before, and notes the call.
+"""
+
+
+@pytest.fixture
+def interpreters(project):
+    """Stubs for base, new and 4 % slower; with drift over the rounds that all of them share."""
+    drift = [1.0, 1.1, 1.2, 1.15, 1.05, 1.1]
+    for seed, (name, factor) in enumerate({"base": 1.0, "same": 1.0, "slow": 1.04}.items()):
+        folder = project / name
+        folder.mkdir()
+        for number, level in enumerate(drift):
+            slower = {(case, n): factor * level for case in ("ddp", "ddp-small") for n in (2, 4)}
+            run = gated_run(
+                slower | {("plain", 1): level}, num_launches=1, seed=100 * seed + number
+            )
+            write_model(folder / f"{number}.json", run)
+        stub = folder / "python"
+        stub.write_text(STUB.format(python=sys.executable))
+        stub.chmod(0o755)
+    return project
+
+
+def calls(project) -> list[list[str]]:
+    return [json.loads(line) for line in (project / "calls.jsonl").read_text().splitlines()]
+
+
+def versions(project, new):
+    return (
+        Version("base", str(project / "base" / "python"), project),
+        Version("new", str(project / new / "python"), project),
+    )
+
+
+def test_the_order_is_there_and_back():
+    assert [version for _, version in order(4)] == [0, 1, 1, 0, 0, 1, 1, 0]
+    assert [number for number, _ in order(2)] == [0, 0, 1, 1]
+
+
+def test_both_are_measured_by_turns_and_told_the_same(interpreters):
+    told: list[str] = []
+    base, new = interleave(
+        versions(interpreters, "slow"), ["ddp", "--gpus", "1,2"], 3, interpreters / "out",
+        told.append,
+    )  # fmt: skip
+    made = calls(interpreters)
+    assert [call[0] for call in made] == ["base", "slow", "slow", "base", "base", "slow"]
+    for call in made:
+        assert call[1:7] == ["-m", "scalebench", "run", "ddp", "--gpus", "1,2"]
+        assert call[7:10] == ["--repeats", "1", "--no-report"]
+    assert told[0] == "round 1 of 3: base" and len(told) == 6
+    assert all(row.step_s.n == 3 for results in (base, new) for row in results.rows)
+
+
+def test_the_command_finds_a_change_that_drift_hides(interpreters, monkeypatch):
+    def gate(new):
+        monkeypatch.setattr(sys, "executable", str(interpreters / new / "python"))
+        flags = ["gate", "--interleave", "--base-python", str(interpreters / "base" / "python")]
+        done = CliRunner().invoke(
+            cli, [*flags, "--rounds", "6", "--json", "--", "ddp"], standalone_mode=False
+        )
+        assert done.exception is None, done.exception
+        return done.return_value, json.loads(done.stdout)
+
+    code, told = gate("slow")
+    assert code == 1
+    worse = {(row["case"], row["metric"]) for row in told["rows"] if row["verdict"] == "regressed"}
+    assert ("ddp", "step_s") in worse and ("plain", "step_s") not in worse
+    code, told = gate("same")
+    assert code == 0, told
+    assert (interpreters / "reports").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(2, UsageError), (5, EnvironmentUnfit), (130, EnvironmentUnfit)]
+)
+def test_a_run_that_ends_badly_ends_the_comparison(interpreters, code, kind):
+    with pytest.raises(kind, match="There is no suite"):
+        interleave(versions(interpreters, "same"), ["--fail", str(code)], 2, interpreters / "out")
+    assert len(calls(interpreters)) == 1
+
+
+def test_what_cannot_be_asked_is_refused(interpreters):
+    for arguments, says in (
+        (["--interleave", "--", "ddp"], "--base-python"),
+        (["--interleave", "--base-dir", ".", "--baseline", "x"], "without --baseline"),
+        (["--base-dir", ".", "x"], "for --interleave"),
+        (["x", "y"], "one run"),
+        (["--interleave", "--base-dir", ".", "--", "ddp", "--repeats", "9"], "--rounds"),
+    ):
+        done = CliRunner().invoke(cli, ["gate", *arguments], standalone_mode=False)
+        assert isinstance(done.exception, UsageError) and says in str(done.exception), arguments
+    nowhere = (Version("base", "/no/python", interpreters), *versions(interpreters, "same")[1:])
+    with pytest.raises(UsageError, match="cannot be started"):
+        interleave(nowhere, [], 2, interpreters / "out")
