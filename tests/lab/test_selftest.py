@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.errors import ExitCode
 from tests.conftest import PATIENCE_S, Scalebench
 
 IN_EVERY_FORM = {
@@ -16,6 +17,9 @@ IN_EVERY_FORM = {
     *("slow bucket", "budget residual", "probe effect", "smallest change told from noise"),
     "pipeline bubble, 1f1b, 2 ranks",
 }
+
+ATTEMPTS = 3
+"""A line that noise leaves undecided says nothing of the instrument: it is tried again."""
 
 BROKEN = """
 import sys
@@ -96,9 +100,14 @@ def test_a_broken_instrument_fails_and_the_line_is_named(project: Path, damage: 
     line, how = DAMAGES[damage]
     program = project / "broken.py"
     program.write_text(BROKEN.format(damage=how, line=line))
-    done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert done.returncode == 4, (done.stdout, done.stderr)
+    for _ in range(ATTEMPTS):
+        done = subprocess.run(
+            [sys.executable, str(program)], capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        if done.returncode != ExitCode.INCONCLUSIVE:
+            break
+    else:
+        pytest.skip(f"inconclusive: {ATTEMPTS} times this machine was too noisy to tell")
+    assert done.returncode == ExitCode.CELLS_FAILED, (done.stdout, done.stderr)
     assert f"scalebench: {line.replace('_', ' ')} failed: " in done.stderr
     assert "FAIL" in done.stdout
