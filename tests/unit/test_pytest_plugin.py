@@ -272,13 +272,13 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
             assert 0.98 < ddp.efficiency(2)
 
         def test_inconclusive(ddp):
-            assert ddp.efficiency(2) > 0.87
+            assert ddp.efficiency(2) > 0.84
 
         def test_not_inconclusive(ddp):
-            assert not ddp.efficiency(2) > 0.88
+            assert not ddp.efficiency(2) > 0.85
 
         def test_equal(ddp):
-            assert ddp.efficiency(2) == 0.86
+            assert ddp.efficiency(2) == 0.84
 
         def test_null(ddp):
             assert ddp.quantity("mfu", 2) > 0
@@ -299,18 +299,18 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
     )
     result = session(f"--scaling-run={GALLERY}", "--benchmark-json=out.json")
     result.assert_outcomes(passed=2, failed=9)
-    where = "E *Of the 13.9 points missing, other idle time takes 5.0*"
+    where = "E *Of the 16.4 points missing, other idle time takes 5.6*"
     result.stdout.fnmatch_lines(
         [
             "E *assert efficiency > 0.99 is refuted",
-            "E *efficiency of ddp, N=2: 0.861 (0.806 to 0.920, 95 %, 5 launches)",
+            "E *efficiency of ddp, N=2: 0.836 (0.813 to 0.861, 95 %, 5 launches)",
             where,
             "E *assert efficiency > 0.98 is refuted",
             where,
-            "E *efficiency > 0.87 is inconclusive",
-            "E *the interval holds 0.87; *",
+            "E *efficiency > 0.84 is inconclusive",
+            "E *the interval holds 0.84; *",
             where,
-            "E *efficiency > 0.88 is inconclusive",
+            "E *efficiency > 0.85 is inconclusive",
             "E *compare it by > or <, or take its .value",
             "mfu of ddp, N=2 is null: the peak FLOP/s of 'cpu' are not known",
             "N=4 was not measured; measured: N=1, 2.*",
@@ -320,7 +320,7 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
     )
     (kept,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
     assert (kept["name"], kept["group"]) == ("test_recorded", "mine")
-    assert kept["stats"]["rounds"] == 292
+    assert kept["stats"]["rounds"] > 100
     row = kept["extra_info"]["row"]
     assert (row["case"], row["world_size"], row["wire_bytes"]) == ("ddp", 2, 1_751_040)
 
