@@ -1,0 +1,90 @@
+"""Rules for calling a step slower, tried on real step times with known slowdowns in them.
+
+`tests/recorded/step_times.npz`: see ``benchmarks/record_steps.py``, which made it. A window is one
+round there and back over four arms; a pair is the median of an arm's two blocks of a window beside
+that of arm A. What is asked: a slowdown of 2 % is found within 80 pairs at least 95 times in 100,
+and where nothing differs it is found at most once in 100.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "step_times.npz"
+PAIRS = 80
+LEVEL = 0.005
+"""Of the one-sided test, as the gate's own."""
+
+THRESHOLD = 0.02
+"""Of the rule that it stands beside: later against earlier, no pairs, no test."""
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    with np.load(RECORDED) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def medians(recorded, which):
+    """Arm → median of its blocks in every window, seconds; shape [windows]."""
+    arms = recorded["arms"].tolist()
+    blocks = np.median(recorded[which].astype(float), axis=2)
+    return {
+        arm: np.mean([blocks[:, i] for i, name in enumerate(arms) if name == arm], axis=0)
+        for arm in dict.fromkeys(arms)
+    }
+
+
+def slower(base, new):
+    """Whether paired windows show that ``new`` is slower: t of the logarithms, outliers clipped."""
+    ratios = np.log(new / base)
+    middle = np.median(ratios)
+    reach = 4 * stats.median_abs_deviation(ratios, scale="normal")
+    clipped = np.clip(ratios, middle - reach, middle + reach)
+    return stats.ttest_1samp(clipped, 0, alternative="greater").pvalue < LEVEL
+
+
+def rate(rule, base, new, starts):
+    return np.mean([rule(base[i : i + PAIRS], new[i : i + PAIRS]) for i in starts])
+
+
+def later_is_slower(base, new):
+    """The sequential rule: the second half of the time against the first, by a threshold."""
+    half = len(base) // 2
+    return np.median(new[half:]) > (1 + THRESHOLD) * np.median(base[:half])
+
+
+def every_start(arms):
+    return range(0, len(arms["a"]) - PAIRS + 1, 2)
+
+
+def test_interleaved_blocks_find_two_percent(recorded):
+    arms = medians(recorded, "quiet_s")
+    starts = every_start(arms)
+    assert rate(slower, arms["a"], arms["slower-2"], starts) >= 0.95
+    assert rate(slower, arms["a"], arms["slower-5"], starts) == 1.0
+
+
+@pytest.mark.parametrize("which", ["quiet_s", "loaded_s"])
+def test_interleaved_blocks_do_not_cry_wolf(recorded, which):
+    """Not while other processes keep the cores busy, either: then they find less, that is all."""
+    arms = medians(recorded, which)
+    starts = every_start(arms)
+    assert rate(slower, arms["a"], arms["b"], starts) <= 0.01
+    assert rate(slower, arms["b"], arms["a"], starts) <= 0.01
+
+
+def test_what_was_injected_is_what_is_recovered(recorded):
+    arms = medians(recorded, "quiet_s")
+    for arm, injected in (("b", 0.0), ("slower-2", 0.02), ("slower-5", 0.05)):
+        found = np.median(arms[arm] / arms["a"]) - 1
+        assert found == pytest.approx(injected, abs=0.01)
+
+
+@pytest.mark.parametrize(("which", "at_least"), [("quiet_s", 0.2), ("loaded_s", 0.7)])
+def test_a_sequential_threshold_cries_wolf_on_the_same_data(recorded, which, at_least):
+    """What is measured later looks slower though nothing changed: the machine drifts."""
+    arms = medians(recorded, which)
+    assert rate(later_is_slower, arms["a"], arms["b"], every_start(arms)) > at_least
