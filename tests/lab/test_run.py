@@ -47,14 +47,13 @@ def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
     exposed = rows["ddp", 2]["exposed_comm_s"]["value"]
     assert 0.3 * transfer_s < exposed < 2 * transfer_s
 
-    # The link gives the transfer, N=1 the rest: no step was looked at that is predicted. How well
-    # is for a quiet machine to say, see benchmarks/prediction.py.
+    # The link gives the transfer, N=1 the rest: no step was looked at that is predicted.
     for num_ranks in (2, 4):
         row = rows["ddp", num_ranks]
         (told,) = row["prediction"]["operations"]
         wire_s = 2 * (num_ranks - 1) / num_ranks * transfer_s
-        assert wire_s / 2.5 < told["predicted_s"] < wire_s * 2.5
-        assert 1 / 2.5 < row["predicted_step_s"] / row["step_s"]["value"] < 2.5
+        assert told["predicted_s"] == pytest.approx(wire_s, rel=0.3)
+        assert row["predicted_step_s"] == pytest.approx(row["step_s"]["value"], rel=0.35)
     left_out = rows["ddp", 4]["prediction"]["left_out"]
     assert left_out["link_world_sizes"] == [2]
 
