@@ -61,8 +61,11 @@ class Trainer:
         return np.diff(marks)[1:].tolist()
 
 
-def record(trainer: Trainer, num_windows: int, load_from: int) -> np.ndarray:
-    """Return step times, seconds: shape [windows, blocks there and back, steps]."""
+def record(trainer: Trainer, num_windows: int, load_from: int) -> tuple[np.ndarray, float]:
+    """Return step times, shape [windows, blocks there and back, steps], and the median before.
+
+    Both in seconds. The slowdowns are parts of that median, whatever the steps then really take.
+    """
     median_s = statistics.median(x for _ in range(20) for x in trainer.block(0.0))
     windows = []
     with busy_neighbours() as start:
@@ -70,7 +73,7 @@ def record(trainer: Trainer, num_windows: int, load_from: int) -> np.ndarray:
             if index == load_from:
                 start()
             windows.append([trainer.block(ARMS[arm] * median_s) for arm in THERE_AND_BACK])
-    return np.array(windows, dtype=np.float32)
+    return np.array(windows, dtype=np.float32), median_s
 
 
 @contextmanager
@@ -99,12 +102,14 @@ def _spin() -> None:
 def main() -> None:
     """Record both, and write them into one compressed file."""
     trainer = Trainer()
-    quiet = record(trainer, WINDOWS, load_from=WINDOWS)
-    loaded = record(trainer, WINDOWS_WITH_LOAD, load_from=WINDOWS_WITH_LOAD // 2)
+    quiet, quiet_median_s = record(trainer, WINDOWS, load_from=WINDOWS)
+    loaded, loaded_median_s = record(trainer, WINDOWS_WITH_LOAD, load_from=WINDOWS_WITH_LOAD // 2)
     np.savez_compressed(
         sys.argv[1],
         quiet_s=quiet,
         loaded_s=loaded,
+        quiet_median_s=quiet_median_s,
+        loaded_median_s=loaded_median_s,
         arms=np.array(THERE_AND_BACK),
         torch=np.array(torch.__version__),
     )

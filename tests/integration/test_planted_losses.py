@@ -1,8 +1,8 @@
 """Truth from outside: time that is lost to a known cause is found, under its right name.
 
-A planted time counts as found when it is recovered within 5 %. That is only asked where steps of the
-same launch scatter by less than these 5 % by themselves; otherwise the machine is too noisy to tell,
-and the test says so instead of passing.
+A planted time counts as found when it is recovered within 5 %. That is only asked where steps of
+the same launch scatter by less than these 5 % by themselves; otherwise the machine is too noisy to
+tell, and the test says so instead of passing.
 """
 
 import shutil
