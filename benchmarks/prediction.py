@@ -1,7 +1,7 @@
 """Predict the steps of eight virtual hosts from one, two and four, and hold that against them.
 
 ``make bench-predict``. Fixed-duration computation, so that two cores are not the confound; real
-DDP, real gloo, real TCP over links of a known rate. About 8 minutes on two quiet cores.
+DDP, real gloo, real TCP over links of a known rate. About 14 minutes on two quiet cores.
 """
 
 import json
@@ -22,7 +22,7 @@ def main() -> None:
         subprocess.run(
             [
                 *(sys.executable, "-m", "scalebench", "run", str(SUITE), "--gpus", "1,2,4,8"),
-                *("--launcher", "lab", "--link", "100mbit", "--cpus-per-rank", "0.2"),
+                *("--launcher", "lab", "--link", "50mbit", "--cpus-per-rank", "0.2"),
                 *("--out", str(out), "--no-report"),
             ],
             check=True,

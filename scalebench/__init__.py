@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from scalebench.session import Run, run
+    from scalebench.ending import Run
+    from scalebench.session import run
     from scalebench.spec import (
         Case,
         Collectives,
@@ -55,7 +56,7 @@ _HOME = {
     "Loader": "scalebench.spec",
     "Pipeline": "scalebench.spec",
     "Plain": "scalebench.spec",
-    "Run": "scalebench.session",
+    "Run": "scalebench.ending",
     "Shard": "scalebench.workload",
     "StepPlan": "scalebench.spec",
     "Suite": "scalebench.spec",

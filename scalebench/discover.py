@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from scalebench.errors import UsageError, unknown_name
 from scalebench.paths import bundled_suites, local_suites
 from scalebench.spec import Suite
+from scalebench.verdict.settings import gate_settings
 
 CORE_SUITES = ("ddp", "fsdp", "pipeline", "compression")
 
@@ -67,4 +68,5 @@ def _suite_in(path: Path) -> Suite:
         raise UsageError(f"Suite {path} raised {type(error).__name__}: {first_line}") from error
     if not isinstance(suite, Suite):
         raise UsageError(f"{path} exports no SUITE. A suite file sets SUITE = scalebench.Suite(…).")
+    gate_settings(suite.gate, f"gate of suite {path}")  # a run should not end with this error
     return suite

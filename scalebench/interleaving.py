@@ -5,6 +5,7 @@ is a run of its own in the version's own interpreter and folder.
 """
 
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,53 +34,75 @@ class Version:
     folder: Path
 
 
-def order(rounds: int) -> list[tuple[int, int]]:
-    """Return (round, version) in the order of the launches: 0 1, 1 0, 0 1, … (ABBA)."""
-    return [
-        (number, version)
-        for number in range(rounds)
-        for version in ((0, 1) if number % 2 == 0 else (1, 0))
-    ]
+def there_and_back(number: int) -> tuple[int, int]:
+    """Return the order of the versions in a round: 0 1, then 1 0, then 0 1, … (ABBA)."""
+    return (0, 1) if number % 2 == 0 else (1, 0)
 
 
-def interleave(
-    versions: tuple[Version, Version],
-    arguments: Sequence[str],
-    rounds: int,
-    out: Path,
-    told: Callable[[str], None] = lambda _: None,
-) -> tuple[Results, Results]:
-    """Measure two versions by turns.
+class Turns:
+    """Two versions measured by turns, round after round, and what that came to so far.
 
     Args:
         versions: The baseline and the new one.
         arguments: Of ``scalebench run``, the same for both.
-        rounds: Launches of each.
         out: Folder for the runs.
         told: Is told what is about to run.
 
+    Attributes:
+        round_s: How long each round took, seconds.
+
     Raises:
-        UsageError: The arguments have an option that is set here, or ``run`` refuses them.
-        EnvironmentUnfit: A run could not be made.
+        UsageError: The arguments have an option that is set here.
     """
-    for argument in arguments:
-        if argument.partition("=")[0] in OWN:
-            raise UsageError(
-                f"{argument} cannot be given with --interleave: each launch is a run of its own. "
-                "The number of launches is --rounds."
-            )
-    found: tuple[list[Summary], list[Summary]] = ([], [])
-    for number, which in order(rounds):
-        version = versions[which]
-        told(f"round {number + 1} of {rounds}: {version.name}")
-        folder = out.resolve() / f"{version.name}-{number}"
-        _run(version, arguments, folder)
-        found[which].extend(read_results(folder).summaries)
-    base, new = (
-        Results(f"{version.name} ({version.folder})", (merged(runs),))
-        for version, runs in zip(versions, found, strict=True)
-    )
-    return base, new
+
+    def __init__(
+        self,
+        versions: tuple[Version, Version],
+        arguments: Sequence[str],
+        out: Path,
+        told: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        for argument in arguments:
+            if argument.partition("=")[0] in OWN:
+                raise UsageError(
+                    f"{argument} cannot be given with --interleave: each launch is a run of its "
+                    "own. The number of launches is --rounds."
+                )
+        self.versions = versions
+        self.arguments = tuple(arguments)
+        self.round_s: list[float] = []
+        self._out = out.resolve()
+        self._told = told
+        self._found: tuple[list[Summary], list[Summary]] = ([], [])
+
+    def measure(self, upto: int, narrowed: Sequence[str] = ()) -> None:
+        """Make one further round of both.
+
+        Args:
+            upto: Rounds that are planned in all, to be told.
+            narrowed: Arguments after the user's own, so that they overrule them.
+
+        Raises:
+            UsageError: ``run`` refuses the arguments.
+            EnvironmentUnfit: A run could not be made.
+        """
+        number = len(self.round_s)
+        began = time.monotonic()
+        for which in there_and_back(number):
+            version = self.versions[which]
+            self._told(f"round {number + 1} of {upto}: {version.name}")
+            folder = self._out / f"{version.name}-{number}"
+            _run(version, [*self.arguments, *narrowed], folder)
+            self._found[which].extend(read_results(folder).summaries)
+        self.round_s.append(time.monotonic() - began)
+
+    def results(self) -> tuple[Results, Results]:
+        """Return the launches so far, as one result for each version."""
+        base, new = (
+            Results(f"{version.name} ({version.folder})", (merged(runs),))
+            for version, runs in zip(self.versions, self._found, strict=True)
+        )
+        return base, new
 
 
 def _run(version: Version, arguments: Sequence[str], out: Path) -> None:

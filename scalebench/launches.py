@@ -1,4 +1,4 @@
-"""What one launch says by itself: its clean steps, its step time, its throughput."""
+"""What one launch says by itself: its clean steps, step time, throughput and losses."""
 
 import numpy as np
 
@@ -30,3 +30,12 @@ def launch_step_s(result: CellResult) -> float:
 def launch_throughput(result: CellResult) -> float:
     """Return a launch's throughput: samples per second of the whole job."""
     return result.cell.global_batch / launch_step_s(result)
+
+
+def mean_losses(result: CellResult) -> list[float]:
+    """Return the loss of the global batch, the mean over the ranks, up to the last clean step.
+
+    In the rounds that follow, some steps are trained without synchronisation.
+    """
+    losses = np.array([rank.loss for rank in result.ranks], dtype=float)
+    return [float(x) for x in losses.mean(axis=0)[: result.ranks[0].num_trained]]

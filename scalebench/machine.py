@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,22 @@ def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+_DRIVERS = ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
+_VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){1,3}(?![\w.])")
+
+
+def driver_version(paths: Sequence[str] = _DRIVERS) -> str | None:
+    """Return the version of the GPUs' kernel driver, as it tells it itself; None: there is none.
+
+    Args:
+        paths: Files in whose first line it stands: NVIDIA's names the module before the version.
+    """
+    for path in paths:
+        if found := _VERSION.search(_first_line(path)):
+            return found[0]
+    return None
+
+
 def fingerprint(survey: Mapping[str, Any], world: World | None = None) -> dict[str, Any]:
     """Return what has to be the same for two runs to be comparable, and what explains them.
 
@@ -89,6 +105,7 @@ def fingerprint(survey: Mapping[str, Any], world: World | None = None) -> dict[s
         "host": platform.node(),
         "os": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
+        "driver": driver_version(),
         "cpu": cpu_model(),
         "cores": num_cores(),
         "memory_bytes": psutil.virtual_memory().total,
@@ -98,7 +115,7 @@ def fingerprint(survey: Mapping[str, Any], world: World | None = None) -> dict[s
     }
 
 
-DECISIVE = ("torch", "cuda", "nccl", "cpu", "cores", "machine")
+DECISIVE = ("torch", "cuda", "nccl", "driver", "cpu", "cores", "machine")
 """Fields of the fingerprint without whose agreement two runs are not comparable."""
 
 
@@ -115,6 +132,19 @@ def _shape(world: Mapping[str, Any] | None) -> list[tuple[int, ...]]:
     """Return what of a world has to be the same, whatever its machines are called."""
     nodes = (world or {}).get("nodes", [])
     return [(len(node["ranks"]), node["num_cores"], node["num_gpus"]) for node in nodes]
+
+
+def elsewhere(identified: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> list[str]:
+    """Return in what a machine that was identified earlier is not the one with this fingerprint.
+
+    Args:
+        identified: By `identity`; empty: nothing is known of it.
+        fingerprint: Of the machine here.
+    """
+    if not identified:
+        return ["unknown machine"]
+    here = identity(fingerprint)
+    return [name for name in here if identified.get(name) != here[name]]
 
 
 def identity(fingerprint: Mapping[str, Any]) -> dict[str, Any]:

@@ -60,14 +60,18 @@ def _log_error(row: Row) -> float:
     return math.log1p(row.prediction_error or 0.0)
 
 
-def score(rows: Sequence[Row]) -> dict[str, Any] | None:
+def score(rows: Sequence[Row], profile_differs: Sequence[str] = ()) -> dict[str, Any] | None:
     """Return how good the predictions of a run are; None: there are none.
+
+    Args:
+        rows: Of the run.
+        profile_differs: In what the machine of the link profile is not that of the run.
 
     Returns:
         ``num_rows``, ``mean_error`` (mean absolute percentage error, as a ratio), ``worst_error``
         with its ``worst`` row; ``num_within`` of the 90 % intervals; ``left_out``: for the largest
         N of each case the error of every law that was fitted without it, and
-        ``left_out_mean_error`` of each law over those cases.
+        ``left_out_mean_error`` of each law over those cases; ``profile_differs``.
     """
     scored = predicted_rows(rows)
     if not scored:
@@ -83,6 +87,7 @@ def score(rows: Sequence[Row]) -> dict[str, Any] | None:
         "worst": {"suite": worst.suite, "case": worst.case, "world_size": worst.world_size},
         "num_within": sum(_holds(row) for row in scored),
         "confidence": PREDICTION_CONFIDENCE,
+        "profile_differs": list(profile_differs),
         "left_out": left_out,
         "left_out_mean_error": {
             law: float(np.mean([abs(found["errors"][law]) for found in left_out])) for law in laws

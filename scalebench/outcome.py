@@ -7,6 +7,9 @@ from scalebench.samples import NodeTrack
 from scalebench.spec import Cell
 from scalebench.units import bytes_
 
+LOST = "GPU is lost"
+"""What NVML answers for a device that fell off the bus or has to be reset."""
+
 
 def skipped_result(cell: Cell, reason: str, started: str) -> CellResult:
     """Return the result of a cell that was not launched."""
@@ -33,6 +36,8 @@ def launched_result(
     """
     records = with_common_steps(records)
     status, reason = _status(cell, records, failure)
+    if status == "failed" and node is not None:
+        reason = f"{reason}{_lost_devices(node)}"
     return CellResult(
         cell=cell,
         status=status,
@@ -147,6 +152,16 @@ def _peak_of(number: int | None, records: Sequence[RankRecord]) -> str:
     if memory.rss_bytes is not None:
         return f" (the process's peak until then: {bytes_(memory.rss_bytes)})"
     return ""
+
+
+def _lost_devices(node: NodeTrack) -> str:
+    """Say which GPUs the driver lost meanwhile: a rank's own error seldom does."""
+    lost = [
+        f"GPU {device.index if device.index is not None else device.uuid}"
+        for device in node.devices
+        if any(LOST in reason for reason in device.unavailable.values())
+    ]
+    return f" (NVML lost {', '.join(lost)} during this launch)" if lost else ""
 
 
 def _first_bad_loss(records: Sequence[RankRecord]) -> str | None:

@@ -20,8 +20,9 @@ from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.model_scores import NORMAL_90, NORMAL_95, PREDICTION_CONFIDENCE, predicted_rows
 from scalebench.records import Record
+from scalebench.row_launches import Launches, grouped
 from scalebench.row_prediction import Bare, BarePipeline, bare_step
-from scalebench.scaling import Launches, grouped, summarise
+from scalebench.scaling import summarise
 from scalebench.spec import Cell
 from scalebench.store import StoredRun
 from scalebench.summary import Row, Summary

@@ -448,6 +448,7 @@ class RunInfo(Record):
         plan: Every cell in the order of execution.
         notices: What the reader has to know about the whole run, for example that this was CPU.
         certificate: The newest of this machine when the run began; null: there was none.
+        profile_differs: In what the machine of the link profile that was given is another one.
         sealed: Every file of the run bears a checksum; older versions wrote none.
         status: ``running`` also means: was killed before it could say otherwise.
     """
@@ -462,5 +463,6 @@ class RunInfo(Record):
     plan: list[Cell]
     notices: list[str] = []
     certificate: Certificate | None = None
+    profile_differs: list[str] = []
     sealed: bool = False
     status: Literal["running", "complete", "interrupted", "over budget"] = "running"

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
+from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.energy import energy_per_sample
 from scalebench.peaks import compute_dtype, mfu, peak_flops, why_no_peak
 from scalebench.records import CellResult, Memory, RankRecord
 from scalebench.row_fields import RowFields
-from scalebench.spec import Pipeline, Plain
+from scalebench.spec import Cell, Pipeline, Strategy
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
@@ -22,22 +22,27 @@ CATEGORIES = (
 
 
 def use_of_row(
+    cell: Cell,
     inspection: CellResult | None,
     good: Mapping[int, CellResult],
-    baseline: CellResult | None,
+    alone: Sequence[CellResult],
     throughput: Estimate | None,
+    kin: CellResult | None = None,
 ) -> RowFields:
     """Work out what a row used.
 
     Args:
+        cell: Of one of the row's launches.
         inspection: The row's inspecting launch, if it was run.
         good: Repeat → measuring launch that went well.
-        baseline: The plain baseline's inspecting launch, if there is one.
+        alone: Inspecting launches of one rank, whose activations predictions start from: the
+            plain baseline's, then the strategy's own.
         throughput: Samples per second of the whole job.
+        kin: A launch that knows how large the model is, where none of the row's own went well.
     """
     row = RowFields()
     _set_memory(row, inspection, good)
-    _set_predicted_memory(row, inspection, good, baseline)
+    _set_predicted_memory(row, cell, next(iter(good.values()), kin), alone)
     _set_predicted_traffic(row, good)
     _set_energy(row, list(good.values()))
     _set_mfu(row, inspection, list(good.values()), throughput)
@@ -75,16 +80,16 @@ def _categories(inspection: CellResult | None) -> dict[str, int | None]:
 
 def _set_predicted_memory(
     row: RowFields,
-    inspection: CellResult | None,
-    good: Mapping[int, CellResult],
-    baseline: CellResult | None,
+    cell: Cell,
+    sized: CellResult | None,
+    alone: Sequence[CellResult],
 ) -> None:
+    """Predict the peak; also of a row that ran out of memory, from another one's model."""
     name = "predicted_memory_bytes"
-    rank = next((result.ranks[0] for result in good.values()), None)
+    rank = sized.ranks[0] if sized is not None and sized.ranks else None
     if rank is None or rank.num_parameters is None:
         row.set(name, None, "no launch of this row went well")
         return
-    cell = next(iter(good.values())).cell
     if isinstance(cell.strategy, Pipeline):
         row.set(name, None, "which rank of a pipeline holds how much is not predicted")
         return
@@ -93,7 +98,7 @@ def _set_predicted_memory(
         rank.num_parameters,
         cell.rank_batch,
         rank.facts.get("optimizer"),
-        _measured_baseline(baseline),
+        _baseline(cell.strategy, alone),
         cell.world_size,
         rank.facts.get("group_elements"),
     )
@@ -113,11 +118,15 @@ def _set_predicted_traffic(row: RowFields, good: Mapping[int, CellResult]) -> No
     row.set(name, total, f"there is no law for the traffic of {cell.strategy.kind}")
 
 
-def _measured_baseline(baseline: CellResult | None) -> MeasuredBaseline | None:
-    if baseline is None or not baseline.ranks or not isinstance(baseline.cell.strategy, Plain):
-        return None
-    cell = baseline.cell
-    return MeasuredBaseline(baseline.cell.strategy, cell.rank_batch, baseline.ranks[0].memory)
+def _baseline(strategy: Strategy, alone: Sequence[CellResult]) -> MeasuredBaseline | None:
+    """Return the first launch that has the strategy's activations; else the first, to say why."""
+    found = [
+        MeasuredBaseline(result.cell.strategy, result.cell.rank_batch, result.ranks[0].memory)
+        for result in alone
+        if result.ranks
+    ]
+    fit = (baseline for baseline in found if why_unfit(strategy, baseline) is None)
+    return next(fit, found[0] if found else None)
 
 
 def _set_energy(row: RowFields, good: Sequence[CellResult]) -> None:

@@ -3,9 +3,8 @@
 Only the operations that the run's strategies use, and only sizes such as they send.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from scalebench import machine
 from scalebench.calibration import Sweeps, measured_points, measured_profile
@@ -46,12 +45,15 @@ def read_profile(path: Path) -> LinkProfile:
     return profile
 
 
-def about_profile(given: LinkProfile | None, environment: Mapping[str, Any]) -> list[str]:
-    """Say what a reader has to know of a profile that was given."""
+def about_profile(given: LinkProfile | None, different: Sequence[str]) -> list[str]:
+    """Say what a reader has to know of a profile that was given.
+
+    Args:
+        given: The profile; None: none was.
+        different: In what its machine is another one, by `machine.elsewhere`.
+    """
     if given is None:
         return []
-    here = machine.identity(environment)
-    different = [name for name in here if given.machine.get(name) != here[name]]
     if not given.machine:
         where = "of a machine that it does not name"
     elif different:

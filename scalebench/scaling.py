@@ -10,50 +10,26 @@ estimated over the rounds: what drifts from round to round cancels.
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from scalebench.catalog import PacedShape
 from scalebench.costmodel.link_model import LinkModel
-from scalebench.launches import clean_steps, launch_step_s, launch_throughput
-from scalebench.loss_race import Course, compare
+from scalebench.launches import clean_steps, launch_step_s, launch_throughput, mean_losses
 from scalebench.model_scores import score, with_intervals
 from scalebench.records import CellResult, Status
 from scalebench.row_attribution import StepTimes, attribute_row
-from scalebench.row_break_even import NoBreakEven, replayed_break_even
+from scalebench.row_beside_none import beside_none
 from scalebench.row_compression import compression_of_row
 from scalebench.row_fields import RowFields
+from scalebench.row_launches import Launches, Table, grouped
 from scalebench.row_prediction import predict_row
 from scalebench.row_resources import use_of_row
 from scalebench.spec import Cell
 from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.store import StoredRun
 from scalebench.summary import Correctness, Row, StepSamples, Summary, TimedCollectives
+from scalebench.units import bytes_
 from scalebench.validity import validity_stamps
-
-
-@dataclass(frozen=True)
-class Launches:
-    """All cells of one row, and what became of those that were run.
-
-    Attributes:
-        cell: The row's cell (of its first launch).
-        inspection: Result of the launch that checked correctness, if it was run.
-        measured: Repeat → result, of the launches that were run.
-        num_planned: Measuring launches that the plan holds.
-    """
-
-    cell: Cell
-    inspection: CellResult | None = None
-    measured: Mapping[int, CellResult] = field(default_factory=dict)
-    num_planned: int = 0
-
-    @property
-    def good(self) -> dict[int, CellResult]:
-        """The measuring launches that ended well."""
-        return {r: result for r, result in self.measured.items() if result.status == "ok"}
 
 
 def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | None:
@@ -75,7 +51,7 @@ def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
     table = grouped(run)
     rows = [_row(launches, table, run) for launches in table.values()]
-    rows = with_intervals(_beside_none(rows, table, _link(run)))
+    rows = with_intervals(beside_none(rows, table, _link(run)))
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,
@@ -85,7 +61,8 @@ def summarise(run: StoredRun) -> Summary:
         environment=run.info.environment,
         notices=[*run.info.notices, *_damage(run)],
         certificate=run.info.certificate,
-        model=score(rows),
+        model=score(rows, run.info.profile_differs),
+        gate={suite.name: suite.gate for suite in run.info.spec.suites if suite.gate},
         collectives=_collectives(run),
         link=run.link,
         rows=rows,
@@ -114,29 +91,7 @@ def _damage(run: StoredRun) -> list[str]:
     return [f"{name} was set aside: {why}" for name, why in run.damaged.items()]
 
 
-def grouped(run: StoredRun) -> dict[tuple[str, str, int], Launches]:
-    """Return the launches of every row: (suite, case, world size) → launches."""
-    cells: dict[tuple[str, str, int], list[Cell]] = {}
-    for cell in run.info.plan:
-        if cell.purpose == "measure":
-            cells.setdefault(cell.row_key, []).append(cell)
-    inspections = {
-        result.cell.row_key: result
-        for result in run.results.values()
-        if result.cell.purpose == "inspect"
-    }
-    return {
-        key: Launches(
-            cell=launches[0],
-            inspection=inspections.get(key),
-            measured={c.repeat: run.results[c.id] for c in launches if c.id in run.results},
-            num_planned=len(launches),
-        )
-        for key, launches in cells.items()
-    }
-
-
-def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run: StoredRun) -> Row:
+def _row(row: Launches, table: Table, run: StoredRun) -> Row:
     cell, good = row.cell, list(row.good.values())
     status, reason = _status(row, run.info.status)
     baseline = _plain_baseline(row, table)
@@ -144,15 +99,20 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run: Sto
     throughput = estimate_over_launches([launch_throughput(r) for r in good]) if good else None
     tokens = next((r.ranks[0].tokens_per_sample for r in good), None)
     starts = [r.launch_s for r in good if r.launch_s]
-    losses = _mean_losses(good[0]) if good else []
+    losses = mean_losses(good[0]) if good else []
     step_s = _step_estimate(row)
-    inspected = baseline.inspection if baseline else None
+    own = wrapped if wrapped is not None and cell.world_size > 1 else None
+    alone = [one.inspection for one in (baseline, own) if one is not None and one.inspection]
+    kin = _kin(wrapped, baseline) if row.measured or row.inspection else None
     fields = (
         _attribution(row, baseline),
-        use_of_row(row.inspection, row.good, inspected, throughput),
+        use_of_row(cell, row.inspection, row.good, alone, throughput, kin),
         _prediction(row, wrapped, run, step_s),
         compression_of_row(cell, row.inspection, row.good),
     )
+    predicted_bytes = fields[1].values.get("predicted_memory_bytes")
+    if status == "oom" and predicted_bytes is not None:
+        reason = f"{reason}; predicted for a rank: {bytes_(predicted_bytes)}"
     values: dict[str, Any] = {
         "step_s": step_s,
         "throughput": throughput,
@@ -193,81 +153,6 @@ def _row(row: Launches, table: Mapping[tuple[str, str, int], Launches], run: Sto
         **values,
         **{name: value for part in fields for name, value in part.values.items()},
     )
-
-
-def _beside_none(
-    rows: Sequence[Row],
-    table: Mapping[tuple[str, str, int], Launches],
-    link: LinkModel | str,
-) -> list[Row]:
-    """Return the rows, those of compressed training held against ``none``: losses and steps."""
-    compared = list(rows)
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for index, row in enumerate(rows):
-        if row.compression is not None and row.step_s is not None:
-            key = (row.suite, row.workload, row.world_size, row.global_batch)
-            alike.setdefault(key, []).append(index)
-    for indices in alike.values():
-        courses = {i: _course(rows[i], table) for i in indices}
-        exact = next((i for i in indices if _method(rows[i]) == "none"), None)
-        if exact is None:
-            continue
-        for index, losses in compare(courses, courses[exact]).items():
-            ratio = _step_ratio(_launches(rows[index], table), _launches(rows[exact], table))
-            told = (rows[index].compression or {}) | {"losses": losses}
-            told["step_ratio_to_none"] = ratio.model_dump() if ratio else None
-            if index != exact:
-                told |= _replayed(rows[index], rows[exact], table, link)
-            compared[index] = rows[index].model_copy(update={"compression": told})
-    return compared
-
-
-def _replayed(
-    row: Row, exact: Row, table: Mapping[tuple[str, str, int], Launches], link: LinkModel | str
-) -> dict[str, Any]:
-    """Return the link on which a row's step is as long as that of ``none``, or why none is."""
-    told = row.compression or {}
-    reasons = dict(told.get("unavailable", {}))
-    name = "break_even_replayed_byte_per_s"
-    own, whole = (table.get((one.suite, one.case, 1)) for one in (row, exact))
-    try:
-        if isinstance(link, str):
-            raise NoBreakEven(link)
-        if row.world_size == 1:
-            raise NoBreakEven("one rank sends nothing")
-        found = replayed_break_even(
-            _launches(row, table).cell, own.good if own else {}, whole.good if whole else {}, link
-        )
-    except NoBreakEven as reason:
-        return {name: None, "unavailable": reasons | {name: str(reason)}}
-    gives = link.bandwidth_byte_per_s("all_reduce", row.world_size)
-    return {name: found.model_dump(), "link_byte_per_s": gives, "unavailable": reasons}
-
-
-def _method(row: Row) -> str:
-    return str((row.compression or {}).get("method"))
-
-
-def _launches(row: Row, table: Mapping[tuple[str, str, int], Launches]) -> Launches:
-    return table[row.suite, row.case, row.world_size]
-
-
-def _step_ratio(row: Launches, exact: Launches) -> Estimate | None:
-    """Estimate a row's step over that of ``none``, within the rounds: drift cancels."""
-    ratios = [
-        launch_step_s(result) / launch_step_s(exact.good[repeat])
-        for repeat, result in row.good.items()
-        if repeat in exact.good
-    ]
-    return estimate_over_launches(ratios) if ratios else None
-
-
-def _course(row: Row, table: Mapping[tuple[str, str, int], Launches]) -> Course:
-    """Return how a row trained in the launch that trained longest."""
-    launches = _launches(row, table).good
-    longest = max(launches.values(), key=lambda result: result.ranks[0].num_trained)
-    assert row.step_s is not None
-    return Course(_mean_losses(longest), row.step_s.value)
 
 
 def _hosts(cell: Cell) -> dict[str, Any]:
@@ -325,9 +210,7 @@ def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float
     return estimate_over_launches(steps).value if steps else None
 
 
-def _plain_baseline(
-    row: Launches, table: Mapping[tuple[str, str, int], Launches]
-) -> Launches | None:
+def _plain_baseline(row: Launches, table: Table) -> Launches | None:
     """Return the plain model's launches, with the same loader if there are such."""
     wanted = row.cell.strategy.baseline()
     for loader in (row.cell.loader, None):
@@ -347,6 +230,12 @@ def _plain_baseline(
 def _reference_batch(cell: Cell) -> int:
     """Return the batch that stays the same over N: global when strong, per rank when weak."""
     return cell.global_batch // (1 if cell.scaling == "strong" else cell.world_size)
+
+
+def _kin(*others: Launches | None) -> CellResult | None:
+    """Return a launch of another row that knows how large the model is."""
+    good = (result for other in others if other is not None for result in other.good.values())
+    return next(good, None)
 
 
 def _status(row: Launches, run_status: str) -> tuple[Status, str | None]:
@@ -369,15 +258,6 @@ def _reason(first_bad: CellResult, row: Launches) -> str:
             "that went well)"
         )
     return reason
-
-
-def _mean_losses(result: CellResult) -> list[float]:
-    """Return the loss of the global batch, the mean over the ranks, up to the last clean step.
-
-    In the rounds that follow, some steps are trained without synchronisation.
-    """
-    losses = np.array([rank.loss for rank in result.ranks], dtype=float)
-    return [float(x) for x in losses.mean(axis=0)[: result.ranks[0].num_trained]]
 
 
 def _correctness(row: Launches) -> Correctness | None:

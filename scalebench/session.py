@@ -8,23 +8,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from scalebench import __version__, machine
 from scalebench.anonymity import Anonymiser, Model, anonymise_files, names_of_this_machine
 from scalebench.certificates import newest
 from scalebench.discover import load_suites
-from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
+from scalebench.ending import Run, finish, not_stored
+from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.frontier import CannotProbe, at_the_frontier, for_frontier
 from scalebench.gpu_claims import GpuClaims
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
+from scalebench.observer import Observer, Silent
 from scalebench.outcome import launched_result, skipped_result
 from scalebench.paths import RunPaths, default_runs_folder
 from scalebench.plan import Machine, Plan, Request, make_plan
 from scalebench.records import CellResult, RunInfo, RunSpec
 from scalebench.run_calibration import about_profile, calibrate_run, read_profile
-from scalebench.scaling import failed_rows, summarise
 from scalebench.spec import Cell, Suite
 from scalebench.store import (
     StoredRun,
@@ -33,71 +34,9 @@ from scalebench.store import (
     load_run,
     point_latest_at,
     working_on,
-    write_atomic,
-    write_model,
     write_sealed,
 )
-from scalebench.summary import Summary
 from scalebench.too_large import why_too_large
-from scalebench.unstored import NotStored, Unstored
-
-
-class Observer(Protocol):
-    """Is told how a session goes; the command line shows it."""
-
-    def preparing(self) -> None:
-        """Torch is being imported in the worker."""
-        ...
-
-    def planned(self, info: RunInfo, num_done: int) -> None:
-        """Everything is known and stored; ``num_done`` cells are there already (resume)."""
-        ...
-
-    def calibrating(self, what: str, _: object) -> None:
-        """The links are being calibrated; ``what`` is under way."""
-        ...
-
-    def started(self, cell: Cell) -> None:
-        """A cell is about to be launched."""
-        ...
-
-    def ended(self, result: CellResult) -> None:
-        """A cell has ended and is stored."""
-        ...
-
-
-class Silent:
-    """An observer that shows nothing."""
-
-    def preparing(self) -> None:
-        """Show nothing."""
-
-    def planned(self, info: RunInfo, num_done: int) -> None:
-        """Show nothing."""
-
-    def calibrating(self, what: str, _: object) -> None:
-        """Show nothing."""
-
-    def started(self, cell: Cell) -> None:
-        """Show nothing."""
-
-    def ended(self, result: CellResult) -> None:
-        """Show nothing."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: where it is and what it measured."""
-
-    paths: RunPaths
-    summary: Summary
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """``CELLS_FAILED`` when a row failed or ran out of memory, or a collective was wrong."""
-        collectives = self.summary.collectives
-        wrong = collectives is not None and collectives.failure is not None
-        return ExitCode.CELLS_FAILED if wrong or failed_rows(self.summary.rows) else ExitCode.OK
 
 
 class Interrupted(Exception):
@@ -210,7 +149,8 @@ class Session:
             target.name: self.launcher.describe(target, plan.spec.device)["num_parameters"]
             for target in plan.custom_workloads
         }
-        return Prepared(plan, machine.fingerprint(survey, world), sizes)
+        environment = machine.fingerprint(survey, world) | {"threads": plan.spec.threads}
+        return Prepared(plan, environment, sizes)
 
     def run(
         self,
@@ -236,6 +176,9 @@ class Session:
             paths = create_run_folder(claim_folder(default_runs_folder() / run_id))
         if request.max_batch:
             plan = at_the_frontier(plan, request.memory_limit_bytes, partial(self._fits, paths))
+        foreign = (
+            machine.elsewhere(given.machine, prepared.environment) if given is not None else []
+        )
         info = RunInfo(
             run_id=run_id,
             version=__version__,
@@ -246,10 +189,11 @@ class Session:
             plan=list(plan.cells),
             notices=[
                 *plan.notices,
-                *about_profile(given, prepared.environment),
+                *about_profile(given, foreign),
                 *self.claims.shared,
             ],
             certificate=newest(prepared.environment),
+            profile_differs=foreign,
             sealed=True,
         )
         info = self._without_names(info, plan.spec)
@@ -393,47 +337,6 @@ def _is_final(result: CellResult) -> bool:
     if result.status == "skipped":
         return result.cell.skip_reason is not None
     return result.status != "failed"
-
-
-def not_stored(stored: StoredRun, error: OSError) -> NotStored:
-    """Return what cannot be stored as an error that bears it, after storing what still can be."""
-    with suppress(OSError):
-        finish(stored, "interrupted")
-    lost = [r for i, r in stored.results.items() if not stored.paths.cell(i).is_file()]
-    rest = Unstored(info=stored.info, results=lost, summary=summarise(stored))
-    return NotStored(stored.paths.root, rest, error.strerror or str(error))
-
-
-def finish(stored: StoredRun, status: str) -> Run:
-    """Store how far the run came and what it shows; also after an interruption."""
-    from scalebench.report import render_csv, render_markdown
-
-    stored.info = stored.info.model_copy(update={"status": status})
-    write_sealed(stored.paths.run_json, stored.info)
-    summary = summarise(stored)
-    write_model(stored.paths.summary_json, summary)
-    write_atomic(stored.paths.summary_csv, render_csv(summary))
-    write_atomic(stored.paths.summary_md, render_markdown(summary))
-    return Run(stored.paths, summary)
-
-
-def render_report(roots: Sequence[Path]) -> Path:
-    """Render the page of one or several runs into the first one's folder; return its path."""
-    from scalebench.evidence import gather
-    from scalebench.report import render_page
-
-    runs = [load_run(root) for root in roots]
-    target = runs[0].paths.report_html
-    summaries = [summarise(stored) for stored in runs]
-    evidence = [gather(*pair) for pair in zip(runs, summaries, strict=True)]
-    page = render_page(summaries, evidence)
-    try:
-        write_atomic(target, page)
-    except OSError as error:
-        raise EnvironmentUnfit(
-            f"The page cannot be written: {target}: {error.strerror}."
-        ) from error
-    return target
 
 
 def _run_id(started: datetime, plan: Plan) -> str:

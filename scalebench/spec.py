@@ -438,6 +438,8 @@ class Suite(Spec):
         repeats: Launches of each cell.
         cell_limit_s: Wall clock after which a launch is ended and its row is ``failed``.
         collective_timeout_s: Time-out of the process group.
+        gate: What the gate asks of this suite's rows, metric → settings, as the tables of
+            ``[tool.scalebench.gate]`` have them; those overrule these.
     """
 
     name: Name
@@ -452,6 +454,7 @@ class Suite(Spec):
     seed: int = Field(0, ge=0)
     cell_limit_s: float = Field(900.0, gt=0)
     collective_timeout_s: float = Field(120.0, gt=0)
+    gate: dict[str, dict[str, bool | float]] = {}
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> Self:

@@ -96,31 +96,6 @@ def estimate_signed(values: Sequence[float]) -> Estimate:
     return Estimate(value=center, low=center - reach, high=center + reach, n=n)
 
 
-def ratio_of_launches(new: Sequence[float], base: Sequence[float]) -> Estimate:
-    """Estimate how many times ``base`` the quantity ``new`` is, from launches of two runs.
-
-    The ratio of the geometric means with Welch's t interval of the difference of the logarithms:
-    the runs were not interleaved, and one may scatter more than the other. Source: Welch 1947.
-
-    Args:
-        new: One positive number per launch of the one run.
-        base: Of the other. A single launch on either side gives no interval.
-    """
-    x, y = np.log(np.asarray(new, dtype=float)), np.log(np.asarray(base, dtype=float))
-    center, n = float(x.mean() - y.mean()), min(len(x), len(y))
-    if n == 1:
-        return Estimate(value=math.exp(center), n=1)
-    parts = np.array([x.var(ddof=1) / len(x), y.var(ddof=1) / len(y)])
-    whole = float(parts.sum())
-    if whole == 0:
-        return Estimate(value=math.exp(center), low=math.exp(center), high=math.exp(center), n=n)
-    freedom = whole**2 / float((parts**2 / np.array([len(x) - 1, len(y) - 1])).sum())
-    reach = math.sqrt(whole) * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
-    return Estimate(
-        value=math.exp(center), low=math.exp(center - reach), high=math.exp(center + reach), n=n
-    )
-
-
 def median_with_noise(values: Sequence[float]) -> tuple[float, float]:
     """Return the median of repeated measurements, and by how much it may be off (95 %).
 

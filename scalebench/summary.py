@@ -143,6 +143,7 @@ class Summary(BaseModel):
         model: How good the predictions of the run's steps are; null: there are none. See
             `scalebench.model_scores.score`.
         collectives: What its suites of collectives came to; null: it has none.
+        gate: What its suites ask of the gate: suite → metric → settings.
         link: What its links cost, a `LinkProfile`, for tables and figures; the file beside the
             summary holds it, not the summary itself. Not imported here: `gate` starts fast.
     """
@@ -158,5 +159,6 @@ class Summary(BaseModel):
     certificate: Certificate | None = None
     model: dict[str, Any] | None = None
     collectives: TimedCollectives | None = None
+    gate: dict[str, dict[str, dict[str, bool | float]]] = {}
     link: Any = Field(None, exclude=True, repr=False)
     rows: list[Row]

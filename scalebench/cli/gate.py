@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import config_file
+from scalebench.cli.options import Duration, config_file
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run
 from scalebench.errors import UsageError
 
 if TYPE_CHECKING:
+    from scalebench.interleaving import Turns
     from scalebench.verdict.gate import Results
     from scalebench.verdict.result import GateResult
     from scalebench.verdict.settings import GateSettings
@@ -89,12 +90,11 @@ def judged(
     new: "Results",
     allowed: Sequence[str],
     exact_only: bool = False,
-    rounds: bool = False,
 ) -> "GateResult":
-    """Compare two results by this folder's settings; ``rounds``: they were measured by turns."""
+    """Compare two results by this folder's settings."""
     from scalebench.verdict.gate import compare as compare_results
 
-    return compare_results(base, new, settings_here(exact_only), allowed, rounds)
+    return compare_results(base, new, settings_here(exact_only), allowed)
 
 
 def show_result(result: "GateResult", form: str, everything: bool) -> None:
@@ -195,6 +195,12 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
     show_default=True,
     help="Launches of each side, with --interleave.",
 )
+@click.option(
+    "--repeat-until-decided",
+    "budget_s",
+    type=Duration(),
+    help="With --interleave: go on with what is inconclusive, for so long at most, e.g. 20m.",
+)
 @_shared
 def gate(
     arguments: tuple[str, ...],
@@ -204,6 +210,7 @@ def gate(
     base_python: str | None,
     base_dir: str | None,
     rounds: int,
+    budget_s: float | None,
     everything: bool,
     allowed: tuple[str, ...],
     as_json: bool,
@@ -211,30 +218,27 @@ def gate(
 ) -> int:
     """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
     if interleave:
-        pair = _by_turns(base, arguments, (base_python, base_dir), rounds)
-    elif len(arguments) > 1 or base_python or base_dir:
+        turns = _turns(base, arguments, (base_python, base_dir))
+        result = _by_turns(turns, (rounds, budget_s), allowed, exact_only)
+    elif len(arguments) > 1 or base_python or base_dir or budget_s:
         raise UsageError(
-            "gate judges one run. Name one NEW; --base-python, --base-dir and arguments of `run` "
-            "are for --interleave."
+            "gate judges one run. Name one NEW; --base-python, --base-dir, --repeat-until-decided "
+            "and arguments of `run` are for --interleave."
         )
     else:
         measured = results_of(arguments[0] if arguments else None)
-        pair = (_baseline(base, measured), measured)
-    result = judged(*pair, allowed, exact_only, rounds=interleave)
+        result = judged(_baseline(base, measured), measured, allowed, exact_only)
     show_result(result, "json" if as_json else form, everything)
     return int(result.exit_code)
 
 
-def _by_turns(
-    base: str | None,
-    arguments: Sequence[str],
-    of_base: tuple[str | None, str | None],
-    rounds: int,
-) -> "tuple[Results, Results]":
-    """Measure both versions by turns; the runs stay in a folder of their own."""
+def _turns(
+    base: str | None, arguments: Sequence[str], of_base: tuple[str | None, str | None]
+) -> "Turns":
+    """Return what measures both versions; the runs stay in a folder of their own."""
     from datetime import UTC, datetime
 
-    from scalebench.interleaving import Version, interleave
+    from scalebench.interleaving import Turns, Version
     from scalebench.paths import default_runs_folder
     from scalebench.store import claim_folder
 
@@ -248,8 +252,29 @@ def _by_turns(
         Version("base", python or sys.executable, Path(folder or ".")),
         Version("new", sys.executable, Path(".")),
     )
-    out = claim_folder(default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved")
-    return interleave(versions, arguments, rounds, out, lambda text: click.echo(text, err=True))
+    out = default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved"
+    return Turns(versions, arguments, claim_folder(out), lambda text: click.echo(text, err=True))
+
+
+def _by_turns(
+    turns: "Turns", effort: tuple[int, float | None], allowed: Sequence[str], exact_only: bool
+) -> "GateResult":
+    """Measure rounds and judge them; ``effort``: how many, and how long to go on for, if at all."""
+    from scalebench.deciding import until_decided
+    from scalebench.verdict.change import TEST_LEVEL
+    from scalebench.verdict.gate import compare as compare_results
+
+    settings = settings_here(exact_only)
+
+    def judge(base: "Results", new: "Results", level: float) -> "GateResult":
+        return compare_results(base, new, settings, allowed, rounds=True, level=level)
+
+    rounds, budget_s = effort
+    if budget_s is not None:
+        return until_decided(turns, rounds, judge, budget_s)
+    for _ in range(rounds):
+        turns.measure(rounds)
+    return judge(*turns.results(), TEST_LEVEL)
 
 
 def _baseline(name: str | None, new: "Results") -> "Results":

@@ -23,8 +23,8 @@ from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from scalebench.ending import Run
     from scalebench.plan import Request
-    from scalebench.session import Run
     from scalebench.spec import Suite
     from scalebench.virtual_hosts import VirtualHosts
     from scalebench.world import Member
@@ -181,7 +181,7 @@ def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", Exi
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:
     """Render the report and print the table (or JSON), as the flags say."""
     from scalebench.cli.view import emit, print_json, print_table
-    from scalebench.session import render_report
+    from scalebench.ending import render_report
 
     if flags["no_report"]:
         where = f"Run     {measured.paths.root}"

@@ -127,7 +127,7 @@ def draw_schedule(
 @click.argument("runs", nargs=-1, metavar="RUN...")
 def report(runs: Sequence[str]) -> None:
     """Render the page of one or several runs (default: the newest); print its path."""
-    from scalebench.session import render_report
+    from scalebench.ending import render_report
 
     click.echo(render_report([resolve_run(name) for name in runs or (None,)]))
 

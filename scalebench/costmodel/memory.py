@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from scalebench.compression import vectors_kept
 from scalebench.costmodel.sharding import Groups, InFlight, Sharding, in_flight, sharding_of
 from scalebench.records import Memory
-from scalebench.spec import Compressed, Ddp, Execution, Plain, Strategy, Zero1
+from scalebench.spec import Compressed, Ddp, Execution, Strategy, Zero1
 
 FP32_BYTES = 4
 ADAM_STATES = 2
@@ -97,13 +97,14 @@ def zero_state(
 
 @dataclass(frozen=True)
 class MeasuredBaseline:
-    """The plain baseline of a prediction, as its inspecting launch saw it.
+    """One rank that trained alone, as its inspecting launch saw it: what a prediction starts from.
 
     Attributes:
+        strategy: ``Plain``, or the strategy itself where the plain model's activations are others.
         batch: Samples of its step.
     """
 
-    strategy: Plain
+    strategy: Execution
     batch: int
     memory: Memory
 
@@ -162,7 +163,7 @@ def predict_memory(
         num_parameters: Ψ, parameters of the model.
         rank_batch: Samples of a rank's step.
         optimizer: The rank's fact ``optimizer``; None: not known.
-        baseline: The same workload measured plain, at any batch.
+        baseline: The same workload on one rank, at any batch.
         world_size: N.
         group_elements: The rank's fact of that name: sizes of the groups that are gathered
             together, the root last; None: all parameters in one group.
@@ -177,7 +178,7 @@ def predict_memory(
     states = STATES.get(optimizer) if optimizer is not None else None
     if states is None:
         unavailable["optimizer_bytes"] = f"the state of the optimizer {optimizer} is not known"
-    why = _baseline_unfit(strategy, baseline)
+    why = why_unfit(strategy, baseline)
     gradients = activations = data = None
     flying_bytes = 0
     if baseline is None or why is not None:
@@ -206,16 +207,24 @@ def _kept_vectors(strategy: Strategy) -> int:
     return vectors_kept(strategy.settings)
 
 
-def _baseline_unfit(strategy: Execution, baseline: MeasuredBaseline | None) -> str | None:
+ACTIVATIONS_DEPEND_ON = {
+    "computes_in_bfloat16": "precision",
+    "compile": "compilation",
+    "checkpointing": "checkpointing",
+}
+"""Property of `Execution` → what people call it."""
+
+
+def why_unfit(strategy: Execution, baseline: MeasuredBaseline | None) -> str | None:
     """Return why a baseline tells nothing about the activations of a strategy."""
     if baseline is None:
         return "no plain baseline was measured"
     memory = baseline.memory
     if None in (memory.activations_peak_bytes, memory.activations_bytes, memory.gradients_bytes):
         return "the activations of the plain baseline were not measured"
-    for setting in ("autocast", "compile", "checkpointing"):
+    for setting, phrase in ACTIVATIONS_DEPEND_ON.items():
         if getattr(strategy, setting) != getattr(baseline.strategy, setting):
-            return f"the plain baseline has other activations: it differs in {setting}"
+            return f"the plain baseline has other activations: it differs in {phrase}"
     return None
 
 

@@ -22,7 +22,7 @@ from scalebench.evidence.rank_steps import (
 from scalebench.evidence.telemetry import DeviceCourse, device_courses
 from scalebench.evidence.timeline import StepTimeline, step_timeline
 from scalebench.records import CellResult
-from scalebench.scaling import Launches, grouped
+from scalebench.row_launches import Launches, grouped
 from scalebench.store import StoredRun
 from scalebench.summary import Summary
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from scalebench.discover import load_suite
+from scalebench.ending import Run
 from scalebench.errors import ScalebenchError
 from scalebench.exporters.measures import numbers
 from scalebench.pytest_plugin.measuring import (
@@ -19,7 +20,6 @@ from scalebench.pytest_plugin.measuring import (
 )
 from scalebench.recorded_clock import Benchmark, RecordedClock
 from scalebench.selection import words
-from scalebench.session import Run
 from scalebench.spec import Case, Suite
 from scalebench.summary import Row
 

@@ -7,6 +7,7 @@ import pytest
 
 from scalebench.claims import Quantity
 from scalebench.discover import load_suite
+from scalebench.ending import Run
 from scalebench.errors import UsageError, unknown_name
 from scalebench.exporters.measures import caveats
 from scalebench.pytest_plugin.measuring import (
@@ -19,7 +20,6 @@ from scalebench.pytest_plugin.measuring import (
 from scalebench.recorded_clock import RecordedClock
 from scalebench.report import causes, wording
 from scalebench.selection import parse_world_sizes
-from scalebench.session import Run
 from scalebench.spec import Case, Strategy, Suite
 from scalebench.summary import Estimate, Row
 

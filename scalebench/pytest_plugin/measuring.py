@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 
+from scalebench.ending import Run
 from scalebench.errors import unknown_name
 from scalebench.exporters.measures import caveats
 from scalebench.exporters.pytest_benchmark import row_info, step_times_s
+from scalebench.observer import Silent
 from scalebench.plan import Request
 from scalebench.pytest_plugin import MEASURED, SIZES
 from scalebench.recorded_clock import Benchmark, RecordedClock, replay
 from scalebench.report import wording
 from scalebench.scaling import summarise
 from scalebench.selection import parse_world_sizes
-from scalebench.session import Interrupted, Run, Session, Silent
+from scalebench.session import Interrupted, Session
 from scalebench.spec import Case, Suite
 from scalebench.store import load_run
 from scalebench.summary import Row

@@ -1,12 +1,12 @@
 """Two runs side by side: what they have in common, and by how much the second one differs.
 
-The launches of two runs were not interleaved: whatever changed on the machine in between is part
-of the difference. The gate judges more carefully; this shows.
+The verdicts are the gate's. The launches of two runs were not interleaved: whatever changed on the
+machine in between is part of the difference. Other machines, software and settings, which the gate
+refuses, are what one may want to see here, and stand in a table beside it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import plotly.graph_objects as go
 
@@ -17,14 +17,22 @@ from scalebench.report.figure_style import Looks, safe, style
 from scalebench.report.lanes import lay
 from scalebench.report.listing import PlainTable
 from scalebench.report.palette import NEUTRAL
-from scalebench.stats import Estimate, ratio_of_launches
 from scalebench.summary import Row, Summary
+from scalebench.verdict import gate
+from scalebench.verdict.fingerprint import ENVIRONMENT
+from scalebench.verdict.result import RowVerdict, Verdict
+from scalebench.verdict.results import Results, key_of
 
-ALIKE = ("workload", "scaling", "device", "global_batch", "rank_batch", "virtual_hosts", "link")
-"""What two rows must share for their difference to mean anything."""
+WORDS: Mapping[Verdict, str] = {
+    "regressed": "slower",
+    "improved": "faster",
+    "unchanged": "unchanged",
+    "inconclusive": "undecided",
+}
+"""The gate's verdicts on a step, as this page says them."""
 
 HEADER = (
-    *("case", "N", "step before", "step after", "change", "95 % interval", "told apart"),
+    *("case", "N", "step before", "step after", "change", "95 % interval", "verdict"),
     *("efficiency before", "after", "points"),
 )
 
@@ -34,22 +42,24 @@ class Pair:
     """One row in both runs.
 
     Attributes:
-        ratio: Step of the new run over that of the base; without interval where a run has a
-            single launch.
+        step: The gate's verdict on the step.
+        efficiency: Its verdict on the efficiency; None: a run has none.
     """
 
     base: Row
     new: Row
-    ratio: Estimate
+    step: RowVerdict
+    efficiency: RowVerdict | None
 
     @property
     def word(self) -> str:
-        """``slower``, ``faster``, or that it cannot be told."""
-        if self.ratio.low is None or self.ratio.high is None:
-            return "one launch"
-        if self.ratio.low > 1:
-            return "slower"
-        return "faster" if self.ratio.high < 1 else "no difference told"
+        """What became of the step."""
+        return WORDS[self.step.verdict]
+
+    @property
+    def change(self) -> float:
+        """Step after over step before, minus 1."""
+        return self.step.change or 0.0
 
 
 @dataclass(frozen=True)
@@ -97,44 +107,38 @@ def compare(comparison_id: str, base: Summary, new: Summary, looks: Looks) -> Co
 
 
 def _matched(base: Summary, new: Summary) -> tuple[list[Pair], list[tuple[Row, str]]]:
-    before = {(*wording.case_key(row), row.world_size): row for row in base.rows}
+    """Pair the rows by the gate's own rules; machine, software and settings may differ here."""
+    before, after = (Results("", (summary,)) for summary in (base, new))
+    settings = {name for row in (*base.rows, *new.rows) for name in row.strategy_settings}
+    result = gate.compare(before, after, allowed=[*ENVIRONMENT, *settings])
+    told = {(*verdict.place, verdict.metric): verdict for verdict in result.rows}
+    was, is_ = ({key_of(row): row for row in results.rows} for results in (before, after))
     pairs: list[Pair] = []
     unmatched: list[tuple[Row, str]] = []
-    for row in new.rows:
-        other = before.pop((*wording.case_key(row), row.world_size), None)
-        if other is None:
-            unmatched.append((row, "only in the second run"))
-        elif different := [name for name in ALIKE if getattr(row, name) != getattr(other, name)]:
-            unmatched.append((row, f"other {wording.joined(different)}"))
-        elif not _medians(row) or not _medians(other):
-            unmatched.append((row, "not measured in both runs"))
+    for key in dict.fromkeys((*is_, *was)):
+        step, efficiency = told.get((*key, "step_s")), told.get((*key, "efficiency"))
+        if key not in was:
+            unmatched.append((is_[key], "only in the second run"))
+        elif key not in is_:
+            unmatched.append((was[key], "only in the first run"))
+        elif step is None or step.verdict not in WORDS:
+            why = step.reason if step is not None and step.reason else "measured in neither run"
+            unmatched.append((is_[key], why))
         else:
-            pairs.append(Pair(other, row, ratio_of_launches(_medians(row), _medians(other))))
-    unmatched += [(row, "only in the first run") for row in before.values()]
+            pairs.append(Pair(was[key], is_[key], step, efficiency))
     return pairs, unmatched
-
-
-def _medians(row: Row) -> list[float]:
-    """Return the median step of every launch, seconds."""
-    found = [median(sample.step_s) for sample in row.samples if sample.step_s]
-    return [step_s for step_s in found if step_s > 0]
 
 
 def _conclude(pairs: Sequence[Pair]) -> str:
     if not pairs:
         return "The runs have no row in common."
-    slower = [pair for pair in pairs if pair.word == "slower"]
-    faster = [pair for pair in pairs if pair.word == "faster"]
+    by_word = {word: [pair for pair in pairs if pair.word == word] for word in WORDS.values()}
     said = []
-    if slower:
-        worst = max(slower, key=lambda pair: pair.ratio.value)
-        said.append(f"{_count(slower)} slower, {wording.place(worst.new)} most ({_change(worst)})")
-    if faster:
-        best = min(faster, key=lambda pair: pair.ratio.value)
-        said.append(f"{_count(faster)} faster, {wording.place(best.new)} most ({_change(best)})")
-    rest = len(pairs) - len(slower) - len(faster)
-    if rest:
-        said.append(f"{rest} cannot be told apart")
+    for word, extreme in (("slower", max), ("faster", min)):
+        if found := by_word[word]:
+            most = extreme(found, key=lambda pair: pair.change)
+            said.append(f"{_count(found)} {word}, {wording.place(most.new)} most ({_change(most)})")
+    said += [f"{_count(by_word[w])} {w}" for w in ("unchanged", "undecided") if by_word[w]]
     return f"Of {len(pairs)} rows in both runs, {wording.joined(said)}."
 
 
@@ -143,7 +147,7 @@ def _count(pairs: Sequence[Pair]) -> str:
 
 
 def _change(pair: Pair) -> str:
-    return f"{_signed(pair.ratio.value - 1)} %"
+    return f"{_signed(pair.change)} %"
 
 
 def _signed(ratio: float) -> str:
@@ -152,10 +156,10 @@ def _signed(ratio: float) -> str:
 
 
 def _interval(pair: Pair) -> str:
-    low, high = pair.ratio.low, pair.ratio.high
+    low, high = pair.step.low, pair.step.high
     if low is None or high is None:
         return "none"
-    return f"{_signed(low - 1)} to {_signed(high - 1)} %"
+    return f"{_signed(low)} to {_signed(high)} %"
 
 
 def _chart(chart_id: str, rows: Sequence[Row], pairs: Sequence[Pair], looks: Looks) -> Chart | None:
@@ -183,15 +187,16 @@ def _forest(pairs: Sequence[Pair], looks: Looks) -> go.Figure:
         )
     )  # fmt: skip
     for y, pair in zip(placed.places, pairs, strict=True):
-        look, ratio = looks[wording.case_key(pair.new)], pair.ratio
-        low, high = ratio.low or ratio.value, ratio.high or ratio.value
+        look, change = looks[wording.case_key(pair.new)], pair.change
+        low = change if pair.step.low is None else pair.step.low
+        high = change if pair.step.high is None else pair.step.high
         figure.add_trace(
             go.Scatter(
-                x=[100 * (ratio.value - 1)],
+                x=[100 * change],
                 y=[y],
                 error_x={
-                    "type": "data", "symmetric": False, "array": [100 * (high - ratio.value)],
-                    "arrayminus": [100 * (ratio.value - low)], "thickness": 1.6, "width": 5,
+                    "type": "data", "symmetric": False, "array": [100 * (high - change)],
+                    "arrayminus": [100 * (change - low)], "thickness": 1.6, "width": 5,
                     "color": look.color,
                 },
                 mode="markers",
@@ -239,22 +244,22 @@ def _efficiency(row: Row) -> str:
 
 
 def _points(pair: Pair) -> str:
-    """Write the difference of the efficiencies; both intervals at once, as if independent."""
-    before, after = pair.base.efficiency, pair.new.efficiency
-    if before is None or after is None or wording.is_baseline(pair.new):
+    """Write the difference of the efficiencies, with its interval where there is one."""
+    told = pair.efficiency
+    if told is None or told.base is None or told.change is None or wording.is_baseline(pair.new):
         return wording.DASH
-    difference = _signed(after.value - before.value)
-    if before.half_width is None or after.half_width is None:
+    difference = _signed(told.base * told.change)
+    if told.low is None or told.high is None:
         return difference
-    reach = (before.half_width**2 + after.half_width**2) ** 0.5
-    return f"{difference} ± {100 * reach:.1f}"
+    return f"{difference} ({_signed(told.base * told.low)} to {_signed(told.base * told.high)})"
 
 
 def _table(pairs: Sequence[Pair]) -> PlainTable:
     return PlainTable(
         "Row by row",
-        "Before: the first run, after: the second. Step: intervals over launches (Welch). The runs"
-        " were not interleaved: what changed on the machine in between is part of the difference.",
+        "Before: the first run, after: the second. Verdicts, intervals and floors are those of"
+        " scalebench compare. The runs were not interleaved: what changed on the machine in between"
+        " is part of the difference.",
         HEADER,
         tuple(_cells(pair) for pair in pairs),
         frozenset({0, 6}),

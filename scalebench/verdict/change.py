@@ -166,21 +166,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def min_detectable(change: Change, floor: float, family: int) -> float | None:
+def min_detectable(change: Change, floor: float, level: float) -> float | None:
     """Return the smallest difference that would have been called a regression 95 times in 100.
 
-    Both conditions have to hold: the interval beyond the floor, and the corrected p-value small
-    (for the first of the family: Bonferroni's level). Noncentral t.
+    Both conditions have to hold: the interval beyond the floor, and the p-value small.
+    Noncentral t.
 
     Args:
         change: With the noise of this comparison.
         floor: As a difference, positive.
-        family: How many rows are tested together.
+        level: What the p-value has to be below; of the first of a family, Bonferroni's.
     """
     if change.error is None:
         return None
     above_floor = _detectable((1 + CONFIDENCE) / 2, change.freedom)
-    above_none = _detectable(1 - TEST_LEVEL / max(family, 1), change.freedom)
+    above_none = _detectable(1 - level, change.freedom)
     return max(floor + above_floor * change.error, above_none * change.error)
 
 
@@ -192,7 +192,7 @@ def _detectable(probability: float, freedom: float) -> float:
     return found if math.isfinite(found) and found > 0 else plain
 
 
-def further_launches(base: Side, new: Side, floor: float, family: int) -> int | None:
+def further_launches(base: Side, new: Side, floor: float, level: float) -> int | None:
     """Return how many more launches on each side would decide, if nothing else changes.
 
     Decided is: the interval wholly beyond the floor and the p-value small, or wholly within the
@@ -202,7 +202,7 @@ def further_launches(base: Side, new: Side, floor: float, family: int) -> int | 
         base: The baseline.
         new: The new run.
         floor: As a difference, positive.
-        family: How many rows are tested together.
+        level: What the p-value has to be below; of the first of a family, Bonferroni's.
 
     Returns:
         None: no number up to 1000 would, or nothing is known of the noise.
@@ -216,7 +216,7 @@ def further_launches(base: Side, new: Side, floor: float, family: int) -> int | 
         reach = change.interval[1] - change.value
         distance = abs(change.value)
         p = change.p_value(1 if change.value > 0 else -1) or 0.0
-        beyond = distance - reach > floor and p <= TEST_LEVEL / max(family, 1)
+        beyond = distance - reach > floor and p <= level
         return beyond or distance + reach < floor
 
     if not decided(MOST_LAUNCHES):

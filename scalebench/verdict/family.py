@@ -124,15 +124,15 @@ def paired(base: Measured, new: Measured) -> tuple[Measured, Measured]:
     return replace(base, variance=half, values=()), replace(new, variance=half, values=())
 
 
-def judge(pairs: Sequence[Pair]) -> list[Judgement]:
-    """Return the verdict on every pair, in order."""
+def judge(pairs: Sequence[Pair], level: float = TEST_LEVEL) -> list[Judgement]:
+    """Return the verdict on every pair, in order; ``level``: what p-values have to be below."""
     bases = _sides(pairs, [pair.base for pair in pairs])
     news = _sides(pairs, [pair.new for pair in pairs])
     changes = [change_between(base, new) for base, new in zip(bases, news, strict=True)]
     corrected = _corrected(pairs, changes)
     sizes = {flag: sum(pair.decides == flag for pair in pairs) for flag in (True, False)}
     return [
-        _judge(pair, (base, new), change, p, sizes[pair.decides])
+        _judge(pair, (base, new), change, p, level / max(sizes[pair.decides], 1), level)
         for pair, base, new, change, p in zip(pairs, bases, news, changes, corrected, strict=True)
     ]
 
@@ -182,11 +182,17 @@ def _corrected(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[float |
 
 
 def _judge(
-    pair: Pair, sides: tuple[Side, Side], change: Change, p: float | None, family: int
+    pair: Pair,
+    sides: tuple[Side, Side],
+    change: Change,
+    p: float | None,
+    of_one: float,
+    of_all: float,
 ) -> Judgement:
+    """Judge a pair, its p-value held to the level of all; one alone has that ``of_one``."""
     sign = _direction(change)
     rank = rank_p_value(sides[0].values, sides[1].values, sign)
-    finding, objection = _finding(pair, change, p, rank)
+    finding, objection = _finding(pair, change, p, rank, of_all)
     floor_worse = pair.floor if pair.worse > 0 else pair.floor_down
     open_ = finding == "inconclusive"
     return Judgement(
@@ -194,15 +200,15 @@ def _judge(
         change=change,
         p_value=p,
         rank_p_value=rank,
-        min_detectable=min_detectable(change, floor_worse, family),
-        further_launches=further_launches(*sides, floor_worse, family) if open_ else None,
+        min_detectable=min_detectable(change, floor_worse, of_one),
+        further_launches=further_launches(*sides, floor_worse, of_one) if open_ else None,
         objection=objection,
         borrowed=pair.base.variance is None or pair.new.variance is None,
     )
 
 
 def _finding(
-    pair: Pair, change: Change, p: float | None, rank: float | None
+    pair: Pair, change: Change, p: float | None, rank: float | None, level: float
 ) -> tuple[Finding, str]:
     if change.interval is None or p is None:
         return "inconclusive", ""
@@ -211,7 +217,7 @@ def _finding(
         return "unchanged", ""
     if -pair.floor_down <= high and low <= pair.floor:
         return "inconclusive", ""
-    if p > TEST_LEVEL:
+    if p > level:
         return "inconclusive", f"among so many rows chance alone does this (p = {p:.2g})"
     if rank is not None and rank > RANK_LEVEL:
         return "inconclusive", f"the order of the launches does not confirm it (p = {rank:.2g})"

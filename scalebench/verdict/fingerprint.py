@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from scalebench.errors import unknown_name
-from scalebench.summary import Row
+from scalebench.summary import Row, Summary
 from scalebench.verdict.result import Mismatch
 
 ENVIRONMENT = (
     *("devices", "driver", "machine", "cpu", "cores", "cgroup_cpus"),
-    *("torch", "cuda", "hip", "nccl", "cudnn"),
+    *("threads", "torch", "cuda", "hip", "nccl", "cudnn"),
 )
 """Fields of the fingerprint without whose agreement times cannot be compared."""
 
@@ -22,6 +22,12 @@ ROW = (
 
 ALL_OF_ROW = "case"
 """``--allow-mismatch case`` allows everything of `ROW` and every setting of the strategy."""
+
+LINK_PROFILE = "link_profile"
+"""Predictions rest on the links of another machine, so their error says nothing of a change."""
+
+RESTS_ON_LINKS = ("prediction_error",)
+"""Metrics that it matters to; no other one."""
 
 MATTERS_TO_EXACT = ("torch",)
 """Of the environment: what changes counts of bytes and collectives. No device does."""
@@ -38,6 +44,23 @@ def environment_mismatches(
         for name in ENVIRONMENT
         if (ours := _read(base, name)) != (theirs := _read(new, name))
     ]
+
+
+def profile_mismatches(base: Summary, new: Summary, allowed: Collection[str]) -> list[Mismatch]:
+    """Return whether a run's predictions rest on a link profile that is not of its machine."""
+    ours, theirs = _origin(base), _origin(new)
+    if ours == theirs == _OWN_LINKS:
+        return []
+    return [Mismatch(LINK_PROFILE, ours, theirs, allowed=LINK_PROFILE in allowed)]
+
+
+_OWN_LINKS = "of the run's machine"
+
+
+def _origin(summary: Summary) -> str:
+    differs = (summary.model or {}).get("profile_differs")
+    names = [str(name) for name in differs] if isinstance(differs, list) else []
+    return _text(f"of another machine: {', '.join(names)}") if names else _OWN_LINKS
 
 
 def row_mismatches(base: Row, new: Row, allowed: Collection[str]) -> list[Mismatch]:
@@ -70,7 +93,7 @@ def check_names(names: Collection[str], rows: Collection[Row]) -> None:
         UsageError: There is no such property, nor a setting of a strategy in the runs.
     """
     settings = {name for row in rows for name in row.strategy_settings}
-    valid = {*ENVIRONMENT, *ROW, ALL_OF_ROW, *settings}
+    valid = {*ENVIRONMENT, *ROW, ALL_OF_ROW, LINK_PROFILE, *settings}
     for name in names:
         if name not in valid:
             raise unknown_name("property for --allow-mismatch", name, valid)

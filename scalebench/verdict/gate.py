@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from scalebench.summary import Row
+from scalebench.verdict.change import TEST_LEVEL
 from scalebench.verdict.comparison import Comparison, exact_verdict, single_verdict
 from scalebench.verdict.explanation import (
     explain_baseline,
@@ -14,7 +15,9 @@ from scalebench.verdict.explanation import (
 )
 from scalebench.verdict.family import judge
 from scalebench.verdict.fingerprint import (
+    LINK_PROFILE,
     MATTERS_TO_EXACT,
+    RESTS_ON_LINKS,
     check_names,
     row_mismatches,
 )
@@ -42,6 +45,7 @@ def compare(
     settings: GateSettings | None = None,
     allowed: Collection[str] = (),
     rounds: bool = False,
+    level: float = TEST_LEVEL,
 ) -> GateResult:
     """Hold a run against its baseline.
 
@@ -51,6 +55,7 @@ def compare(
         settings: Floors, and what decides.
         allowed: Names of properties that may differ.
         rounds: Whether the launches of both took turns on one machine.
+        level: What corrected p-values have to be below.
 
     Raises:
         UsageError: One of ``allowed`` is no property.
@@ -73,13 +78,17 @@ def compare(
                 without_baseline.append(theirs[key][0])
             continue
         row, summary = ours[key]
-        pair = (row, theirs[key][0] if key in theirs else None)
-        _compare_rows(pair, (base, new), environments[id(summary)], settings, allowed, draft)
+        if key in theirs:
+            told, of_new = theirs[key]
+            asked = settings.of_suite(of_new.gate.get(row.suite, {}), f"{new.name}: gate")
+        else:
+            told, asked = None, settings
+        _compare_rows((row, told), (base, new), environments[id(summary)], asked, allowed, draft)
     if without_baseline:
         draft.notes.append(_not_in_baseline(without_baseline))
     if rounds:
         draft.pending = [(at, replace(one, rounds=True)) for at, one in draft.pending]
-    _judge_pending(draft)
+    _judge_pending(draft, level)
     return GateResult(
         base=base.name,
         new=new.name,
@@ -144,9 +153,15 @@ def _compare_rows(
     own = row_mismatches(base, new, allowed)
     draft.mismatches += [m for m in own if m not in draft.mismatches]
     for comparison in _comparisons(base, new, results, settings):
-        exact = comparison.metric.kind == "exact"
-        against = [m for m in environment if not exact or m.name in MATTERS_TO_EXACT] + own
+        against = [m for m in environment if _matters(m, comparison.metric)] + own
         _compare_metric(comparison, [m for m in against if not m.allowed], own, results, draft)
+
+
+def _matters(mismatch: Mismatch, metric: Metric) -> bool:
+    """Tell whether something that differs between the machines forbids judging a metric."""
+    if mismatch.name == LINK_PROFILE:
+        return metric.name in RESTS_ON_LINKS
+    return metric.kind != "exact" or mismatch.name in MATTERS_TO_EXACT
 
 
 def _comparisons(
@@ -230,10 +245,10 @@ def _plain_step_s(row: Row, results: Results) -> float | None:
     return None
 
 
-def _judge_pending(draft: _Draft) -> None:
+def _judge_pending(draft: _Draft, level: float) -> None:
     """Judge what rests on launches, all rows together."""
     pairs = [comparison.pair() for _, comparison in draft.pending]
-    for (index, comparison), judgement in zip(draft.pending, judge(pairs), strict=True):
+    for (index, comparison), judgement in zip(draft.pending, judge(pairs, level), strict=True):
         explanation = draft.rows[index].explanation
         verdict = comparison.judged(judgement)
         draft.rows[index] = comparison.explained(verdict, explanation)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from scalebench.summary import Row, Summary
-from scalebench.verdict.fingerprint import environment_mismatches, notable
+from scalebench.verdict.fingerprint import environment_mismatches, notable, profile_mismatches
 from scalebench.verdict.result import Mismatch
 
 Key = tuple[str, str, int]
@@ -44,7 +44,10 @@ def mismatches_of(
     return [
         mismatch
         for theirs in new
-        for mismatch in environment_mismatches(base.environment, theirs.environment, allowed)
+        for mismatch in (
+            *environment_mismatches(base.environment, theirs.environment, allowed),
+            *profile_mismatches(base, theirs, allowed),
+        )
     ]
 
 

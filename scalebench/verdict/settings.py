@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalebench.errors import UsageError, unknown_name
@@ -19,15 +19,37 @@ class GateSettings:
     Attributes:
         metrics: In the order in which they are shown.
         collectives: What holds for the counts of collectives.
+        table: What the user set, as it stands in the file.
+        exact: Whether only what has no noise decides.
     """
 
     metrics: tuple[Metric, ...] = METRICS
     collectives: Metric = COLLECTIVES
+    table: Mapping[str, Any] = field(default_factory=dict)
+    exact: bool = False
 
     def only_exact(self) -> "GateSettings":
         """Return settings by which nothing that has noise decides: for shared machines."""
         metrics = (replace(m, decides=m.decides and m.kind == "exact") for m in self.metrics)
-        return replace(self, metrics=tuple(metrics))
+        return replace(self, metrics=tuple(metrics), exact=True)
+
+    def of_suite(self, own: Mapping[str, Any], source: str) -> "GateSettings":
+        """Return the settings for a suite that has some of its own; the user's overrule them.
+
+        Args:
+            own: As `gate_settings` takes them.
+            source: What to call them in an error.
+
+        Raises:
+            UsageError: As `gate_settings`.
+        """
+        if not own:
+            return self
+        gate_settings(own, source)
+        names = dict.fromkeys([*own, *self.table])
+        both = {name: {**own.get(name, {}), **self.table.get(name, {})} for name in names}
+        found = gate_settings(both, source)
+        return found.only_exact() if self.exact else found
 
 
 def gate_settings(table: Mapping[str, Any], source: str) -> GateSettings:
@@ -52,7 +74,7 @@ def gate_settings(table: Mapping[str, Any], source: str) -> GateSettings:
             )
         changed[name] = _changed(known[name], given, source)
     metrics = tuple(changed[metric.name] for metric in METRICS)
-    return GateSettings(metrics, changed[COLLECTIVES.name])
+    return GateSettings(metrics, changed[COLLECTIVES.name], table)
 
 
 def _changed(metric: Metric, given: Mapping[str, Any], source: str) -> Metric:

@@ -6,11 +6,11 @@ from runs import make_run
 from test_calibration import line, point
 
 from scalebench.costmodel.link_profile import profile_of
+from scalebench.ending import Run
 from scalebench.errors import ExitCode, UsageError
 from scalebench.plan import Machine, Request, make_plan
 from scalebench.report import render_table
 from scalebench.scaling import summarise
-from scalebench.session import Run
 from scalebench.spec import Case, Collectives, Ddp, Plain, Suite
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from scalebench.attribution import WIRE_FACTORS
 from scalebench.costmodel.laws import (
     LAWS,
     OPERATIONS,
@@ -16,6 +17,7 @@ from scalebench.costmodel.laws import (
     law_terms,
 )
 from scalebench.errors import UsageError
+from scalebench.nccl_tests import operations as nccl_operations
 from tests.unit.link_sweeps import point
 
 RANKS = st.integers(2, 1000)
@@ -204,3 +206,12 @@ def test_a_point_that_cannot_be_is_refused(fields):
     assert type(point(8, 1.0)).model_validate(valid)
     with pytest.raises(ValidationError):
         type(point(8, 1.0)).model_validate({**valid, **fields})
+
+
+@given(n=st.integers(1, 5000))
+def test_nccl_tests_the_laws_and_the_trace_count_bytes_alike(n):
+    """Three places that know these factors, each with operations that the others lack."""
+    for op in set(OPERATIONS) & set(nccl_operations.OPERATIONS):
+        assert nccl_operations.busbw_factor(op, n) == pytest.approx(busbw_factor(op, n)), op
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        assert WIRE_FACTORS[op](n) == pytest.approx(busbw_factor(op, n)), op

@@ -11,10 +11,11 @@ from gated import gated_run
 from test_verdict_gate import explained
 
 from scalebench.cli import cli
+from scalebench.discover import load_suite
 from scalebench.report.verdict_table import render_verdict
 from scalebench.store import write_model
 from scalebench.verdict.metrics import COLLECTIVES, METRICS
-from scalebench.verdict.settings import gate_settings
+from scalebench.verdict.settings import GateSettings, gate_settings
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "gate.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -51,6 +52,15 @@ def test_the_settings_are_valid():
     (text,) = blocks("toml")
     settings = gate_settings(tomllib.loads(text)["tool"]["scalebench"]["gate"], "docs")
     assert {m.name: m for m in settings.metrics}["loss_last"].decides
+
+
+def test_the_suite_brings_its_floors(tmp_path):
+    (text,) = blocks("python")
+    path = tmp_path / "far.py"
+    path.write_text(text)
+    suite = load_suite(str(path))
+    settings = GateSettings().of_suite(suite.gate, "docs")
+    assert {m.name: m for m in settings.metrics}["step_s"].relative_floor == 0.03
 
 
 def test_the_explanation_is_what_the_gate_prints():

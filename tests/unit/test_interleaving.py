@@ -9,7 +9,7 @@ from gated import gated_run
 
 from scalebench.cli import cli
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.interleaving import Version, interleave, order
+from scalebench.interleaving import Turns, Version, there_and_back
 from scalebench.store import write_model
 
 STUB = """#!{python}
@@ -33,7 +33,7 @@ shutil.copy(here / f"{{number}}.json", out / "summary.json")
 @pytest.fixture
 def interpreters(project):
     """Stubs for base, new and 4 % slower; with drift over the rounds that all of them share."""
-    drift = [1.0, 1.1, 1.2, 1.15, 1.05, 1.1]
+    drift = [1.0, 1.1, 1.2, 1.15, 1.05, 1.1, 1.0, 1.02]
     for seed, (name, factor) in enumerate({"base": 1.0, "same": 1.0, "slow": 1.04}.items()):
         folder = project / name
         folder.mkdir()
@@ -61,16 +61,18 @@ def versions(project, new):
 
 
 def test_the_order_is_there_and_back():
-    assert [version for _, version in order(4)] == [0, 1, 1, 0, 0, 1, 1, 0]
-    assert [number for number, _ in order(2)] == [0, 0, 1, 1]
+    made = [version for number in range(4) for version in there_and_back(number)]
+    assert made == [0, 1, 1, 0, 0, 1, 1, 0]
 
 
 def test_both_are_measured_by_turns_and_told_the_same(interpreters):
     told: list[str] = []
-    base, new = interleave(
-        versions(interpreters, "slow"), ["ddp", "--gpus", "1,2"], 3, interpreters / "out",
-        told.append,
-    )  # fmt: skip
+    turns = Turns(
+        versions(interpreters, "slow"), ["ddp", "--gpus", "1,2"], interpreters / "out", told.append
+    )
+    for _ in range(3):
+        turns.measure(3)
+    base, new = turns.results()
     made = calls(interpreters)
     assert [call[0] for call in made] == ["base", "slow", "slow", "base", "base", "slow"]
     for call in made:
@@ -99,12 +101,28 @@ def test_the_command_finds_a_change_that_drift_hides(interpreters, monkeypatch):
     assert (interpreters / "reports").is_dir()
 
 
+def test_the_command_goes_on_with_what_is_open(interpreters, monkeypatch):
+    """Two rounds have one degree of freedom: nothing is decided by them but what is exact."""
+    monkeypatch.setattr(sys, "executable", str(interpreters / "slow" / "python"))
+    flags = ["gate", "--interleave", "--base-python", str(interpreters / "base" / "python")]
+    flags += ["--rounds", "2", "--repeat-until-decided", "1h", "--json", "--", "ddp"]
+    done = CliRunner().invoke(cli, flags, standalone_mode=False)
+    assert done.exception is None, done.exception
+    told = json.loads(done.stdout)
+    assert done.return_value == 1
+    assert any("looks, after 2, 4" in note for note in told["notes"]), told["notes"]
+    narrowed = {tuple(call[5:9]) for call in calls(interpreters)[4:]}
+    assert narrowed and all(flags[0] == "--gpus" and flags[2] == "-k" for flags in narrowed)
+
+
 @pytest.mark.parametrize(
     ("code", "kind"), [(2, UsageError), (5, EnvironmentUnfit), (130, EnvironmentUnfit)]
 )
 def test_a_run_that_ends_badly_ends_the_comparison(interpreters, code, kind):
     with pytest.raises(kind, match="There is no suite"):
-        interleave(versions(interpreters, "same"), ["--fail", str(code)], 2, interpreters / "out")
+        Turns(versions(interpreters, "same"), ["--fail", str(code)], interpreters / "out").measure(
+            2
+        )
     assert len(calls(interpreters)) == 1
 
 
@@ -114,10 +132,11 @@ def test_what_cannot_be_asked_is_refused(interpreters):
         (["--interleave", "--base-dir", ".", "--baseline", "x"], "without --baseline"),
         (["--base-dir", ".", "x"], "for --interleave"),
         (["x", "y"], "one run"),
+        (["--repeat-until-decided", "5m", "x"], "for --interleave"),
         (["--interleave", "--base-dir", ".", "--", "ddp", "--repeats", "9"], "--rounds"),
     ):
         done = CliRunner().invoke(cli, ["gate", *arguments], standalone_mode=False)
         assert isinstance(done.exception, UsageError) and says in str(done.exception), arguments
     nowhere = (Version("base", "/no/python", interpreters), *versions(interpreters, "same")[1:])
     with pytest.raises(UsageError, match="cannot be started"):
-        interleave(nowhere, [], 2, interpreters / "out")
+        Turns(nowhere, [], interpreters / "out").measure(2)

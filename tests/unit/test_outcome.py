@@ -1,5 +1,7 @@
+import pynvml
 import pytest
 from runs import STARTED, make_cell, make_record
+from watched import B, make_twin, sample
 
 from scalebench.outcome import (
     contradiction,
@@ -93,6 +95,21 @@ def test_what_was_watched_goes_into_the_result():
     node = NodeTrack(unavailable={"devices": "the ranks ran on the CPU"})
     records = [make_record(0), make_record(1)]
     assert launched_result(CELL, records, None, STARTED, (0.4, 1.5), node).node == node
+
+
+def test_a_gpu_that_the_driver_lost_is_named_beside_the_ranks_own_words():
+    """CUDA says that a launch failed; which device is gone, NVML knows."""
+    twin = make_twin()
+    for query in ("TotalEnergyConsumption", "PowerUsage"):
+        twin.fail(f"nvmlDeviceGet{query}", pynvml.NVML_ERROR_GPU_IS_LOST, 0.3, uuid=B)
+    node, _ = sample(twin, until_s=1.0)
+    failure = Failure(rank=1, kind="exception", message="AcceleratorError: unspecified failure")
+    told = launched_result(CELL, [make_record(0)], failure, STARTED, (0.4, 1.5), node)
+    assert told.status == "failed"
+    assert told.reason == f"rank 1: {failure.message} (NVML lost GPU 1 during this launch)"
+    whole, _ = sample(make_twin(), until_s=1.0)
+    told = launched_result(CELL, [make_record(0)], failure, STARTED, (0.4, 1.5), whole)
+    assert told.reason == f"rank 1: {failure.message}"
 
 
 def test_ranks_may_run_a_block_at_different_times_but_not_different_blocks():

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 from runs import make_cell, make_failed, make_result, make_run, make_small_run, make_stored_run
 
+from scalebench.ending import Run
 from scalebench.outcome import skipped_result
 from scalebench.pytest_plugin import collecting, fixture, measuring
 from scalebench.scaling import summarise
-from scalebench.session import Run
 from scalebench.summary import TimedCollectives
 
 pytest_plugins = ("pytester",)

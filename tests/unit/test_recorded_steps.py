@@ -1,9 +1,9 @@
 """Rules for calling a step slower, tried on real step times with known slowdowns in them.
 
-`tests/recorded/step_times.npz`: see ``benchmarks/record_steps.py``, which made it. A window is one
-round there and back over four arms; a pair is the median of an arm's two blocks of a window beside
-that of arm A. What is asked: a slowdown of 2 % is found within 80 pairs at least 95 times in 100,
-and where nothing differs it is found at most once in 100.
+`tests/recorded/step_times_*.npz`: see ``benchmarks/record_steps.py``, which made them. A window is
+one round there and back over four arms; a pair is the median of an arm's two blocks of a window
+beside that of arm A. What is asked: a slowdown of 2 % is found within 80 pairs at least 95 times in
+100, and where nothing differs it is found at most once in 100.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "step_times.npz"
+RECORDED = sorted((Path(__file__).parents[1] / "recorded").glob("step_times_*.npz"))
 PAIRS = 80
 LEVEL = 0.005
 """Of the one-sided test, as the gate's own."""
@@ -21,9 +21,13 @@ THRESHOLD = 0.02
 """Of the rule that it stands beside: later against earlier, no pairs, no test."""
 
 
-@pytest.fixture(scope="module")
-def recorded():
-    with np.load(RECORDED) as stored:
+@pytest.fixture(scope="module", params=RECORDED, ids=lambda path: path.stem)
+def recorded(request):
+    return read(request.param)
+
+
+def read(path):
+    with np.load(path) as stored:
         return {name: stored[name] for name in stored.files}
 
 
@@ -77,14 +81,24 @@ def test_interleaved_blocks_do_not_cry_wolf(recorded, which):
 
 
 def test_what_was_injected_is_what_is_recovered(recorded):
+    """Of the first recording it is only known that it was 2 and 5 % of an earlier median."""
     arms = medians(recorded, "quiet_s")
-    for arm, injected in (("b", 0.0), ("slower-2", 0.02), ("slower-5", 0.05)):
+    known = "quiet_median_s" in recorded
+    of = float(recorded["quiet_median_s"]) if known else np.median(arms["a"])
+    for arm, part in (("b", 0.0), ("slower-2", 0.02), ("slower-5", 0.05)):
+        injected = part * of / np.median(arms["a"])
         found = np.median(arms[arm] / arms["a"]) - 1
-        assert found == pytest.approx(injected, abs=0.01)
+        assert found == pytest.approx(injected, abs=0.006 if known else 0.01)
 
 
-@pytest.mark.parametrize(("which", "at_least"), [("quiet_s", 0.2), ("loaded_s", 0.7)])
-def test_a_sequential_threshold_cries_wolf_on_the_same_data(recorded, which, at_least):
-    """What is measured later looks slower though nothing changed: the machine drifts."""
-    arms = medians(recorded, which)
-    assert rate(later_is_slower, arms["a"], arms["b"], every_start(arms)) > at_least
+def test_a_sequential_threshold_cries_wolf_where_the_machine_drifts(recorded):
+    """What is measured later looks slower though nothing changed: others came in half way."""
+    arms = medians(recorded, "loaded_s")
+    assert rate(later_is_slower, arms["a"], arms["b"], every_start(arms)) > 0.7
+
+
+def test_a_sequential_threshold_cries_wolf_on_a_quiet_machine_too():
+    """Not in every hour: in one of the recordings the machine drifts by itself."""
+    found = [medians(read(path), "quiet_s") for path in RECORDED]
+    rates = [rate(later_is_slower, arms["a"], arms["b"], every_start(arms)) for arms in found]
+    assert max(rates) > 0.2

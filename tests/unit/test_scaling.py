@@ -28,6 +28,7 @@ from scalebench.records import Block, Memory, Verification
 from scalebench.scaling import failed_rows, summarise
 from scalebench.spec import Ddp, Loader, Plain
 from scalebench.summary import Row, Summary
+from scalebench.units import bytes_
 from scalebench.virtual_hosts import VirtualHosts
 
 PLAIN, ONE, TWO = make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)
@@ -155,6 +156,56 @@ def test_a_row_without_a_good_launch_has_no_numbers_and_every_reason():
     assert row.step_s is row.efficiency is row.loss_first is row.launch_s is None
     assert row.samples == []
     assert "no launch of this row went well" in row.unavailable["efficiency"]
+
+
+def test_out_of_memory_stands_beside_what_was_predicted():
+    """The row has no launch that knows the model; the plain one does, and its activations."""
+    memory = Memory(
+        allocated_bytes=9_000_000, activations_bytes=400_000, activations_peak_bytes=2_000_000,
+        gradients_bytes=1_000_000, data_bytes=1000,
+    )  # fmt: skip
+    inspected = make_inspection(PLAIN)
+    ranks = [rank.model_copy(update={"memory": memory}) for rank in inspected.ranks]
+    facts = [
+        rank.model_copy(update={"facts": {"optimizer": "AdamW"}})
+        for rank in make_result(PLAIN).ranks
+    ]
+    results = [
+        inspected.model_copy(update={"ranks": ranks}),
+        make_result(PLAIN, 0.4, ranks=facts),
+        make_failed(TWO, "rank 1: out of memory", status="oom"),
+    ]
+    row = rows_of(results)["ddp", 2]
+    assert row.status == "oom" and row.peak_memory_bytes is None
+    assert row.predicted_memory_bytes > 16 * 421_000  # parameters, gradients, two moments
+    predicted = bytes_(row.predicted_memory_bytes)
+    assert row.reason == f"rank 1: out of memory; predicted for a rank: {predicted}"
+
+
+def test_memory_starts_from_the_strategy_alone_where_the_plain_model_keeps_other_activations():
+    strategy = Ddp(checkpointing=True)
+    one, two = (make_cell("ddp-ckpt", n, strategy=strategy) for n in (1, 2))
+    memory = Memory(
+        allocated_bytes=9_000_000, activations_bytes=100_000, activations_peak_bytes=400_000,
+        gradients_bytes=1_684_000, data_bytes=1000,
+    )  # fmt: skip
+
+    def inspected(cell):
+        found = make_inspection(cell)
+        ranks = [rank.model_copy(update={"memory": memory}) for rank in found.ranks]
+        return found.model_copy(update={"ranks": ranks})
+
+    def measured(cell):
+        facts = {"facts": {"optimizer": "AdamW"}}
+        ranks = [rank.model_copy(update=facts) for rank in make_result(cell).ranks]
+        return make_result(cell, ranks=ranks)
+
+    cells = (PLAIN, one, two)
+    rows = rows_of([made for cell in cells for made in (inspected(cell), measured(cell))])
+    assert rows["ddp-ckpt", 1].predicted_memory_bytes is None
+    assert "checkpointing" in rows["ddp-ckpt", 1].unavailable["predicted_memory_bytes"]
+    state = 16 * 421_000
+    assert rows["ddp-ckpt", 2].predicted_memory_bytes == state + 400_000 // 2 + 1000
 
 
 def test_without_a_plain_baseline_there_is_no_efficiency_and_it_says_why():

@@ -196,7 +196,7 @@ def test_the_further_launches_decide_and_one_fewer_does_not(part):
     generator = np.random.default_rng(2)
     base, new = side(generator.normal(0, 0.01, 5)), side(generator.normal(0.03, 0.01, 5))
     floor = part * (new.center - base.center)
-    more = further_launches(base, new, floor, 40)
+    more = further_launches(base, new, floor, TEST_LEVEL / 40)
     assert more and more > 0
 
     def decided(extra):
@@ -212,10 +212,12 @@ def test_the_further_launches_decide_and_one_fewer_does_not(part):
 
 def test_no_number_of_launches_decides_at_the_edge_or_without_any_noise_known():
     variance = Variance(1e-4, 4)
-    edge = further_launches(Side(0, 5, variance), Side(0.01, 5, variance), 0.01, 1)
+    edge = further_launches(Side(0, 5, variance), Side(0.01, 5, variance), 0.01, TEST_LEVEL)
     assert edge is None
-    assert further_launches(Side(0, 1, None), Side(0.5, 1, None), 0.01, 1) is None
-    assert min_detectable(change_between(Side(0, 1, None), Side(0, 1, None)), 0.01, 1) is None
+    assert further_launches(Side(0, 1, None), Side(0.5, 1, None), 0.01, TEST_LEVEL) is None
+    assert (
+        min_detectable(change_between(Side(0, 1, None), Side(0, 1, None)), 0.01, TEST_LEVEL) is None
+    )
 
 
 def test_launches_cannot_differ_by_less_than_each_knows_itself():
@@ -234,9 +236,9 @@ def test_the_rank_test_has_to_agree_where_it_can():
     """A mean that moved although the launches lie among one another."""
     pair = Pair("s", measured([0.0] * 5), measured([0.0] * 5), floor=0.01, floor_down=0.01)
     change = Change(0.05, error=0.005, freedom=30.0)
-    assert _finding(pair, change, 1e-6, 0.004) == ("regressed", "")
-    assert _finding(pair, change, 1e-6, None) == ("regressed", "")
-    finding, objection = _finding(pair, change, 1e-6, 0.2)
+    assert _finding(pair, change, 1e-6, 0.004, TEST_LEVEL) == ("regressed", "")
+    assert _finding(pair, change, 1e-6, None, TEST_LEVEL) == ("regressed", "")
+    finding, objection = _finding(pair, change, 1e-6, 0.2, TEST_LEVEL)
     assert finding == "inconclusive" and "order of the launches" in objection
 
 

@@ -28,6 +28,45 @@ def settings(**tables) -> GateSettings:
     return gate_settings(tables, "a file")
 
 
+def test_a_suites_own_floors_hold_for_its_rows_and_the_users_overrule_them():
+    base, new = gated_run(seed=1), gated_run({("ddp", 4): 1.05}, seed=2)
+    own = new.model_copy(update={"gate": {new.rows[0].suite: {"step_s": {"relative_floor": 0.1}}}})
+    other = new.model_copy(update={"gate": {"another": {"step_s": {"relative_floor": 0.1}}}})
+    users = gate_settings({"step_s": {"relative_floor": 0.02}}, "the user's")
+
+    def floor(summary, settings=None):
+        found = compare(Results("a", (base,)), Results("b", (summary,)), settings)
+        return {(r.case, r.world_size, r.metric): r for r in found.rows}["ddp", 4, "step_s"]
+
+    assert floor(new).verdict == floor(other).verdict == "regressed"
+    assert floor(own).verdict == "unchanged" and floor(own).floor == 0.1
+    assert floor(own, users).verdict == "regressed" and floor(own, users).floor == 0.02
+    wrong = new.model_copy(update={"gate": {new.rows[0].suite: {"step": {"decides": True}}}})
+    with pytest.raises(UsageError, match="gate"):
+        floor(wrong)
+
+
+def test_errors_of_predictions_from_another_machines_links_are_not_compared():
+    def run(error, differs):
+        made = gated_run(seed=1)
+        rows = [row.model_copy(update={"prediction_error": error}) for row in made.rows]
+        return made.model_copy(update={"rows": rows, "model": {"profile_differs": differs}})
+
+    def found(new, allowed=()):
+        results = Results("a", (run(0.01, []),)), Results("b", (new,))
+        told = compare(*results, allowed=allowed)
+        return {(r.case, r.world_size, r.metric): r for r in told.rows}
+
+    key = ("ddp", 4, "prediction_error")
+    assert found(run(0.2, []))[key].verdict == "regressed"
+    foreign = found(run(0.2, ["cpu"]))
+    assert foreign[key].verdict == "not comparable" and "another machine: cpu" in (
+        foreign[key].reason
+    )
+    assert foreign["ddp", 4, "step_s"].verdict != "not comparable"
+    assert found(run(0.2, ["cpu"]), ["link_profile"])[key].verdict == "regressed"
+
+
 def test_two_runs_of_the_same_pass_and_every_row_is_shown_to_be_unchanged():
     result = gated(gated_run(seed=1), gated_run(seed=2))
     assert result.verdict == "passed" and result.exit_code == ExitCode.OK

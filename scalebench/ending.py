@@ -1,0 +1,69 @@
+"""How a run ends: what is worked out of it and stored, and what is kept where storing fails."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalebench.errors import EnvironmentUnfit, ExitCode
+from scalebench.paths import RunPaths
+from scalebench.scaling import failed_rows, summarise
+from scalebench.store import StoredRun, load_run, write_atomic, write_model, write_sealed
+from scalebench.summary import Summary
+from scalebench.unstored import NotStored, Unstored
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it is and what it measured."""
+
+    paths: RunPaths
+    summary: Summary
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """``CELLS_FAILED`` when a row failed or ran out of memory, or a collective was wrong."""
+        collectives = self.summary.collectives
+        wrong = collectives is not None and collectives.failure is not None
+        return ExitCode.CELLS_FAILED if wrong or failed_rows(self.summary.rows) else ExitCode.OK
+
+
+def not_stored(stored: StoredRun, error: OSError) -> NotStored:
+    """Return what cannot be stored as an error that bears it, after storing what still can be."""
+    with suppress(OSError):
+        finish(stored, "interrupted")
+    lost = [r for i, r in stored.results.items() if not stored.paths.cell(i).is_file()]
+    rest = Unstored(info=stored.info, results=lost, summary=summarise(stored))
+    return NotStored(stored.paths.root, rest, error.strerror or str(error))
+
+
+def finish(stored: StoredRun, status: str) -> Run:
+    """Store how far the run came and what it shows; also after an interruption."""
+    from scalebench.report import render_csv, render_markdown
+
+    stored.info = stored.info.model_copy(update={"status": status})
+    write_sealed(stored.paths.run_json, stored.info)
+    summary = summarise(stored)
+    write_model(stored.paths.summary_json, summary)
+    write_atomic(stored.paths.summary_csv, render_csv(summary))
+    write_atomic(stored.paths.summary_md, render_markdown(summary))
+    return Run(stored.paths, summary)
+
+
+def render_report(roots: Sequence[Path]) -> Path:
+    """Render the page of one or several runs into the first one's folder; return its path."""
+    from scalebench.evidence import gather
+    from scalebench.report import render_page
+
+    runs = [load_run(root) for root in roots]
+    target = runs[0].paths.report_html
+    summaries = [summarise(stored) for stored in runs]
+    evidence = [gather(*pair) for pair in zip(runs, summaries, strict=True)]
+    page = render_page(summaries, evidence)
+    try:
+        write_atomic(target, page)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The page cannot be written: {target}: {error.strerror}."
+        ) from error
+    return target
