@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from scalebench.attribution import LaunchAttribution
-from scalebench.costmodel.pipeline_step import Layers, PipelineShape, TiedParameter
+from scalebench.costmodel.layers import Layers, TiedParameter
+from scalebench.costmodel.pipeline_step import PipelineShape
 from scalebench.launches import launch_step_s
 from scalebench.spec import Pipeline
 from scalebench.step_shape import NoShape

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalebench.costmodel.dry_run import Timeline, dry_run
+from scalebench.costmodel.layers import Layers
 from scalebench.costmodel.link_model import LinkTimes, NoFit
 from scalebench.costmodel.replay import Request
 from scalebench.costmodel.schedule import Schedule
@@ -24,34 +25,6 @@ from scalebench.costmodel.step_model import PredictedStep
 from scalebench.spec import Pipeline
 
 HOP = "send_recv"
-
-
-@dataclass(frozen=True)
-class TiedParameter:
-    """A parameter that several layers share: ranks that hold it sum its gradients.
-
-    Attributes:
-        layers: Numbers of the layers, ascending.
-        num_bytes: Of its gradient.
-    """
-
-    layers: tuple[int, ...]
-    num_bytes: int
-
-
-@dataclass(frozen=True)
-class Layers:
-    """What a pipeline's layers cost, counted and not timed.
-
-    Attributes:
-        costs: Of each layer, any unit: FLOPs of a microbatch, or parameters.
-        output_bytes: Of each layer's output for a microbatch.
-        tied: Parameters that several layers share.
-    """
-
-    costs: tuple[float, ...]
-    output_bytes: tuple[int, ...]
-    tied: tuple[TiedParameter, ...] = ()
 
 
 @dataclass(frozen=True)

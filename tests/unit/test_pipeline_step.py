@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.costmodel.layers import Layers, TiedParameter
 from scalebench.costmodel.link_model import LinkTime, NoFit
 from scalebench.costmodel.pipeline_step import (
-    Layers,
     PipelineShape,
-    TiedParameter,
     predict_pipeline,
     textbook_pipeline_s,
 )

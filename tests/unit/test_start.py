@@ -93,6 +93,14 @@ def test_the_public_names_load_nothing_heavy():
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
+def test_what_ranks_are_forked_from_loads_no_solvers_and_no_tables():
+    """Every run waits for it; scipy's solvers fit what was measured, afterwards."""
+    script = "import sys, scalebench.worker.zygote; " + (
+        "assert not {'scipy.optimize', 'pandas', 'plotly'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
 def test_trace_needs_neither_torch_nor_the_page(start):
     golden = Path(__file__).parents[1] / "golden" / "traces"
     file = golden / "nccl-sendrecv_128ranks_rank0.json.gz"

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from scalebench.costmodel.pipeline_step import Layers, TiedParameter
+from scalebench.costmodel.layers import Layers, TiedParameter
 from scalebench.spec import Pipeline
 from scalebench.worker.batches import split, to_device
 from scalebench.worker.execution import precision

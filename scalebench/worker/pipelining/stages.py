@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from scalebench.costmodel.pipeline_step import Layers
+from scalebench.costmodel.layers import Layers
 from scalebench.costmodel.stage_split import layers_of_stages
 from scalebench.spec import Pipeline
 from scalebench.worker.execution import precision, recompute_blocks

@@ -46,7 +46,7 @@ def facts_of(training: Any) -> dict[str, Any]:
 
     ``group_elements``: sizes of the groups of parameters that are gathered together, the root
     last, padding included. ``layers``: what a pipeline's layers cost, see
-    `scalebench.costmodel.pipeline_step.Layers`.
+    `scalebench.costmodel.layers.Layers`.
     """
     return dict(getattr(training, "facts", {}))
 
