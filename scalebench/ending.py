@@ -1,5 +1,6 @@
 """How a run ends: what is worked out of it and stored, and what is kept where storing fails."""
 
+import gzip
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,7 +48,18 @@ def finish(stored: StoredRun, status: str) -> Run:
     write_model(stored.paths.summary_json, summary)
     write_atomic(stored.paths.summary_csv, render_csv(summary))
     write_atomic(stored.paths.summary_md, render_markdown(summary))
+    write_timeline(stored, summary)
     return Run(stored.paths, summary)
+
+
+def write_timeline(stored: StoredRun, summary: Summary) -> None:
+    """Write the traced steps as a file for Perfetto, where there are any."""
+    from scalebench.exporters.chrome_trace import one_of_each_row
+
+    content = one_of_each_row(stored, summary)
+    if content is not None:
+        packed = gzip.compress(content.encode(), compresslevel=3, mtime=0)
+        write_atomic(stored.paths.perfetto_json, packed)
 
 
 def render_report(roots: Sequence[Path]) -> Path:
@@ -62,6 +74,9 @@ def render_report(roots: Sequence[Path]) -> Path:
     page = render_page(summaries, evidence)
     try:
         write_atomic(target, page)
+        for stored, summary in zip(runs, summaries, strict=True):
+            if not stored.paths.perfetto_json.exists():
+                write_timeline(stored, summary)
     except OSError as error:
         raise EnvironmentUnfit(
             f"The page cannot be written: {target}: {error.strerror}."

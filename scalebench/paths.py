@@ -7,6 +7,8 @@ from pathlib import Path
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+PERFETTO = "timeline.perfetto.json.gz"
+
 
 def _checked(name: str) -> str:
     if not _SAFE.fullmatch(name) or ".." in name:
@@ -66,6 +68,11 @@ class RunPaths:
     def summary_md(self) -> Path:
         """Verdict and table for a pull request."""
         return self.root / "summary.md"
+
+    @property
+    def perfetto_json(self) -> Path:
+        """The traced steps of one launch of each row, as Perfetto opens them."""
+        return self.root / PERFETTO
 
     @property
     def report_html(self) -> Path:

@@ -38,13 +38,27 @@ def export_chrome_trace(run: StoredRun, summary: Summary) -> str:
     Raises:
         UsageError: The run holds none.
     """
-    measured = [r for r in run.results.values() if r.cell.purpose == "measure"]
-    traced = [r for r in measured if r.status == "ok" and _traces(r)]
+    traced = _traced(run)
     if not traced:
         raise UsageError(
             f"{plain(run.paths.root)} holds no traced steps. They are left out by --no-trace; run "
             "without it, or export another format."
         )
+    return _document(traced, summary)
+
+
+def one_of_each_row(run: StoredRun, summary: Summary) -> str | None:
+    """Return the traces of one launch of each row, for the file in the run's folder; None: none."""
+    first = {result.cell.row_key: result for result in reversed(_traced(run))}
+    return _document(list(reversed(first.values())), summary) if first else None
+
+
+def _traced(run: StoredRun) -> list[CellResult]:
+    measured = [r for r in run.results.values() if r.cell.purpose == "measure"]
+    return [r for r in measured if r.status == "ok" and _traces(r)]
+
+
+def _document(traced: Sequence[CellResult], summary: Summary) -> str:
     rows = {(row.suite, row.case, row.world_size): row for row in summary.rows}
     pairs = [(result, rank, trace) for result in traced for rank, trace in _traces(result)]
     events: list[Event] = []

@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.evidence.timeline import ACTIVITIES, HIDDEN, RankStep, StepTimeline
+from scalebench.paths import PERFETTO
 from scalebench.report import wording
 from scalebench.report.charts import ChartKind, Choices, KeyEntry, group_key, view_mark, views
 from scalebench.report.figure_style import safe, style
@@ -45,7 +46,7 @@ def timeline_kind(timelines: Sequence[StepTimeline]) -> ChartKind:
         ("case", "N", "rank", "activity", "in the step", "of the step"),
         lambda _, __, figure: key(figure),
         "The traced step of median length; tracing's own cost included. All ranks on one clock. All"
-        " steps, for Perfetto: scalebench export RUN --format chrome-trace.",
+        f" traced steps of a launch: open {PERFETTO}, in the run's folder, at ui.perfetto.dev.",
         remark=lambda _: remarks(found),
         choose=lambda _, figure: choose(figure, found),
     )

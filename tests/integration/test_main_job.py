@@ -49,6 +49,7 @@ def test_run_folder(finished: tuple[Path, str]) -> None:
     run = finished[0]
     assert {p.name for p in run.iterdir() if p.name != ".lock"} == {
         *("run.json", "summary.json", "summary.csv", "summary.md", "report.html"),
+        "timeline.perfetto.json.gz",
         *("link-profile.json", "cells", "logs"),
     }
     assert stat.S_IMODE(run.resolve().stat().st_mode) == 0o700

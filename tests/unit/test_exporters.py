@@ -34,7 +34,7 @@ from traced import make_operation, make_trace, make_traced_record, make_traced_r
 from scalebench.costmodel.link_profile import profile_of
 from scalebench.errors import ScalebenchError, UsageError
 from scalebench.exporters import FORMATS
-from scalebench.exporters.chrome_trace import lanes
+from scalebench.exporters.chrome_trace import lanes, one_of_each_row
 from scalebench.exporters.measures import MEASURES, numbers, row_name
 from scalebench.exporters.openmetrics import UNITS, family_name
 from scalebench.records import ClockAlignment, TracedAction
@@ -475,6 +475,17 @@ def test_chrome_trace_puts_ranks_on_one_clock():
     assert (action["name"], action["ts"], action["dur"]) == ("F1 stage 0", 0.005, 1.0)
     sent = [e for e in events if e.get("cat") == "communication"]
     assert [e["args"]["num_bytes"] for e in sent] == [1000] * 3
+
+
+def test_the_file_beside_the_page_holds_one_launch_of_each_row():
+    (result,) = traced_run().results.values()
+    again = result.model_copy(
+        update={"cell": result.cell.model_copy(update={"repeat": result.cell.repeat + 1})}
+    )
+    run = make_run([result, again])
+    beside = json.loads(one_of_each_row(run, summarise(run)))["traceEvents"]
+    assert beside == chrome(traced_run()) and len(chrome(run)) == 2 * len(beside)
+    assert one_of_each_row(make_run(make_small_run()), summarise(run)) is None
 
 
 def test_chrome_trace_is_what_the_format_asks_for():
