@@ -8,6 +8,7 @@
 # make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
 # make bench-gate                       the gate's false alarms and power, beside other rules
+# make bench-gate-real                  the gate on virtual hosts: the same twice, and 5 % slower
 # make faults                           200 kills at random moments of runs: survived, results lost
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
@@ -22,7 +23,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean bench-gate faults gallery
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean bench-gate bench-gate-real faults gallery
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -80,6 +81,9 @@ bench-codecs: $(DEV_STAMP)
 
 bench-gate: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_power --write docs/gate.md
+
+bench-gate-real: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.gate_real
 
 faults: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.faults --kills 200

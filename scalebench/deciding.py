@@ -54,7 +54,9 @@ def until_decided(turns: Turns, rounds: int, judge: Judge, budget_s: float) -> G
     for _ in range(rounds):
         turns.measure(rounds)
     result = looks.take(judge(*turns.results(), looks.level()), rounds)
-    while _open_rows(result) and _measure_more(turns, _only_open(result), budget_s):
+    while _open_rows(result) and _measure_more(
+        turns, _only_open(result, turns.arguments), budget_s
+    ):
         result = looks.take(judge(*turns.results(), looks.level()), len(turns.round_s))
     return replace(result, notes=(*result.notes, _told(looks, result, budget_s)))
 
@@ -81,22 +83,39 @@ def _open_rows(result: GateResult) -> list[RowVerdict]:
     return [row for row in result.rows if _is_open(row)]
 
 
-def _only_open(result: GateResult) -> list[str]:
+def _only_open(result: GateResult, arguments: Sequence[str]) -> list[str]:
     """Return the arguments of ``run`` that leave out sizes and cases in which all is decided.
 
     One rank and the plain model stay, because efficiency is formed with them; of a suite in which
     nothing is open one case stays, because a suite has to have one.
     """
     rows = _open_rows(result)
-    cases = dict.fromkeys(["plain", *(row.case for row in rows)])
+    names = list(dict.fromkeys(row.case for row in result.rows))
+    wanted = dict.fromkeys(["plain", *(row.case for row in rows)])
     for suite in dict.fromkeys(row.suite for row in result.rows):
         of_suite = [row.case for row in result.rows if row.suite == suite]
-        if not any(case in cases for case in of_suite):
-            cases[of_suite[0]] = None
+        if not any(case in wanted for case in of_suite):
+            wanted[of_suite[0]] = None
     sizes = {row.world_size for row in rows}
     if any(row.world_size == 1 for row in result.rows):
         sizes.add(1)
-    return ["--gpus", ",".join(map(str, sorted(sizes))), "-k", " or ".join(cases)]
+    chosen = " or ".join(wanted)
+    # A word matches all names that it is part of: the decided ones among them are named to go.
+    beside = [n for n in names if n not in wanted and not any(n in case for case in wanted)]
+    if beside:
+        chosen = f"({chosen}) and not ({' or '.join(beside)})"
+    if asked := _selection(arguments):
+        chosen = f"({asked}) and ({chosen})"
+    return ["--gpus", ",".join(map(str, sorted(sizes))), "-k", chosen]
+
+
+def _selection(arguments: Sequence[str]) -> str | None:
+    """Return the ``-k`` among the arguments of ``run``, the last one; None: there is none."""
+    found = None
+    for argument, following in zip(arguments, (*arguments[1:], ""), strict=False):
+        if argument.startswith("-k"):
+            found = argument.removeprefix("-k") or following
+    return found
 
 
 def _told(looks: _Looks, result: GateResult, budget_s: float) -> str:

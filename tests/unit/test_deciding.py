@@ -8,6 +8,7 @@ import pytest
 
 from scalebench import deciding
 from scalebench.deciding import until_decided
+from scalebench.selection import matches, words
 from scalebench.verdict.change import TEST_LEVEL
 from scalebench.verdict.family import Pair, judge, measured, paired
 from scalebench.verdict.result import GateResult, RowVerdict
@@ -18,7 +19,8 @@ OPEN = RowVerdict("s", "ddp", 2, "step_s", "s", "inconclusive", basis="launches"
 class Turns:
     """Stands for the real ones: each round takes a second, and only notes what it was told."""
 
-    def __init__(self, seconds=1.0):
+    def __init__(self, seconds=1.0, arguments=()):
+        self.arguments = arguments
         self.round_s = []
         self.narrowed = []
         self.seconds = seconds
@@ -76,19 +78,36 @@ def test_the_budget_ends_it_but_never_the_first_rounds():
     assert "2 min were over" in told.notes[-1]
 
 
+DECIDED_AND_OPEN = (
+    replace(OPEN, case="plain", world_size=1, verdict="unchanged"),
+    replace(OPEN, case="ddp", world_size=2, verdict="unchanged"),
+    replace(OPEN, case="ddp", world_size=4),
+    replace(OPEN, case="ddp-small", world_size=8, verdict="inconclusive", no_worse=True),
+    replace(OPEN, case="ddp-big", world_size=8, verdict="inconclusive", decides=False),
+    replace(OPEN, suite="other", case="fsdp", world_size=2, verdict="improved"),
+)
+
+
 def test_only_what_is_open_is_measured_again():
     """Beside it the plain model at one rank, which efficiency is formed with."""
-    rows = [
-        replace(OPEN, case="plain", world_size=1, verdict="unchanged"),
-        replace(OPEN, case="ddp", world_size=2, verdict="unchanged"),
-        replace(OPEN, case="ddp", world_size=4),
-        replace(OPEN, case="ddp-small", world_size=8, verdict="inconclusive", no_worse=True),
-        replace(OPEN, case="ddp-big", world_size=8, verdict="inconclusive", decides=False),
-        replace(OPEN, suite="other", case="fsdp", world_size=2, verdict="improved"),
-    ]
     turns = Turns()
-    until_decided(turns, 2, lambda *_: result(*rows), 3)
-    assert turns.narrowed == [(), (), ("--gpus", "1,4", "-k", "plain or ddp or fsdp")]
+    until_decided(turns, 2, lambda *_: result(*DECIDED_AND_OPEN), 3)
+    assert turns.narrowed[:2] == [(), ()]
+    gpus, sizes, k, chosen = turns.narrowed[2]
+    assert (gpus, sizes, k) == ("--gpus", "1,4", "-k")
+    cases = ("plain", "ddp", "ddp-small", "ddp-big", "fsdp")
+    assert [case for case in cases if matches(chosen, case)] == ["plain", "ddp", "fsdp"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("ddp", "-k", "ddp or optional"), ("-kddp or optional", "--gpus", "1,2")]
+)
+def test_what_the_user_left_out_stays_out(arguments):
+    turns = Turns(arguments=arguments)
+    until_decided(turns, 2, lambda *_: result(*DECIDED_AND_OPEN), 3)
+    chosen = turns.narrowed[2][3]
+    assert [c for c in ("ddp", "ddp-small", "zero1", "fsdp") if matches(chosen, c)] == ["ddp"]
+    assert "optional" in words(chosen)  # an optional case has to be named by a word of its own
 
 
 def test_what_one_look_decided_no_later_one_takes_back():
