@@ -1,0 +1,48 @@
+"""What is to be run, as data: suites, cases, strategies, the plan of steps, cells.
+
+Everything here is frozen, hashable, and serialises to JSON and back. Nothing here runs anything.
+"""
+
+from scalebench.spec.base import Device, FloatDtype, Name, Scaling, Spec
+from scalebench.spec.jobs import Cell, Job, Purpose
+from scalebench.spec.strategies import (
+    Compressed,
+    Ddp,
+    Execution,
+    Fsdp,
+    Fsdp1,
+    Pipeline,
+    Plain,
+    ScheduleName,
+    Strategy,
+    Zero1,
+    strategy_kinds,
+)
+from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
+
+__all__ = [
+    "Case",
+    "Cell",
+    "Collectives",
+    "Compressed",
+    "Ddp",
+    "Device",
+    "Execution",
+    "FloatDtype",
+    "Fsdp",
+    "Fsdp1",
+    "Job",
+    "Loader",
+    "Name",
+    "Pipeline",
+    "Plain",
+    "Purpose",
+    "Scaling",
+    "ScheduleName",
+    "Spec",
+    "StepPlan",
+    "Strategy",
+    "Suite",
+    "Zero1",
+    "strategy_kinds",
+]

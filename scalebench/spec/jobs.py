@@ -1,0 +1,107 @@
+"""Jobs and cells: what is launched, complete, so that a rank needs nothing else."""
+
+from typing import Literal, Self
+
+from pydantic import Field
+
+from scalebench.catalog import WorkloadSpec
+from scalebench.spec.base import Device, Name, Scaling, Spec
+from scalebench.spec.strategies import Strategy
+from scalebench.spec.suites import Loader, StepPlan
+from scalebench.virtual_hosts import VirtualHosts
+
+Purpose = Literal["inspect", "measure", "fit", "shard"]
+
+
+class Job(Spec):
+    """Ranks that are launched together: what each of them needs to join the others.
+
+    Attributes:
+        backend: Of the process group; None where there is none (``plain``).
+        threads: Intra-op threads of each rank, the same at every N.
+        virtual_hosts: Where the ranks run; None: on the machine as it is.
+        limit_s: Wall clock after which the launch is ended.
+        collective_timeout_s: Time-out of the process group.
+    """
+
+    world_size: int = Field(ge=1)
+    device: Device
+    backend: str | None
+    threads: int = Field(ge=1)
+    virtual_hosts: VirtualHosts | None = None
+    limit_s: float = 900.0
+    collective_timeout_s: float = 120.0
+
+    @property
+    def num_processes(self) -> int:
+        """How many ranks are really started."""
+        return self.world_size
+
+
+class Cell(Job):
+    """One launch: a case at one world size, once. Complete: a rank needs nothing else.
+
+    Attributes:
+        purpose: ``inspect``: check gradients and losses against the single-process reference
+            and count the memory, with instruments on and nothing timed; ``measure``: time steps
+            with no instrument on; ``fit``: find out whether the batch fits; ``shard``: rank 0 alone
+            does its share of a job of ``world_size`` ranks, and nobody answers it.
+        repeat: Number of the launch, from 0.
+        rank_batch: Samples that a rank is fed per step: ``global_batch`` over all ranks, or over
+            all pipelines, whose ranks share them.
+        oversubscribed: More ranks than devices (CPU: than cores).
+        loader: How the ranks are fed; None: from batches that live on the device.
+        memory_limit_bytes: A fitting launch whose peak is above it is out of memory.
+        skip_reason: Not None: this cell cannot run, and why.
+        part_batches: Parts of the rank's batch whose steps are timed as well, in samples: what a
+            rank has of it at the other sizes of the case.
+    """
+
+    suite: Name
+    case: Name
+    strategy: Strategy
+    workload: WorkloadSpec
+    scaling: Scaling
+    global_batch: int = Field(ge=1)
+    rank_batch: int = Field(ge=0)
+    loader: Loader | None = None
+    oversubscribed: bool = False
+    purpose: Purpose
+    repeat: int = Field(0, ge=0)
+    steps: StepPlan
+    seed: int = 0
+    memory_limit_bytes: int | None = None
+    skip_reason: str | None = None
+    part_batches: tuple[int, ...] = ()
+
+    @property
+    def num_processes(self) -> int:
+        """How many ranks are really started."""
+        return 1 if self.purpose == "shard" else self.world_size
+
+    @property
+    def num_shards(self) -> int:
+        """Among how many ranks, or groups of ranks, the global batch is divided."""
+        return self.strategy.num_shards(self.world_size)
+
+    @property
+    def id(self) -> str:
+        """File name stem of this cell's result; unique within a run."""
+        tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}", "shard": "shard"}
+        tail = tails.get(self.purpose, f"r{self.repeat}")
+        return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"
+
+    @property
+    def row_key(self) -> tuple[str, str, int]:
+        """Cells with the same key are launches of the same row of the summary."""
+        return (self.suite, self.case, self.world_size)
+
+    def shortened(self, window_s: float) -> Self:
+        """Return this cell with a clean window, and rounds, of at most ``window_s`` seconds."""
+        plan = self.steps.model_copy(
+            update={
+                "window_s": min(self.steps.window_s, window_s),
+                "rounds_s": min(self.steps.rounds_s, window_s),
+            }
+        )
+        return self.model_copy(update={"steps": plan})

@@ -1,0 +1,155 @@
+"""Suites: a question, the cases that answer it, and how long to look."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from scalebench.collectives import COLLECTIVES, AlgorithmName, CollectiveName, DtypeName
+from scalebench.spec.base import Device, Name, Scaling, Spec
+from scalebench.spec.strategies import Strategy
+
+
+class Loader(Spec):
+    """Feed a built-in workload from host memory, as ``torch.utils.data.DataLoader`` does it.
+
+    The fields have the DataLoader's names, meaning and defaults. The ranks train on the samples
+    that they train on without a loader, in the same order.
+
+    Attributes:
+        num_workers: Processes of each rank that make batches; 0: the rank makes them itself,
+            between its steps.
+        pin_memory: Copy batches to page-locked memory first, from where a GPU fetches them while
+            the rank goes on. Nothing is pinned for CPU ranks.
+        prefetch_factor: Batches that each worker makes in advance; None: 2.
+        persistent_workers: Keep the workers from one epoch to the next.
+    """
+
+    num_workers: int = Field(0, ge=0)
+    pin_memory: bool = False
+    prefetch_factor: int | None = Field(None, ge=1)
+    persistent_workers: bool = False
+
+    @model_validator(mode="after")
+    def _what_workers_do_needs_workers(self) -> Self:
+        if self.num_workers:
+            return self
+        for field, given in (
+            ("prefetch_factor", self.prefetch_factor is not None),
+            ("persistent_workers", self.persistent_workers),
+        ):
+            if given:
+                raise ValueError(f"{field} is for worker processes: give num_workers of at least 1")
+        return self
+
+
+class Case(Spec):
+    """One line of a suite: a strategy, and what differs from the suite's defaults.
+
+    Attributes:
+        loader: Feed the ranks through a DataLoader; None: from batches that live on the device.
+        optional: Not run unless ``-k`` names it.
+    """
+
+    name: Name
+    strategy: Strategy
+    workload: str | None = None
+    batch_size: int | None = Field(None, gt=0)
+    loader: Loader | None = None
+    optional: bool = False
+
+
+class StepPlan(Spec):
+    """How many steps a launch takes, and when it may stop.
+
+    Attributes:
+        steps: Exactly this many clean steps; None: stop by the two limits below.
+        precision: Stop when the 95 % interval of the launch's median step time is narrower than
+            ± this fraction of it; None: always fill the window.
+        window_s: Length of the clean window, seconds of measured steps; an upper limit when
+            ``precision`` is given.
+        min_steps: Never stop before this many clean steps (unless ``steps`` says so).
+        max_warmup_steps: Give up waiting for the steady state after this many steps and measure
+            all the same; the row is then stamped ``unsteady``.
+        max_warmup_s: The same limit in seconds of steps.
+        trace: Follow the clean window with rounds in which steps are traced; see `Block`.
+        rounds_s: Seconds of steps in those rounds together, kept as far as whole rounds allow.
+    """
+
+    steps: int | None = Field(None, gt=0)
+    precision: float | None = Field(None, gt=0, lt=1)
+    window_s: float = Field(1.0, gt=0)
+    min_steps: int = Field(10, ge=2)
+    max_warmup_steps: int = Field(200, ge=2)
+    max_warmup_s: float = Field(30.0, gt=0)
+    trace: bool = True
+    rounds_s: float = Field(1.0, gt=0)
+
+
+class Collectives(Spec):
+    """Collectives to be timed by themselves, every result verified; nothing is trained.
+
+    Sizes go from 8 B up by factors of 2.
+
+    Attributes:
+        operations: Of the backend.
+        dtypes: Of their elements.
+        algorithms: All-reduces by scalebench itself, to be measured beside the backend's.
+        max_bytes: No size is above this; None: 4 MiB on CPU, 256 MiB on CUDA.
+        repeats: Timings of each size, by turns.
+    """
+
+    operations: tuple[CollectiveName, ...] = COLLECTIVES
+    dtypes: tuple[DtypeName, ...] = ("float32",)
+    algorithms: tuple[AlgorithmName, ...] = ()
+    max_bytes: int | None = Field(None, ge=64, le=2**34)
+    repeats: int = Field(5, ge=3)
+
+    def largest(self, device: Device) -> int:
+        """Return the largest size in bytes on a device."""
+        return self.max_bytes or (2**28 if device == "cuda" else 2**22)
+
+
+class Suite(Spec):
+    """A question about scaling, and the cases that answer it. ``suites/*.py`` export these.
+
+    Attributes:
+        question: What the suite answers, one sentence.
+        collectives: Collectives that are timed before anything is trained; their fits replace
+            the short calibration from which steps are predicted.
+        workload: Name as ``--workload`` takes it.
+        batch_size: Global batch under strong scaling, the rank's batch under weak; None: the
+            workload's own default.
+        repeats: Launches of each cell.
+        cell_limit_s: Wall clock after which a launch is ended and its row is ``failed``.
+        collective_timeout_s: Time-out of the process group.
+        gate: What the gate asks of this suite's rows, metric → settings, as the tables of
+            ``[tool.scalebench.gate]`` have them; those overrule these.
+    """
+
+    name: Name
+    question: str
+    cases: tuple[Case, ...] = ()
+    collectives: Collectives | None = None
+    workload: str = "gpt"
+    batch_size: int | None = Field(None, gt=0)
+    scaling: Scaling = "strong"
+    steps: StepPlan = StepPlan()
+    repeats: int = Field(3, ge=1)
+    seed: int = Field(0, ge=0)
+    cell_limit_s: float = Field(900.0, gt=0)
+    collective_timeout_s: float = Field(120.0, gt=0)
+    gate: dict[str, dict[str, bool | float]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if not self.cases and self.collectives is None:
+            raise ValueError("give cases to train, or collectives to time")
+        return self
+
+    @model_validator(mode="after")
+    def _cases_have_names_of_their_own(self) -> Self:
+        names = [case.name for case in self.cases]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two cases are named {', '.join(twice)}")
+        return self
