@@ -1,0 +1,71 @@
+"""What a user asked for, the machine that it was asked of, and the plan that comes of both."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalebench.catalog import CustomTarget
+from scalebench.records import RunSpec
+from scalebench.spec import (
+    Cell,
+    Device,
+    Scaling,
+)
+from scalebench.virtual_hosts import VirtualHosts
+from scalebench.world import World
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; None means: as the suite, or the machine, says."""
+
+    world_sizes: tuple[int, ...] | None = None
+    device: Device | None = None
+    oversubscribe: bool = False
+    workload: str | None = None
+    autocast: bool | None = None
+    compile: bool | None = None
+    scaling: Scaling | None = None
+    batch_size: int | None = None
+    steps: int | None = None
+    repeats: int | None = None
+    precision: float | None = None
+    budget_s: float | None = None
+    quick: bool = False
+    trace: bool = True
+    selection: str | None = None
+    virtual_hosts: VirtualHosts | None = None
+    link_profile: Path | None = None
+    max_batch: bool = False
+    memory_limit_bytes: int | None = None
+    keep_going: bool = False
+    anonymise: bool = False
+    allow_busy: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be run: the resolved specification, the cells in order, what to tell first."""
+
+    spec: RunSpec
+    cells: tuple[Cell, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def custom_workloads(self) -> list[CustomTarget]:
+        """The users' own workloads among the cells, each once."""
+        found = {c.workload.name: c.workload for c in self.cells}
+        return [w for w in found.values() if isinstance(w, CustomTarget)]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan has to know of the machine, or of the world that ranks are taken from."""
+
+    num_gpus: int
+    num_cores: int
+    world: World | None = None
+
+    @property
+    def launcher(self) -> str | None:
+        """Who has started the ranks; None: scalebench does."""
+        return None if self.world is None else self.world.launcher
