@@ -11,8 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scalebench.report import wording
+from scalebench.report.conclusions import clean_samples
 from scalebench.report.figure_style import Looks, safe, style
-from scalebench.report.findings import clean_samples
 from scalebench.report.palette import NEUTRAL, Look
 from scalebench.report.wording import CaseKey
 from scalebench.summary import Estimate, Row

@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.report import (
     budget_figure,
+    conclusions,
     figure_style,
     figures,
-    findings,
     memory_figure,
     prediction_figure,
     predictions,
@@ -155,7 +155,7 @@ def _estimates(
 def _tabulate_steps(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     lines: list[tuple[str, ...]] = []
     for row in rows:
-        for sample in findings.clean_samples(row):
+        for sample in conclusions.clean_samples(row):
             times = sample.step_s
             spread = [units.seconds(t) for t in (min(times), median(times), max(times))]
             name = wording.plain(row.case, 64)
@@ -171,7 +171,7 @@ SPEEDUP = ChartKind(
     "Speedup",
     "Speedup needs a measured size beyond one rank and a plain baseline: --gpus 1,2.",
     _speedup,
-    findings.speedup_sentence,
+    conclusions.speedup_sentence,
     _estimates(lambda row: row.speedup, 1.0, wording.TIMES),
     ("case", "N", "speedup", *_ESTIMATE_HEADER),
     _case_key,
@@ -183,7 +183,7 @@ EFFICIENCY = ChartKind(
     "Efficiency",
     "Efficiency needs a measured plain baseline.",
     figures.efficiency_figure,
-    findings.efficiency_sentence,
+    conclusions.efficiency_sentence,
     _estimates(lambda row: row.efficiency, 100.0, " %"),
     ("case", "N", "efficiency", *_ESTIMATE_HEADER),
     _case_key,
@@ -207,7 +207,7 @@ STEPS = ChartKind(
     "Step times",
     "No clean step was recorded.",
     figures.steps_figure,
-    findings.steps_sentence,
+    conclusions.steps_sentence,
     _tabulate_steps,
     ("case", "N", "launch", "steps", "fastest", "median", "slowest"),
     None,

@@ -11,7 +11,7 @@ from summaries import (
     make_summary,
 )
 
-from scalebench.report import findings, marks, wording
+from scalebench.report import conclusions, findings, marks, wording
 from scalebench.summary import Correctness, Estimate
 
 
@@ -224,11 +224,11 @@ def test_a_single_case_is_not_ranked_against_the_baseline():
 
 def test_the_figures_conclude_from_their_data():
     rows = gpu_rows()
-    assert "7.63×" in findings.speedup_sentence(rows)
-    assert "ddp-accumulate-4 on 8 GPUs; ideal is 8×" in findings.speedup_sentence(rows)
-    assert "between 83 and 95 %" in findings.efficiency_sentence(rows)
-    assert "differ most in" in findings.steps_sentence(rows)
-    assert "unknown" in findings.steps_sentence([make_row(spread=None)])
+    assert "7.63×" in conclusions.speedup_sentence(rows)
+    assert "ddp-accumulate-4 on 8 GPUs; ideal is 8×" in conclusions.speedup_sentence(rows)
+    assert "between 83 and 95 %" in conclusions.efficiency_sentence(rows)
+    assert "differ most in" in conclusions.steps_sentence(rows)
+    assert "unknown" in conclusions.steps_sentence([make_row(spread=None)])
 
 
 def test_hostile_strings_leave_no_control_characters():
