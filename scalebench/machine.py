@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from scalebench import cgroups
 from scalebench.world import World
 
 _VARIABLES = re.compile(
@@ -26,28 +27,19 @@ def num_cores() -> int:
 
 
 def cgroup_cpu_quota() -> float | None:
-    """Return the cgroup's CPU limit in cores, or None without one (v2, then v1)."""
-    quota, _, period = _first_line("/sys/fs/cgroup/cpu.max").partition(" ")
-    if not quota:
-        quota = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-        period = _first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    """Return the CPU limit of this process's cgroups in cores, or None without one."""
     try:
-        cores = int(quota) / int(period)
-    except ValueError:
+        return cgroups.cpu_quota(cgroups.own_hierarchy("cpu"))
+    except OSError:
         return None
-    return cores if cores > 0 else None
 
 
 def cgroup_memory_bytes() -> int | None:
-    """Return the cgroup's memory limit in bytes, or None without one."""
-    for path in (
-        "/sys/fs/cgroup/memory.max",
-        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-    ):
-        text = _first_line(path)
-        if text.isdigit() and int(text) < 1 << 60:
-            return int(text)
-    return None
+    """Return the memory limit of this process's cgroups in bytes, or None without one."""
+    try:
+        return cgroups.memory_bytes(cgroups.own_hierarchy("memory"))
+    except OSError:
+        return None
 
 
 def _first_line(path: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
 from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.test_bad_input import complaint
@@ -119,8 +120,40 @@ def false_wall_clock(folder: Path) -> Path | None:
     return library
 
 
+@pytest.fixture
+def one_core() -> Iterator[list[str]]:
+    """Words before a command that keep it within one core: a cgroup's quota, else one processor."""
+    try:
+        hierarchy = cpu_hierarchy()
+        group = hierarchy.own / f"scalebench-test-{os.getpid()}"
+        group.mkdir()
+    except (NoQuota, OSError):
+        yield ["taskset", "-c", "0"]
+        return
+    try:
+        if hierarchy.version == 1:
+            (group / "cpu.cfs_quota_us").write_text("100000")
+            (group / "cpu.cfs_period_us").write_text("100000")
+        else:
+            (group / "cpu.max").write_text("100000 100000")
+        enter = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
+        yield ["sh", "-c", enter, "sh"]
+    except OSError:  # version 2, and the controller is not handed on
+        yield ["taskset", "-c", "0"]
+    finally:
+        group.rmdir()
+
+
+def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core: list[str]) -> None:
+    script = "from scalebench.machine import num_cores; print(num_cores())"
+    done = subprocess.run(
+        [*one_core, sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1\n"
+
+
 def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
-    project: Path, troubled: None, tmp_path: Path
+    project: Path, troubled: None, tmp_path: Path, one_core: list[str]
 ) -> None:
     """All at once, in one run, with secrets in the environment."""
     if shutil.which("unshare") is None or os.geteuid() != 0:
@@ -135,8 +168,9 @@ def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
         environment |= {"LD_PRELOAD": str(false_clock), "WALL_CLOCK_OFFSET_FILE": str(clock)}
     process = subprocess.Popen(
         [
+            *one_core,
             *("unshare", "--net", "--mount", "sh", "-c", BARE, "sh", sys.prefix),
-            *("taskset", "-c", "0", sys.executable, "-m", "scalebench", *RUN),
+            *(sys.executable, "-m", "scalebench", *RUN),
             *("--workload", "troubled:slow", "--steps", "10", "--quick", "--no-report"),
             *("--out", "r", "--anonymise"),
         ],

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from scalebench.launch.lab import Lab
-from scalebench.launch.lab.quota import own_hierarchy
+from scalebench.launch.lab.quota import cpu_hierarchy
 from scalebench.launch.local import LocalLauncher
 from scalebench.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
 from tests.lab.conftest import Measured
@@ -60,7 +60,7 @@ def command_of(pid: int) -> list[bytes]:
 
 
 def groups_of(launcher: int) -> list[Path]:
-    hierarchy = own_hierarchy()
+    hierarchy = cpu_hierarchy()
     return [g for f in hierarchy.candidates() for g in f.glob(f"scalebench-lab-{launcher}-*")]
 
 

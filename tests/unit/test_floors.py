@@ -29,6 +29,7 @@ FLOORS = {
     "certificate": 1,
     "samples": 1,
     "paths": 1,
+    "cgroups": 1,
     "stats": 2,
     "claims": 2,
     "recorded_clock": 2,

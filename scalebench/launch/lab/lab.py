@@ -5,7 +5,7 @@ from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.lab.network import Network, NoNetwork
-from scalebench.launch.lab.quota import NoQuota, Quotas, own_hierarchy
+from scalebench.launch.lab.quota import NoQuota, Quotas, cpu_hierarchy
 from scalebench.launch.lab.topology import INTERFACE
 from scalebench.virtual_hosts import VirtualHosts
 
@@ -33,7 +33,7 @@ class Lab:
         self.quotas: Quotas | None = None
         if hosts.cpus_per_rank is not None:
             try:
-                self.quotas = Quotas(hosts.cpus_per_rank, num_ranks, own_hierarchy())
+                self.quotas = Quotas(hosts.cpus_per_rank, num_ranks, cpu_hierarchy())
             except NoQuota as error:
                 self.network.close()
                 raise EnvironmentUnfit(
@@ -86,7 +86,7 @@ def try_lab() -> Possible:
     except NoNetwork as error:
         no_network = str(error)
     try:
-        Quotas(0.5, 1, own_hierarchy()).close()
+        Quotas(0.5, 1, cpu_hierarchy()).close()
     except NoQuota as error:
         no_quota = str(error)
     return Possible(no_network, no_quota, rootless)

@@ -13,10 +13,10 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from scalebench.cgroups import Hierarchy, own_hierarchy
 
 PREFIX = "scalebench-lab-"
 PERIOD_US = 5_000
@@ -28,70 +28,10 @@ class NoQuota(Exception):
     """CPU shares cannot be given here; the text says why."""
 
 
-@dataclass(frozen=True)
-class Hierarchy:
-    """Where the CPU controller is, and who this process is there.
-
-    Attributes:
-        version: Of cgroups, 1 or 2.
-        own: Folder of this process's group.
-        top: Folder at which the hierarchy is mounted.
-    """
-
-    version: int
-    own: Path
-    top: Path
-
-    def candidates(self) -> Iterator[Path]:
-        """Return this process's group and those above it, the nearest first."""
-        yield self.own
-        if self.own != self.top:
-            for folder in self.own.parents:
-                yield folder
-                if folder == self.top:
-                    return
-
-
 def quota_us(share: float) -> tuple[int, int]:
     """Return quota and period in microseconds that give ``share`` of a core."""
     period = max(PERIOD_US, round(MIN_QUOTA_US / share))
     return round(share * period), period
-
-
-def find_hierarchy(mounts: str, memberships: str) -> Hierarchy:
-    """Return where the CPU controller is.
-
-    Args:
-        mounts: Text of ``/proc/self/mounts``.
-        memberships: Text of ``/proc/self/cgroup``.
-
-    Raises:
-        NoQuota: It is nowhere.
-    """
-    groups = dict(_memberships(memberships))
-    unified: Path | None = None
-    for line in mounts.splitlines():
-        _, folder, kind, options = line.split()[:4]
-        if kind == "cgroup" and "cpu" in options.split(",") and "cpu" in groups:
-            return _hierarchy(1, Path(folder), groups["cpu"])
-        if kind == "cgroup2":
-            unified = Path(folder)
-    if unified is None or "" not in groups:
-        raise NoQuota("no cgroup with a CPU controller is mounted")
-    return _hierarchy(2, unified, groups[""])
-
-
-def _memberships(text: str) -> Iterator[tuple[str, str]]:
-    """Return controller → group; the unified hierarchy's controller is empty."""
-    for line in text.splitlines():
-        _, controllers, group = line.split(":", 2)
-        yield from ((controller, group) for controller in controllers.split(","))
-
-
-def _hierarchy(version: int, top: Path, group: str) -> Hierarchy:
-    inside = PurePosixPath(group).relative_to("/") if group.startswith("/") else PurePosixPath()
-    own = top / inside
-    return Hierarchy(version, own if ".." not in inside.parts and own.is_dir() else top, top)
 
 
 def may_hold_groups(folder: Path, version: int) -> bool:
@@ -205,18 +145,20 @@ def remove_groups(root: Path, limit_s: float) -> None:
 def remove_abandoned_groups() -> None:
     """Remove, wherever this process could have made them, the groups of killed launchers."""
     with suppress(NoQuota):
-        for folder in own_hierarchy().candidates():
+        for folder in cpu_hierarchy().candidates():
             remove_abandoned(folder)
 
 
-def own_hierarchy() -> Hierarchy:
-    """Return the hierarchy of this process.
+def cpu_hierarchy() -> Hierarchy:
+    """Return the hierarchy of this process that has the CPU controller.
 
     Raises:
         NoQuota: There is none.
     """
     try:
-        mounts, memberships = (Path(f"/proc/self/{n}").read_text() for n in ("mounts", "cgroup"))
+        found = own_hierarchy()
     except OSError as error:
         raise NoQuota(f"{error.filename}: {error.strerror}") from error
-    return find_hierarchy(mounts, memberships)
+    if found is None:
+        raise NoQuota("no cgroup with a CPU controller is mounted")
+    return found
