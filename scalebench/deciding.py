@@ -1,41 +1,55 @@
 """Rounds until every row is decided, or the time is up: more launches for what is still open.
 
-Who looks again and again until something is significant cries wolf. So each look tests at half the
-level of the one before, the first at half of what a single one would: together they err no more
-often than that one (Boole's inequality), however many there are and whenever they end. What a look
-has decided stays decided.
+Who looks again and again until something is significant cries wolf, and who looks until nothing is
+passes everything. So each look may make half the errors of the one before, the first half of what a
+single one may: levels shrink and intervals grow. Together they err no more often than that one
+(Boole's inequality), however many there are and whenever they end. What a look has decided stays
+decided, unless a launch fails later: then the row has failed, if it had not regressed.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from scalebench.errors import ScalebenchError
 from scalebench.interleaving import Turns
-from scalebench.verdict.change import TEST_LEVEL
+from scalebench.plan.cells import row_name
 from scalebench.verdict.result import GateResult, RowVerdict
 from scalebench.verdict.results import Results
 
 Judge = Callable[[Results, Results, float], GateResult]
-"""Base, new and the level to test at → the verdicts."""
+"""Base, new and the share of all errors that the look may make → the verdicts."""
 
 _Place = tuple[str, str, int, str]
 
 
 @dataclass
 class _Looks:
-    """What was looked at so far."""
+    """What was looked at so far.
+
+    Attributes:
+        after: Rounds that there were at each look.
+        decided: Metric of a row → its verdict, from the first look that had one.
+        ended: Why there are no further ones; ``""``: no reason but time.
+    """
 
     after: list[int] = field(default_factory=list)
     decided: dict[_Place, RowVerdict] = field(default_factory=dict)
+    ended: str = ""
 
-    def level(self) -> float:
-        return TEST_LEVEL * 0.5 ** (len(self.after) + 1)
+    def share(self) -> float:
+        return 0.5 ** (len(self.after) + 1)
 
     def take(self, result: GateResult, rounds: int) -> GateResult:
         """Return a look's result with what earlier looks decided, and keep what it decides."""
-        rows = tuple(self.decided.get(_place(row), row) for row in result.rows)
-        self.decided.update({_place(row): row for row in rows if not _is_open(row)})
+        rows = {_place(row): row for row in result.rows}
+        lost = {row.place for row in result.rows if row.failed}
+        for place, earlier in self.decided.items():
+            still_there = place in rows and earlier.place not in lost
+            if still_there or earlier.verdict == "regressed":
+                rows[place] = earlier
+        self.decided.update({p: row for p, row in rows.items() if not _is_open(row)})
         self.after.append(rounds)
-        return replace(result, rows=rows)
+        return replace(result, rows=tuple(rows.values()))
 
 
 def until_decided(turns: Turns, rounds: int, judge: Judge, budget_s: float) -> GateResult:
@@ -48,24 +62,30 @@ def until_decided(turns: Turns, rounds: int, judge: Judge, budget_s: float) -> G
         budget_s: Seconds for all rounds; none is begun that would likely end later.
 
     Returns:
-        The last look's verdicts, with the earlier ones on what was decided earlier.
+        The last look's verdicts, with the earlier ones on what was decided earlier. A run that
+        cannot be made ends it; the first look's rounds raise what they raise.
     """
     looks = _Looks()
     for _ in range(rounds):
         turns.measure(rounds)
-    result = looks.take(judge(*turns.results(), looks.level()), rounds)
-    while _open_rows(result) and _measure_more(
-        turns, _only_open(result, turns.arguments), budget_s
-    ):
-        result = looks.take(judge(*turns.results(), looks.level()), len(turns.round_s))
+    result = looks.take(judge(*turns.results(), looks.share()), rounds)
+    while _open_rows(result) and _measure_more(turns, _only_open(result, turns), budget_s, looks):
+        result = looks.take(judge(*turns.results(), looks.share()), len(turns.round_s))
     return replace(result, notes=(*result.notes, _told(looks, result, budget_s)))
 
 
-def _measure_more(turns: Turns, narrowed: Sequence[str], budget_s: float) -> bool:
+def _measure_more(turns: Turns, narrowed: Sequence[str], budget_s: float, looks: _Looks) -> bool:
     """Make as many rounds again as there are, as far as the time reaches; tell whether any."""
     before = len(turns.round_s)
-    while len(turns.round_s) < 2 * before and sum(turns.round_s) + turns.round_s[-1] <= budget_s:
-        turns.measure(2 * before, narrowed)
+    while (
+        not looks.ended
+        and len(turns.round_s) < 2 * before
+        and sum(turns.round_s) + turns.round_s[-1] <= budget_s
+    ):
+        try:
+            turns.measure(2 * before, narrowed)
+        except ScalebenchError as error:
+            looks.ended = str(error)
     return len(turns.round_s) > before
 
 
@@ -83,47 +103,26 @@ def _open_rows(result: GateResult) -> list[RowVerdict]:
     return [row for row in result.rows if _is_open(row)]
 
 
-def _only_open(result: GateResult, arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of ``run`` that leave out sizes and cases in which all is decided.
+def _only_open(result: GateResult, turns: Turns) -> list[str]:
+    """Return the arguments of ``run`` that leave out the rows in which all is decided.
 
-    One rank and the plain model stay, because efficiency is formed with them; of a suite in which
-    nothing is open one case stays, because a suite has to have one.
+    The plain models on one rank stay where something of their suite is open: efficiency is formed
+    with them, and within a round.
     """
-    rows = _open_rows(result)
-    names = list(dict.fromkeys(row.case for row in result.rows))
-    wanted = dict.fromkeys(["plain", *(row.case for row in rows)])
-    for suite in dict.fromkeys(row.suite for row in result.rows):
-        of_suite = [row.case for row in result.rows if row.suite == suite]
-        if not any(case in wanted for case in of_suite):
-            wanted[of_suite[0]] = None
-    sizes = {row.world_size for row in rows}
-    if any(row.world_size == 1 for row in result.rows):
-        sizes.add(1)
-    chosen = " or ".join(wanted)
-    # A word matches all names that it is part of: the decided ones among them are named to go.
-    beside = [n for n in names if n not in wanted and not any(n in case for case in wanted)]
-    if beside:
-        chosen = f"({chosen}) and not ({' or '.join(beside)})"
-    if asked := _selection(arguments):
-        chosen = f"({asked}) and ({chosen})"
-    return ["--gpus", ",".join(map(str, sorted(sizes))), "-k", chosen]
-
-
-def _selection(arguments: Sequence[str]) -> str | None:
-    """Return the ``-k`` among the arguments of ``run``, the last one; None: there is none."""
-    found = None
-    for argument, following in zip(arguments, (*arguments[1:], ""), strict=False):
-        if argument.startswith("-k"):
-            found = argument.removeprefix("-k") or following
-    return found
+    wanted = dict.fromkeys(row.place for row in _open_rows(result))
+    suites = {suite for suite, _, _ in wanted}
+    for row in turns.results()[1].rows:
+        if row.suite in suites and row.strategy == "plain" and row.world_size == 1:
+            wanted[row.suite, row.case, row.world_size] = None
+    return [word for place in wanted for word in ("--only", row_name(*place))]
 
 
 def _told(looks: _Looks, result: GateResult, budget_s: float) -> str:
     after = ", ".join(map(str, looks.after))
     times = f"{len(looks.after)} look{'' if len(looks.after) == 1 else 's'}, after {after} rounds"
-    level = "each tests at half the level of the one before"
+    told = f"{times}; each may err half as often as the one before"
     left = len(_open_rows(result))
     if not left:
-        return f"{times}; {level}"
-    rows = f"{left} row{'' if left == 1 else 's'}"
-    return f"{times}; {level}; {rows} undecided when {budget_s / 60:.3g} min were over"
+        return told
+    why = looks.ended or f"{budget_s / 60:.3g} min were over"
+    return f"{told}; {left} row{'' if left == 1 else 's'} undecided when it ended: {why}"

@@ -16,7 +16,7 @@ from scalebench.verdict.merging import merged
 from scalebench.verdict.reading import read_results
 from scalebench.verdict.results import Results
 
-OWN = ("--repeats", "--out", "--resume", "--dry-run", "--show-config")
+OWN = ("--repeats", "--only", "--out", "--resume", "--dry-run", "--show-config")
 """Options of ``run`` that are not the user's to give here."""
 
 
@@ -80,7 +80,7 @@ class Turns:
 
         Args:
             upto: Rounds that are planned in all, to be told.
-            narrowed: Arguments after the user's own, so that they overrule them.
+            narrowed: Further arguments of ``run``, for both.
 
         Raises:
             UsageError: ``run`` refuses the arguments.
@@ -88,12 +88,15 @@ class Turns:
         """
         number = len(self.round_s)
         began = time.monotonic()
+        found: dict[int, Summary] = {}
         for which in there_and_back(number):
             version = self.versions[which]
             self._told(f"round {number + 1} of {upto}: {version.name}")
             folder = self._out / f"{version.name}-{number}"
             _run(version, [*self.arguments, *narrowed], folder)
-            self._found[which].extend(read_results(folder).summaries)
+            (found[which],) = read_results(folder).summaries
+        for which, summary in found.items():  # both or none, so that rounds stay pairs
+            self._found[which].append(summary)
         self.round_s.append(time.monotonic() - began)
 
     def results(self) -> tuple[Results, Results]:

@@ -261,20 +261,19 @@ def _by_turns(
 ) -> "GateResult":
     """Measure rounds and judge them; ``effort``: how many, and how long to go on for, if at all."""
     from scalebench.deciding import until_decided
-    from scalebench.verdict.change import TEST_LEVEL
     from scalebench.verdict.gate import compare as compare_results
 
     settings = settings_here(exact_only)
 
-    def judge(base: "Results", new: "Results", level: float) -> "GateResult":
-        return compare_results(base, new, settings, allowed, rounds=True, level=level)
+    def judge(base: "Results", new: "Results", share: float = 1.0) -> "GateResult":
+        return compare_results(base, new, settings, allowed, rounds=True, share=share)
 
     rounds, budget_s = effort
     if budget_s is not None:
         return until_decided(turns, rounds, judge, budget_s)
     for _ in range(rounds):
         turns.measure(rounds)
-    return judge(*turns.results(), TEST_LEVEL)
+    return judge(*turns.results())
 
 
 def _baseline(name: str | None, new: "Results") -> "Results":

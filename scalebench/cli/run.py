@@ -94,6 +94,9 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
+@click.option(
+    "--only", metavar="ROW", multiple=True, help="Only this row, e.g. ddp.ddp.n2 (repeatable)."
+)
 @option("--keep-going", is_flag=True, help="Try sizes although a smaller one ran out of memory.")
 @option("--allow-busy", is_flag=True, help="Measure on GPUs that another scalebench measures on.")
 @option("--anonymise", is_flag=True, help="Store no names of hosts and users, and no paths.")
@@ -215,6 +218,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         quick=flags["quick"],
         trace=not flags["no_trace"],
         selection=flags["selection"],
+        only=flags["only"],
         virtual_hosts=virtual_hosts_from(flags),
         link_profile=flags["link_profile"],
         max_batch=flags["max_batch"],

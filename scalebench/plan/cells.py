@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import lcm
 
 from scalebench.costmodel.schedule_orders import why_no_pipeline
-from scalebench.errors import UsageError
+from scalebench.errors import UsageError, unknown_name
 from scalebench.plan.cases import workload_of
 from scalebench.records import RunSpec
 from scalebench.spec import (
@@ -119,6 +119,27 @@ def _unfit(strategy: Strategy, rank_batch: int, n: int) -> str | None:
         f"{rank_batch} samples per rank at N={n} cannot be cut into "
         f"{strategy.accumulate} microbatches"
     )
+
+
+def row_name(suite: str, case: str, world_size: int) -> str:
+    """Return what ``--only`` calls a row: ``ddp.ddp-bucket-1mb.n4``."""
+    return f"{suite}.{case}.n{world_size}"
+
+
+def only(rows: Sequence[Cell], wanted: Sequence[str]) -> list[Cell]:
+    """Return the rows that are wanted by name; all, if none is named.
+
+    Everything else about them is as if all were run, so that the numbers compare: threads, sizes,
+    batches, names of baselines.
+
+    Raises:
+        UsageError: A name is none of the rows.
+    """
+    named = {row_name(*cell.row_key): cell for cell in rows}
+    for name in wanted:
+        if name not in named:
+            raise unknown_name("row for --only", name, named)
+    return [cell for name, cell in named.items() if name in wanted or not wanted]
 
 
 def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:

@@ -11,7 +11,7 @@ from scalebench.plan.cases import (
     with_request,
     workload_of,
 )
-from scalebench.plan.cells import cells_of_case, in_order
+from scalebench.plan.cells import cells_of_case, in_order, only
 from scalebench.plan.notices import about_paced, notices_of
 from scalebench.plan.request import Machine, Plan, Request
 from scalebench.records import RunSpec
@@ -37,6 +37,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         UsageError: The request contradicts itself or the suites.
         EnvironmentUnfit: CUDA was asked for and there is none.
     """
+    if request.only:
+        suites = [suite for suite in map(_without_collectives, suites) if suite.cases]
     device = _choose_device(request, machine)
     capacity = _capacity(request, device, machine)
     asked = request.world_sizes or _default_sizes(capacity, machine)
@@ -70,8 +72,13 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         for case in cases_to_run(suite, request.selection)
         for cell in cells_of_case(suite, case, spec, capacity)
     ]
+    rows = only(rows, request.only)
     notices = [*notices_of(spec, machine, capacity), *about_paced(rows)]
     return Plan(spec, tuple(in_order(rows, spec)), tuple(notices))
+
+
+def _without_collectives(suite: Suite) -> Suite:
+    return suite.model_copy(update={"collectives": None})
 
 
 def _capacity(request: Request, device: Device, machine: Machine) -> int:

@@ -16,7 +16,12 @@ from scalebench.world import World
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; None means: as the suite, or the machine, says."""
+    """What the user asked for; None means: as the suite, or the machine, says.
+
+    Attributes:
+        selection: Expression that chooses cases; see `scalebench.selection`.
+        only: Rows, as `scalebench.plan.cells.row_name` writes them; none: all.
+    """
 
     world_sizes: tuple[int, ...] | None = None
     device: Device | None = None
@@ -33,6 +38,7 @@ class Request:
     quick: bool = False
     trace: bool = True
     selection: str | None = None
+    only: tuple[str, ...] = ()
     virtual_hosts: VirtualHosts | None = None
     link_profile: Path | None = None
     max_batch: bool = False

@@ -59,18 +59,20 @@ class Change:
         value: The difference.
         error: Its standard error; None: unknown, because nothing tells how launches differ.
         freedom: Degrees of freedom behind ``error``.
+        confidence: Of the interval.
     """
 
     value: float
     error: float | None = None
     freedom: float = 0.0
+    confidence: float = CONFIDENCE
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval, by Student's t."""
+        """The interval of the difference, by Student's t."""
         if self.error is None:
             return None
-        reach = self.error * quantile((1 + CONFIDENCE) / 2, self.freedom)
+        reach = self.error * quantile((1 + self.confidence) / 2, self.freedom)
         return self.value - reach, self.value + reach
 
     def p_value(self, sign: int) -> float | None:
@@ -91,7 +93,7 @@ def quantile(probability: float, freedom: float) -> float:
     return float(stdtrit(freedom, probability))
 
 
-def change_between(base: Side, new: Side) -> Change:
+def change_between(base: Side, new: Side, confidence: float = CONFIDENCE) -> Change:
     """Estimate the change between two sides.
 
     Welch's t: each side has its own variance, the degrees of freedom are Satterthwaite's (Welch
@@ -104,7 +106,7 @@ def change_between(base: Side, new: Side) -> Change:
     if of_base is None or of_new is None:
         return Change(value)
     error, freedom = _welch((of_base, base.num_launches), (of_new, new.num_launches))
-    return Change(value, error, freedom)
+    return Change(value, error, freedom, confidence)
 
 
 def _welch(*sides: tuple[Variance, int]) -> tuple[float, float]:
@@ -179,7 +181,7 @@ def min_detectable(change: Change, floor: float, level: float) -> float | None:
     """
     if change.error is None:
         return None
-    above_floor = _detectable((1 + CONFIDENCE) / 2, change.freedom)
+    above_floor = _detectable((1 + change.confidence) / 2, change.freedom)
     above_none = _detectable(1 - level, change.freedom)
     return max(floor + above_floor * change.error, above_none * change.error)
 
@@ -192,7 +194,9 @@ def _detectable(probability: float, freedom: float) -> float:
     return found if math.isfinite(found) and found > 0 else plain
 
 
-def further_launches(base: Side, new: Side, floor: float, level: float) -> int | None:
+def further_launches(
+    base: Side, new: Side, floor: float, level: float, confidence: float = CONFIDENCE
+) -> int | None:
     """Return how many more launches on each side would decide, if nothing else changes.
 
     Decided is: the interval wholly beyond the floor and the p-value small, or wholly within the
@@ -203,6 +207,7 @@ def further_launches(base: Side, new: Side, floor: float, level: float) -> int |
         new: The new run.
         floor: As a difference, positive.
         level: What the p-value has to be below; of the first of a family, Bonferroni's.
+        confidence: Of the interval.
 
     Returns:
         None: no number up to 1000 would, or nothing is known of the noise.
@@ -210,7 +215,7 @@ def further_launches(base: Side, new: Side, floor: float, level: float) -> int |
 
     def decided(more: int) -> bool:
         grown = [_grown(side, more) for side in (base, new)]
-        change = change_between(*grown)
+        change = change_between(grown[0], grown[1], confidence)
         if change.interval is None:
             return False
         reach = change.interval[1] - change.value

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scalebench.stats import CONFIDENCE
 from scalebench.verdict.change import (
     RANK_LEVEL,
     TEST_LEVEL,
@@ -124,11 +125,18 @@ def paired(base: Measured, new: Measured) -> tuple[Measured, Measured]:
     return replace(base, variance=half, values=()), replace(new, variance=half, values=())
 
 
-def judge(pairs: Sequence[Pair], level: float = TEST_LEVEL) -> list[Judgement]:
-    """Return the verdict on every pair, in order; ``level``: what p-values have to be below."""
+def judge(pairs: Sequence[Pair], share: float = 1.0) -> list[Judgement]:
+    """Return the verdict on every pair, in order.
+
+    Args:
+        pairs: All rows of a call.
+        share: Of all errors that the promise leaves room for, what this look at them may make:
+            levels shrink by it, and intervals grow.
+    """
+    level, confidence = TEST_LEVEL * share, 1 - (1 - CONFIDENCE) * share
     bases = _sides(pairs, [pair.base for pair in pairs])
     news = _sides(pairs, [pair.new for pair in pairs])
-    changes = [change_between(base, new) for base, new in zip(bases, news, strict=True)]
+    changes = [change_between(base, new, confidence) for base, new in zip(bases, news, strict=True)]
     corrected = _corrected(pairs, changes)
     sizes = {flag: sum(pair.decides == flag for pair in pairs) for flag in (True, False)}
     return [
@@ -201,7 +209,9 @@ def _judge(
         p_value=p,
         rank_p_value=rank,
         min_detectable=min_detectable(change, floor_worse, of_one),
-        further_launches=further_launches(*sides, floor_worse, of_one) if open_ else None,
+        further_launches=further_launches(*sides, floor_worse, of_one, change.confidence)
+        if open_
+        else None,
         objection=objection,
         borrowed=pair.base.variance is None or pair.new.variance is None,
     )

@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from scalebench.summary import Row
-from scalebench.verdict.change import TEST_LEVEL
 from scalebench.verdict.comparison import Comparison, exact_verdict, single_verdict
 from scalebench.verdict.explanation import (
     explain_baseline,
@@ -45,7 +44,7 @@ def compare(
     settings: GateSettings | None = None,
     allowed: Collection[str] = (),
     rounds: bool = False,
-    level: float = TEST_LEVEL,
+    share: float = 1.0,
 ) -> GateResult:
     """Hold a run against its baseline.
 
@@ -55,7 +54,7 @@ def compare(
         settings: Floors, and what decides.
         allowed: Names of properties that may differ.
         rounds: Whether the launches of both took turns on one machine.
-        level: What corrected p-values have to be below.
+        share: Of the errors that the promise leaves room for, what this look may make.
 
     Raises:
         UsageError: One of ``allowed`` is no property.
@@ -88,7 +87,7 @@ def compare(
         draft.notes.append(_not_in_baseline(without_baseline))
     if rounds:
         draft.pending = [(at, replace(one, rounds=True)) for at, one in draft.pending]
-    _judge_pending(draft, level)
+    _judge_pending(draft, share)
     return GateResult(
         base=base.name,
         new=new.name,
@@ -245,10 +244,10 @@ def _plain_step_s(row: Row, results: Results) -> float | None:
     return None
 
 
-def _judge_pending(draft: _Draft, level: float) -> None:
+def _judge_pending(draft: _Draft, share: float) -> None:
     """Judge what rests on launches, all rows together."""
     pairs = [comparison.pair() for _, comparison in draft.pending]
-    for (index, comparison), judgement in zip(draft.pending, judge(pairs, level), strict=True):
+    for (index, comparison), judgement in zip(draft.pending, judge(pairs, share), strict=True):
         explanation = draft.rows[index].explanation
         verdict = comparison.judged(judgement)
         draft.rows[index] = comparison.explained(verdict, explanation)

@@ -13,7 +13,7 @@ from scalebench.interleaving import Turns, Version, there_and_back
 from scalebench.store import write_model
 
 STUB = """#!{python}
-import json, pathlib, shutil, sys
+import json, pathlib, sys
 here = pathlib.Path(__file__).parent
 arguments = sys.argv[1:]
 with (here.parent / "calls.jsonl").open("a") as log:
@@ -24,7 +24,12 @@ if "--fail" in arguments:
 out = pathlib.Path(arguments[arguments.index("--out") + 1])
 number = int(out.name.rpartition("-")[2])
 out.mkdir(parents=True)
-shutil.copy(here / f"{{number}}.json", out / "summary.json")
+summary = json.loads((here / f"{{number}}.json").read_text())
+only = {{value for flag, value in zip(arguments, arguments[1:]) if flag == "--only"}}
+if only:
+    name = "{{suite}}.{{case}}.n{{world_size}}"
+    summary["rows"] = [row for row in summary["rows"] if name.format(**row) in only]
+(out / "summary.json").write_text(json.dumps(summary))
 """
 """Stands for an interpreter with scalebench: leaves a run that was made before, and notes the call.
 """
@@ -111,8 +116,16 @@ def test_the_command_goes_on_with_what_is_open(interpreters, monkeypatch):
     told = json.loads(done.stdout)
     assert done.return_value == 1
     assert any("looks, after 2, 4" in note for note in told["notes"]), told["notes"]
-    narrowed = {tuple(call[5:9]) for call in calls(interpreters)[4:]}
-    assert narrowed and all(flags[0] == "--gpus" and flags[2] == "-k" for flags in narrowed)
+    made = calls(interpreters)
+    assert all("ddp.plain.n1" in call for call in made[4:])  # efficiency is formed with it
+    last = max(row["new_launches"] for row in told["rows"])
+    assert 4 <= last == sum(call[0] == "slow" for call in made)
+    for row in told["rows"]:
+        if row["basis"] == "launches" and row["verdict"] == "inconclusive":
+            name = f"{row['suite']}.{row['case']}.n{row['world_size']}"
+            measured = [call for call in made if call[0] == "slow"]
+            measured = [call for call in measured if "--only" not in call or name in call]
+            assert row["new_launches"] == row["base_launches"] == len(measured), name
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.plan import Machine, Request, make_plan
+from scalebench.plan.cells import row_name
 from scalebench.spec import Case, Ddp, Fsdp, Plain, StepPlan, Suite
 from scalebench.virtual_hosts import VirtualHosts
 
@@ -378,3 +379,14 @@ def test_a_paced_workload_is_told_and_has_nothing_to_do_for_a_gpu():
     assert not any("instead of arithmetic" in n for n in plan_of().notices)
     with pytest.raises(UsageError, match="nothing to do for a GPU"):
         plan_of(machine=GPU_4, workload="paced")
+
+
+def test_rows_by_name_are_as_if_all_were_run():
+    whole = plan_of()
+    names = ("ddp.plain.n1", "ddp.ddp.n4")
+    part = plan_of(only=names)
+    assert part.spec.threads == whole.spec.threads
+    kept = [cell for cell in whole.cells if row_name(*cell.row_key) in names]
+    assert list(part.cells) == kept and {cell.world_size for cell in kept} == {1, 4}
+    with pytest.raises(UsageError, match="row for --only"):
+        plan_of(only=("ddp.ddp.n3",))
