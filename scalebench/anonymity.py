@@ -28,6 +28,13 @@ TEXT_FIELDS = frozenset(
 """Fields that hold texts, or more fields that do; all others are kept as they are."""
 
 
+_HOMES = re.compile(r"/(?:home|Users)/[^/\s\"':,]+")
+_ELSEWHERE = re.compile(
+    r"(?<![\w.<>:/-])/(?!(?:proc|sys|dev|usr|lib\w*|etc)/)[\w.+@~=-]+(?:/[\w.+@~=-]+)+"
+)
+"""An absolute path of two names or more, outside of what every system has."""
+
+
 class Anonymiser:
     """Replaces names by what they stand for, such as ``<host>``, ``<user>`` and ``<home>``.
 
@@ -42,9 +49,13 @@ class Anonymiser:
         self.pattern = re.compile(rf"(?<![\w.-])(?:{anything})(?![\w])")
 
     def text(self, text: str) -> str:
-        """Return a text without the names, and without any absolute path below a home."""
+        """Return a text without the names, and without absolute paths of this machine's own.
+
+        What is below a known place keeps its place's name: ``<home>/model.py``. Any other path
+        becomes ``<path>`` whole; those that every system has, such as ``/dev/shm``, stay.
+        """
         known = self.pattern.sub(lambda match: self.names[match[0]], text)
-        return re.sub(r"/(?:home|Users)/[^/\s\"':,]+", "<home>", known)
+        return _ELSEWHERE.sub("<path>", _HOMES.sub("<home>", known))
 
     def model(self, model: Model) -> Model:
         """Return a record without the names."""

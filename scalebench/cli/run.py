@@ -60,7 +60,11 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option("--max-batch", is_flag=True, help="Find and measure the largest batch that fits a rank.")
 @option("--memory-limit", type=Size(), help="Peak of a rank that --max-batch allows, e.g. 200MB.")
 @option("--steps", type=click.IntRange(min=2), help="Exactly this many measured steps a launch.")
-@option("--repeats", type=click.IntRange(min=1), help="Launches of each cell. Default: 3.")
+@option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    help="Launches of each cell. Default: the suite's, mostly 3.",
+)
 @option(
     "--precision",
     type=Fraction(),

@@ -3,6 +3,7 @@
 import os
 import platform
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import make_cell, make_result
@@ -21,6 +22,23 @@ def test_names_are_replaced_longest_first_and_only_as_words() -> None:
     )
     assert text("ann said: annotated, planned") == "<user> said: annotated, planned"
     assert text("File '/home/bob/x.py', line 3") == "File '<home>/x.py', line 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ('File "/mnt/data/acme/model.py", line 3', 'File "<path>", line 3'),
+        ("--link-profile=/srv/cluster-a/link.json", "--link-profile=<path>"),
+        ("cannot read /data/x.json: no such file", "cannot read <path>: no such file"),
+        ("/scratch/ann/models/a.py", "<folder>/models/a.py"),
+        ("/dev/shm has 64 MB; /proc/self/cgroup", "/dev/shm has 64 MB; /proc/self/cgroup"),
+        ("9 samples/s, 2/3 of it, and/or less", "9 samples/s, 2/3 of it, and/or less"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
+        ("-k a/b or /tmp", "-k a/b or /tmp"),
+    ],
+)
+def test_paths_are_replaced_and_nothing_that_only_looks_like_one(text, clean) -> None:
+    assert Anonymiser(NAMES).text(text) == clean
 
 
 def test_a_result_keeps_its_numbers_and_loses_its_names() -> None:
