@@ -26,6 +26,6 @@ SUITE = Suite(
         ),
     ),
     workload="gpt",
-    steps=StepPlan(window_s=0.5, rounds_s=0.5),
+    steps=StepPlan(window_s=0.4, rounds_s=0.4),
     repeats=3,
 )
