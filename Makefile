@@ -4,6 +4,8 @@
 # make bench                            the benchmarks
 # make gallery                          the pages of the committed runs, and their index
 # make bench-ring                       the ring all-reduce written here beside gloo's own
+# make bench-links                      links of known rate: the fitted bandwidth, sizes not seen; and
+#                                       an all-reduce through scalebench beside a bare loop
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
@@ -23,7 +25,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 
-.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-predict bench-break-even bench-codecs bench-trace clean bench-gate bench-gate-real faults gallery
+.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-trace clean bench-gate bench-gate-real faults gallery
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -69,6 +71,10 @@ bench-sweep: $(DEV_STAMP)
 
 bench-ring: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.own_ring
+
+bench-links: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.all_reduce_overhead
+	$(BIN)/python -m benchmarks.held_out
 
 bench-predict: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.prediction

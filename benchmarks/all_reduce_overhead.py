@@ -1,0 +1,111 @@
+"""What timing an all-reduce through scalebench adds to the same calls in a bare loop.
+
+``python -m benchmarks.all_reduce_overhead``. Two processes over gloo; blocks of operations take
+turns between `scalebench.worker.probes.timed` and a loop that does nothing else. Both have buffers
+of their own for each operation. Target: at most 1.01 times the bare loop.
+"""
+
+import multiprocessing
+import os
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from benchmarks.paired import paired_difference
+from benchmarks.verdict import against_limit
+from scalebench.launch.local import loopback_environment
+from scalebench.probe import Transfer
+from scalebench.worker.operations import build
+from scalebench.worker.probes import timed
+from scalebench.worker.process import die_with_parent, schedule_as_batch
+
+TARGET = 1.01
+WORLD_SIZE = 2
+SIZES = {64 * 1024: (40, 150), 1_000_000: (20, 100), 25_000_000: (3, 60)}
+"""Bytes → operations in a block, and pairs of blocks."""
+
+
+def bare(num_bytes: int, count: int) -> float:
+    """Return the mean time of an operation in a bare loop, seconds; the first counts not."""
+    tensors = [torch.ones(num_bytes // 4) for _ in range(count + 1)]
+    dist.barrier()
+    dist.all_reduce(tensors[0])
+    began = time.perf_counter()
+    for tensor in tensors[1:]:
+        dist.all_reduce(tensor)
+    return (time.perf_counter() - began) / count
+
+
+def through_scalebench(num_bytes: int, count: int) -> float:
+    """Return the same, as a calibration times it."""
+    job = SimpleNamespace(world_size=WORLD_SIZE, virtual_hosts=None)
+    context = SimpleNamespace(
+        job=job,
+        rank=dist.get_rank(),
+        device=torch.device("cpu"),
+        barrier=dist.barrier,
+        agree_max=list,
+    )
+    transfer = Transfer(operation="all_reduce", size_bytes=num_bytes)
+    operations = [build(transfer, context) for _ in range(count + 1)]  # type: ignore[arg-type]
+    each_s = timed(operations, context)  # type: ignore[arg-type]
+    return sum(each_s) / count
+
+
+def run_rank(rank: int, store: Path, parent: int) -> None:
+    """Measure as one rank; rank 0 prints."""
+    die_with_parent(parent)
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        store=FileStore(os.fspath(store), WORLD_SIZE),
+        rank=rank,
+        world_size=WORLD_SIZE,
+        timeout=timedelta(seconds=60),
+    )
+    ways = (through_scalebench, bare)
+    for num_bytes, (count, pairs) in SIZES.items():
+        seconds = torch.zeros(pairs, 2, dtype=torch.float64)
+        for pair in range(-2, pairs):
+            for which in (0, 1) if pair % 2 else (1, 0):
+                took = ways[which](num_bytes, count)
+                if pair >= 0:
+                    seconds[pair, which] = took
+        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        if rank == 0:
+            ours, theirs = seconds.T.tolist()
+            ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
+            print(
+                f"{num_bytes:>10,} B  {1e6 * median(ours):>9.0f} µs, bare "
+                f"{1e6 * median(theirs):>9.0f} µs  {against_limit(ratio, TARGET, 'times')}; "
+                f"{paired_difference(ours, theirs)}",
+                flush=True,
+            )
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Fork the ranks from this process, which has torch imported."""
+    os.environ.update(loopback_environment())
+    fork = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory(prefix="scalebench-bench-") as folder:
+        place = (Path(folder) / "store", os.getpid())
+        ranks = [fork.Process(target=run_rank, args=(rank, *place)) for rank in range(WORLD_SIZE)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+        if any(process.exitcode for process in ranks):
+            raise SystemExit("a rank failed")
+
+
+if __name__ == "__main__":
+    main()
