@@ -2,7 +2,7 @@
 
 ``make bench-gate-real``. Two versions of a workload of fixed durations are measured by turns on two
 virtual hosts: real processes, real DDP, real TCP. The same twice has to pass, 5 % has to be found.
-Needs what ``--launcher lab`` needs. About 10 minutes on two quiet cores.
+Needs what ``--launcher lab`` needs. About 20 minutes on two quiet cores.
 """
 
 import subprocess

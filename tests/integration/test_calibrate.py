@@ -52,3 +52,22 @@ def test_a_suite_of_collectives_is_a_run_that_trains_nothing(scalebench: Scalebe
     assert Path("links/report.html").is_file()
     again = scalebench("show", "links")
     assert "all-reduce: which algorithm is fastest" in again.stdout
+
+
+def test_predictions_from_another_machines_links_are_said_and_not_gated(
+    scalebench: Scalebench,
+) -> None:
+    wanted = ("--op", "all_reduce", "--gpus", "2", "--device", "cpu", "--max-bytes", "2Mi")
+    assert scalebench("calibrate", *wanted, "--repeats", "3", "--out", "link.json").returncode == 0
+    profile = LinkProfile.model_validate_json(Path("link.json").read_text())
+    foreign = profile.model_copy(update={"machine": {**profile.machine, "cpu": "another"}})
+    Path("foreign.json").write_text(foreign.model_dump_json())
+    run = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--device", "cpu", "--quick")
+    done = scalebench(*run, "--no-report", "--link-profile", "foreign.json", "--out", "r")
+    assert done.returncode == 0, done.stderr
+    assert "of another machine (other cpu)" in " ".join(done.stdout.split())
+    summary = json.loads(Path("r/summary.json").read_text())
+    assert summary["model"]["profile_differs"] == ["cpu"]
+    judged = json.loads(scalebench("compare", "r", "r", "--json").stdout)
+    (error,) = (row for row in judged["rows"] if row["metric"] == "prediction_error")
+    assert error["verdict"] == "not comparable" and "another machine" in error["reason"]

@@ -55,6 +55,8 @@ def test_run_folder(finished: tuple[Path, str]) -> None:
     assert stat.S_IMODE(run.resolve().stat().st_mode) == 0o700
     info = json.loads((run / "run.json").read_text())
     assert info["status"] == "complete"
+    assert info["environment"]["threads"] == info["spec"]["threads"]
+    assert info["profile_differs"] == []  # no link profile was given
     assert {p.stem for p in (run / "cells").iterdir()} == {
         f"{c['suite']}.{c['case']}.n{c['world_size']}."
         + ("inspect" if c["purpose"] == "inspect" else f"r{c['repeat']}")

@@ -188,6 +188,7 @@ def test_a_score_is_the_mean_of_the_errors():
     assert found["worst"] == {"suite": "ddp", "case": "ddp", "world_size": 4}
     assert found["num_within"] == 2
     assert score([make_row()]) is None
+    assert score([row_with(2, 0.02)], ["cpu"])["profile_differs"] == ["cpu"]
 
 
 def test_the_interval_of_a_prediction_knows_how_far_the_others_were_off():
