@@ -137,7 +137,7 @@ def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> No
     assert ">One step</h2>" in page.read_text() and ">Comparison</h2>" not in page.read_text()
     done = scalebench(*two)
     assert done.returncode == 0, done.stderr
-    assert "Of 7 rows in both runs, 7 cannot be told apart" in page.read_text()
+    assert "Of 7 rows in both runs, 7 are undecided" in page.read_text()
 
 
 def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, project: Path) -> None:
