@@ -6,12 +6,14 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from gated import gated_run
 from test_verdict_gate import explained
 
 from scalebench.cli import cli
 from scalebench.discover import load_suite
+from scalebench.errors import UsageError
 from scalebench.report.verdict_table import render_verdict
 from scalebench.store import write_model
 from scalebench.verdict.metrics import COLLECTIVES, METRICS
@@ -72,3 +74,11 @@ def test_the_table_of_metrics_names_them_all():
     text = DOCUMENT.read_text()
     for metric in (*METRICS, COLLECTIVES):
         assert f"`{metric.name}`" in text
+
+
+def test_a_suite_that_asks_for_what_there_is_not_is_refused_before_it_runs(tmp_path):
+    (text,) = blocks("python")
+    path = tmp_path / "far.py"
+    path.write_text(text.replace("relative_floor", "relative_flor"))
+    with pytest.raises(UsageError, match="relative_flor"):
+        load_suite(str(path))

@@ -489,3 +489,14 @@ def test_rows_of_virtual_hosts_say_link_and_share_and_what_cannot_hold():
     assert not any("link" in stamp for stamp in one.stamps)
     plain = rows_of(make_small_run())["ddp", 2]
     assert (plain.virtual_hosts, plain.link, plain.cpus_per_rank) == (False, None, None)
+
+
+def test_what_a_suite_asks_of_the_gate_stands_in_the_summary():
+    run = make_run(make_small_run())
+    (suite,) = run.info.spec.suites
+    asked = {"step_s": {"relative_floor": 0.03}}
+    suites = (suite.model_copy(update={"gate": asked}),)
+    spec = run.info.spec.model_copy(update={"suites": suites})
+    run.info = run.info.model_copy(update={"spec": spec})
+    assert summarise(run).gate == {"ddp": asked}
+    assert summarise(make_run(make_small_run())).gate == {}
