@@ -104,13 +104,14 @@ def _row(row: Launches, table: Table, run: StoredRun) -> Row:
     own = wrapped if wrapped is not None and cell.world_size > 1 else None
     alone = [one.inspection for one in (baseline, own) if one is not None and one.inspection]
     kin = _kin(wrapped, baseline) if row.measured or row.inspection else None
+    used = use_of_row(cell, row.inspection, row.good, alone, throughput, kin)
     fields = (
         _attribution(row, baseline),
-        use_of_row(cell, row.inspection, row.good, alone, throughput, kin),
+        used,
         _prediction(row, wrapped, run, step_s),
         compression_of_row(cell, row.inspection, row.good),
     )
-    predicted_bytes = fields[1].values.get("predicted_memory_bytes")
+    predicted_bytes = used.values.get("predicted_memory_bytes")
     if status == "oom" and predicted_bytes is not None:
         reason = f"{reason}; predicted for a rank: {bytes_(predicted_bytes)}"
     values: dict[str, Any] = {
