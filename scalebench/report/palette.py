@@ -1,6 +1,9 @@
 """How a case looks: one colour, dash and marker for each, the same in every figure of a page.
 
-Colours: Okabe & Ito 2008, without its black and its yellow, which vanish on dark and light paper.
+Colours: Okabe & Ito 2008, without its black and its yellow, which vanish on dark and light paper;
+then four more, chosen for their distance from those six in every sight (ΔE of CIE 1976, Machado's
+simulation) at a contrast of at least 3 with either paper. A palette of ten is never as safe as one
+of six: dash and marker differ, too.
 """
 
 from collections.abc import Iterable
@@ -9,7 +12,10 @@ from dataclasses import dataclass
 from scalebench.report.wording import CaseKey, case_key, is_baseline
 from scalebench.summary import Row
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
+COLORS = (
+    *("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7"),
+    *("#6A51C4", "#9A6B3F", "#999933", "#117733"),
+)
 NEUTRAL = "#808890"
 PALE = 0.16
 """Opacity of an interval's band."""

@@ -191,6 +191,11 @@ def test_many_cases_never_look_alike():
     assert len(set(looks.values())) == 40
 
 
+def test_ten_cases_have_ten_colours():
+    looks = palette.assign(make_row(f"case-{i}") for i in range(10))
+    assert len({look.color for look in looks.values()}) == 10
+
+
 def test_speedup_is_drawn_with_its_interval_at_the_tested_sizes():
     rows = usual_rows()
     figure = figures.speedup_figure(rows, palette.assign(rows))
