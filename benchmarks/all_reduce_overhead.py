@@ -1,8 +1,9 @@
 """What timing an all-reduce through scalebench adds to the same calls in a bare loop.
 
 ``python -m benchmarks.all_reduce_overhead``. Two processes over gloo; blocks of operations take
-turns between `scalebench.worker.probes.timed` and a loop that does nothing else. Both have buffers
-of their own for each operation. Target: at most 1.01 times the bare loop.
+turns between `scalebench.worker.probes.timed` and a loop that does nothing else. Both work on
+buffers made alike, one for each operation, and the time is that of the same rank's clock. Target:
+at most 1.01 times the bare loop.
 """
 
 import multiprocessing
@@ -21,8 +22,9 @@ from torch._C._distributed_c10d import FileStore
 from benchmarks.paired import paired_difference
 from benchmarks.verdict import against_limit
 from scalebench.launch.local import loopback_environment
-from scalebench.probe import Transfer
-from scalebench.worker.operations import build
+from scalebench.probe import Sweep, Transfer
+from scalebench.worker.context import JobContext
+from scalebench.worker.operations import Operation, build
 from scalebench.worker.probes import timed
 from scalebench.worker.process import die_with_parent, schedule_as_batch
 
@@ -32,31 +34,33 @@ SIZES = {64 * 1024: (40, 800), 1_000_000: (20, 600), 25_000_000: (3, 200)}
 """Bytes → operations in a block, and pairs of blocks."""
 
 
-def bare(num_bytes: int, count: int) -> float:
+def bare(operations: list[Operation], _: JobContext[Sweep]) -> float:
     """Return the mean time of an operation in a bare loop, seconds; the first counts not."""
-    tensors = [torch.ones(num_bytes // 4) for _ in range(count + 1)]
+    tensors = [operation.output for operation in operations]
     dist.barrier()
     dist.all_reduce(tensors[0])
     began = time.perf_counter()
     for tensor in tensors[1:]:
         dist.all_reduce(tensor)
-    return (time.perf_counter() - began) / count
+    return (time.perf_counter() - began) / (len(tensors) - 1)
 
 
-def through_scalebench(num_bytes: int, count: int) -> float:
+def through_scalebench(operations: list[Operation], context: JobContext[Sweep]) -> float:
     """Return the same, as a calibration times it."""
+    each_s = timed(operations, context)
+    return sum(each_s) / len(each_s)
+
+
+def rank_context() -> JobContext[Sweep]:
+    """Return what scalebench asks of a job, for the group that this process is in."""
     job = SimpleNamespace(world_size=WORLD_SIZE, virtual_hosts=None)
-    context = SimpleNamespace(
+    return SimpleNamespace(  # type: ignore[return-value]
         job=job,
         rank=dist.get_rank(),
         device=torch.device("cpu"),
         barrier=dist.barrier,
         agree_max=list,
     )
-    transfer = Transfer(operation="all_reduce", size_bytes=num_bytes)
-    operations = [build(transfer, context) for _ in range(count + 1)]  # type: ignore[arg-type]
-    each_s = timed(operations, context)  # type: ignore[arg-type]
-    return sum(each_s) / count
 
 
 def run_rank(rank: int, store: Path, parent: int) -> None:
@@ -71,12 +75,14 @@ def run_rank(rank: int, store: Path, parent: int) -> None:
         world_size=WORLD_SIZE,
         timeout=timedelta(seconds=60),
     )
-    ways = (through_scalebench, bare)
+    ways, context = (through_scalebench, bare), rank_context()
     for num_bytes, (count, pairs) in SIZES.items():
         seconds = torch.zeros(pairs, 2, dtype=torch.float64)
         for pair in range(-2, pairs):
             for which in (0, 1) if pair % 2 else (1, 0):
-                took = ways[which](num_bytes, count)
+                transfer = Transfer(operation="all_reduce", size_bytes=num_bytes)
+                operations = [build(transfer, context) for _ in range(count + 1)]
+                took = ways[which](operations, context)
                 if pair >= 0:
                     seconds[pair, which] = took
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
