@@ -6,9 +6,12 @@ without asking scalebench.
 
 import os
 import resource
+import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -44,6 +47,26 @@ def all_reduces(shard: Shard) -> Workload:
         return module(batch).mean()
 
     return tiny(shard, loss)
+
+
+def connections(shard: Shard) -> Workload:
+    """Count this rank's connections to other hosts at every step, and those that Reno controls."""
+
+    def loss(module, batch):
+        if shard.world_size > 1:
+            controls = list(congestion_controls())
+            write(shard, len(controls), controls.count("reno"))
+        return module(batch).mean()
+
+    return tiny(shard, loss)
+
+
+def congestion_controls() -> Iterator[str]:
+    for there in psutil.Process().net_connections("tcp"):
+        if there.raddr and there.raddr.ip.rpartition(":")[2].startswith("10.0.0."):
+            with socket.socket(fileno=os.dup(there.fd)) as one:
+                name = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            yield name.rstrip(b"\0").decode()
 
 
 def spins(shard: Shard) -> Workload:

@@ -24,6 +24,14 @@ def test_an_all_reduce_has_the_bandwidth_of_the_link(measure: Measure, num_ranks
     assert np.median(busbw) == pytest.approx(payload_rate, rel=0.15), f"{rate} bit/s: {busbw}"
 
 
+def test_hosts_speak_to_each_other_in_the_same_way_on_every_machine(measure: Measure) -> None:
+    hosts = VirtualHosts(link_bit_per_s=(100_000_000,))
+    for of_rank in measure("connections", 2, hosts, 2):
+        there, with_reno = of_rank.T
+        assert (there > 0).all()
+        assert (with_reno == there).all()
+
+
 def test_a_slow_link_to_one_host_slows_the_ring_to_its_rate(measure: Measure) -> None:
     slow = random.randint(50, 80) * 1_000_000
     hosts = VirtualHosts(link_bit_per_s=(200_000_000, slow, 200_000_000))
