@@ -74,6 +74,8 @@ def layers_of(facts: Mapping[str, Any]) -> Layers:
                 TiedParameter(tuple(map(int, one["layers"])), int(one["num_bytes"]))
                 for one in told["tied"]
             ),
+            parameter_bytes=tuple(map(int, told.get("parameter_bytes", ()))),
+            kept_bytes=tuple(map(int, told.get("kept_bytes", ()))),
         )
     except (TypeError, KeyError, ValueError):
         raise NoShape("the run does not tell what the pipeline's layers cost") from None

@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
+from scalebench.costmodel.pipeline_memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.energy import energy_per_sample
 from scalebench.peaks import compute_dtype, mfu, peak_flops, why_no_peak
+from scalebench.pipeline_shape import layers_of
 from scalebench.records import CellResult, Memory, RankRecord
 from scalebench.row_fields import RowFields
 from scalebench.spec import Cell, Pipeline, Strategy
 from scalebench.stats import Estimate, estimate_over_launches
+from scalebench.step_shape import NoShape
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
 """Memory that every launch counts; the largest of all ranks is told."""
@@ -87,11 +90,11 @@ def _set_predicted_memory(
     """Predict the peak; also of a row that ran out of memory, from another one's model."""
     name = "predicted_memory_bytes"
     rank = sized.ranks[0] if sized is not None and sized.ranks else None
-    if rank is None or rank.num_parameters is None:
+    if sized is None or rank is None or rank.num_parameters is None:
         row.set(name, None, "no launch of this row went well")
         return
     if isinstance(cell.strategy, Pipeline):
-        row.set(name, None, "which rank of a pipeline holds how much is not predicted")
+        _set_predicted_memory_of_pipeline(row, cell.strategy, cell, sized, alone)
         return
     predicted = predict_memory(
         cell.strategy,
@@ -103,6 +106,33 @@ def _set_predicted_memory(
         rank.facts.get("group_elements"),
     )
     row.set(name, predicted.total_bytes, predicted.reason or "not predictable")
+
+
+def _set_predicted_memory_of_pipeline(
+    row: RowFields,
+    strategy: Pipeline,
+    cell: Cell,
+    sized: CellResult,
+    alone: Sequence[CellResult],
+) -> None:
+    """Predict the peak of the fullest rank; its layers were counted by a launch like the row's."""
+    name = "predicted_memory_bytes"
+    if sized.cell.strategy != strategy or sized.cell.rank_batch != cell.rank_batch:
+        row.set(name, None, "no launch counted the layers with microbatches of this size")
+        return
+    try:
+        predicted = predict_pipeline_memory(
+            strategy,
+            layers_of(sized.ranks[0].facts),
+            cell.world_size,
+            cell.rank_batch,
+            sized.ranks[0].facts.get("optimizer"),
+            _baseline(strategy, alone),
+        )
+    except (NoShape, ValueError) as reason:
+        row.set(name, None, str(reason))
+        return
+    row.set(name, predicted.total_bytes, "not predictable")
 
 
 def _set_predicted_traffic(row: RowFields, good: Mapping[int, CellResult]) -> None:

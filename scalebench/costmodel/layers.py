@@ -27,8 +27,12 @@ class Layers:
         costs: Of each layer, any unit: FLOPs of a microbatch, or parameters.
         output_bytes: Of each layer's output for a microbatch.
         tied: Parameters that several layers share.
+        parameter_bytes: Of each layer; what layers share counts in each of them.
+        kept_bytes: What each layer keeps of a microbatch for its backward pass.
     """
 
     costs: tuple[float, ...]
     output_bytes: tuple[int, ...]
     tied: tuple[TiedParameter, ...] = ()
+    parameter_bytes: tuple[int, ...] = ()
+    kept_bytes: tuple[int, ...] = ()

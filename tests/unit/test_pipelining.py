@@ -58,14 +58,42 @@ def test_stages_go_round_or_there_and_back() -> None:
 
 
 def test_layers_cost_their_flops_or_else_their_parameters() -> None:
-    *layers, last = count_layers(Pipeline(microbatches=2), built(TINY)).costs
+    *layers, last = count_layers(Pipeline(microbatches=2), built(TINY), CPU).costs
     first, *blocks = layers
     tokens = 2 * 8
     assert first == 0
     assert last == 2 * tokens * 16 * 256
     assert len(set(blocks)) == 1 and blocks[0] > 2 * tokens * 12 * 16**2
     paced = PacedShape(name="p", stages=3, stage_parameters=7, sample_s=1e-6, batch_size=4)
-    assert count_layers(Pipeline(microbatches=2), built(paced)).costs == (7.0,) * 3
+    assert count_layers(Pipeline(microbatches=2), built(paced), CPU).costs == (7.0,) * 3
+
+
+def test_what_layers_keep_is_what_autograd_keeps() -> None:
+    """Held against a real forward pass: each storage once, neither parameters nor the batch."""
+    layers = [nn.Linear(8, 16), nn.Sequential(nn.GELU(), nn.LayerNorm(16)), nn.Linear(16, 4)]
+    workload = Workload(
+        nn.Sequential(*layers),
+        [torch.randn(6, 8)],
+        lambda model, batch: model(batch).mean(),
+        layers=layers,
+    )
+    counted = count_layers(Pipeline(microbatches=2), workload, CPU).kept_bytes
+    batch = passed = torch.randn(3, 8, requires_grad=True)
+    real = []
+    for layer in layers:
+        kept: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = layer(passed)
+        anyhow = {t.untyped_storage().data_ptr() for t in (batch, *layer.parameters())}
+        real.append(sum(size for place, size in kept.items() if place not in anyhow))
+        passed = output.detach().requires_grad_()
+    assert counted == tuple(real)
+    assert counted[::2] == (0, 3 * 16 * 4)
 
 
 class Waits(nn.Module):

@@ -3,11 +3,14 @@
 import copy
 import statistics
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 
 from scalebench.costmodel.layers import Layers, TiedParameter
 from scalebench.spec import Pipeline
@@ -21,28 +24,81 @@ TIMINGS = 3
 """Of each layer, after one that does not count."""
 
 
-def count_layers(strategy: Pipeline, workload: Workload) -> Layers:
-    """Return FLOPs, output bytes and shared parameters of a workload's layers.
+def count_layers(strategy: Pipeline, workload: Workload, device: torch.device) -> Layers:
+    """Return FLOPs, bytes and shared parameters of a workload's layers.
 
-    FLOPs are those of a microbatch, forward. Where the layers cannot run on tensors without values,
-    or torch's counter knows none of the operators, the number of parameters stands for the cost;
-    where they cannot run, their outputs' sizes are not known, and the tuple of them is empty.
+    FLOPs, outputs and what is kept for backward are those of a microbatch, forward. Where the
+    layers cannot run on tensors without values, or torch's counter knows none of the operators, the
+    number of parameters stands for the cost; where they cannot run, nothing is known of their
+    outputs and of what they keep, and those tuples are empty.
     """
-    by_size = tuple(float(sum(p.numel() for p in layer.parameters())) for layer in workload.layers)
-    passed: Any = inputs_of(workload.loss, _microbatch(strategy, workload))
-    flops, output_bytes = [], []
+    parameter_bytes = tuple(
+        sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in workload.layers
+    )
+    counted = Layers(
+        costs=tuple(float(sum(p.numel() for p in layer.parameters())) for layer in workload.layers),
+        output_bytes=(),
+        tied=tied_parameters(workload),
+        parameter_bytes=parameter_bytes,
+    )
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-            passed = tuple(mode.from_tensor(one) for one in passed)
-            for layer in workload.layers:
-                with count_flops() as counted:
-                    passed = (layer(*passed),)
-                flops.append(float(counted.total))
-                output_bytes.append(passed[0].numel() * passed[0].element_size())
+        flops, output_bytes, kept_bytes = _run_without_values(strategy, workload, device)
     except Exception:  # a layer may do what tensors without values cannot
-        return Layers(by_size, (), tied_parameters(workload))
-    costs = tuple(flops) if sum(flops) else by_size
-    return Layers(costs, tuple(output_bytes), tied_parameters(workload))
+        return counted
+    costs = tuple(flops) if sum(flops) else counted.costs
+    return replace(
+        counted, costs=costs, output_bytes=tuple(output_bytes), kept_bytes=tuple(kept_bytes)
+    )
+
+
+def _run_without_values(
+    strategy: Pipeline, workload: Workload, device: torch.device
+) -> tuple[list[float], list[int], list[int]]:
+    """Return FLOPs, bytes of the output and bytes kept, of each layer's forward pass."""
+    passed: Any = inputs_of(workload.loss, _microbatch(strategy, workload))
+    flops, output_bytes, kept_bytes = [], [], []
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        inputs = passed = tuple(mode.from_tensor(one) for one in passed)
+        for layer in workload.layers:
+            kept = Kept(mode, layer, inputs)
+            with count_flops() as counted, kept.counted(), precision(strategy, device):
+                output = layer(*passed)
+            flops.append(float(counted.total))
+            output_bytes.append(output.numel() * output.element_size())
+            kept_bytes.append(kept.num_bytes)
+            passed = (output.detach().requires_grad_(output.is_floating_point()),)
+    return flops, output_bytes, kept_bytes
+
+
+class Kept:
+    """What a layer's forward pass keeps for its backward pass, on tensors without values.
+
+    A storage counts once, whichever views of it are kept. The layer's own parameters and buffers
+    do not count, nor does what is there anyhow: the batch.
+    """
+
+    def __init__(
+        self, mode: FakeTensorMode, layer: torch.nn.Module, batch: Sequence[torch.Tensor]
+    ) -> None:
+        own = [mode.from_tensor(one) for one in (*layer.parameters(), *layer.buffers())]
+        self.there_anyhow = [*own, *batch]
+        self.tensors: list[torch.Tensor] = []
+
+    def counted(self) -> saved_tensors_hooks:
+        """Return a context in which what is kept is counted."""
+        return saved_tensors_hooks(self._keep, lambda tensor: tensor)
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, FakeTensor):  # others are parameters as they are
+            self.tensors.append(tensor)
+        return tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all that is kept."""
+        anyhow = {one.untyped_storage()._cdata for one in self.there_anyhow}
+        sizes = {s._cdata: s.nbytes() for s in (t.untyped_storage() for t in self.tensors)}
+        return sum(size for storage, size in sizes.items() if storage not in anyhow)
 
 
 def time_layers(strategy: Pipeline, workload: Workload, device: torch.device) -> tuple[float, ...]:

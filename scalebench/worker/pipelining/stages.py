@@ -155,7 +155,7 @@ def cut(
             "that are applied one after the other"
         )
     recompute_blocks(workload, strategy)
-    counted = count_layers(strategy, workload)
+    counted = count_layers(strategy, workload, device)
     if strategy.split == "measured":
         counted = replace(counted, costs=time_layers(strategy, workload, device))
     try:
