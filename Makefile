@@ -4,7 +4,8 @@
 # make bench                            the benchmarks
 # make gallery                          the pages of the committed runs, and their index
 # make bench-ring                       the ring all-reduce written here beside gloo's own
-# make bench-links                      an all-reduce timed by scalebench beside a bare loop
+# make bench-links                      links of known rate: the fitted bandwidth, sizes not seen; and
+#                                       an all-reduce timed by scalebench beside a bare loop
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
@@ -72,6 +73,7 @@ bench-ring: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.own_ring
 
 bench-links: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.held_out
 	$(BIN)/python -m benchmarks.all_reduce_overhead
 
 bench-predict: $(DEV_STAMP)
