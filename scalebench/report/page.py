@@ -1,6 +1,7 @@
 """The page of one or several runs."""
 
 import base64
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from scalebench.report.palette import Look, assign
 from scalebench.report.sections import Material, Section, sections
 from scalebench.summary import Row, Summary
 
-MAX_EMBEDDED_BYTES = 200_000
+MAX_EMBEDDED_BYTES = 100_000
 """Raw step times above this size are left out of the page's JSON; summary.json has them."""
 
 LONGEST_REASON = 6000
@@ -65,7 +66,7 @@ class SuiteView:
 
 @dataclass(frozen=True)
 class Download:
-    """A file inside the page, as a data URI."""
+    """A file inside the page, as a data URI of its gzip."""
 
     name: str
     uri: str
@@ -234,18 +235,17 @@ def _leaves(name: str, value: Any) -> list[tuple[str, str]]:
 
 
 def _downloads(summary: Summary) -> tuple[Download, ...]:
-    text = summary.model_dump_json()
-    remark = ""
-    if len(text) > MAX_EMBEDDED_BYTES:
-        text = summary.model_dump_json(exclude={"rows": {"__all__": {"samples"}}})
-        remark = "without the raw step times, which are in the run folder's summary.json"
-    return (
-        _download("summary.csv", "text/csv", frames.rows_csv([summary])),
-        _download("summary.json", "application/json", text, remark),
-    )
+    table = _download("summary.csv", frames.rows_csv([summary]))
+    whole = _download("summary.json", summary.model_dump_json())
+    if len(whole.uri) <= MAX_EMBEDDED_BYTES:
+        return table, whole
+    without = summary.model_dump_json(exclude={"rows": {"__all__": {"samples"}}})
+    remark = "without the raw step times, which are in the run folder's summary.json"
+    return table, _download("summary.json", without, remark)
 
 
-def _download(name: str, kind: str, text: str, remark: str = "") -> Download:
+def _download(name: str, text: str, remark: str = "") -> Download:
     content = text.encode()
-    uri = f"data:{kind};charset=utf-8;base64,{base64.b64encode(content).decode()}"
+    packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
+    uri = f"data:application/gzip;base64,{packed}"
     return Download(name, uri, units.bytes_(len(content)), remark)

@@ -95,20 +95,12 @@ def _traces(one: StepTimeline) -> list[go.Bar]:
 def _spans(one: StepTimeline, kind: str, offset: float, height: float) -> go.Bar:
     name, color, _ = KINDS[kind]
     found = [
-        (lane + offset, rank, start, end)
+        (lane + offset, start, end, str(rank.rank))
         for lane, rank in enumerate(one.ranks)
         for start, end in rank.spans.get(kind, ())
     ]
-    return _bar(
-        one,
-        kind,
-        [
-            (y, start, end, f"rank {r.rank}: {name}, {_span(start, end)}")
-            for y, r, start, end in found
-        ],
-        color,
-        height,
-    )
+    head = f"rank %{{customdata[0]}}: {name}, "
+    return _bar(one, kind, found, head, color, height)
 
 
 def _operations(one: StepTimeline) -> go.Bar:
@@ -117,25 +109,34 @@ def _operations(one: StepTimeline) -> go.Bar:
         for op in rank.operations:
             size = "" if op.num_bytes is None else f", {units.bytes_(op.num_bytes)}"
             text = f"rank {rank.rank}: {safe(op.kind, 40)} {op.ordinal}{size}"
-            found.append(
-                (lane + 0.26, op.start_s, op.end_s, f"{text}<br>{_span(op.start_s, op.end_s)}")
-            )
-    return _bar(one, COMMUNICATION, found, KINDS[COMMUNICATION][1], BELOW)
+            found.append((lane + 0.26, op.start_s, op.end_s, text))
+    return _bar(one, COMMUNICATION, found, "%{customdata[0]}<br>", KINDS[COMMUNICATION][1], BELOW)
 
 
 def _bar(
     one: StepTimeline,
     kind: str,
     found: Sequence[tuple[float, float, float, str]],
+    head: str,
     color: str,
     height: float,
 ) -> go.Bar:
+    """Draw bars; what a page says of each is put together there, so that it stays small.
+
+    Args:
+        one: The step.
+        kind: Of the bars.
+        found: Place, start and end in seconds, and a text of each bar.
+        head: Begins what is said of a bar, by plotly's template; its text is ``customdata[0]``.
+        color: Of all bars.
+        height: Of all bars, in lanes.
+    """
     return go.Bar(
         x=[_short(1e3 * (end - start)) for _, start, end, _ in found],
         base=[_short(1e3 * start) for _, start, _, _ in found],
         y=[y for y, *_ in found],
-        customdata=[[text] for *_, text in found],
-        hovertemplate="%{customdata[0]}<extra></extra>",
+        customdata=[[text, units.seconds(end - start)] for _, start, end, text in found],
+        hovertemplate=f"{head}%{{customdata[1]}} from %{{base:.4~g}} ms<extra></extra>",
         orientation="h",
         width=height,
         legendgroup=kind,
@@ -146,10 +147,6 @@ def _bar(
 
 def _short(value: float) -> float:
     return float(f"{value:.5g}")
-
-
-def _span(start_s: float, end_s: float) -> str:
-    return f"{units.seconds(end_s - start_s)} from {1e3 * start_s:.4g} to {1e3 * end_s:.4g} ms"
 
 
 def view_name(one: StepTimeline) -> str:

@@ -1,6 +1,7 @@
 """The page in a real browser: drawn, silent, offline, and deaf to hostile strings."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -366,6 +367,39 @@ def test_a_view_is_chosen_by_keyboard_and_keeps_what_is_switched_off(visit):
     assert len(second) == len(first) - 1 and not set(second) & set(first)
     wait.click()
     assert len(visible_traces(driver, chart)) == len(first)
+
+
+@pytest.mark.parametrize(
+    ("begins", "says"),
+    [("rank", "rank 0: computation, "), ("%{customdata", "rank 0: ddp-25mb 0, 1.00 MB")],
+)
+def test_a_bar_of_the_timeline_says_what_it_is(visit, begins, says):
+    driver = visit("everything")
+    driver.execute_script(
+        "const chart = document.getElementById('run-1-timeline-1');"
+        "chart.scrollIntoView({block: 'center'});"
+        "const curve = chart.data.findIndex(t => t.hovertemplate.startsWith(arguments[0]));"
+        "Plotly.Fx.hover(chart, [{curveNumber: curve, pointNumber: 0}]);",
+        begins,
+    )
+    hover = driver.find_element(By.CSS_SELECTOR, "#run-1-timeline-1 .hoverlayer")
+    WebDriverWait(driver, 5).until(lambda _: hover.text)
+    text = hover.get_attribute("textContent")
+    assert text.startswith(says)
+    assert re.search(r"\d (µs|ms) from \d[\d.]* ms$", text), text
+
+
+def test_a_file_inside_the_page_is_handed_out_unpacked(visit, tmp_path):
+    driver = visit("usual")
+    folder = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", folder)
+    for link in driver.find_elements(By.CSS_SELECTOR, ".downloads a"):
+        link.click()
+    names = {"summary.csv", "summary.json"}
+    WebDriverWait(driver, 10).until(lambda _: {f.name for f in tmp_path.iterdir()} >= names)
+    assert json.loads((tmp_path / "summary.json").read_text())["rows"]
+    assert (tmp_path / "summary.csv").read_text().startswith("run_id,")
+    assert driver.get_log("browser") == []
 
 
 def test_the_axes_become_logarithmic(visit):
