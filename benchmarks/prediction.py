@@ -1,7 +1,7 @@
 """Predict the steps of eight virtual hosts from one, two and four, and hold that against them.
 
 ``make bench-predict``. Fixed-duration computation, so that two cores are not the confound; real
-DDP, real gloo, real TCP over links of a known rate. About 14 minutes on two quiet cores.
+DDP, real gloo, real TCP over links of a known rate. About 27 minutes on two quiet cores.
 """
 
 import json
