@@ -20,11 +20,12 @@ import torch.distributed as dist
 
 from scalebench.records import GradientError, Memory, Verification
 from scalebench.spec import Execution
+from scalebench.worker.allocations import Category
 from scalebench.worker.batches import concatenate, same, split, to_device
 from scalebench.worker.context import RankContext
 from scalebench.worker.feed import check_size, endless
 from scalebench.worker.flops import count_flops
-from scalebench.worker.memory import Category, MemoryWatch, watch_memory
+from scalebench.worker.memory import MemoryWatch, watch_memory
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training, keeps_buffers, on_every_rank
 from scalebench.worker.strategies.plain import PlainTraining

@@ -7,8 +7,8 @@ import pytest
 from scalebench.catalog import PRESETS
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
 from scalebench.spec import Cell, Ddp, Plain, StepPlan
+from scalebench.worker.allocations import CATEGORIES
 from scalebench.worker.context import connected
-from scalebench.worker.memory import CATEGORIES
 from scalebench.worker.verify import Inspection, inspect
 
 GPT = PRESETS["gpt-tiny"]

@@ -10,16 +10,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.records import Memory
-from scalebench.worker.memory import (
+from scalebench.worker.allocations import (
     CATEGORIES,
     AllocatorEvent,
     Interval,
-    MemoryWatch,
     Storage,
-    _allocator_events,
-    allocator_retries,
     composition_at_peak,
+)
+from scalebench.worker.memory import (
+    MemoryWatch,
+    allocator_retries,
     owned_storages,
+    read_tree,
     watch_memory,
 )
 
@@ -206,7 +208,8 @@ def test_gloos_scratch_is_freed_with_the_operation_whether_seen_or_not():
         ),
         Allocated(15, 0xC, 70),  # the training's
     ]
-    assert _allocator_events(tree, CPU) == [
+    events, _ = read_tree(tree, CPU)
+    assert events == [
         event(11, 0xA, 50),
         event(12, 0xB, 30),
         event(14, 0xB, -30),

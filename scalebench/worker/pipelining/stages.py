@@ -125,8 +125,9 @@ class Stages:
             own = self.own.get(name)
             given = None if own is None else own.grad
             gradient = torch.zeros_like(placed.like, device=device) if given is None else given
-            source = self.layout.rank_of[placed.stages[0]]
-            dist.broadcast(gradient, src=source, group=self.layout.pipeline)
+            if self.layout.num_ranks > 1:
+                source = self.layout.rank_of[placed.stages[0]]
+                dist.broadcast(gradient, src=source, group=self.layout.pipeline)
             yield name, gradient
 
 
