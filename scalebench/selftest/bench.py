@@ -47,9 +47,12 @@ class Effort:
     repeats: int
 
 
+MAX_ROUNDS = 100
+"""Time is what limits them."""
+
 EFFORT: dict[Form, Effort] = {
     "quick": Effort(window_s=0.6, rounds_s=3.3, repeats=12),
-    "full": Effort(window_s=3.0, rounds_s=12.0, repeats=40),
+    "full": Effort(window_s=5.0, rounds_s=40.0, repeats=40),
 }
 
 
@@ -214,7 +217,10 @@ class Bench:
     def plan(self) -> StepPlan:
         """Return how many steps a launch of this form takes."""
         return StepPlan(
-            window_s=self.effort.window_s, rounds_s=self.effort.rounds_s, max_warmup_steps=12
+            window_s=self.effort.window_s,
+            rounds_s=self.effort.rounds_s,
+            max_rounds=MAX_ROUNDS,
+            max_warmup_steps=12,
         )
 
 

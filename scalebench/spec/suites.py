@@ -73,6 +73,7 @@ class StepPlan(Spec):
         max_warmup_s: The same limit in seconds of steps.
         trace: Follow the clean window with rounds in which steps are traced; see `Block`.
         rounds_s: Seconds of steps in those rounds together, kept as far as whole rounds allow.
+        max_rounds: No more of them, whatever ``rounds_s`` says: what is traced is kept.
     """
 
     steps: int | None = Field(None, gt=0)
@@ -83,6 +84,7 @@ class StepPlan(Spec):
     max_warmup_s: float = Field(30.0, gt=0)
     trace: bool = True
     rounds_s: float = Field(1.0, gt=0)
+    max_rounds: int = Field(8, ge=1)
 
 
 class Collectives(Spec):

@@ -30,7 +30,6 @@ from scalebench.worker.trace_record import trace_record
 from scalebench.worker.tracing import DATA, Capture, only_group, traced
 
 NUM_KINDS = len(("paired", "traced", "local", "bare"))
-MAX_ROUNDS = 8
 MAX_STEPS = 4
 MIN_STEPS = 2
 
@@ -71,7 +70,7 @@ class Rounds:
                 trace_unavailable="the steps are too long for the cell's time limit"
             )
         try:
-            return self._run(*how_many(cell.steps.rounds_s, step_s))
+            return self._run(*how_many(cell.steps.rounds_s, step_s, cell.steps.max_rounds))
         except (Exception, SystemExit) as error:
             self.loop.seen.forget_rounds()
             traceback.print_exc()
@@ -135,7 +134,7 @@ class Rounds:
         return [loss] * count
 
 
-def how_many(rounds_s: float, step_s: float) -> tuple[int, int]:
+def how_many(rounds_s: float, step_s: float, max_rounds: int) -> tuple[int, int]:
     """Return how many rounds fit into ``rounds_s`` seconds, and the steps of a block that count.
 
     At least one round of two steps: with long steps that takes longer than asked.
@@ -143,7 +142,7 @@ def how_many(rounds_s: float, step_s: float) -> tuple[int, int]:
     for num_steps in (MAX_STEPS, MIN_STEPS):
         num_rounds = int(rounds_s / (step_s * NUM_KINDS * (num_steps + 1)))
         if num_rounds >= 2:
-            return min(num_rounds, MAX_ROUNDS), num_steps
+            return min(num_rounds, max_rounds), num_steps
     return 1, MIN_STEPS
 
 

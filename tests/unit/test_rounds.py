@@ -116,7 +116,8 @@ def test_steps_that_would_not_end_within_the_limit_are_not_looked_into():
     [(1.0, 0.001, (8, 4)), (1.0, 0.01, (5, 4)), (1.0, 0.03, (2, 2)), (1.0, 10.0, (1, 2))],
 )
 def test_as_many_rounds_as_there_are_seconds_for(rounds_s, step_s, expected):
-    assert how_many(rounds_s, step_s) == expected
+    assert how_many(rounds_s, step_s, 8) == expected
+    assert how_many(rounds_s, step_s, 1) == (1, expected[1])
 
 
 def test_only_a_strategy_that_can_keeps_its_steps_to_itself():
