@@ -233,6 +233,10 @@ def _reference_batch(cell: Cell) -> int:
     return cell.global_batch // (1 if cell.scaling == "strong" else cell.world_size)
 
 
+def _batch_words(cell: Cell) -> str:
+    return f"{_reference_batch(cell)}{'' if cell.scaling == 'strong' else ' per rank'}"
+
+
 def _kin(*others: Launches | None) -> CellResult | None:
     """Return a launch of another row that knows how large the model is."""
     good = (result for other in others if other is not None for result in other.good.values())
@@ -301,8 +305,11 @@ def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str
     if not row.good and name != "correctness":
         return "no launch of this row went well"
     if name in ("speedup", "efficiency"):
-        there = baseline is not None and baseline.good
-        return "no round in which the baseline went well, too" if there else "no plain baseline"
+        if baseline is None:
+            return f"no plain baseline at a batch of {_batch_words(row.cell)}"
+        if not baseline.good:
+            return "no launch of the plain baseline went well"
+        return "no round in which the baseline went well, too"
     return {
         "tokens_per_s": "the workload has no tokens",
         "efficiency_wrapped": "no round in which the strategy went well at N=1",

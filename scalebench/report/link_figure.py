@@ -1,7 +1,7 @@
 """The calibrated link: bus bandwidth over message size with the fitted line, and what is left."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -25,15 +25,28 @@ RATE = "the link's set rate"
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points of one operation at one N, with their fit."""
+    """The points of one operation at one N, with their fit.
+
+    Attributes:
+        among: All fits beside it: what tells it from them is in its name.
+    """
 
     fit: LinkFit
     points: tuple[CalibratedPoint, ...]
+    among: tuple[LinkFit, ...] = ()
 
     @property
     def name(self) -> str:
-        """``"all_reduce, N=2"``."""
-        return f"{wording.plain(self.fit.op, 40)}, N={self.fit.world_size}"
+        """``"all_reduce, N=2"``, and dtype, algorithm and place where there are others."""
+        fit = self.fit
+        same = [f for f in self.among if (f.op, f.world_size) == (fit.op, fit.world_size)]
+        parts = [wording.plain(fit.op, 40), f"N={fit.world_size}"]
+        parts += [
+            wording.plain(_word(name, getattr(fit, name)), 40)
+            for name in ("dtype", "algorithm", "in_place", "link")
+            if len({getattr(other, name) for other in same}) > 1
+        ]
+        return ", ".join(parts)
 
     @property
     def factor(self) -> float:
@@ -53,7 +66,14 @@ def sweeps(profile: LinkProfile) -> list[Sweep]:
         points = [p for p in profile.points if p.busbw_byte_per_s and _belongs(p, fit)]
         if points:
             found.append(Sweep(fit, tuple(sorted(points, key=lambda p: p.size_bytes))))
-    return found
+    among = tuple(sweep.fit for sweep in found)
+    return [replace(sweep, among=among) for sweep in found]
+
+
+def _word(name: str, value: object) -> str:
+    if name == "in_place":
+        return "in place" if value else "out of place"
+    return str(value)
 
 
 def _belongs(point: CalibratedPoint, fit: LinkFit) -> bool:
@@ -247,12 +267,11 @@ def _conclude_residuals(found: Sequence[Sweep]) -> str:
     worst = max(((s, p) for s in found for p in s.points), key=lambda pair: abs(residual(*pair)))
     sweep, point = worst
     typical = float(np.median([abs(residual(s, p)) for s in found for p in s.points]))
+    furthest = f"{100 * residual(sweep, point):+.1f} %".replace("-", wording.MINUS)
     return (
         f"Fitted times are {100 * typical:.1f} % off the measured ones (median); the furthest is"
         f" {sweep.name} at {units.bytes_(point.size_bytes)},"
-        f" {residual(sweep, point):+.1%} of the fitted time.".replace("%", " %").replace(
-            "-", wording.MINUS
-        )
+        f" {furthest} of the fitted time."
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from scalebench import frames, units
 from scalebench.evidence import Evidence
+from scalebench.frontier import told_by
 from scalebench.report import wording
 from scalebench.report.certificate import as_listing
 from scalebench.report.columns import Column, present
@@ -81,6 +82,7 @@ class RunView:
     id: str
     title: str
     summary: Summary
+    notices: tuple[str, ...]
     verdict: Verdict
     suites: tuple[SuiteView, ...]
     sections: tuple[Section, ...]
@@ -152,6 +154,7 @@ def _run(
         id=run_id,
         title=title(summary),
         summary=summary,
+        notices=_notices(summary.notices),
         verdict=verdict,
         suites=suites,
         sections=sections(
@@ -232,6 +235,14 @@ def _leaves(name: str, value: Any) -> list[tuple[str, str]]:
         value = ", ".join(str(item) for item in value) or "none"
     text = "not set" if value is None else wording.plain(value, 2000)
     return [(wording.plain(name, 120), text)]
+
+
+def _notices(notices: Sequence[str]) -> tuple[str, ...]:
+    """Return the notices; those on the batch frontier are lines of its table."""
+    others = tuple(notice for notice in notices if told_by(notice) is None)
+    if len(others) == len(notices):
+        return others
+    return (*others, "every case at the largest batch that fits a rank, see Memory")
 
 
 def _downloads(summary: Summary) -> tuple[Download, ...]:

@@ -167,6 +167,21 @@ def test_bandwidth_and_residuals_of_the_link():
     assert link_figure.fit_table(make_profile()).lines
 
 
+def test_sweeps_of_one_operation_are_told_apart_by_what_differs():
+    profile = make_profile()
+    two = next(fit for fit in profile.fits if fit.world_size == 2)
+    places = [two.model_copy(update={"in_place": place}) for place in (True, False)]
+    points = [
+        point.model_copy(update={"in_place": place})
+        for point in profile.points
+        for place in (True, False)
+    ]
+    told = profile.model_copy(update={"fits": tuple(places), "points": tuple(points)})
+    names = [sweep.name for sweep in link_figure.sweeps(told)]
+    assert names == ["all_reduce, N=2, in place", "all_reduce, N=2, out of place"]
+    assert [s.name for s in link_figure.sweeps(profile)] == ["all_reduce, N=2", "all_reduce, N=4"]
+
+
 def test_a_timeline_has_a_lane_for_each_rank():
     rows = [make_plain(), make_row(world_size=2), make_row("other", world_size=4)]
     found = [make_timeline(row) for row in rows[1:]]

@@ -132,6 +132,15 @@ def test_downloads_hold_the_data(usual):
     assert content["summary.csv"] == render_csv(make_summary())
 
 
+def test_a_batch_frontier_is_a_table_and_not_a_wall_of_notices():
+    told = [f"ddp, N = {n}: 80 samples per rank fit, 84 do not" for n in (1, 2)]
+    text = render_page([make_summary(notices=["the clock was set", *told])])
+    assert re.findall(r'<p class="notice">(.*?)</p>', text) == [
+        "the clock was set",
+        "every case at the largest batch that fits a rank, see Memory",
+    ]
+
+
 def test_huge_raw_data_stay_beside_the_page():
     draw = random.Random(0)
     samples = [StepSamples(repeat=0, step_s=[draw.uniform(0.1, 0.2) for _ in range(50_000)])]
