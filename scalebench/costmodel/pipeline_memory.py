@@ -6,8 +6,8 @@ backward pass. How many are in flight at which moment follows from the schedule'
 a microbatch a layer keeps is counted, and what operators need besides is taken from a measurement
 of the whole model on one rank.
 
-Source: Narayanan et al. 2021 (PipeDream-2BW's and Megatron-LM's §2.2) for the microbatches in
-flight: m for GPipe, at most p for 1F1B.
+Source: Narayanan et al. 2021 (Megatron-LM), §2.2, for the microbatches in flight: m for GPipe, at
+most p for 1F1B.
 """
 
 from collections.abc import Mapping, Sequence
