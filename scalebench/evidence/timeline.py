@@ -160,8 +160,8 @@ def _rank_step(
 
 def closed(spans: Intervals, gap_ns: int) -> Intervals:
     """Return the tidy set with gaps of at most ``gap_ns`` closed."""
-    wider = spans + np.array([0, gap_ns + 1])
-    return union(wider) - np.array([0, gap_ns + 1]) if len(spans) else spans
+    wider = spans + np.array([0, gap_ns])  # those that touch are one
+    return union(wider) - np.array([0, gap_ns]) if len(spans) else spans
 
 
 def _seconds(spans: Intervals, begin_ns: int) -> tuple[tuple[float, float], ...]:

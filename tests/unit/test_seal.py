@@ -4,6 +4,7 @@ import json
 import shutil
 import string
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -55,10 +56,20 @@ def sealed_run(folder: Path) -> RunPaths:
     return paths
 
 
+class Pristine(NamedTuple):
+    """A run that nothing has happened to; short to print, or hypothesis warns of its length."""
+
+    paths: RunPaths
+    run: StoredRun
+
+    def __repr__(self) -> str:
+        return "Pristine()"
+
+
 @pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunPaths, StoredRun]:
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
     paths = sealed_run(tmp_path_factory.mktemp("sealed") / "run")
-    return paths, load_run(paths.root)
+    return Pristine(paths, load_run(paths.root))
 
 
 def damaged(data: st.DataObject, raw: bytes) -> bytes:
@@ -81,7 +92,7 @@ def damaged(data: st.DataObject, raw: bytes) -> bytes:
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_becomes_a_number(
-    pristine: tuple[RunPaths, StoredRun], tmp_path: Path, data: st.DataObject
+    pristine: Pristine, tmp_path: Path, data: st.DataObject
 ) -> None:
     """A bounded campaign against the loader: no crash, no hang, and nothing false."""
     original, before = pristine
@@ -138,7 +149,7 @@ nested = st.recursive(
     nonsense=nested,
 )
 def test_nonsense_in_any_field_of_an_unsealed_file_is_no_crash(
-    pristine: tuple[RunPaths, StoredRun],
+    pristine: Pristine,
     tmp_path: Path,
     which: int,
     turns: list[int],
