@@ -1,10 +1,13 @@
 """Predicted memory of pipelines, by hand: eight equal layers, a gradient of 100 B each."""
 
+from dataclasses import replace
+
 import pytest
 
 from scalebench.costmodel.layers import Layers, TiedParameter
 from scalebench.costmodel.memory import MeasuredBaseline
 from scalebench.costmodel.pipeline_memory import predict_pipeline_memory
+from scalebench.costmodel.schedule_orders import plan_schedule
 from scalebench.records import Memory
 from scalebench.spec import Pipeline, Plain
 
@@ -95,6 +98,31 @@ def test_a_pipeline_on_one_rank_is_a_baseline_too():
     one = alone(strategy=pipeline("1f1b", **settings), peak=2 * LAYERS * KEPT)
     found = predicted(pipeline("1f1b", **settings), 2, baseline=one)
     assert found.activations_bytes == 2 * 2 * 4 * KEPT
+
+    half = alone(strategy=pipeline("1f1b", **settings), batch=BATCH // 2, peak=LAYERS * KEPT)
+    assert predicted(pipeline("1f1b", **settings), 2, baseline=half) == found
+
+
+def test_a_split_backward_pass_frees_with_its_second_half():
+    split = pipeline("zero-bubble")
+    most = max(plan_schedule("zero-bubble", 2, MICROBATCHES).in_flight())
+    assert predicted(split, 2).activations_bytes == most * 4 * KEPT
+
+
+def test_the_last_stage_keeps_the_output_and_its_loss():
+    logits = 500
+    ends = replace(EIGHT, output_bytes=(*(OUTPUT,) * (LAYERS - 1), logits))
+    whole = LAYERS * KEPT + 2 * logits
+    measured = alone(peak=MICROBATCHES * whole)
+    found = predicted(pipeline("gpipe"), 2, ends, measured)
+    assert found.activations_bytes == MICROBATCHES * (4 * KEPT + 2 * logits)
+
+
+def test_a_gradient_that_two_stages_of_a_rank_share_is_there_once():
+    ends = TiedParameter((0, LAYERS - 1), 60)
+    settings = {"chunks": 2, "microbatches": 8}
+    found = predicted(pipeline("interleaved-1f1b", **settings), 1, replace(EIGHT, tied=(ends,)))
+    assert found.gradients_bytes == found.parameters_bytes == LAYERS * PARAMETERS - 60
 
 
 @pytest.mark.parametrize(
