@@ -6,8 +6,8 @@ import pytest
 
 from scalebench.costmodel.layers import Layers, TiedParameter
 from scalebench.costmodel.memory import MeasuredBaseline
-from scalebench.costmodel.pipeline_memory import predict_pipeline_memory
-from scalebench.costmodel.schedule_orders import plan_schedule
+from scalebench.costmodel.pipeline_memory import _fullest_moment, predict_pipeline_memory
+from scalebench.costmodel.schedule import Action
 from scalebench.records import Memory
 from scalebench.spec import Pipeline, Plain
 
@@ -104,9 +104,10 @@ def test_a_pipeline_on_one_rank_is_a_baseline_too():
 
 
 def test_a_split_backward_pass_frees_with_its_second_half():
-    split = pipeline("zero-bubble")
-    most = max(plan_schedule("zero-bubble", 2, MICROBATCHES).in_flight())
-    assert predicted(split, 2).activations_bytes == most * 4 * KEPT
+    order = [
+        Action(0, kind, number) for kind, number in zip("FFIFWW", (0, 1, 0, 2, 0, 1), strict=True)
+    ]
+    assert _fullest_moment(order, [KEPT], {0: PARAMETERS}, 1.0) == (3 * KEPT, 0)
 
 
 def test_the_last_stage_keeps_the_output_and_its_loss():
