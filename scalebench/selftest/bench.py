@@ -155,9 +155,14 @@ class Bench:
             raise Unusable("not every pass of a pipeline was traced")
         return launch
 
-    def step_s(self, num_ranks: int, hosts: VirtualHosts | None, plan: StepPlan) -> CellResult:
+    def step_s(
+        self, num_ranks: int, hosts: VirtualHosts | None, plan: StepPlan, rank_batch: int = 1
+    ) -> CellResult:
         """Train with nothing planted and no tracing; return the launch."""
-        return self._launch(self._cell("paced", num_ranks, hosts, plan), None, hosts)
+        cell = self._cell("paced", num_ranks, hosts, plan).model_copy(
+            update={"rank_batch": rank_batch, "global_batch": num_ranks * rank_batch}
+        )
+        return self._launch(cell, None, hosts)
 
     def probe(self, probe: Sweep | ClockCheck, planted: Planted | None = None) -> list[ProbeRecord]:
         """Run a probe, in a lab of its own if it has virtual hosts.

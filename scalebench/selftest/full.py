@@ -25,8 +25,12 @@ LAUNCHES = 3
 """Of each size for one speedup: as many as a run has where nothing else is asked for."""
 
 SPEEDUP_LIMIT = 0.02
-SPEEDUP_LINK = VirtualHosts(link_bit_per_s=(100_000_000,))
-SPEEDUP_PLAN = StepPlan(window_s=2.0, max_warmup_steps=20, trace=False)
+SPEEDUP_SAMPLES = 4
+"""Per rank and step, of 20 ms each. A step costs some tenths of a millisecond to schedule, and that
+varies: of a step of 20 ms it would be more than the limit."""
+
+SPEEDUP_LINK = VirtualHosts(link_bit_per_s=(25_000_000,))
+SPEEDUP_PLAN = StepPlan(window_s=4.0, max_warmup_steps=12, trace=False)
 
 
 def exposure(bench: Bench) -> Iterator[Line]:
@@ -61,13 +65,15 @@ def exposure(bench: Bench) -> Iterator[Line]:
 def speedup_again(bench: Bench) -> Iterator[Line]:
     """Yield by how much the speedup at two hosts varies when it is measured five times.
 
-    Each time as a run measures it: from several launches of either size, by turns.
+    Each time as a run measures it: from several launches of either size, by turns. What is found
+    is noise already: within the limit it passes, and the machine's own is not added to it. Beyond,
+    that decides whether the measurement can be blamed.
     """
     found = []
     for _ in range(NUM_TIMES):
         steps_s = [
             [
-                launch_step_s(bench.step_s(num_ranks, SPEEDUP_LINK, SPEEDUP_PLAN))
+                launch_step_s(bench.step_s(num_ranks, SPEEDUP_LINK, SPEEDUP_PLAN, SPEEDUP_SAMPLES))
                 for num_ranks in (1, 2)
             ]
             for _ in range(LAUNCHES)
@@ -84,4 +90,5 @@ def speedup_again(bench: Bench) -> Iterator[Line]:
         limit=SPEEDUP_LIMIT,
         limit_of="speedup",
         detail=f"the farthest of {NUM_TIMES} from {center:.3f}",
+        passed=True if abs(worst) <= SPEEDUP_LIMIT else None,
     )

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.certificate import Line
+from scalebench.certificate import Line, judged
 from scalebench.probe import TimedTransfer, Transfer
 from scalebench.selftest import PARTS, Part, _lines_of, self_test
 from scalebench.selftest.bench import Unusable
+from scalebench.selftest.full import LAUNCHES, NUM_TIMES, speedup_again
 from scalebench.selftest.links import rate_line, slowest_host, told_rate
 from scalebench.stats import median_with_noise
 
@@ -103,6 +104,27 @@ def test_a_failure_has_to_show_twice(attempts, passed):
 def test_a_part_that_breaks_down_twice_has_failed():
     (line,) = _lines_of(part_of(Unusable("rank 0 died"), Unusable("rank 1 died")), None)
     assert (line.name, line.passed, line.reason) == ("part", False, "rank 1 died")
+
+
+class Repeating:
+    """A bench on which two hosts take 1.25 times as long as one, but for one of the speedups."""
+
+    detectable = 0.006
+
+    def __init__(self, off):
+        self.of_two = iter([0.1 * (1 + off)] * LAUNCHES + [0.1] * LAUNCHES * (NUM_TIMES - 1))
+
+    def step_s(self, num_ranks, hosts, plan, rank_batch):
+        return 0.08 if num_ranks == 1 else next(self.of_two)
+
+
+@pytest.mark.parametrize(("off", "passed"), [(0.019, True), (0.024, None), (0.03, False)])
+def test_a_speedup_is_said_to_repeat_as_far_as_the_machine_lets_it(monkeypatch, off, passed):
+    monkeypatch.setattr("scalebench.selftest.full.launch_step_s", lambda seconds: seconds)
+    (line,) = map(judged, speedup_again(Repeating(off)))
+    assert line.passed is passed
+    assert line.recovered == pytest.approx(1 / (1 + off) - 1)
+    assert line.detail == "the farthest of 5 from 1.600"
 
 
 def test_the_quick_form_leaves_out_what_takes_minutes(monkeypatch):
