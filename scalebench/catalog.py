@@ -130,7 +130,7 @@ PRESETS: dict[str, BuiltIn] = {
     for shape in (
         GptShape(name="gpt-tiny", layers=2, heads=4, width=128, context=64, batch_size=16),
         GptShape(name="gpt-mini", layers=4, heads=4, width=256, context=128, batch_size=32),
-        GptShape(name="gpt-deep-tiny", layers=8, heads=4, width=64, context=64, batch_size=16),
+        GptShape(name="gpt-deep-tiny", layers=8, heads=4, width=64, context=32, batch_size=16),
         GptShape(
             name="gpt-124m",
             layers=12,

@@ -175,7 +175,8 @@ def _about_virtual_hosts(possible: Mapping[str, Any] | None) -> Iterator[Finding
             "note",
             f"virtual hosts, but no share of the CPU for each (--cpus-per-rank): "
             f"{possible['quota']}",
-            "run as root, or in a cgroup with the CPU controller delegated",
+            "run as root; under cgroup v2 also with cpu in a cgroup.subtree_control at or above "
+            "the process's own, as systemd-run --scope -p Delegate=yes sees to",
         )
 
 
