@@ -23,6 +23,7 @@ _JOBS = {
 
 _PRELOADED = (
     "torch.distributed",
+    "torch.distributed.optim",
     "torch.nn.parallel",
     "torch.profiler",
     "torch.utils.checkpoint",

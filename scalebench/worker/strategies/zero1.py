@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.spec import Zero1
@@ -25,6 +24,9 @@ class Zero1Training:
     """The model wrapped in ``DistributedDataParallel``, its optimizer in ZeRO's."""
 
     def __init__(self, strategy: Zero1, workload: Workload, context: RankContext) -> None:
+        # Imported here: the package compiles scripts, 0.2 s that only a zygote takes once for all.
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
         self.strategy = strategy
         self.device = context.device
         self.loss = workload.loss
