@@ -58,10 +58,12 @@ lint: $(DEV_STAMP)
 types: $(DEV_STAMP)
 	$(BIN)/mypy
 
-## What starts no ranks runs on all cores at once; what measures has the machine to itself.
+## What starts no ranks runs on all cores at once, and so does what starts ranks and looks at
+## results alone; what measures has the machine to itself.
 tests: $(DEV_STAMP)
 	$(BIN)/pytest tests/unit -n auto
-	$(BIN)/pytest tests --ignore tests/unit
+	$(BIN)/pytest tests --ignore tests/unit -m untimed -n 2 --dist loadfile
+	$(BIN)/pytest tests --ignore tests/unit -m "not untimed"
 
 bench: $(DEV_STAMP)
 	$(BIN)/pytest benchmarks -p benchmark --benchmark-only -s

@@ -9,6 +9,8 @@ import pytest
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT
 
+pytestmark = pytest.mark.untimed
+
 
 def complaint(done: object, code: int = 2) -> str:
     """Return the one line that the command printed; fails on anything else."""

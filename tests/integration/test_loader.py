@@ -23,6 +23,8 @@ from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 from tests.integration.troubled import BATCH_S
 
+pytestmark = pytest.mark.untimed
+
 WORKERS = 2
 PERSISTENT = sb.Loader(num_workers=WORKERS, persistent_workers=True, pin_memory=True)
 

@@ -7,6 +7,8 @@ import pytest
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 
+pytestmark = pytest.mark.untimed
+
 
 def test_a_pipelines_memory_is_predicted(scalebench: Scalebench, project: Path) -> None:
     cases = "plain or gpipe or 1f1b"
@@ -18,5 +20,6 @@ def test_a_pipelines_memory_is_predicted(scalebench: Scalebench, project: Path) 
             row = row_of(project / "r", case, n)
             peaks[case, n] = row["peak_memory_bytes"]
             assert row["predicted_memory_bytes"] == pytest.approx(peaks[case, n], rel=0.06)
-    # What the schedules promise: all four microbatches, against as many as there are ranks.
-    assert peaks["1f1b", 2] < 0.7 * peaks["gpipe", 2]
+    # What the schedules promise: all four microbatches, against as many as there are ranks, beside
+    # parameters, gradients and optimizer state that are the same.
+    assert peaks["1f1b", 2] < 0.8 * peaks["gpipe", 2]

@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Scalebench
+
+pytestmark = pytest.mark.untimed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 TRACES = sorted(str(path) for path in GOLDEN.glob("nccl*.json.gz"))
