@@ -23,7 +23,24 @@ STRATEGY_NAMES = {
     "fsdp": "FSDP",
     "fsdp1": "FSDP1",
     "zero1": "ZeRO-1",
+    "pipeline": "Pipeline",
     "compressed": "DDP",
+}
+
+SCHEDULE_NAMES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "interleaved 1F1B",
+    "looped-bfs": "looped BFS",
+    "zero-bubble": "zero bubble",
+    "zbv": "ZBV",
+    "dualpipev": "DualPipeV",
+}
+
+SPLIT_PHRASES = {
+    "measured": "layers cut by measured time",
+    "even": "layers cut by their number",
+    "unbalanced": "layers cut badly on purpose",
 }
 
 METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication"}
@@ -61,6 +78,11 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "param_dtype": lambda v: "bfloat16 parameters" if v == "bfloat16" else None,
     "reduce_dtype": lambda v: "bfloat16 reduction" if v == "bfloat16" else None,
     "cpu_offload": lambda v: "offloaded to the host" if v is True else None,
+    "schedule": lambda v: SCHEDULE_NAMES.get(str(v)),
+    "microbatches": lambda v: _number_of(v, "{:g} microbatches"),
+    "chunks": lambda v: None if v == 1 else _number_of(v, "{:g} stages on a rank"),
+    "split": lambda v: SPLIT_PHRASES.get(str(v)),
+    "data_parallel": lambda v: None if v == 1 else _number_of(v, "{:g} side by side"),
 }
 
 

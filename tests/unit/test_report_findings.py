@@ -1,3 +1,5 @@
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from summaries import (
 )
 
 from scalebench.report import conclusions, findings, marks, wording
+from scalebench.spec import Pipeline
+from scalebench.spec.strategies import ScheduleName
 from scalebench.summary import Correctness, Estimate
 
 
@@ -25,6 +29,26 @@ def test_the_verdict_states_speedup_efficiency_interval_and_scaling():
     assert "DDP (25 MiB buckets) reaches 1.712× on 2 CPU ranks" in text
     assert "strong scaling" in text
     assert "85.6 % efficiency (82.2–89.0)" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({"schedule": "gpipe", "microbatches": 4}, "Pipeline (GPipe, 4 microbatches)"),
+        (
+            {"schedule": "zbv", "chunks": 2, "split": "unbalanced", "data_parallel": 2},
+            "Pipeline (ZBV, 8 microbatches, 2 stages on a rank, layers cut badly on purpose, "
+            "2 side by side)",
+        ),
+    ],
+)
+def test_a_pipeline_is_named_with_its_schedule(settings, label):
+    told = Pipeline(**settings).model_dump(exclude={"kind"})
+    assert wording.strategy_label(make_row(strategy="pipeline", strategy_settings=told)) == label
+
+
+def test_every_schedule_has_a_name():
+    assert set(wording.SCHEDULE_NAMES) == set(get_args(ScheduleName))
 
 
 def test_weak_scaling_on_gpus_is_named_as_such():
