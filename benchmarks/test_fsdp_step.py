@@ -24,7 +24,7 @@ def test_fsdp_step(benchmark: BenchmarkFixture, tmp_path: Path, world_size: int)
     plan = BlockPlan(str(tmp_path), world_size, SECONDS, BLOCK_STEPS, seed=world_size)
     records = benchmark.pedantic(run_ranks, args=(plan, "benchmarks.fsdp_blocks"), rounds=1)
     step_s = {name: slowest_rank(records, name) for name in records[0]["blocks"]}
-    by_hand = np.sqrt(step_s["hand"] * step_s["again"])  # both are the same: half the noise
+    by_hand = np.sqrt(step_s["hand"] * step_s["again"])  # both do the same: less noise
     ratio = paired_difference(step_s["scalebench"], by_hand)
     same = paired_difference(step_s["again"], step_s["hand"])
     own = paired_difference(step_s["scalebench"], step_s["own"])

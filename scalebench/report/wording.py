@@ -53,9 +53,7 @@ def _number_of(value: Any, phrase: str) -> str | None:
 
 SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "bucket_mb": lambda v: _number_of(v, "{:g} MiB buckets"),
-    "method": lambda v: {"none": "exact all-reduce", "noop": "no communication"}.get(
-        str(v), str(v)
-    ),
+    "method": lambda v: METHOD_PHRASES.get(str(v), str(v)),
     "bits": lambda v: _number_of(v, "{:g} bit"),
     "ratio": lambda v: _number_of(v, "ratio {:g}"),
     "rank": lambda v: _number_of(v, "rank {:g}"),
@@ -82,7 +80,7 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "microbatches": lambda v: _number_of(v, "{:g} microbatches"),
     "chunks": lambda v: None if v == 1 else _number_of(v, "{:g} stages on a rank"),
     "split": lambda v: SPLIT_PHRASES.get(str(v)),
-    "data_parallel": lambda v: None if v == 1 else _number_of(v, "{:g} side by side"),
+    "data_parallel": lambda v: None if v == 1 else _number_of(v, "{:g} pipelines side by side"),
 }
 
 

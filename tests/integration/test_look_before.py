@@ -8,8 +8,6 @@ import pytest
 
 from tests.conftest import Scalebench
 
-pytestmark = pytest.mark.untimed
-
 
 def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench: Scalebench, project: Path) -> None:
     done = scalebench("run", "ddp", "--gpus", "2,4", "--dry-run", "--workload", "gpt-124m")

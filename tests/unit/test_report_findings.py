@@ -38,7 +38,7 @@ def test_the_verdict_states_speedup_efficiency_interval_and_scaling():
         (
             {"schedule": "zbv", "chunks": 2, "split": "unbalanced", "data_parallel": 2},
             "Pipeline (ZBV, 8 microbatches, 2 stages on a rank, layers cut badly on purpose, "
-            "2 side by side)",
+            "2 pipelines side by side)",
         ),
     ],
 )
