@@ -2,10 +2,10 @@
 
 Two loops by hand train what scalebench's loop trains, sharded by its strategy: they tell what the
 loop and the strategy's step do besides. A third trains a model of its own, sharded by a few lines
-that use nothing of the strategy: it tells whether the strategy shards otherwise than one would. A
-model's place in memory alone makes a difference of a hundredth, though, which no number of blocks
-averages away, so that one is told beside and not judged; the functions that a step calls are
-counted in both. Run as ``python -m benchmarks.fsdp_blocks PLAN_JSON RANK``.
+that use nothing of the strategy: it tells whether the strategy shards otherwise than one would. Two
+models of one process differ by up to 0.8 %, either way and otherwise in the next process, though,
+which no number of blocks averages away. So that one is told beside and not judged; the functions
+that a step calls are counted in both. Run as ``python -m benchmarks.fsdp_blocks PLAN_JSON RANK``.
 """
 
 import json

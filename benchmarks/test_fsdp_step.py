@@ -35,7 +35,7 @@ def test_fsdp_step(benchmark: BenchmarkFixture, tmp_path: Path, world_size: int)
         f"A/A, by hand against by hand {same}",
         f"A/B, scalebench against hand {ratio}",
         f"  {judge(ratio, same, TARGET)}",
-        f"against a model of its own   {own}: two places in memory",
+        f"against a model of its own   {own}: otherwise in every process",
         f"functions called in a step   {calls['scalebench']} against {calls['own']} by hand: "
         f"{100 * (calls['scalebench'] / calls['own'] - 1):+.2f} %",
     ]
