@@ -1,5 +1,6 @@
 # make run                              train, measure, print the table, write the report
 # make run GPUS=1,2,4 SUITES="ddp"      the same with other sizes or suites
+# make check                            linters, type check and unit tests: a minute or two
 # make test                             the whole suite, linters and type check
 # make bench                            the benchmarks
 # make gallery                          the pages of the committed runs, and their index
@@ -24,8 +25,13 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+## pip compiles with one core.
+COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
+## The tests start some thousand processes: none of them compiles the same modules again.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run test lint types tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-trace clean bench-gate bench-gate-real faults gallery
+.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-trace clean bench-gate bench-gate-real faults gallery
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -36,18 +42,22 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP_INSTALL) -c constraints.txt -e .
+	@$(COMPILE)
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml constraints.txt $(RUN_STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+$(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -c constraints.txt -e '.[dev]'
+	@$(COMPILE)
+	@touch $(RUN_STAMP) $@
 
 run: $(RUN_STAMP)
 	@$(BIN)/scalebench run $(SUITES) --gpus $(GPUS)
 
 gallery: $(RUN_STAMP)
-	@$(BIN)/python -m scalebench.gallery reports/gallery
+	@$(BIN)/python -m scalebench.cli.gallery reports/gallery
+
+check: lint types unit
 
 test: lint types tests
 
@@ -58,11 +68,14 @@ lint: $(DEV_STAMP)
 types: $(DEV_STAMP)
 	$(BIN)/mypy
 
-## What starts no ranks runs on all cores at once, and so does what starts ranks and looks at
-## results alone; what measures has the machine to itself.
+## What starts no ranks, with fewer examples of each property.
+unit: $(DEV_STAMP)
+	$(BIN)/pytest tests/unit -n auto --dist worksteal --hypothesis-profile quick
+
+## What looks at results alone runs on all cores at once, the long files before the short ones of
+## tests/unit; what measures has the machine to itself.
 tests: $(DEV_STAMP)
-	$(BIN)/pytest tests/unit -n auto
-	$(BIN)/pytest tests --ignore tests/unit -m untimed -n 2 --dist loadfile
+	$(BIN)/pytest tests -m untimed -n auto --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest tests --ignore tests/unit -m "not untimed"
 
 bench: $(DEV_STAMP)

@@ -22,11 +22,11 @@ from torch._C._distributed_c10d import FileStore
 from benchmarks.paired import paired_difference
 from benchmarks.verdict import against_limit
 from scalebench.launch.local import loopback_environment
-from scalebench.probe import Sweep, Transfer
-from scalebench.worker.context import JobContext
-from scalebench.worker.operations import Operation, build
+from scalebench.spec.probes import Sweep, Transfer
+from scalebench.worker.collectives.operations import Operation, build
 from scalebench.worker.probes import timed
-from scalebench.worker.process import die_with_parent, schedule_as_batch
+from scalebench.worker.process.context import JobContext
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 
 TARGET = 1.01
 WORLD_SIZE = 2

@@ -1,7 +1,7 @@
 """The cells that the benchmarks launch: planned by scalebench, not put together by hand."""
 
 from scalebench import machine
-from scalebench.plan import Machine, Request, make_plan
+from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Cell, Ddp, Plain, StepPlan, Strategy, Suite
 
 WORKLOAD = "gpt-tiny"

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from benchmarks.verdict import against_limit
-from scalebench.compression import resolve
-from scalebench.worker.compression.codec import Bucket, Codec, NoMemory, OneRound
-from scalebench.worker.compression.draw import Draw
-from scalebench.worker.compression.lockstep import run_in_lockstep
-from scalebench.worker.compression.methods import CODECS
+from scalebench.spec.compression import resolve
+from scalebench.worker.strategies.compression.codec import Bucket, Codec, NoMemory, OneRound
+from scalebench.worker.strategies.compression.draw import Draw
+from scalebench.worker.strategies.compression.lockstep import run_in_lockstep
+from scalebench.worker.strategies.compression.methods import CODECS
 
 MB = 1_000_000
 SIZES = (1 * MB, 25 * MB, 100 * MB)

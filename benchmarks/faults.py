@@ -21,8 +21,8 @@ from pathlib import Path
 
 import psutil
 
-from scalebench.records import CellResult
-from scalebench.store import load_run
+from scalebench.analysis.run import load_run
+from scalebench.records.run import CellResult
 
 TROUBLED = Path(__file__).parents[1] / "tests" / "integration" / "troubled.py"
 RUN = (

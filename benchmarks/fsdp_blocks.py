@@ -22,9 +22,9 @@ from torch.distributed.fsdp import fully_shard
 from benchmarks.cells import cpu_cell
 from benchmarks.probe_blocks import GLOBAL_BATCH, Arms, BlockPlan, run_for
 from scalebench.spec import Fsdp
-from scalebench.worker import process
-from scalebench.worker.context import RankContext, connected
-from scalebench.worker.verify import fresh_workload
+from scalebench.worker.inspection.verify import fresh_workload
+from scalebench.worker.process import setup as process
+from scalebench.worker.process.context import RankContext, connected
 
 
 class FsdpArms(Arms):

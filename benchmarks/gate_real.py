@@ -1,8 +1,9 @@
 """The gate on a real change: one workload against itself, and against itself 5 % slower.
 
-``make bench-gate-real``. Two versions of a workload of fixed durations are measured by turns on two
-virtual hosts: real processes, real DDP, real TCP. The same twice has to pass, 5 % has to be found.
-Needs what ``--launcher lab`` needs. About 20 minutes on two quiet cores.
+``make bench-gate-real``. Two versions of a workload of fixed durations are measured alternately
+on two virtual hosts: real processes, real DDP, real TCP. The same twice has
+to pass, 5 % has to be found. Needs what ``--launcher lab`` needs. About 20 minutes on two quiet
+cores.
 """
 
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 WORKLOAD = '''"""A workload whose samples take a fixed time."""
 
-from scalebench.catalog import PacedShape
+from scalebench.spec.presets import PacedShape
 from scalebench.worker.workloads.paced import build_paced
 
 
@@ -36,7 +37,7 @@ def main() -> None:
 
 
 def gate(name: str, factor: float) -> int:
-    """Measure a workload and one that is slower by a factor by turns; return the exit code."""
+    """Measure a workload and one that is slower by a factor alternately; return the exit code."""
     with tempfile.TemporaryDirectory() as place:
         folders = {version: Path(place) / version for version in ("base", "new")}
         for version, folder in folders.items():

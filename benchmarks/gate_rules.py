@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
-from scalebench.verdict.bootstrap import median_variance
-from scalebench.verdict.family import Judgement, Measured, Pair, judge, measured
-from scalebench.verdict.metrics import METRICS
+from scalebench.gate.bootstrap import median_variance
+from scalebench.gate.family import Judgement, Measured, Pair, judge, measured
+from scalebench.gate.metrics import METRICS
 
 Steps = NDArray[np.float64]
 """Steps of a run, seconds, shape ``[rows, launches, steps]``; row 0 is the plain model."""

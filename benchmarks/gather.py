@@ -12,10 +12,10 @@ import time
 from datetime import timedelta
 
 from scalebench.launch.external.environment import port_of
-from scalebench.records import Block, RankRecord
-from scalebench.worker.world.hub import serve_store
-from scalebench.worker.world.mailbox import Mailbox, open_store
-from scalebench.world import Meeting
+from scalebench.records.rank import Block, RankRecord
+from scalebench.spec.world import Rendezvous
+from scalebench.worker.agent.relay import serve_store
+from scalebench.worker.process.store_queue import StoreQueue, open_store
 
 LIMIT = timedelta(seconds=60)
 
@@ -34,35 +34,35 @@ def record_of(rank: int, num_steps: int) -> RankRecord:
     )
 
 
-def be_rank(meeting: Meeting, rank: int, num_steps: int) -> None:
+def be_rank(rendezvous: Rendezvous, rank: int, num_steps: int) -> None:
     """Wait for the word and send the record."""
-    mailbox = Mailbox(open_store(meeting, LIMIT))
+    queue = StoreQueue(open_store(rendezvous, LIMIT))
     text = record_of(rank, num_steps).model_dump_json()
-    mailbox.tell(rank, {"ready": rank})
-    mailbox.received(rank, 0)
-    mailbox.tell(rank, {"exited": [1, rank], "code": 0, "record": text})
+    queue.tell(rank, {"ready": rank})
+    queue.received(rank, 0)
+    queue.tell(rank, {"exited": [1, rank], "code": 0, "record": text})
 
 
 def gather(num_ranks: int, num_steps: int, port: int) -> tuple[list[RankRecord], float]:
     """Return the records by rank, and the seconds that it took to have them all."""
-    meeting = Meeting(host="127.0.0.1", port=port, one_node=True, prefix="gather")
-    serve_store(meeting)
+    rendezvous = Rendezvous(host="127.0.0.1", port=port, one_node=True, prefix="gather")
+    serve_store(rendezvous)
     children = []
     for rank in range(num_ranks):
         pid = os.fork()
         if pid == 0:
             try:
-                be_rank(meeting, rank, num_steps)
+                be_rank(rendezvous, rank, num_steps)
             finally:
                 os._exit(0)
         children.append(pid)
-    mailbox = Mailbox(open_store(meeting, LIMIT))
+    queue = StoreQueue(open_store(rendezvous, LIMIT))
     for number in range(num_ranks):
-        mailbox.told(number)
+        queue.told(number)
     began = time.perf_counter()
     for rank in range(num_ranks):
-        mailbox.send(rank, {"end": True})
-    told = [mailbox.told(num_ranks + number) for number in range(num_ranks)]
+        queue.send(rank, {"end": True})
+    told = [queue.told(num_ranks + number) for number in range(num_ranks)]
     records = [RankRecord.model_validate_json(message["record"]) for message in told if message]
     took_s = time.perf_counter() - began
     for pid in children:

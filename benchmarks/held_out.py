@@ -8,7 +8,7 @@ minutes on two quiet cores.
 The sizes are those that the link decides: a shaped link lets its burst through at once
 (`scalebench.launch.lab.topology.burst_bytes`), so a message has to be many bursts long before its
 time says anything about the rate. What TCP leaves of the rate is known, too: less where data and
-acknowledgements share a direction (`scalebench.virtual_hosts.BOTH_WAYS_SHARE`). Operations are
+acknowledgements share a direction (`scalebench.spec.virtual_hosts.BOTH_WAYS_SHARE`). Operations are
 those that keep a link busy: gloo's all-gather now and then sends one way only while it could send
 both.
 """
@@ -22,10 +22,10 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.verdict import against_limit
-from scalebench.costmodel.link_fit import fit_link
-from scalebench.costmodel.link_profile import CalibratedPoint, LinkProfile
-from scalebench.store import read_model
-from scalebench.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE
+from scalebench.costmodel.links.fitting.fit import fit_link
+from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
+from scalebench.records.files import read_model
+from scalebench.spec.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE
 
 RATES, SEED = 3, 20261121
 RATE_TARGET, SIZE_TARGET = 0.02, 0.03

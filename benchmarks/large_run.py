@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.catalog import PRESETS
-from scalebench.paths import RunPaths
-from scalebench.records import Block, CellResult, Memory, RankRecord, RunInfo, RunSpec
+from scalebench.records.files import write_model
+from scalebench.records.paths import RunPaths
+from scalebench.records.rank import Block, Memory, RankRecord
+from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.spec import Case, Cell, Ddp, Plain, StepPlan, Strategy, Suite
-from scalebench.store import write_model
+from scalebench.spec.presets import PRESETS
 
 CREATED = "2026-01-01T00:00:00+00:00"
 WARMUP = 20

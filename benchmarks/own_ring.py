@@ -25,7 +25,7 @@ from benchmarks.paired import paired_difference
 from benchmarks.verdict import against_limit
 from scalebench.launch.local import loopback_environment
 from scalebench.worker.collectives import ALL_REDUCES
-from scalebench.worker.process import die_with_parent, schedule_as_batch
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 
 TARGET = 1.3
 NUM_BYTES = 25_000_000

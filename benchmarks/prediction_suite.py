@@ -25,7 +25,7 @@ def small(shard):
 
 
 def _paced(name, stage_parameters, shard):
-    from scalebench.catalog import PacedShape
+    from scalebench.spec.presets import PacedShape
     from scalebench.worker.workloads.paced import build_paced
 
     shape = PacedShape(

@@ -20,13 +20,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.cells import cpu_cell
 from scalebench.spec import StepPlan
-from scalebench.worker import process
-from scalebench.worker.context import RankContext, connected
-from scalebench.worker.feed import endless
-from scalebench.worker.loop import measure
+from scalebench.worker.inspection.verify import fresh_workload
+from scalebench.worker.measure.loop import measure
+from scalebench.worker.process import setup as process
+from scalebench.worker.process.context import RankContext, connected
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training
-from scalebench.worker.verify import fresh_workload
+from scalebench.worker.workloads.feed import endless
 
 LEAD_STEPS = 3
 """Steps at the head of each block that count for nothing, in every arm: scalebench's loop takes

@@ -5,7 +5,7 @@ turns between four arms: the step as it is, twice (A and B: nothing differs), wi
 5 % of its median spent in a spin at its end. A window is one round there and back over the arms, so
 that a drift hits all alike. In a second recording other processes keep the cores busy from half way
 on. About 5 minutes on two quiet cores. Nothing is judged here; see
-tests/unit/test_recorded_steps.py.
+tests/unit/gate/test_recorded_steps.py.
 """
 
 import multiprocessing
@@ -19,9 +19,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from scalebench.catalog import PRESETS
+from scalebench.spec.presets import PRESETS
+from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import build_workload
-from scalebench.workload import Shard
 
 ARMS = {"a": 0.0, "b": 0.0, "slower-2": 0.02, "slower-5": 0.05}
 THERE_AND_BACK = (*ARMS, *reversed(ARMS))

@@ -6,11 +6,11 @@ import sys
 import time
 from pathlib import Path
 
-import scalebench.report.page  # noqa: F401  (its imports are not the rendering)
-from scalebench.evidence import gather
+import scalebench.report.page.page  # noqa: F401  (its imports are not the rendering)
+from scalebench.analysis.page_data import gather
+from scalebench.analysis.run import load_run
+from scalebench.analysis.summarise import summarise
 from scalebench.report import render_page
-from scalebench.scaling import summarise
-from scalebench.store import load_run
 
 
 def main(folder: Path) -> None:

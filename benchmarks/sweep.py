@@ -15,9 +15,10 @@ from pathlib import Path
 
 from benchmarks.torchrun import TorchrunCall, call_torchrun
 from benchmarks.verdict import against_limit
-from scalebench.paths import RunPaths
-from scalebench.records import CellResult, RankRecord
-from scalebench.store import load_run
+from scalebench.analysis.run import load_run
+from scalebench.records.paths import RunPaths
+from scalebench.records.rank import RankRecord
+from scalebench.records.run import CellResult
 
 TARGET_S = 15.0
 SIZES = "1,2,4,8"

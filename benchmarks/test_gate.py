@@ -12,10 +12,10 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.verdict import against_limit, print_section
+from scalebench.gate.summary_file import read_summary
+from scalebench.records.files import write_model
+from scalebench.records.summary import StepSamples, Summary
 from scalebench.stats import estimate_over_launches
-from scalebench.store import write_model
-from scalebench.summary import StepSamples, Summary
-from scalebench.verdict.reading import read_summary
 
 TARGET_S = 1.5
 ROUNDS = 11

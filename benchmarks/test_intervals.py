@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 
 from benchmarks.verdict import against_limit
-from scalebench.intervals import Intervals, intersect, length, subtract, union
+from scalebench.trace.intervals import Intervals, intersect, length, subtract, union
 
 TARGET_S = 1.0
 TARGET_BYTES = 500e6

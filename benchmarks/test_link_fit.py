@@ -6,8 +6,8 @@ Target: under 1 s. Half of the sweeps change their protocol, which is the slow c
 import numpy as np
 
 from benchmarks.verdict import against_limit
-from scalebench.costmodel.link_fit import fit_links
-from scalebench.costmodel.points import LinkPoint
+from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.points import LinkPoint
 
 TARGET_S = 1.0
 NUM_SIZES = 25

@@ -6,12 +6,12 @@ Target: under 0.2 s.
 import numpy as np
 
 from benchmarks.verdict import against_limit
-from scalebench.costmodel.laws import ring_all_reduce
-from scalebench.costmodel.link_fit import fit_links
-from scalebench.costmodel.link_model import LinkModel
-from scalebench.costmodel.points import LinkPoint
-from scalebench.costmodel.replay import Request
-from scalebench.costmodel.step_model import StepShape, predict_step
+from scalebench.costmodel.links.fitting.fit import fit_links
+from scalebench.costmodel.links.laws import ring_all_reduce
+from scalebench.costmodel.links.points import LinkPoint
+from scalebench.costmodel.links.times import LinkModel
+from scalebench.costmodel.replay import CommRequest
+from scalebench.costmodel.step import StepShape, predict_step
 
 TARGET_S = 0.2
 NUM_BUCKETS = 200
@@ -40,7 +40,8 @@ def step() -> StepShape:
     """A step of 1 s whose backward hands over 200 buckets, no two of the same size."""
     ready = np.linspace(0.3, 0.9, NUM_BUCKETS)
     requests = [
-        Request("all_reduce", 1_000_000 + i, float(moment), 0.9) for i, moment in enumerate(ready)
+        CommRequest("all_reduce", 1_000_000 + i, float(moment), 0.9)
+        for i, moment in enumerate(ready)
     ]
     return StepShape(tuple(requests), 0.9, 0.1, 64)
 

@@ -6,10 +6,10 @@ Target: 64 stages and 512 microbatches in under 2 s.
 import pytest
 
 from benchmarks.verdict import against_limit
-from scalebench.costmodel.dry_run import dry_run, equal_times
-from scalebench.costmodel.schedule import check
-from scalebench.costmodel.schedule_orders import bubble_law, plan_schedule
-from scalebench.report.schedule_text import render_schedule
+from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
+from scalebench.costmodel.pipelines.orders import bubble_law, plan_schedule
+from scalebench.costmodel.pipelines.schedule import check
+from scalebench.report.tables.schedule_text import render_schedule
 
 TARGET_S = 2.0
 NUM_STAGES, NUM_MICROBATCHES = 64, 512

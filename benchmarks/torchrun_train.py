@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.catalog import resolve_workload
+from scalebench.spec.presets import resolve_workload
+from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import build_workload
-from scalebench.workload import Shard
 
 
 def main() -> None:

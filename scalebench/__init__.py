@@ -9,23 +9,19 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from scalebench.ending import Run
-    from scalebench.session import run
-    from scalebench.spec import (
-        Case,
-        Collectives,
+    from scalebench.session.finish import Run
+    from scalebench.session.run import run
+    from scalebench.spec.strategies import (
         Compressed,
         Ddp,
         Fsdp,
         Fsdp1,
-        Loader,
         Pipeline,
         Plain,
-        StepPlan,
-        Suite,
         Zero1,
     )
-    from scalebench.workload import Shard, Workload
+    from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
+    from scalebench.spec.workload import Shard, Workload
 
 __all__ = [
     "Case",
@@ -47,29 +43,23 @@ __all__ = [
 ]
 
 _HOME = {
-    "Case": "scalebench.spec",
-    "Collectives": "scalebench.spec",
-    "Compressed": "scalebench.spec",
-    "Ddp": "scalebench.spec",
-    "Fsdp": "scalebench.spec",
-    "Fsdp1": "scalebench.spec",
-    "Loader": "scalebench.spec",
-    "Pipeline": "scalebench.spec",
-    "Plain": "scalebench.spec",
-    "Run": "scalebench.ending",
-    "Shard": "scalebench.workload",
-    "StepPlan": "scalebench.spec",
-    "Suite": "scalebench.spec",
-    "Workload": "scalebench.workload",
-    "Zero1": "scalebench.spec",
-    "run": "scalebench.session",
+    "Case": "scalebench.spec.suites",
+    "Collectives": "scalebench.spec.suites",
+    "Loader": "scalebench.spec.suites",
+    "Run": "scalebench.session.finish",
+    "Shard": "scalebench.spec.workload",
+    "StepPlan": "scalebench.spec.suites",
+    "Suite": "scalebench.spec.suites",
+    "Workload": "scalebench.spec.workload",
+    "run": "scalebench.session.run",
 }
+"""Public name → the module that defines it; the other names are strategies."""
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from the module that defines it (PEP 562)."""
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'scalebench' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_HOME.get(name, "scalebench.spec.strategies")), name)

@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 
 from scalebench import cgroups
-from scalebench.world import World
+from scalebench.processors import allowed_processors, count_cores, read_processors
+from scalebench.spec.world import World
 
 _VARIABLES = re.compile(
     r"^(NCCL_|TORCH_|TORCHINDUCTOR_|PYTORCH_|GLOO_|OMP_|MKL_|CUDA_VISIBLE_DEVICES$|CUDA_LAUNCH_BLOCKING$|KMP_)"
@@ -19,9 +20,11 @@ _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|AUTH)",
 
 
 def num_cores() -> int:
-    """Return how many cores this process may keep busy: affinity, and the cgroup's quota."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
+    """Return how many cores this process may keep busy: affinity, and the cgroup's quota.
+
+    Physical cores: processors that share one (SMT siblings) count once.
+    """
+    allowed = count_cores(read_processors(allowed_processors()))
     quota = cgroup_cpu_quota()
     return max(1, min(allowed, int(quota)) if quota else allowed)
 
@@ -100,6 +103,7 @@ def fingerprint(survey: Mapping[str, Any], world: World | None = None) -> dict[s
         "driver": driver_version(),
         "cpu": cpu_model(),
         "cores": num_cores(),
+        "processors": len(allowed_processors()),
         "memory_bytes": psutil.virtual_memory().total,
         "cgroup_memory_bytes": cgroup_memory_bytes(),
         "cgroup_cpus": cgroup_cpu_quota(),

@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from scipy.special import bdtr, stdtrit
 
+Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 MIN_STEPS_FOR_STEADY = 10
 
@@ -37,6 +38,13 @@ class Estimate(BaseModel):
         if self.low is None or self.high is None:
             return None
         return (self.high - self.low) / 2
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether there is an interval and zero lies outside it."""
+        if self.low is None or self.high is None:
+            return False
+        return self.low > 0 or self.high < 0
 
     def scaled(self, factor: float) -> "Estimate":
         """Return this estimate in another unit, or of a quantity ``factor`` times as large."""
@@ -73,9 +81,12 @@ def estimate_over_launches(values: Sequence[float]) -> Estimate:
     if n == 1:
         return Estimate(value=math.exp(center), n=1)
     spread = float(logs.std(ddof=1)) / math.sqrt(n)
-    reach = spread * float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+    half_width = spread * float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     return Estimate(
-        value=math.exp(center), low=math.exp(center - reach), high=math.exp(center + reach), n=n
+        value=math.exp(center),
+        low=math.exp(center - half_width),
+        high=math.exp(center + half_width),
+        n=n,
     )
 
 
@@ -92,8 +103,8 @@ def estimate_signed(values: Sequence[float]) -> Estimate:
     center = float(x.mean())
     if n == 1:
         return Estimate(value=center, n=1)
-    reach = float(x.std(ddof=1)) / math.sqrt(n) * float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    return Estimate(value=center, low=center - reach, high=center + reach, n=n)
+    half_width = float(x.std(ddof=1)) / math.sqrt(n) * float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
+    return Estimate(value=center, low=center - half_width, high=center + half_width, n=n)
 
 
 def median_with_noise(values: Sequence[float]) -> tuple[float, float]:
@@ -164,5 +175,12 @@ def median_precision(step_s: ArrayLike) -> float | None:
     if num_batches < 5:
         return None
     medians = np.array([np.median(batch) for batch in np.array_split(x, num_batches)])
-    reach = float(stdtrit(num_batches - 1, (1 + CONFIDENCE) / 2))
-    return reach * float(medians.std(ddof=1)) / math.sqrt(num_batches) / float(np.median(x))
+    half_width = float(stdtrit(num_batches - 1, (1 + CONFIDENCE) / 2))
+    return half_width * float(medians.std(ddof=1)) / math.sqrt(num_batches) / float(np.median(x))
+
+
+def quantile(dof: ArrayLike) -> Floats:
+    """Return Student's t beyond which 2.5 % lie on either side; nan without dof."""
+    dof = np.asarray(dof)
+    known = np.where(dof > 0, dof, 1)
+    return np.where(dof > 0, stdtrit(known, (1 + CONFIDENCE) / 2), np.nan)

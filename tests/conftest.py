@@ -12,6 +12,7 @@ from hypothesis import settings
 
 # How long an example takes says nothing on a machine that others use as well.
 settings.register_profile("shared machine", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("shared machine")
 
 PATIENCE_S = 600.0
@@ -26,6 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("SCALEBENCH_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")  # readline sets the size of a terminal where there is none
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -38,7 +38,7 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
-HELP = """Measure how distributed PyTorch training scales, and hold each result to account.
+HELP = """Measure how distributed PyTorch training scales, and check every result.
 
 \b
 scalebench run ddp --gpus 1,2,4,8   train for real at four sizes, print the table
@@ -46,11 +46,11 @@ scalebench show                     the newest run's table again
 scalebench doctor                   what this machine can do, and what is wrong with it
 scalebench trace FILE...            how much communication a job's Kineto traces hide
 scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
-scalebench project --gpus 16,64     what the newest run would do at sizes nobody measured
+scalebench project --gpus 16,64     predict the newest run at sizes that were not measured
 scalebench export --format junit    the newest run for CI, Prometheus, Bencher, a dataframe, …
 scalebench gate --baseline BASE     judge the newest run against BASE: for CI
-scalebench submit --slurm ... -- run ddp --gpus 2,4   hand a run to a cluster's queue
-scalebench selftest --quick         inject known faults, and see whether they are recovered
+scalebench submit --slurm ... -- run ddp --gpus 2,4   submit a run to a cluster's queue
+scalebench selftest --quick         inject known faults and check that they are found
 
 \b
 Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         was_sigterm = isinstance(abort.__cause__, Terminated)
         code = ExitCode.TERMINATED if was_sigterm else ExitCode.INTERRUPTED
     except OSError as error:
-        code = _complain(f"{error}. What was stored before is kept.", ExitCode.ENVIRONMENT)
+        code = _complain(f"{error}. Results stored so far are kept.", ExitCode.ENVIRONMENT)
     sys.exit(int(code or 0))
 
 

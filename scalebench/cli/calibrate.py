@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import Rate, Rates, Share, Size, WorldSizes
+from scalebench.cli.options import CpuShare, Rate, Rates, Size, WorldSizes
 from scalebench.cli.run import option, virtual_hosts_from
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
+from scalebench.launch.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from scalebench.calibration import Sweeps
-    from scalebench.costmodel.link_profile import LinkProfile
+    from scalebench.costmodel.links.profile import LinkProfile
+    from scalebench.session.calibration.sweeps import Sweeps
     from scalebench.spec import Device
-    from scalebench.world import World
+    from scalebench.spec.world import World
 
 LARGEST_BYTES = 2**34
 
@@ -40,21 +41,23 @@ class MessageSize(Size):
     "--op",
     "operations",
     metavar="OP,...",
-    help="Operations. Default: all. With --import: that of logs that do not tell it.",
+    help="Operations. Default: all. With --import: the operation of logs that do not name it.",
 )
 @click.option("--dtype", "dtypes", default="float32", help="float32,bfloat16,int8 [float32]")
 @click.option(
     "--max-bytes", type=MessageSize(), help="Largest size. Default: 4Mi on CPU, 256Mi on CUDA."
 )
-@click.option("--repeats", type=click.IntRange(min=3), default=5, help="Timings of each size. [5]")
+@click.option("--repeats", type=click.IntRange(min=3), default=5, help="Timings per size. [5]")
 @click.option(
     "--algorithms",
     metavar="NAME,...|all",
-    help="All-reduces by scalebench itself, measured beside the backend's.",
+    help="scalebench's own all-reduces to time as well as the backend's.",
 )
-@option("--launcher", type=click.Choice(["local", "lab", "slurm"]), help="As of run.")
+@option("--launcher", type=click.Choice(list(LAUNCHERS)), help="Same as for run.")
 @option("--link", "--link-intra", "link", type=Rates(), help="Rate of the virtual hosts' links.")
-@option("--cpus-per-rank", type=Share(), help="Share of a core that each rank may use, e.g. 0.2.")
+@option(
+    "--cpus-per-rank", type=CpuShare(), help="Share of a core that each rank may use, e.g. 0.2."
+)
 @option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
 @option("--hosts-per-rack", type=click.IntRange(min=1), help="Virtual hosts behind one switch.")
@@ -67,21 +70,27 @@ class MessageSize(Size):
     help="Fit a log of nccl-tests (text or JSON) instead of measuring; may be repeated.",
 )
 @click.option(
-    "--world-size", type=click.IntRange(min=2), help="Ranks of imported logs that do not tell it."
+    "--world-size",
+    type=click.IntRange(min=2),
+    help="Number of ranks of imported logs that do not give it.",
 )
-@click.option("--against", metavar="LINK", help="Judge busbw by a link: nvlink4, infiniband-ndr, …")
+@click.option(
+    "--against",
+    metavar="LINK",
+    help="Compare busbw with a nominal link: nvlink4, infiniband-ndr, …",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the link profile to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print points and fits as JSON.")
 @click.pass_context
 def calibrate(context: click.Context, /, **flags: Any) -> None:
     """Time collectives at many sizes, verify every result, and fit latency and bandwidth.
 
-    Or, with --import, fit what nccl-tests has measured on a cluster. Exit code 4: a result was
+    With --import, fit what nccl-tests measured on a cluster instead. Exit code 4: a result was
     wrong.
     """
     from scalebench.cli.view import emit, emit_for_terminal
-    from scalebench.costmodel.link_verdict import against_link, named_link
-    from scalebench.report.calibration import render_calibration
+    from scalebench.costmodel.links.against_nominal import against_link, named_link
+    from scalebench.report.tables.calibration import render_calibration
 
     if flags["against"] is not None:
         named_link(flags["against"])
@@ -90,8 +99,8 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
     if flags["out"] is not None:
         _write(flags["out"], profile)
     if flags["as_json"]:
-        told = {**as_object(profile), "against": [v.model_dump() for v in verdicts]}
-        emit(json.dumps(told, indent=1, allow_nan=False))
+        content = {**as_object(profile), "against": [v.model_dump() for v in verdicts]}
+        emit(json.dumps(content, indent=1, allow_nan=False))
     else:
         said = [verdict.sentence for verdict in verdicts]
         emit_for_terminal(lambda *t: render_calibration(profile, t[0], t[1], t[2], said))
@@ -102,24 +111,26 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
 
 def as_object(profile: "LinkProfile") -> dict[str, Any]:
     """Return the profile as ``--json`` prints it: one flat fit for each regime."""
-    told = profile.model_dump(mode="json", exclude={"fits"})
-    return told | {"fits": [row for fit in profile.fits for row in fit.rows()]}
+    content = profile.model_dump(mode="json", exclude={"fits"})
+    return content | {"fits": [row for fit in profile.fits for row in fit.rows()]}
 
 
 def _imported(flags: dict[str, Any]) -> "LinkProfile":
-    from scalebench.calibration import imported
+    from scalebench.session.calibration.sweeps import imported
 
     operations = _listed(flags["operations"])
     if len(operations) > 1:
-        raise UsageError("--op with --import names the one operation of logs that do not tell it.")
+        raise UsageError(
+            "--op with --import takes one operation: that of logs that do not name it."
+        )
     return imported(flags["logs"], flags["world_size"], next(iter(operations), None))
 
 
 def _measured(flags: dict[str, Any]) -> "LinkProfile":
     from scalebench import machine
-    from scalebench.calibration import calibrate as measure
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
+    from scalebench.session.calibration.sweeps import calibrate as measure
 
     if flags["world_size"] is not None:
         raise UsageError("--world-size is for --import; give --gpus for what is measured here.")
@@ -127,8 +138,8 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
     _check_names(flags)
     member = place_in_world(flags)
     launcher = launcher_for(flags, member) or LocalLauncher()
-    with parts_on(sys.stderr) as tell, closing(launcher):
-        tell("importing torch", None)
+    with parts_on(sys.stderr) as on_progress, closing(launcher):
+        on_progress("importing torch", None)
         survey = launcher.survey()
         environment = machine.fingerprint(survey, launcher.world)
         num_gpus = len(environment["devices"])
@@ -141,11 +152,11 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
         sweeps = _sweeps(flags, num_devices, device, launcher.world)
         if hosts is not None:
             hosts.check(sweeps.world_sizes, machine.num_cores())
-        return measure(launcher, sweeps, device, num_devices, environment, tell)
+        return measure(launcher, sweeps, device, num_devices, environment, on_progress)
 
 
 def _check_names(flags: dict[str, Any]) -> None:
-    from scalebench.collectives import COLLECTIVES, DTYPES, OWN_ALGORITHMS
+    from scalebench.spec.collectives import COLLECTIVES, DTYPES, OWN_ALGORITHMS
 
     for name in _listed(flags["operations"]):
         if name not in COLLECTIVES:
@@ -165,9 +176,9 @@ def _listed(text: str | None) -> list[str]:
 def _sweeps(
     flags: dict[str, Any], num_devices: int, device: "Device", world: "World | None"
 ) -> "Sweeps":
-    from scalebench.calibration import Sweeps
-    from scalebench.collectives import COLLECTIVES, OWN_ALGORITHMS
+    from scalebench.session.calibration.sweeps import Sweeps
     from scalebench.spec import Collectives
+    from scalebench.spec.collectives import COLLECTIVES, OWN_ALGORITHMS
 
     sizes = flags["gpus"] or tuple(n for n in (2, 4, 8, 16) if n <= max(num_devices, 2))
     if min(sizes) < 2:
@@ -190,7 +201,7 @@ def _sweeps(
 
 
 def _write(target: Path, profile: "LinkProfile") -> None:
-    from scalebench.store import write_model
+    from scalebench.records.files import write_model
 
     try:
         write_model(target, profile)

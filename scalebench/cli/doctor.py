@@ -8,12 +8,12 @@ import click
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 def doctor(as_json: bool) -> None:
-    """Say what this machine is and what about it would spoil a measurement, with remedies."""
+    """Show what this machine has, what would disturb a measurement, and how to fix it."""
     from scalebench import machine
-    from scalebench.diagnosis import diagnose, read_conditions
+    from scalebench.cli.text_tables import render_diagnosis
     from scalebench.launch.lab import try_lab
-    from scalebench.report.plain_tables import render_diagnosis
-    from scalebench.survey import survey_machine
+    from scalebench.session.diagnosis import diagnose, read_conditions
+    from scalebench.session.survey import survey_machine
 
     survey = survey_machine(fresh=True, rates=True)
     facts = machine.fingerprint(survey)

@@ -10,8 +10,8 @@ from scalebench.cli.view import emit, resolve_run
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 
 if TYPE_CHECKING:
-    from scalebench.store import StoredRun
-    from scalebench.summary import Summary
+    from scalebench.analysis.run import StoredRun
+    from scalebench.records.summary import Summary
 
 IN_TWO = "github-action-benchmark"
 """The format that is two files: numbers that are better when bigger, and when smaller."""
@@ -35,23 +35,23 @@ IN_TWO = "github-action-benchmark"
 def export(run: str | None, name: str, out: Path | None) -> None:
     """Write RUN (default: the newest run) in the format of another tool.
 
-    Nothing is measured. What is null stays null, with its reason where the format can hold one.
+    Nothing is measured. Missing values stay null, with a reason if the format has room for one.
     """
-    from scalebench.exporters import FORMATS
+    from scalebench.report.export import FORMATS
 
     wanted = {f"{IN_TWO}-{better}": better for better in ("bigger", "smaller")}
     if name != IN_TWO and name not in FORMATS:
         raise unknown_name("format", name, [*FORMATS, IN_TWO])
     if name == IN_TWO and out is None:
         raise UsageError(
-            f"--format {IN_TWO} is two files, since the action takes one direction for each: add "
-            f"--out FILE.json, or print one of them with {' or '.join(wanted)}."
+            f"--format {IN_TWO} writes two files, because the action takes one direction per file: "
+            f"add --out FILE.json, or print one of them with {' or '.join(wanted)}."
         )
     if name == "parquet" and out is None:
-        raise UsageError("--format parquet is no text: add --out FILE.parquet.")
+        raise UsageError("--format parquet is not text: add --out FILE.parquet.")
 
-    from scalebench.scaling import summarise
-    from scalebench.store import load_run
+    from scalebench.analysis.run import load_run
+    from scalebench.analysis.summarise import summarise
 
     stored = load_run(resolve_run(run))
     summary = summarise(stored)
@@ -64,8 +64,8 @@ def export(run: str | None, name: str, out: Path | None) -> None:
 
 def _deliver(name: str, stored: "StoredRun", summary: "Summary", out: Path | None) -> None:
     """Write one format to a file, or print it; say on standard error what it has no place for."""
-    from scalebench.exporters import FORMATS
-    from scalebench.exporters.measures import split, why_left_out
+    from scalebench.report.export import FORMATS
+    from scalebench.report.export.measures import split, why_left_out
 
     wanted = FORMATS[name]
     content = wanted.export(stored, summary)
@@ -81,7 +81,7 @@ def _deliver(name: str, stored: "StoredRun", summary: "Summary", out: Path | Non
 
 def _write(out: Path, content: str | bytes) -> None:
     """Write a file that others may read, as far as the umask lets them."""
-    from scalebench.store import write_atomic
+    from scalebench.records.files import write_atomic
 
     umask = os.umask(0)
     os.umask(umask)

@@ -1,4 +1,4 @@
-"""``compare``, ``gate`` and ``baseline``: a run held against another one."""
+"""``compare``, ``gate`` and ``baseline``: a run compared with another one."""
 
 import json
 import os
@@ -14,10 +14,10 @@ from scalebench.cli.view import emit, emit_for_terminal, resolve_run
 from scalebench.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalebench.interleaving import Turns
-    from scalebench.verdict.gate import Results
-    from scalebench.verdict.result import GateResult
-    from scalebench.verdict.settings import GateSettings
+    from scalebench.gate.gate import Results
+    from scalebench.gate.result import GateResult
+    from scalebench.gate.settings import GateSettings
+    from scalebench.session.interleaved.ab_runs import InterleavedRuns
 
 
 def _as_json(result: "GateResult") -> str:
@@ -25,24 +25,27 @@ def _as_json(result: "GateResult") -> str:
 
 
 def _as_markdown(result: "GateResult") -> str:
-    from scalebench.report.verdict_markdown import render_verdict_markdown
+    from scalebench.report.gate.markdown import render_verdict_markdown
 
     return render_verdict_markdown(result)
 
 
 def _as_junit(result: "GateResult") -> str:
-    from scalebench.report.verdict_junit import render_verdict_junit
+    from scalebench.report.gate.junit import render_verdict_junit
 
     return render_verdict_junit(result)
 
 
 def _as_github(result: "GateResult") -> str:
     """Return annotations; the job's summary, where there is one, gets the Markdown."""
-    from scalebench.report.verdict_github import append_to_summary, render_verdict_github
+    from scalebench.report.gate.github import append_to_summary, render_verdict_github
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary and not append_to_summary(Path(summary), _as_markdown(result)):
-        click.echo("scalebench: the summary of this step is full: nothing was added.", err=True)
+        click.echo(
+            "scalebench: the GitHub summary of this step is full; nothing was added to it.",
+            err=True,
+        )
     return render_verdict_github(result)
 
 
@@ -52,7 +55,7 @@ FORMATS: Mapping[str, Callable[["GateResult"], str]] = {
     "junit": _as_junit,
     "github": _as_github,
 }
-"""What ``--format`` takes beside ``table``: name → the whole text. Functions import what they need
+"""What ``--format`` takes besides ``table``: name → the whole text. Functions import what they need
 when they are called, so that the command starts fast."""
 
 
@@ -62,8 +65,8 @@ def results_of(name: str | None) -> "Results":
     Raises:
         UsageError: There is nothing of that name, or it is damaged.
     """
-    from scalebench.paths import baselines_folder
-    from scalebench.verdict.reading import read_results
+    from scalebench.records.paths import baselines_folder
+    from scalebench.session.interleaved.results import read_results
 
     path = resolve_run(name)
     if name is not None and not path.exists() and (baselines_folder() / name).exists():
@@ -77,7 +80,7 @@ def settings_here(exact_only: bool = False) -> "GateSettings":
     Raises:
         UsageError: They are not valid.
     """
-    from scalebench.verdict.settings import GateSettings, gate_settings
+    from scalebench.gate.settings import GateSettings, gate_settings
 
     found = config_file()
     table: Any = found[1].get("gate", {}) if found else {}
@@ -92,7 +95,7 @@ def judged(
     exact_only: bool = False,
 ) -> "GateResult":
     """Compare two results by this folder's settings."""
-    from scalebench.verdict.gate import compare as compare_results
+    from scalebench.gate.gate import compare as compare_results
 
     return compare_results(base, new, settings_here(exact_only), allowed)
 
@@ -102,7 +105,7 @@ def show_result(result: "GateResult", form: str, everything: bool) -> None:
     if form != "table":
         emit(FORMATS[form](result).removesuffix("\n"))
         return
-    from scalebench.report.verdict_table import render_verdict
+    from scalebench.report.gate.table import render_verdict
 
     emit_for_terminal(
         lambda width, color, plain: render_verdict(result, width, color, plain, everything)
@@ -112,13 +115,13 @@ def show_result(result: "GateResult", form: str, everything: bool) -> None:
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that ``compare`` and ``gate`` share."""
     for option in (
-        click.option("--all", "everything", is_flag=True, help="Show what is unchanged, too."),
+        click.option("--all", "everything", is_flag=True, help="Also show what is unchanged."),
         click.option(
             "--allow-mismatch",
             "allowed",
             metavar="NAME",
             multiple=True,
-            help="Compare although NAME differs: torch, cpu, devices, bucket_mb, … (repeatable).",
+            help="Compare even if NAME differs: torch, cpu, devices, bucket_mb, … (repeatable).",
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as --format json."),
         click.option(
@@ -127,7 +130,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice(["table", *FORMATS]),
             default="table",
             show_default=True,
-            help="How the verdicts are written.",
+            help="Output format of the verdicts.",
         ),
     ):
         command = option(command)
@@ -149,7 +152,7 @@ def compare(
     """Show what changed from BASE to NEW (default: the newest run), with intervals.
 
     BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
-    code is 0 whatever changed; `scalebench gate` makes a verdict of it.
+    code is always 0; use `scalebench gate` for a verdict.
     """
     result = judged(results_of(base), results_of(new), allowed)
     show_result(result, "json" if as_json else form, everything)
@@ -170,24 +173,24 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
     "--baseline",
     "base",
     metavar="BASE",
-    help="Run folder, summary.json or baseline folder. Default: the baseline that was accepted for "
-    "this kind of machine.",
+    help="Run folder, summary.json or baseline folder. Default: the baseline accepted for this "
+    "kind of machine.",
 )
 @click.option(
     "--exact-only",
     is_flag=True,
-    help="Only counts, bytes and predictions decide: they have no noise, on any shared machine.",
+    help="Judge only counts, bytes and predictions: they have no noise, even on a shared machine.",
 )
 @click.option(
     "--interleave",
     is_flag=True,
-    help="Measure base and new by turns, here and now; RUN ARGUMENTS are those of `run`.",
+    help="Measure base and new alternately on this machine; RUN ARGUMENTS are those of `run`.",
 )
 @click.option("--base-python", metavar="FILE", help="Interpreter of the base (default: this one).")
 @click.option(
     "--base-dir",
     metavar="DIR",
-    help="Folder in which the base is run, for example a git worktree (default: this one).",
+    help="Folder to run the base in, for example a git worktree (default: this one).",
 )
 @click.option(
     "--rounds",
@@ -200,7 +203,7 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
     "--repeat-until-decided",
     "budget_s",
     type=Duration(),
-    help="With --interleave: go on with what is inconclusive, for so long at most, e.g. 20m.",
+    help="With --interleave: repeat inconclusive rows for at most this long, e.g. 20m.",
 )
 @_shared
 def gate(
@@ -219,8 +222,8 @@ def gate(
 ) -> int:
     """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
     if interleave:
-        turns = _turns(base, arguments, (base_python, base_dir))
-        result = _by_turns(turns, (rounds, budget_s), allowed, exact_only)
+        interleaved = _interleaved_runs(base, arguments, (base_python, base_dir))
+        result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only)
     elif len(arguments) > 1 or base_python or base_dir or budget_s:
         raise UsageError(
             "gate judges one run. Name one NEW; --base-python, --base-dir, --repeat-until-decided "
@@ -233,55 +236,60 @@ def gate(
     return int(result.exit_code)
 
 
-def _turns(
+def _interleaved_runs(
     base: str | None, arguments: Sequence[str], of_base: tuple[str | None, str | None]
-) -> "Turns":
-    """Return what measures both versions; the runs stay in a folder of their own."""
+) -> "InterleavedRuns":
+    """Return what measures both versions; the runs stay in a separate folder."""
     from datetime import UTC, datetime
 
-    from scalebench.interleaving import Turns, Version
-    from scalebench.paths import default_runs_folder
-    from scalebench.store import claim_folder
+    from scalebench.records.folder import claim_folder
+    from scalebench.records.paths import default_runs_folder
+    from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
 
     python, folder = of_base
     if base is not None or not (python or folder):
         raise UsageError(
-            "--interleave measures the base itself. Say which it is with --base-python or "
-            "--base-dir, without --baseline."
+            "--interleave measures the base itself. Choose it with --base-python or --base-dir, "
+            "and leave out --baseline."
         )
     versions = (
         Version("base", python or sys.executable, Path(folder or ".")),
         Version("new", sys.executable, Path(".")),
     )
     out = default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved"
-    return Turns(versions, arguments, claim_folder(out), lambda text: click.echo(text, err=True))
+    return InterleavedRuns(
+        versions, arguments, claim_folder(out), lambda text: click.echo(text, err=True)
+    )
 
 
-def _by_turns(
-    turns: "Turns", effort: tuple[int, float | None], allowed: Sequence[str], exact_only: bool
+def _interleaved(
+    interleaved: "InterleavedRuns",
+    effort: tuple[int, float | None],
+    allowed: Sequence[str],
+    exact_only: bool,
 ) -> "GateResult":
     """Measure rounds and judge them; ``effort``: how many, and how long to go on for, if at all."""
-    from scalebench.deciding import until_decided
-    from scalebench.verdict.gate import compare as compare_results
+    from scalebench.gate.gate import compare as compare_results
+    from scalebench.session.interleaved.until_decided import until_decided
 
     settings = settings_here(exact_only)
 
-    def judge(base: "Results", new: "Results", share: float = 1.0) -> "GateResult":
-        return compare_results(base, new, settings, allowed, rounds=True, share=share)
+    def judge(base: "Results", new: "Results", error_budget: float = 1.0) -> "GateResult":
+        return compare_results(base, new, settings, allowed, rounds=True, error_budget=error_budget)
 
     rounds, budget_s = effort
     if budget_s is not None:
-        return until_decided(turns, rounds, judge, budget_s)
+        return until_decided(interleaved, rounds, judge, budget_s)
     for _ in range(rounds):
-        turns.measure(rounds)
-    return judge(*turns.results())
+        interleaved.measure(rounds)
+    return judge(*interleaved.results())
 
 
 def _baseline(name: str | None, new: "Results") -> "Results":
     if name is not None:
         return results_of(name)
-    from scalebench.paths import baselines_folder
-    from scalebench.verdict.baselines import machine_name
+    from scalebench.gate.baselines import machine_name
+    from scalebench.records.paths import baselines_folder
 
     machine = machine_name(new.summaries[0].environment)
     folder = baselines_folder() / machine
@@ -295,15 +303,15 @@ def _baseline(name: str | None, new: "Results") -> "Results":
 
 @click.group()
 def baseline() -> None:
-    """Accepted baselines, in reports/baselines/: made to be committed."""
+    """Manage accepted baselines in reports/baselines/. Commit them with your code."""
 
 
 @baseline.command("accept")
 @click.argument("run", required=False)
 @click.option("--name", help="Folder of the machine; default: by its hardware.")
 def accept_(run: str | None, name: str | None) -> None:
-    """Make RUN (default: the newest) the baseline of its machine, a file for each suite."""
-    from scalebench.verdict.baselines import accept
+    """Accept RUN (default: the newest) as the baseline of its machine, one file per suite."""
+    from scalebench.gate.baselines import accept
 
     for path in accept(results_of(run), name):
         click.echo(path)
@@ -315,7 +323,7 @@ def list_baselines_(as_json: bool) -> None:
     """List the accepted baselines."""
     from dataclasses import asdict
 
-    from scalebench.verdict.baselines import list_baselines
+    from scalebench.gate.baselines import list_baselines
 
     found = list_baselines()
     if as_json:
@@ -333,15 +341,15 @@ def list_baselines_(as_json: bool) -> None:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
 def history(runs: tuple[str, ...], as_json: bool) -> None:
-    """Show where step time or efficiency changed its level over many runs, the drift included."""
+    """Show at which runs step time or efficiency changed level, slow drift included."""
     from dataclasses import asdict
 
-    from scalebench.verdict.history import history as look_back
+    from scalebench.gate.history import history as look_back
 
-    told = look_back([summary for name in runs for summary in results_of(name).summaries])
+    changes = look_back([summary for name in runs for summary in results_of(name).summaries])
     if as_json:
-        emit(json.dumps(asdict(told), indent=1, allow_nan=False))
+        emit(json.dumps(asdict(changes), indent=1, allow_nan=False))
         return
-    from scalebench.report.history_lines import render_history
+    from scalebench.report.gate.history import render_history
 
-    emit_for_terminal(lambda width, color, plain: render_history(told, width, color, plain))
+    emit_for_terminal(lambda width, color, plain: render_history(changes, width, color, plain))

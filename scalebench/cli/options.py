@@ -25,7 +25,7 @@ class WorldSizes(click.ParamType):  # type: ignore[type-arg]
         """Return the sizes in rising order, each once."""
         if isinstance(value, tuple):
             return value
-        from scalebench.selection import parse_world_sizes
+        from scalebench.spec.selection import parse_world_sizes
 
         text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
         try:
@@ -81,7 +81,7 @@ class Rates(click.ParamType):  # type: ignore[type-arg]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, ...]:
         """Return bits per second."""
-        from scalebench.virtual_hosts import parse_rate
+        from scalebench.spec.virtual_hosts import parse_rate
 
         if isinstance(value, tuple):
             return value
@@ -122,7 +122,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return int(match[1]) * _BYTES[match[2]]
 
 
-class Share(click.ParamType):  # type: ignore[type-arg]
+class CpuShare(click.ParamType):  # type: ignore[type-arg]
     """A share of a core, or cores: ``0.2``, ``1.5``."""
 
     name = "CORES"
@@ -131,20 +131,20 @@ class Share(click.ParamType):  # type: ignore[type-arg]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """Return cores."""
-        from scalebench.virtual_hosts import MIN_SHARE
+        from scalebench.spec.virtual_hosts import MIN_CPU_SHARE
 
         try:
-            share = float(str(value))
+            cpu_share = float(str(value))
         except ValueError:
-            share = 0.0
-        if not MIN_SHARE <= share < math.inf:
+            cpu_share = 0.0
+        if not MIN_CPU_SHARE <= cpu_share < math.inf:
             self.fail(
-                f"{value!r} is not a share of a core. Give a number of at least {MIN_SHARE:g}, "
+                f"{value!r} is not a share of a core. Give a number of at least {MIN_CPU_SHARE:g}, "
                 "for example 0.2.",
                 param,
                 ctx,
             )
-        return share
+        return cpu_share
 
 
 def config_file() -> tuple[Path, dict[str, Any]] | None:
@@ -166,7 +166,7 @@ def config_file() -> tuple[Path, dict[str, Any]] | None:
         for key in keys:
             table = table.get(key, {})
             if not isinstance(table, dict):
-                raise UsageError(f"{path}: [{'.'.join(keys)}] has to be a table, {key} is not.")
+                raise UsageError(f"{path}: [{'.'.join(keys)}] must be a table, but {key} is not.")
         if table:
             return path, table
     return None

@@ -14,7 +14,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from scalebench.records import CellResult, RunInfo
+from scalebench.records.run import CellResult, RunInfo
 from scalebench.spec import Cell
 
 

@@ -10,8 +10,8 @@ from scalebench.cli.options import WorldSizes
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run
 
 if TYPE_CHECKING:
-    from scalebench.projection import MeasuredShare
-    from scalebench.store import StoredRun
+    from scalebench.analysis.projection import MeasuredShard
+    from scalebench.analysis.run import StoredRun
 
 
 @click.command()
@@ -25,34 +25,36 @@ if TYPE_CHECKING:
 @click.option(
     "--link-profile",
     type=click.Path(path_type=Path),
-    help="Links calibrated elsewhere: a file of calibrate --out.",
+    help="Link profile of another machine: a file written by calibrate --out.",
 )
 @click.option(
     "--times-bandwidth",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
-    help="What if every link carried so many times as much? [1]",
+    help="Multiply the bandwidth of every link by this factor. [1]",
 )
 @click.option(
     "--gradient-bits",
     type=click.IntRange(1, 64),
-    help="What if a gradient took so many bits on the wire? 8: fp8",
+    help="Send each gradient element in this many bits. 8: fp8",
 )
 @click.option(
     "--bucket-mb",
     type=click.FloatRange(min=0, min_open=True),
-    help="What if DDP's buckets had this size, in MiB?",
+    help="Size of DDP's buckets, in MiB.",
 )
 @click.option(
     "--microbatches",
     type=click.IntRange(1, 65536),
-    help="What if a pipeline's batch were cut into so many microbatches?",
+    help="Number of microbatches of a pipeline.",
 )
-@click.option("--hierarchical", is_flag=True, help="Reduce inside the nodes first (--topology).")
+@click.option(
+    "--hierarchical", is_flag=True, help="Reduce inside each node first (needs --topology)."
+)
 @click.option(
     "--measure-shard",
     is_flag=True,
-    help="Measure one rank's share at each size, here and alone: its computation and memory.",
+    help="Measure one rank's shard at each size, here and alone: its computation and memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the projection as JSON.")
 def project(
@@ -72,25 +74,26 @@ def project(
 
     Default: the newest run. Exit code 3: nothing in the run supports a projection.
     """
-    from scalebench.costmodel.link_profile import LinkProfile
-    from scalebench.costmodel.topology import load_topology
+    from scalebench.analysis.projection import project as project_run
+    from scalebench.analysis.run import load_run
+    from scalebench.costmodel.links.profile import LinkProfile
+    from scalebench.costmodel.links.topology import load_topology
     from scalebench.costmodel.what_if import WhatIf
     from scalebench.errors import UsageError
-    from scalebench.projection import project as project_run
-    from scalebench.report.projection import render_projection
-    from scalebench.store import load_run, read_model
+    from scalebench.records.files import read_model
+    from scalebench.report.tables.projection import render_projection
 
     if topology is not None and link_profile is not None:
         raise UsageError("--topology and --link-profile both name the links. Give one of them.")
     stored = load_run(resolve_run(run))
-    shares = _measured_shares(stored, gpus) if measure_shard else []
+    shards = _measured_shards(stored, gpus) if measure_shard else []
     projection = project_run(
         stored,
         gpus,
         load_topology(topology) if topology is not None else None,
         WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical, microbatches),
         read_model(link_profile, LinkProfile) if link_profile is not None else None,
-        shares,
+        shards,
     )
     if as_json:
         emit(projection.model_dump_json(indent=1))
@@ -98,11 +101,11 @@ def project(
         emit_for_terminal(lambda *terminal: render_projection(projection, *terminal))
 
 
-def _measured_shares(run: "StoredRun", world_sizes: tuple[int, ...]) -> "list[MeasuredShare]":
+def _measured_shards(run: "StoredRun", world_sizes: tuple[int, ...]) -> "list[MeasuredShard]":
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
-    from scalebench.shares import measure_shares
+    from scalebench.session.shards import measure_shards
 
-    with parts_on(sys.stderr) as tell, LocalLauncher() as launcher:
-        tell("importing torch", None)
-        return measure_shares(launcher, run, world_sizes, tell)
+    with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:
+        on_progress("importing torch", None)
+        return measure_shards(launcher, run, world_sizes, on_progress)

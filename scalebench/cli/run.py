@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalebench.cli.options import (
+    CpuShare,
     Duration,
     Fraction,
     Rate,
     Rates,
-    Share,
     Size,
     WorldSizes,
     value_sources,
 )
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
+from scalebench.launch.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
-    from scalebench.ending import Run
-    from scalebench.plan import Request
+    from scalebench.session.finish import Run
+    from scalebench.session.plan import Request
     from scalebench.spec import Suite
-    from scalebench.virtual_hosts import VirtualHosts
-    from scalebench.world import Member
+    from scalebench.spec.virtual_hosts import VirtualHosts
+    from scalebench.spec.world import WorldMember
 
 Command = Callable[..., None]
 
@@ -43,7 +44,11 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @click.argument("suites", nargs=-1, metavar="[SUITE]...")
 @option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
 @option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
-@option("--oversubscribe", is_flag=True, help="Let more ranks than GPUs share them, over gloo.")
+@option(
+    "--oversubscribe",
+    is_flag=True,
+    help="Allow more ranks than GPUs; ranks share GPUs and use gloo.",
+)
 @option("--workload", metavar="NAME|MODULE:FUNCTION", help="What to train; see scalebench list.")
 @option(
     "--dtype",
@@ -55,11 +60,13 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option(
     "--batch-size",
     type=click.IntRange(min=1),
-    help="Samples per step: of the whole job when strong, of each rank when weak.",
+    help="Samples per step: of the whole job (strong scaling) or of each rank (weak scaling).",
 )
 @option("--max-batch", is_flag=True, help="Find and measure the largest batch that fits a rank.")
-@option("--memory-limit", type=Size(), help="Peak of a rank that --max-batch allows, e.g. 200MB.")
-@option("--steps", type=click.IntRange(min=2), help="Exactly this many measured steps a launch.")
+@option(
+    "--memory-limit", type=Size(), help="Peak memory per rank that --max-batch allows, e.g. 200MB."
+)
+@option("--steps", type=click.IntRange(min=2), help="Exactly this many measured steps per launch.")
 @option(
     "--repeats",
     type=click.IntRange(min=1),
@@ -68,14 +75,15 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option(
     "--precision",
     type=Fraction(),
-    help="End a launch when the interval of its median step is ± this narrow, e.g. 1%.",
+    help="End a launch when the median step is known to within ± this much, e.g. 1%.",
 )
 @option("--budget", type=Duration(), help="Start no launch after this much time, e.g. 10m.")
 @option(
     "--launcher",
-    type=click.Choice(["local", "lab", "slurm"]),
+    type=click.Choice(list(LAUNCHERS)),
     help="lab: each rank on a virtual host, with --link and --cpus-per-rank. slurm: each launch a "
-    "step of this allocation. Default: local; under torchrun, srun or mpirun their processes.",
+    "step of this allocation. Default: local; under torchrun, srun or mpirun, the processes they "
+    "started.",
 )
 @option(
     "--link",
@@ -84,14 +92,16 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     type=Rates(),
     help="Rate of the virtual hosts' links, e.g. 50mbit; or one rate for each host.",
 )
-@option("--cpus-per-rank", type=Share(), help="Share of a core that each rank may use, e.g. 0.2.")
+@option(
+    "--cpus-per-rank", type=CpuShare(), help="Share of a core that each rank may use, e.g. 0.2."
+)
 @option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
 @option("--hosts-per-rack", type=click.IntRange(min=1), help="Virtual hosts behind one switch.")
 @click.option(
     "--link-profile",
     type=click.Path(path_type=Path),
-    help="Predict from this file of calibrate --out; calibrate nothing.",
+    help="Predict from this file written by calibrate --out; skip calibration.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder itself.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Finish an interrupted run.")
@@ -101,13 +111,17 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @click.option(
     "--only", metavar="ROW", multiple=True, help="Only this row, e.g. ddp.ddp.n2 (repeatable)."
 )
-@option("--keep-going", is_flag=True, help="Try sizes although a smaller one ran out of memory.")
-@option("--allow-busy", is_flag=True, help="Measure on GPUs that another scalebench measures on.")
-@option("--anonymise", is_flag=True, help="Store no names of hosts and users, and no paths.")
-@option("--no-trace", is_flag=True, help="Do not look into the steps: faster, no loss budget.")
-@click.option("--no-report", is_flag=True, help="Write no report.html.")
+@option("--keep-going", is_flag=True, help="Try larger sizes even after one ran out of memory.")
+@option(
+    "--allow-busy", is_flag=True, help="Measure on GPUs even if another scalebench is using them."
+)
+@option("--anonymise", is_flag=True, help="Do not store host names, user names or paths.")
+@option("--no-trace", is_flag=True, help="Do not trace steps: faster, but no loss budget.")
+@click.option("--no-report", is_flag=True, help="Do not write report.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
-@click.option("--show-config", is_flag=True, help="Say where each value comes from; run nothing.")
+@click.option(
+    "--show-config", is_flag=True, help="Show where each setting comes from; run nothing."
+)
 @click.pass_context
 def run(context: click.Context, /, **flags: Any) -> None:
     """Train at several numbers of ranks, measure, print the table, write run and report.
@@ -121,26 +135,26 @@ def run(context: click.Context, /, **flags: Any) -> None:
         return
     if flags["resume"] is not None and (flags["out"] is not None or flags["suites"]):
         raise UsageError(
-            "--resume goes on with a run as it was planned: give no suite and no --out."
+            "--resume continues a run as it was planned: leave out the suite and --out."
         )
     from scalebench.cli.view import emit
-    from scalebench.unstored import NotStored
+    from scalebench.session.finish import ResultsNotSaved
 
-    _check_frontier(flags)
+    _check_max_batch(flags)
     member = place_in_world(flags)
     if flags["dry_run"]:
         _dry_run(flags, member)
         return
     try:
         measured, exit_code = _measure(flags, member)
-    except NotStored as error:
+    except ResultsNotSaved as error:
         emit(error.rest.model_dump_json(indent=1))
         raise
     show_result(measured, flags)
     context.exit(int(exit_code))
 
 
-def _check_frontier(flags: dict[str, Any]) -> None:
+def _check_max_batch(flags: dict[str, Any]) -> None:
     if flags["memory_limit"] is not None and not flags["max_batch"]:
         raise UsageError("--memory-limit is for --max-batch: add it, or leave the limit out.")
     if flags["max_batch"] and flags["dry_run"]:
@@ -152,8 +166,8 @@ def _check_frontier(flags: dict[str, Any]) -> None:
 
 def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     """Return the suites and the request, checked as far as that goes without the machine."""
-    from scalebench.discover import load_suites
-    from scalebench.plan import check_names
+    from scalebench.session.plan import check_names
+    from scalebench.session.suite_files import load_suites
 
     suites = [] if flags["resume"] else load_suites(flags["suites"])
     request = request_from(flags)
@@ -161,10 +175,10 @@ def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     return suites, request
 
 
-def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", ExitCode]:
+def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run", ExitCode]:
     from scalebench.cli import Terminated
     from scalebench.cli.progress import progress_on
-    from scalebench.session import Interrupted, Session
+    from scalebench.session.session import Interrupted, Session
 
     # The processes of a world wait for word: there, complaints come when they can be told.
     checked = _wanted(flags) if member is None else None
@@ -188,7 +202,7 @@ def _measure(flags: dict[str, Any], member: "Member | None") -> tuple["Run", Exi
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:
     """Render the report and print the table (or JSON), as the flags say."""
     from scalebench.cli.view import emit, print_json, print_table
-    from scalebench.ending import render_report
+    from scalebench.session.finish import render_report
 
     if flags["no_report"]:
         where = f"Run     {measured.paths.root}"
@@ -204,7 +218,7 @@ def show_result(measured: "Run", flags: dict[str, Any]) -> None:
 
 def request_from(flags: dict[str, Any]) -> "Request":
     """Return what the flags ask for."""
-    from scalebench.plan import Request
+    from scalebench.session.plan import Request
 
     return Request(
         world_sizes=flags["gpus"],
@@ -239,7 +253,7 @@ def virtual_hosts_from(flags: dict[str, Any]) -> "VirtualHosts | None":
     Raises:
         UsageError: They contradict one another.
     """
-    from scalebench.virtual_hosts import VirtualHosts
+    from scalebench.spec.virtual_hosts import VirtualHosts
 
     names = ("link", "cpus_per_rank", "ranks_per_host", "link_inter", "hosts_per_rack")
     given = [f"--{name.replace('_', '-')}" for name in names if flags[name] is not None]
@@ -263,11 +277,11 @@ def virtual_hosts_from(flags: dict[str, Any]) -> "VirtualHosts | None":
     )
 
 
-def _dry_run(flags: dict[str, Any], member: "Member | None") -> None:
+def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
     from scalebench.cli.progress import progress_on
-    from scalebench.forecast import forecast
-    from scalebench.report.plain_tables import render_plan
-    from scalebench.session import Session
+    from scalebench.cli.text_tables import render_plan
+    from scalebench.session.plan.forecast import forecast
+    from scalebench.session.session import Session
 
     checked = _wanted(flags) if member is None else None
     launcher = launcher_for(flags, member)

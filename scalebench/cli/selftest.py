@@ -9,31 +9,36 @@ import click
 from scalebench.errors import EnvironmentUnfit, ExitCode
 
 if TYPE_CHECKING:
-    from scalebench.certificate import Form
+    from scalebench.records.certificate import Form
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Within a minute; leaves out what takes longer.")
-@click.option("--seed", type=click.IntRange(min=0), help="Inject the same as an earlier self-test.")
+@click.option("--quick", is_flag=True, help="Finish within a minute; skip the longer checks.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="Seed of an earlier self-test, to inject the same faults.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")
 def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     """Inject known delays, links and slowdowns, and check that scalebench recovers them.
 
-    The certificate is kept: runs on this machine bear its number from then on. Exit code 4: a
-    line failed. Exit code 3: the noise of this machine let no line be decided.
+    The certificate is saved, and later runs on this machine store its number. Exit code 4: a
+    line failed. Exit code 3: this machine is too noisy to decide any line.
     """
-    from scalebench import certificates, machine
+    from scalebench import machine
     from scalebench.cli.progress import parts_on
     from scalebench.cli.view import emit, emit_for_terminal
     from scalebench.launch.local import LocalLauncher
-    from scalebench.report.certificate import render_certificate
-    from scalebench.selftest import self_test
+    from scalebench.report.tables.certificate import render_certificate
+    from scalebench.session import certificates
+    from scalebench.session.selftest import self_test
 
     drawn = secrets.randbelow(1_000_000) if seed is None else seed
-    with parts_on(sys.stderr) as tell, LocalLauncher() as launcher:
+    with parts_on(sys.stderr) as on_progress, LocalLauncher() as launcher:
         environment = machine.fingerprint(launcher.survey())
         form: Form = "quick" if quick else "full"
-        certificate = self_test(launcher, form, drawn, environment, tell)
+        certificate = self_test(launcher, form, drawn, environment, on_progress)
     if as_json:
         emit(certificate.model_dump_json(indent=1))
     else:
@@ -42,8 +47,8 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
         certificates.keep(certificate)
     except OSError as error:
         raise EnvironmentUnfit(
-            f"The certificate cannot be kept: {error.filename}: {error.strerror}. Set "
-            "XDG_CACHE_HOME to a folder that can be written."
+            f"The certificate cannot be saved: {error.filename}: {error.strerror}. Set "
+            "XDG_CACHE_HOME to a writable folder."
         ) from error
     for line in certificate.failed:
         click.echo(f"scalebench: {line.name} failed: {line.reason}", err=True)

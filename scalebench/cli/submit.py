@@ -9,7 +9,7 @@ import click
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from scalebench.submission.request import JobRequest
+    from scalebench.launch.submission.request import JobRequest
 
 
 @click.command()
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 @click.option(
     "--kubernetes", "where", flag_value="kubernetes", help="Manifests for kubectl apply -f -."
 )
-@click.option("--name", default="scalebench", help="Of the job. [scalebench]")
-@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, help="Machines. [1]")
+@click.option("--name", default="scalebench", help="Name of the job. [scalebench]")
+@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, help="Number of machines. [1]")
 @click.option(
-    "--ranks-per-node", type=click.IntRange(1, 1024), required=True, help="Ranks on each of them."
+    "--ranks-per-node", type=click.IntRange(1, 1024), required=True, help="Ranks per node."
 )
-@click.option("--gpus-per-node", type=click.IntRange(0, 1024), default=0, help="On each. [0]")
-@click.option("--time", help="Slurm: limit of the job, e.g. 30:00.")
+@click.option("--gpus-per-node", type=click.IntRange(0, 1024), default=0, help="GPUs per node. [0]")
+@click.option("--time", help="Slurm: time limit of the job, e.g. 30:00.")
 @click.option("--partition", help="Slurm: partition.")
 @click.option("--account", help="Slurm: account.")
-@click.option("--cpus-per-task", type=click.IntRange(1, 1024), help="Slurm: cores of each rank.")
+@click.option("--cpus-per-task", type=click.IntRange(1, 1024), help="Slurm: cores per rank.")
 @click.option("--image", help="Kubernetes: container image with scalebench.")
 @click.option("--claim", help="Kubernetes: volume claim for the run, mounted as /runs.")
 @click.option(
     "--runtime", help="Kubernetes: make a TrainJob for this runtime, e.g. torch-distributed."
 )
-@click.option("--dry-run", is_flag=True, help="Print it, and submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Print it; do not submit it.")
 @click.argument("command", nargs=-1, metavar="-- run ...")
 @click.pass_context
 def submit(
@@ -53,7 +53,7 @@ def submit(
     command: tuple[str, ...],
 ) -> None:
     """Submit a run to a cluster's queue: scalebench submit --slurm ... -- run ddp --gpus 2,4."""
-    from scalebench.submission.request import JobRequest
+    from scalebench.launch.submission.request import JobRequest
 
     request = JobRequest(name, nodes, ranks_per_node, gpus_per_node, command)
     _check_run(command)
@@ -76,7 +76,7 @@ def submit(
 
 
 def _check_run(command: tuple[str, ...]) -> None:
-    """Find a misspelt option now, and not when the job's turn has come."""
+    """Report a misspelt option now, before the job waits in the queue."""
     from scalebench.cli.run import run
 
     run.make_context("run", list(command[1:]))
@@ -89,8 +89,8 @@ def _refuse(options: dict[str, str | None], where: str) -> None:
 
 
 def _to_slurm(request: "JobRequest", options: dict[str, str], dry_run: bool) -> None:
-    from scalebench.submission.slurm import batch_script
-    from scalebench.submission.slurm import submit as hand_over
+    from scalebench.launch.submission.slurm import batch_script
+    from scalebench.launch.submission.slurm import submit as hand_over
 
     script = batch_script(request, options, sys.executable)
     if dry_run:
@@ -107,7 +107,7 @@ def _for_kubernetes(
     runtime: str | None,
     dry_run: bool,
 ) -> str:
-    from scalebench.submission.kubernetes import as_yaml, indexed_job, train_job
+    from scalebench.launch.submission.kubernetes import as_yaml, indexed_job, train_job
 
     if not dry_run:
         raise UsageError(

@@ -15,19 +15,22 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 @click.option(
     "--window",
     type=click.Choice(["file", "steps"]),
     default="file",
     show_default=True,
-    help="What to look at: the whole file, or whole profiler steps only.",
+    help="Analyse the whole file, or only complete profiler steps.",
 )
 @click.option(
-    "--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page as well."
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write an HTML page to this file.",
 )
 def trace(files: Sequence[str], as_json: bool, window: "Window", page: Path | None) -> int:
-    """Say how much of the communication in Kineto traces is hidden behind computation.
+    """Show how much of the communication in Kineto traces is hidden behind computation.
 
     One FILE per rank of a job, as torch.profiler writes them (.json or .json.gz).
     """
@@ -50,14 +53,14 @@ def trace(files: Sequence[str], as_json: bool, window: "Window", page: Path | No
 
 def _print_table(job: "JobFigures") -> None:
     from scalebench.cli.view import emit_for_terminal
-    from scalebench.report.trace_table import render_traces
+    from scalebench.report.tables.trace_table import render_traces
 
     emit_for_terminal(lambda width, color, plain: render_traces(job, width, color, plain))
 
 
 def _write_page(target: Path, job: "JobFigures") -> None:
-    from scalebench.report.trace_page import render_trace_page
-    from scalebench.store import write_atomic
+    from scalebench.records.files import write_atomic
+    from scalebench.report.page.trace_page import render_trace_page
 
     try:
         write_atomic(target, render_trace_page(job))

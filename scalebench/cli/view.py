@@ -13,7 +13,7 @@ import click
 from scalebench.errors import UsageError
 
 if TYPE_CHECKING:
-    from scalebench.summary import Summary
+    from scalebench.records.summary import Summary
 
 
 def resolve_run(name: str | None) -> Path:
@@ -22,7 +22,7 @@ def resolve_run(name: str | None) -> Path:
     Raises:
         UsageError: There is no run to show.
     """
-    from scalebench.paths import default_runs_folder, latest_link
+    from scalebench.records.paths import default_runs_folder, latest_link
 
     if name is None:
         newest = latest_link()
@@ -69,13 +69,21 @@ def emit(text: str, color: bool | None = None) -> None:
 @click.command()
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option("--schedule", metavar="NAME", help="Draw a pipeline's schedule instead; no run.")
-@click.option("-p", "ranks", type=click.IntRange(1, 4096), help="Its ranks (default 4).")
+@click.option("--schedule", metavar="NAME", help="Draw this pipeline schedule instead of a run.")
 @click.option(
-    "-m", "microbatches", type=click.IntRange(1, 65536), help="Its microbatches (default 8)."
+    "-p", "ranks", type=click.IntRange(1, 4096), help="Ranks of the schedule (default 4)."
 )
 @click.option(
-    "-v", "chunks", type=click.IntRange(1, 64), help="Its chunks per rank (default: the fewest)."
+    "-m",
+    "microbatches",
+    type=click.IntRange(1, 65536),
+    help="Microbatches of the schedule (default 8).",
+)
+@click.option(
+    "-v",
+    "chunks",
+    type=click.IntRange(1, 64),
+    help="Chunks per rank of the schedule (default: the fewest).",
 )
 def show(
     run: str | None,
@@ -93,8 +101,8 @@ def show(
         return
     if ranks or microbatches or chunks:
         raise UsageError("-p, -m and -v are for --schedule. Name a schedule, or leave them out.")
-    from scalebench.scaling import summarise
-    from scalebench.store import load_run
+    from scalebench.analysis.run import load_run
+    from scalebench.analysis.summarise import summarise
 
     summary = summarise(load_run(resolve_run(run)))
     if as_json:
@@ -111,9 +119,9 @@ def draw_schedule(
     Raises:
         UsageError: There is no such schedule, or torch refuses these numbers.
     """
-    from scalebench.costmodel.dry_run import dry_run, equal_times
-    from scalebench.drawing import schedule_as_json, schedule_by_name
-    from scalebench.report.schedule_text import render_schedule
+    from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
+    from scalebench.report.tables.schedule_text import render_schedule
+    from scalebench.session.schedules import schedule_as_json, schedule_by_name
 
     schedule = schedule_by_name(name, ranks, microbatches, chunks)
     timeline = dry_run(schedule, equal_times(schedule.num_stages))
@@ -127,7 +135,7 @@ def draw_schedule(
 @click.argument("runs", nargs=-1, metavar="RUN...")
 def report(runs: Sequence[str]) -> None:
     """Render the page of one or several runs (default: the newest); print its path."""
-    from scalebench.ending import render_report
+    from scalebench.session.finish import render_report
 
     click.echo(render_report([resolve_run(name) for name in runs or (None,)]))
 
@@ -136,17 +144,15 @@ def report(runs: Sequence[str]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def list_(as_json: bool) -> None:
     """List suites, strategies, workloads, launchers and runs, and what cannot run here and why."""
-    from scalebench.inventory import take_inventory
+    from scalebench.cli.text_tables import render_inventory
     from scalebench.launch.external.environment import why_no_world
-    from scalebench.launch.lab import try_lab
-    from scalebench.launch.slurm.allocation import why_no_steps
-    from scalebench.report.plain_tables import render_inventory
-    from scalebench.survey import survey_machine
+    from scalebench.launch.launchers import LAUNCHERS
+    from scalebench.session.inventory import take_inventory
+    from scalebench.session.survey import survey_machine
 
     cannot_run = {
-        "lab": try_lab().network,
+        **{name: offer.why_not() for name, offer in LAUNCHERS.items()},
         "external": why_no_world(os.environ),
-        "slurm": why_no_steps(os.environ),
     }
     inventory = take_inventory(survey_machine(), cannot_run)
     emit(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))

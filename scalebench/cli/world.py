@@ -4,13 +4,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from scalebench.errors import UsageError
+from scalebench.launch.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from scalebench.launch.forking import ForkingLauncher
-    from scalebench.world import Member
+    from scalebench.spec.world import WorldMember
 
 
-def place_in_world(flags: dict[str, Any]) -> "Member | None":
+def place_in_world(flags: dict[str, Any]) -> "WorldMember | None":
     """Return this process's place in the world around it, or None: there is none.
 
     Only the first process of a world comes back from here; the others follow it.
@@ -18,7 +19,7 @@ def place_in_world(flags: dict[str, Any]) -> "Member | None":
     Raises:
         UsageError: A launcher was asked for as well, or the environment contradicts itself.
     """
-    from scalebench.launch.external import find_member, follow
+    from scalebench.launch.external import find_member, run_agent
 
     member = find_member(os.environ)
     if member is None:
@@ -26,22 +27,18 @@ def place_in_world(flags: dict[str, Any]) -> "Member | None":
     if flags["launcher"] is not None:
         raise UsageError(
             f"{member.launcher} has started this process as rank {member.rank} of "
-            f"{member.world_size}, and --launcher {flags['launcher']} would start ranks of its "
-            f"own. Leave out --launcher, or run scalebench outside of {member.launcher}."
+            f"{member.world_size}, and --launcher {flags['launcher']} would start more ranks. "
+            f"Leave out --launcher, or run scalebench outside of {member.launcher}."
         )
     if member.rank:
-        follow(member)
+        run_agent(member)
     return member
 
 
-def launcher_for(flags: dict[str, Any], member: "Member | None") -> "ForkingLauncher | None":
+def launcher_for(flags: dict[str, Any], member: "WorldMember | None") -> "ForkingLauncher | None":
     """Return the launcher of a world, or the one that was asked for; None: the default one."""
     if member is not None:
         from scalebench.launch.external import ExternalLauncher
 
         return ExternalLauncher(member)
-    if flags["launcher"] == "slurm":
-        from scalebench.launch.slurm import SlurmLauncher
-
-        return SlurmLauncher()
-    return None
+    return None if flags["launcher"] is None else LAUNCHERS[flags["launcher"]].start()

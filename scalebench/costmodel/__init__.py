@@ -1,1 +1,1 @@
-"""Models that predict what a run costs, to be held against what it measured."""
+"""Models that predict what a run costs, to be compared with what it measured."""

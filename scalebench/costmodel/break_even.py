@@ -15,7 +15,7 @@ costs. Overlap with backward hides transfer first and moves the true break-even 
 
 import math
 
-from scalebench.costmodel.laws import busbw_factor
+from scalebench.costmodel.links.laws import busbw_factor
 from scalebench.stats import Estimate
 
 

@@ -6,7 +6,7 @@ the messages of all. What is all-reduced stays as it is. Encoding does not depen
 
 from dataclasses import replace
 
-from scalebench.costmodel.step_model import StepShape
+from scalebench.costmodel.step import StepShape
 
 
 def with_messages(shape: StepShape, world_size: int, decode_s: float) -> StepShape:

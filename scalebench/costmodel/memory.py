@@ -7,10 +7,10 @@ plain baseline's measurement and scaled with the batch.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scalebench.compression import vectors_kept
 from scalebench.costmodel.sharding import Groups, InFlight, Sharding, in_flight, sharding_of
-from scalebench.records import Memory
+from scalebench.records.rank import Memory
 from scalebench.spec import Compressed, Ddp, Execution, Strategy, Zero1
+from scalebench.spec.compression import vectors_kept
 
 FP32_BYTES = 4
 ADAM_STATES = 2

@@ -1,7 +1,7 @@
 """Replay a step with communication in it: who waits for what, on a link that does one at a time.
 
 A step is a computation that now and then asks for an operation, and at some later point cannot
-go on without its result. Between the two the link works beside the computation: what of it is
+go on without its result. Between the two the link works during the computation: what of it is
 not hidden is the time by which the step grows. A bucket starts when it is ready and the link is
 free; the step ends when the last bucket has.
 """
@@ -12,11 +12,11 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 
-class Request(NamedTuple):
+class CommRequest(NamedTuple):
     """One operation that a step asks for.
 
     Attributes:
-        op: Operation, as `scalebench.costmodel.laws` names them.
+        op: Operation, as `scalebench.costmodel.links.laws` names them.
         size_bytes: Full size D, as nccl-tests counts it.
         ready_s: How far the computation has come when it asks, seconds of computation.
         needed_s: How far it comes before it needs the result; at least ``ready_s``.
@@ -45,7 +45,9 @@ class Replayed:
     spans_s: tuple[tuple[float, float], ...]
 
 
-def replay(requests: Sequence[Request], takes_s: Sequence[float], computing_s: float) -> Replayed:
+def replay(
+    requests: Sequence[CommRequest], takes_s: Sequence[float], computing_s: float
+) -> Replayed:
     """Replay a step.
 
     Args:
@@ -78,7 +80,7 @@ def _catch_up(waiting: list[tuple[float, float]], until_s: float, stalled: float
     return stalled
 
 
-def _check(requests: Sequence[Request], computing_s: float) -> None:
+def _check(requests: Sequence[CommRequest], computing_s: float) -> None:
     reached = 0.0
     for request in requests:
         if not reached <= request.ready_s <= request.needed_s <= computing_s:

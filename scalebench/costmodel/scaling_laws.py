@@ -1,7 +1,7 @@
 """Laws that know nothing of links: Amdahl, Gustafson, USL; fitted to speedups, scored alike.
 
-Each is a curve S(N) with one or two parameters. They stand beside the mechanistic model so that a
-reader sees what each is worth: fitted without the largest number of ranks, and held against it.
+Each is a curve S(N) with one or two parameters. They stand next to the mechanistic model so that a
+reader sees what each is worth: fitted without the largest number of ranks, and compared with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

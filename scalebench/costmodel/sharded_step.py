@@ -8,9 +8,9 @@ and nothing is hidden. On a GPU gathers run ahead of the computation; when, is n
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scalebench.costmodel.replay import Request
+from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.sharding import Groups, Sharding
-from scalebench.costmodel.step_model import StepShape
+from scalebench.costmodel.step import StepShape
 
 
 def with_sharding(shape: StepShape, sharding: Sharding, groups: Groups) -> StepShape:
@@ -39,9 +39,9 @@ def with_sharding(shape: StepShape, sharding: Sharding, groups: Groups) -> StepS
     return replace(shape, requests=tuple(requests))
 
 
-def _waited_for(operations: Sequence[tuple[str, int, int]], moment_s: float) -> list[Request]:
+def _waited_for(operations: Sequence[tuple[str, int, int]], moment_s: float) -> list[CommRequest]:
     return [
-        Request(op, size, moment_s, moment_s, num_ranks)
+        CommRequest(op, size, moment_s, moment_s, num_ranks)
         for op, size, num_ranks in operations
         if num_ranks > 1
     ]

@@ -88,7 +88,7 @@ def sharding_of(strategy: Execution, world_size: int) -> Sharding:
 
 @dataclass(frozen=True)
 class InFlight:
-    """What a rank holds beside its shards and activations while it computes, bytes.
+    """What a rank holds in addition to its shards and activations while it computes, bytes.
 
     Attributes:
         forward: When forward ends and activations are most.

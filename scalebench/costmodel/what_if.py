@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scalebench.costmodel.pipeline_step import PipelineShape
-from scalebench.costmodel.replay import Request
-from scalebench.costmodel.step_model import StepShape
+from scalebench.costmodel.pipelines.step import PipelineShape
+from scalebench.costmodel.replay import CommRequest
+from scalebench.costmodel.step import StepShape
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ def with_buckets(shape: StepShape, bucket_bytes: float) -> StepShape:
     cuts = _cuts(int(amounts[-1]), bucket_bytes)
     ready = np.interp(cuts[1:], amounts, moments)
     buckets = [
-        Request("all_reduce", int(end - start), float(moment), shape.batch_s)
+        CommRequest("all_reduce", int(end - start), float(moment), shape.batch_s)
         for start, end, moment in zip(cuts, cuts[1:], ready, strict=False)
     ]
     ordered = sorted([*others, *buckets], key=lambda request: request.ready_s)
     return replace(shape, requests=tuple(ordered))
 
 
-def _is_bucket(request: Request, shape: StepShape) -> bool:
+def _is_bucket(request: CommRequest, shape: StepShape) -> bool:
     return request.op == "all_reduce" and request.needed_s == shape.batch_s
 
 

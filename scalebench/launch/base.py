@@ -4,14 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from scalebench.catalog import CustomTarget
-from scalebench.planted import Planted
-from scalebench.probe import ClockCheck, ProbeRecord, Sweep
-from scalebench.records import Failure, RankRecord
-from scalebench.samples import NodeTrack
+from scalebench.records.probes import ProbeRecord
+from scalebench.records.rank import RankRecord
+from scalebench.records.run import Failure
+from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device
-from scalebench.virtual_hosts import VirtualHosts
-from scalebench.world import World
+from scalebench.spec.faults import InjectedFault
+from scalebench.spec.presets import CustomTarget
+from scalebench.spec.probes import ClockCheck, Sweep
+from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import World
 
 
 class ProbeFailed(Exception):
@@ -42,10 +44,12 @@ class Launcher(Protocol):
     """Starts the ranks of one cell at a time and waits for them.
 
     Attributes:
+        name: What a run calls it.
         world: The world that the ranks are taken from; None: they are made for each launch, or
-            nobody has surveyed it yet.
+            it was not surveyed yet.
     """
 
+    name: str
     world: World | None
 
     def survey(self, rates: bool = False) -> dict[str, Any]:
@@ -68,8 +72,8 @@ class Launcher(Protocol):
         """Run a probe; raises ProbeFailed when a rank does not come to its end."""
         ...
 
-    def plant(self, what: Planted | None) -> None:
-        """Have ranks plant something from the next launch on; None: nothing."""
+    def inject(self, what: InjectedFault | None) -> None:
+        """Have ranks inject a fault from the next launch on; None: none."""
         ...
 
     def close(self) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalebench.probe import ProbeRecord
-from scalebench.records import Failure, RankError, RankRecord
+from scalebench.records.probes import ProbeRecord
+from scalebench.records.rank import RankError, RankRecord
+from scalebench.records.run import Failure
 
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 8192
@@ -71,7 +72,7 @@ def _error_of_exit(end: RankExit) -> RankError:
         named = number in set(signal.Signals)
         name = signal.Signals(number).name if named else f"signal {number}"
         return RankError(kind="signal", message=f"killed by {name}", time_ns=end.time_ns)
-    message = f"left with exit code {end.code} and no record"
+    message = f"ended with exit code {end.code} and left no record"
     return RankError(kind="exit", message=message, time_ns=end.time_ns)
 
 

@@ -4,19 +4,20 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from scalebench.catalog import CustomTarget
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launched, ProbeFailed
+from scalebench.launch.monitor.node import NodeWatch
 from scalebench.launch.ranks import Ended, R
 from scalebench.launch.scratch import Scratch
-from scalebench.monitor.node import NodeWatch
-from scalebench.planted import Planted
-from scalebench.probe import ClockCheck, ProbeRecord, Sweep
-from scalebench.records import RankRecord
-from scalebench.samples import NodeTrack
+from scalebench.records.probes import ProbeRecord
+from scalebench.records.rank import RankRecord
+from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, Job
-from scalebench.virtual_hosts import VirtualHosts
-from scalebench.world import World
+from scalebench.spec.faults import InjectedFault
+from scalebench.spec.presets import CustomTarget
+from scalebench.spec.probes import ClockCheck, Sweep
+from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import World
 
 ASK_LIMIT_S = 300.0
 
@@ -25,11 +26,14 @@ class ForkingLauncher(ABC):
     """A `Launcher` of which only the way to the processes is left open.
 
     Attributes:
+        name: What a run calls it.
         scratch: A folder of this launcher's own.
         world: The world that the ranks are taken from; None: they are made here.
-        num_launches: Launches so far; each bears its number.
-        device_uuids: The GPUs here, as CUDA tells them; None: nobody has asked yet.
+        num_launches: Launches so far; each has its number.
+        device_uuids: The GPUs here, as CUDA tells them; None: not asked yet.
     """
+
+    name = "local"
 
     def __init__(self) -> None:
         self._scratch = Scratch()
@@ -37,7 +41,7 @@ class ForkingLauncher(ABC):
         self.world: World | None = None
         self.num_launches = 0
         self.device_uuids: list[str] | None = None
-        self.planted: dict[str, Any] = {}
+        self.fault: dict[str, Any] = {}
 
     @abstractmethod
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -101,9 +105,9 @@ class ForkingLauncher(ABC):
             raise UsageError(answer["error"]["message"])
         return list(answer["ranks"])
 
-    def plant(self, what: Planted | None) -> None:
-        """Have ranks plant something from the next launch on, for the self-test; None: nothing."""
-        self.planted = {} if what is None else {"planted": what.model_dump()}
+    def inject(self, what: InjectedFault | None) -> None:
+        """Have ranks inject a fault from the next launch on, for the self-test; None: none."""
+        self.fault = {} if what is None else {"fault": what.model_dump()}
 
     def launch(self, cell: Cell, logs: Path) -> Launched:
         """Run one cell to its end, or to the end of its time.

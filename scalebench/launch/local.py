@@ -15,10 +15,10 @@ from scalebench.launch.lab.quota import remove_abandoned_groups
 from scalebench.launch.placement import Placement, ThisMachine
 from scalebench.launch.ranks import Ended, R, Ranks, what_went_wrong
 from scalebench.launch.zygote_client import ZygoteClient
-from scalebench.paths import LaunchPaths
+from scalebench.records.files import read_model, write_model
+from scalebench.records.paths import LaunchPaths
 from scalebench.spec import Job
-from scalebench.store import read_model, write_model
-from scalebench.virtual_hosts import VirtualHosts
+from scalebench.spec.virtual_hosts import VirtualHosts
 
 
 def loopback_environment() -> dict[str, str]:
@@ -106,7 +106,7 @@ class LocalLauncher(ForkingLauncher):
             folder = os.fspath(paths.root)
             request = {"job": name, "rank": rank, "folder": folder, "log": os.fspath(log)}
             placed = self.placement.of(rank) if job.virtual_hosts else {}
-            told = {**request, **placed, **self.planted, "tag": [self.num_launches, rank]}
+            told = {**request, **placed, **self.fault, "tag": [self.num_launches, rank]}
             self.zygote.send({"start": told})
         deadline = time.monotonic() + job.limit_s
         ranks = Ranks(self.zygote, self.num_launches, job.num_processes, deadline)

@@ -10,7 +10,7 @@ class Placement(Protocol):
         """Return what puts a rank in its place.
 
         Returns:
-            ``environment`` (variables to set) and ``place`` (what `scalebench.worker.place`
+            ``environment`` (variables to set) and ``place`` (what `scalebench.worker.process.place`
             enters); either may be missing.
         """
         ...

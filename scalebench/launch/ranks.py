@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from scalebench.launch.first_failure import RankExit, first_failure, log_tail
-from scalebench.probe import ProbeRecord
-from scalebench.records import Failure, RankRecord
+from scalebench.records.probes import ProbeRecord
+from scalebench.records.rank import RankRecord
+from scalebench.records.run import Failure
 from scalebench.spec import Job
 
 R = TypeVar("R", RankRecord, ProbeRecord)
@@ -21,8 +22,8 @@ DUMP_S = 0.3
 END_LIMIT_S = 5.0
 
 
-class Crew(Protocol):
-    """Whoever holds the processes of the launches: one zygote here, or many elsewhere."""
+class RankProcesses(Protocol):
+    """What holds the processes of the launches: one zygote here, or many elsewhere."""
 
     def next_message(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the next word of a process, or None when the time is over."""
@@ -47,11 +48,11 @@ class Ended(Generic[R]):
 class Ranks:
     """The processes of one launch.
 
-    Every process bears the number of its launch: word of an earlier launch's is not taken for
+    Every process has the number of its launch: a message of an earlier launch's is not taken for
     that of this one's.
 
     Attributes:
-        crew: Whoever holds them.
+        processes: What holds them.
         launch: Number of the launch.
         num_ranks: How many there are.
         deadline: When their time is over, on the monotonic clock.
@@ -60,7 +61,7 @@ class Ranks:
         late: Those that were still running when the time was over.
     """
 
-    crew: Crew
+    processes: RankProcesses
     launch: int
     num_ranks: int
     deadline: float
@@ -75,7 +76,7 @@ class Ranks:
             in_time = self._wait_for_end(self.deadline)
             if not in_time:
                 self.late = self.silent
-                self.crew.signal(self.launch, signal.SIGUSR1)
+                self.processes.signal(self.launch, signal.SIGUSR1)
                 self._wait_for_end(time.monotonic() + DUMP_S, stop_at_failure=False)
             elif len(self.exits) < self.num_ranks:
                 self._wait_for_end(time.monotonic() + GRACE_S, stop_at_failure=False)
@@ -91,7 +92,7 @@ class Ranks:
     def _wait_for_end(self, deadline: float, stop_at_failure: bool = True) -> bool:
         """Take messages until all ranks have ended, or one failed; False: time is up."""
         while len(self.exits) < self.num_ranks:
-            message = self.crew.next_message(deadline - time.monotonic())
+            message = self.processes.next_message(deadline - time.monotonic())
             if message is None:
                 return False
             self._note(message)
@@ -113,7 +114,7 @@ class Ranks:
             self.killed_by_us = True
             deadline = time.monotonic() + END_LIMIT_S
             while len(self.exits) < self.num_ranks and time.monotonic() < deadline:
-                self.crew.signal(self.launch, signal.SIGKILL)
+                self.processes.signal(self.launch, signal.SIGKILL)
                 self._wait_for_end(time.monotonic() + 0.2, stop_at_failure=False)
 
 
@@ -125,7 +126,7 @@ def what_went_wrong(
     logs: Mapping[int, Path],
     positions: Mapping[int, str],
 ) -> Failure | None:
-    """Return the first failure of a launch that is over, or None: it went well.
+    """Return the first failure of a launch that is over, or None: it succeeded.
 
     Args:
         job: What was launched.
@@ -147,20 +148,20 @@ def _out_of_time(
 ) -> Failure:
     """Return the failure of ranks that hang, the one that the others wait for first."""
     message = (
-        f"still running after the limit of {job.limit_s:g} s: "
-        f"rank {', '.join(map(str, late))} of {job.world_size}"
+        f"still running after the time limit of {job.limit_s:g} s: rank "
+        f"{', '.join(map(str, late))} of {job.world_size}"
     )
     missing = who_is_missing(late, called)
     if missing:
         furthest = max(called.values())
         names = ", ".join(map(str, missing))
-        message += f"; rank {names} never came to collective {furthest}, where the others wait"
+        message += f"; rank {names} never reached collective {furthest}, where the others wait"
     first = (missing or late)[0]
     return Failure(rank=first, kind="limit", message=message, log_tail=log_tail(logs[first]))
 
 
 def who_is_missing(late: Sequence[int], called: Mapping[int, int]) -> list[int]:
-    """Return the ranks that others wait for; none: nobody can tell.
+    """Return the ranks that others wait for; none: not known.
 
     Args:
         late: The ranks that were still running.

@@ -12,7 +12,7 @@ LOCK = ".lock"
 
 
 def remove_abandoned_scratch() -> None:
-    """Remove what launchers that were killed have left: folders whose lock nobody holds."""
+    """Remove what launchers that were killed have left: folders whose lock no process holds."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError), (folder / LOCK).open("r") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -20,7 +20,7 @@ def remove_abandoned_scratch() -> None:
 
 
 class Scratch:
-    """A folder that nobody else has, locked for as long as this process, or an heir, lives.
+    """A private folder, locked for as long as this process, or one that inherits the lock, lives.
 
     Attributes:
         folder: Where it is.
@@ -32,7 +32,7 @@ class Scratch:
         self.lock = (self.folder / LOCK).open("w")
         fcntl.flock(self.lock, fcntl.LOCK_EX)
 
-    def bequeath(self) -> None:
+    def inherit_lock(self) -> None:
         """Keep the lock held when this process becomes another program."""
         os.set_inheritable(self.lock.fileno(), True)
 

@@ -71,7 +71,7 @@ class ZygoteClient:
             message = self.next_message(deadline - time.monotonic())
             if message is None:
                 raise EnvironmentUnfit(
-                    f"Importing torch took over {START_LIMIT_S:.0f} s and was given up."
+                    f"Importing torch took more than {START_LIMIT_S:.0f} s and was stopped."
                 )
             if "error" in message:
                 raise EnvironmentUnfit(message["error"])
@@ -129,7 +129,7 @@ class ZygoteClient:
         self.selector.close()
         self.connection.close()
         if not self.ready:
-            self.process.kill()  # still importing torch: it has no children, and nobody waits
+            self.process.kill()  # still importing torch: it has no children, and no process waits
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -26,8 +26,8 @@ SIZES = "scaling_gpus"
 """Where the numbers of ranks are kept among pytest's options."""
 
 NOT_SIDE_BY_SIDE = (
-    "scalebench measures with the machine to itself, and pytest-xdist runs other tests beside it. "
-    "Leave out -n, or give -n 0, for what measures."
+    "scalebench needs the machine to itself, but pytest-xdist runs other tests at the same time. "
+    "Leave out -n, or give -n 0, for tests that measure."
 )
 
 
@@ -38,18 +38,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--scaling-gpus",
         dest=SIZES,
         metavar="N,N",
-        help="Numbers of ranks, for example 1,2: collect suite files, a test for each case and "
-        "number. Also --gpus, if nothing else here has that option.",
+        help="Numbers of ranks, for example 1,2: collect suite files, one test per case and "
+        "number. Also available as --gpus, unless another plugin has that option.",
     )
     group.addoption(
         "--scaling-quick",
         action="store_true",
-        help="One short launch of each cell: no intervals, so that no claim is certain.",
+        help="One short launch of each cell: no intervals, so no claim is certain.",
     )
     group.addoption(
         "--scaling-run",
         metavar="RUN",
-        help="Measure nothing; take the rows of this run folder.",
+        help="Measure nothing; use the rows of this run folder.",
     )
 
 
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(SIZES, default=None) is None:
         return
     from scalebench.errors import UsageError
-    from scalebench.selection import parse_world_sizes
+    from scalebench.spec.selection import parse_world_sizes
 
     try:
         parse_world_sizes(config.getoption(SIZES))
@@ -119,9 +119,9 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     """Say what became of a claim about a measured number, and where the time went."""
     import sys
 
-    if "scalebench.claims" not in sys.modules:
+    if "scalebench.pytest_plugin.claims" not in sys.modules:
         return None
-    from scalebench.claims import Quantity, compare_either_way
+    from scalebench.pytest_plugin.claims import Quantity, compare_either_way
 
     if not isinstance(left, Quantity) and not isinstance(right, Quantity):
         return None

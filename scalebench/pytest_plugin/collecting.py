@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from scalebench.discover import load_suite
-from scalebench.ending import Run
 from scalebench.errors import ScalebenchError
-from scalebench.exporters.measures import numbers
 from scalebench.pytest_plugin.measuring import (
     Measurements,
     as_wanted,
@@ -18,10 +15,13 @@ from scalebench.pytest_plugin.measuring import (
     hand_over,
     sizes_asked_for,
 )
-from scalebench.recorded_clock import Benchmark, RecordedClock
-from scalebench.selection import words
+from scalebench.pytest_plugin.recorded_clock import Benchmark, RecordedClock
+from scalebench.records.summary import Row
+from scalebench.report.export.measures import numbers
+from scalebench.session.finish import Run
+from scalebench.session.suite_files import load_suite
 from scalebench.spec import Case, Suite
-from scalebench.summary import Row
+from scalebench.spec.selection import words
 
 NOT_USED = "Benchmark fixture was not used"
 """pytest-benchmark's warning where a row failed and has no steps to hand over."""

@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 
-from scalebench.claims import Quantity
-from scalebench.discover import load_suite
-from scalebench.ending import Run
 from scalebench.errors import UsageError, unknown_name
-from scalebench.exporters.measures import caveats
+from scalebench.pytest_plugin.claims import Quantity
 from scalebench.pytest_plugin.measuring import (
     Measurements,
     as_wanted,
@@ -17,11 +14,14 @@ from scalebench.pytest_plugin.measuring import (
     hand_over,
     sizes_asked_for,
 )
-from scalebench.recorded_clock import RecordedClock
-from scalebench.report import causes, wording
-from scalebench.selection import parse_world_sizes
+from scalebench.pytest_plugin.recorded_clock import RecordedClock
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.export.measures import caveats
+from scalebench.report.words import causes, wording
+from scalebench.session.finish import Run
+from scalebench.session.suite_files import load_suite
 from scalebench.spec import Case, Strategy, Suite
-from scalebench.summary import Estimate, Row
+from scalebench.spec.selection import parse_world_sizes
 
 
 class Measured:
@@ -117,7 +117,7 @@ class Scaling:
             case: A case, a strategy, or ``suite/case`` for a case of a suite.
             gpus: Numbers of ranks; None: those of ``--gpus``, or 1, 2, 4, … up to the devices.
             request: What else differs from the suite: ``workload``, ``batch_size``, ``scaling``,
-                ``repeats``, ``steps``, …; see `scalebench.plan.Request`.
+                ``repeats``, ``steps``, …; see `scalebench.session.plan.Request`.
         """
         config = self._request.config
         suite = suite_of(case)
@@ -165,7 +165,7 @@ def _check_settings(wanted: Strategy, found: Row) -> None:
         if stored.get(name) != value:
             raise UsageError(
                 f"The row of case {wording.plain(found.case, 64)} has {name}={stored.get(name)!r}, "
-                f"and {value!r} was asked for. Measure it, or name another --scaling-run."
+                f"but {value!r} was requested. Measure it, or name another --scaling-run."
             )
 
 

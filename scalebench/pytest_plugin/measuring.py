@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from scalebench.ending import Run
+from scalebench.analysis.run import load_run
+from scalebench.analysis.summarise import summarise
 from scalebench.errors import unknown_name
-from scalebench.exporters.measures import caveats
-from scalebench.exporters.pytest_benchmark import row_info, step_times_s
-from scalebench.observer import Silent
-from scalebench.plan import Request
 from scalebench.pytest_plugin import MEASURED, SIZES
-from scalebench.recorded_clock import Benchmark, RecordedClock, replay
-from scalebench.report import wording
-from scalebench.scaling import summarise
-from scalebench.selection import parse_world_sizes
-from scalebench.session import Interrupted, Session
+from scalebench.pytest_plugin.recorded_clock import Benchmark, RecordedClock, replay
+from scalebench.records.summary import Row
+from scalebench.report.export.measures import caveats
+from scalebench.report.export.pytest_benchmark import row_info, step_times_s
+from scalebench.report.words import wording
+from scalebench.session.finish import Run
+from scalebench.session.plan import Request
+from scalebench.session.progress import Silent
+from scalebench.session.session import Interrupted, Session
 from scalebench.spec import Case, Suite
-from scalebench.store import load_run
-from scalebench.summary import Row
+from scalebench.spec.selection import parse_world_sizes
 
 Sizes = tuple[int, ...]
 
@@ -52,7 +52,7 @@ class Measurements:
         Args:
             suite: With the cases that are asked for.
             sizes: Numbers of ranks; None: 1, 2, 4, … up to the devices.
-            request: Fields of `scalebench.plan.Request`.
+            request: Fields of `scalebench.session.plan.Request`.
         """
         if self._replayed is not None:
             return self._stored(Path(self._replayed))
@@ -66,7 +66,7 @@ class Measurements:
     def close(self) -> None:
         """End the processes that were kept to start ranks."""
         if self._session is not None:
-            self._session.launcher.close()
+            self._session.close()
             self._session = None
 
     def _run(self, suite: Suite, request: Request) -> Run:
@@ -106,12 +106,12 @@ def sizes_asked_for(config: pytest.Config) -> Sizes | None:
 
 
 def as_wanted(case: Case) -> Case:
-    """Return a case that is run without being named: whoever asked for it wants it."""
+    """Return a case that is run without being named: the test that asks for it wants it."""
     return case.model_copy(update={"optional": False})
 
 
 def check_row(row: Row, folder: Path) -> None:
-    """Fail or skip the running test, unless the row went well; its reason is the message."""
+    """Fail or skip the running test, unless the row succeeded; its reason is the message."""
     if row.status == "ok":
         return
     reason = wording.plain(row.reason or "no reason recorded", 2000)

@@ -7,10 +7,10 @@ plotly and pandas cost seconds, the models behind the predictions a fifth of one
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scalebench.summary import Summary
+from scalebench.records.summary import Summary
 
 if TYPE_CHECKING:
-    from scalebench.evidence import Evidence
+    from scalebench.analysis.page_data import PageData
 
 __all__ = ["render_csv", "render_markdown", "render_page", "render_table"]
 
@@ -32,22 +32,22 @@ def render_markdown(summary: Summary) -> str:
 
 
 def render_page(
-    summaries: Sequence[Summary], evidence: "Sequence[Evidence | None] | None" = None
+    summaries: Sequence[Summary], page_data: "Sequence[PageData | None] | None" = None
 ) -> str:
     """Return one HTML file that opens offline and shows one or several runs.
 
     Args:
         summaries: Of the runs.
-        evidence: What each run's folder holds beyond its summary, as `scalebench.evidence.gather`
-            returns it; None: what needs it is left out.
+        page_data: What each run's folder holds beyond its summary, as
+            `scalebench.analysis.page_data.gather` returns it; None: what needs it is left out.
     """
-    from scalebench.report import page
+    from scalebench.report.page import page
 
-    return page.render_page(summaries, evidence)
+    return page.render_page(summaries, page_data)
 
 
 def render_csv(summary: Summary) -> str:
     """Return the rows as CSV; estimates as name, name_low, name_high, name_n."""
-    from scalebench import frames
+    from scalebench.report.export import frames
 
     return frames.rows_csv([summary])

@@ -2,14 +2,19 @@
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-from scalebench.model_scores import predicted_rows
-from scalebench.report import budget_table, predictions, wording
-from scalebench.report.attributed import budgeted
-from scalebench.report.columns import Column, present
-from scalebench.report.findings import Finding, SuiteVerdict, judge
-from scalebench.summary import Row, Summary
+from scalebench.analysis.prediction_scores import predicted_rows
+from scalebench.records.summary import Row, Summary
+from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
+from scalebench.report.tables import budget_table, predictions
+from scalebench.report.tables.columns import present
+from scalebench.report.tables.layout import Column, cells, names
+from scalebench.report.words import wording
+from scalebench.report.words.attributed import budgeted
+
+S = TypeVar("S")
 
 MAX_BYTES = 60_000
 _RESERVED = 400
@@ -50,13 +55,24 @@ def code(text: object, limit: int | None = None) -> str:
     return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"
 
 
+def table(columns: Sequence[Column[S]], rows: Iterable[S]) -> str:
+    """Return a table of GitHub Markdown."""
+    header = [escape(name) for name in names(columns)]
+    rule = "|".join("---:" if column.numeric else "---" for column in columns)
+    lines = ([escape(text, 160) for text in cells(columns, row)] for row in rows)
+    return "\n".join([_line(header), f"|{rule}|", *map(_line, lines)])
+
+
+def _line(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
 def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
     blocks = [f"#### {escape(verdict.suite, 64)}", escape(verdict.facts, 400)]
     if verdict.ranking:
         blocks.append(f"**{escape(verdict.ranking)}**")
     blocks.append("\n".join(_finding(finding) for finding in verdict.findings))
-    table = _table(present(rows), rows)
-    blocks.append("\n".join(table))
+    blocks.append(table(present(rows), rows))
     return [*blocks, *_budget_blocks(rows), *_prediction_blocks(rows)]
 
 
@@ -64,50 +80,27 @@ def _prediction_blocks(rows: Sequence[Row]) -> list[str]:
     told = predicted_rows(rows)
     if not told:
         return []
-    lines = [
-        "| " + " | ".join(escape(name) for name in predictions.HEADER) + " |",
-        "|---|" + "---:|" * (len(predictions.HEADER) - 1),
-        *("| " + " | ".join(escape(c, 160) for c in predictions.cells(row)) + " |" for row in told),
-    ]
     notes = [escape(note[0].upper() + note[1:], 400) for note in predictions.footnotes(rows)]
     title = f"**{predictions.TITLE.capitalize()}** ({predictions.UNIT})"
-    return [title, "\n".join(lines), "<br>\n".join(notes)]
+    return [title, table(predictions.COLUMNS, told), "<br>\n".join(notes)]
 
 
 def _budget_blocks(rows: Sequence[Row]) -> list[str]:
     accounted = budgeted(rows)
-    columns = budget_table.part_columns(accounted) if accounted else []
+    columns = budget_table.columns_of(accounted)
     if not columns:
         return []
     title, unit = budget_table.TITLE.capitalize(), budget_table.UNIT
-    headers = budget_table.header(columns, accounted)
-    lines = [
-        "| " + " | ".join(escape(name) for name in headers) + " |",
-        "|---|" + "---:|" * (len(headers) - 1),
-    ]
-    for row, budget in accounted:
-        cells = budget_table.cells(row, budget, columns, accounted)
-        lines.append("| " + " | ".join(escape(cell, 160) for cell in cells) + " |")
     notes = [
         escape(note[0].upper() + note[1:], 300) for note in budget_table.footnotes(rows, accounted)
     ]
-    return [f"**{title}** ({unit})", "\n".join(lines), "<br>\n".join(notes)]
+    return [f"**{title}** ({unit})", table(columns, accounted), "<br>\n".join(notes)]
 
 
 def _finding(finding: Finding) -> str:
     notes = escape(" ".join(finding.notes), 1200)
     said = f"- **{escape(finding.case, 64)}**: {escape(finding.verdict, 2000)}"
     return f"{said}\n  {notes}" if notes else said
-
-
-def _table(columns: Sequence[Column], rows: Sequence[Row]) -> list[str]:
-    header = "| " + " | ".join(escape(column.header) for column in columns) + " |"
-    rule = "|" + "|".join("---:" if column.numeric else "---" for column in columns) + "|"
-    lines = [header, rule]
-    for row in rows:
-        cells = [escape(column.text(row), 160) for column in columns]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
 
 
 WHOLE = "the whole is in summary.json and report.html"

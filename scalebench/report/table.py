@@ -1,34 +1,31 @@
 """The terminal table."""
 
-import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from scalebench.costmodel.link_profile import LinkProfile
-from scalebench.report import certificate, wording
-from scalebench.report.budget_table import budget_parts
-from scalebench.report.calibration import fit_parts
-from scalebench.report.columns import Column, present
-from scalebench.report.compression import compression_parts
-from scalebench.report.findings import judge
-from scalebench.report.marks import explain, letters, marks
-from scalebench.report.predictions import prediction_parts
-from scalebench.report.terminal import CASE_WIDTHS, GAP, NARROWEST, line, printed, to_ascii
-from scalebench.summary import Row, Summary, TimedCollectives
+from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.records.summary import Row, Summary, TimedCollectives
+from scalebench.report.findings.findings import judge
+from scalebench.report.tables import certificate
+from scalebench.report.tables.budget_table import budget_parts
+from scalebench.report.tables.calibration import fit_parts
+from scalebench.report.tables.columns import lettered, present
+from scalebench.report.tables.compression import compression_parts
+from scalebench.report.tables.layout import FOLDED, fit, names, table, without
+from scalebench.report.tables.predictions import prediction_parts
+from scalebench.report.tables.terminal import NARROWEST, line, printed
+from scalebench.report.words import wording
+from scalebench.report.words.warnings import explain, marks
 
-NARROWING = ("tokens", "loss", "marks", "energy", "batch", "throughput", "memory", "mfu")
-"""What gives way at narrow widths, in this order; ``marks`` become letters, the rest go."""
+LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak mem", "MFU")
+"""The columns that go at narrow widths, in this order."""
+
+NARROWING = (*without(*LEAST[:2]), lettered, *without(*LEAST[2:]), *FOLDED)
 
 LONGEST_REASON = 400
-
-_STATUS_STYLE = {"failed": "bold red", "oom": "bold red", "skipped": "yellow"}
 
 
 def render_table(
@@ -98,21 +95,22 @@ def _verdict(summary: Summary, ascii_only: bool) -> list[RenderableType]:
 
 
 def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    layout, dropped = _fit(rows, width, ascii_only)
+    columns = present(rows)
+    shown = fit(columns, rows, width, ascii_only, NARROWING)
     parts: list[RenderableType] = [
         Text(""),
         line(wording.plain(suite, 64), ascii_only, "bold"),
         line(wording.suite_facts(rows), ascii_only, "dim"),
-        _table(layout),
+        table(shown, rows, ascii_only),
         *_reasons(rows, ascii_only),
     ]
-    if layout.lettered:
-        names = dict.fromkeys(name for row in rows for name in marks(row))
-        legend = ", ".join(f"{explain(name).letter} {name}" for name in names)
-        if legend:
-            parts.append(line(f"marks: {legend}", ascii_only, "dim"))
+    told = dict.fromkeys(name for row in rows for name in marks(row))
+    if told and not any(c.name == "marks" and c in columns for c in shown):
+        legend = ", ".join(f"{explain(name).letter} {name}" for name in told)
+        parts.append(line(f"marks: {legend}", ascii_only, "dim"))
+    dropped = [name for name in LEAST if name in names(columns) and name not in names(shown)]
     if dropped:
-        left_out = f"not shown at this width: {', '.join(c.header for c in dropped)}"
+        left_out = f"not shown at this width: {', '.join(dropped)}"
         parts.append(line(left_out, ascii_only, "dim"))
     return [
         *parts,
@@ -120,92 +118,6 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),
     ]
-
-
-@dataclass
-class _Layout:
-    """Which columns are shown and how wide: what `_fit` looks for."""
-
-    rows: Sequence[Row]
-    columns: list[Column]
-    ascii_only: bool
-    lettered: bool = False
-    case_width: int = CASE_WIDTHS[0]
-
-    def cell(self, column: Column, row: Row) -> str:
-        """Return the text of a cell; a long case name comes in several lines."""
-        if self.lettered and column.key == "marks":
-            return letters(marks(row))
-        text = to_ascii(column.text(row)) if self.ascii_only else column.text(row)
-        return "\n".join(textwrap.wrap(text, self.case_width)) if column.key == "case" else text
-
-    def width(self) -> int:
-        """Return how many terminal columns the table needs."""
-        return sum(self._column_width(column) + GAP for column in self.columns)
-
-    def _column_width(self, column: Column) -> int:
-        cells = [self.cell(column, row) for row in self.rows]
-        lines = [line for cell in cells for line in cell.split("\n")]
-        return max(cell_len(line) for line in [*column.header.split(" "), *lines])
-
-    def narrow(self, key: str) -> list[Column]:
-        """Give way in one respect; return the columns that went."""
-        if key == "marks":
-            self.lettered = True
-            return []
-        gone = [column for column in self.columns if column.key == key]
-        self.columns = [column for column in self.columns if column.key != key]
-        return gone
-
-
-def _fit(rows: Sequence[Row], width: int, ascii_only: bool) -> tuple[_Layout, list[Column]]:
-    """Return the fullest layout that fits, and the columns that had to go."""
-    layout = _Layout(rows, list(present(rows)), ascii_only)
-    dropped: list[Column] = []
-    for key in NARROWING:
-        if layout.width() > width:
-            dropped += layout.narrow(key)
-    for case_width in CASE_WIDTHS:
-        if layout.width() > width:
-            layout.case_width = case_width
-    return layout, dropped
-
-
-def _table(layout: _Layout) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        header_style="bold",
-    )
-    for column in layout.columns:
-        table.add_column(
-            Text("\n".join(column.header.split(" "))),
-            justify="right" if column.numeric else "left",
-            no_wrap=True,
-            overflow="crop",
-        )
-    previous = None
-    for row in layout.rows:
-        cells = []
-        for column in layout.columns:
-            repeated = column.key == "case" and previous == row.case
-            text = "" if repeated else layout.cell(column, row)
-            cells.append(Text(text, style=_style(column, row)))
-        table.add_row(*cells)
-        previous = row.case
-    return table
-
-
-def _style(column: Column, row: Row) -> str:
-    if column.key == "step":
-        return _STATUS_STYLE.get(row.status, "")
-    if column.key == "check" and row.correctness and row.correctness.status == "deviates":
-        return "bold red"
-    if column.key == "efficiency":
-        return "dim" if row.oversubscribed else "bold"
-    return "yellow" if column.key == "marks" else ""
 
 
 def _reasons(rows: Sequence[Row], ascii_only: bool) -> list[RenderableType]:

@@ -6,6 +6,7 @@ Everything here is frozen, hashable, and serialises to JSON and back. Nothing he
 from scalebench.spec.base import Device, FloatDtype, Name, Scaling, Spec
 from scalebench.spec.jobs import Cell, Job, Purpose
 from scalebench.spec.strategies import (
+    STRATEGIES,
     Compressed,
     Ddp,
     Execution,
@@ -16,11 +17,11 @@ from scalebench.spec.strategies import (
     ScheduleName,
     Strategy,
     Zero1,
-    strategy_kinds,
 )
 from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
 
 __all__ = [
+    "STRATEGIES",
     "Case",
     "Cell",
     "Collectives",
@@ -44,5 +45,4 @@ __all__ = [
     "Strategy",
     "Suite",
     "Zero1",
-    "strategy_kinds",
 ]

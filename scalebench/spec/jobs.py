@@ -4,11 +4,11 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from scalebench.catalog import WorkloadSpec
 from scalebench.spec.base import Device, Name, Scaling, Spec
+from scalebench.spec.presets import WorkloadSpec
 from scalebench.spec.strategies import Strategy
 from scalebench.spec.suites import Loader, StepPlan
-from scalebench.virtual_hosts import VirtualHosts
+from scalebench.spec.virtual_hosts import VirtualHosts
 
 Purpose = Literal["inspect", "measure", "fit", "shard"]
 
@@ -45,7 +45,7 @@ class Cell(Job):
         purpose: ``inspect``: check gradients and losses against the single-process reference
             and count the memory, with instruments on and nothing timed; ``measure``: time steps
             with no instrument on; ``fit``: find out whether the batch fits; ``shard``: rank 0 alone
-            does its share of a job of ``world_size`` ranks, and nobody answers it.
+            does its share of a job of ``world_size`` ranks, and no other rank answers.
         repeat: Number of the launch, from 0.
         rank_batch: Samples that a rank is fed per step: ``global_batch`` over all ranks, or over
             all pipelines, whose ranks share them.

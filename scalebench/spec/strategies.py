@@ -1,11 +1,12 @@
 """Strategies: how a model is trained over the ranks, as data."""
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from scalebench.compression import resolve
 from scalebench.spec.base import Device, FloatDtype, Spec
+from scalebench.spec.collectives import CollectiveName
+from scalebench.spec.compression import METHODS, resolve
 
 GATHERS = "parameters are gathered in every step, whether gradients are reduced or not"
 
@@ -18,9 +19,14 @@ class Execution(Spec):
         compile: ``torch.compile`` the module.
         checkpointing: Recompute each of the workload's blocks in the backward pass instead of
             keeping its activations (Chen et al. 2016). ``"selective"``: keep the results of
-            matrix products and attention, which are dear to compute, and recompute the rest.
+            matrix products and attention, which are expensive to compute, and recompute the rest.
+        about: One line for ``scalebench list``.
+        operations: Collectives that its steps ask for; the run calibrates these to predict steps.
+            Empty: its steps are not predicted.
     """
 
+    about: ClassVar[str] = ""
+    operations: ClassVar[tuple[CollectiveName, ...]] = ()
     autocast: bool = False
     compile: bool = False
     checkpointing: bool | Literal["selective"] = False
@@ -70,6 +76,7 @@ class Plain(Execution):
     """The bare model in one process, no wrapper, no process group: what T_1 means."""
 
     kind: Literal["plain"] = "plain"
+    about = "the bare model in one process: the baseline"
 
 
 class Ddp(Execution):
@@ -85,6 +92,8 @@ class Ddp(Execution):
     """
 
     kind: Literal["ddp"] = "ddp"
+    about = "DistributedDataParallel: replicas, gradients all-reduced in buckets"
+    operations = ("all_reduce",)
     bucket_mb: float = Field(25.0, gt=0)
     accumulate: int = Field(1, ge=1)
     static_graph: bool = False
@@ -110,7 +119,7 @@ class Fsdp(Execution):
             (hybrid sharding, HSDP); 1: nothing is divided, gradients are all-reduced.
         min_num_params: A group is the smallest module with at least this many parameters, those
             of groups inside not counted; None: each of the workload's blocks is a group. The rest
-            of the module is a group of its own, the root, which is gathered once a step.
+            of the module is a separate group, the root, which is gathered once a step.
         prefetch: Groups that are gathered ahead of the one that computes, in forward and
             backward; None: torch's own choice.
         param_dtype: Parameters as they are gathered and computed with; the optimizer's stay
@@ -120,6 +129,8 @@ class Fsdp(Execution):
     """
 
     kind: Literal["fsdp"] = "fsdp"
+    about = "FSDP2, fully_shard: parameters, gradients and optimizer state divided"
+    operations = ("all_gather", "reduce_scatter", "all_reduce")
     reshard_after_forward: bool = True
     shard_size: int | None = Field(None, ge=1)
     min_num_params: int | None = Field(None, ge=1)
@@ -170,6 +181,8 @@ class Fsdp1(Execution):
     """
 
     kind: Literal["fsdp1"] = "fsdp1"
+    about = "FullyShardedDataParallel: the first FSDP, for comparison"
+    operations = ("all_gather", "reduce_scatter", "all_reduce")
     reshard_after_forward: bool = True
 
     @property
@@ -186,6 +199,8 @@ class Zero1(Execution):
     """
 
     kind: Literal["zero1"] = "zero1"
+    about = "DDP with ZeroRedundancyOptimizer: optimizer state divided"
+    operations = ("all_reduce", "broadcast")
 
     @property
     def always_communicates(self) -> str | None:
@@ -206,7 +221,7 @@ class Pipeline(Execution):
     part of the global batch.
 
     Attributes:
-        schedule: The order of forward and backward passes; see ``costmodel/schedule_orders.py``.
+        schedule: The order of forward and backward passes; see ``costmodel/pipelines/orders.py``.
         microbatches: Parts of a pipeline's batch.
         chunks: Stages on each rank; more than one only where the schedule has them.
         split: Which layers make a stage: ``balanced`` by counted FLOPs, ``measured`` by the time
@@ -216,6 +231,8 @@ class Pipeline(Execution):
     """
 
     kind: Literal["pipeline"] = "pipeline"
+    about = "torch.distributed.pipelining: stages on ranks, microbatches passing through"
+    operations = ("send_recv", "all_reduce")
     schedule: ScheduleName = "1f1b"
     microbatches: int = Field(8, ge=1)
     chunks: int = Field(1, ge=1)
@@ -241,8 +258,9 @@ class Pipeline(Execution):
 class Compressed(Execution):
     """DDP whose gradients are compressed on the way: a communication hook.
 
-    Parameters that are None have the method's own defaults; see `scalebench.compression.METHODS`,
-    and the method's file in ``worker/compression`` for its source, wire format and error.
+    Parameters that are None have the method's own defaults; see
+    `scalebench.spec.compression.METHODS`, and the method's file in
+    ``worker/strategies/compression`` for its source, wire format and error.
 
     Attributes:
         method: Name of the method.
@@ -263,6 +281,8 @@ class Compressed(Execution):
     """
 
     kind: Literal["compressed"] = "compressed"
+    about = f"DDP with compressed gradients: {', '.join(METHODS)}"
+    operations = ("all_reduce", "all_gather")
     method: str
     bucket_mb: float = Field(25.0, gt=0)
     error_feedback: bool | None = None
@@ -302,7 +322,7 @@ Strategy = Annotated[
 ]
 
 
-def strategy_kinds() -> list[str]:
-    """Return the kinds of strategies that can be specified."""
-    union = get_args(Strategy)[0]
-    return [str(one.model_fields["kind"].default) for one in get_args(union)]
+STRATEGIES: dict[str, type[Execution]] = {
+    one.model_fields["kind"].default: one for one in get_args(get_args(Strategy)[0])
+}
+"""Kind → the strategy."""

@@ -4,8 +4,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from scalebench.collectives import COLLECTIVES, AlgorithmName, CollectiveName, DtypeName
 from scalebench.spec.base import Device, Name, Scaling, Spec
+from scalebench.spec.collectives import COLLECTIVES, AlgorithmName, CollectiveName, DtypeName
 from scalebench.spec.strategies import Strategy
 
 
@@ -95,7 +95,7 @@ class Collectives(Spec):
     Attributes:
         operations: Of the backend.
         dtypes: Of their elements.
-        algorithms: All-reduces by scalebench itself, to be measured beside the backend's.
+        algorithms: All-reduces by scalebench itself, to be measured as well as the backend's.
         max_bytes: No size is above this; None: 4 MiB on CPU, 256 MiB on CUDA.
         repeats: Timings of each size, by turns.
     """

@@ -15,33 +15,17 @@ from typing import Self
 
 import numpy as np
 
-from scalebench.intervals import Intervals, intersect, intervals, length_s, none, subtract, union
-from scalebench.records import Trace, TracedOperation
-
-
-@dataclass(frozen=True)
-class OperationFigures:
-    """Operations of one sort, per step.
-
-    Attributes:
-        kind: For example ``all_reduce``.
-        ordinal: Which operation of a step; for DDP the bucket. None: all of the kind.
-        phase: In which most of them were asked for.
-        count: Operations per step.
-        num_bytes: Bytes per step, full sizes; None: a size is not known.
-        total_s: Union of their intervals, seconds per step.
-        exposed_s: The part of it in which the rank did not compute.
-        hidden_s: The rest.
-    """
-
-    kind: str
-    ordinal: int | None
-    phase: str
-    count: float
-    num_bytes: float | None
-    total_s: float
-    exposed_s: float
-    hidden_s: float
+from scalebench.records.rows.communication import OperationFigures
+from scalebench.records.trace import Trace, TracedOperation
+from scalebench.trace.intervals import (
+    Intervals,
+    intersect,
+    intervals,
+    length_s,
+    none,
+    subtract,
+    union,
+)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,14 @@ among them, but with gloo at work (several ranks on one GPU): communication is g
 import numpy as np
 
 from scalebench.errors import UsageError
-from scalebench.intervals import Intervals, union
 from scalebench.trace import names
 from scalebench.trace.events import Events
-from scalebench.trace.launches import NEVER, Launch, find_launches
+from scalebench.trace.gloo_requests import match_requests
+from scalebench.trace.intervals import Intervals, union
+from scalebench.trace.kernel_launches import NEVER, Launch, find_launches, runtime_calls
+from scalebench.trace.marks import DECODE, ENCODE
 from scalebench.trace.metadata import Facts, from_annotation, from_metadata, from_request
 from scalebench.trace.phases import phases_of
-from scalebench.trace.requests import match_requests
 from scalebench.trace.spans import Indices, Spans, named
 from scalebench.trace.timeline import Operation, Timeline
 
@@ -55,7 +56,7 @@ def timeline_of(events: Events) -> Timeline:
             _spans(events, events.of("gpu_memcpy")), _spans(events, events.of("gpu_memset"))
         ),
         steps=_spans(events, _by_start(events, _annotations(events, _STEP))),
-        annotations=_own_marks(events),
+        annotations=_own_marks(events) | (_codec_kernels(events, computing) if on_gpu else {}),
         unknown=_suspects(events, computing) if on_gpu else {},
         extent=_extent(events),
         on_gpu=on_gpu,
@@ -108,6 +109,21 @@ def _own_marks(events: Events) -> dict[str, Intervals]:
     }
 
 
+def _codec_kernels(events: Events, kernels: Indices) -> dict[str, Intervals]:
+    """Return when the device encoded and decoded: the kernels launched inside these marks.
+
+    The marks are the host's, which only asks for the work.
+    """
+    asked_ns, threads = runtime_calls(events, kernels)
+    found = {}
+    for mark in (ENCODE, DECODE):
+        around = Spans.of(events, _annotations(events, mark))
+        inside = kernels[around.containing(asked_ns, threads) >= 0]
+        if len(around.indices):
+            found[mark.removeprefix(_OWN_MARK)] = union(_spans(events, inside))
+    return found
+
+
 def _suspects(events: Events, kernels: Indices) -> dict[str, float]:
     """Return the seconds of kernels that may be communication, by name."""
     suspect = named(events, [names.may_be_communication(name) for name in events.names])
@@ -130,8 +146,8 @@ def _extent(events: Events) -> tuple[int, int]:
 def _refuse_unseen_gpu(events: Events) -> None:
     if len(_annotations(events, "nccl:")):
         raise UsageError(
-            "the trace shows NCCL at work but no GPU kernel, so how long communication took "
-            "cannot be told. Take it with torch.profiler's ProfilerActivity.CUDA as well."
+            "the trace shows NCCL calls but no GPU kernel, so the communication time is not "
+            "known. Record it again with torch.profiler's ProfilerActivity.CUDA added."
         )
 
 

@@ -16,7 +16,7 @@ CATEGORIES = (
     "gpu_memset",
     "gpu_user_annotation",
 )
-"""Kineto's activity types as far as they are told apart; ``runtime`` is ``cuda_runtime``,
+"""Kineto's activity types as far as they are distinguished; ``runtime`` is ``cuda_runtime``,
 ``cuda_driver``, ``hip_runtime`` and their like. The position is the code in `Events.category`."""
 
 Category = Literal[

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalebench.errors import UsageError
-from scalebench.intervals import Intervals
 from scalebench.trace.analysis import Figures, Share, analyse, together
 from scalebench.trace.classify import timeline_of
+from scalebench.trace.intervals import Intervals
 from scalebench.trace.kineto import read_kineto
 from scalebench.trace.steps import whole_steps
 from scalebench.trace.timeline import Timeline
@@ -79,7 +79,7 @@ class JobFigures:
 def _twice(files: Sequence[str | Path]) -> list[str]:
     names = [str(file) for file in files]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    return [f"{name} was given {names.count(name)} times and counts once." for name in twice]
+    return [f"{name} was given {names.count(name)} times and is counted once." for name in twice]
 
 
 def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigures:
@@ -154,7 +154,7 @@ def as_json(job: JobFigures) -> dict[str, Any]:
         ],
         "total": _plain(job.total),
         "clock_error_s": job.waits.clock_error_s if job.waits.ranks else None,
-        "stragglers": [asdict(straggler) for straggler in job.waits.stragglers],
+        "stragglers": [straggler.model_dump() for straggler in job.waits.stragglers],
         "refused": list(job.refused),
         "notices": list(job.notices),
     }
@@ -227,10 +227,10 @@ def _notices(traces: Sequence[RankTrace], world_size: int | None) -> tuple[str, 
     if num_ranks < len(traces):
         notices.append("Several traces are of the same rank; they are of different jobs or times.")
     if len({trace.timeline.on_gpu for trace in traces}) > 1:
-        notices.append("Some traces show GPU kernels and others none: they do not compare.")
+        notices.append("Some traces show GPU kernels and others none: they cannot be compared.")
     unknown = sum(op.kind == "unknown" for trace in traces for op in trace.timeline.operations)
     if unknown:
-        notices.append(f"Of {unknown} operations nothing tells the kind; they are in all totals.")
+        notices.append(f"The kind of {unknown} operations is not known; all totals include them.")
     if any(trace.timeline.unknown for trace in traces):
         notices.append(
             "Some kernels may be communication but are not known to be; they count as compute."

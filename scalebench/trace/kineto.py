@@ -37,8 +37,8 @@ def read_kineto(path: str | Path) -> Events:
             columns.add(event)
     if not columns.start:
         raise UsageError(
-            f"{path} holds no event with a duration. Take the trace with torch.profiler around "
-            "whole training steps."
+            f"{path} contains no event with a duration. Record the trace with torch.profiler "
+            "around whole training steps."
         )
     return columns.events(file.about)
 

@@ -1,7 +1,7 @@
 """Transfer and wait apart: the same operation as all its ranks saw it.
 
 An operation that synchronises its ranks cannot end before the last of them has arrived. So, with
-the k-th operation of a kind and size in a step on one rank held against the k-th on the others:
+the k-th operation of a kind and size in a step on one rank matched with the k-th on the others:
 wait = last arrival - own arrival, transfer = end - last arrival. In a broadcast everybody waits for
 the root alone, where it is known: one rank, or, where the ranks broadcast what each owns, the
 ranks in turn. In other rooted operations and between two ranks only the
@@ -16,19 +16,20 @@ from typing import Literal
 
 import numpy as np
 
-from scalebench.intervals import Intervals, intervals, none, union
-from scalebench.records import ClockAlignment, Trace, TracedOperation
+from scalebench.records.rows.communication import Straggler
+from scalebench.records.trace import ClockAlignment, Trace, TracedOperation
+from scalebench.trace.intervals import Intervals, intervals, none, union
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 Root = int | Literal["in turn"] | None
 """Who broadcasts: one rank; in the optimizer's phase of each step rank 0, 1, 2, … in turn, as
-ZeroRedundancyOptimizer does, and otherwise rank 0; or nobody knows."""
+ZeroRedundancyOptimizer does, and otherwise rank 0; or it is not known."""
 
 Key = tuple[int, str | None, str, int | None]
 """Step, group, kind, and the number within the group or else the bytes.
 
-Operations with the same key are told apart by their order.
+Operations with the same key are distinguished by their order.
 """
 
 
@@ -104,7 +105,7 @@ def match(
         last = max(began, key=began.__getitem__)
         awaited = operation[last]
         if len(operation) == 1:
-            continue  # a group of one rank: nobody waits
+            continue  # a group of one rank: no rank waits
         if awaited.kind == "broadcast":
             source = turns.get(id(awaited), 0) if root == "in turn" else root
             if source is None or source not in operation:
@@ -219,27 +220,6 @@ def first_mismatch(operations: Mapping[int, Sequence[TracedOperation]]) -> str |
                 f"has {tally[least]}"
             )
     return None
-
-
-@dataclass(frozen=True)
-class Straggler:
-    """How often one rank came last, and by how much.
-
-    Attributes:
-        share: Of all matched operations; the shares of all ranks sum to 1.
-        median_late_s: How long after the first, where it was the last; seconds.
-        longest_run: Most operations in a row to which it came last.
-    """
-
-    rank: int
-    count: int
-    share: float
-    median_late_s: float
-    longest_run: int
-
-    def stands_out(self, num_ranks: int) -> bool:
-        """Tell whether this is more than taking turns: half as often again as by chance."""
-        return self.share >= 1.5 / num_ranks
 
 
 def stragglers(arrivals: Sequence[Arrival]) -> list[Straggler]:

@@ -1,4 +1,4 @@
-"""What an event's arguments tell of a collective: kind, size, dtype, group."""
+"""What an event's arguments say about a collective: kind, size, dtype, group."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -95,7 +95,7 @@ def may_be_communication(name: str) -> bool:
 
 
 def carries_details(name: str) -> bool:
-    """Return whether the arguments of an event with this name can tell of communication."""
+    """Return whether the arguments of an event with this name can describe communication."""
     return (
         name.startswith((*BACKEND_PREFIXES, "c10d::", COMMS_RECORD))
         or _COMMUNICATION_KERNEL.search(name) is not None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.intervals import Intervals, union
 from scalebench.trace.events import Events
+from scalebench.trace.intervals import Intervals, union
 from scalebench.trace.names import BACKEND_PREFIXES
 from scalebench.trace.spans import Indices, named
 from scalebench.trace.timeline import Phase

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from scalebench.errors import UsageError
-from scalebench.intervals import Intervals, intervals, union
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
-from scalebench.trace.launches import runtime_calls
+from scalebench.trace.intervals import Intervals, intervals, union
+from scalebench.trace.kernel_launches import runtime_calls
 from scalebench.trace.timeline import Timeline
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from scalebench.intervals import Intervals, intervals, none, union
+from scalebench.trace.intervals import Intervals, intervals, none, union
 
 Kind = Literal[
     "all_reduce",
@@ -28,7 +28,7 @@ class Operation:
     """One collective or point-to-point operation, as one rank saw it.
 
     Attributes:
-        kind: ``unknown``: communication for certain, but nothing tells of which kind.
+        kind: ``unknown``: certainly communication, but of unknown kind.
         name: As the trace calls it.
         start_ns: When it began on this rank: the kernel, or gloo's annotation.
         end_ns: When it ended on this rank.

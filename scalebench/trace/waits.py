@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scalebench.intervals import Intervals, intersect, length_s, subtract
-from scalebench.records import ClockAlignment, Trace, TracedOperation
-from scalebench.trace.matching import Straggler, match, stragglers, together
+from scalebench.records.rows.communication import Straggler
+from scalebench.records.trace import ClockAlignment, Trace, TracedOperation
+from scalebench.trace.intervals import Intervals, intersect, length_s, subtract
+from scalebench.trace.matching import match, stragglers, together
 from scalebench.trace.timeline import Timeline
 
 
@@ -29,8 +30,8 @@ class JobWaits:
     """The waits of all ranks of a job.
 
     Attributes:
-        ranks: Rank → its share; empty when they cannot be told.
-        reason: Why they cannot be told; None: they can.
+        ranks: Rank → its share; empty when they are not known.
+        reason: Why they are not known; None: they are.
         clock_error_s: How far a single wait may be wrong because the clocks differ.
         stragglers: Who came last how often.
     """

@@ -7,11 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from scalebench.paths import LaunchPaths
-from scalebench.planted import Planted
-from scalebench.worker import place, planting, probes, rank, survey
-from scalebench.worker.position import answer_when_asked
-from scalebench.worker.process import redirect_output
+from scalebench.records.paths import LaunchPaths
+from scalebench.spec.faults import InjectedFault
+from scalebench.worker import probes, rank, survey
+from scalebench.worker.process import faults, place
+from scalebench.worker.process.position import answer_when_asked
+from scalebench.worker.process.setup import redirect_output
 
 _JOBS = {
     "cell": rank.run_cell,
@@ -44,13 +45,13 @@ def run(request: dict[str, Any]) -> int:
     Args:
         request: ``job`` (a name of the table above), ``log`` (file for output) and what the job
             itself needs. ``environment`` is added to the process environment first,
-            ``place`` is entered, and ``planted`` is planted.
+            ``place`` is entered, and ``fault`` is injected.
     """
     redirect_output(Path(request["log"]))
     os.environ.update(request.get("environment", {}))
     place.enter(request.get("place", {}))
-    if "planted" in request:
-        planting.plant(Planted.model_validate(request["planted"]), request["rank"])
+    if "fault" in request:
+        faults.inject(InjectedFault.model_validate(request["fault"]), request["rank"])
     faulthandler.enable()
     if "folder" in request:
         answer_when_asked(LaunchPaths(Path(request["folder"])).position(request["rank"]))

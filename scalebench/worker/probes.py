@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import TypeAdapter
 
-from scalebench.paths import LaunchPaths
-from scalebench.probe import ClockCheck, Probe, ProbeRecord, Sweep, TimedTransfer, Transfer
-from scalebench.records import ClockAlignment
-from scalebench.store import write_model
-from scalebench.worker import process
-from scalebench.worker.alignment import combine, measure_offset
-from scalebench.worker.context import JobContext, joined
-from scalebench.worker.failure import describe
-from scalebench.worker.operations import Operation, build
-from scalebench.worker.rendezvous import meeting_place
+from scalebench.records.files import write_model
+from scalebench.records.paths import LaunchPaths
+from scalebench.records.probes import ProbeRecord, TimedTransfer
+from scalebench.records.trace import ClockAlignment
+from scalebench.spec.probes import ClockCheck, Probe, Sweep, Transfer
+from scalebench.worker.collectives.operations import Operation, build
+from scalebench.worker.measure.alignment import combine, measure_offset
+from scalebench.worker.process import setup as process
+from scalebench.worker.process.context import JobContext, joined
+from scalebench.worker.process.failure import describe
+from scalebench.worker.process.rendezvous import rendezvous_store
 
 PAUSE_S = 0.05
 """Between two comparisons of clocks."""
@@ -36,7 +37,7 @@ def run_probe(request: dict[str, Any]) -> int:
     probe: Sweep | ClockCheck = TypeAdapter(Probe).validate_json(paths.job_json.read_text())
     try:
         process.settle(probe, local_rank)
-        store = meeting_place(request, paths, probe)
+        store = rendezvous_store(request, paths, probe)
         with joined(probe, rank, store, local_rank) as context:
             record = _record(context)
     except BaseException as error:

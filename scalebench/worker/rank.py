@@ -11,32 +11,32 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalebench.paths import LaunchPaths
-from scalebench.records import Memory, RankRecord
+from scalebench.records.files import read_model, write_model
+from scalebench.records.paths import LaunchPaths
+from scalebench.records.rank import Memory, RankRecord
 from scalebench.spec import Cell, Purpose
-from scalebench.store import read_model, write_model
-from scalebench.worker import process
-from scalebench.worker.compression.inspection import inspect_compressed
-from scalebench.worker.context import RankContext, connected
-from scalebench.worker.ddp_logger import logged_exposed_s
-from scalebench.worker.execution import optimizer_kind, tf32_in_force
-from scalebench.worker.failure import describe
-from scalebench.worker.feed import endless
-from scalebench.worker.fit import measure_fit
-from scalebench.worker.loop import Measurement, measure
-from scalebench.worker.memory import allocator_retries, read_memory
-from scalebench.worker.rendezvous import meeting_place
-from scalebench.worker.rounds import Rounds
-from scalebench.worker.shard import measure_shard
+from scalebench.worker.inspection.compressed import inspect_compressed
+from scalebench.worker.inspection.fit import measure_fit
+from scalebench.worker.inspection.memory import allocator_retries, read_memory
+from scalebench.worker.inspection.shard import measure_shard
+from scalebench.worker.inspection.verify import fresh_workload, inspect
+from scalebench.worker.measure.ddp_logger import logged_exposed_s
+from scalebench.worker.measure.loop import Measurement, measure
+from scalebench.worker.measure.rounds import Rounds
+from scalebench.worker.process import setup as process
+from scalebench.worker.process.context import RankContext, connected
+from scalebench.worker.process.failure import describe
+from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import facts_of
 from scalebench.worker.strategies.compressed import traffic_of
-from scalebench.worker.verify import fresh_workload, inspect
+from scalebench.worker.strategies.execution import optimizer_kind, tf32_in_force
+from scalebench.worker.workloads.feed import endless
 
 Keep = Callable[[dict[str, Any]], None]
 """Writes what a rank has seen as its record; a later call replaces it."""
 
-DID_NOT_COME_BACK = "a rank did not come back from the rounds in which steps are looked into"
+DID_NOT_COME_BACK = "a rank was lost while steps were traced"
 
 
 def run_cell(request: dict[str, Any]) -> int:
@@ -55,7 +55,7 @@ def run_cell(request: dict[str, Any]) -> int:
     try:
         process.keep_sockets_in(paths.root)
         facts = process.settle(cell, local_rank)
-        store = meeting_place(request, paths, cell) if cell.backend else paths.store
+        store = rendezvous_store(request, paths, cell) if cell.backend else paths.store
         with connected(cell, rank, store, local_rank) as context:
             facts |= _backend_facts(context)
 
@@ -124,6 +124,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
         | {
             "trace": looked.trace,
             "trace_unavailable": looked.trace_unavailable,
+            "another_rank_left": looked.another_rank_left,
             "clock": looked.clock,
             "logged_exposed_s": logged_exposed_s(training),
         }

@@ -1,6 +1,6 @@
 """What torch says of this machine, and what a user's workload turns out to be.
 
-Both run in a process of their own, so that asking leaves no CUDA context behind.
+Both run in a separate process, so that asking leaves no CUDA context behind.
 """
 
 import json
@@ -13,15 +13,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalebench.catalog import CustomTarget
 from scalebench.errors import UsageError
-from scalebench.store import write_atomic
-from scalebench.worker.failure import describe
-from scalebench.worker.feed import endless
-from scalebench.worker.pipelining.schedule import ask_torch
+from scalebench.records.files import write_atomic
+from scalebench.spec.presets import CustomTarget
+from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.process.failure import describe
 from scalebench.worker.strategies import TRAININGS
+from scalebench.worker.strategies.pipelining.schedule import ask_torch
 from scalebench.worker.workloads import build_workload
-from scalebench.workload import Shard, Workload
+from scalebench.worker.workloads.feed import endless
 
 RATE_SECONDS = 0.2
 

@@ -29,7 +29,7 @@ from contextlib import suppress
 from typing import Any
 
 from scalebench.worker import jobs
-from scalebench.worker.process import die_with_parent
+from scalebench.worker.process.setup import die_with_parent
 
 
 class Zygote:
@@ -124,9 +124,9 @@ class Zygote:
                 return
             tag = self.alive.pop(pid, None)
             if tag is not None:
-                self.tell(self.obituary(tag, os.waitstatus_to_exitcode(status)))
+                self.tell(self.exit_message(tag, os.waitstatus_to_exitcode(status)))
 
-    def obituary(self, tag: list[int], code: int) -> dict[str, Any]:
+    def exit_message(self, tag: list[int], code: int) -> dict[str, Any]:
         """Return what is told of a process that has ended."""
         return {"exited": tag, "code": code, "time_ns": time.monotonic_ns()}
 

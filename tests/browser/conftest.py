@@ -1,12 +1,9 @@
 """A headless Chromium for the page, and the synthetic summaries of the unit tests."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMEDRIVER = Path("/usr/bin/chromedriver")
@@ -22,7 +19,7 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(tmp_path_factory) -> Iterator[object]:
     for needed in (CHROMIUM, CHROMEDRIVER):
         if not needed.exists():

@@ -19,10 +19,10 @@ DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False
 
 
 def runs():
-    """Name of a page → its summaries, and the evidence that some of them have."""
-    import evidences
-    import summaries
-    from test_report_figures import compressed_row, everything, predicted_row
+    """Name of a page → its summaries, and the page_data that some of them have."""
+    from tests.builders import page_data as built
+    from tests.builders import summaries
+    from tests.unit.report.page.test_figures import compressed_row, everything, predicted_row
 
     failed = [summaries.make_missing(status="failed", reason="ValueError: <b>no</b>")]
     meagre = [
@@ -40,7 +40,7 @@ def runs():
     hostile = summaries.hostile_summary()
     evil = [predicted_row(row) if row.step_s else row for row in hostile.rows]
     hostile = hostile.model_copy(update={"rows": evil})
-    whole, evidence = everything()
+    whole, page_data = everything()
     whole = whole.model_copy(update={"rows": [summaries.remembered(row) for row in whole.rows]})
     devices = summaries.make_summary(summaries.rated_rows())
     usual = summaries.make_summary()
@@ -51,9 +51,9 @@ def runs():
         "failed": ([summaries.make_summary(failed)], [None]),
         "compressed": ([summaries.make_summary(compressed)], [None]),
         "two": ([usual, usual.model_copy(update={"run_id": "again"})], [None] * 2),
-        "everything": ([whole], [evidence]),
-        "devices": ([devices], [evidences.make_evidence(devices)]),
-        "hostile": ([hostile], [evidences.make_evidence(hostile)]),
+        "everything": ([whole], [page_data]),
+        "devices": ([devices], [built.make_evidence(devices)]),
+        "hostile": ([hostile], [built.make_evidence(hostile)]),
     }
 
 
@@ -80,9 +80,9 @@ def pages(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("pages")
     places = {}
-    for name, (summaries, evidence) in runs().items():
+    for name, (summaries, page_data) in runs().items():
         places[name] = folder / f"{name}.html"
-        places[name].write_text(render_page(summaries, evidence), encoding="utf-8")
+        places[name].write_text(render_page(summaries, page_data), encoding="utf-8")
     return places
 
 
@@ -426,10 +426,9 @@ def test_a_law_is_drawn_when_it_is_asked_for(visit):
 
 
 def test_a_gallery_shares_one_plotly(chromium, tmp_path):
-    from evidences import make_evidence
-    from summaries import make_summary
-
-    from scalebench.report.gallery import INDEX, Exhibit, render_gallery
+    from scalebench.report.page.gallery import INDEX, Exhibit, render_gallery
+    from tests.builders.page_data import make_evidence
+    from tests.builders.summaries import make_summary
 
     summary = make_summary()
     exhibits = [Exhibit(name, summary, make_evidence(summary)) for name in ("one", "another")]

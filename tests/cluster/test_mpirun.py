@@ -11,6 +11,8 @@ import pytest
 from tests.cluster.conftest import need
 from tests.integration.conftest import SHORT, row_of
 
+pytestmark = pytest.mark.untimed
+
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2,3", "--out", "r")
 
 

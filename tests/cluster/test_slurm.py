@@ -14,6 +14,8 @@ from tests.cluster.conftest import need
 from tests.cluster.slurm import PROGRAMS, Slurm
 from tests.integration.conftest import SHORT, row_of
 
+pytestmark = pytest.mark.untimed
+
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r")
 
 

@@ -86,5 +86,5 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
 def _is_follower(process: psutil.Process) -> bool:
     """Tell whether a process is the follower itself, not its ear or a rank of it."""
     parent = process.parent()
-    here = "scalebench.worker.world.follower" in process.cmdline()
-    return here and (parent is None or "scalebench.worker.world.follower" not in parent.cmdline())
+    here = "scalebench.worker.agent.agent" in process.cmdline()
+    return here and (parent is None or "scalebench.worker.agent.agent" not in parent.cmdline())

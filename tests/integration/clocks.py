@@ -1,17 +1,20 @@
 """One of two ranks that compare clocks: run as a program by `test_alignment`.
 
-Arguments: rank, folder for the store, name of a scenario. Rank 1's clock is false in a known way.
-Prints what it found as JSON.
+Arguments: rank, folder for the store, scenarios. Rank 1's clock is false in a known way, another
+one in each scenario. ``NAME+force`` compares clocks even where they look like one. Prints what it
+found as JSON, by scenario.
 """
 
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from scalebench.worker.alignment import combine, measure_offset
-from scalebench.worker.context import connected
-from tests.unit.runs import make_cell
+from scalebench.worker.measure.alignment import combine, measure_offset
+from scalebench.worker.process.context import RankContext, connected
+from tests.builders.runs import make_cell
 
 WINDOW_S = 2.0
 DRIFT = 100e-6
@@ -42,20 +45,39 @@ class FalseClock:
         return true_ns + self.offset_ns + drifted + self.stepped * self.step_ns
 
 
-def main(rank: int, store: Path, scenario: str, force: bool) -> None:
-    clock = FalseClock(**FALSE[scenario] if rank == 1 else {})
+class Comparison:
+    """The clocks of one scenario, compared at both ends of a window."""
+
+    def __init__(self, context: RankContext, scenario: str) -> None:
+        name, _, force = scenario.partition("+")
+        self.context = context
+        self.clock = FalseClock(**FALSE[name] if context.rank == 1 else {})
+        self.force = bool(force)
+        self.before = measure_offset(context, self.clock, self.force)
+        self.instants = [self._now()]
+
+    def _now(self) -> tuple[int, int]:
+        true = time.monotonic_ns()
+        return true, self.clock.shown_at(true)
+
+    def end(self) -> dict[str, Any]:
+        """Close the window; return the alignment and its errors at both ends."""
+        self.clock.stepped = True
+        self.instants.append(self._now())
+        alignment = combine(self.before, measure_offset(self.context, self.clock, self.force))
+        # Rank 0's clock is the machine's: what it showed at an instant is the instant.
+        errors = [alignment.on_rank_0(shown) - true for true, shown in self.instants]
+        return {"alignment": alignment.model_dump(), "errors_ns": errors}
+
+
+def main(rank: int, store: Path, scenarios: Sequence[str]) -> None:
     with connected(make_cell(collective_timeout_s=60.0, limit_s=60.0), rank, store) as context:
-        before = measure_offset(context, clock, force)
-        instants = [(t := time.monotonic_ns(), clock.shown_at(t))]
+        compared = {scenario: Comparison(context, scenario) for scenario in scenarios}
         time.sleep(WINDOW_S)
-        clock.stepped = True
-        instants.append((t := time.monotonic_ns(), clock.shown_at(t)))
-        alignment = combine(before, measure_offset(context, clock, force))
+        found = {scenario: comparison.end() for scenario, comparison in compared.items()}
         context.barrier()
-    # Rank 0's clock is the machine's: what it showed at an instant is the instant.
-    errors = [alignment.on_rank_0(shown) - true for true, shown in instants]
-    print(json.dumps({"alignment": alignment.model_dump(), "errors_ns": errors}))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4] == "force")
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

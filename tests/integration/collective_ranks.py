@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import FileStore
 from scalebench.errors import UsageError
 from scalebench.worker.collectives import execute, ring
 from scalebench.worker.collectives.schedule import Message, Send
-from scalebench.worker.process import die_with_parent, schedule_as_batch
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from tests.collective_variants import VARIANTS
 from tests.integration.collective_cases import LAYOUTS, Case, cases
 

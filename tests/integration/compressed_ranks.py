@@ -19,15 +19,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from scalebench.catalog import MlpShape
-from scalebench.compression import METHODS
 from scalebench.spec import Cell, Compressed, StepPlan
-from scalebench.worker.compression import draw, hook, memory
-from scalebench.worker.compression.inspection import inspect_compressed
-from scalebench.worker.context import RankContext, connected
-from scalebench.worker.process import die_with_parent, schedule_as_batch
+from scalebench.spec.compression import METHODS
+from scalebench.spec.presets import MlpShape
+from scalebench.worker.inspection.compressed import inspect_compressed
+from scalebench.worker.inspection.verify import fresh_workload
+from scalebench.worker.process.context import RankContext, connected
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies.compressed import CompressedTraining
-from scalebench.worker.verify import fresh_workload
+from scalebench.worker.strategies.compression import draw, hook, memory
 
 WORLD_SIZES = (2, 3)
 MODEL = MlpShape(name="mlp-test", layers=2, width=48, features=40, batch_size=24)
@@ -108,7 +108,7 @@ def same_as_torch(context: RankContext) -> bool:
 
 
 @contextmanager
-def planted(target: Any, name: str, replacement: Callable[..., Any], here: bool):
+def injected_fault(target: Any, name: str, replacement: Callable[..., Any], here: bool):
     """Replace something in this process, if it is to be planted here."""
     if not here:
         yield
@@ -168,7 +168,7 @@ def rank_main(rank: int, world_size: int, folder: Path) -> None:
             report["traffic"][variant] = traffic(context(variant))
         if world_size == 2:
             for what, (variant, target, name, replacement) in PLANTED.items():
-                with planted(target, name, replacement, rank == 1):
+                with injected_fault(target, name, replacement, rank == 1):
                     report["planted"][what] = inspected(context(variant))
         report["same as torch"] = same_as_torch(context("fp16"))
         dist.barrier()

@@ -12,6 +12,7 @@ SUITE = Suite(
         Case(name="none", strategy=Compressed(method="none", bucket_mb=0.1)),
         Case(name="noop", strategy=Compressed(method="noop", bucket_mb=0.1)),
         Case(name="topk", strategy=Compressed(method="top-k", ratio=0.05, bucket_mb=0.1)),
+        Case(name="powersgd", strategy=Compressed(method="powersgd", start_step=2, bucket_mb=0.1)),
         Case(name="batched", strategy=Compressed(method="powersgd-batched"), optional=True),
     ),
     repeats=1,

@@ -1,8 +1,8 @@
 """What the ranks of `pipeline_ranks` train: every schedule, several models, each a cell."""
 
-from scalebench.catalog import CnnShape, GptShape, MlpShape, PacedShape, WorkloadSpec
-from scalebench.costmodel.schedule_orders import STYLES
+from scalebench.costmodel.pipelines.orders import STYLES
 from scalebench.spec import Cell, Pipeline, StepPlan
+from scalebench.spec.presets import CnnShape, GptShape, MlpShape, PacedShape, WorkloadSpec
 
 DEEP = GptShape(name="deep", layers=7, heads=2, width=16, context=8, batch_size=8)
 """9 layers, the first and the last share the embedding; no number of stages divides them."""

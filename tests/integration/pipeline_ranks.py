@@ -17,15 +17,15 @@ from typing import Any
 import torch
 from torch.distributed.pipelining import PipelineStage
 
-from scalebench.costmodel.schedule import Action
-from scalebench.costmodel.schedule_orders import STYLES
-from scalebench.records import Memory
+from scalebench.costmodel.pipelines.orders import STYLES
+from scalebench.costmodel.pipelines.schedule import Action
+from scalebench.records.rank import Memory
 from scalebench.spec import Cell
-from scalebench.worker import verify
-from scalebench.worker.context import RankContext, joined
-from scalebench.worker.failure import Unsupported
-from scalebench.worker.pipelining.schedule import ask_torch
-from scalebench.worker.process import die_with_parent, schedule_as_batch
+from scalebench.worker.inspection import verify
+from scalebench.worker.process.context import RankContext, joined
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
+from scalebench.worker.strategies.pipelining.schedule import ask_torch
 from tests.integration.pipeline_cases import cases
 
 done: list[str] = []

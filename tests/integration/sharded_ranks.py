@@ -23,22 +23,23 @@ from torch._C._distributed_c10d import FileStore
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from scalebench import Shard, Workload
-from scalebench.attribution import LaunchAttribution
-from scalebench.catalog import PRESETS, CustomTarget
+from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.records import Block, CellResult, RankRecord
+from scalebench.records.rank import Block, RankRecord
+from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Ddp, Fsdp, Fsdp1, Plain, StepPlan, Strategy, Zero1
-from scalebench.worker.batches import concatenate
-from scalebench.worker.context import RankContext
-from scalebench.worker.process import die_with_parent, schedule_as_batch
+from scalebench.spec.presets import PRESETS, CustomTarget
+from scalebench.worker.inspection.verify import fresh_workload, inspect
+from scalebench.worker.measure.trace_record import trace_record
+from scalebench.worker.measure.tracing import traced
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import facts_of, groups_of
 from scalebench.worker.strategies.fsdp import whole
 from scalebench.worker.strategies.plain import PlainTraining
-from scalebench.worker.trace_record import trace_record
-from scalebench.worker.tracing import traced
-from scalebench.worker.verify import fresh_workload, inspect
+from scalebench.worker.workloads.batches import concatenate
 
 TIMEOUT_S = 60
 SAMPLES = 2

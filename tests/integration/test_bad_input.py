@@ -104,7 +104,7 @@ def test_a_loader_that_ignores_the_batch_size(
 ) -> None:
     flags = ("--workload", "troubled:ignores_the_batch_size", "--gpus", "1", *SHORT)
     line = complaint(scalebench("run", "ddp", "-k", "plain", *flags))
-    assert "2 samples where 16 were asked for" in line
+    assert "2 samples, but 16 were requested" in line
 
 
 def test_a_folder_for_the_page_that_cannot_be_written(

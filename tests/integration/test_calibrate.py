@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from scalebench.collectives import COLLECTIVES
-from scalebench.costmodel.link_profile import LinkProfile
+from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.spec.collectives import COLLECTIVES
 from tests.conftest import Scalebench
 
 

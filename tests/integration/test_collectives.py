@@ -76,4 +76,4 @@ def test_what_cannot_be_summed_is_refused_in_one_line(reports: Reports, world_si
 def test_a_group_of_some_ranks_sums_among_these(reports: Reports, world_size: int) -> None:
     first, *between, last = (report["group"]["text"] for report in reports[world_size])
     assert first == last == "summed"
-    assert all("no rank of the group" in text for text in between)
+    assert all("not a rank of the given group" in text for text in between)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scalebench.compression import METHODS
 from scalebench.launch.local import loopback_environment
+from scalebench.spec.compression import METHODS
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.compressed_ranks import PLANTED, VARIANTS, WORLD_SIZES
 from tests.integration.conftest import SHORT
@@ -42,10 +42,12 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     }
 
 
+@pytest.mark.untimed
 def test_every_method_that_runs_here_is_looked_at() -> None:
     assert {v.split()[0] for v in VARIANTS} == set(METHODS) - {"powersgd-batched"}
 
 
+@pytest.mark.untimed
 @every_world_size
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_rank_agrees_with_the_emulation(
@@ -65,6 +67,7 @@ def test_every_rank_agrees_with_the_emulation(
     assert found[0]["loss_deviation"] <= allowed
 
 
+@pytest.mark.untimed
 @every_world_size
 def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int) -> None:
     error = {v: reports[world_size][0]["inspected"][v]["error"] for v in VARIANTS}
@@ -75,10 +78,12 @@ def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int
     assert error["noop"]["step"] == 0 and error["noop"]["relative_l2"] > 0.1
 
 
+@pytest.mark.untimed
 def test_half_precision_has_the_bits_of_torchs_own_hook(reports: Reports) -> None:
     assert all(report["same as torch"] for report in reports[2])
 
 
+@pytest.mark.untimed
 @every_world_size
 def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
     traffic = {v: reports[world_size][0]["traffic"][v] for v in VARIANTS}
@@ -95,11 +100,13 @@ def test_what_is_handed_over(reports: Reports, world_size: int) -> None:
         assert report["traffic"] == traffic | {"threshold": report["traffic"]["threshold"]}
 
 
+@pytest.mark.untimed
 def test_the_buckets_did_change_after_the_first_step(reports: Reports) -> None:
     """Otherwise nothing of the above says that residuals survive it."""
     assert len(reports[2][0]["traffic"]["sign"]["layouts"]) == 2
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_planted_fault_of_one_rank_is_seen(reports: Reports, what: str) -> None:
     """On rank 1: no error feedback, other random indices, one bit changed after decoding."""
@@ -118,7 +125,7 @@ def squeezed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
         [
             *(sys.executable, "-m", "scalebench", "run", "compression_suite.py"),
             *("--gpus", "1,2", "--quick", "--no-report", "--out", "r"),
-            *("-k", "none or noop or topk or batched"),
+            *("-k", "none or noop or topk or powersgd or batched"),
         ],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
@@ -143,6 +150,16 @@ def test_the_trace_sees_the_bytes_that_the_hook_counted(squeezed: Rows) -> None:
         ranks = 2 if kind["kind"] == "all_gather" else 1
         assert kind["num_bytes"] == ranks * row["compression"]["payload_bytes"]
         assert row["payload_bytes"] == row["compression"]["payload_bytes"]
+
+
+def test_every_collective_of_powersgd_is_in_the_trace(squeezed: Rows) -> None:
+    """Its hook begins two of three all-reduces in callbacks, on gloo's threads."""
+    row = squeezed["powersgd", 2]
+    assert row["correctness"]["status"] == "verified"
+    assert "communication unseen" not in row["stamps"]
+    (kind,) = [k for k in row["communication"] if k["ordinal"] is None]
+    assert kind["num_bytes"] == row["compression"]["payload_bytes"] > 0
+    assert row["compression"]["communicate_s"]["value"] > 0
 
 
 def test_encoding_and_decoding_are_seen_and_are_part_of_the_budget(squeezed: Rows) -> None:
@@ -179,6 +196,7 @@ def test_what_upstream_cannot_do_is_skipped_with_its_reason(squeezed: Rows) -> N
     assert "batched PowerSGD hook fails: AssertionError" in row["reason"]
 
 
+@pytest.mark.untimed
 def test_sparse_gradients_are_refused_in_one_line(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -186,10 +204,11 @@ def test_sparse_gradients_are_refused_in_one_line(
     done = scalebench("run", "compression", *arguments, "--workload", "troubled:sparse_embedding")
     assert done.returncode == 2
     line = done.stderr.splitlines()[-1]
-    assert "The workload's table has sparse gradients, which no communication hook takes" in line
+    assert "The workload's table has sparse gradients, which no communication hook supports" in line
     assert "run suite ddp" in line
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("strategy", "words"),
     [

@@ -52,7 +52,7 @@ def test_ranks_that_are_fed_the_same_samples_are_not_verified(
     assert done.returncode == 0, done.stderr
     correctness = row_of(project / "r", "ddp-static-graph", 2)["correctness"]
     assert correctness["status"] == "unverified"
-    assert "rank 1 was fed the very samples of rank 0" in correctness["reason"]
+    assert "rank 1 got the same samples as rank 0" in correctness["reason"]
 
 
 def test_a_healthy_custom_workload_is_verified(

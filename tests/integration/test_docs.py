@@ -1,5 +1,6 @@
 """Documented commands and programs are run as they stand."""
 
+import pkgutil
 import re
 import shlex
 import shutil
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.certificate import Certificate
 from scalebench.launch.lab import try_lab
-from scalebench.report.certificate import render_certificate
+from scalebench.records.certificate import Certificate
+from scalebench.report.tables.certificate import render_certificate
 from tests.conftest import PATIENCE_S, Scalebench
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,7 @@ def commands(document: str) -> list[list[str]]:
     return [call[1:] for call in calls if not NEEDS_GPUS.search(" ".join(call))]
 
 
+@pytest.mark.untimed
 def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -> None:
     (program,) = blocks("docs/workloads.md", "python")
     (project / "my_model.py").write_text(program)
@@ -45,6 +47,7 @@ def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -
     assert "ddp-loader-inline" in done.stdout
 
 
+@pytest.mark.untimed
 def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> None:
     suite, program = blocks("docs/suites.md", "python")
     (project / "suites").mkdir()
@@ -66,6 +69,7 @@ def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> N
     ]
 
 
+@pytest.mark.untimed
 def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:
     (program,) = blocks("docs/traces.md", "python")
     (project / "train.py").write_text(program)
@@ -86,6 +90,7 @@ def test_the_example_of_a_trace(scalebench: Scalebench, project: Path) -> None:
     assert (project / "overlap.html").exists()
 
 
+@pytest.mark.untimed
 def test_the_table_of_the_traces_is_that_of_the_golden_ones(
     scalebench: Scalebench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +132,7 @@ def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> N
         assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.untimed
 def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> None:
     for name in ("first", "second"):
         shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "reports" / name)
@@ -140,10 +146,11 @@ def test_the_examples_of_the_report(scalebench: Scalebench, project: Path) -> No
     assert "Of 7 rows in both runs, 7 are undecided" in page.read_text()
 
 
+@pytest.mark.untimed
 def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, project: Path) -> None:
     shutil.copytree(ROOT / "reports/gallery/ddp-2-cores", project / "shown" / "ddp-2-cores")
     made = subprocess.run(
-        [sys.executable, "-m", "scalebench.gallery", "shown"], capture_output=True, text=True
+        [sys.executable, "-m", "scalebench.cli.gallery", "shown"], capture_output=True, text=True
     )
     assert made.returncode == 0, made.stderr
     assert made.stdout.strip() == "shown/index.html"
@@ -152,7 +159,7 @@ def test_a_gallery_is_made_of_the_runs_in_a_folder(scalebench: Scalebench, proje
     page = (project / "shown" / "ddp-2-cores" / "report.html").read_text()
     assert '<script src="../plotly.min.js">' in page and len(page) < 1_000_000
     empty = subprocess.run(
-        [sys.executable, "-m", "scalebench.gallery", "nothing"], capture_output=True, text=True
+        [sys.executable, "-m", "scalebench.cli.gallery", "nothing"], capture_output=True, text=True
     )
     assert (empty.returncode, len(empty.stderr.splitlines())) == (2, 1)
 
@@ -168,6 +175,7 @@ def test_the_examples_of_a_calibration(scalebench: Scalebench, project: Path) ->
         assert "fits, 95 % intervals" in done.stdout
 
 
+@pytest.mark.untimed
 def test_the_examples_of_submitting(scalebench: Scalebench) -> None:
     slurm, job, train_job = (scalebench(*example) for example in commands("docs/clusters.md"))
     assert [done.returncode for done in (slurm, job, train_job)] == [0, 0, 0], train_job.stderr
@@ -176,6 +184,7 @@ def test_the_examples_of_submitting(scalebench: Scalebench) -> None:
     assert 'kind: "TrainJob"' in train_job.stdout
 
 
+@pytest.mark.untimed
 def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:
     committed = ROOT / "reports" / "gallery" / "certificate-2-cores.json"
     certificate = Certificate.model_validate_json(committed.read_text())
@@ -183,6 +192,7 @@ def test_the_certificate_of_the_self_test_is_the_committed_one() -> None:
     assert render_certificate(certificate, 100).strip() == shown.strip()
 
 
+@pytest.mark.untimed
 def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
     (text,) = blocks("docs/virtual-hosts.md", "yaml")
     options = set(re.findall(r"--[a-z-]+", text.partition("run ddp")[2].partition("- name")[0]))
@@ -191,9 +201,9 @@ def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
     assert all(option in known for option in options)
 
 
-def test_commands_of_the_readme(scalebench: Scalebench) -> None:
-    calls = commands("README.md")
-    assert len(calls) >= 5
+def test_commands_of_getting_started(scalebench: Scalebench) -> None:
+    calls = commands("docs/getting-started.md")
+    assert len(calls) >= 13
     elsewhere = ["selftest", "--quick"]  # run by tests/lab/test_selftest.py
     assert elsewhere in calls
     for arguments in calls:
@@ -203,8 +213,29 @@ def test_commands_of_the_readme(scalebench: Scalebench) -> None:
         assert done.returncode == 0, (arguments, done.stderr)
 
 
+@pytest.mark.untimed
+def test_the_readme_names_commands_that_the_documents_run() -> None:
+    (gpus,) = re.findall(r"^\$ scalebench (.*)$", "\n".join(blocks("README.md", "console")), re.M)
+    assert NEEDS_GPUS.search(gpus)
+    named = re.findall(r"`scalebench ([^`]+)`", (ROOT / "README.md").read_text())
+    assert len(named) >= 4
+    executed = [
+        shlex.join(call)
+        for document in ("getting-started", "gate", "self-test", "workloads")
+        for call in commands(f"docs/{document}.md")
+    ]
+    for command in named:
+        words = set(shlex.split(command))
+        assert any(words <= set(shlex.split(call)) for call in executed), command
+
+
+@pytest.mark.untimed
 def test_make_targets_of_the_readme() -> None:
-    lines = "\n".join(blocks("README.md", "console")).splitlines()
+    lines = "\n".join(
+        body
+        for document in ("README.md", "docs/getting-started.md")
+        for body in blocks(document, "console")
+    ).splitlines()
     targets = {shlex.split(ln[2:], comments=True)[1] for ln in lines if ln.startswith("$ make ")}
     assert {"run", "test"} <= targets
     for target in targets:
@@ -212,17 +243,27 @@ def test_make_targets_of_the_readme() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_the_table_of_the_readme_is_that_of_the_committed_run(
+@pytest.mark.untimed
+def test_the_tables_of_the_readme_and_of_getting_started_are_those_of_the_committed_run(
     scalebench: Scalebench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     gallery = ROOT / "reports" / "gallery" / "ddp-2-cores" / "run.json"
-    done = scalebench("show", str(gallery.parent))
-    shown, cut, _ = blocks("README.md", "text")[0].partition("  …\n")
-    assert done.stdout.startswith(shown) if cut else done.stdout.strip() == shown.strip()
-    assert "verdict: ddp" in shown
+    printed = scalebench("show", str(gallery.parent)).stdout
+    for document in ("README.md", "docs/getting-started.md"):
+        first, *others = blocks(document, "text")[0].split("  …\n")
+        assert printed.startswith(first)
+        rest = printed.removeprefix(first)
+        for piece in filter(
+            None, others
+        ):  # each cut leaves out something, and what is shown is in its order
+            assert piece in rest, piece
+            rest = rest.partition(piece)[2]
+        assert any("verdict: ddp" in piece for piece in (first, *others))
+    assert "what the cost model says" in blocks("docs/getting-started.md", "text")[0]
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     "document",
     [
@@ -236,3 +277,18 @@ def test_links_lead_somewhere(document: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)", text):
         if not target.startswith("https://"):
             assert ((ROOT / document).parent / target).exists(), target
+
+
+def test_modules_and_files_that_documents_name_exist() -> None:
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    prose = "\n".join(BLOCK.sub("", path.read_text()) for path in documents)
+    files = re.findall(r"`((?:scalebench|tests|benchmarks|suites)/[\w./]+)`", prose)
+    assert len(files) >= 5
+    for name in files:
+        written_by_you = name in ("suites/buckets.py", "suites/flat.py")
+        assert written_by_you or (ROOT / name).exists(), name
+    modules = set(re.findall(r"(?<!-m )\bscalebench(?:\.[A-Za-z_]+){2,}", prose))
+    assert modules
+    for module in modules - {"scalebench.summary"}:
+        if not module.startswith("scalebench.gate"):  # a table of pyproject.toml
+            assert pkgutil.resolve_name(module), module

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from scalebench.monitor.host import HostWatch
-from scalebench.samples import HostLoad
+from scalebench.launch.monitor.host import HostWatch
+from scalebench.records.telemetry import HostLoad
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 SECONDS = 2.0

@@ -68,7 +68,7 @@ def test_a_disk_that_is_lost_during_a_run(
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 5, stderr
     assert "Traceback" not in stderr
-    assert "cannot be written any more" in stderr
+    assert "can no longer be written" in stderr
     rest = json.loads(stdout)
     kept = {path.stem for path in (out / "cells").glob("*.json")} if out.exists() else set()
     assert stored <= kept
@@ -85,6 +85,7 @@ def _name(cell: dict[str, object]) -> tuple[object, ...]:
     return cell["suite"], cell["case"], f"n{cell['world_size']}", tail
 
 
+@pytest.mark.untimed
 def test_a_disk_that_is_read_only_is_told_before_training(
     scalebench: Scalebench, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def one_core() -> Iterator[list[str]]:
         group.rmdir()
 
 
+@pytest.mark.untimed
 def test_the_quota_of_a_cgroup_is_what_counts_as_cores(one_core: list[str]) -> None:
     script = "from scalebench.machine import num_cores; print(num_cores())"
     done = subprocess.run(
@@ -214,6 +216,7 @@ def _no_secret_and_no_name_in(run: Path) -> None:
     assert oct(run.stat().st_mode & 0o777) == "0o700"
 
 
+@pytest.mark.untimed
 def test_no_pickle_is_read_from_a_run() -> None:
     """Nothing outside of the worker, whose ranks speak to one another, knows pickle."""
     package = Path(__file__).parents[2] / "scalebench"

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE_S
+
+pytestmark = pytest.mark.untimed
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,7 +23,7 @@ def test_all_skipped(tmp_path: Path, required: str, code: int) -> None:
         env=without_ip,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == code, done.stdout
     assert "no virtual hosts here: no program 'ip': install iproute2" in done.stdout

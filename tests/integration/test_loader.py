@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 import scalebench as sb
-from scalebench.catalog import PRESETS
+from scalebench.analysis.run import load_run
 from scalebench.launch.base import Launched
 from scalebench.launch.local import LocalLauncher
-from scalebench.plan import Request
-from scalebench.records import CellResult
+from scalebench.records.run import CellResult
+from scalebench.session.plan import Request
 from scalebench.spec import Cell
-from scalebench.store import load_run
+from scalebench.spec.presets import PRESETS
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 from tests.integration.troubled import BATCH_S

@@ -159,6 +159,7 @@ def test_every_null_has_a_reason(finished: tuple[Path, str]) -> None:
         assert nulls <= set(row["unavailable"])
 
 
+@pytest.mark.untimed
 def test_size_one_is_added_and_said(scalebench: Scalebench, project: Path) -> None:
     done = scalebench("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r", *SHORT)
     assert done.returncode == 0, done.stderr
@@ -168,6 +169,7 @@ def test_size_one_is_added_and_said(scalebench: Scalebench, project: Path) -> No
     assert row_of(project / "r", "ddp-static-graph", 2)["efficiency_wrapped"] is not None
 
 
+@pytest.mark.untimed
 def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project: Path) -> None:
     flags = ("--scaling", "weak", "--workload", "mlp-tiny")
     done = scalebench("run", "ddp", "-k", "bucket-5", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
@@ -180,6 +182,7 @@ def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project:
     assert row["step_s"]["low"] is None and row["step_s"]["high"] is None  # one launch
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("case", ["ddp-bf16", "ddp-checkpointing"])
 def test_optional_cases(scalebench: Scalebench, project: Path, case: str) -> None:
     done = scalebench("run", "ddp", "-k", case, "--gpus", "1,2", "--out", "r", *SHORT)
@@ -192,6 +195,7 @@ def test_optional_cases(scalebench: Scalebench, project: Path, case: str) -> Non
         assert row["peak_memory_bytes"] < row_of(project / "r", "plain", 1)["peak_memory_bytes"]
 
 
+@pytest.mark.untimed
 def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -204,6 +208,7 @@ def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
     assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "ok"
 
 
+@pytest.mark.untimed
 def test_more_ranks_than_cores_are_measured_and_marked(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -219,6 +224,7 @@ def test_more_ranks_than_cores_are_measured_and_marked(
     assert row["oversubscribed"] == (machine.num_cores() < 4) == ("oversubscribed" in row["stamps"])
 
 
+@pytest.mark.untimed
 def test_python_interface(project: Path) -> None:
     import scalebench as sb
 

@@ -6,9 +6,9 @@ import pynvml
 import pytest
 
 from scalebench.launch.local import LocalLauncher
-from scalebench.outcome import launched_result
-from scalebench.records import CellResult
-from tests.unit.runs import make_cell
+from scalebench.records.outcome import launched_result
+from scalebench.records.run import CellResult
+from tests.builders.runs import make_cell
 
 
 def has_nvml() -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from scalebench.costmodel.dry_run import dry_run, equal_times
-from scalebench.costmodel.schedule import Action, Schedule, check
-from scalebench.costmodel.schedule_orders import FROM_TORCH, STYLES, plan_schedule, why_not
+from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
+from scalebench.costmodel.pipelines.orders import FROM_TORCH, STYLES, plan_schedule, why_not
+from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
 from scalebench.launch.local import loopback_environment
 from tests.conftest import PATIENCE_S
 from tests.integration.pipeline_cases import cases

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scalebench.attribution import steps_of
-from scalebench.intervals import intersect, intervals, length_s, subtract
-from scalebench.records import CellResult
-from scalebench.store import load_run
+from scalebench.analysis.run import load_run
+from scalebench.analysis.steps import steps_of
+from scalebench.records.run import CellResult
 from scalebench.trace.breakdown import covered_by
+from scalebench.trace.intervals import intersect, intervals, length_s, subtract
 from tests.conftest import Scalebench
 from tests.integration.conftest import row_of
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.collectives import COLLECTIVES, EITHER_PLACE
 from scalebench.launch.base import ProbeFailed
 from scalebench.launch.local import LocalLauncher
-from scalebench.planted import Planted
-from scalebench.probe import ClockCheck, Sweep, TimedTransfer, Transfer
+from scalebench.records.probes import TimedTransfer
+from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE
+from scalebench.spec.faults import InjectedFault
+from scalebench.spec.probes import ClockCheck, Sweep, Transfer
 
 SIZES_BYTES = (4, 1000, 100_000)
 DTYPES = ("float32", "bfloat16", "int8")
@@ -40,6 +41,7 @@ def sweep(num_ranks: int, **settings) -> Sweep:
     return Sweep(**job | {"transfers": transfers, "repeats": 2} | settings)
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("num_ranks", [2, 3, 5])
 def test_results_are_right_and_looked_at(
     launcher: LocalLauncher, tmp_path: Path, num_ranks: int
@@ -76,26 +78,27 @@ def looked_at(one: TimedTransfer, num_ranks: int) -> int:
     return 4 * results[one.transfer.operation]
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(("rank", "count"), [(0, 1), (2, 13)])
 def test_wrong_elements_are_counted(
     launcher: LocalLauncher, tmp_path: Path, rank: int, count: int
 ) -> None:
-    launcher.plant(Planted(kind="wrong_elements", rank=rank, count=count))
+    launcher.inject(InjectedFault(kind="wrong_elements", rank=rank, count=count))
     try:
         found = launcher.probe(sweep(3), tmp_path)[0].sweep
     finally:
-        launcher.plant(None)
+        launcher.inject(None)
     wrong = [one for one in found if one.num_wrong]
     assert [(one.transfer.operation, one.num_wrong) for one in wrong] == [("all_reduce", count)]
 
 
 def test_a_false_clock_is_found_within_its_bound(launcher: LocalLauncher, tmp_path: Path) -> None:
-    launcher.plant(Planted(kind="false_clock", rank=1, seconds=1.25))
+    launcher.inject(InjectedFault(kind="false_clock", rank=1, seconds=1.25))
     plan = ClockCheck(world_size=2, device="cpu", backend="gloo", threads=1)
     try:
         clocks = [record.clock for record in launcher.probe(plan, tmp_path)]
     finally:
-        launcher.plant(None)
+        launcher.inject(None)
     assert clocks[0] is not None and clocks[1] is not None
     assert clocks[0].offset_ns == 0
     assert abs(clocks[1].offset_ns - 1.25e9) <= clocks[1].bound_ns < 20e6

@@ -13,6 +13,8 @@ import pytest
 
 from tests.integration.test_docs import ROOT, blocks
 
+pytestmark = pytest.mark.untimed
+
 DOOR = (
     () if entry_points(group="pytest11", name="scalebench") else ("-p", "scalebench.pytest_plugin")
 )
@@ -38,13 +40,15 @@ EASIER = {
 
 
 def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    # These tests may run beside others; what they start is alone.
+    alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", *DOOR, *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=240,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"},
+        env={**alone, "PYTHONPATH": str(ROOT), "COLUMNS": "160"},
     )
 
 

@@ -67,7 +67,7 @@ def test_traffic_is_as_predicted(reports: Reports, world_size: int, case: str) -
         allowed = 0.05 if case in FLAT else 1e-9
         assert one["wire_bytes"] == pytest.approx(one["predicted_wire_bytes"], rel=allowed)
         assert "not found on all ranks" not in (one["not_apart"] or "")
-        assert "do not tell" not in (one["not_apart"] or "")
+        assert "do not show" not in (one["not_apart"] or "")
 
 
 def test_sharding_costs_the_traffic_that_it_is_known_for(reports: Reports) -> None:
@@ -108,6 +108,9 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(
     told = re.findall(r"plain, N = 1: (\d+) samples.* fit, (\d+) do not", done.stdout)
     fits, fails = map(int, told[0])
     assert (row["rank_batch"], row["global_batch"]) == (fits, fits)
+    (found,) = json.loads((project / "r" / "summary.json").read_text())["largest_batches"]
+    place = {"suite": "fsdp", "case": "plain", "world_size": 1}
+    assert found == {**place, "fits": fits, "too_large": fails}
     # What another sample takes is known from the peak: the limit lies between the two batches.
     assert 0.85 * limit < row["peak_memory_bytes"] <= limit
     per_sample = row["memory"]["activations_bytes"] / fits

@@ -182,7 +182,7 @@ def raises_in_the_rounds(shard: Shard) -> Workload:
     """Rank 1 raises when it is profiled for the first time: after the clean window."""
 
     def trouble(value):
-        if torch.autograd._profiler_enabled():
+        if torch.autograd.profiler._is_profiler_enabled:
             raise ValueError("planted while traced")
         return value
 
@@ -193,7 +193,7 @@ def dies_in_the_rounds(shard: Shard) -> Workload:
     """Rank 1 is gone without a word when it is profiled for the first time."""
 
     def trouble(value):
-        if torch.autograd._profiler_enabled():
+        if torch.autograd.profiler._is_profiler_enabled:
             os._exit(7)
         return value
 
@@ -204,7 +204,7 @@ def hangs_in_the_rounds(shard: Shard) -> Workload:
     """Rank 1 does not go on when it is profiled for the first time."""
 
     def trouble(value):
-        if torch.autograd._profiler_enabled():
+        if torch.autograd.profiler._is_profiler_enabled:
             time.sleep(600)
         return value
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalebench.catalog import CustomTarget
 from scalebench.launch.lab import try_lab
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec import Cell, Ddp, StepPlan
-from scalebench.virtual_hosts import VirtualHosts
+from scalebench.spec.presets import CustomTarget
+from scalebench.spec.virtual_hosts import VirtualHosts
 
 HERE = Path(__file__).parent
 
@@ -36,6 +36,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not there or os.environ.get("SCALEBENCH_LAB_TESTS") != "required":
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # a worker of pytest-xdist, which has only those tests that it was given
+        return
     run = [
         report
         for outcome in ("passed", "failed", "error")

@@ -15,7 +15,7 @@ import pytest
 from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import cpu_hierarchy
 from scalebench.launch.local import LocalLauncher
-from scalebench.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
+from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
 from tests.lab.conftest import Measured
 
 Start = Callable[..., "subprocess.Popen[str]"]

@@ -23,9 +23,9 @@ ATTEMPTS = 3
 
 BROKEN = """
 import sys
-from scalebench import selftest
+from scalebench.session import selftest
 from scalebench.cli import main
-from scalebench.selftest import Part, losses
+from scalebench.session.selftest import Part, losses
 
 {damage}
 selftest.PARTS = (Part("losses", lambda bench: iter([losses.{line}(bench)])),)
@@ -53,7 +53,7 @@ matching.Arrival = lambda step, kind, rank, late_s: right(step, kind, 1 - rank, 
         "slow_bucket",
         """
 from functools import cached_property
-from scalebench.attribution import LaunchAttribution
+from scalebench.analysis.attribution import LaunchAttribution
 
 def shortened(op):
     return op.model_copy(update={"end_ns": op.start_ns + (op.end_ns - op.start_ns) * 7 // 10})

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from scalebench.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE, VirtualHosts
+from scalebench.spec.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE, VirtualHosts
 from tests.lab.conftest import Measure
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.launch.lab.network import Network
-from scalebench.virtual_hosts import VirtualHosts
+from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.integration.conftest import SHORT, row_of
 
 TROUBLED = Path(__file__).parents[1] / "integration" / "troubled.py"

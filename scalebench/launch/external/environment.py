@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalebench.errors import UsageError
-from scalebench.world import Meeting, Member, WorldLauncher
+from scalebench.spec.world import Rendezvous, WorldLauncher, WorldMember
 
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 """Numbers from here on are Slurm's own steps: batch script, interactive shell, extern."""
@@ -57,7 +57,7 @@ class _Claim:
         return f"{names.rank}={self.rank} {names.world_size}={self.world_size}"
 
 
-def find_member(environment: Mapping[str, str]) -> Member | None:
+def find_member(environment: Mapping[str, str]) -> WorldMember | None:
     """Return this process's place in the world around it; None: there is none.
 
     Args:
@@ -81,7 +81,7 @@ def find_member(environment: Mapping[str, str]) -> Member | None:
         innermost.world_size,
     ):
         raise UsageError(
-            f"The environment contradicts itself: {plain.text}, but {innermost.text} by "
+            f"The environment is inconsistent: {plain.text}, but {innermost.text} by "
             f"{innermost.names.launcher}. Unset RANK and WORLD_SIZE, or start one process per rank."
         )
     return _member(innermost.names.launcher, innermost, environment)
@@ -93,7 +93,9 @@ def why_no_world(environment: Mapping[str, str]) -> str | None:
         member = find_member(environment)
     except UsageError as error:
         return str(error)
-    return None if member is not None else "nothing here was started by torchrun, srun or mpirun"
+    return (
+        None if member is not None else "this process was not started by torchrun, srun or mpirun"
+    )
 
 
 def _in_srun_step(environment: Mapping[str, str]) -> bool:
@@ -127,13 +129,12 @@ def _claim(environment: Mapping[str, str], names: _Names) -> _Claim | None:
     if len(there) == 1:
         missing = names.world_size if there[0] == names.rank else names.rank
         raise UsageError(
-            f"{there[0]}={environment[there[0]]} is set and {missing} is not: a world needs both. "
-            "Set both, or unset it."
+            f"{there[0]}={environment[there[0]]} is set but {missing} is not. Set both or neither."
         )
     rank, size = (_number(environment, name) for name in there)
     if rank is None or size is None or not rank < size:
         said = " ".join(f"{name}={environment[name]!r}" for name in there)
-        raise UsageError(f"{said} is no place in a world: ranks are 0 to {names.world_size} - 1.")
+        raise UsageError(f"{said} is not a valid rank: ranks are 0 to {names.world_size} - 1.")
     local_rank = _number(environment, names.local_rank)
     return _Claim(names, rank, size, local_rank, _number(environment, names.local_size))
 
@@ -143,15 +144,15 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
 
 
-def _member(launcher: WorldLauncher, claim: _Claim, environment: Mapping[str, str]) -> Member:
+def _member(launcher: WorldLauncher, claim: _Claim, environment: Mapping[str, str]) -> WorldMember:
     served = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     one_node = _on_one_node(claim, environment)
-    return Member(
+    return WorldMember(
         launcher=launcher,
         rank=claim.rank,
         world_size=claim.world_size,
         local_rank=claim.local_rank,
-        meeting=Meeting(
+        rendezvous=Rendezvous(
             host="127.0.0.1" if one_node and not served else _host(launcher, environment),
             port=_port(launcher, environment),
             served=served,
@@ -175,8 +176,8 @@ def _host(launcher: WorldLauncher, environment: Mapping[str, str]) -> str:
     if launcher in ("srun", "pmi") and nodes:
         return first_host(nodes)
     raise UsageError(
-        f"This world of {launcher} may be on several machines, and MASTER_ADDR does not say where "
-        "they meet. Set MASTER_ADDR to the address of rank 0's machine (mpirun -x MASTER_ADDR=...)."
+        f"The ranks of {launcher} may be on several machines, but MASTER_ADDR is not set. Set "
+        "MASTER_ADDR to the address of rank 0's machine (mpirun -x MASTER_ADDR=...)."
     )
 
 
@@ -184,12 +185,12 @@ def first_host(nodes: str) -> str:
     """Return the first host of a list as Slurm writes it: ``n[08-11,15],login`` → ``n08``."""
     match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?([^\[,]*)", nodes)
     if match is None:
-        raise UsageError(f"{nodes!r} is no list of hosts as Slurm writes it.")
+        raise UsageError(f"{nodes!r} is not a list of hosts in Slurm's format.")
     return match[1] + (match[2] or "") + match[3]
 
 
 def _port(launcher: WorldLauncher, environment: Mapping[str, str]) -> int:
-    """Return the port of the meeting: the one given, or one that follows from the job's name.
+    """Return the port of the rendezvous: the one given, or one that follows from the job's name.
 
     Raises:
         UsageError: The one given is none.
@@ -198,14 +199,16 @@ def _port(launcher: WorldLauncher, environment: Mapping[str, str]) -> int:
     if given is not None:
         port = _number(environment, "MASTER_PORT") or 0
         if not 0 < port < 65536:
-            raise UsageError(f"MASTER_PORT={given!r} is no port. Set it to a free one, 1 to 65535.")
+            raise UsageError(
+                f"MASTER_PORT={given!r} is not a port. Set it to a free port, 1 to 65535."
+            )
         return port
     named = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
     job = [environment[name] for name in named if name in environment]
     if not job and launcher != "mpirun":
         raise UsageError(
-            "MASTER_PORT is not set, and nothing here names the job. Set MASTER_ADDR and "
-            "MASTER_PORT to where the ranks are to meet."
+            "MASTER_PORT is not set, and no job id is set from which to choose a port. Set "
+            "MASTER_ADDR and MASTER_PORT to where rank 0 listens."
         )
     return port_of(":".join(job))
 

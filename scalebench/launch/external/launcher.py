@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.external.company import Company
-from scalebench.launch.external.hub_client import HubClient
 from scalebench.launch.external.nodes import world_of
+from scalebench.launch.external.relay_client import RelayClient
+from scalebench.launch.external.worker_group import WorkerGroup
 from scalebench.launch.forking import ForkingLauncher
 from scalebench.launch.ranks import Ended, R
 from scalebench.spec import Job
-from scalebench.virtual_hosts import VirtualHosts
-from scalebench.world import Member
+from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import WorldMember
 
 
 class ExternalLauncher(ForkingLauncher):
@@ -24,18 +24,18 @@ class ExternalLauncher(ForkingLauncher):
         member: This process's place in the world; it has to be the first.
     """
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: WorldMember) -> None:
         super().__init__()
         self.member = member
-        hub = HubClient(member.meeting, member, self.scratch)
-        self.company = Company(hub, member.launcher, range(member.world_size))
+        relay = RelayClient(member.rendezvous, member, self.scratch)
+        self.group = WorkerGroup(relay, member.launcher, range(member.world_size))
 
     def close(self) -> None:
         """Tell every process of the world that this was all."""
         try:
-            self.company.part()
+            self.group.disconnect()
         finally:
-            self.company.hub.close()
+            self.group.relay.close()
             super().close()
 
     def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
@@ -51,8 +51,8 @@ class ExternalLauncher(ForkingLauncher):
             EnvironmentUnfit: A process does not come.
         """
         request = {"job": "survey", "rates": rates}
-        answers = self.company.ask(self._next_launch(), self.company.everyone, request)
-        self.world = world_of(self.member.launcher, self.company.hellos, answers)
+        answers = self.group.ask(self._next_launch(), self.group.everyone, request)
+        self.world = world_of(self.member.launcher, self.group.registrations, answers)
         self.device_uuids = [device["uuid"] for device in answers[0]["devices"]]
         return answers[0]
 
@@ -62,25 +62,27 @@ class ExternalLauncher(ForkingLauncher):
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have the first process answer a question."""
-        return self.company.ask(self._next_launch(), [0], request)[0]
+        return self.group.ask(self._next_launch(), [0], request)[0]
 
     def parents(self) -> list[int]:
         """Return the world's processes on the first machine."""
-        self.company.meet()
-        hellos = self.company.hellos
-        return [hello.pid for hello in hellos.values() if hello.host == hellos[0].host]
+        self.group.connect()
+        registrations = self.group.registrations
+        return [
+            hello.pid for hello in registrations.values() if hello.host == registrations[0].host
+        ]
 
     def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
         """Run a job on the first processes of the world, node by node."""
-        assert self.world is not None, "the world is surveyed before anything is launched"
+        assert self.world is not None, "survey the world before launching"
         reason = self.world.too_small_for(job.world_size)
         if reason is not None:
             raise EnvironmentUnfit(f"{reason}.")
         processes = self.world.order[: job.world_size]
-        return self.company.run_job(
+        return self.group.run_job(
             self._next_launch(),
             processes,
-            {"job": name, **self.planted},
+            {"job": name, **self.fault},
             job,
             kind,
             logs,

@@ -1,20 +1,21 @@
-"""The machines of a world, from what its processes tell of themselves."""
+"""The machines of a world, from what its processes report."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from scalebench.world import Node, World, WorldLauncher
+from scalebench.spec.world import Node, World, WorldLauncher
 
 
-class Hello(BaseModel):
+class Registration(BaseModel):
     """What a process tells first.
 
     Attributes:
         host: Name of its machine; processes with the same one are taken to share it.
         pid: Its number there.
         affinity: Processors that it may run on.
+        cores: The physical core of each; siblings (SMT) share one.
         cgroup_cpus: Limit of its cgroup in cores; None: none.
         torch: Version.
     """
@@ -24,13 +25,14 @@ class Hello(BaseModel):
     host: str
     pid: int
     affinity: tuple[int, ...]
+    cores: tuple[int, ...]
     cgroup_cpus: float | None = None
     torch: str
 
 
 def world_of(
     launcher: WorldLauncher | Literal["slurm"],
-    hellos: Mapping[int, Hello],
+    registrations: Mapping[int, Registration],
     surveys: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> World:
     """Return the world that processes make up.
@@ -40,19 +42,19 @@ def world_of(
 
     Args:
         launcher: Who started it.
-        hellos: Process → what it tells of itself.
-        surveys: Process → what torch says there; None: nobody has asked, and GPUs do not matter.
+        registrations: Process → what it reports about itself.
+        surveys: Process → what torch says there; None: not asked, and GPUs do not matter.
     """
     nodes: dict[str, list[int]] = {}
-    for rank in sorted(hellos):
-        nodes.setdefault(hellos[rank].host, []).append(rank)
+    for rank in sorted(registrations):
+        nodes.setdefault(registrations[rank].host, []).append(rank)
     return World(
         launcher=launcher,
         nodes=tuple(
             Node(
                 host=host,
                 ranks=tuple(ranks),
-                num_cores=_num_cores([hellos[rank] for rank in ranks]),
+                num_cores=_num_cores([registrations[rank] for rank in ranks]),
                 num_gpus=_num_gpus([surveys[rank] for rank in ranks]) if surveys else 0,
             )
             for host, ranks in nodes.items()
@@ -64,7 +66,7 @@ def _num_gpus(surveys: list[Mapping[str, Any]]) -> int:
     return len({device["uuid"] for survey in surveys for device in survey["devices"]})
 
 
-def _num_cores(hellos: list[Hello]) -> int:
-    allowed = len({processor for hello in hellos for processor in hello.affinity})
-    quotas = [hello.cgroup_cpus for hello in hellos if hello.cgroup_cpus]
+def _num_cores(registrations: list[Registration]) -> int:
+    allowed = len({core for hello in registrations for core in hello.cores})
+    quotas = [hello.cgroup_cpus for hello in registrations if hello.cgroup_cpus]
     return max(1, min([allowed, *(int(quota) for quota in quotas)]))

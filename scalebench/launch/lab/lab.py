@@ -7,7 +7,7 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.lab.network import Network, NoNetwork
 from scalebench.launch.lab.quota import NoQuota, Quotas, cpu_hierarchy
 from scalebench.launch.lab.topology import INTERFACE
-from scalebench.virtual_hosts import VirtualHosts
+from scalebench.spec.virtual_hosts import VirtualHosts
 
 
 class Lab:
@@ -28,7 +28,7 @@ class Lab:
         except NoNetwork as error:
             raise EnvironmentUnfit(
                 f"Virtual hosts cannot be made here: {error}. `scalebench doctor` says what is "
-                "possible; --launcher local runs the ranks without hosts of their own."
+                "possible; --launcher local runs the ranks without virtual hosts."
             ) from None
         self.quotas: Quotas | None = None
         if hosts.cpus_per_rank is not None:

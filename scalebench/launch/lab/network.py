@@ -1,4 +1,4 @@
-"""The launcher's end of the keeper: starts it, learns where the hosts are, lets go of it."""
+"""The launcher's end of the namespace holder: starts it, learns where the hosts are, ends it."""
 
 import json
 import os
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scalebench.virtual_hosts import VirtualHosts
+from scalebench.spec.virtual_hosts import VirtualHosts
 
-KEEPER = "scalebench.launch.lab.keeper"
+HOLDER = "scalebench.launch.lab.namespace_holder"
 END_LIMIT_S = 5
 
 
@@ -18,7 +18,7 @@ class NoNetwork(Exception):
 
 
 class Network:
-    """Hosts in namespaces of their own, for as long as this object is open.
+    """Hosts in separate namespaces, for as long as this object is open.
 
     Args:
         hosts: What is asked for.
@@ -32,7 +32,7 @@ class Network:
         name = f"scalebench-lab-{os.getpid()}"
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", KEEPER),
+                *(sys.executable, "-m", HOLDER),
                 *(name, hosts.model_dump_json(), str(num_hosts)),
             ],
             stdin=subprocess.PIPE,
@@ -55,14 +55,14 @@ class Network:
         line = self.process.stdout.readline()
         if not line:
             said = self.process.stderr.read().decode(errors="replace").strip().splitlines()
-            raise NoNetwork(f"the process that makes it ended: {said[-1] if said else 'no word'}")
+            raise NoNetwork(f"the process that makes it ended: {said[-1] if said else 'no output'}")
         answer = dict(json.loads(line))
         if "error" in answer:
             raise NoNetwork(answer["error"])
         return answer
 
     def close(self) -> None:
-        """Let the keeper end; the kernel removes the network when nobody is in it any more."""
+        """Let the holder end; the kernel removes the network when no process is in it any more."""
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()

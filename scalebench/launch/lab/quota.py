@@ -28,10 +28,10 @@ class NoQuota(Exception):
     """CPU shares cannot be given here; the text says why."""
 
 
-def quota_us(share: float) -> tuple[int, int]:
-    """Return quota and period in microseconds that give ``share`` of a core."""
-    period = max(PERIOD_US, round(MIN_QUOTA_US / share))
-    return round(share * period), period
+def quota_us(cpu_share: float) -> tuple[int, int]:
+    """Return quota and period in microseconds that give ``cpu_share`` of a core."""
+    period = max(PERIOD_US, round(MIN_QUOTA_US / cpu_share))
+    return round(cpu_share * period), period
 
 
 def may_hold_groups(folder: Path, version: int) -> bool:
@@ -47,11 +47,11 @@ def may_hold_groups(folder: Path, version: int) -> bool:
 class Quotas:
     """One group per rank below a group of this lab's own.
 
-    The lab's group is locked for as long as this process lives; a group that nobody has locked
+    The lab's group is locked for as long as this process lives; a group that no process has locked
     was left by a launcher that was killed, and the next one removes it.
 
     Args:
-        share: Of a core, for each rank.
+        cpu_share: Of a core, for each rank.
         num_ranks: How many groups.
         hierarchy: Where.
 
@@ -59,22 +59,22 @@ class Quotas:
         NoQuota: It cannot be done here.
     """
 
-    def __init__(self, share: float, num_ranks: int, hierarchy: Hierarchy) -> None:
+    def __init__(self, cpu_share: float, num_ranks: int, hierarchy: Hierarchy) -> None:
         self.version = hierarchy.version
         self.root, self._lock = _make_root(hierarchy)
         try:
             if self.version == 2:
                 (self.root / "cgroup.subtree_control").write_text("+cpu")
-            self.members = [self._make(f"rank{rank}", share) for rank in range(num_ranks)]
+            self.members = [self._make(f"rank{rank}", cpu_share) for rank in range(num_ranks)]
         except OSError as error:
             self.close()
             raise NoQuota(f"{self.root}: {error.strerror}") from error
 
-    def _make(self, name: str, share: float) -> Path:
+    def _make(self, name: str, cpu_share: float) -> Path:
         """Make one group; return the file to which a process writes itself to join it."""
         folder = self.root / name
         folder.mkdir()
-        quota, period = quota_us(share)
+        quota, period = quota_us(cpu_share)
         if self.version == 1:
             (folder / "cpu.cfs_period_us").write_text(str(period))
             (folder / "cpu.cfs_quota_us").write_text(str(quota))

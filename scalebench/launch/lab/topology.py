@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scalebench.virtual_hosts import VirtualHosts
+from scalebench.spec.virtual_hosts import VirtualHosts
 
 INTERFACE = "eth0"
 MIN_BURST_BYTES = 32_000

@@ -58,8 +58,9 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation:
     job = environment.get("SLURM_JOB_ID")
     if not job:
         raise EnvironmentUnfit(
-            "--launcher slurm works inside an allocation, and this is none (no SLURM_JOB_ID). Get "
-            "one with salloc or sbatch, or have `scalebench submit --slurm` write the batch script."
+            "--launcher slurm works only inside a Slurm allocation, and SLURM_JOB_ID is not set "
+            "here. Get one with salloc or sbatch, or have `scalebench submit --slurm` write the "
+            "batch script."
         )
     per_node = environment.get("SLURM_TASKS_PER_NODE")
     if not per_node:
@@ -97,6 +98,6 @@ def tasks_per_node(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part, re.ASCII)
         if match is None or not int(match[1]):
-            raise EnvironmentUnfit(f"SLURM_TASKS_PER_NODE={text!r} is not as Slurm writes it.")
+            raise EnvironmentUnfit(f"SLURM_TASKS_PER_NODE={text!r} is not in Slurm's format.")
         counts += [int(match[1])] * int(match[2] or 1)
     return tuple(counts)

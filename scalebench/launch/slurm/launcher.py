@@ -9,19 +9,19 @@ from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launched
-from scalebench.launch.external.company import Company
 from scalebench.launch.external.nodes import world_of
+from scalebench.launch.external.worker_group import WorkerGroup
 from scalebench.launch.forking import ForkingLauncher, launched_of
 from scalebench.launch.ranks import Ended, R
 from scalebench.launch.slurm.allocation import Allocation, find_allocation
-from scalebench.launch.slurm.step import Step, StepEnded, StepsHub, step_command
-from scalebench.records import RankRecord
-from scalebench.samples import NodeTrack
+from scalebench.launch.slurm.step import Step, StepEnded, StepsRelay, step_command
+from scalebench.records.rank import RankRecord
+from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Job
-from scalebench.virtual_hosts import VirtualHosts
-from scalebench.world import Meeting
+from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import Rendezvous
 
-UNWATCHED = "the ranks were a step of Slurm's, whose processes come and go with the launch"
+UNWATCHED = "the ranks ran as a Slurm step, whose processes end with the launch"
 
 
 class SlurmLauncher(ForkingLauncher):
@@ -34,22 +34,22 @@ class SlurmLauncher(ForkingLauncher):
     def __init__(self) -> None:
         self.allocation: Allocation = find_allocation(os.environ)
         super().__init__()
-        self.meeting = Meeting(
+        self.rendezvous = Rendezvous(
             host="127.0.0.1",  # between machines, tasks are told by Slurm where srun was called
             port=self.allocation.port,
             one_node=self.allocation.one_node,
         )
-        self.hub = StepsHub(self.meeting, None, self.scratch)
+        self.relay = StepsRelay(self.rendezvous, None, self.scratch)
         self.num_processes = 0
         self.asking = ExitStack()
-        self.asked: Company | None = None
+        self.asked: WorkerGroup | None = None
 
     def close(self) -> None:
         """End the step that is under way, and everything else."""
         try:
             self.asking.close()
         finally:
-            self.hub.close()
+            self.relay.close()
             super().close()
 
     def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
@@ -57,19 +57,19 @@ class SlurmLauncher(ForkingLauncher):
         raise EnvironmentUnfit("Slurm places the ranks; they cannot be put on virtual hosts.")
 
     @contextmanager
-    def _step(self, num_ranks: int) -> Iterator[Company]:
+    def _step(self, num_ranks: int) -> Iterator[WorkerGroup]:
         """Start a step for the duration of the block; yield its processes, once they have met."""
         first = self.num_processes
         self.num_processes += num_ranks
-        command = step_command(self.allocation, num_ranks, self.meeting, first)
-        step = self.hub.step = Step(command, self.scratch / f"srun{first}.log")
-        company = Company(self.hub, "srun", range(first, first + num_ranks))
+        command = step_command(self.allocation, num_ranks, self.rendezvous, first)
+        step = self.relay.step = Step(command, self.scratch / f"srun{first}.log")
+        group = WorkerGroup(self.relay, "srun", range(first, first + num_ranks))
         try:
-            company.meet()
-            yield company
+            group.connect()
+            yield group
         finally:
-            company.part()
-            self.hub.step = None
+            group.disconnect()
+            self.relay.step = None
             step.close()
 
     def _next_launch(self) -> int:
@@ -81,10 +81,10 @@ class SlurmLauncher(ForkingLauncher):
 
         The step is kept for further questions, until something is launched.
         """
-        company = self._kept_step()
-        return company.ask(self._next_launch(), company.everyone[:1], request)[company.everyone[0]]
+        group = self._kept_step()
+        return group.ask(self._next_launch(), group.everyone[:1], request)[group.everyone[0]]
 
-    def _kept_step(self) -> Company:
+    def _kept_step(self) -> WorkerGroup:
         """Return the processes of a step of the whole allocation, for questions."""
         if self.asked is None:
             self.asked = self.asking.enter_context(self._step(self.allocation.num_tasks))
@@ -92,11 +92,11 @@ class SlurmLauncher(ForkingLauncher):
 
     def survey(self, rates: bool = False) -> dict[str, Any]:
         """Have every task of the allocation say what is there; return what the first one says."""
-        company = self._kept_step()
+        group = self._kept_step()
         request = {"job": "survey", "rates": rates}
-        answers = company.ask(self._next_launch(), company.everyone, request)
-        self.world = world_of("slurm", company.hellos, answers)
-        first = answers[company.everyone[0]]
+        answers = group.ask(self._next_launch(), group.everyone, request)
+        self.world = world_of("slurm", group.registrations, answers)
+        first = answers[group.everyone[0]]
         self.device_uuids = [device["uuid"] for device in first["devices"]]
         return first
 
@@ -116,11 +116,11 @@ class SlurmLauncher(ForkingLauncher):
         self.asked = None
         decided_ns = time.monotonic_ns()
         try:
-            with self._step(job.world_size) as company:
-                world = world_of("slurm", company.hellos)
-                request = {"job": name, **self.planted}
+            with self._step(job.world_size) as group:
+                world = world_of("slurm", group.registrations)
+                request = {"job": name, **self.fault}
                 number, places = self._next_launch(), world.places()
-                ended = company.run_job(number, world.order, request, job, kind, logs, places)
+                ended = group.run_job(number, world.order, request, job, kind, logs, places)
                 return Ended(ended.records, ended.failure, decided_ns, ended.wall_s)
         except StepEnded as step:
             wall_s = (time.monotonic_ns() - decided_ns) / 1e9

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.external.hub_client import HubClient
+from scalebench.launch.external.relay_client import RelayClient
 from scalebench.launch.slurm.allocation import Allocation
-from scalebench.records import Failure
-from scalebench.world import Meeting
+from scalebench.records.run import Failure
+from scalebench.spec.world import Rendezvous
 
-WORKER = "scalebench.worker.world.follower"
+WORKER = "scalebench.worker.agent.agent"
 LOOK_AGAIN_S = 0.25
 END_LIMIT_S = 10.0
 _TASK_ENDED = re.compile(r"^srun: error: (\S+): task (\d+): (.+)$", re.MULTILINE)
@@ -30,7 +30,9 @@ class StepEnded(EnvironmentUnfit):
         self.failure = failure
 
 
-def step_command(allocation: Allocation, num_ranks: int, meeting: Meeting, first: int) -> list[str]:
+def step_command(
+    allocation: Allocation, num_ranks: int, rendezvous: Rendezvous, first: int
+) -> list[str]:
     """Return the command that starts the processes of a launch, one a rank.
 
     One task that goes wrong ends the step. ``--overlap``: a shell in the allocation is a step as
@@ -39,7 +41,7 @@ def step_command(allocation: Allocation, num_ranks: int, meeting: Meeting, first
     Args:
         allocation: Where they run.
         num_ranks: How many.
-        meeting: Where they meet.
+        rendezvous: Where they meet.
         first: Number of the first of them.
     """
     cpus = allocation.cpus_per_task
@@ -49,7 +51,7 @@ def step_command(allocation: Allocation, num_ranks: int, meeting: Meeting, first
         *(f"--ntasks-per-node={max(allocation.tasks)}", "--distribution=block:*:*,Pack"),
         *("--kill-on-bad-exit=1", "--overlap", "--input=none"),
         *([] if cpus is None else [f"--cpus-per-task={cpus}"]),
-        *(sys.executable, "-m", WORKER, "--step", meeting.model_dump_json(), str(first)),
+        *(sys.executable, "-m", WORKER, "--step", rendezvous.model_dump_json(), str(first)),
     ]
 
 
@@ -102,7 +104,7 @@ class Step:
                 self.process.wait()
 
 
-class StepsHub(HubClient):
+class StepsRelay(RelayClient):
     """The way to the processes of one step after another; notices when a step ends by itself.
 
     Attributes:
@@ -139,5 +141,5 @@ def why_ended(said: str, code: int) -> Failure:
         return Failure(rank=None, kind="exit", message=f"srun: {lines[-1]}", log_tail=tail)
     host, task, how = match.groups()
     kind = "exit" if how.startswith("Exited") else "signal"
-    message = f"srun says of it on {host}: {how}"
+    message = f"srun reports on {host}: {how}"
     return Failure(rank=int(task), kind=kind, message=message, log_tail=tail)

@@ -86,7 +86,9 @@ def place_in(group: dist.ProcessGroup | None) -> tuple[int, int]:
     """
     rank = dist.get_rank(group)
     if rank < 0:
-        raise UsageError("This process is no rank of the group given: call it on its ranks only.")
+        raise UsageError(
+            "This process is not a rank of the given group: call this on its ranks only."
+        )
     return rank, dist.get_world_size(group)
 
 

@@ -1,6 +1,6 @@
 """Central parameter server: all ranks push to one rank and pull the sum (Li et al. 2014).
 
-The server is one of the ranks and contributes a vector of its own. All others talk to it at the
+The server is one of the ranks and contributes its own vector. All others talk to it at the
 same time, segment by segment: its link is the bottleneck.
 
 Law: through the server's link come (N−1)·D bytes and go (N−1)·D bytes; every other rank sends D.

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from scalebench.worker.context import RankContext
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.ddp import DdpTraining
@@ -12,7 +13,6 @@ from scalebench.worker.strategies.fsdp1 import Fsdp1Training
 from scalebench.worker.strategies.pipeline import PipelineTraining
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.strategies.zero1 import Zero1Training
-from scalebench.workload import Workload
 
 TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "plain": PlainTraining,

@@ -46,7 +46,7 @@ def facts_of(training: Any) -> dict[str, Any]:
 
     ``group_elements``: sizes of the groups of parameters that are gathered together, the root
     last, padding included. ``layers``: what a pipeline's layers cost, see
-    `scalebench.costmodel.layers.Layers`.
+    `scalebench.costmodel.pipelines.layers.Layers`.
     """
     return dict(getattr(training, "facts", {}))
 
@@ -61,7 +61,7 @@ def groups_of(training: Any) -> Mapping[str, "list[int]"]:
 
 
 def keeps_buffers(training: Any) -> bool:
-    """Return whether a training's wrapper may keep memory of its own from step to step."""
+    """Return whether a training's wrapper may keep its own memory from step to step."""
     return bool(getattr(training, "keeps_buffers", True))
 
 

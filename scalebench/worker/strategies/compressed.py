@@ -15,18 +15,23 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_p
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from scalebench.compression import first_compressed_step
 from scalebench.errors import UsageError
-from scalebench.records import CompressionTraffic
+from scalebench.records.rank import CompressionTraffic
 from scalebench.spec import Compressed
-from scalebench.worker.compression.hook import Compression, Observer, compress, leave_alone
-from scalebench.worker.compression.methods import CODECS, new_memory
-from scalebench.worker.compression.powersgd import EPSILON
-from scalebench.worker.context import RankContext
-from scalebench.worker.execution import make_optimizer, precision, prepare_module
-from scalebench.worker.failure import Unsupported, classify
+from scalebench.spec.compression import first_compressed_step
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import Unsupported, classify
 from scalebench.worker.strategies.base import named_gradients
-from scalebench.workload import Workload
+from scalebench.worker.strategies.compression.hook import (
+    Compression,
+    Observer,
+    compress,
+    leave_alone,
+)
+from scalebench.worker.strategies.compression.methods import CODECS, new_memory
+from scalebench.worker.strategies.compression.powersgd import EPSILON
+from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
 
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
@@ -170,5 +175,5 @@ def _refuse_sparse_gradients(module: torch.nn.Module, strategy: Compressed) -> N
     if sparse:
         raise UsageError(
             f"The workload's {sparse[0] or type(module).__name__} has sparse gradients, which no "
-            f"communication hook takes ({strategy.method}). Give sparse=False, or run suite ddp."
+            f"communication hook supports ({strategy.method}). Give sparse=False, or run suite ddp."
         )

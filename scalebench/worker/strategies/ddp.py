@@ -14,11 +14,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.spec import Ddp
-from scalebench.worker.batches import split
-from scalebench.worker.context import RankContext
-from scalebench.worker.execution import make_optimizer, precision, prepare_module
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import named_gradients
-from scalebench.workload import Workload
+from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
+from scalebench.worker.workloads.batches import split
 
 
 class DdpTraining:

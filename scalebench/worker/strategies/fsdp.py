@@ -31,12 +31,12 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from scalebench.spec import Fsdp
-from scalebench.worker.context import RankContext
-from scalebench.worker.execution import make_optimizer, precision, prepare_blocks
-from scalebench.worker.failure import Unsupported
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.strategies.wrapping import group_elements, modules_of_at_least
-from scalebench.workload import Workload
 
 
 class FsdpTraining:
@@ -125,7 +125,7 @@ def mixed_precision(
 
 
 def choose_groups(strategy: Fsdp, workload: Workload) -> list[torch.nn.Module]:
-    """Return the modules that become groups of their own, in the order of the model.
+    """Return the modules that become separate groups, in the order of the model.
 
     Raises:
         Unsupported: By block was asked for and the workload names none, or no module is as large

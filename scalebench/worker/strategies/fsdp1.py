@@ -13,12 +13,12 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from torch.distributed.fsdp.wrap import CustomPolicy
 
 from scalebench.spec import Fsdp1
-from scalebench.worker.context import RankContext
-from scalebench.worker.execution import make_optimizer, precision, prepare_blocks
-from scalebench.worker.failure import Unsupported
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.strategies.wrapping import group_elements
-from scalebench.workload import Workload
 
 
 class Fsdp1Training:

@@ -19,15 +19,15 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
 
 from scalebench.spec import Pipeline
-from scalebench.worker.batches import split
-from scalebench.worker.context import RankContext
-from scalebench.worker.execution import make_optimizer, precision
-from scalebench.worker.pipelining.actions import marked
-from scalebench.worker.pipelining.layout import Layout
-from scalebench.worker.pipelining.loss import inputs_of, loss_of
-from scalebench.worker.pipelining.schedule import build_schedule
-from scalebench.worker.pipelining.stages import Stages
-from scalebench.workload import Workload
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.execution import make_optimizer, precision
+from scalebench.worker.strategies.pipelining.actions import marked
+from scalebench.worker.strategies.pipelining.layout import Layout
+from scalebench.worker.strategies.pipelining.loss import inputs_of, loss_of
+from scalebench.worker.strategies.pipelining.schedule import build_schedule
+from scalebench.worker.strategies.pipelining.stages import Stages
+from scalebench.worker.workloads.batches import split
 
 
 class PipelineTraining:

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from scalebench.spec import Plain
-from scalebench.worker.context import RankContext
-from scalebench.worker.execution import make_optimizer, precision, prepare_module
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import named_gradients
-from scalebench.workload import Workload
+from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
 
 
 class PlainTraining:

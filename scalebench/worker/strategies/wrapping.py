@@ -10,7 +10,7 @@ def modules_of_at_least(min_num_params: int, module: nn.Module) -> list[nn.Modul
 
     Inner modules come before outer ones, otherwise they stand in the order of the model; the
     module itself is never among them. A group is gathered when its own forward runs, so what may
-    be read from outside of it belongs to whoever reads it: embeddings, whose matrix often is the
+    be read from outside of it belongs to its reader: embeddings, whose matrix often is the
     output's too, containers, which have no forward, and modules that share a parameter with
     another.
     """

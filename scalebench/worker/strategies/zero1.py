@@ -1,8 +1,8 @@
 """ZeRO stage 1: DDP's replicas and gradients, the optimizer's state and work divided.
 
 Gradients are all-reduced as DDP does it, so every rank has all of them. ZeroRedundancyOptimizer
-gives each parameter to one rank, the largest first to whoever has least; a rank keeps moments for
-its own parameters only, updates these, and broadcasts them to the others (Rajbhandari et al.
+gives each parameter to one rank, the largest first to the rank with the least; a rank keeps moments
+for its own parameters only, updates these, and broadcasts them to the others (Rajbhandari et al.
 2020). Whole parameters are given away, so the shares are equal only as far as the sizes allow.
 """
 
@@ -14,10 +14,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.spec import Zero1
-from scalebench.worker.context import RankContext
-from scalebench.worker.execution import make_optimizer, precision, prepare_module
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import named_gradients
-from scalebench.workload import Workload
+from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
 
 
 class Zero1Training:

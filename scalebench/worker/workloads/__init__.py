@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from scalebench.catalog import WorkloadSpec
 from scalebench.spec import Loader
+from scalebench.spec.presets import WorkloadSpec
+from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads.cnn import build_cnn
 from scalebench.worker.workloads.custom import build_custom
 from scalebench.worker.workloads.gpt import build_gpt
@@ -15,7 +16,6 @@ from scalebench.worker.workloads.loaded import LoadedBatches
 from scalebench.worker.workloads.mlp import build_mlp
 from scalebench.worker.workloads.order import ResidentBatches
 from scalebench.worker.workloads.paced import build_paced
-from scalebench.workload import Shard, Workload
 
 __all__ = ["build_workload"]
 
@@ -45,5 +45,5 @@ def build_workload(spec: WorkloadSpec, shard: Shard, loader: Loader | None = Non
     if loader is None:
         return build(spec, shard)
     workload = build(spec, replace(shard, device=torch.device("cpu")))
-    assert isinstance(workload.batches, ResidentBatches), "the plan lets no other workload through"
+    assert isinstance(workload.batches, ResidentBatches), "the plan accepts no other workload"
     return replace(workload, batches=LoadedBatches(workload.batches, loader, shard.device))

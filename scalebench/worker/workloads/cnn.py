@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from scalebench.catalog import CnnShape
 from scalebench.errors import UsageError
+from scalebench.spec.presets import CnnShape
+from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads.images import make_images
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.order import Batch, ResidentBatches, num_synthetic_samples
-from scalebench.workload import Shard, Workload
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -28,7 +28,7 @@ def _norm(channels: int) -> nn.GroupNorm:
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut (He et al. 2016, figure 2).
+    """Two 3x3 convolutions with a shortcut (He et al. 2016, figure 2).
 
     The first block of a stage halves the side and projects the shortcut to its channels with a
     1x1 convolution (option B of §3.3).

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from scalebench.catalog import CustomTarget
 from scalebench.errors import UsageError, unknown_name
-from scalebench.workload import Shard, Workload
+from scalebench.spec.presets import CustomTarget
+from scalebench.spec.workload import Shard, Workload
 
 _RETURN = "Return scalebench.Workload(module=..., batches=..., loss=...)."
 
@@ -62,8 +62,8 @@ def _import(spec: CustomTarget) -> ModuleType:
     except _USER_ERRORS as error:
         raise UsageError(
             f"--workload {spec.name}: the module {spec.module!r} cannot be imported "
-            f"({_describe(error)}). It has to be in {folder} or installed, and "
-            f'`python -c "import {spec.module}"` has to work there.'
+            f"({_describe(error)}). It must be in {folder} or installed, and "
+            f'`python -c "import {spec.module}"` must work there.'
         ) from error
 
 
@@ -122,8 +122,8 @@ def _are_modules(given: object) -> bool:
 
 def _wrong_part(spec: CustomTarget, part: str, given: object, valid: str) -> UsageError:
     return UsageError(
-        f"--workload {spec.name} returned a Workload whose {part} is {_a(given)}. "
-        f"It has to be {valid}."
+        f"--workload {spec.name} returned a Workload whose {part} is {_a(given)}. It must be "
+        f"{valid}."
     )
 
 
@@ -154,8 +154,8 @@ def _checked_batches(spec: CustomTarget, module: ModuleType, batches: object) ->
         first = next(iterator)
     except StopIteration as error:
         raise UsageError(
-            f"--workload {spec.name} returned a Workload whose batches are empty. They have to "
-            "hold at least one batch of shard.batch_size samples for every rank."
+            f"--workload {spec.name} returned a Workload whose batches are empty. They must "
+            "contain at least one batch of shard.batch_size samples for every rank."
         ) from error
     except _OUT_OF_MEMORY:
         raise

@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from scalebench.catalog import GptShape
 from scalebench.errors import UsageError
+from scalebench.spec.presets import GptShape
+from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.order import Batch, ResidentBatches
 from scalebench.worker.workloads.text import load_corpus
-from scalebench.workload import Shard, Workload
 
 
 class Attention(nn.Module):
@@ -124,7 +124,7 @@ class Gpt(nn.Module):
         return (first, *self.blocks, last)
 
     def reset_parameters(self) -> None:
-        """Draw every parameter anew (Radford et al. 2019, §2.3).
+        """Draw every parameter again (Radford et al. 2019, §2.3).
 
         Matrices N(0, 0.02²), biases 0. The two matrices of a block that write to the residual
         stream are scaled by 1/√(2·layers), since that many of them add up in it.

@@ -14,14 +14,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from scalebench.spec import Loader
-from scalebench.worker import process
+from scalebench.worker.process import setup as process
 from scalebench.worker.workloads.order import Batch, ResidentBatches
 
 
 class LoadedBatches:
     """Endless batches that a DataLoader puts together from single samples.
 
-    Every iteration starts at the first epoch and has worker processes of its own, which end with
+    Every iteration starts at the first epoch and has its own worker processes, which end with
     it. Epochs follow one another as in a training script: the loader is iterated again, so that
     what its workers need to start again is part of the measurement.
 

@@ -6,10 +6,10 @@ import math
 import torch
 from torch import nn
 
-from scalebench.catalog import MlpShape
+from scalebench.spec.presets import MlpShape
+from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.order import Batch, ResidentBatches, num_synthetic_samples
-from scalebench.workload import Shard, Workload
 
 CENTRE_RADIUS = 3.0
 """Distance of a cluster's centre from the origin, in standard deviations of the noise.

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 from scalebench.errors import UsageError
-from scalebench.workload import Shard
+from scalebench.spec.workload import Shard
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets; the first dimension of both is the sample."""

@@ -1,7 +1,7 @@
-"""Stages of a fixed duration instead of arithmetic: communication without a load of its own.
+"""Stages of a fixed duration instead of arithmetic: communication without a compute load.
 
 A rank of this workload waits where another would compute. Its parameters and gradients are real
-and so is what is done with them: they are reduced between ranks, held against the reference and
+and so is what is done with them: they are reduced between ranks, checked against the reference and
 applied by the optimizer. So many ranks share a few cores without disturbing one another, as ranks
 do whose computation runs on a device.
 
@@ -20,10 +20,10 @@ import torch
 from torch import nn
 from torch.profiler import record_function
 
-from scalebench.catalog import PacedShape
-from scalebench.worker.tracing import STAGE
+from scalebench.spec.presets import PacedShape
+from scalebench.spec.workload import Shard, Workload
+from scalebench.trace.marks import STAGE
 from scalebench.worker.workloads.order import Batch, ResidentBatches, num_synthetic_samples
-from scalebench.workload import Shard, Workload
 
 WIDTH = 16
 FACTOR = 2.0

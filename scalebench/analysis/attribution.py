@@ -1,0 +1,268 @@
+"""Attribution of one launch: what its ranks' steps were made of, and what looking cost.
+
+Pure functions of what the ranks wrote. Steps of the rounds after the clean window are compared
+within their round; see `Block`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from scalebench import units
+from scalebench.analysis.pipeline_trace import PipelineTrace, pipelines_of
+from scalebench.analysis.steps import _counted, middle_half, midmean, paired_over_bare, steps_of
+from scalebench.records.rank import RankRecord
+from scalebench.records.run import CellResult
+from scalebench.records.trace import ClockAlignment, Trace
+from scalebench.spec import Pipeline
+from scalebench.trace.breakdown import Breakdown, break_down
+from scalebench.trace.intervals import Intervals, none, union
+from scalebench.trace.matching import SYNCHRONISING, Matched, Root, match
+
+Factors = Mapping[str, Callable[[int], float]]
+
+WIRE_FACTORS: Factors = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: (n - 1) / n,
+    "send": lambda n: 1.0,
+    "recv": lambda n: 0.0,
+    "barrier": lambda n: 0.0,
+}
+"""Bytes that a rank sends for each byte of the full size, by the ring's law.
+
+Of a broadcast the mean over the ranks: all but one of them receive it once. Source: Thakur et al.
+2005.
+"""
+
+LARGEST_CLOCK_ERROR_S = 1e-3
+"""The profiler's clock follows the machine's within microseconds, unless that is set."""
+
+LARGEST_ROOTED_SHARE = 0.02
+"""Of the step: beyond it, waits that are called transfer would be a false number."""
+
+INPUT_FACTORS: Factors = {
+    "all_gather": lambda n: 1 / n,
+    "recv": lambda n: 0.0,
+    "barrier": lambda n: 0.0,
+}
+"""Bytes that a rank hands over for each byte of the full size; 1 where not named."""
+
+
+@dataclass(frozen=True)
+class LaunchAttribution:
+    """One launch, looked into.
+
+    Attributes:
+        result: The launch; every rank of it has a trace.
+    """
+
+    result: CellResult
+
+    @cached_property
+    def traces(self) -> dict[int, Trace]:
+        """Rank → trace."""
+        return {r.rank: r.trace for r in self.result.ranks if r.trace is not None}
+
+    @cached_property
+    def matched(self) -> Matched:
+        """The operations, matched over the ranks."""
+        return match(self.traces, self.clocks, self.broadcast_root)
+
+    @property
+    def broadcast_root(self) -> Root:
+        """From which rank broadcasts come; DDP sends the module's buffers from rank 0."""
+        roots: dict[str, Root] = {"ddp": 0, "compressed": 0, "zero1": "in turn"}
+        return roots.get(self.result.cell.strategy.kind)
+
+    @cached_property
+    def clocks(self) -> dict[int, ClockAlignment]:
+        """Rank → how its clock stands against rank 0's."""
+        return {r.rank: r.clock for r in self.result.ranks if r.clock is not None}
+
+    @property
+    def _rooted_share(self) -> float:
+        """The largest part of a rank's step that is exposed in operations of unknown root."""
+        named = {*SYNCHRONISING, *(["broadcast"] if self.broadcast_root is not None else [])}
+        if self.pipelines:
+            named |= {"send", "recv"}  # their schedule tells who waits for whom
+        return max(
+            sum(f.exposed_s for f in b.by_kind if f.kind not in named) / b.step_s
+            for b in self.breakdowns.values()
+        )
+
+    @property
+    def clock_bound_s(self) -> float:
+        """How far a wait may be wrong because two ranks' clocks differ, seconds."""
+        bounds = sorted(clock.bound_ns for clock in self.clocks.values())
+        return sum(bounds[-2:]) / 1e9
+
+    @cached_property
+    def not_apart(self) -> str | None:
+        """Why transfer and wait cannot be separated; None: they can."""
+        if len(self.traces) == 1:
+            return None
+        if self.matched.mismatch:
+            return f"the ranks' operations differ: {self.matched.mismatch}"
+        if self.matched.num_alone:
+            return f"{self.matched.num_alone} operations were not found on all ranks of their group"
+        if self._rooted_share > LARGEST_ROOTED_SHARE:
+            return (
+                "operations with a root, or between two ranks, do not show which rank waited for "
+                "which"
+            )
+        for rank, clock in self.clocks.items():
+            if clock.stepped:
+                return f"the clock of rank {rank} or of rank 0 jumped: {clock.stepped}"
+        for rank, trace in self.traces.items():
+            if trace.clock_error_s > LARGEST_CLOCK_ERROR_S:
+                moved = units.seconds(trace.clock_error_s)
+                return f"the profiler's clock of rank {rank} moved by {moved} within a block"
+        return None
+
+    @cached_property
+    def breakdowns(self) -> dict[int, Breakdown]:
+        """Rank → what its typical traced step was made of."""
+        waiting, chosen = self.waiting, self.typical_steps
+        bubbles = dict.fromkeys(self.traces, 0.0)
+        for pipeline in self.pipelines:
+            bubbles |= {rank: pipeline.bubble_s(rank) for rank in pipeline.ranks}
+        return {
+            rank: break_down(rank, trace, waiting.get(rank), chosen).with_bubble(bubbles[rank])
+            for rank, trace in self.traces.items()
+        }
+
+    @cached_property
+    def waiting(self) -> dict[int, Intervals]:
+        """Rank → when it waited for others, on its own clock after its trace's origin; tidy."""
+        waiting = dict(self.matched.waiting)
+        for pipeline in self.pipelines:
+            for rank in pipeline.ranks:
+                waiting[rank] = union(waiting.get(rank, none()), pipeline.waiting(rank))
+        return waiting
+
+    @cached_property
+    def pipelines(self) -> tuple[PipelineTrace, ...]:
+        """The pipelines side by side; none for another strategy."""
+        strategy = self.result.cell.strategy
+        if not isinstance(strategy, Pipeline):
+            return ()
+        return pipelines_of(strategy, self.traces, self.clocks, self.typical_steps)
+
+    @cached_property
+    def typical_steps(self) -> list[int]:
+        """The middle half of the traced steps, by the slowest rank's time.
+
+        The headline is a median; what explains it must not hang on a step in which the operating
+        system took a rank off its core.
+        """
+        order = np.argsort(steps_of(self.result.ranks, "traced"), kind="stable")
+        return sorted(int(i) for i in middle_half(order))
+
+    def own_traced_step_s(self, rank: int) -> float:
+        """Return a rank's own typical traced step, by the loop's clock, seconds."""
+        own = steps_of(self._record(rank), "traced")
+        return float(own[self.typical_steps].mean())
+
+    def skew(self, rank: int) -> float:
+        """Return the slowest rank's typical traced step over this rank's own, minus 1.
+
+        The headline takes the slowest rank at each step. Ranks whose steps end early or late by
+        turns are then all faster on the average than the headline.
+        """
+        slowest = steps_of(self.result.ranks, "traced")[self.typical_steps].mean()
+        return float(slowest) / self.own_traced_step_s(rank) - 1
+
+    @cached_property
+    def trace_overhead(self) -> float:
+        """Traced over the clean step next to it, minus 1; of the slowest rank at each step."""
+        return midmean(steps_of(self.result.ranks, "traced")) / self.paired_step_s - 1
+
+    @cached_property
+    def paired_step_s(self) -> float:
+        """The clean step next to the traced ones, of the slowest rank at each step, seconds."""
+        return midmean(steps_of(self.result.ranks, "paired"))
+
+    def _record(self, rank: int) -> list[RankRecord]:
+        return [record for record in self.result.ranks if record.rank == rank]
+
+    @cached_property
+    def probe_effect(self) -> float:
+        """Paired over bare step, minus 1: median over the rounds, which hold one block of each."""
+        return float(np.median(paired_over_bare(self.result.ranks))) - 1
+
+    def without_synchronisation_s(self, rank: int) -> float | None:
+        """Return how much shorter a rank's step is without synchronisation, seconds.
+
+        None: the strategy cannot do without.
+        """
+        paired, alone = (steps_of(self._record(rank), phase) for phase in ("paired", "local"))
+        return midmean(paired) - midmean(alone) if len(alone) else None
+
+    @cached_property
+    def part_step_s(self) -> dict[int, float]:
+        """Samples of the batch → the step on them, seconds, next to the clean steps."""
+        slowest = np.array([rank.step_s for rank in self.result.ranks]).max(axis=0)
+        found: dict[int, list[float]] = {}
+        for block in self.result.ranks[0].blocks:
+            if block.phase == "part" and block.num_samples:
+                found.setdefault(block.num_samples, []).extend(slowest[_counted(block)])
+        return {samples: midmean(np.array(step_s)) for samples, step_s in found.items()}
+
+    def logged_exposed_s(self, rank: int) -> float | None:
+        """Return exposed communication as DDP's own logger has it, seconds per step."""
+        return next(r.logged_exposed_s for r in self.result.ranks if r.rank == rank)
+
+    def payload_bytes(self, rank: int) -> float | None:
+        """Return the bytes that a rank handed to its operations per step; None: not known."""
+        return self._volume(rank, INPUT_FACTORS, unnamed=1.0)
+
+    def wire_bytes(self, rank: int) -> float | None:
+        """Return the bytes that a rank sends per step by the ring's law; None: not known."""
+        return self._volume(rank, WIRE_FACTORS, unnamed=None)
+
+    def _volume(self, rank: int, factors: Factors, unnamed: float | None) -> float | None:
+        trace, total = self.traces[rank], 0.0
+        for op in trace.operations:
+            size = op.group_size or self.result.cell.world_size
+            factor = factors[op.kind](size) if op.kind in factors else unnamed
+            if factor is None or (op.num_bytes is None and factor):
+                return None
+            total += factor * (op.num_bytes or 0)
+        return total / len(trace.steps)
+
+
+def attribute(result: CellResult) -> LaunchAttribution | None:
+    """Return the attribution of a launch; None: it cannot be attributed, see `why_not`."""
+    return LaunchAttribution(result) if why_not(result) is None else None
+
+
+def why_not(result: CellResult) -> str | None:
+    """Say why a launch that succeeded cannot be attributed; None: it can."""
+    ranks = result.ranks
+    without = [rank for rank in ranks if rank.trace_unavailable]
+    if without:  # what made the others leave comes before their leaving
+        first = next((rank for rank in without if rank.has_own_reason), without[0])
+        return first.trace_unavailable
+    if not ranks or any(rank.trace is None or not rank.trace.steps for rank in ranks):
+        return "no launch of this row was traced"
+    lengths = {len(rank.step_s) for rank in ranks}
+    counted = [len(steps_of([rank], "traced")) for rank in ranks] if len(lengths) == 1 else []
+    if counted != [len(rank.trace.steps) for rank in ranks if rank.trace is not None]:
+        return "the traces do not match the steps of the ranks"
+    if not len(steps_of(ranks, "paired")) or not len(steps_of(ranks, "bare")):
+        return "there are no clean steps next to the traced ones"
+    has_no_operation = any(not rank.trace.operations for rank in ranks if rank.trace is not None)
+    expected = result.cell.world_size > 1 and result.cell.strategy.communicates
+    if expected and has_no_operation and not _mismatch(ranks):
+        return "the traces of several ranks show no communication at all"
+    return None
+
+
+def _mismatch(ranks: Sequence[RankRecord]) -> bool:
+    """Tell whether some ranks have operations where others have none."""
+    return len({bool(rank.trace.operations) for rank in ranks if rank.trace is not None}) > 1

@@ -1,0 +1,228 @@
+"""The loss budget: where the time went that a step takes beyond the ideal one.
+
+``T_ideal = T_1 · p``: the plain baseline's step, times the part p of its batch that a rank now
+has. What is missing, ``T_N − T_ideal``, is split into::
+
+    compute inflation   the same work takes longer than at N=1 (contention, smaller batches)
+    exposed transfer    communication that no computation hides
+    wait                for other ranks, inside communication
+    bubble              idle by the pipeline's schedule
+    codec               encoding and decoding of compressed gradients
+    data stall          waiting for the next batch, beyond the baseline's
+    other idle          nothing of these, beyond the baseline's
+    residual            what the parts leave of the gap
+
+The parts come from traced steps, the two step times from clean ones. Tracing makes the host's
+work longer, not the wire: what a traced step takes beyond the clean steps next to it is taken off
+computation, encoding and idle time in proportion. All parts are then scaled from the rank's own
+step to the headline's: the machine may have become faster or slower in between, launches differ,
+and the headline is the slowest rank's at each step. The residual closes the sum exactly. It is
+small only if the parts, which are the profiler's, add up to the step as the loop's own clock has
+it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.steps import launch_step_s
+from scalebench.records.rows.budget import MEASURED, WAIT, Budget
+from scalebench.stats import Estimate, estimate_signed
+
+MOST_OF_HOST = 0.5
+"""Tracing never makes up more than this of the host's time: if traced steps seem to say so, they
+were slower than the clean ones next to them for other reasons, which affect all parts equally."""
+
+LARGEST_RESIDUAL = 0.02
+"""Of the step: a larger residual means that the parts do not explain it."""
+
+LARGEST_DRIFT = 0.25
+"""Steps that differ more than this from the clean ones do not have their proportions."""
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """What a clean step of one rank is made of, seconds, as far as traced steps tell.
+
+    ``compute_s`` is without encoding and decoding.
+    """
+
+    compute_s: float
+    exposed_transfer_s: float
+    wait_s: float
+    codec_s: float
+    data_stall_s: float
+    other_idle_s: float
+    bubble_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """The sum of all parts."""
+        return float(sum(vars(self).values()))
+
+
+def clean_parts(
+    launch: LaunchAttribution, rank: int, step_s: float, apart: bool = True
+) -> StepParts:
+    """Return what a rank's clean step was made of.
+
+    Args:
+        launch: Tells the proportions.
+        rank: Whose.
+        step_s: The clean step of the headline, seconds.
+        apart: Whether transfer and wait are separated; if not, all of it is transfer.
+    """
+    traced = launch.breakdowns[rank]
+    traced_s = launch.own_traced_step_s(rank)
+    added_s = traced_s * (1 - 1 / (1 + launch.trace_overhead))
+    removed_s = min(max(added_s, 0.0), MOST_OF_HOST * traced.host_s)
+    host = 1 - removed_s / traced.host_s if traced.host_s > 0 else 1.0
+    scale = step_s / (traced_s - removed_s)
+    wait_s = traced.wait_s if apart else 0.0
+    return StepParts(
+        compute_s=scale * host * traced.busy_s,
+        exposed_transfer_s=scale * (traced.exposed_comm_s - traced.bubble_s - wait_s),
+        wait_s=scale * wait_s,
+        codec_s=scale * host * traced.codec_s,
+        data_stall_s=scale * traced.data_stall_s,
+        other_idle_s=scale * host * traced.other_idle_s,
+        bubble_s=scale * host * traced.bubble_s,
+    )
+
+
+def losses(parts: StepParts, baseline: StepParts, batch_part: float) -> dict[str, float]:
+    """Return what each part adds to the ideal step, seconds.
+
+    Args:
+        parts: Of a clean step.
+        baseline: Of a clean step of the plain baseline.
+        batch_part: A rank's part of the baseline's batch.
+    """
+    return {
+        "compute_inflation_s": parts.compute_s - batch_part * baseline.compute_s,
+        "exposed_transfer_s": parts.exposed_transfer_s,
+        "wait_s": parts.wait_s,
+        "bubble_s": parts.bubble_s,
+        "codec_s": parts.codec_s,
+        "data_stall_s": parts.data_stall_s - batch_part * baseline.data_stall_s,
+        "other_idle_s": parts.other_idle_s - batch_part * baseline.other_idle_s,
+    }
+
+
+def closed_budget(
+    ideal_s: float,
+    measured_s: float,
+    rank: int,
+    parts: Mapping[str, Estimate],
+    not_apart: str | None = None,
+    drift: float = 0.0,
+) -> Budget:
+    """Return the budget whose residual closes the sum; see `Budget` for the arguments.
+
+    Args:
+        ideal_s: The ideal step.
+        measured_s: The headline's step.
+        rank: Whose parts these are.
+        parts: Field of a part → estimate over the launches. Where transfer and wait could not be
+            told apart, all of both is called exposed transfer, and there is no wait.
+        not_apart: Why they could not.
+        drift: Of the launch in which it is largest.
+    """
+    known = {name: part.value for name, part in parts.items()}
+    residual_s = measured_s - ideal_s - sum(known.values())
+    seconds = {part.field: known.get(part.field) for part in MEASURED} | {"residual_s": residual_s}
+    is_small = abs(residual_s) <= LARGEST_RESIDUAL * measured_s
+    return Budget(
+        ideal_s=ideal_s,
+        **seconds,
+        measured_s=measured_s,
+        not_apart=not_apart,
+        drift=drift,
+        rank=rank,
+        closes=is_small and abs(drift) <= LARGEST_DRIFT,
+        points={
+            name.removesuffix("_s"): value / measured_s
+            for name, value in seconds.items()
+            if value is not None
+        },
+        estimates=dict(parts),
+    )
+
+
+def loss_budget(
+    rounds: Sequence[tuple[LaunchAttribution, LaunchAttribution]],
+    rank: int,
+    step_s: tuple[float, float],
+    batch_part: float,
+    not_apart: str | None = None,
+    over: Sequence[int] = (),
+) -> Budget:
+    """Work out the budget of a row.
+
+    The parts are proportions of the headline's steps, so that they sum to its gap. Their
+    intervals come from each round's own steps: launches differ in those as well.
+
+    Args:
+        rounds: The row's and the baseline's launch of every round in which both were traced.
+        rank: Whose parts.
+        step_s: Clean steps of the row and of the baseline: the headline's numbers, seconds.
+        batch_part: A rank's part of the baseline's batch.
+        not_apart: Why transfer and wait cannot be told apart in one of the row's launches.
+        over: Ranks whose mean is taken instead of ``rank`` alone, where they do different work:
+            only together do they have the baseline's. Empty: all do the same.
+    """
+    apart = not_apart is None
+    headline: list[dict[str, float]] = []
+    own: list[dict[str, float]] = []
+    for row, base in rounds:
+        for found, (row_s, base_s) in (
+            (headline, step_s),
+            (own, (launch_step_s(row.result), launch_step_s(base.result))),
+        ):
+            parts = _mean([clean_parts(row, one, row_s, apart) for one in over or (rank,)])
+            found.append(losses(parts, clean_parts(base, 0, base_s), batch_part))
+    names = [part.field for part in MEASURED if apart or part is not WAIT]
+    return closed_budget(
+        ideal_s=batch_part * step_s[1],
+        measured_s=step_s[0],
+        rank=rank,
+        parts={name: _part([f[name] for f in headline], [f[name] for f in own]) for name in names},
+        not_apart=not_apart,
+        drift=max((drift(x) for pair in rounds for x in pair), key=abs),
+    )
+
+
+def _mean(parts: Sequence[StepParts]) -> StepParts:
+    names = vars(parts[0])
+    return StepParts(**{n: float(np.mean([getattr(one, n) for one in parts])) for n in names})
+
+
+def _part(of_headline: Sequence[float], of_rounds: Sequence[float]) -> Estimate:
+    """Return the mean of the first with the interval's width of the second."""
+    center, width = estimate_signed(of_headline), estimate_signed(of_rounds).half_width
+    if width is None:
+        return center
+    ends = {"low": center.value - width, "high": center.value + width}
+    return center.model_copy(update=ends)
+
+
+def drift(launch: LaunchAttribution) -> float:
+    """Return the clean step next to the traced ones over that of the clean window, minus 1."""
+    return launch.paired_step_s / launch_step_s(launch.result) - 1
+
+
+def waits_most(launches: Sequence[LaunchAttribution]) -> int:
+    """Return the rank that waits most for others, over all launches; of equals the lowest.
+
+    A pipeline's bubble is waiting, too.
+    """
+    ranks = sorted(launches[0].breakdowns)
+    wait_s = [
+        np.mean(
+            [launch.breakdowns[r].wait_s + launch.breakdowns[r].bubble_s for launch in launches]
+        )
+        for r in ranks
+    ]
+    return ranks[int(np.argmax(wait_s))]

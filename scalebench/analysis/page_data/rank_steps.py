@@ -1,0 +1,232 @@
+"""Steps of a launch by rank and number: the grid, the steps up to the steady state, the memory.
+
+What is drawn is smaller than what was measured: a field of the grid stands for several steps, and
+shows the one that is furthest from the median, so that nothing that sticks out is lost.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalebench.analysis.steps import clean_steps
+from scalebench.records.rank import RankRecord
+from scalebench.records.run import CellResult
+
+MOST_ROWS = 160
+MOST_COLUMNS = 400
+MOST_LAGS = 40
+FEWEST_STEPS = 16
+"""Below this many clean steps their autocorrelation says nothing."""
+
+
+@dataclass(frozen=True)
+class RankGrid:
+    """Step times over rank and step, warm-up and clean window.
+
+    Attributes:
+        deviation: Step over the median of the clean steps, minus 1; shape (rows, columns);
+            NaN: the first step of a block, which counts for nothing.
+        ranks: First rank of each row.
+        steps: First step of each column.
+        median_s: Of all clean steps of all ranks, seconds.
+        steady_from: First step of the clean window.
+        num_ranks: All ranks; more than rows where several share one.
+        num_steps: All steps.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    repeat: int
+    deviation: NDArray[np.float32]
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    median_s: float
+    steady_from: int
+    num_ranks: int
+    num_steps: int
+
+
+@dataclass(frozen=True)
+class StepSeries:
+    """The slowest rank's steps of one launch, from the first on.
+
+    Attributes:
+        steps: Number of each step that is kept: all, or the extremes of each stretch.
+        step_s: Its time, seconds.
+        steady_from: First step of the clean window; warm-up before it.
+        steady: Whether the steady state was found before the warm-up limit; None: not told.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    repeat: int
+    steps: tuple[int, ...]
+    step_s: tuple[float, ...]
+    steady_from: int
+    steady: bool | None
+
+
+@dataclass(frozen=True)
+class Autocorrelation:
+    """How far a clean step predicts the ones after it; mean over the launches.
+
+    Attributes:
+        values: By lag, from lag 1 on.
+        band: Independent steps stay within ± this 19 times in 20: 1.96/√n.
+        num_steps: Clean steps of all launches.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    values: tuple[float, ...]
+    band: float
+    num_steps: int
+
+
+def rank_grid(result: CellResult) -> RankGrid:
+    """Return the grid of a launch that succeeded."""
+    cell, ranks = result.cell, sorted(result.ranks, key=lambda rank: rank.rank)
+    until = ranks[0].num_trained
+    times = np.array([rank.step_s[:until] for rank in ranks])
+    counted, steady_from = _clean(ranks[0], until)
+    middle = float(np.median(times[:, counted]))
+    deviation = times / middle - 1
+    deviation[:, _firsts(ranks[0], until)] = np.nan
+    drawn, rows, columns = shrunk(deviation, MOST_ROWS, MOST_COLUMNS)
+    return RankGrid(
+        suite=cell.suite,
+        case=cell.case,
+        world_size=cell.world_size,
+        repeat=cell.repeat,
+        deviation=drawn.astype(np.float32),
+        ranks=tuple(ranks[int(i)].rank for i in rows),
+        steps=tuple(int(i) for i in columns),
+        median_s=middle,
+        steady_from=steady_from,
+        num_ranks=len(ranks),
+        num_steps=until,
+    )
+
+
+def step_series_of(result: CellResult) -> StepSeries:
+    """Return the steps of a launch that succeeded; at most 2 · `MOST_COLUMNS` steps."""
+    cell, first = result.cell, result.ranks[0]
+    until = first.num_trained
+    slowest = np.array([rank.step_s[:until] for rank in result.ranks]).max(axis=0)
+    _, steady_from = _clean(first, until)
+    kept = extremes(slowest, MOST_COLUMNS)
+    return StepSeries(
+        suite=cell.suite,
+        case=cell.case,
+        world_size=cell.world_size,
+        repeat=cell.repeat,
+        steps=tuple(int(i) for i in kept),
+        step_s=tuple(float(slowest[i]) for i in kept),
+        steady_from=steady_from,
+        steady=first.steady,
+    )
+
+
+def autocorrelation_of(results: Sequence[CellResult]) -> Autocorrelation | None:
+    """Return the autocorrelation of a row's clean steps; None: too few of them."""
+    each = [np.array(clean_steps(result)) for result in results]
+    each = [steps for steps in each if len(steps) >= FEWEST_STEPS]
+    if not each:
+        return None
+    lags = min(MOST_LAGS, min(len(steps) for steps in each) // 2)
+    cell, total = results[0].cell, sum(map(len, each))
+    return Autocorrelation(
+        suite=cell.suite,
+        case=cell.case,
+        world_size=cell.world_size,
+        values=tuple(float(v) for v in np.mean([autocorrelation(s, lags) for s in each], axis=0)),
+        band=1.96 / total**0.5,
+        num_steps=total,
+    )
+
+
+def autocorrelation(series: NDArray[np.float64], lags: int) -> NDArray[np.float64]:
+    """Return ``r_k = Σ(x_i − x̄)(x_{i+k} − x̄) / Σ(x_i − x̄)²`` for k = 1 … lags.
+
+    Source: Box & Jenkins 1976, §2.1. Of a constant series: zeros.
+    """
+    centered = series - series.mean()
+    whole = float(centered @ centered)
+    if whole == 0:
+        return np.zeros(lags)
+    return np.array([float(centered[:-k] @ centered[k:]) / whole for k in range(1, lags + 1)])
+
+
+def extremes(series: NDArray[np.float64], most: int) -> NDArray[np.int64]:
+    """Return the indices of the smallest and largest value of each of ``most`` stretches.
+
+    A series of at most ``2 · most`` values keeps all of them.
+    """
+    if len(series) <= 2 * most:
+        return np.arange(len(series))
+    kept = set()
+    for stretch in np.array_split(np.arange(len(series)), most):
+        kept |= {int(stretch[series[stretch].argmin()]), int(stretch[series[stretch].argmax()])}
+    return np.array(sorted(kept | {0, len(series) - 1}))
+
+
+def shrunk(
+    grid: NDArray[np.float64], most_rows: int, most_columns: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the grid with at most so many rows and columns, keeping what is furthest from 0.
+
+    Args:
+        grid: Shape (rows, columns); NaN counts for nothing.
+        most_rows: Rows of the answer.
+        most_columns: Columns of the answer.
+
+    Returns:
+        The smaller grid, and the first row and first column of each of its fields.
+    """
+    rows = _starts(grid.shape[0], most_rows)
+    columns = _starts(grid.shape[1], most_columns)
+    if len(rows) == grid.shape[0] and len(columns) == grid.shape[1]:
+        return grid, rows, columns
+    known = np.where(np.isnan(grid), 0.0, grid)
+    high = _reduced(np.maximum, known, rows, columns)
+    low = _reduced(np.minimum, known, rows, columns)
+    furthest = np.where(high > -low, high, low)
+    unknown = np.logical_and.reduceat(
+        np.logical_and.reduceat(np.isnan(grid), rows, axis=0), columns, axis=1
+    )
+    return np.where(unknown, np.nan, furthest), rows, columns
+
+
+def _reduced(
+    function: np.ufunc,
+    grid: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    reduced: NDArray[np.float64] = function.reduceat(
+        function.reduceat(grid, rows, axis=0), columns, axis=1
+    )
+    return reduced
+
+
+def _starts(size: int, most: int) -> NDArray[np.int64]:
+    return np.unique(np.linspace(0, size, min(size, most), endpoint=False).astype(np.int64))
+
+
+def _clean(rank: RankRecord, until: int) -> tuple[NDArray[np.bool_], int]:
+    """Return which steps are clean and count, and the first step of the clean window."""
+    counted = np.zeros(until, dtype=bool)
+    blocks = [block for block in rank.blocks if block.phase == "clean"]
+    for block in blocks:
+        counted[block.first + 1 : block.first + block.count] = True
+    return counted, min((block.first for block in blocks), default=until)
+
+
+def _firsts(rank: RankRecord, until: int) -> list[int]:
+    """Return the first step of every block but the very first one, which is the start-up."""
+    return [block.first for block in rank.blocks if 0 < block.first < until]

@@ -1,0 +1,140 @@
+"""How good the predictions of a run are: compared with the measured rows, and with other laws.
+
+A prediction's interval holds what is known to be uncertain about it: the link's fit, the launches
+that it starts from, and how far the model was off in the run's other rows. A single row has none:
+nothing tells how far the model may be off.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scalebench.costmodel.scaling_laws import fit_all
+from scalebench.records.summary import Row
+
+PREDICTION_CONFIDENCE = 0.90
+NORMAL_90, NORMAL_95 = 1.6448536269514722, 1.959963984540054
+MECHANISTIC = "cost model"
+TEXTBOOK = "bandwidth term"
+
+
+def with_intervals(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, each prediction with its interval and the efficiency that it means."""
+    scored = predicted_rows(rows)
+    return [_with_interval(row, scored) for row in rows]
+
+
+def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
+    predicted, told = row.predicted_step_s, row.prediction
+    if predicted is None or told is None:
+        return row
+    others = [_log_error(other) for other in scored if other is not row]
+    typical = math.sqrt(float(np.mean(np.square(others)))) if others else None
+    link = math.log(told.link_high_s / predicted) * NORMAL_90 / NORMAL_95
+    launches = told.launch_spread * NORMAL_90
+    half_width = math.hypot(link, launches, NORMAL_90 * (typical or 0.0))
+    efficiency, changed = None, told.what_if
+    if row.efficiency is not None and row.step_s is not None:
+        ideal_s = row.efficiency.value * row.step_s.value
+        efficiency = ideal_s / predicted
+        changed = [
+            found.model_copy(update={"efficiency": ideal_s / found.step_s}) for found in changed
+        ]
+    scored_fields = {
+        "low_s": predicted * math.exp(-half_width) if others else None,
+        "high_s": predicted * math.exp(half_width) if others else None,
+        "confidence": PREDICTION_CONFIDENCE,
+        "typical_error": typical,
+        "efficiency": efficiency,
+        "what_if": changed,
+    }
+    return row.model_copy(update={"prediction": told.model_copy(update=scored_fields)})
+
+
+def predicted_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with a prediction and a measured step to compare it with."""
+    return [row for row in rows if row.prediction_error is not None]
+
+
+def _log_error(row: Row) -> float:
+    return math.log1p(row.prediction_error or 0.0)
+
+
+def score(rows: Sequence[Row], profile_differs: Sequence[str] = ()) -> dict[str, Any] | None:
+    """Return how good the predictions of a run are; None: there are none.
+
+    Args:
+        rows: Of the run.
+        profile_differs: In what the machine of the link profile is not that of the run.
+
+    Returns:
+        ``num_rows``, ``mean_error`` (mean absolute percentage error, as a ratio), ``worst_error``
+        with its ``worst`` row; ``num_within`` of the 90 % intervals; ``left_out``: for the largest
+        N of each case the error of every law that was fitted without it, and
+        ``left_out_mean_error`` of each law over those cases; ``profile_differs``.
+    """
+    scored = predicted_rows(rows)
+    if not scored:
+        return None
+    errors = [abs(row.prediction_error or 0.0) for row in scored]
+    worst = scored[int(np.argmax(errors))]
+    left_out = [found for case in _by_case(rows) if (found := _left_out(case)) is not None]
+    laws = dict.fromkeys(name for found in left_out for name in found["errors"])
+    return {
+        "num_rows": len(scored),
+        "mean_error": float(np.mean(errors)),
+        "worst_error": worst.prediction_error,
+        "worst": {"suite": worst.suite, "case": worst.case, "world_size": worst.world_size},
+        "num_within": sum(_holds(row) for row in scored),
+        "confidence": PREDICTION_CONFIDENCE,
+        "profile_differs": list(profile_differs),
+        "left_out": left_out,
+        "left_out_mean_error": {
+            law: float(np.mean([abs(found["errors"][law]) for found in left_out])) for law in laws
+        },
+    }
+
+
+def _holds(row: Row) -> bool:
+    told, step = row.prediction, row.step_s
+    if told is None or told.low_s is None or told.high_s is None or step is None:
+        return False
+    return told.low_s <= step.value <= told.high_s
+
+
+def _by_case(rows: Sequence[Row]) -> list[list[Row]]:
+    cases: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        cases.setdefault((row.suite, row.case), []).append(row)
+    return list(cases.values())
+
+
+def _left_out(case: Sequence[Row]) -> dict[str, Any] | None:
+    """Return the errors of the laws that know nothing of a case's largest N; None: no such law."""
+    scored = sorted(predicted_rows(case), key=lambda row: row.world_size)
+    if len(scored) < 2:
+        return None
+    largest, smaller = scored[-1], scored[:-1]
+    blind = largest.prediction.left_out if largest.prediction else None
+    known = {row.world_size: row.speedup.value for row in smaller if row.speedup is not None}
+    if blind is None or blind.prediction_error is None or not known or largest.speedup is None:
+        return None
+    errors = {MECHANISTIC: blind.prediction_error, **_errors_of_laws(known, largest)}
+    if blind.textbook_step_s is not None and largest.step_s is not None:
+        errors[TEXTBOOK] = blind.textbook_step_s / largest.step_s.value - 1
+    return {
+        "suite": largest.suite,
+        "case": largest.case,
+        "world_size": largest.world_size,
+        "fitted_on": [1, *known],
+        "errors": errors,
+    }
+
+
+def _errors_of_laws(known: Mapping[int, float], largest: Row) -> dict[str, float]:
+    """Return predicted over measured step, minus 1, for each law of speedups."""
+    measured = largest.speedup.value if largest.speedup else math.nan
+    laws = fit_all(list(known), list(known.values()))
+    return {law.name: measured / law.speedup(largest.world_size) - 1 for law in laws}

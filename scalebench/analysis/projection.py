@@ -1,0 +1,356 @@
+"""Sizes that were not measured: a run's cases, projected to other numbers of ranks.
+
+A projection starts from the strategy at N=1 and from the links as the run calibrated them, or
+from a topology with nominal links. Its interval holds the link's, which widens with every
+doubling beyond what was calibrated, the launches' spread, and how far the model was off where it
+could be compared with a measurement, once more for every doubling.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalebench.analysis.prediction_scores import (
+    NORMAL_90,
+    NORMAL_95,
+    PREDICTION_CONFIDENCE,
+    predicted_rows,
+)
+from scalebench.analysis.rows.fields import Unavailable
+from scalebench.analysis.rows.launches import Launches, grouped
+from scalebench.analysis.rows.prediction import PipelineAtOneRank, StepAtOneRank, step_at_one_rank
+from scalebench.analysis.run import StoredRun
+from scalebench.analysis.summarise import summarise
+from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
+from scalebench.costmodel.links.topology import Topology
+from scalebench.costmodel.step import PredictedStep
+from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
+from scalebench.errors import ExitCode, ScalebenchError, UsageError
+from scalebench.records.base import Record
+from scalebench.records.baseline import baseline_of, key_of
+from scalebench.records.summary import Row, RowKey, Summary
+from scalebench.spec import Cell
+
+
+class NothingToProject(ScalebenchError):
+    """A run that supports no projection."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
+class MeasuredShard(Record):
+    """What one rank's shard of a job takes by itself, measured without the other ranks.
+
+    Attributes:
+        step_s: Its step, no communication in it, seconds; null: see ``reason``.
+        peak_memory_bytes: The peak of its tensors.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    step_s: float | None = None
+    peak_memory_bytes: int | None = None
+    reason: str | None = None
+
+
+class ProjectedRow(Record):
+    """One case at one number of ranks.
+
+    Attributes:
+        step_s: Predicted, seconds; null: see ``reason``.
+        low_s: Lower end of the prediction interval; null: see ``interval_reason``.
+        high_s: Upper end, likewise.
+        throughput: Samples per second of the job.
+        efficiency: Against the plain model; null: the run has no plain baseline.
+        ideal_s: Time of a rank's share of the plain model's step.
+        compute_inflation_s: What computing takes longer than that: the wrapper, and a smaller
+            batch.
+        bubble_s: Idle by the schedule of a pipeline.
+        exposed_transfer_s: Communication that nothing hides. With the three before it sums to the
+            step; waits, stalls and contention are not predicted.
+        calibrated_world_sizes: Where the link was measured; empty: it is nominal.
+        outside: Sizes at which a line of the link was continued beyond its support, in words.
+        share: A rank's shard as it was measured here; null: the line through what N=1 measured
+            stands for it.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    global_batch: int
+    rank_batch: int
+    step_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    confidence: float = PREDICTION_CONFIDENCE
+    interval_reason: str | None = None
+    throughput: float | None = None
+    efficiency: float | None = None
+    ideal_s: float | None = None
+    compute_inflation_s: float | None = None
+    bubble_s: float | None = None
+    exposed_transfer_s: float | None = None
+    calibrated_world_sizes: tuple[int, ...] = ()
+    outside: tuple[str, ...] = ()
+    reason: str | None = None
+    share: MeasuredShard | None = None
+
+
+class Projection(Record):
+    """All projected rows of a run.
+
+    Attributes:
+        assumptions: What is taken for granted, in words.
+        typical_error: Root mean square of the logarithm of predicted over measured step, of rows
+            that were predicted without links of so many ranks if there are such; null: nothing
+            could be compared with a measurement.
+        num_scored: How many rows that rests on.
+    """
+
+    format: str = "scalebench.projection/1"
+    run_id: str
+    assumptions: tuple[str, ...]
+    typical_error: float | None
+    num_scored: int
+    rows: tuple[ProjectedRow, ...]
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """How far the model was off, and at how many rows; None: not known."""
+
+    typical_error: float | None
+    num_rows: int
+
+
+def project(
+    run: StoredRun,
+    world_sizes: Sequence[int],
+    topology: Topology | None = None,
+    what_if: WhatIf = AS_MEASURED,
+    profile: LinkProfile | None = None,
+    shards: Sequence[MeasuredShard] = (),
+    summary: Summary | None = None,
+) -> Projection:
+    """Project every case of a run that can be predicted.
+
+    Args:
+        run: With its calibration, unless ``topology`` is given.
+        world_sizes: Numbers of ranks, each at least 2.
+        topology: Nominal links instead of the calibrated ones.
+        what_if: Changes to what was measured.
+        profile: Links calibrated elsewhere instead of the run's own.
+        shards: Shards that were measured on the machine of the run.
+        summary: Of the run; None: it is worked out.
+
+    Raises:
+        UsageError: A number of ranks below 2, or hierarchical without a topology.
+        NothingToProject: No case supports a projection; the text says why.
+    """
+    _check(world_sizes, topology, what_if)
+    summary = summary or summarise(run)
+    scores = _scores(summary.rows)
+    links = _links(run, topology, profile, what_if)
+    measured = {(shard.suite, shard.case, shard.world_size): shard for shard in shards}
+    rows: list[ProjectedRow] = []
+    refusals: dict[str, str] = {}
+    for one in cases_at_one(run):
+        try:
+            bare = step_at_one_rank(one)
+        except Unavailable as reason:
+            refusals[one.cell.case] = str(reason)
+            continue
+        plain_s = _plain_step(summary.rows, one.cell.row_key)
+        for world_size in world_sizes:
+            there = cell_at(one.cell, world_size)
+            if isinstance(there, str):
+                rows.append(_no_job(one.cell, world_size, there))
+                continue
+            shard = measured.get((one.cell.suite, one.cell.case, world_size))
+            predicted = _predicted(there, bare, links, what_if, shard)
+            row = _row(there, predicted, bare.spread, plain_s, scores, topology)
+            rows.append(row.model_copy(update={"share": shard}))
+    if not rows:
+        told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
+            "no strategy was measured at N=1"
+        )
+        raise NothingToProject(f"{run.paths.root} supports no projection: {told}.")
+    told_links = "links as this run calibrated them"
+    if topology is not None:
+        told_links = "nominal links of the topology"
+    elif profile is not None:
+        told_links = f"links as calibrated {profile.created[:10]} ({profile.backend})"
+    return Projection(
+        run_id=run.info.run_id,
+        assumptions=(told_links, *what_if.told(), "no waiting, no stalls, no contention"),
+        typical_error=scores.typical_error,
+        num_scored=scores.num_rows,
+        rows=tuple(rows),
+    )
+
+
+def _check(world_sizes: Sequence[int], topology: Topology | None, what_if: WhatIf) -> None:
+    below = [n for n in world_sizes if n < 2]
+    if below:
+        raise UsageError(
+            f"--gpus {below[0]}: a projection is for 2 ranks or more; N=1 is measured."
+        )
+    if what_if.hierarchical and topology is None:
+        raise UsageError("--hierarchical needs --topology, which says which ranks share a node.")
+
+
+def _links(
+    run: StoredRun, topology: Topology | None, profile: LinkProfile | None, what_if: WhatIf
+) -> LinkTimes:
+    faster = what_if.times_bandwidth
+    if topology is not None:
+        scaled = topology.faster(faster)
+        return lambda op, n, size: scaled.time(op, n, size, what_if.hierarchical)
+    calibrated = profile or run.link
+    if calibrated is None:
+        raise NothingToProject(
+            f"{run.paths.root} supports no projection: {run.link_unavailable}. Measure 2 ranks or "
+            "more with traced steps, or give --topology or --link-profile."
+        )
+    return LinkModel(calibrated.fits).faster(faster)
+
+
+def cases_at_one(run: StoredRun) -> list[Launches]:
+    """Return every case but the plain ones, at N=1."""
+    return [
+        launches
+        for (_, _, world_size), launches in grouped(run).items()
+        if world_size == 1 and launches.cell.strategy.kind != "plain"
+    ]
+
+
+def _plain_step(rows: Sequence[Row], key: RowKey) -> tuple[float, int] | None:
+    """Return step and batch of a row's plain baseline, or None."""
+    row = next((row for row in rows if key_of(row) == key), None)
+    baseline = baseline_of(row, rows) if row is not None else None
+    if baseline is None or baseline.step_s is None:
+        return None
+    return baseline.step_s.value, baseline.rank_batch
+
+
+def _scores(rows: Sequence[Row]) -> _Scores:
+    """Return how far the model was off: where it knew least, if anywhere."""
+    scored = predicted_rows(rows)
+    blind = [
+        row.prediction.left_out.prediction_error
+        for row in scored
+        if row.prediction and row.prediction.left_out.prediction_error is not None
+    ]
+    errors = blind or [row.prediction_error or 0.0 for row in scored]
+    if not errors:
+        return _Scores(None, 0)
+    return _Scores(math.sqrt(float(np.mean(np.log1p(errors) ** 2))), len(errors))
+
+
+def cell_at(cell: Cell, world_size: int) -> Cell | str:
+    """Return a case's cell at another number of ranks; or why there is no such job.
+
+    Where the batch cannot be divided, the cell is that of the rank with the most samples.
+    """
+    batch, shards = cell.rank_batch, cell.strategy.num_shards(world_size)
+    whole = batch * world_size if cell.scaling == "weak" else batch
+    if shards > whole:
+        return (
+            f"strong scaling: a global batch of {batch} has no sample for each of "
+            f"{shards} ranks; measure with a larger --batch-size, or with --scaling weak"
+        )
+    changes = {"world_size": world_size, "global_batch": whole, "rank_batch": -(-whole // shards)}
+    return cell.model_copy(update=changes)
+
+
+def _no_job(cell: Cell, world_size: int, reason: str) -> ProjectedRow:
+    return ProjectedRow(
+        suite=cell.suite,
+        case=cell.case,
+        world_size=world_size,
+        global_batch=cell.global_batch,
+        rank_batch=0,
+        reason=reason,
+    )
+
+
+def _predicted(
+    cell: Cell,
+    bare: StepAtOneRank | PipelineAtOneRank,
+    links: LinkTimes,
+    what_if: WhatIf,
+    shard: MeasuredShard | None,
+) -> PredictedStep | str:
+    parts = what_if.microbatches if isinstance(bare, PipelineAtOneRank) else None
+    parts = parts or cell.strategy.num_parts(cell.world_size) // cell.num_shards
+    if cell.rank_batch % parts:
+        return f"{cell.rank_batch} samples cannot be split into {parts} microbatches"
+    try:
+        if isinstance(bare, PipelineAtOneRank):
+            return bare.predict(cell, links, what_if)
+        return bare.predict(cell, links, what_if, shard.step_s if shard else None)
+    except NoFit as reason:
+        return str(reason)
+
+
+def _row(
+    cell: Cell,
+    step: PredictedStep | str,
+    spread: float,
+    plain: tuple[float, int] | None,
+    scores: _Scores,
+    topology: Topology | None,
+) -> ProjectedRow:
+    world_size = cell.world_size
+    row = ProjectedRow(
+        suite=cell.suite,
+        case=cell.case,
+        world_size=world_size,
+        global_batch=cell.global_batch,
+        rank_batch=cell.rank_batch,
+    )
+    if isinstance(step, str):
+        return row.model_copy(update={"reason": step})
+    half_width, why_not = _half_width(step, spread, scores, topology, world_size)
+    found = {
+        "step_s": step.step_s,
+        "low_s": None if half_width is None else step.step_s * math.exp(-half_width),
+        "high_s": None if half_width is None else step.step_s * math.exp(half_width),
+        "interval_reason": why_not,
+        "throughput": cell.global_batch / step.step_s,
+        "bubble_s": step.bubble_s,
+        "exposed_transfer_s": step.stalled_s,
+        "calibrated_world_sizes": step.world_sizes,
+        "outside": step.outside,
+    }
+    if plain is not None:
+        ideal_s = plain[0] * cell.global_batch / world_size / plain[1]
+        found |= {
+            "efficiency": ideal_s / step.step_s,
+            "ideal_s": ideal_s,
+            "compute_inflation_s": step.computing_s - step.bubble_s - ideal_s,
+        }
+    return row.model_copy(update=found)
+
+
+def _half_width(
+    step: PredictedStep,
+    spread: float,
+    scores: _Scores,
+    topology: Topology | None,
+    world_size: int,
+) -> tuple[float | None, str | None]:
+    """Return the half width of the interval of the step's logarithm; or why there is none."""
+    if topology is not None:
+        return None, "the links are nominal, not measured"
+    if scores.typical_error is None:
+        return None, "no prediction of this run could be compared with a measurement"
+    largest = max(step.world_sizes, default=1)
+    doublings = max(1.0, math.log2(world_size / largest))
+    link = math.log(step.high_s / step.step_s) * NORMAL_90 / NORMAL_95
+    model = NORMAL_90 * scores.typical_error * doublings
+    return math.hypot(link, NORMAL_90 * spread, model), None

@@ -1,0 +1,1 @@
+"""The fields of a summary's row, one module for each group of them."""

@@ -1,0 +1,264 @@
+"""Attribution of one row of the summary: estimates over its launches, and its loss budget."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalebench import units
+from scalebench.analysis.attribution import LaunchAttribution, why_not
+from scalebench.analysis.budget import loss_budget, waits_most
+from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.pipeline import pipeline_figures
+from scalebench.records.rows.budget import RankTimes
+from scalebench.records.rows.communication import OperationFigures, Straggler
+from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.spec import Pipeline
+from scalebench.stats import Estimate, estimate_signed
+from scalebench.trace.matching import stragglers
+
+VISIBLE = 0.01
+"""Of the step: what estimates may differ by before anybody is told."""
+
+LARGEST_PROBE_EFFECT = 0.005
+"""Of the step: what the clean loop's own marks may cost."""
+
+BREAKDOWN_FIELDS = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s")
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The headline's clean steps, seconds; ``baseline_s`` is None without a baseline."""
+
+    row_s: float
+    baseline_s: float | None
+
+
+def attribute_row(
+    of_row: Launches, baseline: Launches | None, steps: StepTimes | None
+) -> RowFields:
+    """Attribute a row.
+
+    Args:
+        of_row: Its launches.
+        baseline: Those of the plain baseline.
+        steps: None: no launch of the row succeeded.
+    """
+    row = RowFields()
+    if not of_row.attributed or steps is None:
+        row.reasons = dict.fromkeys(FIELDS, _why_not_traced(of_row))
+        return row
+    launches = list(of_row.attributed.values())
+    rank = waits_most(launches)
+    _set_breakdown(row, launches, rank)
+    _set_volume(row, launches, rank)
+    row.values["trace_overhead"] = estimate_signed([x.trace_overhead for x in launches])
+    _set_probe_effect(row, launches)
+    estimates = _three_estimates(launches, rank)
+    row.values["exposed_comm_estimates"] = estimates
+    if estimates.disagreements(VISIBLE * steps.row_s):
+        row.stamps.append("estimates disagree")
+    row.values["communication"] = _communication(launches, rank)
+    row.values["unknown_kernels"] = _unknown_kernels(launches)
+    row.values["stragglers"] = _stragglers(launches)
+    base = baseline.attributed if baseline else {}
+    _set_budget(row, of_row.attributed, base, rank, steps)
+    return row
+
+
+def _why_not_traced(row: Launches) -> str:
+    reasons = [reason for result in row.good.values() if (reason := why_not(result))]
+    return reasons[0] if reasons else "no launch of this row succeeded"
+
+
+FIELDS = (
+    *BREAKDOWN_FIELDS,
+    *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "pipeline"),
+    *("wire_bytes", "payload_bytes"),
+    *("trace_overhead", "probe_effect", "exposed_comm_estimates", "communication"),
+    *("stragglers", "unknown_kernels", "budget"),
+)
+"""Every field of a row that this module answers for."""
+
+
+def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: int) -> None:
+    parts = [launch.breakdowns[rank] for launch in launches]
+    for name in BREAKDOWN_FIELDS:
+        row.values[name] = estimate_signed([getattr(part, name) for part in parts])
+    not_apart = _not_apart(launches)
+    if not_apart:
+        for name in ("exposed_transfer_s", "wait_s"):
+            row.set(name, None, not_apart)
+    ratios = [p.comm_s / p.compute_s for p in parts if p.compute_s > 0]
+    row.set("comm_compute_ratio", estimate_signed(ratios) if ratios else None, "nothing computed")
+    overlaps = [1 - p.exposed_comm_s / p.comm_s for p in parts if p.comm_s > 0]
+    row.set("overlap_ratio", estimate_signed(overlaps) if overlaps else None, "no communication")
+    if any(trace.blocked for launch in launches for trace in launch.traces.values()):
+        hidden = (
+            "on CPU it is not known how much of the sends and receives is hidden behind computation"
+        )
+        row.set("overlap_ratio", None, hidden)
+    _set_bubble(row, launches)
+
+
+def _set_bubble(row: RowFields, launches: Sequence[LaunchAttribution]) -> None:
+    """Set the idle part of the schedule's dry run, mean over the pipelines side by side."""
+    strategy = launches[0].result.cell.strategy
+    if not isinstance(strategy, Pipeline):
+        row.set("bubble_ratio", None, "only pipelines have a bubble")
+        row.set("pipeline", None, "the ranks form no pipeline")
+        return
+    found = [
+        [p.timeline.bubble_ratio for p in launch.pipelines if p.timeline is not None]
+        for launch in launches
+    ]
+    if not all(found):
+        reason = "the trace does not contain every forward and backward pass of a step"
+        row.set("bubble_ratio", None, reason)
+        row.set("pipeline", None, reason)
+        return
+    row.values["bubble_ratio"] = estimate_signed([float(np.mean(ratios)) for ratios in found])
+    row.values["pipeline"] = pipeline_figures([p for launch in launches for p in launch.pipelines])
+
+
+def _not_apart(launches: Sequence[LaunchAttribution]) -> str | None:
+    """Return why transfer and wait cannot be separated in one of the launches; None: they can."""
+    return next((launch.not_apart for launch in launches if launch.not_apart), None)
+
+
+def _set_volume(row: RowFields, launches: Sequence[LaunchAttribution], rank: int) -> None:
+    reason = "the trace does not give the size of every operation"
+    for name, read in (
+        ("payload_bytes", LaunchAttribution.payload_bytes),
+        ("wire_bytes", LaunchAttribution.wire_bytes),
+    ):
+        found = [read(launch, rank) for launch in launches]
+        known = [value for value in found if value is not None]
+        whole = known if len(known) == len(found) else []
+        row.set(name, round(float(np.median(whole))) if whole else None, reason)
+
+
+def _set_probe_effect(row: RowFields, launches: Sequence[LaunchAttribution]) -> None:
+    probe = estimate_signed([launch.probe_effect for launch in launches])
+    row.values["probe_effect"] = probe
+    if probe.low is not None and probe.low > LARGEST_PROBE_EFFECT:
+        row.stamps.append(f"probe effect: {units.percent(probe.value)}")
+
+
+def _three_estimates(launches: Sequence[LaunchAttribution], rank: int) -> ExposedEstimates:
+    """Return exposed communication by trace, by difference, and by DDP's logger, per step."""
+    readers: dict[str, Callable[[LaunchAttribution], float | None]] = {
+        "trace": lambda launch: launch.breakdowns[rank].exposed_comm_s,
+        "differential": lambda launch: launch.without_synchronisation_s(rank),
+        "ddp_logger": lambda launch: launch.logged_exposed_s(rank),
+    }
+    found: dict[str, Estimate] = {}
+    for name, read in readers.items():
+        values = [value for launch in launches if (value := read(launch)) is not None]
+        if len(values) == len(launches):
+            found[name] = estimate_signed(values)
+    always = launches[0].result.cell.strategy.always_communicates
+    unavailable = {"differential": always} if always and "differential" not in found else {}
+    return ExposedEstimates(
+        trace=found.get("trace"),
+        differential=found.get("differential"),
+        ddp_logger=found.get("ddp_logger"),
+        disagree=disagreements(found),
+        unavailable=unavailable,
+    )
+
+
+def disagreements(estimates: Mapping[str, Estimate]) -> list[list[str]] | None:
+    """Return the pairs whose intervals do not meet; None: intervals are missing."""
+    if len(estimates) < 2 or any(e.low is None for e in estimates.values()):
+        return None
+    names = list(estimates)
+    return [
+        [a, b]
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+        if _apart(estimates[a], estimates[b])
+    ]
+
+
+def _apart(a: Estimate, b: Estimate) -> bool:
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return False
+    return a.high < b.low or b.high < a.low
+
+
+def _communication(launches: Sequence[LaunchAttribution], rank: int) -> list[OperationFigures]:
+    """Return the figures of every kind and every bucket: means over the launches."""
+    sorts: dict[tuple[str, int | None], list[OperationFigures]] = {}
+    for launch in launches:
+        parts = launch.breakdowns[rank]
+        for figures in (*parts.by_kind, *parts.by_bucket):
+            sorts.setdefault((figures.kind, figures.ordinal), []).append(figures)
+    return [_mean_figures(figures, len(launches)) for figures in sorts.values()]
+
+
+def _mean_figures(figures: Sequence[OperationFigures], num_launches: int) -> OperationFigures:
+    def mean(name: str) -> float:
+        return float(np.sum([getattr(f, name) for f in figures])) / num_launches
+
+    sized = all(f.num_bytes is not None for f in figures)
+    means = {name: mean(name) for name in ("count", "total_s", "exposed_s", "hidden_s")}
+    num_bytes = mean("num_bytes") if sized else None
+    return figures[0].model_copy(update={**means, "num_bytes": num_bytes})
+
+
+def _stragglers(launches: Sequence[LaunchAttribution]) -> list[Straggler]:
+    """Return which rank came last how often; empty where there is one rank."""
+    if launches[0].result.cell.world_size == 1:
+        return []
+    return stragglers([arrival for launch in launches for arrival in launch.matched.arrivals])
+
+
+def _unknown_kernels(launches: Sequence[LaunchAttribution]) -> dict[str, float]:
+    """Return kernels that may be communication: name → seconds over all ranks and launches."""
+    seconds: dict[str, float] = {}
+    for launch in launches:
+        for trace in launch.traces.values():
+            for name, spent in trace.unknown.items():
+                seconds[name] = seconds.get(name, 0.0) + spent
+    return seconds
+
+
+def _set_budget(
+    row: RowFields,
+    looked: Mapping[int, LaunchAttribution],
+    base: Mapping[int, LaunchAttribution],
+    rank: int,
+    steps: StepTimes,
+) -> None:
+    rounds = [(looked[repeat], base[repeat]) for repeat in looked if repeat in base]
+    if not rounds or steps.baseline_s is None:
+        row.set("budget", None, "no round in which the plain baseline was also traced")
+        return
+    own, plain = (launch.result.cell for launch in rounds[0])
+    batch_part = own.global_batch / own.world_size / plain.global_batch
+    not_apart = _not_apart(list(looked.values()))
+    # The ranks of a pipeline do different parts of the work.
+    over = sorted(rounds[0][0].breakdowns) if isinstance(own.strategy, Pipeline) else ()
+    step_s = (steps.row_s, steps.baseline_s)
+    budget = loss_budget(rounds, rank, step_s, batch_part, not_apart, over)
+    launches = list(looked.values())
+    row.values["budget"] = budget.model_copy(
+        update={
+            "skew": float(np.mean([launch.skew(rank) for launch in launches])),
+            "clock_bound_s": max(launch.clock_bound_s for launch in launches),
+            "mean_over_ranks": bool(over),
+            "ranks": [_rank_times(launches, r) for r in sorted(rounds[0][0].breakdowns)],
+        }
+    )
+    if not budget.closes:
+        row.stamps.append("budget open")
+
+
+def _rank_times(launches: Sequence[LaunchAttribution], rank: int) -> RankTimes:
+    """Return one rank's traced step and its parts: means over the launches, seconds."""
+    parts = [launch.breakdowns[rank] for launch in launches]
+    names = [name for name in RankTimes.model_fields if name != "rank"]
+    means = {name: float(np.mean([getattr(p, name) for p in parts])) for name in names}
+    return RankTimes(rank=rank, **means)

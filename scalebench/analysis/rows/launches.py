@@ -1,0 +1,64 @@
+"""The launches that make up each row of the summary."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from scalebench.analysis.attribution import LaunchAttribution, attribute
+from scalebench.analysis.run import StoredRun
+from scalebench.records.run import CellResult
+from scalebench.spec import Cell
+
+
+@dataclass(frozen=True)
+class Launches:
+    """All cells of one row, and what became of those that were run.
+
+    Attributes:
+        cell: The row's cell (of its first launch).
+        inspection: Result of the launch that checked correctness, if it was run.
+        measured: Repeat → result, of the launches that were run.
+        num_planned: Measuring launches that the plan holds.
+    """
+
+    cell: Cell
+    inspection: CellResult | None = None
+    measured: Mapping[int, CellResult] = field(default_factory=dict)
+    num_planned: int = 0
+
+    @cached_property
+    def good(self) -> dict[int, CellResult]:
+        """The measuring launches that succeeded."""
+        return {r: result for r, result in self.measured.items() if result.status == "ok"}
+
+    @cached_property
+    def attributed(self) -> dict[int, LaunchAttribution]:
+        """The good launches that can be attributed."""
+        found = {repeat: attribute(result) for repeat, result in self.good.items()}
+        return {repeat: launch for repeat, launch in found.items() if launch is not None}
+
+
+Table = Mapping[tuple[str, str, int], Launches]
+"""(suite, case, world size) → launches."""
+
+
+def grouped(run: StoredRun) -> Table:
+    """Return the launches of every row, in the order of the plan."""
+    cells: dict[tuple[str, str, int], list[Cell]] = {}
+    for cell in run.info.plan:
+        if cell.purpose == "measure":
+            cells.setdefault(cell.row_key, []).append(cell)
+    inspections = {
+        result.cell.row_key: result
+        for result in run.results.values()
+        if result.cell.purpose == "inspect"
+    }
+    return {
+        key: Launches(
+            cell=launches[0],
+            inspection=inspections.get(key),
+            measured={c.repeat: run.results[c.id] for c in launches if c.id in run.results},
+            num_planned=len(launches),
+        )
+        for key, launches in cells.items()
+    }

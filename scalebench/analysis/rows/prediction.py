@@ -1,0 +1,253 @@
+"""What the cost model predicts for a row, and its error; never fitted on the row itself."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.pipeline_shape import pipeline_shape_of
+from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmarked
+from scalebench.analysis.rows.fields import RowFields, Unavailable
+from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.what_if import what_ifs
+from scalebench.analysis.step_shape import shape_of
+from scalebench.analysis.steps import launch_step_s
+from scalebench.costmodel.compressed_step import with_messages
+from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
+from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
+from scalebench.costmodel.sharded_step import with_sharding
+from scalebench.costmodel.sharding import Groups, sharding_of
+from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
+from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
+from scalebench.records.rows.prediction import (
+    PredictedOperation,
+    Prediction,
+    PredictionFromFewer,
+)
+from scalebench.records.run import CellResult
+from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Pipeline
+from scalebench.trace.matching import transfers
+
+FIELDS = ("predicted_step_s", "prediction_error", "prediction")
+
+
+@dataclass(frozen=True)
+class StepAtOneRank:
+    """A strategy at N=1, from which its other sizes are predicted.
+
+    Attributes:
+        shape: Of its step.
+        spread: Standard error over its launches of the logarithm of the step; 0 for one.
+        groups: Parameters that a sharded strategy gathers together; None: it is not sharded.
+        decode_s: Decoding one rank's messages, seconds per step; None: nothing is compressed.
+    """
+
+    shape: StepShape
+    spread: float
+    groups: Groups | None = None
+    decode_s: float | None = None
+
+    def at(self, cell: Cell, world_size: int) -> StepShape:
+        """Return the shape at a number of ranks; a sharded strategy sends nothing at N=1."""
+        if self.decode_s is not None:
+            return with_messages(self.shape, world_size, self.decode_s)
+        if self.groups is None:
+            return self.shape
+        return with_sharding(self.shape, sharding_of(cell.strategy, world_size), self.groups)
+
+    def predict(
+        self,
+        cell: Cell,
+        link: LinkTimes,
+        what_if: WhatIf = AS_MEASURED,
+        shard_s: float | None = None,
+    ) -> PredictedStep:
+        """Predict a cell.
+
+        Args:
+            cell: At any number of ranks.
+            link: What operations take.
+            what_if: What is changed.
+            shard_s: The computation of a rank's shard, where it was measured, seconds.
+
+        Raises:
+            NoFit: Nothing tells what an operation takes.
+        """
+        shape = what_if.shape(self.at(cell, cell.world_size))
+        if shard_s is not None:
+            shape = shape.lasting(shard_s, cell.rank_batch)
+        return predict_step(shape, link, cell.world_size, cell.rank_batch)
+
+    def textbook_s(self, cell: Cell, predicted: PredictedStep, link: LinkModel) -> float:
+        """Return the simplest prediction there is, for comparison, seconds.
+
+        The step at N=1 in proportion to the batch, and the bandwidth terms of all operations on
+        top; nothing overlaps.
+        """
+        share = cell.rank_batch / self.shape.num_samples
+        asked = predicted.requests
+        terms = [link.bandwidth_term(r.op, cell.world_size, r.size_bytes) for r in asked]
+        return share * self.shape.computing_s + sum(terms)
+
+
+@dataclass(frozen=True)
+class PipelineAtOneRank:
+    """A pipeline at N=1, from which its other sizes are predicted; see `StepAtOneRank`."""
+
+    shape: PipelineShape
+    spread: float
+
+    def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf = AS_MEASURED) -> PredictedStep:
+        """Predict a cell; raises NoFit."""
+        shape = what_if.pipeline(self.shape.with_batch(cell.rank_batch))
+        return predict_pipeline(shape, link, cell.world_size)
+
+    def textbook_s(self, cell: Cell, *_: object) -> float:
+        """Return the step by the law of the bubble alone, seconds."""
+        return textbook_pipeline_s(self.shape.with_batch(cell.rank_batch), cell.world_size)
+
+
+def step_at_one_rank(at_one: Launches | None) -> StepAtOneRank | PipelineAtOneRank:
+    """Return what a strategy does at N=1; raises Unavailable."""
+    if at_one is None or not at_one.good:
+        raise Unavailable("no launch of the strategy at N=1 succeeded")
+    first = next(iter(at_one.good.values()))
+    strategy = first.cell.strategy
+    is_sharded = isinstance(strategy, Fsdp | Fsdp1)
+    if is_sharded and first.cell.device == "cuda":
+        raise Unavailable("on a GPU, gathers run ahead of the computation; N=1 does not show when")
+    if isinstance(strategy, Compressed) and is_unmarked(strategy):
+        raise Unavailable(OF_TORCH)
+    launches = list(at_one.attributed.values())
+    logs = np.log([launch_step_s(launch.result) for launch in launches])
+    spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
+    if isinstance(strategy, Pipeline):
+        return PipelineAtOneRank(pipeline_shape_of(strategy, launches), spread)
+    silent = is_sharded or (isinstance(strategy, Compressed) and strategy.method == "noop")
+    shape = shape_of(launches, may_be_silent=silent)
+    groups = _groups(first) if is_sharded else None
+    decode_s = decoding_s(launches) if isinstance(strategy, Compressed) else None
+    return StepAtOneRank(shape, spread, groups, decode_s)
+
+
+def _groups(result: CellResult) -> Groups:
+    rank = result.ranks[0]
+    return Groups.of(rank.facts.get("group_elements"), rank.num_parameters or 0)
+
+
+def predict_row(
+    of_row: Launches,
+    wrapped: Launches | None,
+    link: LinkModel | str,
+    measured_s: float | None,
+) -> RowFields:
+    """Predict a row from the strategy at N=1 and the calibrated link.
+
+    Args:
+        of_row: Its launches, to compare single operations with.
+        wrapped: The strategy's launches at N=1.
+        link: Or why none was calibrated.
+        measured_s: Its step; None: there is none to compare the prediction with.
+    """
+    row, cell = RowFields(), of_row.cell
+    try:
+        bare, model = _start(cell, wrapped, link)
+        predicted = bare.predict(cell, model.time)
+    except (Unavailable, NoFit) as reason:
+        row.reasons = dict.fromkeys(FIELDS, str(reason))
+        return row
+    row.values["predicted_step_s"] = predicted.step_s
+    error = None if measured_s is None else predicted.step_s / measured_s - 1
+    row.set("prediction_error", error, "there is no measured step to compare it with")
+    row.values["prediction"] = Prediction(
+        computing_s=predicted.computing_s,
+        bubble_s=predicted.bubble_s,
+        exposed_comm_s=predicted.stalled_s,
+        link_low_s=predicted.low_s,
+        link_high_s=predicted.high_s,
+        link_world_sizes=list(predicted.world_sizes),
+        launch_spread=bare.spread,
+        outside=list(predicted.outside),
+        operations=_operations(predicted, list(of_row.attributed.values())),
+        left_out=_left_out(cell, bare, model.below(cell.world_size), measured_s),
+        what_if=what_ifs(cell, partial(bare.predict, cell), model, predicted),
+    )
+    return row
+
+
+def _start(
+    cell: Cell, wrapped: Launches | None, link: LinkModel | str
+) -> tuple[StepAtOneRank | PipelineAtOneRank, LinkModel]:
+    """Return what a row is predicted from; raises Unavailable."""
+    if cell.strategy.kind == "plain":
+        raise Unavailable("the plain model does not communicate")
+    if cell.world_size == 1:
+        raise Unavailable("the prediction starts from the strategy at N=1")
+    if cell.oversubscribed:
+        raise Unavailable("the model does not cover ranks that share a device")
+    if isinstance(link, str):
+        raise Unavailable(link)
+    return step_at_one_rank(wrapped), link
+
+
+def _left_out(
+    cell: Cell,
+    bare: StepAtOneRank | PipelineAtOneRank,
+    below: LinkModel,
+    measured_s: float | None,
+) -> PredictionFromFewer:
+    """Predict a row without any knowledge of this many ranks, or of more."""
+    try:
+        predicted = bare.predict(cell, below.time)
+        textbook_s = bare.textbook_s(cell, predicted, below)
+    except NoFit:
+        reason = "no link was calibrated at fewer ranks"
+        return PredictionFromFewer(predicted_step_s=None, prediction_error=None, reason=reason)
+    return PredictionFromFewer(
+        predicted_step_s=predicted.step_s,
+        prediction_error=None if measured_s is None else predicted.step_s / measured_s - 1,
+        textbook_step_s=textbook_s,
+        link_low_s=predicted.low_s,
+        link_high_s=predicted.high_s,
+        link_world_sizes=list(predicted.world_sizes),
+    )
+
+
+def _operations(
+    predicted: PredictedStep, launches: Sequence[LaunchAttribution]
+) -> list[PredictedOperation]:
+    """Return every operation of the step, predicted and measured: transfer without waiting."""
+    seen: dict[tuple[str, int], int] = {}
+    told = []
+    for request, time in zip(predicted.requests, predicted.times, strict=True):
+        kind = (request.op, request.size_bytes)
+        ordinal = seen.get(kind, 0)
+        seen[kind] = ordinal + 1
+        told.append(
+            PredictedOperation(
+                op=request.op,
+                size_bytes=request.size_bytes,
+                ready_s=request.ready_s,
+                predicted_s=time.time_s,
+                low_s=time.low_s,
+                high_s=time.high_s,
+                measured_s=_measured(launches, kind, ordinal),
+            )
+        )
+    return told
+
+
+def _measured(
+    launches: Sequence[LaunchAttribution], kind: tuple[str, int], ordinal: int
+) -> float | None:
+    """Return the median transfer of one operation of the step; None: it was not matched."""
+    found = [
+        transfer.transfer_s
+        for launch in launches
+        if launch.not_apart is None
+        for transfer in transfers(launch.traces, launch.clocks)
+        if (transfer.kind, transfer.num_bytes) == kind and transfer.ordinal == ordinal
+    ]
+    return float(np.median(found)) if found else None

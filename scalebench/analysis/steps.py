@@ -1,0 +1,87 @@
+"""What one launch says by itself: its clean steps, step time, throughput and losses."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalebench.records.rank import Block, Phase, RankRecord
+from scalebench.records.run import CellResult
+
+
+def slowest_rank_steps(result: CellResult) -> list[float]:
+    """Return the time of the slowest rank for every step, aligned by number; seconds."""
+    steps = np.array([rank.step_s for rank in result.ranks])
+    return [float(s) for s in steps.max(axis=0)]
+
+
+def clean_steps(result: CellResult) -> list[float]:
+    """Return the clean steps of a launch: the slowest rank's, first of each block left out."""
+    slowest = slowest_rank_steps(result)
+    return [
+        slowest[i]
+        for block in result.ranks[0].blocks
+        if block.phase == "clean"
+        for i in range(block.first + 1, block.first + block.count)
+    ]
+
+
+def launch_step_s(result: CellResult) -> float:
+    """Return a launch's step time: the median of its clean steps, seconds."""
+    return float(np.median(clean_steps(result)))
+
+
+def launch_throughput(result: CellResult) -> float:
+    """Return a launch's throughput: samples per second of the whole job."""
+    return result.cell.global_batch / launch_step_s(result)
+
+
+def mean_losses(result: CellResult) -> list[float]:
+    """Return the loss of the global batch, the mean over the ranks, up to the last clean step.
+
+    In the rounds that follow, some steps are trained without synchronisation.
+    """
+    losses = np.array([rank.loss for rank in result.ranks], dtype=float)
+    return [float(x) for x in losses.mean(axis=0)[: result.ranks[0].num_trained]]
+
+
+def steps_of(ranks: Sequence[RankRecord], phase: Phase) -> NDArray[np.float64]:
+    """Return every step of a phase that counts, of the slowest rank at each; seconds."""
+    slowest = np.array([rank.step_s for rank in ranks]).max(axis=0)
+    parts = [slowest[_counted(block)] for block in ranks[0].blocks if block.phase == phase]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def paired_over_bare(ranks: Sequence[RankRecord]) -> list[float]:
+    """Return, for every round, how much longer a step takes with a time noted after each.
+
+    Each rank's mean step of the paired block is divided by its own of the bare block; a round's
+    value is the mean over the ranks. A bare block has nothing but means: the slowest rank of each
+    paired step, compared with the slowest mean, would count jitter between ranks as a cost.
+    """
+    pairs = [zip(_block_means(r, "paired"), _block_means(r, "bare"), strict=True) for r in ranks]
+    ratios = [[paired / bare for paired, bare in of_rank] for of_rank in pairs]
+    return [float(of_round) for of_round in np.mean(ratios, axis=0)]
+
+
+def _block_means(rank: RankRecord, phase: Phase) -> list[float]:
+    """Return a rank's mean step of every block of a phase, seconds."""
+    step_s = np.array(rank.step_s)
+    return [float(step_s[_counted(b)].mean()) for b in rank.blocks if b.phase == phase]
+
+
+def midmean(values: NDArray[np.float64]) -> float:
+    """Return the mean of the middle half: nearly as robust as the median, and a mean."""
+    return float(middle_half(np.sort(values)).mean())
+
+
+def middle_half(ordered: NDArray[Any]) -> NDArray[Any]:
+    """Return what is left of an ordered series without its first and its last quarter."""
+    cut = len(ordered) // 4
+    return ordered[cut : len(ordered) - cut]
+
+
+def _counted(block: Block) -> slice:
+    """Return the steps of a block without the first, which counts for nothing."""
+    return slice(block.first + 1, block.first + block.count)

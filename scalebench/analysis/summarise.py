@@ -1,0 +1,328 @@
+"""Scaling: from the raw launches of a run to throughput, speedup and efficiency.
+
+``S(N) = T_1 / T_N = X_N / X_1`` and ``E(N) = S(N) / N``, with X the samples per second of the
+whole job, so that strong and weak scaling are one formula. T_1 is the bare model in one process
+(``plain``); against the strategy's own N=1 it is called *wrapped*.
+
+Launches are interleaved over sizes in rounds. Ratios are formed within a round and then
+estimated over the rounds: what drifts from round to round cancels.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalebench.analysis.prediction_scores import score, with_intervals
+from scalebench.analysis.rows.against_uncompressed import against_uncompressed
+from scalebench.analysis.rows.attribution import StepTimes, attribute_row
+from scalebench.analysis.rows.compression import compression_of_row
+from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.launches import Launches, Table, grouped
+from scalebench.analysis.rows.prediction import predict_row
+from scalebench.analysis.rows.resources import use_of_row
+from scalebench.analysis.run import StoredRun
+from scalebench.analysis.steps import clean_steps, launch_step_s, launch_throughput, mean_losses
+from scalebench.analysis.validity import validity_stamps
+from scalebench.costmodel.links.times import LinkModel
+from scalebench.records.largest_batch import from_notices
+from scalebench.records.run import CellResult, Status
+from scalebench.records.summary import (
+    Correctness,
+    Row,
+    StepSamples,
+    Summary,
+    TimedCollectives,
+    set_aside,
+)
+from scalebench.spec import Cell
+from scalebench.spec.presets import PacedShape
+from scalebench.stats import Estimate, estimate_over_launches
+from scalebench.units import bytes_
+
+
+def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | None:
+    """Estimate X_N / X_1 (or X_N / (N·X_1)) over the rounds in which both launches succeeded.
+
+    Returns:
+        None when there is no such round.
+    """
+    divisor = row.cell.world_size if per_rank else 1
+    ratios = [
+        launch_throughput(result) / launch_throughput(base.good[repeat]) / divisor
+        for repeat, result in row.good.items()
+        if repeat in base.good
+    ]
+    return estimate_over_launches(ratios) if ratios else None
+
+
+def summarise(run: StoredRun) -> Summary:
+    """Work out the summary of a run, however far it came."""
+    table = grouped(run)
+    rows = [_row(launches, table, run) for launches in table.values()]
+    rows = with_intervals(against_uncompressed(rows, table, _link(run)))
+    return Summary(
+        run_id=run.info.run_id,
+        created=run.info.created,
+        status=run.info.status,
+        scalebench_version=run.info.version,
+        reproduce=shlex.join(run.info.command),
+        environment=run.info.environment,
+        notices=[*run.info.notices, *set_aside(run.damaged)],
+        damaged=run.damaged,
+        largest_batches=run.info.largest_batches or from_notices(run.info.notices, run.info.plan),
+        certificate=run.info.certificate,
+        model=score(rows, run.info.profile_differs),
+        gate={suite.name: suite.gate for suite in run.info.spec.suites if suite.gate},
+        collectives=_collectives(run),
+        link=run.link,
+        rows=rows,
+    )
+
+
+def _collectives(run: StoredRun) -> TimedCollectives | None:
+    names = [suite.name for suite in run.info.spec.suites if suite.collectives is not None]
+    if not names:
+        return None
+    if run.link is None:
+        return TimedCollectives(
+            suites=names, num_points=0, num_wrong=0, fits=[], failure=run.link_unavailable
+        )
+    wrong = run.link.num_wrong
+    return TimedCollectives(
+        suites=names,
+        num_points=len(run.link.points),
+        num_wrong=wrong,
+        fits=[row for fit in run.link.fits for row in fit.rows()],
+        failure=f"{wrong} elements of results are wrong" if wrong else None,
+    )
+
+
+def _row(row: Launches, table: Table, run: StoredRun) -> Row:
+    cell, good = row.cell, list(row.good.values())
+    status, reason = _status(row, run.info.status)
+    baseline = _plain_baseline(row, table)
+    wrapped = table.get((cell.suite, cell.case, 1))
+    throughput = estimate_over_launches([launch_throughput(r) for r in good]) if good else None
+    tokens = next((r.ranks[0].tokens_per_sample for r in good), None)
+    starts = [r.launch_s for r in good if r.launch_s]
+    losses = mean_losses(good[0]) if good else []
+    step_s = _step_estimate(row)
+    own = wrapped if wrapped is not None and cell.world_size > 1 else None
+    alone = [one.inspection for one in (baseline, own) if one is not None and one.inspection]
+    reference = _reference_launch(wrapped, baseline) if row.measured or row.inspection else None
+    used = use_of_row(cell, row.inspection, row.good, alone, throughput, reference)
+    fields = (
+        _attribution(row, baseline),
+        used,
+        _prediction(row, wrapped, run, step_s),
+        compression_of_row(row),
+    )
+    predicted_bytes = used.values.get("predicted_memory_bytes")
+    if status == "oom" and predicted_bytes is not None:
+        reason = f"{reason}; predicted for a rank: {bytes_(predicted_bytes)}"
+    values: dict[str, Any] = {
+        "step_s": step_s,
+        "throughput": throughput,
+        "tokens_per_s": throughput.scaled(tokens) if throughput and tokens else None,
+        "speedup": ratio_by_round(row, baseline, per_rank=False) if baseline else None,
+        "efficiency": ratio_by_round(row, baseline, per_rank=True) if baseline else None,
+        "baseline": baseline.cell.row_key if baseline else None,
+        "efficiency_wrapped": ratio_by_round(row, wrapped, per_rank=True) if wrapped else None,
+        "loss_first": losses[0] if losses else None,
+        "loss_last": losses[-1] if losses else None,
+        "launch_s": estimate_over_launches(starts) if starts else None,
+        "correctness": _correctness(row),
+        "num_parameters": next((r.ranks[0].num_parameters for r in good), None),
+    }
+    return Row(
+        suite=cell.suite,
+        case=cell.case,
+        strategy=cell.strategy.kind,
+        strategy_settings=cell.strategy.model_dump(exclude={"kind"}),
+        workload=cell.workload.name,
+        scaling=cell.scaling,
+        device=cell.device,
+        backend=cell.backend,
+        world_size=cell.world_size,
+        global_batch=cell.global_batch,
+        rank_batch=cell.rank_batch,
+        status=status,
+        reason=reason,
+        oversubscribed=cell.oversubscribed,
+        **_hosts(cell),
+        num_clean_steps=sum(len(clean_steps(r)) for r in good),
+        stamps=[*_stamps(row, baseline), *(s for part in fields for s in part.stamps)],
+        unavailable={
+            **_unavailable(values, row, baseline),
+            **_no_hosts(cell),
+            **{name: why for part in fields for name, why in part.reasons.items()},
+        },
+        samples=[StepSamples(repeat=r.cell.repeat, step_s=clean_steps(r)) for r in good],
+        **values,
+        **{name: value for part in fields for name, value in part.values.items()},
+    )
+
+
+def _hosts(cell: Cell) -> dict[str, Any]:
+    """Return what the row says of the virtual hosts that it was measured on."""
+    hosts = cell.virtual_hosts
+    if hosts is None:
+        return {"virtual_hosts": False}
+    return {
+        "virtual_hosts": True,
+        "link": hosts.link,
+        "link_bit_per_s": hosts.rates(hosts.num_hosts(cell.world_size)),
+        "cpus_per_rank": hosts.cpus_per_rank,
+    }
+
+
+def _no_hosts(cell: Cell) -> dict[str, str]:
+    """Return why the row says nothing of links or shares of the processor."""
+    if cell.virtual_hosts is None:
+        why = "the ranks did not run on virtual hosts"
+        return dict.fromkeys(("link", "link_bit_per_s", "cpus_per_rank"), why)
+    if cell.virtual_hosts.cpus_per_rank is None:
+        return {"cpus_per_rank": "no CPU share was set"}
+    return {}
+
+
+def _step_estimate(row: Launches) -> Estimate | None:
+    good = row.good.values()
+    return estimate_over_launches([launch_step_s(r) for r in good]) if good else None
+
+
+def _attribution(row: Launches, baseline: Launches | None) -> RowFields:
+    """Attribute a row, by the steps of the rounds that its efficiency rests on."""
+    base = baseline.good if baseline else {}
+    rounds = [repeat for repeat in row.good if repeat in base]
+    row_s = _mean_step_s(row.good, rounds or list(row.good))
+    steps = StepTimes(row_s, _mean_step_s(base, rounds)) if row_s else None
+    return attribute_row(row, baseline, steps)
+
+
+def _prediction(
+    row: Launches, wrapped: Launches | None, run: StoredRun, measured: Estimate | None
+) -> RowFields:
+    """Predict a row from its strategy at N=1 and the run's own calibration."""
+    return predict_row(row, wrapped, _link(run), measured.value if measured else None)
+
+
+def _link(run: StoredRun) -> LinkModel | str:
+    return LinkModel(run.link.fits) if run.link is not None else run.link_unavailable
+
+
+def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float | None:
+    steps = [launch_step_s(good[repeat]) for repeat in rounds]
+    return estimate_over_launches(steps).value if steps else None
+
+
+def _plain_baseline(row: Launches, table: Table) -> Launches | None:
+    """Return the plain model's launches, with the same loader if there are such."""
+    wanted = row.cell.strategy.baseline()
+    for loader in (row.cell.loader, None):
+        for other in table.values():
+            cell = other.cell
+            if (
+                cell.strategy == wanted
+                and cell.loader == loader
+                and cell.suite == row.cell.suite
+                and cell.workload == row.cell.workload
+                and _reference_batch(cell) == _reference_batch(row.cell)
+            ):
+                return other
+    return None
+
+
+def _reference_batch(cell: Cell) -> int:
+    """Return the batch that stays the same over N: global when strong, per rank when weak."""
+    return cell.global_batch // (1 if cell.scaling == "strong" else cell.world_size)
+
+
+def _batch_words(cell: Cell) -> str:
+    return f"{_reference_batch(cell)}{'' if cell.scaling == 'strong' else ' per rank'}"
+
+
+def _reference_launch(*others: Launches | None) -> CellResult | None:
+    """Return a launch of another row that knows how large the model is."""
+    good = (result for other in others if other is not None for result in other.good.values())
+    return next(good, None)
+
+
+def _status(row: Launches, run_status: str) -> tuple[Status, str | None]:
+    if row.cell.skip_reason:
+        return "skipped", row.cell.skip_reason
+    results = [*([row.inspection] if row.inspection else []), *row.measured.values()]
+    bad = [result for result in results if result.status != "ok"]
+    if bad:
+        return bad[0].status, _reason(bad[0], row)
+    if not row.measured:
+        return "skipped", f"not run: the run is {run_status}"
+    return "ok", None
+
+
+def _reason(first_bad: CellResult, row: Launches) -> str:
+    reason = first_bad.reason or "no reason recorded"
+    if row.good:
+        return (
+            f"{reason} (numbers from {len(row.good)} of {row.num_planned} launches that succeeded)"
+        )
+    return reason
+
+
+def _correctness(row: Launches) -> Correctness | None:
+    """Return the comparison with the reference as rank 0 tells it (every rank was compared)."""
+    ranks = row.inspection.ranks if row.inspection is not None else []
+    verification = next((rank.verification for rank in ranks if rank.rank == 0), None)
+    if verification is None:
+        return None
+    return Correctness.model_validate(verification.model_dump())
+
+
+def _stamps(row: Launches, baseline: Launches | None) -> list[str]:
+    correctness = _correctness(row)
+    stamps = {
+        "oversubscribed": row.cell.oversubscribed,
+        "paced": isinstance(row.cell.workload, PacedShape),
+        "unsteady": any(not r.ranks[0].steady for r in row.good.values()),
+        "unverified": correctness is not None and correctness.status == "unverified",
+    }
+    others = list(baseline.good.values()) if baseline else []
+    watched = validity_stamps(list(row.good.values()), others)
+    known = [name for name, applies in stamps.items() if applies]
+    hosts = row.cell.virtual_hosts
+    overload = hosts.overload(row.cell.world_size) if hosts is not None else None
+    return [*known, *([f"link not held: {overload}"] if overload else []), *watched]
+
+
+def _unavailable(
+    values: Mapping[str, Any], row: Launches, baseline: Launches | None
+) -> dict[str, str]:
+    """Return the reason for every null."""
+    return {
+        name: _reason_for_null(name, row, baseline)
+        for name, value in values.items()
+        if value is None
+    }
+
+
+def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str:
+    if name == "baseline":
+        return f"no plain baseline at a batch of {_batch_words(row.cell)}"
+    if not row.good and name != "correctness":
+        return "no launch of this row succeeded"
+    if name in ("speedup", "efficiency"):
+        if baseline is None:
+            return f"no plain baseline at a batch of {_batch_words(row.cell)}"
+        if not baseline.good:
+            return "no launch of the plain baseline succeeded"
+        return "no round in which both the row and the baseline succeeded"
+    return {
+        "tokens_per_s": "the workload has no tokens",
+        "efficiency_wrapped": "no round in which the strategy succeeded at N=1",
+        "correctness": "the inspection launch failed",
+    }.get(name, "not recorded")
+
+
+def failed_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that make a run exit with 4: failed or out of memory, not skipped."""
+    return [row for row in rows if row.status in ("failed", "oom")]

@@ -1,0 +1,164 @@
+"""Stamps: what the machine did while a row was measured that makes its numbers doubtful.
+
+A stamp is a name, or a name and details behind a colon. Where something could not be watched
+there is no stamp: the record says what was not watched, and a stamp says only what was seen.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from scalebench.analysis.windows import Window, clean_windows, used_devices
+from scalebench.records.run import CellResult
+from scalebench.records.telemetry import DeviceTrack, HostLoad, throttle_reasons
+from scalebench.units import bytes_, percent
+
+THROTTLING = frozenset(
+    {
+        "power cap",
+        "hardware slowdown",
+        "software thermal slowdown",
+        "hardware thermal slowdown",
+        "hardware power brake",
+    }
+)
+"""Reasons for which a device runs slower than it was asked to. The power cap is one of them even
+where it is what the device was sold with: how far the clocks drop under it depends on the piece of
+silicon, its cooling and the data, so two such runs differ without a cause in the job. Idling,
+application clocks, sync boost and display clocks are what somebody asked for; board and
+reliability limits are where boosting ends. Source: ``nvmlClocksEventReasons`` in NVML's
+reference."""
+
+THROTTLED_SHARE = 0.05
+"""Of the readings; the slowdown bit may be set for a moment whenever the power state changes."""
+CLOCK_TOLERANCE = 0.02
+STEAL_LIMIT = 0.01
+FOREIGN_CORES_LIMIT = 0.1
+"""A tenth of a processor. An idle machine's own services take a few hundredths; one busy process
+takes a whole one, and ten times less already holds up the slowest rank, which is what counts. As a
+share of all processors it would let that process pass unseen on a large machine."""
+MIN_FOREIGN_CPU_S = 0.1
+"""What the kernel's counters, which move in ticks of 10 ms for each kind of time, surely tell."""
+
+
+def validity_stamps(
+    row_results: Sequence[CellResult], baseline_results: Sequence[CellResult]
+) -> list[str]:
+    """Return the stamps of a row, the gravest first.
+
+    Args:
+        row_results: The row's measuring launches that succeeded.
+        baseline_results: Those of the row that it is compared with; may be empty.
+    """
+    stamps = {
+        "throttled": _throttled(row_results),
+        "clocks differ": _clocks_differ(row_results, baseline_results),
+        "foreign load": _foreign_load(row_results),
+        "allocator retries": _allocator_retries(row_results),
+        "swap": _swap(row_results),
+    }
+    return [f"{name}: {details}" for name, details in stamps.items() if details]
+
+
+def _throttled(results: Sequence[CellResult]) -> str:
+    """Say which reasons held in what share of the clean readings of the worst device."""
+    worst: dict[str, float] = {}
+    for device, windows in _devices(results):
+        bits = _in_windows(device.states.time_ns, device.states.throttle_bits, windows)
+        for reason in THROTTLING:
+            held = sum(reason in throttle_reasons(b) for b in bits)
+            if bits and held > max(1, THROTTLED_SHARE * len(bits)):
+                worst[reason] = max(worst.get(reason, 0.0), held / len(bits))
+    ordered = sorted(worst.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason} in {percent(share)} of the readings" for reason, share in ordered)
+
+
+def _clocks_differ(results: Sequence[CellResult], baseline: Sequence[CellResult]) -> str:
+    """Say the median clock of the device that is furthest from the baseline's."""
+    base = _median_clocks(baseline)
+    clocks = _median_clocks(results)
+    if not base or not clocks:
+        return ""
+    reference = float(np.median(base))
+    furthest = max(clocks, key=lambda hz: abs(hz - reference))
+    if abs(furthest - reference) <= CLOCK_TOLERANCE * reference:
+        return ""
+    return f"{furthest / 1e6:.0f} MHz, the baseline's {reference / 1e6:.0f} MHz"
+
+
+def _median_clocks(results: Sequence[CellResult]) -> list[float]:
+    """Return the median clock in the clean windows, per launch and device; hertz."""
+    readings = (
+        _in_windows(device.states.time_ns, device.states.sm_clock_hz, windows)
+        for device, windows in _devices(results)
+    )
+    return [float(np.median(clocks)) for clocks in readings if clocks]
+
+
+def _foreign_load(results: Sequence[CellResult]) -> str:
+    """Say the most that others took of processors and GPUs in any launch."""
+    hosts = _hosts(results)
+    steal = max((host.steal_fraction or 0.0 for host in hosts), default=0.0)
+    cores = max((_foreign_cores(host) for host in hosts), default=0.0)
+    on_gpus = max(
+        (
+            number or 0
+            for device, _ in _devices(results)
+            for number in device.traffic.foreign_processes
+        ),
+        default=0,
+    )
+    found = {
+        f"{percent(steal)} of the processors' time stolen": steal > STEAL_LIMIT,
+        f"{cores:.1f} processors busy with other programs": cores > FOREIGN_CORES_LIMIT,
+        f"{on_gpus} other program(s) on a GPU": on_gpus > 0,
+    }
+    return "; ".join(text for text, applies in found.items() if applies)
+
+
+def _foreign_cores(host: HostLoad) -> float:
+    """Return the processors that others kept busy; 0 where the counters are too coarse to say."""
+    cores = host.foreign_cores or 0.0
+    return cores if cores * host.wall_s >= MIN_FOREIGN_CPU_S else 0.0
+
+
+def _allocator_retries(results: Sequence[CellResult]) -> str:
+    """Say how often the caching allocator of a rank had to free what it held and try again."""
+    retries = [
+        getattr(rank.memory, "allocator_retries", None) or 0
+        for result in results
+        for rank in result.ranks
+    ]
+    most = max(retries, default=0)
+    return f"{most} on a rank" if most > 0 else ""
+
+
+def _swap(results: Sequence[CellResult]) -> str:
+    """Say how much the machine swapped in the worst launch."""
+    swapped = [(h.swap_in_bytes or 0) + (h.swap_out_bytes or 0) for h in _hosts(results)]
+    most = max(swapped, default=0)
+    return f"{bytes_(most)} read or written" if most > 0 else ""
+
+
+def _hosts(results: Sequence[CellResult]) -> list[HostLoad]:
+    return [result.node.host for result in results if result.node and result.node.host]
+
+
+def _devices(results: Sequence[CellResult]) -> Iterator[tuple[DeviceTrack, list[Window]]]:
+    """Return every used device of every launch with the launch's clean windows."""
+    for result in results:
+        devices = used_devices(result)
+        if not isinstance(devices, str):
+            windows = clean_windows(result)
+            yield from ((device, windows) for device in devices)
+
+
+def _in_windows(
+    time_ns: Sequence[int], values: Sequence[int | None], windows: Sequence[Window]
+) -> list[int]:
+    """Return the values that were read within any of the windows."""
+    return [
+        value
+        for at, value in zip(time_ns, values, strict=False)
+        if value is not None and any(w.start_ns <= at <= w.end_ns for w in windows)
+    ]

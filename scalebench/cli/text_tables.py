@@ -1,0 +1,169 @@
+"""Small tables for the terminal: the plan of a dry run, the inventory, the doctor's findings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scalebench.session.diagnosis import Finding
+from scalebench.session.plan import Plan
+from scalebench.session.plan.forecast import Forecast
+from scalebench.spec.virtual_hosts import FORWARDED_BIT_PER_S, rate_text
+from scalebench.units import bytes_, count, significant
+
+
+def columns(rows: Sequence[Sequence[str]], indent: int = 2) -> str:
+    """Align rows of cells in columns; numbers are the caller's business."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join((" " * indent + line).rstrip() for line in lines)
+
+
+def render_plan(forecast: Forecast, plan: Plan) -> str:
+    """Return what ``--dry-run`` prints."""
+    header = ("suite", "case", "N", "batch", "per rank", "backend", "launches", "state per rank")
+    body = [
+        (
+            row.cell.suite,
+            row.cell.case,
+            str(row.cell.world_size),
+            str(row.cell.global_batch),
+            str(row.cell.rank_batch),
+            row.cell.backend or "—",
+            f"skipped: {row.cell.skip_reason}" if row.cell.skip_reason else str(row.num_launches),
+            "unknown" if row.state_bytes is None else bytes_(row.state_bytes),
+        )
+        for row in forecast.rows
+    ]
+    num_launches = sum(row.num_launches for row in forecast.rows)
+    wall = (
+        "depends on the step time"
+        if forecast.wall_s is None
+        else f"about {_rough(forecast.wall_s)}"
+    )
+    timed = [
+        f"suite {suite.name} times {', '.join(suite.collectives.operations)}"
+        for suite in plan.spec.suites
+        if suite.collectives is not None
+    ]
+    if not forecast.rows:
+        return "\n".join([*plan.notices, *timed, "No model is trained."])
+    return "\n".join(
+        [
+            *plan.notices,
+            *timed,
+            f"{plan.spec.scaling} scaling, workload {forecast.rows[0].cell.workload.name}",
+            "",
+            columns([header, *body], indent=0),
+            "",
+            f"{num_launches} launches, {wall} (estimated from usual times, nothing was trained)",
+            "State is predicted: parameters, gradients, optimizer, buckets. Activations are extra.",
+        ]
+    )
+
+
+def _rough(wall_s: float) -> str:
+    return f"{wall_s:.0f} s" if wall_s < 100 else f"{wall_s / 60:.0f} min"
+
+
+def render_inventory(inventory: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return what ``scalebench list`` prints."""
+    parts = []
+    for kind, entries in inventory.items():
+        rows = []
+        for entry in entries:
+            size = (
+                f"{count(entry['num_parameters'])} parameters, "
+                if "num_parameters" in entry
+                else ""
+            )
+            about = f"{size}{entry['about']}"
+            if entry["cannot_run"]:
+                about = f"{about}; cannot run: {entry['cannot_run']}".lstrip("; ")
+            rows.append((entry["name"], about))
+            for case in entry.get("cases", ()):
+                rows.append(
+                    (f"  {case['name']}", "optional: select it with -k" if case["optional"] else "")
+                )
+        parts.append(f"{kind}\n{columns(rows) if rows else '  none yet'}")
+    return "\n\n".join(parts)
+
+
+def _siblings(facts: Mapping[str, Any]) -> str:
+    """Say where processors share a core: one rank a core is measured, not one a processor."""
+    if facts["processors"] <= facts["cores"]:
+        return ""
+    return f" of {facts['processors']} processors; siblings share a core, or a limit applies"
+
+
+def render_diagnosis(
+    facts: Mapping[str, Any], conditions: Mapping[str, Any], findings: Sequence[Finding]
+) -> str:
+    """Return what ``scalebench doctor`` prints."""
+    rows = [
+        ("machine", f"{facts['host']}, {facts['os']}"),
+        ("processor", f"{facts['cpu']}, {facts['cores']} core(s) usable{_siblings(facts)}"),
+        (
+            "memory",
+            f"{bytes_(conditions['memory_available_bytes'])} free of "
+            f"{bytes_(facts['memory_bytes'])}",
+        ),
+        ("torch", f"{facts['torch']}, backends {', '.join(facts['backends'])}"),
+        (
+            "CUDA",
+            f"{facts['cuda']}, NCCL {facts['nccl']}" if facts["cuda"] else "none in this torch",
+        ),
+        *(
+            (f"cuda:{d['index']}", f"{d['name']}, {bytes_(d['memory_bytes'])}")
+            for d in facts["devices"]
+        ),
+        *((f"rate of {r['device']}", _rates(r)) for r in facts.get("rates", [])),
+        *((f"peers of cuda:{d['index']}", _peers(d)) for d in facts["devices"]),
+        ("links", _links(conditions["links"])),
+        ("clock", _clock(conditions)),
+        ("threads", f"{facts['cores']} core(s) over the largest N that fits, the same at every N"),
+        *_virtual_hosts(conditions.get("virtual_hosts")),
+        ("/dev/shm", bytes_(conditions["shm_bytes"]) if conditions["shm_bytes"] else "none"),
+    ]
+    lines = [line for finding in findings for line in _finding_lines(finding)]
+    return "\n".join([columns(rows, indent=0), "", *(lines or ["No problems found."])])
+
+
+def _virtual_hosts(possible: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Say what --launcher lab can do here; nothing where it was not tried."""
+    if possible is None:
+        return []
+    if possible["network"]:
+        return [("virtual hosts", "none: see below")]
+    how = "in a user namespace" if possible["rootless"] else "in network namespaces"
+    share = "without CPU shares: see below" if possible["quota"] else "with CPU shares"
+    limit = rate_text(FORWARDED_BIT_PER_S)
+    return [("virtual hosts", f"{how}, {share}; links of up to {limit} in all, no added latency")]
+
+
+def _rates(rate: Mapping[str, Any]) -> str:
+    matrix = significant(rate["matrix_flop_per_s"] / 1e9)
+    return f"matrix {matrix} GFLOP/s, copy {bytes_(rate['copy_byte_per_s'])}/s (read + written)"
+
+
+def _peers(device: Mapping[str, Any]) -> str:
+    return (
+        ", ".join(f"cuda:{other}" for other in device.get("peers", ())) or "none reach it directly"
+    )
+
+
+def _links(links: Mapping[str, Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"{name} ({significant(link['bit_per_s'] / 1e9)} Gbit/s)" if link["bit_per_s"] else name
+        for name, link in sorted(links.items())
+    )
+
+
+def _clock(conditions: Mapping[str, Any]) -> str:
+    clock = conditions["cpu_clock_hz"]
+    governor = conditions["cpu_governor"]
+    rate = f"CPU {significant(clock / 1e9)} GHz" if clock else "not told"
+    return f"{rate}, governor {governor}" if governor else rate
+
+
+def _finding_lines(finding: Finding) -> list[str]:
+    remedy = [f"         → {finding.remedy}"] if finding.remedy else []
+    return [f"{finding.level:<8} {finding.text}", *remedy]

@@ -1,0 +1,1 @@
+"""What communication should cost: laws of collectives, and links that sweeps were fitted to."""

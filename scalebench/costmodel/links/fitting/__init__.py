@@ -1,0 +1,1 @@
+"""From timed collectives to latency and bandwidth, regime by regime."""

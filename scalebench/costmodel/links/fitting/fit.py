@@ -1,0 +1,204 @@
+"""Fitting α and B to measured points, per operation, number of ranks, element type and link.
+
+Each sweep is searched for changes of regime (`regimes`), each regime is fitted by relative
+least squares without the points that stand out above it (`outliers`, `lines`), and the line's
+latency and slope are divided by the factors of the operation's law (`laws`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalebench import units
+from scalebench.costmodel.links.fitted import LinkFit, Regime
+from scalebench.costmodel.links.fitting.outliers import LARGEST_SHARE
+from scalebench.costmodel.links.fitting.piecewise import Pieces, fit_pieces
+from scalebench.costmodel.links.fitting.sweeps import (
+    Sweep,
+    SweepKey,
+    group_points,
+    make_sweep,
+    stack,
+)
+from scalebench.costmodel.links.laws import OPERATIONS, Terms, algorithms, law_terms
+from scalebench.costmodel.links.points import LinkPoint
+from scalebench.errors import UsageError
+from scalebench.stats import Floats
+
+MIN_SIZES = 3
+"""Two sizes would give a line, but nothing to tell how well it fits."""
+
+POOR_ERROR_RATIO = 0.10
+"""A fit whose typical size is off by more than this is called poor."""
+
+POOR_WORST_RATIO = 0.50
+"""Or one of whose sizes is off by more than this."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Points that were not fitted.
+
+    Attributes:
+        key: What they measure.
+        reason: Why, and what to do.
+    """
+
+    key: SweepKey
+    reason: str
+
+
+@dataclass(frozen=True)
+class LinkFits:
+    """All fits of a calibration.
+
+    Attributes:
+        fits: One for each sweep that could be fitted.
+        refused: The others.
+    """
+
+    fits: tuple[LinkFit, ...]
+    refused: tuple[Refused, ...]
+
+
+def fit_link(points: Sequence[LinkPoint], law: str | None = None) -> LinkFit:
+    """Fit one operation at one number of ranks, element type and link.
+
+    Args:
+        points: At least `MIN_SIZES` different sizes; points of equal size become their median.
+        law: Algorithm whose law gives α and B; None: the operation's default.
+
+    Raises:
+        UsageError: The points cannot be fitted; the text says why and what is needed.
+    """
+    if not points:
+        raise UsageError(f"There are no points to fit: {MIN_SIZES} sizes or more are needed.")
+    groups = group_points(points)
+    if len(groups) > 1:
+        given = "; ".join(str(key) for key in list(groups)[:3])
+        raise UsageError(f"A link is fitted to points of one kind, not to {given}: use fit_links.")
+    ((key, members),) = groups.items()
+    reason = _why_not(key, members, law)
+    if reason:
+        raise UsageError(reason)
+    return _fit([make_sweep(members)], law)[0]
+
+
+def fit_links(points: Iterable[LinkPoint]) -> LinkFits:
+    """Fit every operation, number of ranks, element type and link, by its default law."""
+    sweeps, refused = [], []
+    for key, members in group_points(points).items():
+        reason = _why_not(key, members, None)
+        if reason:
+            refused.append(Refused(key, reason))
+        else:
+            sweeps.append(make_sweep(members))
+    return LinkFits(tuple(_fit(sweeps, None)), tuple(refused))
+
+
+def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str | None:
+    """Say why points of one kind cannot be fitted; None: they can."""
+    if key.op not in OPERATIONS:
+        return (
+            f"{key}: there is no law for this operation; there is one for {', '.join(OPERATIONS)}."
+        )
+    if key.world_size < 2:
+        return f"{key}: one rank sends nothing; measure 2 ranks or more."
+    if law is not None and (reason := _why_not_by(law, key)):
+        return f"{key}: {reason}; valid: {', '.join(algorithms(key.op))}."
+    wrong = sorted({p.size_bytes for p in points if p.num_wrong})
+    if wrong:
+        at = units.bytes_(wrong[0])
+        return f"{key}: results were wrong at {at}; fit only sizes whose results were correct."
+    num_sizes = len({p.size_bytes for p in points})
+    if num_sizes < MIN_SIZES:
+        return f"{key}: {num_sizes} sizes given, {MIN_SIZES} or more are needed."
+    return None
+
+
+def _why_not_by(law: str, key: SweepKey) -> str | None:
+    """Say why a law cannot be fitted to a sweep; None: it can."""
+    if law not in algorithms(key.op):
+        return f"there is no law {law!r}"
+    try:
+        terms = law_terms(key.op, law, key.world_size)
+    except ValueError as reason:
+        return str(reason)
+    return None if terms.latency_steps else f"the law {law!r} has no latency term"
+
+
+def _fit(sweeps: Sequence[Sweep], law: str | None) -> list[LinkFit]:
+    """Fit all sweeps at once."""
+    if not sweeps:
+        return []
+    pieces = fit_pieces(*stack(sweeps))
+    return [_link_fit(sweep, pieces, number, law) for number, sweep in enumerate(sweeps)]
+
+
+def _link_fit(sweep: Sweep, pieces: Pieces, number: int, law: str | None) -> LinkFit:
+    """Make the record of one sweep, the given one by number."""
+    key = sweep.key
+    name = law or algorithms(key.op)[0]
+    terms = law_terms(key.op, name, key.world_size)
+    rows = pieces.of_sweep(number)
+    regimes = tuple(_regime(pieces, row, terms) for row in rows)
+    errors = np.concatenate([pieces.errors(row) for row in rows])
+    return LinkFit(
+        **key._asdict(),
+        law=name,
+        regimes=regimes,
+        num_points=sweep.num_points,
+        error_ratio=float(np.median(errors)),
+        poor=_poor(regimes, errors, sweep.size_bytes),
+    )
+
+
+def _regime(pieces: Pieces, row: int, terms: Terms) -> Regime:
+    """Make the record of one line; the law's factors are divided out."""
+    theta, half_width = pieces.lines.theta[row], pieces.half_widths[row]
+    low, high = np.maximum(theta - half_width, 0.0), theta + half_width
+    sizes, errors, known = pieces.kept(row), pieces.errors(row), pieces.covariance[row]
+    steps, factor = terms
+    return Regime(
+        min_bytes=int(sizes[0]),
+        max_bytes=int(sizes[-1]),
+        num_sizes=len(sizes),
+        alpha_s=theta[0] / steps,
+        alpha_low_s=low[0] / steps,
+        alpha_high_s=high[0] / steps,
+        bandwidth_byte_per_s=_bandwidth(factor, theta[1]),
+        bandwidth_low_byte_per_s=_bandwidth(factor, high[1]),
+        bandwidth_high_byte_per_s=_bandwidth(factor, low[1]),
+        error_ratio=float(np.median(errors)),
+        worst_error_ratio=float(errors.max()),
+        set_aside_bytes=tuple(int(size) for size in pieces.set_aside(row)),
+        scale=float(pieces.lines.scale[row]),
+        freedom=int(pieces.lines.dof[row]),
+        covariance=(known[0, 0], known[0, 1], known[1, 1]),
+    )
+
+
+def _bandwidth(factor: float, slope: float) -> float | None:
+    """Return the bandwidth that a slope (s per byte) means; None: the time does not grow."""
+    return factor / slope if slope > 0 else None
+
+
+def _poor(regimes: Sequence[Regime], errors: Floats, size_bytes: Floats) -> str | None:
+    """Say why a fit should not be relied upon; None: nothing speaks against it."""
+    reasons = []
+    typical, worst = float(np.median(errors)), float(errors.max())
+    if typical > POOR_ERROR_RATIO:
+        reasons.append(f"the typical size is {units.percent(typical)} off the line")
+    if worst > POOR_WORST_RATIO:
+        reasons.append(f"one size is {units.percent(worst)} off the line")
+    aside = sum(len(regime.set_aside_bytes) for regime in regimes)
+    if aside >= LARGEST_SHARE * (aside + len(errors)):
+        reasons.append(f"{aside} of {aside + len(errors)} sizes were too slow for the line")
+    beyond = int(np.count_nonzero(size_bytes > regimes[-1].max_bytes))
+    if beyond > 1:
+        reasons.append(
+            f"the {beyond} largest sizes were too slow for the line: measure larger ones to see "
+            "whether this is another regime or a disturbance"
+        )
+    return "; ".join(reasons) or None

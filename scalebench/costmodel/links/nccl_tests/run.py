@@ -1,0 +1,145 @@
+"""One run of a test as its file has it: what both formats are read into."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from scalebench.costmodel.links.nccl_tests.model import Point
+from scalebench.costmodel.links.nccl_tests.operations import DTYPES
+
+NUMBER = r"[-+]?\d{1,18}(?:\.\d{1,18})?(?:e(?:-\d{1,3}|\+?\d{1,2}))?"
+
+
+class Printed(NamedTuple):
+    """A number as it was printed, and the bounds between which rounding puts the true one."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self | None:
+        """Return the number; the bounds are half a unit of its last digit. None: no number."""
+        if not text or not re.fullmatch(NUMBER, text):
+            return None
+        mantissa, _, exponent = text.partition("e")
+        half = 0.5 * 10.0 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+        return cls(float(text), float(text) - half, float(text) + half)
+
+
+class Row(NamedTuple):
+    """A measurement: what it says, and its columns in µs and GB/s for a check of the rounding.
+
+    ``itemsize`` is in bytes. The point's algbw is what the column holds.
+    """
+
+    point: Point
+    itemsize: int
+    time: Printed | None
+    algbw: Printed
+    busbw: Printed
+
+
+def rows_of(columns: Mapping[str, str | None], place: str) -> Iterator[Row]:
+    """Yield the measurements of a row.
+
+    The columns of the results have 0 (out of place) or 1 (in place) behind their names.
+    """
+    dtype, itemsize = DTYPES[columns["type"] or ""]
+    redop, root = columns.get("redop"), int(columns.get("root") or -1)
+    for i in (0, 1):
+        time, cpu_time, algbw, busbw, wrong, deviation = (
+            Printed.parse(columns.get(f"{name}{i}"))
+            for name in ("time", "cputime", "algbw", "busbw", "wrong", "error")
+        )
+        if algbw is None or busbw is None:
+            continue
+        point = Point(
+            size_bytes=int(columns["size"] or 0),
+            count=int(columns["count"] or 0),
+            dtype=dtype,
+            redop=None if redop in ("none", "") else redop,
+            root=None if root < 0 else root,
+            in_place=i == 1,
+            time_s=time and time.value * 1e-6,
+            cpu_time_s=cpu_time and cpu_time.value * 1e-6,
+            algbw_byte_per_s=algbw.value * 1e9,
+            busbw_byte_per_s=busbw.value * 1e9,
+            num_wrong=wrong and round(wrong.value),
+            largest_deviation=deviation and deviation.value,
+            place=place,
+        )
+        yield Row(point, itemsize, time, algbw, busbw)
+
+
+class Rank(NamedTuple):
+    """One line of the list of devices; ``group`` is the communicator's colour."""
+
+    rank: int
+    group: int
+    host: str
+    device: str
+
+
+@dataclass
+class Run:
+    """One start of a test; what the file does not tell is None, or empty.
+
+    Attributes:
+        path: The file.
+        program: The test that its header names, ``all_reduce_perf``.
+        commanded: The operations that command lines before it name.
+        ranks_per_process: Threads times devices of each.
+        has_footer: Whether the table is whole.
+    """
+
+    path: Path
+    program: str = ""
+    commanded: set[str] = field(default_factory=set)
+    ranks_per_process: int | None = None
+    ranks: list[Rank] = field(default_factory=list)
+    nccl_version: str | None = None
+    nccl_tests_version: str | None = None
+    rows: list[Row] = field(default_factory=list)
+    has_footer: bool = False
+    average_busbw_gb_per_s: float | None = None
+    num_out_of_bounds: int | None = None
+
+    def group(self) -> list[Rank]:
+        """Return the ranks that the table is about: those of the first rank's group."""
+        first = min(self.ranks, default=None)
+        return [rank for rank in self.ranks if first and rank.group == first.group]
+
+    def why_world_size_is_unknown(self) -> str | None:
+        """Return what is wrong with the list of ranks; None: the group's length is the number."""
+        if not self.ranks:
+            return "the log does not list the ranks"
+        numbers = [rank.rank for rank in self.ranks]
+        number, times = Counter(numbers).most_common(1)[0]
+        if times > 1:
+            return (
+                f"rank {number} is listed {times} times: several jobs wrote into one "
+                "log, as mpirun does when nccl-tests is built without MPI"
+            )
+        if max(numbers) >= len(numbers):
+            return f"the list of ranks has gaps: {len(numbers)} lines up to {max(numbers)}"
+        if self.ranks_per_process and len(numbers) % self.ranks_per_process:
+            return (
+                f"the list of ranks is cut off: {len(numbers)} lines, {self.ranks_per_process} for "
+                "each process"
+            )
+        return None
+
+
+def version_of_code(code: int) -> str | None:
+    """Return ``2.21.5`` for NCCL's number of a version, 22105 (2708 up to 2.8); None: no version.
+
+    Source: ``NCCL_VERSION`` in nccl.h.
+    """
+    if code < 1000:
+        return None
+    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"

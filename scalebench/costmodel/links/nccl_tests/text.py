@@ -1,0 +1,231 @@
+"""The text that nccl-tests prints, line by line, with whatever else stands in the log.
+
+A table is read by one grammar: the header line names the columns, each name has a pattern, and
+the patterns in the header's order are the pattern of a row.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from pathlib import Path
+
+from scalebench.costmodel.links.nccl_tests.operations import DTYPES, ops_named_in
+from scalebench.costmodel.links.nccl_tests.run import (
+    NUMBER,
+    Printed,
+    Rank,
+    Run,
+    rows_of,
+    version_of_code,
+)
+from scalebench.errors import UsageError
+
+MAX_ROWS = 200_000
+"""Of one file; a sweep has about thirty."""
+
+_HEADER = re.compile(
+    r"\bsize +count +type +(?P<own>(?:redop +)?(?:root +)?)"
+    r"(?P<modes>(?:(?:cpu)?time +algbw +busbw\b(?: +(?!(?:cpu)?time\b)\S+)* *){1,2})$"
+)
+_BEFORE_2_0 = re.compile(r"\bbytes +N +type\b.*\balgbw\b")
+_ROW_START = r"(?:^|[\s:>\]|])(?P<size>\d{1,18})\s+(?P<count>\d{1,18})\s+(?P<type>[a-z][a-z0-9_]*)"
+_LIKE_ROW = re.compile(_ROW_START + r"(?P<rest>\s.*|$)")
+_VALUE = rf"{NUMBER}|N/A"
+_IS_VALUE = re.compile(_VALUE).fullmatch
+_OWN_COLUMNS = {
+    "redop": r"(?:\s+(?P<redop>[a-z]+))?",  # blank for tests that reduce nothing
+    "root": r"\s+(?P<root>-?\d{1,9})",
+}
+_NO_OUT_OF_PLACE = r"\s{24}"
+"""Blanks stand where the out-of-place results are left out; elsewhere columns are narrower."""
+
+_FACT = re.compile(
+    "|".join(
+        (
+            r"(?:^|[\s#>:])Rank +(?P<rank>\d{1,9})(?: +Group +(?P<group>\d{1,9}))? +Pid +\d+ "
+            r"+on +(?P<host>\S+) +device +\d+ +\[[^]]*\] +(?P<device>\S.*)",
+            r"\bnThread:? *(?P<threads>\d{1,6}) +nGpus:? *(?P<gpus>\d{1,6})\b",
+            r"\bnccl-tests version (?P<tests>\S+)(?:.*\bnccl-library=(?P<library>\d{1,9}))?",
+            r"\bCollective test starting: *(?P<program>\S+)",
+            r"\bCollective test concluded:",
+            r"\bNCCL version (?P<nccl>\d+\.\d+\.\d+)",
+            r"\bOut of bounds values *: *(?P<wrong>\d{1,18})",
+            r"\bAvg bus bandwidth *: *(?P<average>\S+)",
+        )
+    )
+)
+"""What a line outside a table tells."""
+
+_MAY_MATTER = re.compile(
+    r"algbw|Rank |nThread|version|Collective|Out of|Avg bus|_perf|\d\s+\d+\s+[a-z]"
+)
+"""Fails on nearly all lines that are not nccl-tests' own: most of a long log."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_MOST_SHOWN = 120
+_EXPECTED = "the columns size, count, type, time, algbw and busbw"
+
+
+def read_text(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Run]:
+    """Yield each run that has rows as soon as it ends, from lines and their numbers.
+
+    Raises:
+        UsageError: A row is damaged, or there is none.
+    """
+    log = _Log(path)
+    for number, line in lines:
+        if _MAY_MATTER.search(line):
+            log.read(f"line {number}", _COLOUR.sub("", line).rstrip())
+            while log.ended:
+                yield log.ended.pop()
+    log.close_table()
+    yield from log.ended
+    if log.num_rows == 0:
+        raise UsageError(
+            f"{path}, {log.header_place}: the header of a table with no row below it; the "
+            "run failed before its first measurement. Give the log of a run that ended."
+            if log.header_place
+            else f"{path} has no table of nccl-tests: expected a line with {_EXPECTED}, or the "
+            "JSON file that -J writes."
+        )
+
+
+class _Stage(IntEnum):
+    """How far a run has printed; a line of an earlier stage belongs to the next run."""
+
+    TEST = 0
+    PARAMETERS = 1
+    RANKS = 2
+    TABLE = 3
+
+
+class _Log:
+    """Takes the lines of a log one after the other.
+
+    A table goes on until its footer or the next header, whatever another run prints in between.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.ended: list[Run] = []
+        self.header_place: str | None = None
+        self.num_rows = 0
+        self._path = path
+        self._run = Run(path)
+        self._stage = _Stage.TEST
+        self._table: Run | None = None
+        self._row = _LIKE_ROW
+        self._commanded: set[str] = set()
+
+    def close_table(self) -> None:
+        if self._table and self._table.rows:
+            self.ended.append(self._table)
+        self._table = None
+
+    def read(self, place: str, line: str) -> None:
+        if row := _row_below(line):
+            is_repeated = self._table is not None and not self._table.rows
+            self.close_table()
+            self._table = self._run_at(_Stage.TABLE, is_next=not is_repeated)
+            self._row, self.header_place = row, place
+        elif _BEFORE_2_0.search(line):
+            raise UsageError(
+                f"{self._path}, {place}: a table of nccl-tests before 2.0 (columns bytes, N, "
+                "res), which is not read. Measure again with a newer nccl-tests."
+            )
+        elif not ((start := _LIKE_ROW.search(line)) and self._take_row(start, place)):
+            self._take_fact(line)
+
+    def _run_at(self, stage: _Stage, is_next: bool = False) -> Run:
+        """Return the run that a line belongs to; ``is_next``: a line that each run has once."""
+        if self._stage > stage or (is_next and self._stage == stage):
+            self._run = Run(self._path)
+        self._stage = stage
+        self._run.commanded |= self._commanded
+        self._commanded = set()
+        return self._run
+
+    def _take_row(self, start: re.Match[str], place: str) -> bool:
+        """Return whether a line that starts like a row is one."""
+        fields = start["rest"].split()
+        is_known = start["type"] in DTYPES
+        if self._table is None:
+            if is_known and len(fields) > 2 and all(map(_IS_VALUE, fields[-3:])):
+                raise UsageError(
+                    f"{self._path}, {place}: a row without the header of its table above it; "
+                    f"expected a line with {_EXPECTED}."
+                )
+            return False
+        found = self._row.match(start.string, start.start())
+        if not is_known and not found:
+            return False
+        if not is_known:
+            raise UsageError(
+                f"{self._path}, {place}: the type {start['type']!r} is not known. Valid: "
+                f"{', '.join(DTYPES)}."
+            )
+        if not found:
+            raise UsageError(
+                f"{self._path}, {place}: the row is cut off or mixed with other output: expected "
+                f"the columns of the header at {self.header_place}, found "
+                f"{' '.join(fields)[:_MOST_SHOWN]!r} behind the type."
+            )
+        self.num_rows += 1
+        if self.num_rows > MAX_ROWS:
+            raise UsageError(
+                f"{self._path}, {place}: more than {MAX_ROWS} rows. Split the log, one file for "
+                "each sweep."
+            )
+        self._table.rows += rows_of(found.groupdict(), place)
+        return True
+
+    def _take_fact(self, line: str) -> None:
+        fact = _FACT.search(line)
+        if fact is None:
+            self._commanded |= ops_named_in(line)
+        elif fact["rank"]:
+            self._run_at(_Stage.RANKS).ranks.append(
+                Rank(int(fact["rank"]), int(fact["group"] or 0), fact["host"], fact["device"])
+            )
+        elif fact["threads"]:
+            run = self._run_at(_Stage.PARAMETERS)
+            run.ranks_per_process = int(fact["threads"]) * int(fact["gpus"])
+        elif fact["tests"]:
+            run = self._run_at(_Stage.TEST)
+            run.nccl_tests_version = fact["tests"]
+            if fact["library"]:
+                run.nccl_version = version_of_code(int(fact["library"]))
+        elif fact["program"]:
+            self._run_at(_Stage.TEST).program = fact["program"]
+        elif fact["nccl"]:  # stands anywhere in a run
+            has_ended = self._stage == _Stage.TABLE and self._table is None
+            run = self._run_at(_Stage.TEST) if has_ended else self._run
+            run.nccl_version = run.nccl_version or fact["nccl"]
+        elif self._table:
+            self._take_footer(self._table, fact)
+
+    def _take_footer(self, table: Run, fact: re.Match[str]) -> None:
+        if fact["wrong"]:
+            table.num_out_of_bounds = int(fact["wrong"])
+        elif fact["average"]:
+            average = Printed.parse(fact["average"])
+            table.average_busbw_gb_per_s = average and average.value
+            table.has_footer = True
+            self.close_table()
+
+
+def _row_below(line: str) -> re.Pattern[str] | None:
+    """Return what a row looks like below a header; None: the line is no header."""
+    header = _HEADER.search(line)
+    if header is None:
+        return None
+    row = _ROW_START + "".join(_OWN_COLUMNS[name] for name in header["own"].split())
+    modes = [mode.split() for mode in re.split(r" (?=(?:cpu)?time\b)", header["modes"])]
+    for i, names in enumerate(modes):
+        is_checked = len(names) > 3 and names[3] in ("#wrong", "error")
+        others = names[3 + is_checked :]
+        mode = "".join(rf"\s+(?P<{name}{i}>{NUMBER})" for name in names[:3])
+        if is_checked:
+            mode += rf"\s+(?P<{names[3].lstrip('#')}{i}>{_VALUE})"
+        mode += r"\s+\S+" * (len(others) + ("timestamp" in others))  # a date and a time
+        row += mode if len(modes) == 1 or i == 1 else f"(?:{mode}|{_NO_OUT_OF_PLACE})"
+    return re.compile(row + "$")

@@ -1,0 +1,191 @@
+"""A link profile: what a calibration measured and fitted, as a file that is read again."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import Field, FiniteFloat
+
+from scalebench.costmodel.links.fitted import LinkFit
+from scalebench.costmodel.links.fitting.fit import fit_link, fit_links
+from scalebench.costmodel.links.fitting.sweeps import group_points
+from scalebench.costmodel.links.law_naming import LawNaming, name_law
+from scalebench.costmodel.links.nccl_tests import Log
+from scalebench.costmodel.links.points import LinkPoint
+from scalebench.errors import UsageError
+from scalebench.records.base import Record
+from scalebench.records.probes import TimedTransfer
+from scalebench.spec.collectives import BACKEND
+from scalebench.stats import median_with_noise
+
+FORMAT = "scalebench.link-profile/1"
+
+
+class CalibratedPoint(LinkPoint):
+    """A point with what nccl-tests prints next to it.
+
+    Attributes:
+        redop: ``sum`` where the operation reduces.
+        p99_s: 99th percentile of the single operations; null: they were not timed one by one.
+        num_elements: Elements compared with the known result; null: not known.
+        source: ``measured`` here, or the file that it was read from.
+    """
+
+    redop: str | None = None
+    p99_s: FiniteFloat | None = Field(default=None, gt=0)
+    num_elements: int | None = None
+    source: str = "measured"
+
+
+class LinkProfile(Record):
+    """Points, their fits, and what the fits say together.
+
+    Attributes:
+        machine: What has to agree for the profile to hold; empty: it was read from logs.
+        refused: Why sweeps were not fitted.
+        namings: Which algorithm's law the backend follows, for each operation and dtype.
+        notices: What a reader has to know.
+    """
+
+    format: str = FORMAT
+    created: str
+    version: str
+    machine: dict[str, Any] = Field(default_factory=dict)
+    device: str
+    backend: str
+    link: str = ""
+    points: tuple[CalibratedPoint, ...]
+    fits: tuple[LinkFit, ...]
+    refused: tuple[str, ...] = ()
+    namings: tuple[LawNaming, ...] = ()
+    notices: tuple[str, ...] = ()
+
+    @property
+    def num_wrong(self) -> int:
+        """Elements of results that were wrong."""
+        return sum(point.num_wrong for point in self.points)
+
+
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+
+
+def point_of(timed: TimedTransfer, world_size: int, link: str) -> CalibratedPoint:
+    """Return the point of a measured transfer: the median operation, and the 99th percentile."""
+    transfer = timed.transfer
+    center, noise = median_with_noise(timed.each_s)
+    return CalibratedPoint(
+        op=transfer.operation,
+        dtype=transfer.dtype,
+        world_size=world_size,
+        size_bytes=timed.size_bytes,
+        time_s=center,
+        in_place=transfer.place,
+        algorithm=transfer.algorithm,
+        num_wrong=timed.num_wrong,
+        low_s=max(center - noise, center / 2),
+        high_s=center + noise,
+        link=link,
+        redop="sum" if transfer.operation in REDUCING else None,
+        p99_s=float(np.percentile(timed.each_s, 99)),
+        num_elements=timed.num_elements,
+    )
+
+
+def points_of_log(log: Log) -> tuple[list[CalibratedPoint], list[str]]:
+    """Return the points of a log of nccl-tests that can be fitted, and why others cannot."""
+    points, notices = [], list(log.notices)
+    for table in log.tables:
+        if table.world_size is None:
+            notices.append(f"{log.path}: {table.op}: {table.world_size_reason}")
+            continue
+        usable = [p for p in table.points if p.time_s and p.size_bytes]
+        if len(usable) < len(table.points):
+            left_out = len(table.points) - len(usable)
+            notices.append(f"{log.path}: {table.op}: {left_out} points without size or time")
+        points += [
+            CalibratedPoint(
+                op=table.op,
+                dtype=point.dtype,
+                world_size=table.world_size,
+                size_bytes=point.size_bytes,
+                time_s=point.time_s or 0.0,
+                in_place=point.in_place,
+                num_wrong=point.num_wrong or 0,
+                redop=point.redop,
+                source=f"{log.path}, {point.place}",
+            )
+            for point in usable
+        ]
+    return points, notices
+
+
+def namings_of(points: Sequence[LinkPoint], num_devices: int | None) -> tuple[LawNaming, ...]:
+    """Return what each operation's growth with N says of the backend's algorithm.
+
+    Ranks that share a device grow slower with N for reasons of their own: they are left out.
+    """
+    groups: dict[tuple[str, ...], list[LinkPoint]] = {}
+    for point in points:
+        fits_on_devices = num_devices is None or point.world_size <= num_devices
+        if point.algorithm == BACKEND and point.size_bytes and fits_on_devices:
+            key = (point.op, point.dtype, point.link, str(point.in_place))
+            groups.setdefault(key, []).append(point)
+    fitted = [
+        members
+        for members in groups.values()
+        if len({fit.world_size for fit in fit_links(members).fits}) > 1
+    ]
+    return tuple(name_law(members) for members in fitted)
+
+
+def profile_of(
+    points: Sequence[CalibratedPoint],
+    notices: Sequence[str],
+    num_devices: int | None = None,
+    **origin: Any,
+) -> LinkProfile:
+    """Fit points and return their profile.
+
+    Args:
+        points: Measured or read.
+        notices: What a reader has to know.
+        num_devices: More ranks than this shared a device; None: every rank had its own.
+        origin: ``created``, ``version``, ``machine``, ``device``, ``backend`` and ``link``.
+    """
+    found = fit_links(p for p in points if p.algorithm == BACKEND and p.size_bytes)
+    own, refused = _own_fits(points)
+    return LinkProfile(
+        points=tuple(points),
+        fits=(*found.fits, *own),
+        refused=(*(one.reason for one in found.refused), *refused),
+        namings=namings_of(points, num_devices),
+        notices=tuple(notices),
+        **origin,
+    )
+
+
+LAW_OF = {
+    "ring": "ring",
+    "halving-doubling": "halving-doubling",
+    "tree": "binomial tree",
+    "double-tree": "double binary tree",
+    "gather-broadcast": "gather-broadcast",
+}
+"""All-reduce of `scalebench.worker.collectives` → its law; the others have two kinds of links, or
+no law with a latency."""
+
+
+def _own_fits(points: Sequence[CalibratedPoint]) -> tuple[list[LinkFit], list[str]]:
+    """Fit each of scalebench's own all-reduces by its own law."""
+    fits, refused = [], []
+    for key, members in group_points(points).items():
+        if key.algorithm == BACKEND:
+            continue
+        if key.algorithm not in LAW_OF:
+            refused.append(f"{key}: there is no law of one latency and one bandwidth for it.")
+            continue
+        try:
+            fits.append(fit_link(members, LAW_OF[key.algorithm]))
+        except UsageError as error:
+            refused.append(str(error))
+    return fits, refused

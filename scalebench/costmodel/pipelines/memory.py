@@ -1,0 +1,153 @@
+"""Memory of a pipeline's ranks: each has its stages' state, and microbatches wait for backward.
+
+A rank holds parameters, gradients and optimizer state of its own layers, buffers for what it
+receives of every microbatch, and for each microbatch in flight what its layers keep for the
+backward pass. How many are in flight at which moment follows from the schedule's order; how much of
+a microbatch a layer keeps is counted, and what operators need besides is taken from a measurement
+of the whole model on one rank.
+
+Source: Narayanan et al. 2021 (Megatron-LM), §2.2, for the microbatches in flight: m for GPipe, at
+most p for 1F1B.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from scalebench.costmodel.memory import (
+    STATES,
+    MeasuredBaseline,
+    MemoryPrediction,
+    why_unfit,
+)
+from scalebench.costmodel.pipelines.layers import Layers
+from scalebench.costmodel.pipelines.orders import plan_schedule
+from scalebench.costmodel.pipelines.schedule import Action
+from scalebench.costmodel.pipelines.stage_split import layers_of_stages
+from scalebench.spec import Execution, Pipeline
+
+Stages = Sequence[tuple[int, int]]
+
+
+def predict_pipeline_memory(
+    strategy: Pipeline,
+    layers: Layers,
+    world_size: int,
+    rank_batch: int,
+    optimizer: str | None,
+    baseline: MeasuredBaseline | None,
+) -> MemoryPrediction:
+    """Predict the peak of the pipeline's fullest rank, float32 parameters.
+
+    Args:
+        strategy: How the layers are cut, and the order of the passes.
+        layers: Counted for the strategy's own microbatches.
+        world_size: N, of all pipelines together.
+        rank_batch: Samples of a pipeline's step.
+        optimizer: The rank's fact ``optimizer``; None: not known.
+        baseline: The whole model on one rank, at any batch.
+
+    Raises:
+        ValueError: Only torch knows the order of the schedule, it cannot be cut or ordered so, or
+            what the layers keep is not known; the text says which.
+    """
+    if not layers.kept_bytes:
+        raise ValueError("what the pipeline's layers keep for their backward pass is not known")
+    states = STATES.get(optimizer) if optimizer is not None else None
+    if states is None:
+        raise ValueError(f"the state of the optimizer {optimizer} is not known")
+    why = why_unfit(strategy, baseline)
+    if baseline is None or why is not None:
+        raise ValueError(why)
+    orders, stages = _plan(strategy, layers, world_size // strategy.data_parallel)
+    kept = _kept(layers, stages)
+    factor = _measured_per_counted(strategy, layers, rank_batch, baseline)
+    ranks = []
+    for order in orders:
+        own = {action.stage for action in order}
+        state = {stage: _parameter_bytes(layers, stages, {stage}) for stage in own}
+        activations, gradients = _fullest_moment(order, kept, state, factor)
+        parameters = _parameter_bytes(layers, stages, own)
+        ranks.append(
+            MemoryPrediction(
+                parameters_bytes=parameters,
+                gradients_bytes=min(gradients, parameters),
+                optimizer_bytes=states * parameters,
+                communication_bytes=strategy.microbatches * _received(layers, stages, own),
+                activations_bytes=round(activations),
+                data_bytes=baseline.memory.data_bytes or 0,
+            )
+        )
+    return max(ranks, key=lambda rank: rank.total_bytes or 0)
+
+
+def _plan(
+    strategy: Pipeline, layers: Layers, num_ranks: int
+) -> tuple[tuple[tuple[Action, ...], ...], Stages]:
+    """Return what every rank does in order, and the layers of each stage."""
+    schedule = plan_schedule(strategy.schedule, num_ranks, strategy.microbatches, strategy.chunks)
+    stages = layers_of_stages(strategy.split, layers.costs, num_ranks * strategy.chunks)
+    return schedule.ranks, stages
+
+
+def _kept(layers: Layers, stages: Stages) -> list[int]:
+    """Return what each stage keeps of a microbatch; the last one the output and its loss, too."""
+    kept = [sum(layers.kept_bytes[begin:end]) for begin, end in stages]
+    kept[-1] += 2 * layers.output_bytes[-1]
+    return kept
+
+
+def _fullest_moment(
+    order: Sequence[Action], kept: Sequence[int], state: Mapping[int, int], factor: float
+) -> tuple[float, int]:
+    """Return activations and gradients between the passes when a rank has most of both, bytes.
+
+    Args:
+        order: The rank's passes.
+        kept: Stage → bytes of a microbatch that wait for the backward pass.
+        state: Stage of the rank → bytes of its gradients, which its first backward pass makes.
+        factor: What a microbatch takes, for each byte of it that is kept.
+    """
+    waiting, begun = 0.0, set[int]()
+    moments = [(0.0, 0)]
+    for action in order:
+        if action.kind == "F":
+            waiting += factor * kept[action.stage]
+        elif action.kind != "I":  # the first half of a split backward frees and makes nothing yet
+            waiting -= factor * kept[action.stage]
+            begun.add(action.stage)
+        moments.append((waiting, sum(state[stage] for stage in begun)))
+    return max(moments, key=sum)
+
+
+def _measured_per_counted(
+    strategy: Pipeline, layers: Layers, rank_batch: int, baseline: MeasuredBaseline
+) -> float:
+    """Return what the whole model was measured to take, for each byte that its layers keep."""
+    trained: Execution = baseline.strategy
+    whole = [(0, len(layers.costs))]
+    samples = rank_batch / strategy.microbatches
+    if isinstance(trained, Pipeline):
+        orders, stages = _plan(trained, layers, 1)
+        none = dict.fromkeys(range(len(stages)), 0)
+        counted, _ = _fullest_moment(orders[0], _kept(layers, stages), none, 1.0)
+        counted *= baseline.batch / trained.microbatches / samples
+    else:
+        counted = _kept(layers, whole)[0] * baseline.batch / samples
+    return (baseline.memory.activations_peak_bytes or 0) / counted
+
+
+def _parameter_bytes(layers: Layers, stages: Stages, own: set[int]) -> int:
+    """Return the parameters of a rank's stages; what its layers share is there once."""
+    there = {layer for stage in own for layer in range(*stages[stage])}
+    twice = sum(
+        (len(there.intersection(shared.layers)) - 1) * shared.num_bytes
+        for shared in layers.tied
+        if there.intersection(shared.layers)
+    )
+    return sum(layers.parameter_bytes[layer] for layer in there) - twice
+
+
+def _received(layers: Layers, stages: Stages, own: set[int]) -> int:
+    """Return what a rank's stages receive of a microbatch: inputs, and gradients of outputs."""
+    passed_on = [layers.output_bytes[end - 1] for _, end in stages]
+    inputs = sum(passed_on[stage - 1] for stage in own if stage > 0)
+    return inputs + sum(passed_on[stage] for stage in own if stage < len(stages) - 1)

@@ -1,0 +1,165 @@
+"""A pipeline's step: its schedule, dry-run with the stage times and transfers that N would have.
+
+From the pipeline at N=1, where one rank runs all stages: forward and backward of the whole model on
+a microbatch are measured there. At N the layers are split again; a stage takes the part of the
+whole that its layers have in the counted cost. A rank sends a stage's output to the next, and its
+gradient back; a send and its receive take what the link was calibrated to take. What a rank does
+between passes is measured at N=1 too and stays; the optimizer's part shrinks with the stage.
+
+Source: the schedules' own papers (`scalebench.costmodel.pipelines.orders`); the bubble that comes
+of it is that of `scalebench.costmodel.pipelines.dry_run`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scalebench.costmodel.links.times import LinkTimes, NoFit
+from scalebench.costmodel.pipelines.dry_run import Timeline, dry_run
+from scalebench.costmodel.pipelines.layers import Layers
+from scalebench.costmodel.pipelines.orders import FROM_TORCH, plan_schedule
+from scalebench.costmodel.pipelines.schedule import Schedule
+from scalebench.costmodel.pipelines.stage_split import layers_of_stages
+from scalebench.costmodel.replay import CommRequest
+from scalebench.costmodel.step import PredictedStep
+from scalebench.spec import Pipeline
+
+HOP = "send_recv"
+
+
+@dataclass(frozen=True)
+class PipelineShape:
+    """A pipeline's step at N=1, seconds.
+
+    Attributes:
+        strategy: What was run.
+        layers: Of the model.
+        passes_s: Kind of action (``F``, ``B``, or ``I`` and ``W``) → all stages together, for one
+            microbatch.
+        between_s: What an action costs its rank before it begins.
+        after_s: From the last action to the end of the step: mostly the optimizer.
+        num_samples: Of the pipeline's batch; a pass takes as long as its samples, in proportion.
+    """
+
+    strategy: Pipeline
+    layers: Layers
+    passes_s: Mapping[str, float]
+    between_s: float
+    after_s: float
+    num_samples: int
+
+    @property
+    def computing_s(self) -> float:
+        """The whole step at N=1."""
+        m, v = self.strategy.microbatches, self.strategy.chunks
+        actions = m * v * len(self.passes_s)
+        return m * sum(self.passes_s.values()) + actions * self.between_s + self.after_s
+
+    def with_batch(self, num_samples: int) -> "PipelineShape":
+        """Return the step on a batch of another size, in as many microbatches."""
+        return self._resized(num_samples / self.num_samples, num_samples=num_samples)
+
+    def with_microbatches(self, microbatches: int) -> "PipelineShape":
+        """Return the step with the same batch cut into other microbatches."""
+        strategy = self.strategy.model_copy(update={"microbatches": microbatches})
+        return self._resized(self.strategy.microbatches / microbatches, strategy=strategy)
+
+    def _resized(self, factor: float, **changes: Any) -> "PipelineShape":
+        """Return the step with microbatches of ``factor`` times as many samples."""
+        outputs = tuple(max(1, round(factor * size)) for size in self.layers.output_bytes)
+        return replace(
+            self,
+            passes_s={kind: factor * seconds for kind, seconds in self.passes_s.items()},
+            layers=replace(self.layers, output_bytes=outputs),
+            **changes,
+        )
+
+
+def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> PredictedStep:
+    """Predict the step of a pipeline over ``world_size`` ranks, or of several side by side.
+
+    Raises:
+        NoFit: Only torch knows the order of the schedule, it cannot be cut or ordered so, or
+            nothing tells what a transfer takes.
+    """
+    strategy, layers = shape.strategy, shape.layers
+    ranks = world_size // strategy.data_parallel
+    schedule = _schedule(strategy, ranks)
+    try:
+        stages = layers_of_stages(strategy.split, layers.costs, ranks * strategy.chunks)
+    except ValueError as reason:
+        raise NoFit(str(reason)) from reason
+    shares = [sum(layers.costs[begin:end]) / sum(layers.costs) for begin, end in stages]
+    seconds = {
+        (kind, stage): whole_s * share
+        for kind, whole_s in shape.passes_s.items()
+        for stage, share in enumerate(shares)
+    }
+    home = schedule.rank_of_stage
+    of_rank = [sum(shares[s] for s, at in home.items() if at == rank) for rank in range(ranks)]
+    after_s = shape.after_s * max(of_rank)
+
+    def passes(hop_s: float) -> Timeline:
+        return dry_run(schedule, seconds, transfer_s=hop_s, overhead_s=shape.between_s)
+
+    def step_s(hop_s: float, sums_s: float) -> float:
+        return passes(hop_s).step_s + after_s + sums_s
+
+    requests = [CommRequest(HOP, _largest_hop(layers, stages), 0.0, 0.0)]
+    requests += _tied_sums(layers, stages, home)
+    times = [link(r.op, r.num_ranks or world_size, r.size_bytes) for r in requests]
+    hop, *sums = times
+    middle_s = step_s(hop.time_s, sum(t.time_s for t in sums))
+    bare = passes(0.0)
+    bare_s = bare.step_s + after_s
+    return PredictedStep(
+        step_s=middle_s,
+        low_s=step_s(hop.low_s, sum(t.low_s for t in sums)),
+        high_s=step_s(hop.high_s, sum(t.high_s for t in sums)),
+        computing_s=bare_s,
+        stalled_s=middle_s - bare_s,
+        requests=tuple(requests),
+        times=tuple(times),
+        world_sizes=tuple(sorted({n for time in times for n in time.world_sizes})),
+        outside=tuple(dict.fromkeys(time.outside for time in times if time.outside)),
+        bubble_s=sum(map(bare.idle_s, range(ranks))) / ranks,
+    )
+
+
+def textbook_pipeline_s(shape: PipelineShape, world_size: int) -> float:
+    """Return the step by the law of the bubble alone: equal stages, nothing to transfer."""
+    strategy = shape.strategy
+    ranks = world_size // strategy.data_parallel
+    slots = strategy.chunks * strategy.microbatches
+    return shape.computing_s / ranks * (slots + ranks - 1) / slots
+
+
+def _schedule(strategy: Pipeline, ranks: int) -> Schedule:
+    if strategy.schedule in FROM_TORCH:
+        raise NoFit(f"only torch knows the order of {strategy.schedule}")
+    try:
+        return plan_schedule(strategy.schedule, ranks, strategy.microbatches, strategy.chunks)
+    except ValueError as reason:
+        raise NoFit(str(reason)) from reason
+
+
+def _largest_hop(layers: Layers, stages: Sequence[tuple[int, int]]) -> int:
+    """Return the bytes of the largest output that a stage passes on."""
+    return max(layers.output_bytes[end - 1] for _, end in stages[:-1])
+
+
+def _tied_sums(
+    layers: Layers, stages: Sequence[tuple[int, int]], home: Mapping[int, int]
+) -> list[CommRequest]:
+    """Return the all-reduces of parameters that several ranks hold."""
+    of_layer = {
+        layer: home[stage]
+        for stage, (begin, end) in enumerate(stages)
+        for layer in range(begin, end)
+    }
+    found = []
+    for parameter in layers.tied:
+        holders = {of_layer[layer] for layer in parameter.layers}
+        if len(holders) > 1:
+            found.append(CommRequest("all_reduce", parameter.num_bytes, 0.0, 0.0, len(holders)))
+    return found

@@ -1,0 +1,105 @@
+"""Accepted baselines: ``reports/baselines/<machine>/<suite>.json``, made to be committed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalebench.errors import UsageError
+from scalebench.gate.gate import Results
+from scalebench.gate.summary_file import read_summary
+from scalebench.records.files import write_model
+from scalebench.records.paths import baseline_file, baselines_folder
+from scalebench.records.summary import Summary
+
+_LONGEST = 60
+
+
+def machine_name(environment: Mapping[str, Any]) -> str:
+    """Return a folder's name for machines like this one, for example ``2-cores-epyc-7b13``.
+
+    The devices where there are any, else the processor; never the host, which in CI is another one
+    every time.
+    """
+    devices = environment.get("devices")
+    names = [d.get("name") for d in devices or [] if isinstance(d, Mapping)]
+    if names:
+        told = f"{len(names)}x {names[0]}"
+    else:
+        told = f"{environment.get('cores', '?')} cores {environment.get('cpu') or 'unknown'}"
+    slug = re.sub(r"\(r\)|\(tm\)", "", told.lower())
+    return re.sub(r"[^a-z0-9]+", "-", slug).strip("-")[:_LONGEST].rstrip("-") or "unknown"
+
+
+def accept(run: Results, machine: str | None = None) -> list[Path]:
+    """Make a run the baseline of its machine, a file for each suite; return the files.
+
+    Args:
+        run: What was measured.
+        machine: Name of the folder; None: by the hardware.
+
+    Raises:
+        UsageError: The run is not whole: a baseline with holes would let regressions through.
+    """
+    written = []
+    for summary in run.summaries:
+        _refuse_holes(summary, run.name)
+        folder = machine or machine_name(summary.environment)
+        for suite in dict.fromkeys(row.suite for row in summary.rows):
+            try:
+                target = baseline_file(folder, suite)
+            except ValueError as error:
+                raise UsageError(
+                    f"--name is not valid for a baseline: {error}. Give a plain name, without "
+                    "slashes."
+                ) from error
+            rows = [row for row in summary.rows if row.suite == suite]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_model(target, summary.model_copy(update={"rows": rows}), indent=None)
+            written.append(target)
+    return written
+
+
+def _refuse_holes(summary: Summary, name: str) -> None:
+    bad = [row for row in summary.rows if row.status in ("failed", "oom")]
+    if bad:
+        first = f"{bad[0].case} at N={bad[0].world_size} is {bad[0].status}"
+        raise UsageError(
+            f"{name} cannot be a baseline: {first}. Make a run in which all cells succeed."
+        )
+    if summary.status != "complete":
+        raise UsageError(
+            f"{name} cannot be a baseline: the run is {summary.status}. Continue it with "
+            "`scalebench run --resume`."
+        )
+    if not any(row.status == "ok" for row in summary.rows):
+        raise UsageError(f"{name} cannot be a baseline: nothing was measured in it.")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One accepted file, as ``baseline list`` shows it."""
+
+    machine: str
+    suite: str
+    run_id: str
+    created: str
+    num_rows: int
+    num_launches: int
+    path: str
+
+
+def list_baselines(folder: Path | None = None) -> Sequence[Baseline]:
+    """Return the accepted baselines, by machine and suite.
+
+    Raises:
+        UsageError: One of the files is damaged.
+    """
+    found = []
+    for path in sorted((folder or baselines_folder()).glob("*/*.json")):
+        summary = read_summary(path)
+        launches = [row.step_s.n for row in summary.rows if row.step_s is not None]
+        about = (summary.run_id, summary.created, len(summary.rows), min(launches, default=0))
+        found.append(Baseline(path.parent.name, path.stem, *about, str(path)))
+    return found

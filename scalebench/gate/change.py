@@ -1,0 +1,238 @@
+"""The change from one run's launches to another's: interval, tests, what could have been seen.
+
+Everything here is a difference between two sides: of logarithms where the metric is positive, so
+that it is the logarithm of a ratio, otherwise of the metric itself.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import nctdtrinc, stdtr, stdtrit
+
+from scalebench.gate.variance import Variance
+from scalebench.stats import CONFIDENCE
+
+POWER = 0.95
+"""How sure a change of the size ``min_detectable`` is to be found."""
+
+FALSE_ALARM_RATE = 0.01
+"""Of calls of the gate in which nothing changed."""
+
+TEST_LEVEL = FALSE_ALARM_RATE / 2
+"""What a corrected p-value has to be below. Half of what is promised: a variance that is partly
+taken from other rows is not quite known as well as its degrees of freedom say."""
+
+RANK_LEVEL = 0.05
+"""What the rank test has to confirm, where so many launches can reach it at all."""
+
+MOST_LAUNCHES = 1000
+_MOST_SPLITS = 20_000
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one run says of one metric of one row.
+
+    Attributes:
+        center: Mean over the launches.
+        num_launches: How many.
+        variance: Between launches, as it is used; None: nothing is known of it.
+        values: One per launch; empty: only mean and variance are known.
+    """
+
+    center: float
+    num_launches: int
+    variance: Variance | None
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Change:
+    """The difference new minus base, and how well it is known.
+
+    Attributes:
+        value: The difference.
+        error: Its standard error; None: unknown, because nothing tells how launches differ.
+        dof: Degrees of freedom behind ``error``.
+        confidence: Of the interval.
+    """
+
+    value: float
+    error: float | None = None
+    dof: float = 0.0
+    confidence: float = CONFIDENCE
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the difference, by Student's t."""
+        if self.error is None:
+            return None
+        half_width = self.error * quantile((1 + self.confidence) / 2, self.dof)
+        return self.value - half_width, self.value + half_width
+
+    def p_value(self, sign: int) -> float | None:
+        """Return how likely so large a difference is where there is none, in one direction.
+
+        Args:
+            sign: 1: up, -1: down.
+        """
+        if self.error is None:
+            return None
+        if self.error == 0:
+            return 0.0 if sign * self.value > 0 else 1.0
+        return float(stdtr(self.dof, -sign * self.value / self.error))
+
+
+def quantile(probability: float, dof: float) -> float:
+    """Return a quantile of Student's t."""
+    return float(stdtrit(dof, probability))
+
+
+def change_between(base: Side, new: Side, confidence: float = CONFIDENCE) -> Change:
+    """Estimate the change between two sides.
+
+    Welch's t: each side has its own variance, the degrees of freedom are Satterthwaite's (Welch
+    1947). The percentile bootstrap over launches is no substitute: with 5 a side its 95 % interval
+    covers 9 times in 10, and the far tails that a family of rows needs do not exist in it.
+    Where one side has no variance, the other's is taken for both.
+    """
+    of_base, of_new = base.variance or new.variance, new.variance or base.variance
+    value = new.center - base.center
+    if of_base is None or of_new is None:
+        return Change(value)
+    error, dof = _welch((of_base, base.num_launches), (of_new, new.num_launches))
+    return Change(value, error, dof, confidence)
+
+
+def _welch(*sides: tuple[Variance, int]) -> tuple[float, float]:
+    parts = [variance.value / n for variance, n in sides]
+    squared = sum(parts)
+    if squared == 0:
+        return 0.0, min(variance.dof for variance, _ in sides)
+    below = sum(p**2 / variance.dof for p, (variance, _) in zip(parts, sides, strict=True))
+    return math.sqrt(squared), squared**2 / below
+
+
+def rank_p_value(base: Sequence[float], new: Sequence[float], sign: int) -> float | None:
+    """Return the exact one-sided p-value of the rank test of Mann and Whitney (1947).
+
+    Every way of dealing the launches to the two sides is counted. Steps are no unit: they are
+    autocorrelated, and the test on steps gives false positives.
+
+    Args:
+        base: One value per launch.
+        new: Likewise.
+        sign: 1: the new ones are larger, -1: smaller.
+
+    Returns:
+        None where it could not reach 5 % at all, or the launches are too many to count out (then
+        the t test needs no check).
+    """
+    ways = math.comb(len(base) + len(new), len(new))
+    if not base or not new or not 1 / RANK_LEVEL <= ways <= _MOST_SPLITS:
+        return None
+    together = np.array([*base, *new]) * sign
+    order = together.argsort(kind="stable")
+    ranks = np.empty(len(together))
+    ranks[order] = np.arange(1, len(together) + 1)
+    if len(np.unique(together)) < len(together):
+        for tied in np.unique(together):
+            same = together == tied
+            ranks[same] = ranks[same].mean()
+    observed = ranks[len(base) :].sum()
+    splits = _splits(len(together), len(new))
+    return float(np.mean(ranks[splits].sum(axis=1) >= observed - 1e-9))
+
+
+@cache
+def _splits(num_launches: int, num_new: int) -> NDArray[np.intp]:
+    """Return every choice of the new launches among all, shape ``[ways, num_new]``."""
+    return np.array(list(combinations(range(num_launches), num_new)), dtype=np.intp)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number: Holm's step-down method (Holm 1979).
+
+    The probability of any false rejection is at most the level, however the rows hang together.
+    """
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for position, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - position) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def min_detectable(change: Change, floor: float, level: float) -> float | None:
+    """Return the smallest difference that would have been called a regression 95 times in 100.
+
+    Both conditions have to hold: the interval beyond the floor, and the p-value small.
+    Noncentral t.
+
+    Args:
+        change: With the noise of this comparison.
+        floor: As a difference, positive.
+        level: What the p-value has to be below; of the first of a family, Bonferroni's.
+    """
+    if change.error is None:
+        return None
+    above_floor = _detectable((1 + change.confidence) / 2, change.dof)
+    above_none = _detectable(1 - level, change.dof)
+    return max(floor + above_floor * change.error, above_none * change.error)
+
+
+def _detectable(probability: float, dof: float) -> float:
+    """Return the noncentrality at which t exceeds this quantile with the wanted power."""
+    critical = quantile(probability, dof)
+    found = float(nctdtrinc(dof, 1 - POWER, critical))
+    plain = critical + quantile(POWER, dof)
+    return found if math.isfinite(found) and found > 0 else plain
+
+
+def further_launches(
+    base: Side, new: Side, floor: float, level: float, confidence: float = CONFIDENCE
+) -> int | None:
+    """Return how many more launches on each side would decide, if nothing else changes.
+
+    Decided is: the interval wholly beyond the floor and the p-value small, or wholly within the
+    floor. The point and the variance are taken as they are.
+
+    Args:
+        base: The baseline.
+        new: The new run.
+        floor: As a difference, positive.
+        level: What the p-value has to be below; of the first of a family, Bonferroni's.
+        confidence: Of the interval.
+
+    Returns:
+        None: no number up to 1000 would, or nothing is known of the noise.
+    """
+
+    def decided(more: int) -> bool:
+        grown = [_grown(side, more) for side in (base, new)]
+        change = change_between(grown[0], grown[1], confidence)
+        if change.interval is None:
+            return False
+        half_width = change.interval[1] - change.value
+        distance = abs(change.value)
+        p = change.p_value(1 if change.value > 0 else -1) or 0.0
+        beyond = distance - half_width > floor and p <= level
+        return beyond or distance + half_width < floor
+
+    if not decided(MOST_LAUNCHES):
+        return None
+    low, high = 0, MOST_LAUNCHES
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decided(middle) else (middle, high)
+    return high
+
+
+def _grown(side: Side, more: int) -> Side:
+    variance = side.variance and Variance(side.variance.value, side.variance.dof + more)
+    return Side(side.center, side.num_launches + more, variance)

@@ -1,0 +1,209 @@
+"""One metric of one row in both runs, and the verdicts on it in the units of the summary."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scalebench.gate.family import Judgement, Measured, Pair, paired
+from scalebench.gate.metrics import Metric
+from scalebench.gate.observation import Observation
+from scalebench.gate.result import Basis, RowVerdict, Verdict
+from scalebench.records.summary import Row
+
+SAME = 1e-9
+"""Exact numbers that differ by less, as a ratio, differ by rounding."""
+
+WHOLE = 1e-6
+"""A mean count this near a whole number was the same in all launches."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A metric as two rows of the same name have it.
+
+    Attributes:
+        base: None: the baseline's row has no number.
+        new: None: the new run's row has none.
+        rounds: Whether the launches of both sides took turns, so that they form pairs.
+    """
+
+    metric: Metric
+    base_row: Row
+    new_row: Row
+    base: Observation | None
+    new: Observation | None
+    rounds: bool = False
+
+    @property
+    def launches(self) -> tuple[Measured, Measured] | None:
+        """What the launches of both sides say; None: the metric is one number."""
+        if self.base is None or self.new is None:
+            return None
+        if self.base.launches is None or self.new.launches is None:
+            return None
+        return self.base.launches, self.new.launches
+
+    @property
+    def worse(self) -> int:
+        """1: larger is worse, -1: smaller is."""
+        return -1 if self.metric.higher_is_better else 1
+
+    @property
+    def change(self) -> float | None:
+        """``new / base - 1``; of prediction errors the difference of the magnitudes."""
+        if self.base is None or self.new is None:
+            return None
+        was, is_ = self.base.value, self.new.value
+        if self.metric.name == "prediction_error":
+            return abs(is_) - abs(was)
+        return (is_ - was) / abs(was) if was else None
+
+    @property
+    def floor(self) -> float | None:
+        """The floor on the scale of `change`; None: there is no such scale."""
+        if self.metric.name == "prediction_error":
+            return self.metric.absolute_floor
+        if self.base is None or not self.base.value:
+            return None
+        return self.metric.floor(self.base.value)
+
+    def verdict(self, verdict: Verdict, reason: str = "", basis: Basis = "none") -> RowVerdict:
+        """Return a verdict with what is known without any test."""
+        row, metric = self.new_row, self.metric
+        sides = self.launches
+        return RowVerdict(
+            *(row.suite, row.case, row.world_size, metric.name, metric.unit, verdict),
+            base=self.base.value if self.base else None,
+            new=self.new.value if self.new else None,
+            change=self.change,
+            floor=self.floor,
+            decides=metric.decides,
+            higher_is_better=metric.higher_is_better,
+            basis=basis,
+            reason=reason,
+            base_launches=sides[0].num_launches if sides else 0,
+            new_launches=sides[1].num_launches if sides else 0,
+        )
+
+    def pair(self) -> Pair:
+        """Return what is judged together with the other rows of the call; only with launches."""
+        assert self.launches is not None and self.base is not None, "asked of single numbers"
+        floor = self.floor or 0.0
+        if self.metric.kind == "positive":
+            up, down = math.log1p(floor), -math.log1p(-min(floor, 1 - SAME))
+        else:
+            up = down = max(floor * abs(self.base.value), self.metric.absolute_floor)
+        name, decides = self.metric.name, self.metric.decides
+        sides = paired(*self.launches) if self.rounds else self.launches
+        return Pair(name, *sides, floor=up, floor_down=down, worse=self.worse,
+                    decides=decides, shared=self.rounds or name == "efficiency")  # fmt: skip
+
+    def _ratio(self, difference: float | None) -> float | None:
+        """Turn a difference on the judged scale into a change."""
+        if difference is None or self.base is None:
+            return None
+        if self.metric.kind == "positive":
+            return math.expm1(min(difference, 700.0))
+        return difference / abs(self.base.value) if self.base.value else None
+
+    def judged(self, judgement: Judgement) -> RowVerdict:
+        """Return the verdict that the family's judgement comes to."""
+        low, high = judgement.change.interval or (None, None)
+        detectable = judgement.min_detectable
+        if detectable is not None and self.metric.kind == "positive":
+            detectable = abs(math.expm1(self.worse * detectable))
+        elif detectable is not None:
+            detectable = self._ratio(detectable)
+        told = self.verdict(judgement.finding, basis="launches")
+        told = replace(
+            told,
+            change=self._ratio(judgement.change.value),
+            low=self._ratio(low),
+            high=self._ratio(high),
+            min_detectable=detectable,
+            p_value=judgement.p_value,
+            rank_p_value=judgement.rank_p_value,
+            further_launches=judgement.further_launches,
+        )
+        reason, no_worse = _reason(told, judgement, self)
+        return replace(told, reason=reason, no_worse=no_worse)
+
+    def explained(self, verdict: RowVerdict, explanation: Sequence[str]) -> RowVerdict:
+        """Add the explanation where there is something to explain."""
+        beyond = abs(verdict.change or 0.0) > (verdict.floor or 0.0)
+        open_ = verdict.verdict in ("inconclusive", "not comparable") and beyond
+        wanted = verdict.verdict in ("regressed", "improved") or open_
+        return replace(verdict, explanation=tuple(explanation) if wanted else ())
+
+
+def _reason(told: RowVerdict, judgement: Judgement, comparison: Comparison) -> tuple[str, bool]:
+    """Return the sentence for a verdict, and whether it is no worse than the floor for sure."""
+    floor = f"floor of {100 * (told.floor or 0):.2g} %"
+    if told.verdict in ("regressed", "improved"):
+        return f"the whole interval lies beyond the {floor}", False
+    if told.verdict == "unchanged":
+        return f"the whole interval lies within the {floor}", False
+    if judgement.objection:
+        return f"beyond the {floor}, but {judgement.objection}", False
+    if judgement.change.interval is None:
+        few = min(told.base_launches, told.new_launches)
+        launches = f"{few} launch{'' if few == 1 else 'es'} a side"
+        return f"{launches}: too few to show how much launches differ; use --repeats 5", False
+    pair = comparison.pair()
+    low, high = judgement.change.interval
+    if (high < pair.floor) if pair.worse > 0 else (low > -pair.floor_down):
+        return f"not worse by the {floor}; it is not clear whether better", True
+    return f"the interval crosses the {floor}", False
+
+
+def exact_verdict(comparison: Comparison) -> RowVerdict:
+    """Return the verdict on a number without noise: any difference counts.
+
+    A count that is no whole number differed between launches: it is shown and does not decide.
+    """
+    assert comparison.base is not None and comparison.new is not None
+    was, is_ = comparison.base.value, comparison.new.value
+    if comparison.metric.unit == "count" and not (_whole(was) and _whole(is_)):
+        reason = "the count is not the same in all launches, so it is not exact"
+        return replace(comparison.verdict("inconclusive", reason), decides=False)
+    if _depends_on_rank(comparison):
+        reason = "the ranks do different work, and the two runs report different ranks"
+        return replace(comparison.verdict("inconclusive", reason), decides=False)
+    if abs(is_ - was) <= SAME * max(abs(was), abs(is_)):
+        return comparison.verdict("unchanged", "the same", "exact")
+    worse = (is_ > was) == (comparison.worse > 0)
+    reason = "exact: any difference counts"
+    return comparison.verdict("regressed" if worse else "improved", reason, "exact")
+
+
+def _whole(count: float) -> bool:
+    return abs(count - round(count)) < WHOLE
+
+
+def _depends_on_rank(comparison: Comparison) -> bool:
+    """Tell whether the traced numbers are of different ranks that do different work."""
+    if comparison.metric.unit != "count" and comparison.metric.name not in (
+        "wire_bytes",
+        "payload_bytes",
+    ):
+        return False
+    rows = (comparison.base_row, comparison.new_row)
+    if all(row.pipeline is None for row in rows):
+        return False
+    ranks = {row.budget.rank if row.budget else None for row in rows}
+    return len(ranks) > 1 or None in ranks
+
+
+def single_verdict(comparison: Comparison) -> RowVerdict:
+    """Return the verdict on one number per side, compared with the floor; its noise is unknown."""
+    assert comparison.base is not None and comparison.new is not None
+    change, floor = comparison.change, comparison.floor
+    if change is None or floor is None:
+        same = comparison.base.value == comparison.new.value
+        reason = "both are 0" if same else "the baseline is 0: there is no ratio"
+        return comparison.verdict("unchanged" if same else "inconclusive", reason, "single")
+    told = f"floor of {100 * floor:.2g} %"
+    if abs(change) <= floor:
+        return comparison.verdict("unchanged", f"within the {told}", "single")
+    worse = (change > 0) == (comparison.worse > 0)
+    return comparison.verdict("regressed" if worse else "improved", f"beyond the {told}", "single")

@@ -1,0 +1,235 @@
+"""Verdicts on all rows of a call that rest on launches: judged together, since they err together.
+
+The rule, for a change for the worse (for the better, the same with the sign turned):
+
+- **regressed**: the 95 % interval lies wholly beyond the floor; and the p-value of no change,
+  corrected for all rows that decide (Holm), is at most 0.5 %; and the rank test of the launches
+  does not object.
+- **unchanged**: the 95 % interval lies wholly within the floor (two one-sided tests, Schuirmann
+  1987).
+- **inconclusive**: everything else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalebench.gate.change import (
+    RANK_LEVEL,
+    TEST_LEVEL,
+    Change,
+    Side,
+    change_between,
+    further_launches,
+    holm,
+    min_detectable,
+    rank_p_value,
+)
+from scalebench.gate.variance import Typical, Variance, sample_variance, typical_variance
+from scalebench.stats import CONFIDENCE
+
+Finding = Literal["regressed", "improved", "unchanged", "inconclusive"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run measured of one metric of one row, before anything is taken from other rows.
+
+    Attributes:
+        center: Mean over the launches, on the scale on which changes are differences.
+        num_launches: At least one.
+        variance: Between the launches; None: fewer than two.
+        within: Variance of one launch's value as the launch itself knows it; launches cannot
+            differ by less.
+        values: One per launch; empty: only mean and variance are known.
+    """
+
+    center: float
+    num_launches: int
+    variance: Variance | None = None
+    within: float = 0.0
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One metric of one row in both runs.
+
+    Attributes:
+        kind: Rows of the same kind have noise of the same sort, and lend it to one another.
+        floor: The smallest change of interest, as a difference upwards; positive.
+        floor_down: The same downwards, positive: logarithms are not symmetrical.
+        worse: 1: larger is worse, -1: smaller is worse.
+        decides: Whether it belongs to the family that the false-alarm rate holds for.
+        shared: Rows of this kind rest on the same launches of a further row, as efficiencies do on
+            the plain model's. They are no independent witnesses of noise and lend none: if those
+            launches agree by luck, all rows seem quiet at once.
+    """
+
+    kind: str
+    base: Measured
+    new: Measured
+    floor: float
+    floor_down: float
+    worse: int = 1
+    decides: bool = True
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a `Pair`, everything on the scale of its measurements.
+
+    Attributes:
+        p_value: Of no change in the direction of the change, corrected for the family.
+        objection: Why a change whose interval lies beyond the floor does not count; ``""``: none.
+        borrowed: Whether the noise of one side is not its own.
+    """
+
+    finding: Finding
+    change: Change
+    p_value: float | None
+    rank_p_value: float | None
+    min_detectable: float | None
+    further_launches: int | None
+    objection: str = ""
+    borrowed: bool = False
+
+
+def measured(values: Sequence[float] | NDArray[np.float64], within: float = 0.0) -> Measured:
+    """Return what one value per launch says; ``within`` as in `Measured`."""
+    array = np.asarray(values, dtype=float)
+    told = tuple(float(value) for value in array)
+    return Measured(float(array.mean()), len(array), sample_variance(array), within, told)
+
+
+def paired(base: Measured, new: Measured) -> tuple[Measured, Measured]:
+    """Return two sides whose launches stood next to each other in time, by turns.
+
+    What both launches of a round share, drift, cancels in their difference: the variance of the
+    change is that of the differences over the rounds, with one degree of freedom less than rounds
+    (Student's paired t). Half of each goes to either side, so that Welch's formula gives it back.
+    The rank test of two independent sides does not apply.
+
+    Args:
+        base: One value per round.
+        new: The same rounds; where they are not as many, nothing is paired.
+    """
+    if len(base.values) != len(new.values) or len(base.values) < 2:
+        return base, new
+    differences = np.subtract(new.values, base.values)
+    half = Variance(float(differences.var(ddof=1)) / 2, (len(differences) - 1) / 2)
+    return replace(base, variance=half, values=()), replace(new, variance=half, values=())
+
+
+def judge(pairs: Sequence[Pair], error_budget: float = 1.0) -> list[Judgement]:
+    """Return the verdict on every pair, in order.
+
+    Args:
+        pairs: All rows of a call.
+        error_budget: Of all errors that the promise leaves room for, what this analysis may
+            make: levels shrink by it, and intervals grow.
+    """
+    level, confidence = TEST_LEVEL * error_budget, 1 - (1 - CONFIDENCE) * error_budget
+    bases = _sides(pairs, [pair.base for pair in pairs])
+    news = _sides(pairs, [pair.new for pair in pairs])
+    changes = [change_between(base, new, confidence) for base, new in zip(bases, news, strict=True)]
+    corrected = _corrected(pairs, changes)
+    sizes = {flag: sum(pair.decides == flag for pair in pairs) for flag in (True, False)}
+    return [
+        _judge(pair, (base, new), change, p, level / max(sizes[pair.decides], 1), level)
+        for pair, base, new, change, p in zip(pairs, bases, news, changes, corrected, strict=True)
+    ]
+
+
+def _sides(pairs: Sequence[Pair], sides: Sequence[Measured]) -> list[Side]:
+    """Return one run's sides with the variances that are used."""
+    lenders: dict[str, list[Variance]] = {pair.kind: [] for pair in pairs}
+    for pair, side in zip(pairs, sides, strict=True):
+        if side.variance is not None and not pair.shared:
+            lenders[pair.kind].append(side.variance)
+    typical = {kind: typical_variance(variances) for kind, variances in lenders.items()}
+    return [
+        Side(side.center, side.num_launches, _used(side, typical[pair.kind]), side.values)
+        for pair, side in zip(pairs, sides, strict=True)
+    ]
+
+
+def _used(side: Measured, typical: Typical) -> Variance | None:
+    variance = typical.moderate(side.variance)
+    if variance is None or variance.value >= side.within:
+        return variance
+    return replace(variance, value=side.within)
+
+
+def _direction(change: Change) -> int:
+    return 1 if change.value > 0 else -1
+
+
+def _corrected(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[float | None]:
+    """Return the p-values in each change's direction, corrected within what decides and the rest.
+
+    Both directions are tested of every row: twice as many p-values enter, half of them large. A
+    family for each direction, since a regression is what must not be cried falsely.
+    """
+    corrected: list[float | None] = [None] * len(pairs)
+    for decides in (True, False):
+        for sign in (1, -1):
+            of_sign = {
+                index: p
+                for index, (pair, change) in enumerate(zip(pairs, changes, strict=True))
+                if pair.decides == decides and (p := change.p_value(sign * pair.worse)) is not None
+            }
+            for index, p in zip(of_sign, holm(list(of_sign.values())), strict=True):
+                if _direction(changes[index]) == sign * pairs[index].worse:
+                    corrected[index] = p
+    return corrected
+
+
+def _judge(
+    pair: Pair,
+    sides: tuple[Side, Side],
+    change: Change,
+    p: float | None,
+    of_one: float,
+    of_all: float,
+) -> Judgement:
+    """Judge a pair, its p-value held to the level of all; one alone has that ``of_one``."""
+    sign = _direction(change)
+    rank = rank_p_value(sides[0].values, sides[1].values, sign)
+    finding, objection = _finding(pair, change, p, rank, of_all)
+    floor_worse = pair.floor if pair.worse > 0 else pair.floor_down
+    open_ = finding == "inconclusive"
+    return Judgement(
+        finding=finding,
+        change=change,
+        p_value=p,
+        rank_p_value=rank,
+        min_detectable=min_detectable(change, floor_worse, of_one),
+        further_launches=further_launches(*sides, floor_worse, of_one, change.confidence)
+        if open_
+        else None,
+        objection=objection,
+        borrowed=pair.base.variance is None or pair.new.variance is None,
+    )
+
+
+def _finding(
+    pair: Pair, change: Change, p: float | None, rank: float | None, level: float
+) -> tuple[Finding, str]:
+    if change.interval is None or p is None:
+        return "inconclusive", ""
+    low, high = change.interval
+    if -pair.floor_down < low and high < pair.floor:
+        return "unchanged", ""
+    if -pair.floor_down <= high and low <= pair.floor:
+        return "inconclusive", ""
+    if p > level:
+        return "inconclusive", f"with this many rows, chance alone can explain it (p = {p:.2g})"
+    if rank is not None and rank > RANK_LEVEL:
+        return "inconclusive", f"the rank test over launches does not confirm it (p = {rank:.2g})"
+    worse = _direction(change) == pair.worse
+    return ("regressed" if worse else "improved"), ""

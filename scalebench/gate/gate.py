@@ -1,0 +1,252 @@
+"""Two runs, row by row and metric by metric, made into one `GateResult`."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from scalebench.gate.comparison import Comparison, exact_verdict, single_verdict
+from scalebench.gate.explanation import (
+    explain_baseline,
+    explain_efficiency,
+    explain_exact,
+    explain_settings,
+    explain_step,
+)
+from scalebench.gate.family import judge
+from scalebench.gate.fingerprint import (
+    LINK_PROFILE,
+    MATTERS_TO_EXACT,
+    RESTS_ON_LINKS,
+    check_names,
+    row_mismatches,
+)
+from scalebench.gate.metrics import Metric, count_metric
+from scalebench.gate.observation import Observation, collective_counts, observe
+from scalebench.gate.result import GateResult, Mismatch, RowVerdict
+from scalebench.gate.results import Results as Results
+from scalebench.gate.results import mismatches_of, notes_on
+from scalebench.gate.settings import GateSettings
+from scalebench.records.baseline import baseline_of, key_of
+from scalebench.records.summary import Row, RowKey
+
+
+@dataclass
+class _Draft:
+    """A result in the making."""
+
+    rows: list[RowVerdict] = field(default_factory=list)
+    pending: list[tuple[int, Comparison]] = field(default_factory=list)
+    mismatches: list[Mismatch] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def compare(
+    base: Results,
+    new: Results,
+    settings: GateSettings | None = None,
+    allowed: Collection[str] = (),
+    rounds: bool = False,
+    error_budget: float = 1.0,
+) -> GateResult:
+    """Hold a run against its baseline.
+
+    Args:
+        base: The baseline.
+        new: The new run.
+        settings: Floors, and what decides.
+        allowed: Names of properties that may differ.
+        rounds: Whether the launches of both took turns on one machine.
+        error_budget: Of the errors that the promise leaves room for, what this analysis may make.
+
+    Raises:
+        UsageError: One of ``allowed`` is no property.
+    """
+    settings = settings or GateSettings()
+    check_names(allowed, [*base.rows, *new.rows])
+    draft = _Draft()
+    environments = {
+        id(ours): mismatches_of(ours, new.summaries, allowed) for ours in base.summaries
+    }
+    draft.mismatches = list(dict.fromkeys(m for found in environments.values() for m in found))
+    draft.notes = notes_on(base, new)
+    ours, theirs = base.by_key(), new.by_key()
+    without_baseline = []
+    for key in _keys(base, new):
+        if key not in ours:
+            if _failed(theirs[key][0]):
+                draft.rows.append(_missing(theirs[key][0], theirs[key][0]))
+            else:
+                without_baseline.append(theirs[key][0])
+            continue
+        row, summary = ours[key]
+        if key in theirs:
+            told, of_new = theirs[key]
+            asked = settings.of_suite(of_new.gate.get(row.suite, {}), f"{new.name}: gate")
+        else:
+            told, asked = None, settings
+        _compare_rows((row, told), (base, new), environments[id(summary)], asked, allowed, draft)
+    if without_baseline:
+        draft.notes.append(_not_in_baseline(without_baseline))
+    if rounds:
+        draft.pending = [(at, replace(one, rounds=True)) for at, one in draft.pending]
+    _judge_pending(draft, error_budget)
+    return GateResult(
+        base=base.name,
+        new=new.name,
+        base_run_id=", ".join(s.run_id for s in base.summaries),
+        new_run_id=", ".join(s.run_id for s in new.summaries),
+        rows=tuple(draft.rows),
+        mismatches=tuple(draft.mismatches),
+        notes=tuple(draft.notes),
+    )
+
+
+def _keys(base: Results, new: Results) -> list[RowKey]:
+    """Return the rows of both in the order of the new run; of a folder only its suites."""
+    suites = {row.suite for row in new.rows}
+    kept = [row for row in base.rows if not base.partial or row.suite in suites]
+    return list(dict.fromkeys(key_of(row) for row in [*new.rows, *kept]))
+
+
+def _failed(row: Row) -> bool:
+    return row.status in ("failed", "oom")
+
+
+def _not_in_baseline(rows: Sequence[Row]) -> str:
+    named = ", ".join(f"{row.case} N={row.world_size}" for row in rows[:3])
+    more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    return (
+        f"not in the baseline, so not judged: {named}{more}; `scalebench baseline accept` adds them"
+    )
+
+
+def _missing(base: Row, new: Row | None, reason: str = "") -> RowVerdict:
+    """Return the verdict on a row that the new run does not have."""
+    failed = new is not None and _failed(new)
+    told = "not in the new run" if new is None else f"{new.status}: {new.reason or 'no reason'}"
+    value = base.step_s.value if base.step_s is not None and base is not new else None
+    return RowVerdict(
+        *(base.suite, base.case, base.world_size, "step_s", "s", "missing"),
+        base=value,
+        failed=failed,
+        reason=reason or told,
+    )
+
+
+def _compare_rows(
+    pair: tuple[Row, Row | None],
+    results: tuple[Results, Results],
+    environment: Sequence[Mismatch],
+    settings: GateSettings,
+    allowed: Collection[str],
+    draft: _Draft,
+) -> None:
+    base, new = pair
+    if base.status == "skipped" and (new is None or new.status == "skipped"):
+        return
+    if new is None or new.status != "ok":
+        draft.rows.append(_missing(base, new))
+        return
+    if base.status == "skipped":
+        draft.notes.append(_not_in_baseline([new]))
+        return
+    own = row_mismatches(base, new, allowed)
+    draft.mismatches += [m for m in own if m not in draft.mismatches]
+    for comparison in _comparisons(base, new, results, settings):
+        against = [m for m in environment if _matters(m, comparison.metric)] + own
+        _compare_metric(comparison, [m for m in against if not m.allowed], own, results, draft)
+
+
+def _matters(mismatch: Mismatch, metric: Metric) -> bool:
+    """Tell whether something that differs between the machines forbids judging a metric."""
+    if mismatch.name == LINK_PROFILE:
+        return metric.name in RESTS_ON_LINKS
+    return metric.kind != "exact" or mismatch.name in MATTERS_TO_EXACT
+
+
+def _comparisons(
+    base: Row, new: Row, results: tuple[Results, Results], settings: GateSettings
+) -> Iterator[Comparison]:
+    """Yield every metric that at least one of two rows has."""
+    others = (results[0].rows, results[1].rows)
+    for metric in settings.metrics:
+        was, is_ = observe(base, metric, others[0]), observe(new, metric, others[1])
+        if was is not None or is_ is not None:
+            yield Comparison(metric, base, new, was, is_)
+    counts = (collective_counts(base), collective_counts(new))
+    told = base.communication is not None, new.communication is not None
+    for kind in sorted({*counts[0], *counts[1]}):
+        observed = [
+            Observation(count.get(kind, 0.0)) if side else None
+            for count, side in zip(counts, told, strict=True)
+        ]
+        metric = count_metric(kind, settings.collectives)
+        yield Comparison(metric, base, new, observed[0], observed[1])
+
+
+def _compare_metric(
+    comparison: Comparison,
+    against: Sequence[Mismatch],
+    own: Sequence[Mismatch],
+    results: tuple[Results, Results],
+    draft: _Draft,
+) -> None:
+    """Add the verdict on one metric, or put off one that has to be judged with its family."""
+    explanation = _explanation(comparison, own, results)
+    if against:
+        what = ", ".join(dict.fromkeys(f"{m.name} ({m.base} → {m.new})" for m in against[:3]))
+        verdict = comparison.verdict("not comparable", reason=f"different: {what}")
+    elif comparison.base is None:
+        reason = "the baseline has no number" + _why(comparison.base_row, comparison.metric)
+        verdict = comparison.verdict("not comparable", reason=reason)
+    elif comparison.new is None:
+        reason = "the new run has no number" + _why(comparison.new_row, comparison.metric)
+        verdict = comparison.verdict("missing", reason=reason)
+    elif comparison.base_row.status != "ok":
+        reason = f"the baseline's row is {comparison.base_row.status}"
+        verdict = comparison.verdict("not comparable", reason=reason)
+    elif comparison.metric.kind == "exact":
+        verdict = exact_verdict(comparison)
+    elif comparison.launches is not None:
+        draft.pending.append((len(draft.rows), comparison))
+        draft.rows.append(replace(comparison.verdict("inconclusive"), explanation=explanation))
+        return
+    else:
+        verdict = single_verdict(comparison)
+    draft.rows.append(comparison.explained(verdict, explanation))
+
+
+def _why(row: Row, metric: Metric) -> str:
+    reason = row.unavailable.get(metric.name)
+    return f": {reason}" if reason else ""
+
+
+def _explanation(
+    comparison: Comparison, own: Sequence[Mismatch], results: tuple[Results, Results]
+) -> tuple[str, ...]:
+    """Return the lines for a row, whatever the verdict; `Comparison.explained` may drop them."""
+    base, new = comparison.base_row, comparison.new_row
+    if comparison.metric.name == "efficiency":
+        lines = explain_efficiency(base, new)
+        lines += explain_baseline(_plain_step_s(base, results[0]), _plain_step_s(new, results[1]))
+    elif comparison.metric.name == "step_s":
+        lines = explain_step(base, new)
+    else:
+        return ()
+    return (*lines, *explain_exact(base, new), *explain_settings(own))
+
+
+def _plain_step_s(row: Row, results: Results) -> float | None:
+    """Return the step of the plain model in one process that a row's efficiency rests on."""
+    baseline = baseline_of(row, results.rows)
+    return baseline.step_s.value if baseline is not None and baseline.step_s else None
+
+
+def _judge_pending(draft: _Draft, error_budget: float) -> None:
+    """Judge what rests on launches, all rows together."""
+    pairs = [comparison.pair() for _, comparison in draft.pending]
+    for (index, comparison), judgement in zip(
+        draft.pending, judge(pairs, error_budget), strict=True
+    ):
+        explanation = draft.rows[index].explanation
+        verdict = comparison.judged(judgement)
+        draft.rows[index] = comparison.explained(verdict, explanation)

@@ -1,0 +1,88 @@
+"""Several runs of the same things, one launch each, made into one result with as many launches."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scalebench.records.baseline import key_of
+from scalebench.records.rows.budget import Budget
+from scalebench.records.summary import Row, RowKey, StepSamples, Summary
+from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
+
+_POSITIVE = ("throughput", "tokens_per_s", "speedup", "efficiency", "energy_j_per_sample")
+_SIGNED = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s")
+
+
+def merged(runs: Sequence[Summary]) -> Summary:
+    """Return one summary whose launches are those of all runs, numbered by run.
+
+    A row that failed in one of the runs is that run's row. Budgets are the
+    means of the runs', peak memory is the largest; what else is not estimated over launches is the
+    first run's.
+
+    Args:
+        runs: In the order in which they were made, at least one.
+    """
+    first = runs[0]
+    by_run = [{key_of(row): row for row in run.rows} for run in runs]
+    keys = dict.fromkeys(key for rows in by_run for key in rows)
+    statuses = [run.status for run in runs if run.status != "complete"]
+    return first.model_copy(
+        update={
+            "rows": [_merged_row(key, by_run) for key in keys],
+            "status": statuses[0] if statuses else "complete",
+        }
+    )
+
+
+def _merged_row(key: RowKey, by_run: Sequence[dict[RowKey, Row]]) -> Row:
+    rows = [found[key] for found in by_run if key in found]
+    bad = next((row for row in rows if row.status != "ok"), None)
+    if bad is not None:
+        return bad
+    samples = [
+        StepSamples(repeat=number, step_s=launch.step_s)
+        for number, found in enumerate(by_run)
+        if key in found
+        for launch in found[key].samples[:1]
+    ]
+    medians = [float(np.median(launch.step_s)) for launch in samples if launch.step_s]
+    peaks = [row.peak_memory_bytes for row in rows if row.peak_memory_bytes is not None]
+    return rows[0].model_copy(
+        update={
+            "samples": samples,
+            "step_s": estimate_over_launches(medians) if medians else None,
+            "peak_memory_bytes": max(peaks, default=None),
+            "budget": _mean_budget([row.budget for row in rows]),
+            "num_clean_steps": sum(len(launch.step_s) for launch in samples),
+            **{name: _estimate(rows, name, signed=False) for name in _POSITIVE},
+            **{name: _estimate(rows, name, signed=True) for name in _SIGNED},
+        }
+    )
+
+
+def _mean_budget(budgets: Sequence[Budget | None]) -> Budget | None:
+    """Return the mean of the loss budgets, part by part; None: a run has none."""
+    known = [budget for budget in budgets if budget is not None]
+    if not known or len(known) < len(budgets):
+        return None
+    means = _means([dict(budget) for budget in known])
+    return known[0].model_copy(update={**means, "points": _means([b.points for b in known])})
+
+
+def _means(tables: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of every number that all tables have, by its name."""
+    return {
+        name: sum(table[name] for table in tables) / len(tables)
+        for name in tables[0]
+        if all(isinstance(table.get(name), float) for table in tables)
+    }
+
+
+def _estimate(rows: Sequence[Row], name: str, signed: bool) -> Estimate | None:
+    found = [getattr(row, name) for row in rows]
+    values = [estimate.value for estimate in found if estimate is not None]
+    if len(values) < len(rows):
+        return None
+    return estimate_signed(values) if signed else estimate_over_launches(values)

@@ -1,0 +1,90 @@
+"""The metrics that the gate knows: what is good, what counts as a change, what decides."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from scalebench.gate.result import Unit
+
+Kind = Literal["positive", "signed", "single", "exact"]
+"""``positive``: an estimate over launches that is never 0, changes are ratios; ``signed``: an
+estimate that may be 0; ``single``: one number per run; ``exact``: a number without noise."""
+
+COUNT_SUFFIX = "_count"
+"""``all_reduce_count`` and so on: how many collectives of a kind a rank takes part in per step."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: Field of the summary's row, or what is derived from one.
+        phrase: What people call it.
+        decides: Whether its verdicts count for the exit code.
+        relative_floor: The smallest change of interest, as a ratio.
+        absolute_floor: The same in the metric's unit; a change has to be beyond both.
+    """
+
+    name: str
+    phrase: str
+    unit: Unit
+    kind: Kind
+    decides: bool = True
+    higher_is_better: bool = False
+    relative_floor: float = 0.0
+    absolute_floor: float = 0.0
+
+    def floor(self, base: float) -> float:
+        """Return the floor as a ratio to ``base``; infinite where that is 0."""
+        if base == 0:
+            return float("inf") if self.absolute_floor else 0.0
+        return max(self.relative_floor, self.absolute_floor / abs(base))
+
+
+METRICS = (
+    Metric("step_s", "step time", "s", "positive", relative_floor=0.01, absolute_floor=1e-5),
+    Metric(
+        *("efficiency", "efficiency", "ratio", "positive"),
+        higher_is_better=True,
+        relative_floor=0.01,
+        absolute_floor=0.005,
+    ),
+    Metric(
+        *("peak_memory_bytes", "peak memory", "bytes", "single"),
+        relative_floor=0.005,
+        absolute_floor=65_536,
+    ),
+    Metric("wire_bytes", "bytes on the wire", "bytes", "exact"),
+    Metric("payload_bytes", "payload", "bytes", "exact"),
+    Metric("predicted_memory_bytes", "predicted memory", "bytes", "exact"),
+    Metric("predicted_bubble_ratio", "predicted bubble", "ratio", "exact"),
+    Metric(
+        *("exposed_comm_s", "exposed communication", "s", "signed"),
+        decides=False,
+        relative_floor=0.05,
+        absolute_floor=1e-4,
+    ),
+    Metric(
+        *("energy_j_per_sample", "energy per sample", "j", "positive"),
+        decides=False,
+        relative_floor=0.01,
+    ),
+    Metric("loss_last", "last loss", "loss", "single", decides=False, relative_floor=0.01),
+    Metric(
+        *("prediction_error", "prediction error", "ratio", "single"),
+        decides=False,
+        absolute_floor=0.02,
+    ),
+)
+"""In the order in which they are shown."""
+
+COLLECTIVES = Metric("collectives", "collectives per step", "count", "exact")
+"""Settings and direction of all the counts; each kind is a separate metric."""
+
+
+def count_metric(kind: str, settings: Metric = COLLECTIVES) -> Metric:
+    """Return the metric that counts one kind of collective."""
+    named = kind.replace("_", "-")
+    return Metric(
+        f"{kind}{COUNT_SUFFIX}", f"{named}s per step", "count", "exact", decides=settings.decides
+    )

@@ -1,0 +1,127 @@
+"""What a row of a summary says of a metric: one number, or one number per launch."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scalebench.gate.bootstrap import median_variance
+from scalebench.gate.change import quantile
+from scalebench.gate.family import Measured, measured
+from scalebench.gate.metrics import Metric
+from scalebench.gate.variance import Variance
+from scalebench.records.baseline import baseline_of, log_efficiencies, log_medians
+from scalebench.records.summary import Row
+from scalebench.stats import CONFIDENCE, Estimate
+
+LARGEST = 1e300
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A metric of a row.
+
+    Attributes:
+        value: In the metric's unit.
+        launches: On the scale on which changes are judged (logarithms of what is positive); None:
+            one number, without launches.
+    """
+
+    value: float
+    launches: Measured | None = None
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number as float, and None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < LARGEST else None
+
+
+def observe(row: Row, metric: Metric, others: Sequence[Row]) -> Observation | None:
+    """Return what a row says of a metric; None: nothing.
+
+    Args:
+        row: Of one run.
+        metric: Any but a count.
+        others: All rows of the run: efficiency rests on a second one.
+    """
+    if metric.name == "predicted_bubble_ratio":
+        return Observation(row.pipeline.bubble_equal_stages) if row.pipeline else None
+    if metric.name == "efficiency" and row.strategy == "plain":
+        return None  # the baseline's is 1 by definition
+    found = getattr(row, metric.name)
+    if isinstance(found, Estimate):
+        return _estimated(row, metric, found, others)
+    value = number(found)
+    return None if value is None else Observation(value)
+
+
+def collective_counts(row: Row) -> dict[str, float]:
+    """Return how many collectives of each kind a rank takes part in per step; mean of launches."""
+    counts: dict[str, float] = {}
+    for found in row.communication or ():
+        if found.ordinal is None:
+            counts[found.kind] = counts.get(found.kind, 0.0) + found.count
+    return counts
+
+
+def _estimated(row: Row, metric: Metric, found: Estimate, others: Sequence[Row]) -> Observation:
+    if metric.name == "step_s":
+        launches = _step_launches(row)
+    elif metric.name == "efficiency":
+        launches = _efficiency_launches(row, others)
+    else:
+        launches = None
+    if launches is None:
+        launches = from_estimate(found, logarithmic=metric.kind == "positive")
+    return Observation(found.value, launches)
+
+
+def _within(row: Row) -> float:
+    """Return the variance of the logarithm of one launch's median, as the launches know it."""
+    found = [median_variance(s.step_s) for s in row.samples if s.step_s]
+    return float(np.mean(found)) if found else 0.0
+
+
+def _step_launches(row: Row) -> Measured | None:
+    medians = log_medians(row)
+    if not medians:
+        return None
+    return measured(list(medians.values()), _within(row))
+
+
+def _efficiency_launches(row: Row, others: Iterable[Row]) -> Measured | None:
+    """Return the efficiency of every round, from the plain baseline's steps."""
+    baseline = baseline_of(row, others)
+    ratios = log_efficiencies(row, baseline) if baseline is not None else []
+    if baseline is None or not ratios:
+        return None
+    return measured(ratios, _within(row) + _within(baseline))
+
+
+def _log(value: float | None) -> float | None:
+    return None if value is None else math.log(value)
+
+
+def from_estimate(estimate: Estimate, logarithmic: bool) -> Measured | None:
+    """Return mean and variance behind an estimate, from its t interval.
+
+    Args:
+        estimate: By `estimate_over_launches` (logarithmic) or `estimate_signed`.
+        logarithmic: On which scale the interval is symmetrical.
+
+    Returns:
+        None: the numbers are no such estimate's.
+    """
+    ends = (estimate.value, estimate.low, estimate.high)
+    if logarithmic and any(end is not None and end <= 0 for end in ends):
+        return None
+    value, low, high = (_log(end) if logarithmic else end for end in ends)
+    assert value is not None, "an estimate has a value"
+    if low is None or high is None or estimate.n < 2:
+        return Measured(value, estimate.n)
+    error = (high - low) / 2 / quantile((1 + CONFIDENCE) / 2, estimate.n - 1)
+    return Measured(value, estimate.n, Variance(error**2 * estimate.n, estimate.n - 1))

@@ -1,0 +1,191 @@
+"""What the gate says: one verdict for each case, world size and metric, and one for all.
+
+Every renderer and exporter is a function of `GateResult`. A change is the plain ratio
+``new / base - 1`` of the metric itself, whatever direction is good: for ``efficiency`` a fall of
+5 % is -0.05 and worse, for ``step_s`` a rise of 5 % is +0.05 and worse.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from scalebench.errors import ExitCode
+
+GATE_FORMAT = "scalebench.gate/1"
+
+Verdict = Literal["regressed", "improved", "unchanged", "inconclusive", "not comparable", "missing"]
+"""``unchanged`` is shown, never assumed: the whole interval lies inside the floor. ``missing``:
+the baseline has it and the new run has not (not run, failed, or null)."""
+
+Overall = Literal["passed", "regressed", "failed", "inconclusive", "not comparable"]
+"""``failed``: cells of the new run failed, so that nothing can be said of them."""
+
+Basis = Literal["launches", "single", "exact", "none"]
+"""On what a verdict rests: ``launches``: an interval over launches; ``single``: one number on
+each side, compared with the floor; ``exact``: a count or a prediction that has no noise, any
+difference counts; ``none``: nothing could be compared."""
+
+Unit = Literal["s", "bytes", "j", "ratio", "count", "loss"]
+
+SEVERITY: tuple[Verdict, ...] = (
+    *("regressed", "missing", "not comparable", "inconclusive", "improved", "unchanged"),
+)
+"""The verdicts in the order in which a reader wants to see them."""
+
+EXIT_CODES: dict[Overall, ExitCode] = {
+    "passed": ExitCode.OK,
+    "regressed": ExitCode.REGRESSION,
+    "failed": ExitCode.CELLS_FAILED,
+    "inconclusive": ExitCode.INCONCLUSIVE,
+    "not comparable": ExitCode.INCONCLUSIVE,
+}
+
+
+@dataclass(frozen=True)
+class RowVerdict:
+    """The verdict on one metric of one case at one world size.
+
+    Attributes:
+        metric: Name of the field of the summary, for example ``step_s``; counts of collectives
+            are ``all_reduce_count`` and so on.
+        unit: Of ``base`` and ``new``.
+        base: The metric in the baseline; null: it has none.
+        new: The metric in the new run; likewise.
+        change: ``new / base - 1``; null where one side is null, or the base is 0. For
+            ``prediction_error``, itself a ratio, the difference of the magnitudes.
+        low: Lower end of the 95 % interval of ``change``; null: none, see ``basis``, ``reason``.
+        high: Upper end, likewise.
+        floor: The smallest change that is of interest, as a ratio like ``change``: the relative
+            floor or, where that is larger, the absolute one over ``base``.
+        min_detectable: The smallest change for the worse that this comparison would have called
+            ``regressed`` 95 times in 100, a positive ratio; null: none at any size.
+        decides: Whether the verdict counts for the exit code; the others are shown only.
+        no_worse: Inconclusive only as to whether it is better: the interval excludes a change for
+            the worse by the floor, so it does not keep the call from passing.
+        failed: Missing because the new run failed there.
+        higher_is_better: Direction; for all but efficiency and the like, lower is better.
+        basis: On what the verdict rests.
+        reason: One sentence: why this verdict and no other.
+        p_value: Of no change at all, against one in the direction of ``change``, corrected for all
+            rows of this call that decide (Holm); null without an interval.
+        rank_p_value: Of the exact rank test (Mann-Whitney) of the launches, one-sided in the
+            direction of the change, uncorrected; a check in addition to ``p_value``.
+        base_launches: Launches in the baseline that the verdict rests on.
+        new_launches: The same of the new run.
+        further_launches: How many more launches on each side would decide it, if the change and
+            the noise stay what they are; null: decided, or no number up to 1000 would.
+        explanation: Lines that say where the change comes from; empty: nothing to explain.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    metric: str
+    unit: Unit
+    verdict: Verdict
+    base: float | None = None
+    new: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    floor: float | None = None
+    min_detectable: float | None = None
+    decides: bool = True
+    no_worse: bool = False
+    failed: bool = False
+    higher_is_better: bool = False
+    basis: Basis = "none"
+    reason: str = ""
+    p_value: float | None = None
+    rank_p_value: float | None = None
+    base_launches: int = 0
+    new_launches: int = 0
+    further_launches: int | None = None
+    explanation: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Suite, case and world size: what the row of the summary is found by."""
+        return (self.suite, self.case, self.world_size)
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Something that matters and differs between the two runs.
+
+    Attributes:
+        name: What ``--allow-mismatch`` takes, for example ``torch``.
+        base: What the baseline has, as text; ``""``: nothing.
+        new: What the new run has.
+        where: ``""``: the whole run; else the row, for example ``ddp, N=2``.
+        allowed: Whether the user said that it does not matter.
+    """
+
+    name: str
+    base: str
+    new: str
+    where: str = ""
+    allowed: bool = False
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """The verdict on a new run compared with its baseline.
+
+    Attributes:
+        base: The baseline, as the user named it.
+        new: The new run, likewise.
+        base_run_id: Its run's name; likewise ``new_run_id``.
+        rows: In the order of the new run's table.
+        mismatches: What differs in the fingerprints, allowed or not.
+        notes: Lines that the reader has to know, for example rows without a baseline.
+        confidence: Of the intervals.
+        false_alarm_rate: Of calls in which nothing changed, at most so many report a
+            regression.
+    """
+
+    base: str
+    new: str
+    base_run_id: str
+    new_run_id: str
+    rows: tuple[RowVerdict, ...]
+    mismatches: tuple[Mismatch, ...] = ()
+    notes: tuple[str, ...] = ()
+    confidence: float = 0.95
+    false_alarm_rate: float = 0.01
+
+    @property
+    def deciding(self) -> tuple[RowVerdict, ...]:
+        """The rows that count for the exit code."""
+        return tuple(row for row in self.rows if row.decides)
+
+    @property
+    def verdict(self) -> Overall:
+        """The worst that holds: regressed, then failed, then not comparable, then inconclusive.
+
+        A call that compared nothing is ``not comparable``: an empty result never passes.
+        """
+        found = {row.verdict for row in self.deciding}
+        if "regressed" in found:
+            return "regressed"
+        if any(row.failed for row in self.deciding):
+            return "failed"
+        if not found or found & {"not comparable", "missing"}:
+            return "not comparable"
+        open_ = any(r.verdict == "inconclusive" and not r.no_worse for r in self.deciding)
+        return "inconclusive" if open_ else "passed"
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What ``scalebench gate`` answers to its caller."""
+        return EXIT_CODES[self.verdict]
+
+    def of(self, verdict: Verdict) -> tuple[RowVerdict, ...]:
+        """Return the rows with this verdict."""
+        return tuple(row for row in self.rows if row.verdict == verdict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the machine interface of ``gate --json``: names are a contract, add only."""
+        told = asdict(self)
+        rows = told.pop("rows")
+        head = {"format": GATE_FORMAT, "verdict": self.verdict, "exit_code": int(self.exit_code)}
+        return {**head, **told, "rows": rows}

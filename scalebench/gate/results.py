@@ -1,0 +1,64 @@
+"""What a user names as BASE and NEW, and what is known of the two before rows are compared."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from scalebench.gate.fingerprint import environment_mismatches, notable, profile_mismatches
+from scalebench.gate.result import Mismatch
+from scalebench.records.baseline import key_of
+from scalebench.records.summary import Row, RowKey, Summary
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a user named as BASE or NEW: one summary, or the several of a baseline folder.
+
+    Attributes:
+        partial: Whether suites that the other side has not run are no loss: of a baseline folder.
+    """
+
+    name: str
+    summaries: tuple[Summary, ...]
+    partial: bool = False
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows."""
+        return [row for summary in self.summaries for row in summary.rows]
+
+    def by_key(self) -> dict[RowKey, tuple[Row, Summary]]:
+        """Return every row with the summary that it stands in."""
+        return {key_of(row): (row, summary) for summary in self.summaries for row in summary.rows}
+
+
+def mismatches_of(
+    base: Summary, new: Sequence[Summary], allowed: Collection[str]
+) -> list[Mismatch]:
+    """Return what of a summary's environment differs in the new ones and matters."""
+    return [
+        mismatch
+        for theirs in new
+        for mismatch in (
+            *environment_mismatches(base.environment, theirs.environment, allowed),
+            *profile_mismatches(base, theirs, allowed),
+        )
+    ]
+
+
+def notes_on(base: Results, new: Results) -> list[str]:
+    """Return what the reader has to know of two results before any number."""
+    notes = []
+    for ours in base.summaries:
+        for theirs in new.summaries:
+            notes += notable(ours.environment, theirs.environment)
+            versions = (ours.scalebench_version, theirs.scalebench_version)
+            if versions[0] != versions[1]:
+                notes.append(f"scalebench was {versions[0]} and is {versions[1]}")
+    if {s.run_id for s in base.summaries} & {s.run_id for s in new.summaries}:
+        notes.append("baseline and new run are the same run")
+    for side, results in (("baseline", base), ("new run", new)):
+        for summary in results.summaries:
+            if summary.status != "complete":
+                notes.append(f"the {side} is not complete: {summary.status}")
+            notes += [f"{side}: {notice}" for notice in summary.damage]
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,22 @@
+"""What every process of a world but the first one becomes."""
+
+import os
+import sys
+from typing import NoReturn
+
+from scalebench.launch.scratch import Scratch
+from scalebench.spec.world import WorldMember
+
+WORKER = "scalebench.worker.agent.agent"
+
+
+def run_agent(member: WorldMember) -> NoReturn:
+    """Become the worker that takes part in what the first process decides; never returns.
+
+    The process keeps its number: its parent goes on watching it.
+    """
+    scratch = Scratch()
+    scratch.inherit_lock()
+    sys.stdout.flush()
+    arguments = [member.model_dump_json(), os.fspath(scratch.folder)]
+    os.execv(sys.executable, [sys.executable, "-m", WORKER, *arguments])

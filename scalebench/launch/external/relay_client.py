@@ -1,0 +1,93 @@
+"""The session's end of a world: what it tells its processes, and what it hears from them."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scalebench.errors import EnvironmentUnfit
+from scalebench.launch.zygote_client import ZygoteClient
+from scalebench.spec.world import Rendezvous, WorldMember
+
+WORKER = "scalebench.worker.agent.relay"
+
+
+class RelayClient(ZygoteClient):
+    """Writes to processes of a world, and reads what they tell, in one order.
+
+    Clocks of different machines have nothing in common. What a process reports has its own clock's
+    time; the shortest delay seen so far from it says how that stands to the clock here, never too
+    early, and late by what that message took.
+
+    Args:
+        rendezvous: Where the world meets.
+        member: This process's place in it; None: it is no part of it.
+        scratch: For the processes that are started here.
+
+    Attributes:
+        members: Process of the world → rank in the launch that is under way, from 0.
+        shifts_ns: Process of the world → what its clock is behind the one here.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, member: WorldMember | None, scratch: Path) -> None:
+        self.rendezvous = rendezvous
+        self.members: Sequence[int] = ()
+        self.shifts_ns: dict[int, int] = {}
+        described = "" if member is None else member.model_dump_json()
+        own = scratch / "rank0"
+        own.mkdir()
+        super().__init__(
+            scratch / "relay.log",
+            {"KINETO_LOG_LEVEL": "5"},
+            WORKER,
+            [rendezvous.model_dump_json(), described, str(own)],
+        )
+
+    def write(self, ranks: Sequence[int], message: dict[str, Any]) -> None:
+        """Write to processes of the world.
+
+        Raises:
+            EnvironmentUnfit: The world is gone.
+        """
+        self.send({"to": list(ranks), "message": message})
+
+    def signal(self, launch: int, number: int) -> None:
+        """Send a signal to every process of a launch that has not ended."""
+        self.write(self.members, {"kill": launch, "signal": int(number)})
+
+    def next_message(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next message, its time on the clock here; None: the time is over.
+
+        Raises:
+            EnvironmentUnfit: The world is gone.
+        """
+        message = super().next_message(timeout_s)
+        if message is None or "from" not in message:
+            if message is not None and "lost" in message:
+                raise EnvironmentUnfit(
+                    "Lost the ranks: their launcher has exited. Results so far are kept."
+                )
+            return message
+        sender, shift = message["from"], time.monotonic_ns() - message["now_ns"]
+        self.shifts_ns[sender] = min(shift, self.shifts_ns.get(sender, shift))
+        if "time_ns" in message:
+            message["time_ns"] += self.shifts_ns[sender]
+        return message
+
+    def collect(self, kind: str, ranks: Sequence[int], limit_s: float) -> dict[int, Any]:
+        """Wait until processes have reported something; return it by process.
+
+        Args:
+            kind: Key of the messages that are waited for; others are dropped.
+            ranks: Who is to tell.
+            limit_s: How long to wait.
+        """
+        told: dict[int, Any] = {}
+        deadline = time.monotonic() + limit_s
+        while not told.keys() >= set(ranks):
+            message = self.next_message(deadline - time.monotonic())
+            if message is None:
+                break
+            if kind in message:
+                told[message["from"]] = message[kind]
+        return told

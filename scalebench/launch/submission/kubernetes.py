@@ -1,0 +1,151 @@
+"""Manifests for Kubernetes: an Indexed Job, or a TrainJob of Kubeflow Trainer.
+
+In both, every pod runs torchrun, which starts the ranks of that node. Sources: the batch/v1 API of
+Kubernetes, and trainer.kubeflow.org/v1alpha1, whose torch runtimes tell torchrun by ``PET_``
+variables how many nodes there are and where they meet.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from scalebench.launch.submission.request import JobRequest
+
+PORT = 29500
+CONTAINER = "scalebench"
+RUNS = "/runs"
+INDEX = "NODE_RANK"
+GPU = "nvidia.com/gpu"
+SHARED_MEMORY = {"name": "shm", "emptyDir": {"medium": "Memory"}}
+
+Manifest = dict[str, Any]
+
+
+def indexed_job(request: JobRequest, image: str, claim: str | None) -> list[Manifest]:
+    """Return a Job with one pod per node, and the Service by which they find the first one.
+
+    Args:
+        request: What is to be run.
+        image: Container image with scalebench installed.
+        claim: Of a volume for the run; None: it is lost with the pod, but for its output.
+    """
+    labels = {"app.kubernetes.io/name": CONTAINER, "app.kubernetes.io/instance": request.name}
+    torchrun = [
+        *("torchrun", f"--nnodes={request.nodes}", f"--nproc-per-node={request.ranks_per_node}"),
+        *(f"--node-rank=$({INDEX})", f"--master-addr={request.name}-0.{request.name}"),
+        f"--master-port={PORT}",
+    ]
+    index = {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": image,
+        "command": [*torchrun, *_run(request)],
+        "env": [{"name": INDEX, "valueFrom": {"fieldRef": index}}],
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        **_resources(request, "resources"),
+    }
+    volumes: list[Manifest] = [SHARED_MEMORY]
+    if claim is not None:
+        volumes.append({"name": "runs", "persistentVolumeClaim": {"claimName": claim}})
+        container["volumeMounts"].append({"name": "runs", "mountPath": RUNS})
+        container["workingDir"] = RUNS
+    pod = {
+        "subdomain": request.name,
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": volumes,
+    }
+    service: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": request.name, "labels": labels},
+        "spec": {
+            "clusterIP": "None",
+            "selector": labels,
+            "publishNotReadyAddresses": True,
+            "ports": [{"name": "rendezvous", "port": PORT, "protocol": "TCP"}],
+        },
+    }
+    job: Manifest = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": request.name, "labels": labels},
+        "spec": {
+            "completions": request.nodes,
+            "parallelism": request.nodes,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+    return [service, job]
+
+
+def train_job(request: JobRequest, image: str, runtime: str) -> list[Manifest]:
+    """Return a TrainJob.
+
+    Args:
+        request: What is to be run.
+        image: Container image with scalebench installed.
+        runtime: Name of a ClusterTrainingRuntime for torch.
+    """
+    return [
+        {
+            "apiVersion": "trainer.kubeflow.org/v1alpha1",
+            "kind": "TrainJob",
+            "metadata": {"name": request.name},
+            "spec": {
+                "runtimeRef": {"name": runtime},
+                "trainer": {
+                    "image": image,
+                    "command": ["torchrun"],
+                    "args": _run(request),
+                    "numNodes": request.nodes,
+                    "numProcPerNode": request.ranks_per_node,
+                    **_resources(request, "resourcesPerNode"),
+                },
+            },
+        }
+    ]
+
+
+def _run(request: JobRequest) -> list[str]:
+    """Return the command for torchrun; ``$(`` would be a variable to Kubernetes."""
+    return ["-m", "scalebench", *(part.replace("$(", "$$(") for part in request.command)]
+
+
+def _resources(request: JobRequest, field: str) -> Manifest:
+    if not request.gpus_per_node:
+        return {}
+    return {field: {"limits": {GPU: str(request.gpus_per_node)}}}
+
+
+def as_yaml(manifests: list[Manifest]) -> str:
+    """Write manifests as YAML documents; every text is quoted."""
+    return "---\n".join("\n".join(_lines(manifest)) + "\n" for manifest in manifests)
+
+
+def _lines(value: Manifest, indent: str = "") -> Iterator[str]:
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            yield f"{indent}{_scalar(key)}:"
+            yield from _lines(item, indent + "  ")
+        elif isinstance(item, list) and item:
+            yield f"{indent}{_scalar(key)}:"
+            for element in item:
+                yield from _element(element, indent)
+        else:
+            yield f"{indent}{_scalar(key)}: {json.dumps(item)}"
+
+
+def _element(element: Any, indent: str) -> Iterator[str]:
+    if not isinstance(element, dict):
+        yield f"{indent}- {json.dumps(element)}"
+        return
+    first, *rest = _lines(element, indent + "  ")
+    yield f"{indent}- {first.lstrip()}"
+    yield from rest
+
+
+def _scalar(key: str) -> str:
+    return key if key.replace("-", "").isalnum() else json.dumps(key)

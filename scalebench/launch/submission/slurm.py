@@ -1,0 +1,81 @@
+"""A batch script for Slurm."""
+
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.launch.submission.request import JobRequest
+
+SUBMIT_LIMIT_S = 60
+_VALUE = re.compile(r"[A-Za-z0-9_.,:@+*=&|%\[\]/-]+")
+"""What options of sbatch hold; no blank, quote or anything else that a shell would act on."""
+
+
+def batch_script(request: JobRequest, options: Mapping[str, str], python: str) -> str:
+    """Return the script of a job whose every launch is a separate step.
+
+    Args:
+        request: What is to be run.
+        options: Further options of sbatch, without their dashes.
+        python: The interpreter, as the nodes find it.
+
+    Raises:
+        UsageError: An option's value is none.
+    """
+    settings = {
+        "job-name": request.name,
+        "nodes": str(request.nodes),
+        "ntasks-per-node": str(request.ranks_per_node),
+        **({"gpus-per-node": str(request.gpus_per_node)} if request.gpus_per_node else {}),
+        "output": f"{request.name}-%j.out",
+        **options,
+    }
+    for name, value in settings.items():
+        if not _VALUE.fullmatch(value):
+            raise UsageError(f"--{name} {value!r}: sbatch takes letters, digits and _.,:@+=/-.")
+    command = [python, "-m", "scalebench", *request.command, "--launcher", "slurm"]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH --{name}={value}" for name, value in settings.items()),
+        "set -eu",
+        "# Launches run one after the other, each as its own step: a rank that dies fails only "
+        "its cell.",
+        shlex.join(command),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def submit(script: str, path: Path) -> str:
+    """Write a batch script and hand it to sbatch; return what that says, the job's number.
+
+    Raises:
+        UsageError: There is a file of that name already.
+        EnvironmentUnfit: sbatch is missing, or refuses.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(script)
+    except FileExistsError:
+        raise UsageError(f"{path} already exists. Give the job another --name.") from None
+    try:
+        done = subprocess.run(
+            ["sbatch", "--parsable", str(path)],
+            capture_output=True,
+            text=True,
+            timeout=SUBMIT_LIMIT_S,
+        )
+    except FileNotFoundError:
+        raise EnvironmentUnfit(
+            f"There is no sbatch on the PATH. {path} is written: submit it on a machine that has "
+            "sbatch."
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise EnvironmentUnfit(f"sbatch did not answer within {SUBMIT_LIMIT_S} s.") from None
+    if done.returncode != 0:
+        raise EnvironmentUnfit(
+            f"sbatch rejected {path}: {done.stderr.strip() or 'no reason given'}"
+        )
+    return done.stdout.strip()

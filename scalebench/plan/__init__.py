@@ -1,6 +1,0 @@
-"""From what the user asked to the list of cells: every default filled in, nothing run yet."""
-
-from scalebench.plan.make import check_names, make_plan
-from scalebench.plan.request import Machine, Plan, Request
-
-__all__ = ["Machine", "Plan", "Request", "check_names", "make_plan"]

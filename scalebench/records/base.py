@@ -1,0 +1,12 @@
+"""What all records are: frozen, strict about their fields, with sizes that have an upper limit."""
+
+from pydantic import BaseModel, ConfigDict
+
+LARGE = 1 << 60
+"""No count of bytes, parameters or tokens in a record reaches this; a file that says so lies."""
+
+
+class Record(BaseModel):
+    """Base of every stored record; fields of newer versions are kept out, not refused."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")

@@ -1,0 +1,47 @@
+"""Which row a row's efficiency rests on: the plain model, in one process."""
+
+import math
+from collections.abc import Iterable
+from statistics import fmean, median
+
+from scalebench.records.summary import Row, RowKey
+
+SAME = 1e-6
+"""Numbers closer than this, as a ratio, were worked out from the same samples."""
+
+
+def key_of(row: Row) -> RowKey:
+    """Return what a row is found by, also in another run: suite, case, number of ranks."""
+    return (row.suite, row.case, row.world_size)
+
+
+def baseline_of(row: Row, rows: Iterable[Row]) -> Row | None:
+    """Return the row that a row's efficiency is measured against; None: it is not there.
+
+    Args:
+        row: Of a run.
+        rows: All rows of the run.
+    """
+    if row.baseline is not None:
+        return next((other for other in rows if key_of(other) == row.baseline), None)
+    return next((other for other in rows if _gives_its_efficiency(other, row)), None)
+
+
+def log_medians(row: Row) -> dict[int, float]:
+    """Return the logarithm of the median clean step of every launch, by its number."""
+    return {s.repeat: math.log(median(s.step_s)) for s in row.samples if s.step_s}
+
+
+def log_efficiencies(row: Row, baseline: Row) -> list[float]:
+    """Return the logarithm of the efficiency in every round in which both rows went well."""
+    own, theirs = log_medians(row), log_medians(baseline)
+    work = math.log(row.global_batch / baseline.global_batch / row.world_size)
+    return [work + theirs[repeat] - own[repeat] for repeat in own if repeat in theirs]
+
+
+def _gives_its_efficiency(other: Row, row: Row) -> bool:
+    """Tell whether a plain row is a row's baseline; summaries of version 0.1 do not say which."""
+    if other.strategy != "plain" or other.suite != row.suite or row.efficiency is None:
+        return False
+    found = log_efficiencies(row, other)
+    return bool(found) and abs(fmean(found) - math.log(max(row.efficiency.value, 1e-12))) < SAME

@@ -1,0 +1,144 @@
+"""Run folders on disk: written so that a reader never sees half a file, read with suspicion."""
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from scalebench.errors import UsageError
+from scalebench.units import bytes_
+
+if TYPE_CHECKING:
+    pass
+
+Model = TypeVar("Model", bound=BaseModel)
+LARGEST_BYTES = 256 * 1024 * 1024
+"""A stored record of any kind is smaller: the traces of a launch make some hundred kilobytes."""
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: temporary file, fsync, rename. Text becomes UTF-8."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_model(path: Path, model: BaseModel, indent: int | None = 1) -> None:
+    """Write a record as JSON, whole or not at all; ``indent=None``: on one line, half as large."""
+    write_atomic(path, model.model_dump_json(indent=indent) + "\n")
+
+
+def write_checked(path: Path, model: BaseModel, indent: int | None = 1) -> None:
+    """Write a record as `write_model` does, with a checksum; see `with_checksum`."""
+    write_atomic(path, with_checksum(model.model_dump_json(indent=indent)))
+
+
+def read_checked(path: Path, kind: type[Model], required: bool) -> Model:
+    """Read a record whose checksum has to be right.
+
+    Args:
+        path: The file.
+        kind: What it holds.
+        required: It has to have one; files of older versions have none.
+
+    Raises:
+        UsageError: It is not what was written.
+    """
+    try:
+        if not verify_checksum(read_text(path)) and required:
+            raise ChecksumMismatch("its checksum is missing")
+    except ChecksumMismatch as error:
+        raise UsageError(f"{path} is damaged: {error}.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+    return read_model(path, kind)
+
+
+def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
+    """Read a record and check it against its schema.
+
+    Args:
+        path: The file.
+        kind: Its schema.
+        strict: Take no value for another type: no ``true`` or ``"5"`` for a number.
+
+    Raises:
+        UsageError: The file is not what it should be; the text names the first field at fault.
+    """
+    try:
+        return kind.model_validate_json(read_text(path), strict=strict or None)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise UsageError(f"{path} is damaged: {where}: {first['msg']}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
+    """Return the text of a record; a file that cannot be one is not even opened.
+
+    Raises:
+        UsageError: It is no regular file, or larger than ``largest`` bytes.
+        OSError: It cannot be read.
+        UnicodeDecodeError: It is no text.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise UsageError(f"{path} is not a regular file. Give the file that scalebench wrote.")
+    if about.st_size > largest:
+        raise UsageError(
+            f"{path} is too large: {bytes_(about.st_size)}, where at most {bytes_(largest)} are "
+            "read. Give the file that scalebench wrote."
+        )
+    return path.read_text(encoding="utf-8")
+
+
+_SEALED = re.compile(r'(.*),\s*"sha256":\s*"([0-9a-f]{64})"\s*\}\s*', re.DOTALL)
+
+
+class ChecksumMismatch(ValueError):
+    """A text does not match its checksum."""
+
+
+def with_checksum(text: str) -> str:
+    """Return a JSON object with its seal.
+
+    Args:
+        text: An object that is not empty.
+    """
+    body = text.rstrip()
+    if not body.endswith("}") or len(body.removesuffix("}").strip()) < 2:
+        raise ValueError("only a non-empty object gets a checksum")
+    body = body.removesuffix("}").rstrip()
+    return f'{body},"sha256":"{_digest(body)}"}}\n'
+
+
+def verify_checksum(text: str) -> bool:
+    """Return whether a text has a checksum.
+
+    Raises:
+        ChecksumMismatch: It has one, and the text does not match it.
+    """
+    match = _SEALED.fullmatch(text)
+    if match is None:
+        return False
+    if _digest(match[1]) != match[2]:
+        raise ChecksumMismatch("its checksum does not match its content")
+    return True
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode("utf-8", errors="surrogatepass")).hexdigest()

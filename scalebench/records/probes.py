@@ -1,0 +1,42 @@
+"""What a probe of links leaves: its timed transfers."""
+
+from pydantic import Field, FiniteFloat
+
+from scalebench.records.base import Record
+from scalebench.records.rank import RankError
+from scalebench.records.trace import ClockAlignment
+from scalebench.spec.probes import Transfer
+
+
+class TimedTransfer(Record):
+    """A transfer as the ranks timed it.
+
+    Attributes:
+        size_bytes: What was really moved.
+        time_s: Mean of the operations of one timing, for every repeat; seconds. Of each
+            operation, the rank counts that took longest.
+        each_s: Every single operation likewise, those of one timing after one another.
+        num_elements: Elements that were compared with the known result, over all ranks.
+        num_wrong: Elements that differ from it.
+    """
+
+    transfer: Transfer
+    size_bytes: int
+    time_s: tuple[FiniteFloat, ...]
+    each_s: tuple[FiniteFloat, ...] = ()
+    num_elements: int
+    num_wrong: int
+
+
+class ProbeRecord(Record):
+    """What one rank brings back from a probe.
+
+    Attributes:
+        sweep: Of rank 0 only, which speaks for all.
+        clock: This rank's against rank 0's.
+    """
+
+    rank: int = Field(ge=0)
+    error: RankError | None = None
+    sweep: tuple[TimedTransfer, ...] = ()
+    clock: ClockAlignment | None = None

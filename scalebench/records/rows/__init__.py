@@ -1,0 +1,1 @@
+"""The nested fields of a summary's row: what `scalebench.records.summary.Row` is made of."""

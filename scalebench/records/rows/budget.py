@@ -1,0 +1,189 @@
+"""The loss budget of a row: its parts, and how they are called everywhere."""
+
+from dataclasses import dataclass
+
+from pydantic import Field, FiniteFloat
+
+from scalebench.records.rows.base import IfValid, RowPart
+from scalebench.stats import Estimate
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the loss budget, in words.
+
+    Attributes:
+        key: Its name in ``points``, and that of its colour.
+        header: Of a table's column.
+        cause: What takes the time, as a sentence's subject.
+        gain: The same where the part is negative: what gives time back.
+        meaning: One line for a key.
+    """
+
+    key: str
+    header: str
+    cause: str
+    gain: str
+    meaning: str
+
+    @property
+    def field(self) -> str:
+        """Its name in ``budget`` and in ``estimates``: seconds per step."""
+        return f"{self.key}_s"
+
+
+PARTS = (
+    Part(
+        "compute_inflation",
+        "compute inflation",
+        "slower computation",
+        "faster computation",
+        "The rank's share of the work takes longer than the same share did on one rank.",
+    ),
+    Part(
+        "exposed_transfer",
+        "exposed transfer",
+        "exposed transfer",
+        "exposed transfer",
+        "Data on the wire while the rank computes nothing.",
+    ),
+    Part(
+        "wait",
+        "wait",
+        "waiting for other ranks",
+        "waiting for other ranks",
+        "Inside a communication that the last rank has not reached yet.",
+    ),
+    Part(
+        "bubble",
+        "bubble",
+        "the pipeline's bubble",
+        "the pipeline's bubble",
+        "Idle by the pipeline's schedule.",
+    ),
+    Part(
+        "codec",
+        "codec",
+        "encoding and decoding",
+        "encoding and decoding",
+        "Encoding and decoding compressed gradients.",
+    ),
+    Part(
+        "data_stall",
+        "data stall",
+        "waiting for data",
+        "less waiting for data",
+        "Waiting for the next batch longer than one rank did.",
+    ),
+    Part(
+        "other_idle",
+        "other idle",
+        "other idle time",
+        "less other idle time",
+        "Nothing of these: the interpreter, the strategy's bookkeeping, the operating system.",
+    ),
+    Part(
+        "residual",
+        "residual",
+        "what the budget does not explain",
+        "what the budget does not explain",
+        "What the parts leave unexplained.",
+    ),
+)
+"""In the order in which a budget is read, from the ideal step to the measured one."""
+
+RESIDUAL = PARTS[-1]
+MEASURED = PARTS[:-1]
+"""The parts that traced steps tell, each with an interval; the residual closes the sum."""
+WAIT = next(part for part in PARTS if part.key == "wait")
+
+
+class RankTimes(RowPart):
+    """One rank's traced step and its parts, seconds: means over the launches."""
+
+    rank: int
+    step_s: FiniteFloat
+    compute_s: FiniteFloat
+    busy_s: FiniteFloat | None = None
+    comm_s: FiniteFloat
+    exposed_comm_s: FiniteFloat
+    exposed_transfer_s: FiniteFloat | None = None
+    wait_s: FiniteFloat
+    codec_s: FiniteFloat | None = None
+    data_stall_s: FiniteFloat
+    other_idle_s: FiniteFloat
+    bubble_s: FiniteFloat | None = None
+
+
+class Budget(RowPart):
+    """Where a row's step goes, seconds per step; see `scalebench.analysis.budget`.
+
+    Attributes:
+        wait_s: None: could not be told from transfer, and ``exposed_transfer_s`` holds both.
+        measured_s: The headline's step.
+        not_apart: Why transfer and wait could not be told apart; None: they could.
+        drift: How much slower the clean steps next to the traced ones were than those of the clean
+            window, of the launch in which they differ most; a plain ratio.
+        rank: Whose parts these are: the rank that waits most.
+        closes: Whether the parts explain the step.
+        points: Part → what it is of the measured step; these and the efficiency sum to 1.
+        estimates: Field of a part → estimate over the launches.
+        skew: The slowest rank's traced step over this rank's own, minus 1; mean over launches.
+        clock_bound_s: How far a wait may be wrong because two hosts' clocks differ; 0: one host.
+        mean_over_ranks: Whether the parts are means over the ranks, which do different work.
+        ranks: The traced step of every rank.
+    """
+
+    ideal_s: FiniteFloat
+    compute_inflation_s: FiniteFloat
+    exposed_transfer_s: FiniteFloat
+    wait_s: FiniteFloat | None
+    bubble_s: FiniteFloat
+    codec_s: FiniteFloat
+    data_stall_s: FiniteFloat
+    other_idle_s: FiniteFloat
+    residual_s: FiniteFloat
+    measured_s: FiniteFloat = Field(gt=0)
+    not_apart: str | None = None
+    drift: FiniteFloat = 0.0
+    rank: int
+    closes: bool
+    points: dict[str, FiniteFloat] = {}
+    estimates: dict[str, Estimate] = {}
+    skew: FiniteFloat = 0.0
+    clock_bound_s: FiniteFloat = 0.0
+    mean_over_ranks: bool = False
+    ranks: IfValid[list[RankTimes]] = None
+
+    @property
+    def ideal(self) -> float:
+        """The ideal step as a part of the measured one: the efficiency."""
+        return self.ideal_s / self.measured_s
+
+    @property
+    def gap(self) -> float:
+        """What is missing to ideal, as a part of the measured step."""
+        return 1 - self.ideal
+
+    def seconds(self, part: Part) -> float | None:
+        """Return a part, seconds per step; None: another part holds it."""
+        found: float | None = getattr(self, part.field)
+        return found
+
+    def knows(self, part: Part) -> bool:
+        """Whether a part of the budget has a number of its own."""
+        return self.seconds(part) is not None
+
+    def share(self, part: Part) -> float:
+        """Return a part as a part of the measured step; one that another part holds: 0."""
+        return (self.seconds(part) or 0.0) / self.measured_s
+
+    def estimate(self, part: Part) -> Estimate | None:
+        """Return a part with its interval, as a part of the measured step; the residual: None."""
+        found = self.estimates.get(part.field)
+        return found.scaled(1 / self.measured_s) if found else None
+
+    def certain(self, part: Part) -> bool:
+        """Whether the interval of a part excludes zero."""
+        found = self.estimate(part)
+        return found is not None and found.excludes_zero

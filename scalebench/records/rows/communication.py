@@ -1,0 +1,53 @@
+"""What a row says of its communication: operations, and who came last.
+
+`scalebench trace` has them, too, and starts without scipy: nothing here imports an estimate.
+"""
+
+from pydantic import FiniteFloat
+
+from scalebench.records.rows.base import RowPart
+
+
+class OperationFigures(RowPart):
+    """Operations of one sort, per step.
+
+    Attributes:
+        kind: For example ``all_reduce``.
+        ordinal: Which operation of a step; for DDP the bucket. None: all of the kind.
+        phase: In which most of them were asked for.
+        count: Operations per step.
+        num_bytes: Bytes per step, full sizes; None: a size is not known.
+        total_s: Union of their intervals, seconds per step.
+        exposed_s: The part of it in which the rank did not compute.
+        hidden_s: The rest.
+    """
+
+    kind: str
+    ordinal: int | None
+    phase: str
+    count: FiniteFloat
+    num_bytes: FiniteFloat | None
+    total_s: FiniteFloat
+    exposed_s: FiniteFloat
+    hidden_s: FiniteFloat
+
+
+class Straggler(RowPart):
+    """How often one rank came last, and by how much.
+
+    Attributes:
+        count: Matched operations to which it came last.
+        share: The same of all matched operations; the shares of all ranks sum to 1.
+        median_late_s: How long after the first, where it was the last; seconds.
+        longest_run: Most operations in a row to which it came last.
+    """
+
+    rank: int
+    count: int
+    share: FiniteFloat
+    median_late_s: FiniteFloat
+    longest_run: int
+
+    def stands_out(self, num_ranks: int) -> bool:
+        """Tell whether this is more than taking turns: half as often again as by chance."""
+        return self.share >= 1.5 / num_ranks

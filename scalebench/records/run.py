@@ -1,0 +1,116 @@
+"""A run and its launches, as they are stored."""
+
+from typing import Any, Literal
+
+from pydantic import Field, FiniteFloat
+
+from scalebench.records.base import Record
+from scalebench.records.certificate import Certificate
+from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.rank import ErrorKind, RankRecord
+from scalebench.records.telemetry import NodeTrack
+from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
+from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.world import World
+
+RUN_FORMAT = "scalebench.run/1"
+
+
+CELL_FORMAT = "scalebench.cell/1"
+
+
+Status = Literal["ok", "oom", "failed", "skipped"]
+
+
+class Failure(Record):
+    """The first thing that went wrong in a launch; later failures follow from it."""
+
+    rank: int | None
+    kind: ErrorKind
+    message: str
+    traceback: str | None = None
+    log_tail: str = ""
+
+
+class CellResult(Record):
+    """One launch, as stored: the cell, what became of it, what each rank measured.
+
+    Attributes:
+        launch_s: From the session's decision to the last rank's first training step, seconds.
+        wall_s: From the decision to the end of the last rank, seconds.
+        started: UTC, ISO 8601.
+        node: What the GPUs and processors of the machine did meanwhile; null: not watched.
+    """
+
+    format: str = CELL_FORMAT
+    cell: Cell
+    status: Status
+    reason: str | None = None
+    failure: Failure | None = None
+    started: str
+    launch_s: FiniteFloat | None = Field(None, ge=0)
+    wall_s: FiniteFloat | None = Field(None, ge=0)
+    ranks: list[RankRecord] = []
+    node: NodeTrack | None = None
+
+
+class RunSpec(Record):
+    """What a run was asked to do, every default filled in.
+
+    Attributes:
+        launcher: Who starts ranks.
+        world: The processes that it has started, and where they are; null: ranks are started for
+            each launch.
+        anonymise: Names of hosts and users, and paths, are taken out before anything is stored.
+        keep_going: Cells are tried although a smaller one of their case ran out of memory.
+    """
+
+    suites: tuple[Suite, ...]
+    world_sizes: tuple[int, ...]
+    added_world_sizes: tuple[int, ...] = ()
+    device: Device
+    scaling: Scaling
+    launcher: str = "local"
+    world: World | None = None
+    virtual_hosts: VirtualHosts | None = None
+    oversubscribe: bool = False
+    threads: int
+    steps: StepPlan
+    repeats: int
+    budget_s: float | None = None
+    quick: bool = False
+    selection: str | None = None
+    keep_going: bool = False
+    anonymise: bool = False
+
+
+class RunInfo(Record):
+    """``run.json``: what was run, where, and how far it came.
+
+    Attributes:
+        command: The command line, as a list of arguments.
+        spec: What the run was asked to do.
+        environment: Fingerprint of machine and software.
+        plan: Every cell in the order of execution.
+        notices: What the reader has to know about the whole run, for example that this was CPU.
+        largest_batches: What ``--max-batch`` found; empty: it was not asked for.
+        certificate: The newest of this machine when the run began; null: there was none.
+        profile_differs: In what the machine of the link profile that was given is another one.
+        sealed: Every file of the run has a checksum; older versions wrote none.
+        status: ``running`` also means: was killed before it could say otherwise.
+    """
+
+    format: str = RUN_FORMAT
+    run_id: str
+    version: str
+    created: str
+    command: list[str]
+    spec: RunSpec
+    environment: dict[str, Any]
+    plan: list[Cell]
+    notices: list[str] = []
+    largest_batches: list[LargestBatch] = []
+    certificate: Certificate | None = None
+    profile_differs: list[str] = []
+    sealed: bool = False
+    status: Literal["running", "complete", "interrupted", "over budget"] = "running"

@@ -1,0 +1,197 @@
+"""The stable machine interface: `summary.json`, one row per case and world size.
+
+Names, units and formats here are a contract with other people's scripts: add, never rename.
+A measured number is an `Estimate`; what could not be measured is null and ``unavailable`` says
+why. SI units, the unit is the suffix of the name; ratios are plain ratios, never percent.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, FiniteFloat
+
+from scalebench.records.certificate import Certificate
+from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.rows.base import IfValid
+from scalebench.records.rows.budget import Budget
+from scalebench.records.rows.communication import OperationFigures, Straggler
+from scalebench.records.rows.compression import CompressionFigures
+from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.records.rows.pipeline import PipelineFigures
+from scalebench.records.rows.prediction import Prediction
+from scalebench.records.run import Status
+from scalebench.spec import Device, Scaling
+from scalebench.stats import Estimate as Estimate
+
+SUMMARY_FORMAT = "scalebench.summary/1"
+
+
+class Correctness(BaseModel):
+    """How the row's strategy compares with the single-process reference; see `Verification`."""
+
+    status: Literal["verified", "deviates", "unverified", "reference"]
+    gradient_deviation: FiniteFloat | None = None
+    loss_deviation: FiniteFloat | None = None
+    tolerance: FiniteFloat | None = None
+    num_steps: int | None = None
+    reason: str | None = None
+
+
+class StepSamples(BaseModel):
+    """The raw clean steps of one launch, for drawing their distribution.
+
+    Attributes:
+        repeat: Number of the launch.
+        step_s: Step time of the slowest rank, seconds, by step number.
+    """
+
+    repeat: int
+    step_s: list[FiniteFloat]
+
+
+RowKey = tuple[str, str, int]
+"""Suite, case, number of ranks: what a row is found by."""
+
+
+class Row(BaseModel):
+    """One case at one world size. See DOMAIN terms in docs/definitions.md.
+
+    ``throughput`` is samples per second of the whole job; ``efficiency`` is against the plain
+    baseline, the row of the key ``baseline``, ``efficiency_wrapped`` against the strategy at N=1;
+    ``peak_memory_bytes`` is the largest over ranks and launches.
+
+    On virtual hosts ``link`` says the rate of the links as ``--link`` takes it, and
+    ``link_bit_per_s`` that of each host of the row; ``cpus_per_rank`` is the share of a core (or
+    cores) that each rank may use, null where there is no quota. ``communication`` has every kind
+    of operation and every bucket of the rank that waits most, ``stragglers`` the ranks that came
+    last, the most frequent first. ``strategy_settings`` are the fields of the suite's own
+    strategy, which a newer version may have more of.
+    """
+
+    suite: str
+    case: str
+    strategy: str
+    strategy_settings: dict[str, Any]
+    workload: str
+    num_parameters: int | None
+    scaling: Scaling
+    device: Device
+    backend: str | None
+    world_size: int
+    global_batch: int
+    rank_batch: int
+    status: Status
+    reason: str | None
+    oversubscribed: bool
+    virtual_hosts: bool = False
+    link: str | None = None
+    link_bit_per_s: list[int] | None = None
+    cpus_per_rank: FiniteFloat | None = None
+    step_s: Estimate | None
+    throughput: Estimate | None
+    tokens_per_s: Estimate | None
+    speedup: Estimate | None
+    efficiency: Estimate | None
+    baseline: RowKey | None = None
+    efficiency_wrapped: Estimate | None
+    comm_s: Estimate | None = None
+    exposed_comm_s: Estimate | None = None
+    exposed_transfer_s: Estimate | None = None
+    wait_s: Estimate | None = None
+    compute_s: Estimate | None = None
+    comm_compute_ratio: Estimate | None = None
+    overlap_ratio: Estimate | None = None
+    bubble_ratio: Estimate | None = None
+    predicted_step_s: FiniteFloat | None = None
+    prediction_error: FiniteFloat | None = None
+    prediction: IfValid[Prediction] = None
+    peak_memory_bytes: int | None = None
+    predicted_memory_bytes: int | None = None
+    memory: dict[str, int | None]
+    wire_bytes: int | None = None
+    payload_bytes: int | None = None
+    predicted_wire_bytes: int | None = None
+    energy_j_per_sample: Estimate | None = None
+    mfu: Estimate | None = None
+    flops_per_sample: FiniteFloat | None = None
+    loss_first: FiniteFloat | None
+    loss_last: FiniteFloat | None
+    probe_effect: Estimate | None = None
+    trace_overhead: Estimate | None = None
+    pipeline: IfValid[PipelineFigures] = None
+    budget: IfValid[Budget] = None
+    exposed_comm_estimates: IfValid[ExposedEstimates] = None
+    communication: IfValid[list[OperationFigures]] = None
+    stragglers: IfValid[list[Straggler]] = None
+    unknown_kernels: dict[str, FiniteFloat] | None = None
+    compression: IfValid[CompressionFigures] = None
+    correctness: Correctness | None
+    launch_s: Estimate | None
+    num_clean_steps: int
+    stamps: list[str]
+    unavailable: dict[str, str]
+    samples: list[StepSamples]
+
+
+class TimedCollectives(BaseModel):
+    """What suites of collectives came to.
+
+    Attributes:
+        suites: Their names.
+        num_points: Operation × size × dtype × N that were timed.
+        num_wrong: Elements of results that were not what they should be.
+        fits: One flat row for each regime, as ``scalebench calibrate --json`` gives them.
+        failure: What went wrong; null: nothing.
+    """
+
+    suites: list[str]
+    num_points: int
+    num_wrong: int
+    fits: list[dict[str, Any]]
+    failure: str | None = None
+
+
+class Summary(BaseModel):
+    """``summary.json``.
+
+    Attributes:
+        reproduce: The command line that makes this run again.
+        damaged: File of the run folder → why it was not used; null: not recorded.
+        largest_batches: What ``--max-batch`` found; empty: it was not asked for.
+        certificate: Of the newest self-test of this machine when the run began; null: none.
+        model: How good the predictions of the run's steps are; null: there are none. See
+            `scalebench.analysis.prediction_scores.score`.
+        collectives: What its suites of collectives came to; null: it has none.
+        gate: What its suites ask of the gate: suite → metric → settings.
+        link: What its links cost, a `LinkProfile`, for tables and figures; the file beside the
+            summary holds it, not the summary itself. Not imported here: `gate` starts fast.
+    """
+
+    format: str = SUMMARY_FORMAT
+    run_id: str
+    created: str
+    status: str
+    scalebench_version: str
+    reproduce: str
+    environment: dict[str, Any]
+    notices: list[str]
+    damaged: dict[str, str] | None = None
+    largest_batches: list[LargestBatch] = []
+    certificate: Certificate | None = None
+    model: dict[str, Any] | None = None
+    collectives: TimedCollectives | None = None
+    gate: dict[str, dict[str, dict[str, bool | float]]] = {}
+    link: Any = Field(None, exclude=True, repr=False)
+    rows: list[Row]
+
+    @property
+    def damage(self) -> list[str]:
+        """Which files were not used and why; summaries of version 0.1 have it as notices."""
+        if self.damaged is None:
+            return [notice for notice in self.notices if "set aside" in notice]
+        return set_aside(self.damaged)
+
+
+def set_aside(damaged: Mapping[str, str]) -> list[str]:
+    """Return one notice for each file that was not used."""
+    return [f"{name} was set aside: {why}" for name, why in damaged.items()]

@@ -1,0 +1,120 @@
+"""The rows and the raw steps as pandas frames: for CSV files, figures and notebooks."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from scalebench.records.summary import Estimate, Row, Summary
+
+ESTIMATES = tuple(
+    name
+    for name, field in Row.model_fields.items()
+    if Estimate in getattr(field.annotation, "__args__", ())
+)
+"""Fields of a row that are estimates; each becomes name, name_low, name_high, name_n."""
+
+_INTEGERS = tuple(
+    name
+    for name, field in Row.model_fields.items()
+    if int in (field.annotation, *getattr(field.annotation, "__args__", ()))
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def rows_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
+    """Return one flat line per row of each run.
+
+    Nested values (settings, memory, budget, …) are JSON text; stamps are joined by ``;``, and
+    a semicolon within one is written as a comma.
+    """
+    lines = [
+        {"run_id": summary.run_id, **flatten(row)} for summary in summaries for row in summary.rows
+    ]
+    frame = pd.DataFrame(lines, columns=["run_id", *_columns()])
+    whole = [*_INTEGERS, *(f"{name}_n" for name in ESTIMATES)]
+    return frame.astype(dict.fromkeys(whole, "Int64"))
+
+
+def steps_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
+    """Return one line per clean step: run_id, suite, case, world_size, repeat, step, step_s."""
+    columns = ["run_id", "suite", "case", "world_size", "repeat", "step", "step_s"]
+    lines = [
+        (summary.run_id, row.suite, row.case, row.world_size, sample.repeat, step, step_s)
+        for summary in summaries
+        for row in summary.rows
+        for sample in row.samples
+        for step, step_s in enumerate(sample.step_s)
+    ]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def rows_csv(summaries: Sequence[Summary]) -> str:
+    """Return `rows_frame` as CSV.
+
+    A text that a spreadsheet would take for a formula is preceded by an apostrophe.
+    """
+    frame = rows_frame(summaries)
+    for column in frame.columns:
+        if frame[column].map(lambda value: isinstance(value, str)).any():
+            frame[column] = frame[column].map(_defused)
+    text: str = frame.to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def flatten(row: Row) -> dict[str, Any]:
+    """Return a row as one flat record."""
+    flat: dict[str, Any] = {}
+    dumped = row.model_dump(mode="json", exclude={"samples"})
+    for name in Row.model_fields:
+        if name in ESTIMATES:
+            flat.update(_estimate(name, getattr(row, name)))
+        elif name == "correctness":
+            flat.update(_correctness(row))
+        elif name != "samples":
+            flat[name] = _scalar(name, dumped[name])
+    return flat
+
+
+def _columns() -> list[str]:
+    names: list[str] = []
+    for name in Row.model_fields:
+        if name in ESTIMATES:
+            names += list(_estimate(name, None))
+        elif name == "correctness":
+            names += ["gradient_check", "gradient_deviation", "loss_deviation", "tolerance"]
+        elif name != "samples":
+            names.append(name)
+    return names
+
+
+def _estimate(name: str, estimate: Estimate | None) -> dict[str, float | int | None]:
+    return {
+        name: estimate.value if estimate else None,
+        f"{name}_low": estimate.low if estimate else None,
+        f"{name}_high": estimate.high if estimate else None,
+        f"{name}_n": estimate.n if estimate else None,
+    }
+
+
+def _correctness(row: Row) -> dict[str, str | float | None]:
+    found = row.correctness
+    return {
+        "gradient_check": found.status if found else None,
+        "gradient_deviation": found.gradient_deviation if found else None,
+        "loss_deviation": found.loss_deviation if found else None,
+        "tolerance": found.tolerance if found else None,
+    }
+
+
+def _scalar(name: str, value: Any) -> Any:
+    if name == "stamps":
+        return ";".join(stamp.replace(";", ",") for stamp in value)
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return value
+
+
+def _defused(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -1,0 +1,62 @@
+"""Input of github-action-benchmark: ``customBiggerIsBetter`` and ``customSmallerIsBetter``.
+
+The action takes one direction for a whole file, so there are two. Each is a list of entries with
+``name``, ``unit``, ``value`` (a number) and, as text, ``range`` and ``extra``. Source: the
+action's README, "custom benchmarks".
+"""
+
+import json
+
+from scalebench.analysis.run import StoredRun
+from scalebench.errors import ScalebenchError
+from scalebench.records.summary import Row, Summary
+from scalebench.report.export.measures import Better, Measure, Number, numbers, row_name, split
+from scalebench.report.words.plain_text import plain
+
+
+def export_bigger(run: StoredRun, summary: Summary) -> str:
+    """Return throughput, efficiency and whatever else is better when it is bigger."""
+    return _export(summary, "bigger")
+
+
+def export_smaller(run: StoredRun, summary: Summary) -> str:
+    """Return times, memory and whatever else is better when it is smaller."""
+    return _export(summary, "smaller")
+
+
+def _export(summary: Summary, better: Better) -> str:
+    entries = [
+        _entry(row, measure, number)
+        for row in split(summary.rows)[0]
+        for measure, number in numbers(row)
+        if measure.better == better
+    ]
+    if not entries:
+        raise ScalebenchError(
+            f"No row of {plain(summary.run_id)} succeeded, and github-action-benchmark accepts no "
+            "empty file. `scalebench show` says what became of them."
+        )
+    return json.dumps(entries, indent=1, allow_nan=False)
+
+
+def _entry(row: Row, measure: Measure, number: Number) -> dict[str, str | float]:
+    entry: dict[str, str | float] = {
+        "name": f"{row_name(row)} {measure.field}",
+        "unit": measure.unit,
+        "value": number.value,
+    }
+    if number.half_width is not None:
+        entry["range"] = f"± {number.half_width:.6g}"
+    return entry | {"extra": _extra(row, measure, number)}
+
+
+def _extra(row: Row, measure: Measure, number: Number) -> str:
+    lines = [
+        measure.about,
+        f"strategy: {plain(row.strategy, 40)}, global batch {row.global_batch}",
+    ]
+    if number.low is not None and number.high is not None:
+        lines.append(f"95 % interval: {number.low:.6g} to {number.high:.6g}")
+    if number.n is not None:
+        lines.append(f"launches: {number.n}")
+    return "\n".join([*lines, *(plain(stamp, 200) for stamp in row.stamps)])

@@ -1,0 +1,134 @@
+"""JUnit XML: a test suite for each suite, a test case for each row, one for timed collectives.
+
+A row that failed or ran out of memory is a failure with its reason, a skipped one is skipped with
+its reason. What was measured, what was not and why stands in ``system-out``, where Jenkins, GitLab
+and others show it. ``time`` is the wall clock of the row's launches, what the row cost, and no
+measurement of training. Elements and attributes are those of Jenkins' schema, ``junit-10.xsd``.
+"""
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from scalebench.analysis.run import StoredRun
+from scalebench.records.summary import Row, Summary, TimedCollectives
+from scalebench.report.export.measures import caveats, numbers, row_name
+from scalebench.report.words.plain_text import plain
+
+ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 has no place for, not even escaped (section 2.2)."""
+
+
+def export_junit(run: StoredRun, summary: Summary) -> str:
+    """Return every row as a test case."""
+    root = ElementTree.Element("testsuites", {"name": legal(summary.run_id)})
+    suites: dict[str, list[Row]] = {}
+    for row in summary.rows:
+        suites.setdefault(row.suite, []).append(row)
+    for name, rows in suites.items():
+        root.append(_suite(name, rows, run, summary))
+    if summary.collectives is not None:
+        root.extend(_collectives(name, summary.collectives) for name in summary.collectives.suites)
+    for count in ("tests", "failures", "errors"):
+        root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
+    ElementTree.indent(root)
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    return head + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(name: str, rows: Sequence[Row], run: StoredRun, summary: Summary) -> ElementTree.Element:
+    failed = sum(row.status in ("failed", "oom") for row in rows)
+    skipped = sum(row.status == "skipped" for row in rows)
+    times = [_wall_s(row, run) for row in rows]
+    suite = ElementTree.Element(
+        "testsuite",
+        {
+            "name": legal(name),
+            "tests": str(len(rows)),
+            "failures": str(failed),
+            "errors": "0",
+            "skipped": str(skipped),
+            "time": f"{sum(times):.3f}",
+            "timestamp": legal(summary.created),
+            "hostname": legal(summary.environment.get("host") or "unknown"),
+        },
+    )
+    suite.append(_properties(summary))
+    for row, time_s in zip(rows, times, strict=True):
+        suite.append(_case(row, time_s))
+    return suite
+
+
+def _collectives(name: str, found: TimedCollectives) -> ElementTree.Element:
+    """Return a suite of collectives: one test case, whether every result was what it should be."""
+    failed = found.failure is not None
+    counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": "0"}
+    suite = ElementTree.Element("testsuite", {"name": legal(name), **counts})
+    about = {"classname": legal(name), "name": "collectives"}
+    case = ElementTree.SubElement(suite, "testcase", about)
+    if failed:
+        message = {"message": legal(found.failure), "type": "failed"}
+        ElementTree.SubElement(case, "failure", message)
+    lines = [f"points: {found.num_points}", f"wrong elements: {found.num_wrong}"]
+    for fit in found.fits:
+        lines.append(", ".join(legal(f"{field}: {value}") for field, value in fit.items()))
+    ElementTree.SubElement(case, "system-out").text = "\n".join(lines)
+    return suite
+
+
+def _properties(summary: Summary) -> ElementTree.Element:
+    """Return what holds for the whole run."""
+    told = {
+        "run_id": summary.run_id,
+        "status": summary.status,
+        "scalebench": summary.scalebench_version,
+        "reproduce": summary.reproduce,
+        **{f"environment.{k}": v for k, v in summary.environment.items() if _is_scalar(v)},
+        **{f"notice.{i}": notice for i, notice in enumerate(summary.notices)},
+    }
+    properties = ElementTree.Element("properties")
+    for name, value in told.items():
+        ElementTree.SubElement(properties, "property", {"name": legal(name), "value": legal(value)})
+    return properties
+
+
+def _case(row: Row, time_s: float) -> ElementTree.Element:
+    name = row_name(row).partition("/")[2]
+    case = ElementTree.Element(
+        "testcase",
+        {"classname": legal(row.suite), "name": legal(name), "time": f"{time_s:.3f}"},
+    )
+    reason = legal(row.reason or "no reason recorded")
+    if row.status == "skipped":
+        ElementTree.SubElement(case, "skipped", {"message": reason})
+    elif row.status != "ok":
+        message = {"message": f"{row.status}: {reason}", "type": row.status}
+        ElementTree.SubElement(case, "failure", message).text = reason
+    ElementTree.SubElement(case, "system-out").text = "\n".join(_lines(row))
+    return case
+
+
+def _lines(row: Row) -> list[str]:
+    """Return what is known of a row, a line each."""
+    lines = [f"caveat: {legal(caveat)}" for caveat in caveats(row)]
+    for measure, number in numbers(row):
+        interval = ""
+        if number.low is not None and number.high is not None:
+            interval = f" [{number.low:.6g}, {number.high:.6g}], {number.n} launches"
+        lines.append(f"{measure.field}: {number.value:.6g} {measure.unit}{interval}")
+    lines += [f"stamp: {legal(stamp)}" for stamp in row.stamps]
+    return lines + [legal(f"{field}: null: {why}") for field, why in row.unavailable.items()]
+
+
+def _wall_s(row: Row, run: StoredRun) -> float:
+    key = (row.suite, row.case, row.world_size)
+    return sum(r.wall_s or 0.0 for r in run.results.values() if r.cell.row_key == key)
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def legal(text: object) -> str:
+    """Return a text on one line, without what XML has no place for."""
+    return ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", plain(text, 2000))

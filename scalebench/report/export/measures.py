@@ -1,0 +1,115 @@
+"""What of a row goes to other tools: its numbers with unit and direction, its name, its caveats.
+
+Tools that follow a number over many runs know nothing of scalebench. They get a name that says
+under which conditions the number holds, and only numbers of rows that went well.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.words.plain_text import plain
+
+Better = Literal["bigger", "smaller"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A field of the summary that other tools may follow.
+
+    Attributes:
+        field: Its name in ``summary.json``.
+        unit: SI; ``ratio`` for plain ratios.
+        better: Which direction is good; None: neither, it is shown and nothing more.
+        about: One sentence.
+    """
+
+    field: str
+    unit: str
+    better: Better | None
+    about: str
+
+
+MEASURES = (
+    Measure("step_s", "s", "smaller", "Step time of the slowest rank."),
+    Measure("throughput", "samples/s", "bigger", "Samples per second of the whole job."),
+    Measure("tokens_per_s", "tokens/s", "bigger", "Tokens per second of the whole job."),
+    Measure("speedup", "ratio", "bigger", "Throughput over that of the bare model in a process."),
+    Measure("efficiency", "ratio", "bigger", "Speedup over the number of ranks."),
+    Measure("efficiency_wrapped", "ratio", "bigger", "The same against the strategy at N=1."),
+    Measure("comm_s", "s", "smaller", "Communication in flight per step."),
+    Measure("exposed_comm_s", "s", "smaller", "Communication that no computation hides, per step."),
+    Measure("exposed_transfer_s", "s", "smaller", "The part of it in which data moves."),
+    Measure("wait_s", "s", "smaller", "The part of it in which a rank waits for another."),
+    Measure("compute_s", "s", "smaller", "Computation per step."),
+    Measure("overlap_ratio", "ratio", "bigger", "Share of the communication that is hidden."),
+    Measure("bubble_ratio", "ratio", "smaller", "Share of a step that a pipeline idles."),
+    Measure("peak_memory_bytes", "bytes", "smaller", "Peak memory, the largest over the ranks."),
+    Measure("wire_bytes", "bytes", "smaller", "Sent per rank and step, by the algorithm's law."),
+    Measure("payload_bytes", "bytes", "smaller", "Handed to collectives per rank and step."),
+    Measure("energy_j_per_sample", "J/sample", "smaller", "Energy of the devices per sample."),
+    Measure("mfu", "ratio", "bigger", "Achieved FLOP/s over the devices' dense peak."),
+    Measure("loss_last", "loss", "smaller", "Training loss at the last measured step."),
+    Measure("launch_s", "s", "smaller", "From the decision to launch to the first step."),
+    Measure("predicted_step_s", "s", None, "Step time as the cost model predicts it."),
+    Measure("prediction_error", "ratio", None, "(predicted - measured) / measured step time."),
+    Measure("probe_effect", "ratio", None, "Clean window over a bare loop, minus 1."),
+)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A measured number; ``low`` and ``high`` are null where there is no interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+
+    @property
+    def half_width(self) -> float | None:
+        """Distance from the value to the farther end of its interval."""
+        if self.low is None or self.high is None:
+            return None
+        return max(self.value - self.low, self.high - self.value)
+
+
+def numbers(row: Row) -> Iterator[tuple[Measure, Number]]:
+    """Yield what is known of a row, null fields left out."""
+    for measure in MEASURES:
+        value = getattr(row, measure.field)
+        if isinstance(value, Estimate):
+            yield measure, Number(value.value, value.low, value.high, value.n)
+        elif value is not None:
+            yield measure, Number(value)
+
+
+def caveats(row: Row) -> list[str]:
+    """Say what keeps a row from being a plain measurement on devices of its own."""
+    found = ["oversubscribed"] if row.oversubscribed else []
+    if row.virtual_hosts:
+        share = "" if row.cpus_per_rank is None else f", {row.cpus_per_rank:g} CPU per rank"
+        found.append(f"virtual hosts {plain(row.link or 'of unknown link', 80)}{share}")
+    return found + [name for name in ("paced", "simulated") if name in row.stamps]
+
+
+def row_name(row: Row) -> str:
+    """Name a row so that only what was measured under the same conditions has the same name.
+
+    For example ``ddp/ddp-bucket-1mb N=2 [gpt-tiny, strong, cpu]``; caveats stand last.
+    """
+    conditions = [plain(row.workload, 80), row.scaling, row.device, *caveats(row)]
+    case = f"{plain(row.suite, 64)}/{plain(row.case, 64)}"
+    return f"{case} N={row.world_size} [{', '.join(conditions)}]"
+
+
+def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the rows that were measured and went well, and the others."""
+    good = [row for row in rows if row.status == "ok" and row.step_s is not None]
+    return good, [row for row in rows if row not in good]
+
+
+def why_left_out(row: Row) -> str:
+    """Say what became of a row that has nothing to follow."""
+    return f"{row_name(row)}: {row.status}: {plain(row.reason or 'no reason recorded', 300)}"

@@ -1,0 +1,1 @@
+"""What a summary's numbers amount to: verdicts, conclusions and advice."""

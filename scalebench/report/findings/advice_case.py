@@ -1,0 +1,90 @@
+"""What a rule of advice may look at, and what a rule is."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
+from scalebench.records.rows.prediction import ChangedStep
+from scalebench.records.summary import Row
+from scalebench.report.words.causes import certain, points
+
+LEAST_LOSS = 0.01
+"""Of the step: a smaller part is not worth a change."""
+
+LEAST_GAIN = 0.02
+"""Of the step: a smaller predicted gain is not worth a change."""
+
+
+@dataclass(frozen=True)
+class AdviceInput:
+    """What a rule may look at.
+
+    Attributes:
+        row: The case's headline.
+        of_suite: All rows of the suite.
+    """
+
+    row: Row
+    of_suite: Sequence[Row] = ()
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """The loss budget; None: there is none, or it does not close."""
+        found = self.row.budget
+        return found if found is not None and found.closes else None
+
+    def points_of(self, key: str) -> str:
+        """Write what a part of the budget takes, in points."""
+        part = next(part for part in PARTS if part.key == key)
+        assert self.budget is not None
+        return points(self.budget.share(part))
+
+    @property
+    def losses(self) -> list[Part]:
+        """The parts that certainly take time, the largest first."""
+        if self.budget is None:
+            return []
+        budget = self.budget
+        found = [
+            part
+            for part in PARTS
+            if part is not RESIDUAL
+            and budget.share(part) >= LEAST_LOSS
+            and certain(self.row, budget, part)
+        ]
+        return sorted(found, key=lambda part: -budget.share(part))
+
+    @property
+    def model_error(self) -> float | None:
+        """How far the cost model is off here or in the run's other rows, whichever is more."""
+        error, told = self.row.prediction_error, self.row.prediction
+        return None if error is None else max(abs(error), (told and told.typical_error) or 0.0)
+
+    def best(self, change: str) -> ChangedStep | None:
+        """Return the what-if of one kind that gains most; None: none gains more than the error."""
+        error = self.model_error
+        told = self.row.prediction.what_if if self.row.prediction else ()
+        found = [step for step in told if step.changes(change) and step.efficiency is not None]
+        if error is None or not found:
+            return None
+        most = max(found, key=lambda step: step.gain)
+        return most if most.gain > max(error, LEAST_GAIN) else None
+
+
+Says = Callable[[AdviceInput], str | None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One piece of advice.
+
+    Attributes:
+        name: What it is called in tests.
+        about: The part of the loss budget that it is about; None: no single one.
+        says: The advice with its number; None: the rule does not apply.
+    """
+
+    name: str
+    about: str | None
+    says: Says

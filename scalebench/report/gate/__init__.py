@@ -1,0 +1,1 @@
+"""A gate's result in the formats that people and CI systems read."""

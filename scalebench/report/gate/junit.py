@@ -1,0 +1,107 @@
+"""What the gate says as JUnit XML: a test case for each verdict, and one for all of them.
+
+What decides and is regressed or missing is a failure; inconclusive and not comparable are errors,
+since nothing was shown. What is shown only is skipped. The case ``gate / verdict`` is green exactly
+where the exit code is 0, so that a result with no rows at all is red as well.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+from xml.etree import ElementTree
+
+from scalebench.gate.result import GateResult, Mismatch, RowVerdict
+from scalebench.report.export.junit import legal
+from scalebench.report.gate.table import (
+    change_text,
+    detectable_text,
+    headline,
+    interval_text,
+    metric_phrase,
+    value_text,
+)
+
+Outcome = Literal["failure", "error", "skipped"]
+
+_OF_ROW: dict[str, Outcome] = {
+    "regressed": "failure",
+    "missing": "failure",
+    "inconclusive": "error",
+    "not comparable": "error",
+}
+_OF_ALL: dict[str, Outcome] = {
+    "regressed": "failure",
+    "failed": "failure",
+    "inconclusive": "error",
+    "not comparable": "error",
+}
+
+
+def render_verdict_junit(result: GateResult) -> str:
+    """Return every verdict as a test case."""
+    root = ElementTree.Element("testsuites", {"name": legal(f"{result.base} → {result.new}")})
+    suites: dict[str, list[ElementTree.Element]] = {}
+    for row in result.rows:
+        suites.setdefault(f"gate.{row.suite}", []).append(_case(row))
+    for name, cases in {**suites, "gate": [_overall(result)]}.items():
+        root.append(_suite(name, cases))
+    for count in ("tests", "failures", "errors"):
+        root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
+    ElementTree.indent(root)
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    return head + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(name: str, cases: Sequence[ElementTree.Element]) -> ElementTree.Element:
+    counts = {
+        attribute: str(sum(case.find(tag) is not None for case in cases))
+        for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    }
+    about = {"name": legal(name), "tests": str(len(cases)), **counts}
+    suite = ElementTree.Element("testsuite", about)
+    suite.extend(cases)
+    return suite
+
+
+def _case(row: RowVerdict) -> ElementTree.Element:
+    name = f"{row.case} N={row.world_size} {row.metric}"
+    told = f"{row.verdict}: {row.reason}"
+    outcome = _OF_ROW.get(row.verdict)
+    if not row.decides:
+        outcome, told = "skipped", f"shown only: {told}"
+    elif row.no_worse:
+        outcome = None
+    numbers = (
+        f"{metric_phrase(row.metric)}: {value_text(row, row.base)} → {value_text(row, row.new)}",
+        f"change: {change_text(row)} {interval_text(row)}",
+        f"detectable from: {detectable_text(row)}",
+        f"launches: {row.base_launches} → {row.new_launches}",
+    )
+    return _element(row.suite, name, outcome, row.verdict, told, [*numbers, *row.explanation])
+
+
+def _overall(result: GateResult) -> ElementTree.Element:
+    lines = [*result.notes, *(_mismatch(mismatch) for mismatch in result.mismatches)]
+    outcome = _OF_ALL.get(result.verdict)
+    return _element("gate", "verdict", outcome, result.verdict, headline(result), lines)
+
+
+def _element(
+    classname: str,
+    name: str,
+    outcome: Outcome | None,
+    kind: str,
+    message: str,
+    lines: Sequence[str],
+) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", {"classname": legal(classname), "name": legal(name)})
+    if outcome is not None:
+        told = {"message": legal(message), "type": kind}
+        ElementTree.SubElement(case, outcome, told)
+    ElementTree.SubElement(case, "system-out").text = "\n".join(legal(line) for line in lines)
+    return case
+
+
+def _mismatch(mismatch: Mismatch) -> str:
+    end = "allowed" if mismatch.allowed else "not comparable"
+    where = f"{mismatch.where}: " if mismatch.where else ""
+    return f"different: {where}{mismatch.name} was {mismatch.base} and is {mismatch.new} ({end})"

@@ -1,0 +1,1 @@
+"""The report page: its figures, sections and templates."""

@@ -1,0 +1,188 @@
+"""The loss budget as a figure: what each row's step takes beyond the ideal one, part by part.
+
+Bars start where the ideal step ends: to the right what takes time, to the left what gives time
+back, so that a part's length can be read at any efficiency and a negative part is no riddle.
+"""
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
+from scalebench.records.summary import Row
+from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.lanes import BAR, lay
+from scalebench.report.page.palette import NEUTRAL, PART_COLORS
+from scalebench.report.words import causes, wording
+from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
+
+NOTE = (
+    "Zero is where the ideal step ends. Right of it: what takes time; left of it: what gives time "
+    "back. Behind each bar: the points missing to ideal. Hatched: not significantly different "
+    "from zero. Open: the parts do not add up to the step within 2 %."
+)
+
+NUMBER_ROOM, OPEN_ROOM = 0.12, 0.26
+"""Part of the bars' reach that is kept free behind them, for a number, and for ``3.0 open``."""
+
+Lanes = Sequence[tuple[float, Row, Budget]]
+
+
+def budget_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    """Draw the parts of every budget side by side from the ideal step's end; None without any."""
+    accounted = budgeted(rows)
+    parts = drawn_parts(rows)
+    if not parts:
+        return None
+    figure = go.Figure()
+    placed = lay([row for row, _ in accounted])
+    lanes = [(y, *pair) for y, pair in zip(placed.places, accounted, strict=True)]
+    for part in parts:
+        figure.add_trace(_bars(part, lanes))
+    figure.add_trace(_gaps(lanes))
+    style(figure, "budget")
+    placed.draw(figure)
+    low, high = _reach([budget for _, budget in accounted])
+    all_close = all(budget.closes for _, budget in accounted)
+    room = (NUMBER_ROOM if all_close else OPEN_ROOM) * (high - low)
+    figure.update_xaxes(
+        title="percent of the measured step",
+        range=[low - (room / 3 if low < 0 else 0), high + room],
+        zeroline=True,
+        zerolinewidth=1.5,
+        zerolinecolor=NEUTRAL,
+        automargin=True,
+    )
+    return figure
+
+
+def drawn_parts(rows: Sequence[Row]) -> list[Part]:
+    """Return the parts that are not negligible in every row, in the order of the bars."""
+    budgets = [budget for _, budget in budgeted(rows)]
+    return [
+        part for part in PARTS if any(abs(budget.share(part)) >= NEGLIGIBLE for budget in budgets)
+    ]
+
+
+def _bars(part: Part, lanes: Lanes) -> go.Bar:
+    """One part in every lane; hatched where it cannot be told from zero."""
+    sure = [part is RESIDUAL or causes.certain(row, budget, part) for _, row, budget in lanes]
+    visible = [abs(budget.share(part)) >= NEGLIGIBLE for _, _, budget in lanes]
+    return go.Bar(
+        x=[round(100 * budget.share(part), 4) for _, _, budget in lanes],
+        y=[place for place, _, _ in lanes],
+        customdata=[[_hover(part, row, budget)] for _, row, budget in lanes],
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        orientation="h",
+        width=BAR,
+        name=part.header,
+        legendgroup=part.key,
+        marker={
+            "color": PART_COLORS[part.key],
+            "line": {"color": NEUTRAL, "width": [0.7 * seen for seen in visible]},
+            "pattern": {
+                "shape": ["" if certain else "/" for certain in sure],
+                "fgcolor": "#3c4650", "fgopacity": 0.55, "size": 6, "solidity": 0.18,
+                "fillmode": "overlay",
+            },
+        },
+    )  # fmt: skip
+
+
+def _gaps(lanes: Lanes) -> go.Scatter:
+    """Write behind each bar what is missing to ideal."""
+    ends = [sum(max(budget.share(part), 0.0) for part in PARTS) * 100 for _, _, budget in lanes]
+    return go.Scatter(
+        x=ends,
+        y=[place for place, _, _ in lanes],
+        text=[
+            f" {causes.points(budget.gap)}{'' if budget.closes else ' open'}"
+            for *_, budget in lanes
+        ],
+        mode="text",
+        textposition="middle right",
+        textfont={"size": 13},
+        hoverinfo="skip",
+        cliponaxis=False,
+    )
+
+
+def _reach(budgets: Sequence[Budget]) -> tuple[float, float]:
+    """Return how far the bars reach to both sides, percent."""
+    shares = [[100 * budget.share(part) for part in PARTS] for budget in budgets]
+    left = min(sum(min(share, 0.0) for share in row) for row in shares)
+    right = max(sum(max(share, 0.0) for share in row) for row in shares)
+    return left, right
+
+
+def _hover(part: Part, row: Row, budget: Budget) -> str:
+    where = f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}"
+    return f"{where}<br>{part.header}: {told(part, row, budget)}"
+
+
+def told(part: Part, row: Row, budget: Budget) -> str:
+    """Write a part with its interval: ``"5.4 points (3.0 to 7.8)"``."""
+    found = budget.estimate(part)
+    text = f"{causes.points(budget.share(part))} points"
+    if part is RESIDUAL or found is None:
+        return text
+    if found.low is None or found.high is None:
+        return f"{text} (no interval)"
+    span = f"{causes.points(found.low)} to {causes.points(found.high)}"
+    doubt = "" if causes.certain(row, budget, part) else ", not significantly different from zero"
+    return f"{text} ({span}{doubt})"
+
+
+def conclude(rows: Sequence[Row]) -> str:
+    """Conclude the figure of one suite: the largest part that can be told from zero."""
+    accounted = budgeted(rows)
+    closing = [(row, budget) for row, budget in accounted if budget.closes]
+    if not closing:
+        return "No budget closes: traced steps were unlike the clean ones, so they explain nothing."
+    largest = [
+        (budget.share(part), causes.name(part, budget), row)
+        for row, budget in closing
+        for part in PARTS
+        if part is not RESIDUAL and causes.certain(row, budget, part)
+    ]
+    takes = [found for found in largest if found[0] > NEGLIGIBLE]
+    if not takes:
+        where = "" if len(closing) == len(accounted) else " in the budgets that close"
+        return f"No loss can be told from zero{where}."
+    share, cause, row = max(takes, key=lambda found: found[0])
+    return (
+        f"The largest certain loss is {cause}: {causes.points(share)} % of the step of"
+        f" {wording.plain(row.case, 64)} on {wording.ranks(row)}."
+    )
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """Say below the figure where wait is part of transfer, and how certain waits are."""
+    accounted = budgeted(rows)
+    bound = causes.clock_bound(accounted)
+    said = [*causes.not_apart(accounted), *([bound] if bound else [])]
+    return [f"{text[0].upper()}{text[1:]}." for text in said]
+
+
+def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return case, N, ideal, measured and every part of each budget, in ms and points."""
+    lines: list[tuple[str, ...]] = []
+    for row, budget in budgeted(rows):
+        name, size = wording.plain(row.case, 64), str(row.world_size)
+        lines.append((name, size, "ideal", _ms(budget.ideal_s), causes.points(budget.ideal), ""))
+        for part in drawn_parts(rows):
+            if not budget.knows(part):
+                lines.append((name, size, part.header, *[wording.DASH] * 3))
+                continue
+            share = budget.share(part)
+            written = told(part, row, budget).partition("points")[2].strip(" ()")
+            lines.append(
+                (name, size, part.header, _ms(share * budget.measured_s), causes.points(share),
+                 written)
+            )  # fmt: skip
+        lines.append((name, size, "measured", _ms(budget.measured_s), "100.0", ""))
+    return lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{wording.signed(seconds * 1e3, 3)} ms"

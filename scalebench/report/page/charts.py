@@ -1,0 +1,201 @@
+"""A figure as the page shows it: with its conclusion, its key, its text and its table."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import plotly.graph_objects as go
+
+from scalebench.records.summary import Row
+from scalebench.report.page import figure_style
+from scalebench.report.words import wording
+
+EVERY_VIEW = "in every view"
+"""The ``meta`` of a trace that all views of a figure have."""
+
+_JSON_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    """One entry of a chart's key.
+
+    Attributes:
+        traces: Indices of the traces that it shows and hides, joined by commas.
+        path: The marker as an SVG path.
+        dash: SVG dash array of the line; None: no line.
+        hollow: The marker is an outline.
+        meaning: One line that explains the entry; empty: the name is enough.
+        shown: Whether its traces are drawn before anybody has asked for them.
+    """
+
+    name: str
+    color: str
+    path: str
+    dash: str | None
+    traces: str
+    hollow: bool = False
+    meaning: str = ""
+    shown: bool = True
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several views of a figure, of which the first is shown at first.
+
+    Attributes:
+        traces: Indices of the traces that belong to the view, joined by commas; empty: all.
+        layout: Changes of plotly's layout as JSON that is safe inside an attribute.
+        height: Pixels; None: no other than before.
+    """
+
+    name: str
+    traces: str = ""
+    layout: str = "{}"
+    height: int | None = None
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The views of a figure, under a label."""
+
+    label: str
+    views: tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure on the page.
+
+    Attributes:
+        spec: plotly data and layout as JSON that is safe inside a script element.
+        label: Text alternative.
+        height: Pixels.
+        table: Header and lines of its data.
+        remarks: What has to be known of these rows to read it.
+        choices: Views of it to choose from; None: there is one.
+        note: How to read it.
+    """
+
+    id: str
+    suite: str
+    conclusion: str
+    label: str
+    spec: str
+    height: int
+    key: tuple[KeyEntry, ...]
+    header: tuple[str, ...]
+    table: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...] = ()
+    choices: Choices | None = None
+    title: str = ""
+    note: str = ""
+
+
+KeyMaker = Callable[[Sequence[Row], figure_style.Looks, go.Figure], tuple[KeyEntry, ...]]
+
+
+@dataclass(frozen=True)
+class ChartKind:
+    """How one kind of figure is made for a suite: a plot, a sentence, a table."""
+
+    name: str
+    title: str
+    absent: str
+    draw: Callable[[Sequence[Row], figure_style.Looks], go.Figure | None]
+    conclude: Callable[[Sequence[Row]], str]
+    tabulate: Callable[[Sequence[Row]], list[tuple[str, ...]]]
+    header: tuple[str, ...]
+    key: KeyMaker | None
+    note: str = ""
+    remark: Callable[[Sequence[Row]], list[str]] | None = None
+    choose: Callable[[Sequence[Row], go.Figure], Choices | None] | None = None
+
+
+def json_for_script(text: str) -> str:
+    """Return JSON that cannot end, or hide the end of, the script element around it."""
+    return text.translate(_JSON_ESCAPES)
+
+
+def make_chart(
+    kind: ChartKind, chart_id: str, rows: Sequence[Row], looks: figure_style.Looks
+) -> Chart | None:
+    """Make one kind of chart for the rows of a suite, or None when it would be empty."""
+    figure = kind.draw(rows, looks)
+    if figure is None:
+        return None
+    conclusion = kind.conclude(rows)
+    suite = wording.plain(rows[0].suite, 64) if rows else "links"
+    return Chart(
+        id=chart_id,
+        suite=suite,
+        conclusion=conclusion,
+        label=f"{kind.title}, {suite}: {conclusion} The numbers are in the table below.",
+        spec=plot_json(figure),
+        height=int(figure.layout.height),
+        key=kind.key(rows, looks, figure) if kind.key else (),
+        header=kind.header,
+        table=tuple(kind.tabulate(rows)),
+        remarks=tuple(kind.remark(rows)) if kind.remark else (),
+        choices=kind.choose(rows, figure) if kind.choose else None,
+        title=kind.title,
+        note=kind.note,
+    )
+
+
+def plot_json(figure: go.Figure) -> str:
+    """Return a figure as plotly's JSON that is safe inside a script element."""
+    plot: dict[str, Any] = figure.to_plotly_json()
+    plot["layout"].pop("template", None)
+    plot["layout"] = figure_style.with_style(plot["layout"])
+    return json_for_script(json.dumps(plot, separators=(",", ":"), allow_nan=False))
+
+
+def group_key(figure: go.Figure, entries: Sequence[KeyEntry]) -> tuple[KeyEntry, ...]:
+    """Return the entries with the traces that bear their names as legend group; others go."""
+    traces: dict[str, list[str]] = {}
+    for index, trace in enumerate(figure.data):
+        traces.setdefault(trace.legendgroup or "", []).append(str(index))
+    return tuple(
+        replace(entry, traces=",".join(traces[entry.traces]))
+        for entry in entries
+        if entry.traces in traces
+    )
+
+
+def view_mark(name: str) -> str:
+    """Return the ``meta`` of the traces that belong to the view of this name."""
+    return figure_style.safe(name, 200)
+
+
+def views(
+    figure: go.Figure,
+    label: str,
+    names: Sequence[str],
+    layouts: Sequence[dict[str, Any]] | None = None,
+    heights: Sequence[int] | None = None,
+) -> Choices | None:
+    """Return a view for each name, of the traces that bear its mark; None for one.
+
+    Args:
+        figure: What is to be seen in views.
+        label: What is chosen.
+        names: Of the views, the one that is shown at first in front.
+        layouts: Of each view, changes of plotly's layout.
+        heights: Of each view, pixels.
+    """
+    if len(names) < 2:
+        return None
+    found = [
+        Choice(
+            name,
+            ",".join(
+                str(i) for i, t in enumerate(figure.data) if t.meta in (view_mark(name), EVERY_VIEW)
+            ),
+            json.dumps(layouts[place]) if layouts else "{}",
+            heights[place] if heights else None,
+        )
+        for place, name in enumerate(names)
+    ]
+    return Choices(label, tuple(found))

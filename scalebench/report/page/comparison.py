@@ -1,0 +1,306 @@
+"""Two runs side by side: what they have in common, and by how much the second one differs.
+
+The verdicts are the gate's. The launches of two runs were not interleaved: whatever changed on the
+machine in between is part of the difference. Other machines, software and settings, which the gate
+refuses, are what one may want to see here, and stand in a table beside it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from scalebench import units
+from scalebench.gate import gate
+from scalebench.gate.fingerprint import ENVIRONMENT
+from scalebench.gate.result import RowVerdict, Verdict
+from scalebench.gate.results import Results
+from scalebench.records.baseline import key_of
+from scalebench.records.summary import Row, Summary
+from scalebench.report.page.charts import Chart, ChartKind, make_chart
+from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.lanes import lay
+from scalebench.report.page.palette import NEUTRAL
+from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, cells, names
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.words import wording
+
+WORDS: Mapping[Verdict, str] = {
+    "regressed": "slower",
+    "improved": "faster",
+    "unchanged": "unchanged",
+    "inconclusive": "undecided",
+}
+"""The gate's verdicts on a step, as this page says them."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One row in both runs.
+
+    Attributes:
+        step: The gate's verdict on the step.
+        efficiency: Its verdict on the efficiency; None: a run has none.
+    """
+
+    base: Row
+    new: Row
+    step: RowVerdict
+    efficiency: RowVerdict | None
+
+    @property
+    def word(self) -> str:
+        """What became of the step."""
+        return WORDS[self.step.verdict]
+
+    @property
+    def change(self) -> float:
+        """Step after over step before, minus 1."""
+        return self.step.change or 0.0
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """The second run against the first.
+
+    Attributes:
+        id: Of the element on the page.
+        base: Name of the run that the other is held against.
+        new: Name of the other.
+    """
+
+    id: str
+    base: str
+    new: str
+    conclusion: str
+    charts: tuple[Chart, ...]
+    tables: tuple[PlainTable, ...]
+
+
+def compare(comparison_id: str, base: Summary, new: Summary, looks: Looks) -> RunComparison:
+    """Hold a run against another.
+
+    Args:
+        comparison_id: Of the element on the page.
+        base: What it is held against.
+        new: The run.
+        looks: Of the cases of both.
+    """
+    pairs, unmatched = _matched(base, new)
+    charts = [
+        chart
+        for index, rows in enumerate(wording.by_suite(p.new for p in pairs).values(), 1)
+        if (chart := _chart(f"{comparison_id}-{index}", rows, pairs, looks))
+    ]
+    made = (_table(pairs), _facts(base, new), _alone(unmatched))
+    return RunComparison(
+        comparison_id,
+        wording.plain(base.run_id, 120),
+        wording.plain(new.run_id, 120),
+        _conclude(pairs),
+        tuple(charts),
+        tuple(table for table in made if table.lines),
+    )
+
+
+def _matched(base: Summary, new: Summary) -> tuple[list[Pair], list[tuple[Row, str]]]:
+    """Pair the rows by the gate's own rules; machine, software and settings may differ here."""
+    before, after = (Results("", (summary,)) for summary in (base, new))
+    settings = {name for row in (*base.rows, *new.rows) for name in row.strategy_settings}
+    result = gate.compare(before, after, allowed=[*ENVIRONMENT, *settings])
+    told = {(*verdict.place, verdict.metric): verdict for verdict in result.rows}
+    was, is_ = ({key_of(row): row for row in results.rows} for results in (before, after))
+    pairs: list[Pair] = []
+    unmatched: list[tuple[Row, str]] = []
+    for key in dict.fromkeys((*is_, *was)):
+        step, efficiency = told.get((*key, "step_s")), told.get((*key, "efficiency"))
+        if key not in was:
+            unmatched.append((is_[key], "only in the second run"))
+        elif key not in is_:
+            unmatched.append((was[key], "only in the first run"))
+        elif step is None or step.verdict not in WORDS:
+            why = step.reason if step is not None and step.reason else "measured in neither run"
+            unmatched.append((is_[key], why))
+        else:
+            pairs.append(Pair(was[key], is_[key], step, efficiency))
+    return pairs, unmatched
+
+
+def _conclude(pairs: Sequence[Pair]) -> str:
+    if not pairs:
+        return "The runs have no row in common."
+    by_word = {word: [pair for pair in pairs if pair.word == word] for word in WORDS.values()}
+    said = []
+    for word, extreme in (("slower", max), ("faster", min)):
+        if found := by_word[word]:
+            most = extreme(found, key=lambda pair: pair.change)
+            said.append(f"{_count(found)} {word}, {wording.place(most.new)} most ({_change(most)})")
+    said += [f"{_count(by_word[w])} {w}" for w in ("unchanged", "undecided") if by_word[w]]
+    return f"Of {len(pairs)} rows in both runs, {wording.joined(said)}."
+
+
+def _count(pairs: Sequence[Pair]) -> str:
+    return f"{len(pairs)} {'is' if len(pairs) == 1 else 'are'}"
+
+
+def _change(pair: Pair) -> str:
+    return f"{_signed(pair.change)} %"
+
+
+def _signed(ratio: float) -> str:
+    text = wording.signed(100 * ratio)
+    return f"+{text}" if float(text.replace(wording.MINUS, "-")) > 0 else text
+
+
+def _interval(pair: Pair) -> str:
+    low, high = pair.step.low, pair.step.high
+    if low is None or high is None:
+        return "none"
+    return f"{_signed(low)} to {_signed(high)} %"
+
+
+def _chart(chart_id: str, rows: Sequence[Row], pairs: Sequence[Pair], looks: Looks) -> Chart | None:
+    mine = [pair for pair in pairs if any(pair.new is row for row in rows)]
+    kind = ChartKind(
+        "comparison",
+        "Change of the step",
+        "",
+        lambda *_: _forest(mine, looks),
+        lambda _: _conclude(mine),
+        lambda _: [cells(COLUMNS, pair) for pair in mine],
+        names(COLUMNS),
+        None,
+        "Right of the line: slower than before; 95 % intervals over launches.",
+    )
+    return make_chart(kind, chart_id, rows, looks)
+
+
+def _forest(pairs: Sequence[Pair], looks: Looks) -> go.Figure:
+    placed, figure = lay([pair.new for pair in pairs]), go.Figure()
+    figure.add_trace(
+        go.Scatter(
+            x=[0, 0], y=[0, placed.bottom], mode="lines", hoverinfo="skip",
+            line={"color": NEUTRAL, "width": 1.4},
+        )
+    )  # fmt: skip
+    for y, pair in zip(placed.places, pairs, strict=True):
+        look, change = looks[wording.case_key(pair.new)], pair.change
+        low = change if pair.step.low is None else pair.step.low
+        high = change if pair.step.high is None else pair.step.high
+        figure.add_trace(
+            go.Scatter(
+                x=[100 * change],
+                y=[y],
+                error_x={
+                    "type": "data", "symmetric": False, "array": [100 * (high - change)],
+                    "arrayminus": [100 * (change - low)], "thickness": 1.6, "width": 5,
+                    "color": look.color,
+                },
+                mode="markers",
+                marker={
+                    "symbol": look.hollow if pair.new.oversubscribed else look.symbol,
+                    "size": 10, "color": look.color,
+                },
+                customdata=[[
+                    f"<b>{safe(pair.new.case, 60)}</b>, {wording.ranks(pair.new)}<br>"
+                    f"{_change(pair)} ({_interval(pair)}), {pair.word}"
+                ]],
+                hovertemplate="%{customdata[0]}<extra></extra>",
+            )
+        )  # fmt: skip
+    style(figure, "comparison")
+    placed.draw(figure)
+    figure.update_xaxes(title="change of the step, percent", automargin=True)
+    return figure
+
+
+def _step(row: Row) -> str:
+    if row.step_s is None:
+        return wording.DASH
+    return units.seconds(row.step_s.value, row.step_s.half_width)
+
+
+def _efficiency(row: Row) -> str:
+    return wording.DASH if row.efficiency is None else f"{wording.point(row.efficiency, 100)} %"
+
+
+def _points(pair: Pair) -> str:
+    """Write the difference of the efficiencies, with its interval where there is one."""
+    told = pair.efficiency
+    if told is None or told.base is None or told.change is None or wording.is_baseline(pair.new):
+        return wording.DASH
+    difference = _signed(told.base * told.change)
+    if told.low is None or told.high is None:
+        return difference
+    return f"{difference} ({_signed(told.base * told.low)} to {_signed(told.base * told.high)})"
+
+
+def _new(pair: Pair) -> Row:
+    return pair.new
+
+
+COLUMNS: tuple[Column[Pair], ...] = (
+    CASE.of(_new),
+    RANKS.of(_new),
+    Column("step before", lambda pair: _step(pair.base)),
+    Column("step after", lambda pair: _step(pair.new)),
+    Column("change", _change),
+    Column("95 % interval", _interval),
+    Column("verdict", lambda pair: pair.word, numeric=False),
+    Column("efficiency before", lambda pair: _efficiency(pair.base)),
+    Column("after", lambda pair: _efficiency(pair.new)),
+    Column("points", _points),
+)
+
+
+def _table(pairs: Sequence[Pair]) -> PlainTable:
+    return PlainTable.of(
+        "Row by row",
+        "Before: the first run, after: the second. Verdicts, intervals and floors are those of"
+        " scalebench compare. The runs were not interleaved: what changed on the machine in between"
+        " is part of the difference.",
+        COLUMNS,
+        pairs,
+    )
+
+
+def _facts(base: Summary, new: Summary) -> PlainTable:
+    before, after = (dict(_leaves(summary)) for summary in (base, new))
+    differing = [n for n in dict.fromkeys((*before, *after)) if before.get(n) != after.get(n)]
+    return PlainTable.of(
+        "What else differs between the runs",
+        "",
+        (
+            Column("what", lambda name: wording.plain(name, 200), numeric=False),
+            Column("before", lambda name: wording.plain(before.get(name, "–"), 200), numeric=False),
+            Column("after", lambda name: wording.plain(after.get(name, "–"), 200), numeric=False),
+        ),
+        differing,
+        folded=len(differing) > 6,
+    )
+
+
+def _leaves(summary: Summary) -> Iterator[tuple[str, str]]:
+    yield "run", summary.run_id
+    yield "created", summary.created
+    yield "scalebench", summary.scalebench_version
+    yield "command", summary.reproduce
+    yield from _flat("", summary.environment)
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from _flat(f"{name} {key}".strip(), below)
+    else:
+        yield name, str(value)
+
+
+def _alone(unmatched: Sequence[tuple[Row, str]]) -> PlainTable:
+    return PlainTable.of(
+        "Not compared",
+        "",
+        (*PLACE, Column("reason", lambda of: of[1], numeric=False)),
+        unmatched,
+        folded=True,
+    )

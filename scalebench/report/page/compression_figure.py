@@ -1,0 +1,293 @@
+"""Compression: what is sent against what it does to the loss, and where it begins to pay."""
+
+from collections.abc import Callable, Sequence
+
+import plotly.graph_objects as go
+
+from scalebench import units
+from scalebench.records.rows.compression import LossComparison
+from scalebench.records.summary import Row
+from scalebench.report.page.charts import ChartKind, KeyEntry, group_key
+from scalebench.report.page.figure_style import Looks, safe, style, wide_axis
+from scalebench.report.page.lanes import lay
+from scalebench.report.page.palette import DASHES, NEUTRAL, SYMBOLS
+from scalebench.report.tables import compression
+from scalebench.report.words import wording
+
+LINK = "this link"
+BITS = 8
+
+
+def shown(rows: Sequence[Row]) -> list[Row]:
+    """Return the compressing rows of the largest size that is not oversubscribed, with a loss."""
+    known = [r for r in compression.compressed(rows) if _known_losses(r) and r.step_s is not None]
+    known = [r for r in known if not r.oversubscribed] or known
+    largest = max((row.world_size for row in known), default=0)
+    return [row for row in known if row.world_size == largest]
+
+
+def _known_losses(row: Row) -> LossComparison | None:
+    return row.compression.losses if row.compression else None
+
+
+def _losses(row: Row) -> LossComparison:
+    """Return the losses of a row that is drawn; see `shown`."""
+    found = _known_losses(row)
+    assert found is not None
+    return found
+
+
+def _payload_bytes(row: Row) -> int:
+    return row.compression.payload_bytes if row.compression else 0
+
+
+def _scatter(
+    rows: Sequence[Row], looks: Looks, place: Callable[[Row], tuple[float, float]]
+) -> go.Figure:
+    figure = go.Figure()
+    for row in rows:
+        look = looks[wording.case_key(row)]
+        x, y = place(row)
+        figure.add_trace(
+            go.Scatter(
+                x=[x],
+                y=[y],
+                mode="markers",
+                legendgroup=_group(row),
+                marker={
+                    "symbol": look.hollow if compression.is_bound(row) else look.symbol,
+                    "size": 12, "color": look.color, "line": {"width": 2, "color": look.color},
+                },
+                customdata=[[_hover(row)]],
+                hovertemplate="%{customdata[0]}<extra></extra>",
+            )
+        )  # fmt: skip
+    figure.update_layout(hovermode="closest")
+    return figure
+
+
+def _group(row: Row) -> str:
+    return safe(f"{row.suite}/{row.case}", 200)
+
+
+def _hover(row: Row) -> str:
+    losses = _losses(row)
+    step = units.seconds(row.step_s.value, row.step_s.half_width) if row.step_s else wording.DASH
+    return (
+        f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}<br>"
+        f"{units.bytes_(_payload_bytes(row))} per rank and step, step {step}<br>"
+        f"loss {losses.loss_after_steps:.4g} after {losses.equal_steps} steps,"
+        f" {losses.loss_after_s:.4g} after {units.seconds(losses.equal_s)}"
+    )
+
+
+def _key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+    entries = []
+    for row in compression.compressed(rows):
+        look = looks[wording.case_key(row)]
+        name, hollow = wording.plain(row.case, 64), compression.is_bound(row)
+        entry = KeyEntry(name, look.color, SYMBOLS[look.symbol], None, _group(row), hollow)
+        if entry not in entries:
+            entries.append(entry)
+    return group_key(figure, entries)
+
+
+def _bytes_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    drawn = [row for row in shown(rows) if not compression.is_bound(row)]
+    if len(drawn) < 2:
+        return None
+    figure = _scatter(
+        drawn,
+        looks,
+        lambda r: (_payload_bytes(r) / 1e6, _losses(r).loss_after_steps),
+    )
+    style(figure, "bytes-loss")
+    sent = [_payload_bytes(row) / 1e6 for row in drawn]
+    figure.update_xaxes(title="MB per rank and step", automargin=True, **wide_axis(sent))
+    figure.update_yaxes(title=f"loss after {_losses(drawn[0]).equal_steps} steps", automargin=True)
+    return figure
+
+
+def _conclude_bytes(rows: Sequence[Row]) -> str:
+    drawn = [row for row in shown(rows) if not compression.is_bound(row)]
+    least = min(drawn, key=_payload_bytes)
+    losses = _losses(least)
+    return (
+        f"{wording.plain(least.case, 64)} sends least,"
+        f" {units.bytes_(_payload_bytes(least))} per step; after"
+        f" {losses.equal_steps} steps its loss is {losses.loss_after_steps:.4g}, with the"
+        f" exact all-reduce {losses.loss_of_none_after_steps:.4g}."
+    )
+
+
+def _time_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    drawn = shown(rows)
+    if len(drawn) < 2:
+        return None
+    figure = _scatter(
+        drawn,
+        looks,
+        lambda r: (1e3 * (r.step_s.value if r.step_s else 0.0), _losses(r).loss_after_s),
+    )
+    style(figure, "time-loss")
+    figure.update_xaxes(title="ms per step", rangemode="tozero", automargin=True)
+    equal = units.seconds(_losses(drawn[0]).equal_s)
+    figure.update_yaxes(title=f"loss after {equal} of training", automargin=True)
+    return figure
+
+
+def _conclude_time(rows: Sequence[Row]) -> str:
+    drawn = [row for row in shown(rows) if not compression.is_bound(row)] or shown(rows)
+    best = min(drawn, key=lambda row: _losses(row).loss_after_s)
+    losses = _losses(best)
+    return (
+        f"After {units.seconds(losses.equal_s)} of training {wording.plain(best.case, 64)} has"
+        f" the lowest loss, {losses.loss_after_s:.4g}; the exact all-reduce has"
+        f" {losses.loss_of_none_after_s:.4g}. One run, so small differences are chance."
+    )
+
+
+def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for row in shown(rows):
+        losses = _losses(row)
+        target_s = losses.time_to_target_s
+        lines.append(
+            (
+                wording.plain(row.case, 64),
+                str(row.world_size),
+                units.bytes_(_payload_bytes(row)),
+                wording.DASH if row.step_s is None else units.seconds(row.step_s.value),
+                f"{losses.loss_after_steps:.4g}",
+                f"{losses.loss_after_s:.4g}",
+                "not reached" if target_s is None else units.seconds(target_s),
+            )
+        )
+    return lines
+
+
+_HEADER = (
+    *("case", "N", "sent per step", "step", "loss after equal steps"),
+    *("after equal time", "time to the exact loss"),
+)
+
+
+def _break_even(row: Row) -> tuple[float, float, float] | None:
+    """Return break-even bandwidth and its ends, bit/s; None: unknown, or it never pays."""
+    found = compression.break_even_of(row)
+    if found is None or found.value <= 0:
+        return None
+    ends = (found.value, found.low or found.value, found.high or found.value)
+    value, low, high = (BITS * max(end, 1.0) for end in ends)
+    return value, low, high
+
+
+def _lines(rows: Sequence[Row]) -> list[Row]:
+    known = [row for row in compression.compressed(rows) if _break_even(row)]
+    largest = max((row.world_size for row in known if not row.oversubscribed), default=None)
+    return [row for row in known if largest is None or row.world_size == largest]
+
+
+def _break_even_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    drawn = _lines(rows)
+    if not drawn:
+        return None
+    placed, figure = lay(drawn), go.Figure()
+    for y, row in zip(placed.places, drawn, strict=True):
+        value, low, high = _break_even(row) or (0.0, 0.0, 0.0)
+        look = looks[wording.case_key(row)]
+        figure.add_trace(
+            go.Scatter(
+                x=[value / 1e6],
+                y=[y],
+                error_x={
+                    "type": "data", "symmetric": False, "array": [(high - value) / 1e6],
+                    "arrayminus": [(value - low) / 1e6], "thickness": 1.6, "width": 5,
+                    "color": look.color,
+                },
+                mode="markers",
+                marker={"symbol": look.symbol, "size": 10, "color": look.color},
+                customdata=[[
+                    f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}<br>pays below"
+                    f" {units.bit_rate(value)} ({units.bit_rate(low)} to {units.bit_rate(high)})"
+                ]],
+                hovertemplate="%{customdata[0]}<extra></extra>",
+            )
+        )  # fmt: skip
+    link = compression.link_of(drawn[0], rows)
+    if link is not None:
+        figure.add_trace(
+            go.Scatter(
+                x=[link / 1e6] * 2, y=[0.1, placed.bottom], mode="lines", legendgroup=LINK,
+                line={"color": NEUTRAL, "width": 1.6, "dash": "dot"},
+                hovertemplate=f"{LINK}: {units.bit_rate(link)}<extra></extra>",
+            )
+        )  # fmt: skip
+    style(figure, "break-even")
+    placed.draw(figure)
+    ends = [end / 1e6 for row in drawn for end in _break_even(row) or ()]
+    ends += [] if link is None else [link / 1e6]
+    figure.update_xaxes(
+        title="bandwidth of a rank's link, Mbit/s", automargin=True, **wide_axis(ends)
+    )
+    return figure
+
+
+def _conclude_break_even(rows: Sequence[Row]) -> str:
+    drawn = _lines(rows)
+    best = max(drawn, key=lambda row: (_break_even(row) or (0.0,))[0])
+    value = (_break_even(best) or (0.0,))[0]
+    said = f"{wording.plain(best.case, 64)} pays up to the fastest link, {units.bit_rate(value)}"
+    link = compression.link_of(best, rows)
+    return f"{said}." if link is None else f"{said}; this one gives {units.bit_rate(link)}."
+
+
+def _tabulate_break_even(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for row in _lines(rows):
+        value, low, high = _break_even(row) or (0.0, 0.0, 0.0)
+        told = (units.bit_rate(end) for end in (value, low, high))
+        lines.append((wording.plain(row.case, 64), str(row.world_size), *told))
+    return lines
+
+
+def _link_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
+    return group_key(figure, [KeyEntry(LINK, NEUTRAL, "", DASHES["dot"], LINK)])
+
+
+COMPRESSION = (
+    ChartKind(
+        "bytes-loss",
+        "Bytes against loss",
+        "",
+        _bytes_figure,
+        _conclude_bytes,
+        _tabulate,
+        _HEADER,
+        _key,
+        "Left and low is better.",
+    ),
+    ChartKind(
+        "time-loss",
+        "Time against loss",
+        "",
+        _time_figure,
+        _conclude_time,
+        _tabulate,
+        _HEADER,
+        _key,
+        "Left and low is better. Hollow: nothing is communicated, the bound of any method.",
+    ),
+    ChartKind(
+        "break-even",
+        "Break-even bandwidth",
+        "",
+        _break_even_figure,
+        _conclude_break_even,
+        _tabulate_break_even,
+        ("case", "N", "pays below", "low", "high"),
+        _link_key,
+        "Serial limit, 95 % intervals: on links slower than its mark a method wins.",
+    ),
+)
+"""The figures of compressed training."""

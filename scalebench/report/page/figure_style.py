@@ -1,0 +1,89 @@
+"""What all figures have in common: the layout under each, texts that plotly shows as they are."""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from scalebench.report.page.palette import Look
+from scalebench.report.words import wording
+from scalebench.report.words.wording import CaseKey
+
+Looks = Mapping[CaseKey, Look]
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
+
+LOG_RATIO = 6.0
+"""From here on values are drawn on a logarithmic axis."""
+
+
+def safe(text: object, limit: int = 80) -> str:
+    """Return a run's text so that plotly shows it as it is."""
+    return html.escape(wording.plain(text, limit)).replace("%{", "%&#123;")
+
+
+AXIS: dict[str, Any] = {
+    "gridcolor": "#e4e7eb",
+    "zeroline": False,
+    "linecolor": "rgba(128,136,144,0.6)",
+    "tickfont": {"size": 13},
+}
+LAYOUT: dict[str, Any] = {
+    "font": {"family": FONT, "size": 13, "color": "#5b6570"},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "margin": {"l": 12, "r": 12, "t": 34, "b": 48},
+    "dragmode": False,
+    "showlegend": False,
+    "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#808890", "activecolor": "#0072B2"},
+    "hoverlabel": {
+        "bgcolor": "#1d242c",
+        "bordercolor": "#1d242c",
+        "align": "left",
+        "font": {"color": "#f2f4f6", "size": 13, "family": FONT},
+    },
+}
+"""What all figures have in common. It is put below each figure's own layout as plain data: to have
+plotly check it again for every figure would take most of a page's time."""
+
+
+def style(figure: go.Figure, name: str) -> None:
+    """Give a figure its usual height; ``name`` tells the page's scripts which it is."""
+    figure.update_layout(meta={"figure": name}, height=400)
+
+
+def wide_axis(values: Sequence[float]) -> dict[str, Any]:
+    """Return the kind of an axis: logarithmic where the values differ by much.
+
+    Args:
+        values: What is drawn along the axis.
+    """
+    known = [value for value in values if value > 0]
+    ratio = max(known) / min(known) if known and len(known) == len(values) else 1.0
+    if ratio < LOG_RATIO:
+        return {"type": "linear"}
+    decades = range(math.floor(math.log10(min(known))), math.ceil(math.log10(max(known))) + 1)
+    digits = (1, 1.5, 2, 3, 5, 7) if ratio < 30 else (1, 2, 5) if ratio < 300 else (1,)
+    ticks = [digit * 10.0**decade for decade in decades for digit in digits]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+
+
+def with_style(layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a figure's layout, as plotly writes it, on top of what all figures have in common."""
+    styled = _merged(LAYOUT, layout)
+    for name in {"xaxis", "yaxis", *(key for key in styled if key[1:5] == "axis")}:
+        styled[name] = _merged(AXIS, styled.get(name, {}))
+    return styled
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = dict(below)
+    for name, value in above.items():
+        under = both.get(name)
+        if isinstance(value, Mapping) and isinstance(under, Mapping):
+            both[name] = _merged(under, value)
+        else:
+            both[name] = value
+    return both

@@ -1,0 +1,326 @@
+"""The figures, as plotly objects. Colours of text and grid are left to the page.
+
+plotly reads some HTML and its own ``%{...}`` in texts: names are escaped, and hover texts reach
+the template as data.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.findings.conclusions import clean_samples
+from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.palette import NEUTRAL, Look
+from scalebench.report.words import wording
+from scalebench.report.words.wording import CaseKey
+
+LOG_FROM = 16
+"""Largest N up to which the axes of the speedup figure are linear."""
+
+PREDICTION_SYMBOL = "x-thin"
+HOLLOW = "hollow: oversubscribed"
+LANE_PX = 22
+MAX_POINTS = 4000
+MOST_PER_LAUNCH = 60
+
+DODGE = 0.055
+SPEEDUP_DODGE = 0.02
+"""Of the axis."""
+
+
+def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    """Draw speedup over N against the ideal line; None when there is nothing to draw."""
+    drawn = [row for row in rows if row.speedup and not wording.is_baseline(row)]
+    if not _reaches_beyond_one(drawn):
+        return None
+    sizes = sorted({1, *(row.world_size for row in drawn)})
+    figure = go.Figure()
+    figure.add_trace(_ideal(sizes))
+    logarithmic = sizes[-1] > LOG_FROM
+    groups = wording.by_case(drawn)
+    shifts = dict.fromkeys(groups, 0.0) if logarithmic else _dodged(groups, sizes[-1])
+    for key, group in groups.items():
+        points = [(row.world_size + shifts[key], row, row.speedup) for row in group]
+        figure.add_trace(case_line(key, looks[key], points, 1.0, wording.TIMES))
+        ahead = [(x, row, _predicted(row, row.world_size)) for x, row, _ in points]
+        figure.add_traces(_prediction(key, looks[key], ahead, 1.0, wording.TIMES))
+    figure.add_traces(_hollow_key(drawn))
+    style(figure, "speedup")
+    kind = {"type": "log"} if logarithmic else {"rangemode": "tozero"}
+    figure.update_xaxes(title="N", tickvals=sizes, ticktext=[str(n) for n in sizes], **kind)
+    figure.update_yaxes(
+        tickvals=sizes, ticktext=[f"{n}{wording.TIMES}" for n in sizes], automargin=True, **kind
+    )
+    return figure
+
+
+def efficiency_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    """Draw efficiency at each N, the cases side by side; None when there is nothing to draw."""
+    drawn = [row for row in rows if row.efficiency and not wording.is_baseline(row)]
+    if not drawn:
+        return None
+    sizes = sorted({row.world_size for row in drawn})
+    groups = wording.by_case(drawn)
+    figure = go.Figure()
+    edges = [-0.5, len(sizes) - 0.5]
+    figure.add_trace(_reference_line(edges, [100, 100], "ideal"))
+    step = min(DODGE, 0.6 / len(groups))
+    for index, (key, group) in enumerate(groups.items()):
+        shift = (index - (len(groups) - 1) / 2) * step
+        points = [(sizes.index(row.world_size) + shift, row, row.efficiency) for row in group]
+        figure.add_trace(case_line(key, looks[key], points, 100.0, " %"))
+        ahead = [(x, row, _predicted(row, 1)) for x, row, _ in points]
+        figure.add_traces(_prediction(key, looks[key], ahead, 100.0, " %"))
+    figure.add_traces(_hollow_key(drawn))
+    style(figure, "efficiency")
+    figure.update_xaxes(
+        title="N",
+        tickvals=list(range(len(sizes))),
+        ticktext=[str(n) for n in sizes],
+        range=edges,
+    )
+    ends = [100 * _end(row.efficiency) for row in drawn if row.efficiency]
+    starts = [100 * _start(row.efficiency) for row in drawn if row.efficiency]
+    floor = 0.0 if min(starts) < 50 else 50.0
+    ceiling = max(105.0, 1.05 * max(ends))
+    figure.update_yaxes(range=[floor, ceiling], ticksuffix=" %", automargin=True)
+    return figure
+
+
+def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    """Draw the distribution of step times, one lane per launch; None without samples."""
+    groups = wording.by_case([row for row in rows if clean_samples(row)])
+    if not groups:
+        return None
+    lanes = sum(len(clean_samples(row)) for group in groups.values() for row in group)
+    per_launch = max(8, min(MOST_PER_LAUNCH, MAX_POINTS // lanes))
+    figure = go.Figure()
+    ticks: list[tuple[float, str]] = []
+    top = 0.0
+    for key, group in groups.items():
+        figure.add_annotation(
+            x=0, xref="paper", xanchor="left", y=top + 0.5, yanchor="middle", showarrow=False,
+            text=f"<b>{safe(key[1], 40)}</b>", font={"size": 13},
+        )  # fmt: skip
+        placed = list(_lanes(group, top + 1.1))
+        figure.add_traces(_distribution(key, looks[key], placed, per_launch))
+        for row in group:
+            places = [y for y, owner, _ in placed if owner is row]
+            ticks.append((sum(places) / len(places), f"N={row.world_size}"))
+        top = max(y for y, _, _ in placed) + 0.9
+    style(figure, "steps")
+    figure.update_layout(height=int(top * LANE_PX + 90), boxmode="overlay", hovermode="closest")
+    figure.update_yaxes(
+        tickvals=[y for y, _ in ticks],
+        ticktext=[text for _, text in ticks],
+        range=[top, -0.2],
+        showgrid=False,
+        automargin=True,
+    )
+    values = [t for row in rows for sample in row.samples for t in sample.step_s]
+    logarithmic = min(values) > 0 and max(values) / min(values) > 20
+    kind = {"type": "log", "dtick": "D1"} if logarithmic else {}
+    figure.update_xaxes(title="step time of the slowest rank, ms", automargin=True, **kind)
+    return figure
+
+
+def _dodged(keys: Collection[CaseKey], largest: int) -> dict[CaseKey, float]:
+    """Set the cases beside each other, so that their intervals do not hide one another.
+
+    Args:
+        keys: The cases in their order.
+        largest: Where the axis ends; sizes are at least 1 apart.
+    """
+    step = min(SPEEDUP_DODGE * (largest - 1), 0.4 / len(keys))
+    return {key: (index - (len(keys) - 1) / 2) * step for index, key in enumerate(keys)}
+
+
+def sampled(values: Sequence[float], most: int) -> list[float]:
+    """Return at most ``most`` order statistics of ``values``, both extremes among them."""
+    ordered = sorted(values)
+    if len(ordered) <= most:
+        return ordered
+    places = np.linspace(0, len(ordered) - 1, most).round().astype(int)
+    return [ordered[place] for place in places]
+
+
+def _reaches_beyond_one(rows: Sequence[Row]) -> bool:
+    return any(row.world_size > 1 for row in rows)
+
+
+def _end(estimate: Estimate) -> float:
+    return max(estimate.value, estimate.high if estimate.high is not None else -math.inf)
+
+
+def _start(estimate: Estimate) -> float:
+    return min(estimate.value, estimate.low if estimate.low is not None else math.inf)
+
+
+def _reference_line(x: Sequence[float], y: Sequence[float], name: str) -> go.Scatter:
+    line = {"color": NEUTRAL, "width": 1.2, "dash": "dot"}
+    return go.Scatter(x=x, y=y, mode="lines", name=name, line=line, hoverinfo="skip")
+
+
+def _ideal(sizes: Sequence[int]) -> go.Scatter:
+    return _reference_line(sizes, sizes, "ideal")
+
+
+def case_line(
+    key: CaseKey,
+    look: Look,
+    points: Sequence[tuple[float, Row, Estimate | None]],
+    scale: float,
+    unit: str,
+) -> go.Scatter:
+    """One case over N, with its intervals.
+
+    Args:
+        key: Suite and case.
+        look: How the case is drawn.
+        points: Place on the axis, the row, the estimate to draw.
+        scale: What the estimate is multiplied with for the axis.
+        unit: Written behind the number on hover.
+    """
+    known = [(x, row, estimate) for x, row, estimate in points if estimate is not None]
+    above = [((e.high if e.high is not None else e.value) - e.value) * scale for _, _, e in known]
+    below = [(e.value - (e.low if e.low is not None else e.value)) * scale for _, _, e in known]
+    symbols = [look.hollow if row.oversubscribed else look.symbol for _, row, _ in known]
+    return go.Scatter(
+        x=[x for x, _, _ in known],
+        y=[estimate.value * scale for _, _, estimate in known],
+        customdata=[[_hover(row, estimate, scale, unit)] for _, row, estimate in known],
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        name=safe(key[1], 40),
+        legendgroup=safe(f"{key[0]}/{key[1]}", 200),
+        mode="lines+markers",
+        line={"color": look.color, "dash": look.dash, "width": 2},
+        marker={
+            "symbol": symbols, "size": 9, "color": look.color,
+            "line": {"width": 1.8, "color": look.color},
+        },
+        error_y={
+            "type": "data", "symmetric": False, "array": above, "arrayminus": below,
+            "thickness": 1.4, "width": 4, "color": look.color,
+        },
+    )  # fmt: skip
+
+
+def _predicted(row: Row, factor: int) -> float | None:
+    """Return the efficiency that the row's predicted step means, times ``factor``."""
+    efficiency = row.prediction.efficiency if row.prediction else None
+    return None if efficiency is None else efficiency * factor
+
+
+def _prediction(
+    key: CaseKey,
+    look: Look,
+    points: Sequence[tuple[float, Row, float | None]],
+    scale: float,
+    unit: str,
+) -> list[go.Scatter]:
+    """What the cost model says of one case over N; nothing where it says nothing."""
+    known = [(x, row, value) for x, row, value in points if value is not None]
+    if not known:
+        return []
+    return [
+        go.Scatter(
+            x=[x for x, _, _ in known],
+            y=[value * scale for _, _, value in known],
+            customdata=[
+                [f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}<br>"
+                 f"predicted: {value * scale:.3g}{unit}"]
+                for _, row, value in known
+            ],
+            hovertemplate="%{customdata[0]}<extra></extra>",
+            legendgroup=safe(f"{key[0]}/{key[1]}", 200),
+            mode="lines+markers",
+            line={"color": look.color, "dash": "dot", "width": 1.2},
+            marker={"symbol": PREDICTION_SYMBOL, "size": 9, "color": look.color,
+                    "line": {"width": 1.6, "color": look.color}},
+        )
+    ]  # fmt: skip
+
+
+def _hover(row: Row, estimate: Estimate, scale: float, unit: str) -> str:
+    span = wording.interval(estimate, scale)
+    doubt = f"95 % interval {span}" if span else "no interval"
+    marked = "<br>oversubscribed" if row.oversubscribed else ""
+    return (
+        f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}<br>"
+        f"{wording.point(estimate, scale)}{unit} ({doubt}, {wording.launches(estimate)})<br>"
+        f"{row.scaling} scaling, batch {row.global_batch} ({row.rank_batch} per rank){marked}"
+    )
+
+
+def _hollow_key(rows: Sequence[Row]) -> list[go.Scatter]:
+    """Return the legend's entry for hollow points when there are any."""
+    if not any(row.oversubscribed for row in rows):
+        return []
+    marker = {"symbol": "circle-open", "size": 10, "color": NEUTRAL, "line": {"width": 2}}
+    return [
+        go.Scatter(
+            x=[None], y=[None], mode="markers", marker=marker, hoverinfo="skip",
+            name=HOLLOW,
+        )
+    ]  # fmt: skip
+
+
+def _lanes(group: Sequence[Row], start: float) -> Iterator[tuple[float, Row, int]]:
+    """Place the launches of a case's rows under each other: (y, row, index of the launch)."""
+    place = start
+    for row in group:
+        for index in range(len(clean_samples(row))):
+            yield place, row, index
+            place += 0.8
+        place += 0.35
+
+
+def _distribution(
+    key: CaseKey, look: Look, lanes: Sequence[tuple[float, Row, int]], per_launch: int
+) -> list[go.Scatter | go.Box]:
+    """The points of each launch, and a box over all its steps; times in ms."""
+    x: list[float] = []
+    y: list[float] = []
+    hover: list[list[str]] = []
+    boxes: dict[str, list[float]] = {name: [] for name in ("low", "q1", "median", "q3", "high")}
+    for place, row, index in lanes:
+        sample = clean_samples(row)[index]
+        times = sampled(sample.step_s, per_launch)
+        x += [_short(time * 1e3) for time in times]
+        y += [_short(place + 0.22 * ((i * 0.618) % 1 - 0.5)) for i in range(len(times))]
+        hover += [[_launch_hover(row, sample.repeat)]] * len(times)
+        for name, value in _five_numbers(sample.step_s).items():
+            boxes[name].append(_short(value * 1e3))
+    name = safe(key[1], 40)
+    points = go.Scatter(
+        x=x, y=y, customdata=hover, mode="markers", name=name, showlegend=False,
+        hovertemplate="<b>%{fullData.name}</b><br>%{x:.4g} ms<br>%{customdata[0]}<extra></extra>",
+        marker={"size": 5, "color": look.color, "opacity": 0.45},
+    )  # fmt: skip
+    box = go.Box(
+        y=[place for place, _, _ in lanes], q1=boxes["q1"], median=boxes["median"],
+        q3=boxes["q3"], lowerfence=boxes["low"], upperfence=boxes["high"], orientation="h",
+        name=name, hoverinfo="skip", width=0.5, fillcolor="rgba(0,0,0,0)",
+        line={"color": look.color, "width": 1.4}, whiskerwidth=0.5,
+    )  # fmt: skip
+    return [points, box]
+
+
+def _launch_hover(row: Row, repeat: int) -> str:
+    batch = f"batch {row.global_batch} ({row.rank_batch} per rank)"
+    return f"{wording.ranks(row)}, launch {repeat + 1}, {batch}"
+
+
+def _short(value: float) -> float:
+    """Return ``value`` with the digits that a figure can show."""
+    return float(f"{value:.6g}")
+
+
+def _five_numbers(times: Sequence[float]) -> dict[str, float]:
+    """Return the 5th, 25th, 50th, 75th and 95th percentile."""
+    found = np.percentile(np.asarray(times), [5, 25, 50, 75, 95])
+    names = ("low", "q1", "median", "q3", "high")
+    return {name: float(value) for name, value in zip(names, found, strict=True)}

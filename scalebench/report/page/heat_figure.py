@@ -1,0 +1,189 @@
+"""Step times by rank and number as a heat map, one case at a time."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from scalebench import units
+from scalebench.analysis.page_data.rank_steps import RankGrid
+from scalebench.report.page.charts import ChartKind, Choices, view_mark, views
+from scalebench.report.page.figure_style import style
+from scalebench.report.page.palette import NEUTRAL
+from scalebench.report.words import wording
+from scalebench.report.words.wording import place_name
+
+SCALE = [[0.0, "#0072B2"], [0.5, "#F2F2F2"], [1.0, "#D55E00"]]
+"""Blue: faster, orange: slower; told apart by every sight."""
+
+ROW_PX = 26
+LEAST_REACH = 0.02
+MOST_LISTED = 64
+FEWEST, OFTEN = 8, 0.85
+"""Steps, and the part of them, from which on a rank is called slower; 7 of 8 by chance: 4 %."""
+
+
+def grid_kind(grids: Sequence[RankGrid]) -> ChartKind:
+    """Return the kind of figure with a heat map of each case, one at a time."""
+    found = sorted(grids, key=lambda grid: -_spread_of_ranks(grid)[0])
+    return ChartKind(
+        "heat",
+        "Every rank at every step",
+        "",
+        lambda *_: _heat(found) if found else None,
+        lambda _: _conclude_heat(found[0]),
+        lambda _: _tabulate_heat(found),
+        ("case", "N", "rank", "median step", "against all ranks", "slowest step"),
+        None,
+        "One launch, own step of each rank against the median of all clean steps. Left of the"
+        " line: warm-up. Blank: the first step of a block, which counts for nothing.",
+        remark=lambda _: _merged(found),
+        choose=lambda _, figure: _choose_heat(figure, found),
+    )
+
+
+def _heat(grids: Sequence[RankGrid]) -> go.Figure:
+    figure = go.Figure()
+    for index, grid in enumerate(grids):
+        figure.add_trace(_map(grid, visible=index == 0))
+        figure.add_trace(_cut(grid, visible=index == 0))
+    style(figure, "heat")
+    figure.update_layout(height=_heat_height(grids[0]), hovermode="closest", margin={"t": 30})
+    figure.update_xaxes(title="step", automargin=True, showgrid=False)
+    figure.update_yaxes(
+        title="rank", autorange="reversed", automargin=True, showgrid=False, **_rank_ticks(grids[0])
+    )
+    return figure
+
+
+def _map(grid: RankGrid, visible: bool) -> go.Heatmap:
+    reach = 100 * _reach(grid)
+    return go.Heatmap(
+        z=np.round(100 * grid.deviation, 2),
+        x=np.array(grid.steps, dtype=np.int32),
+        y=np.array(grid.ranks, dtype=np.int32),
+        zmin=-reach,
+        zmax=reach,
+        colorscale=SCALE,
+        visible=visible,
+        meta=view_mark(place_name(grid.case, grid.world_size)),
+        xgap=1 if len(grid.steps) <= 120 else 0,
+        ygap=1 if len(grid.ranks) <= 40 else 0,
+        hovertemplate="rank %{y}, step %{x}: %{z:+.3g} %<extra></extra>",
+        colorbar={
+            "ticksuffix": " %", "thickness": 10, "outlinewidth": 0, "x": 1.0, "len": 1.0,
+            "nticks": 5,
+        },
+    )  # fmt: skip
+
+
+def _cut(grid: RankGrid, visible: bool) -> go.Scatter:
+    edge = grid.steady_from - 0.5
+    return go.Scatter(
+        x=[edge, edge],
+        y=[grid.ranks[0] - 0.5, grid.ranks[-1] + 0.5],
+        mode="lines",
+        line={"color": NEUTRAL, "width": 2},
+        hoverinfo="skip",
+        visible=visible,
+        meta=view_mark(place_name(grid.case, grid.world_size)),
+    )
+
+
+def _reach(grid: RankGrid) -> float:
+    """Return how far the colours reach: what 98 of 100 clean steps do not exceed."""
+    clean = np.abs(_clean(grid))
+    clean = clean[~np.isnan(clean)]
+    return max(float(np.percentile(clean, 98)), LEAST_REACH) if len(clean) else LEAST_REACH
+
+
+def _clean(grid: RankGrid) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return grid.deviation[:, np.array(grid.steps) >= grid.steady_from]
+
+
+def _rank_ticks(grid: RankGrid) -> dict[str, object]:
+    most = min(len(grid.ranks), 12)
+    places = np.unique(np.linspace(0, len(grid.ranks) - 1, most).round().astype(int))
+    ranks = [grid.ranks[place] for place in places]
+    return {"tickvals": ranks, "ticktext": [str(rank) for rank in ranks]}
+
+
+def _heat_height(grid: RankGrid) -> int:
+    return int(min(max(ROW_PX * len(grid.ranks), 90), 460)) + 84
+
+
+def _choose_heat(figure: go.Figure, grids: Sequence[RankGrid]) -> Choices | None:
+    layouts = [
+        {
+            "height": _heat_height(grid),
+            "xaxis.autorange": True,
+            "yaxis.autorange": "reversed",
+            **{f"yaxis.{name}": value for name, value in _rank_ticks(grid).items()},
+        }
+        for grid in grids
+    ]
+    names = [place_name(grid.case, grid.world_size) for grid in grids]
+    return views(figure, "case", names, layouts, [_heat_height(grid) for grid in grids])
+
+
+def _merged(grids: Sequence[RankGrid]) -> list[str]:
+    return [
+        f"{place_name(grid.case, grid.world_size)}: {grid.num_ranks} ranks × {grid.num_steps}"
+        " steps; a field shows the one of several steps that is furthest from the median."
+        for grid in grids
+        if (len(grid.ranks), len(grid.steps)) != (grid.num_ranks, grid.num_steps)
+    ]
+
+
+def _spread_of_ranks(grid: RankGrid) -> tuple[float, int]:
+    """Return how much slower the slowest rank's median clean step is than all, and which it is."""
+    with np.errstate(all="ignore"):
+        middles = np.nanmedian(_clean(grid), axis=1)
+    place = int(np.nanargmax(middles)) if not np.all(np.isnan(middles)) else 0
+    return float(np.nan_to_num(middles[place])), grid.ranks[place]
+
+
+def _conclude_heat(grid: RankGrid) -> str:
+    spread, rank = _spread_of_ranks(grid)
+    where = place_name(grid.case, grid.world_size)
+    share, num_steps = _share_slower(grid, rank)
+    if spread < LEAST_REACH:
+        return f"No rank of {where} is slower than the others by more than 2 %."
+    if num_steps < FEWEST or share < OFTEN:
+        return f"No rank of {where} is steadily slower than the others: it is one and then another."
+    return (
+        f"In {where}, rank {rank} is {100 * spread:.1f} % slower than the median of all steps, and"
+        f" slower than the middle rank in {100 * share:.0f} % of them."
+    )
+
+
+def _share_slower(grid: RankGrid, rank: int) -> tuple[float, int]:
+    """Return the part of the clean steps in which a rank was slower than the middle one."""
+    clean = _clean(grid)
+    known = clean[:, ~np.isnan(clean).any(axis=0)]
+    if known.shape[1] == 0:
+        return 0.0, 0
+    own = known[grid.ranks.index(rank)]
+    return float((own > np.median(known, axis=0)).mean()), known.shape[1]
+
+
+def _tabulate_heat(grids: Sequence[RankGrid]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for grid in grids:
+        clean = _clean(grid)
+        for place, rank in list(enumerate(grid.ranks))[:MOST_LISTED]:
+            own = clean[place][~np.isnan(clean[place])]
+            if len(own) == 0:
+                continue
+            middle, most = float(np.median(own)), float(own.max())
+            lines.append(
+                (
+                    wording.plain(grid.case, 64),
+                    str(grid.world_size),
+                    str(rank),
+                    units.seconds((1 + middle) * grid.median_s),
+                    f"{wording.signed(100 * middle)} %",
+                    units.seconds((1 + most) * grid.median_s),
+                )
+            )
+    return lines

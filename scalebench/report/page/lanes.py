@@ -1,0 +1,69 @@
+"""Figures whose bars lie in lanes: one lane for each row, under the name of its case."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from scalebench.records.summary import Row
+from scalebench.report.page.figure_style import safe
+from scalebench.report.words.wording import case_key
+
+LANE_PX = 30
+HEADING = 1.05
+BAR = 0.62
+STEP = 0.85
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Where the rows of a figure lie, from the top; in lanes.
+
+    Attributes:
+        rows: The rows, cases together.
+        places: Middle of each row's bar.
+        headings: Middle of each case's name, and the case.
+        bottom: The lower edge.
+    """
+
+    rows: tuple[Row, ...]
+    places: tuple[float, ...]
+    headings: tuple[tuple[float, str], ...]
+    bottom: float
+
+    def draw(self, figure: go.Figure) -> None:
+        """Write the cases and the sizes, and make the figure as high as its lanes need."""
+        for place, case in self.headings:
+            figure.add_annotation(
+                x=0, xref="paper", xanchor="left", y=place, yanchor="middle", showarrow=False,
+                text=f"<b>{safe(case, 40)}</b>", font={"size": 13}, bgcolor="#ffffff",
+                borderpad=2,
+            )  # fmt: skip
+        figure.update_layout(
+            barmode="relative",
+            height=int(self.bottom * LANE_PX + 96),
+            hovermode="closest",
+            margin={"t": 8},
+        )
+        figure.update_yaxes(
+            tickvals=self.places,
+            ticktext=[f"N={row.world_size}" for row in self.rows],
+            range=[self.bottom, 0.0],
+            showgrid=False,
+            automargin=True,
+        )
+
+
+def lay(rows: Sequence[Row]) -> Lanes:
+    """Place rows under each other, their case above them."""
+    places: list[float] = []
+    headings: list[tuple[float, str]] = []
+    place, previous = 0.0, None
+    for row in rows:
+        if case_key(row) != previous:
+            headings.append((place + HEADING / 2, row.case))
+            place += HEADING
+            previous = case_key(row)
+        places.append(place + 0.5 * BAR)
+        place += STEP
+    return Lanes(tuple(rows), tuple(places), tuple(headings), place + 0.1)

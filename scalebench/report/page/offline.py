@@ -1,0 +1,111 @@
+"""Pages that open offline: one HTML file with everything in it.
+
+Every string of a run is hostile: jinja2 escapes all of them, data travels as escaped JSON, and
+the page's content security policy runs no script but its own two, known by their hashes.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from plotly.offline import get_plotlyjs
+
+from scalebench.report.words import wording
+
+
+def render_offline(
+    template: str, with_charts: bool, plotly: str | None = None, **context: Any
+) -> str:
+    """Return a page with its style and its scripts inside.
+
+    Args:
+        template: Name of the file below ``templates/``.
+        with_charts: Whether plotly's script is needed.
+        plotly: Where plotly's script lies beside the page, as a relative path, for a folder of
+            pages that share it; None: inside the page.
+        context: What the template shows.
+    """
+    inside = with_charts and plotly is None
+    scripts = [get_plotlyjs()] * inside + [_resource("page.js")]
+    beside = plotly if with_charts else None
+    page: str = (
+        _environment()
+        .get_template(template)
+        .render(
+            style=Markup(_resource("style.css")),
+            scripts=[Markup(script) for script in scripts],
+            script_beside=beside,
+            policy=_policy(scripts, beside),
+            **context,
+        )
+    )
+    return page
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("scalebench.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["plain"] = wording.plain
+    environment.filters["tied"] = _tied
+    environment.filters["jointed"] = _jointed
+    return environment
+
+
+_RANGE = re.compile(rf"\(?\d[\d.]*{wording.DASH}\d[\d.]*\)?(?:\N{{NO-BREAK SPACE}}%\)?)?")
+_COMPOUND = re.compile(r"(?<!\S)(?=\S{3,24}(?!\S))[\w.]+(?:-[\w.]+)+")
+_JOINT = re.compile(r"(?<=[-_/.])(?=[^\W\d])")
+_LONGEST_WHOLE = 14
+
+
+def _tied(text: str) -> Markup:
+    """Return ``text`` with no line break in a range, a short name or before a percent sign."""
+    tied = str(escape(text.replace(" %", "\N{NO-BREAK SPACE}%")))
+    for pattern in (_RANGE, _COMPOUND):
+        tied = pattern.sub(r'<span class="whole">\g<0></span>', tied)
+    return Markup(tied)
+
+
+def _jointed(text: str) -> Markup:
+    """Return a name that breaks between its words, never within a short one."""
+    words = [Markup.escape(word) for word in _JOINT.split(text)]
+    whole = Markup('<span class="whole">{}</span>')
+    return Markup("<wbr>").join(
+        whole.format(word) if len(word) <= _LONGEST_WHOLE else word for word in words
+    )
+
+
+@cache
+def _resource(name: str) -> str:
+    return resources.files("scalebench.report").joinpath("templates", name).read_text("utf-8")
+
+
+def plotly_script() -> str:
+    """Return plotly's script, for a folder of pages that share it."""
+    script: str = get_plotlyjs()
+    return script
+
+
+def _policy(scripts: Sequence[str], beside: str | None) -> str:
+    """Return a policy under which only ``scripts`` run, and nothing is fetched.
+
+    Where plotly's script lies beside the page, scripts of the same place run, too.
+    """
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    places = "'self' file: " if beside else ""
+    return (
+        f"default-src 'none'; script-src {places}{hashes}; style-src 'unsafe-inline';"
+        " img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )

@@ -1,0 +1,267 @@
+"""The page of one or several runs."""
+
+import base64
+import gzip
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalebench import units
+from scalebench.analysis.page_data import PageData
+from scalebench.records.summary import Row, Summary
+from scalebench.report.export import frames
+from scalebench.report.findings.findings import Finding, RunVerdict, judge
+from scalebench.report.page.comparison import compare
+from scalebench.report.page.offline import render_offline
+from scalebench.report.page.palette import Look, assign
+from scalebench.report.page.sections import Material, Section, sections
+from scalebench.report.tables.certificate import as_listing
+from scalebench.report.tables.columns import Column, present
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.words import wording
+from scalebench.report.words.warnings import Mark, bearers, explain, marks
+
+MAX_EMBEDDED_BYTES = 100_000
+"""Raw step times above this size are left out of the page's JSON; summary.json has them."""
+
+LONGEST_REASON = 6000
+
+
+@dataclass(frozen=True)
+class Card:
+    """The headline of one case: its finding, and its numbers in large type.
+
+    Attributes:
+        figure: The number in the largest type, with its ``unit``.
+        share: The efficiency.
+        low, high, middle: Interval and point of the efficiency as percent of the bar, or None.
+    """
+
+    finding: Finding
+    look: Look
+    figure: str
+    unit: str
+    share: str
+    where: str
+    low: float | None
+    high: float | None
+    middle: float | None
+
+
+@dataclass(frozen=True)
+class SuiteView:
+    """One suite's verdict and table of results."""
+
+    name: str
+    facts: str
+    ranking: str | None
+    cards: tuple[Card, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether a card's bar shows an interval."""
+        return any(card.low is not None and card.high is not None for card in self.cards)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file inside the page, as a data URI of its gzip."""
+
+    name: str
+    uri: str
+    size: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class RunView:
+    """Everything the template shows of one run."""
+
+    id: str
+    title: str
+    summary: Summary
+    notices: tuple[str, ...]
+    verdict: RunVerdict
+    suites: tuple[SuiteView, ...]
+    sections: tuple[Section, ...]
+    missing: tuple[Row, ...]
+    marks: tuple[tuple[Mark, tuple[str, ...]], ...]
+    certificate: PlainTable | None
+    environment: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
+    downloads: tuple[Download, ...]
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the run has a figure."""
+        return any(section.charts for section in self.sections)
+
+
+def render_page(
+    summaries: Sequence[Summary],
+    page_data: Sequence[PageData | None] | None = None,
+    plotly: str | None = None,
+) -> str:
+    """Return the page of one or several runs.
+
+    Args:
+        summaries: Of the runs.
+        page_data: What each run's folder holds beyond its summary; None: nothing is known of it.
+        plotly: Where plotly's script lies beside the page; None: inside it.
+    """
+    looks = assign(row for summary in summaries for row in summary.rows)
+    beside = [None] * len(summaries) if page_data is None else page_data
+    runs = [
+        _run(f"run-{i}", summary, found, looks)
+        for i, (summary, found) in enumerate(zip(summaries, beside, strict=True), 1)
+    ]
+    comparisons = [
+        compare(f"comparison-{i}", summaries[0], other, looks)
+        for i, other in enumerate(summaries[1:], 1)
+    ]
+    return render_offline(
+        "report.html.j2",
+        any(run.drawn for run in runs) or any(one.charts for one in comparisons),
+        plotly=plotly,
+        runs=runs,
+        comparisons=comparisons,
+        marks_of=marks,
+        longest=LONGEST_REASON,
+    )
+
+
+def _run(
+    run_id: str,
+    summary: Summary,
+    page_data: PageData | None,
+    looks: dict[wording.CaseKey, Look],
+) -> RunView:
+    verdict = judge(summary)
+    groups = wording.by_suite(summary.rows)
+    suites = tuple(
+        SuiteView(
+            name=suite.suite,
+            facts=suite.facts,
+            ranking=suite.ranking,
+            cards=tuple(_card(f, looks[(f.suite, f.case)]) for f in suite.findings),
+            columns=present(groups[suite.suite]),
+            rows=tuple(groups[suite.suite]),
+        )
+        for suite in verdict.suites
+    )
+    return RunView(
+        id=run_id,
+        title=title(summary),
+        summary=summary,
+        notices=_notices(summary),
+        verdict=verdict,
+        suites=suites,
+        sections=sections(
+            Material(run_id, groups, looks, summary.largest_batches, page_data, summary.environment)
+        ),
+        missing=tuple(row for row in summary.rows if row.status != "ok"),
+        marks=_marks(summary.rows),
+        certificate=as_listing(summary.certificate) if summary.certificate else None,
+        environment=_facts(summary.environment),
+        downloads=_downloads(summary),
+    )
+
+
+def title(summary: Summary) -> str:
+    """Say in a few words what was run: ``"ddp on 1 to 8 CPU ranks"``."""
+    if not summary.rows and summary.collectives is not None:
+        suites = [wording.plain(name, 40) for name in summary.collectives.suites]
+        return f"{wording.joined(suites)}: links"
+    if not summary.rows:
+        return "Nothing was run"
+    names = wording.joined([wording.plain(name, 40) for name in wording.by_suite(summary.rows)])
+    measured = [row for row in summary.rows if row.status == "ok"] or summary.rows
+    largest = max(measured, key=lambda row: row.world_size)
+    smallest = min(row.world_size for row in measured)
+    several = f"{smallest} to " if smallest < largest.world_size else ""
+    return f"{names} on {several}{wording.ranks(largest)}"
+
+
+def _card(finding: Finding, look: Look) -> Card:
+    row = finding.headline
+    if row is None:
+        return Card(finding, look, "no result", "", "", "", None, None, None)
+    where = f"on {wording.ranks(row)}"
+    if finding.kind in ("scaling", "inconclusive") and row.efficiency:
+        ends = [row.efficiency.low, row.efficiency.value, row.efficiency.high]
+        low, middle, high = (None if e is None else _on_bar(e) for e in ends)
+        if finding.kind == "inconclusive":
+            return Card(finding, look, "inconclusive", "", "", where, low, high, middle)
+        big = row.speedup or row.efficiency.scaled(row.world_size)
+        share = f"{wording.point(row.efficiency, 100)} %"
+        number = wording.point(big)
+        return Card(finding, look, number, wording.TIMES, share, where, low, high, middle)
+    if row.step_s is None:
+        return Card(finding, look, wording.DASH, "", "", where, None, None, None)
+    number, _, unit = units.seconds(row.step_s.value, row.step_s.half_width).partition(" ")
+    return Card(finding, look, number, f" {unit}", "", f"per step {where}", None, None, None)
+
+
+def _on_bar(efficiency: float) -> float:
+    return round(100 * min(max(efficiency, 0.0), 1.0), 2)
+
+
+def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, tuple[str, ...]], ...]:
+    """Return each mark that occurs, explained, with the rows that bear it."""
+    names = dict.fromkeys(name for row in rows for name in marks(row))
+    return tuple((explain(name), bearers(rows, name)) for name in names)
+
+
+def _facts(environment: dict[str, Any]) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
+    """Return the environment as titled groups of name and value, however deep it is."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, value in environment.items():
+        nested = isinstance(value, dict | list) and any(
+            isinstance(item, dict) for item in (value, *value)
+        )
+        group = name if nested else ""
+        groups.setdefault(group, []).extend(_leaves("" if nested else name, value))
+    ordered = sorted(groups.items(), key=lambda item: item[0] != "")
+    return tuple((wording.plain(name, 80), tuple(lines)) for name, lines in ordered if lines)
+
+
+def _leaves(name: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [leaf for k, v in value.items() for leaf in _leaves(f"{name} {k}".strip(), v)]
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return [leaf for i, v in enumerate(value) for leaf in _leaves(f"{name} {i}".strip(), v)]
+    if isinstance(value, list):
+        value = ", ".join(str(item) for item in value) or "none"
+    text = "not set" if value is None else wording.plain(value, 2000)
+    return [(wording.plain(name, 120), text)]
+
+
+def _notices(summary: Summary) -> tuple[str, ...]:
+    """Return the notices; those on the largest batch are lines of its table."""
+    listed = {
+        batch.notice(with_suite)
+        for batch in summary.largest_batches
+        for with_suite in (False, True)
+    }
+    others = tuple(notice for notice in summary.notices if notice not in listed)
+    if not listed:
+        return others
+    return (*others, "every case at the largest batch that fits a rank, see Memory")
+
+
+def _downloads(summary: Summary) -> tuple[Download, ...]:
+    table = _download("summary.csv", frames.rows_csv([summary]))
+    whole = _download("summary.json", summary.model_dump_json())
+    if len(whole.uri) <= MAX_EMBEDDED_BYTES:
+        return table, whole
+    without = summary.model_dump_json(exclude={"rows": {"__all__": {"samples"}}})
+    remark = "without the raw step times, which are in the run folder's summary.json"
+    return table, _download("summary.json", without, remark)
+
+
+def _download(name: str, text: str, remark: str = "") -> Download:
+    content = text.encode()
+    packed = base64.b64encode(gzip.compress(content, mtime=0)).decode()
+    uri = f"data:application/gzip;base64,{packed}"
+    return Download(name, uri, units.bytes_(len(content)), remark)

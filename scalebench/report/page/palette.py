@@ -1,0 +1,108 @@
+"""How a case looks: one colour, dash and marker for each, the same in every figure of a page.
+
+Colours: Okabe & Ito 2008, without its black and its yellow, which vanish on dark and light paper;
+then four more, chosen for their distance from those six in every sight (ΔE of CIE 1976, Machado's
+simulation) at a contrast of at least 3 with either paper. A palette of ten is never as safe as one
+of six: dash and marker differ, too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scalebench.records.rows.budget import PARTS
+from scalebench.records.summary import Row
+from scalebench.report.words.wording import CaseKey, case_key, is_baseline
+
+COLORS = (
+    *("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7"),
+    *("#6A51C4", "#9A6B3F", "#999933", "#117733"),
+)
+NEUTRAL = "#808890"
+PALE = 0.16
+"""Opacity of an interval's band."""
+
+PART_COLORS = dict(
+    zip(
+        (part.key for part in PARTS),
+        (
+            *("#EE8866", "#77AADD", "#FFAABB", "#BBCC33", "#44BB99", "#EEDD88", "#AAAA00"),
+            "#DDDDDD",
+        ),
+        strict=True,
+    )
+)
+"""Of the parts of a loss budget: Paul Tol's light scheme, made for areas and for every sight."""
+
+CATEGORY_COLORS = {
+    "parameters": "#77AADD",
+    "gradients": "#EE8866",
+    "optimizer": "#EEDD88",
+    "communication": "#FFAABB",
+    "data": "#BBCC33",
+    "activations": "#44BB99",
+}
+"""Of the categories of memory: the same scheme."""
+
+DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
+"""plotly's name of a dash, and the same as an SVG dash array for the key."""
+
+SYMBOLS = {
+    "circle": "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0Z",
+    "square": "M-3.6,-3.6H3.6V3.6H-3.6Z",
+    "diamond": "M0,-5L5,0L0,5L-5,0Z",
+    "triangle-up": "M0,-5L4.6,3.4H-4.6Z",
+    "triangle-down": "M0,5L4.6,-3.4H-4.6Z",
+    "pentagon": "M0,-4.8L4.6,-1.5L2.8,3.9H-2.8L-4.6,-1.5Z",
+    "hexagon": "M4.2,-2.4V2.4L0,4.8L-4.2,2.4V-2.4L0,-4.8Z",
+}
+"""plotly's name of a marker, and the same as an SVG path for the key."""
+
+
+CROSS = "M-4,-4L4,4M-4,4L4,-4"
+"""A prediction's sample in a key, as an SVG path."""
+
+AREA = "M-8,-5H8V5H-8Z"
+"""An area's sample in a key, as an SVG path."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, dash and marker of one case; dash and marker by plotly's names."""
+
+    color: str
+    dash: str
+    symbol: str
+
+    @property
+    def hollow(self) -> str:
+        """The marker drawn as an outline, by plotly's name."""
+        return f"{self.symbol}-open"
+
+
+BASELINE = Look(NEUTRAL, "dot", "circle")
+
+
+def assign(rows: Iterable[Row]) -> dict[CaseKey, Look]:
+    """Give each case its look, in order of appearance; the baseline is grey."""
+    looks: dict[CaseKey, Look] = {}
+    given = 0
+    for row in rows:
+        key = case_key(row)
+        if key in looks:
+            continue
+        if is_baseline(row):
+            looks[key] = BASELINE
+            continue
+        looks[key] = _look(given)
+        given += 1
+    return looks
+
+
+def _look(index: int) -> Look:
+    dashes, symbols = list(DASHES), list(SYMBOLS)
+    round_ = index // len(COLORS)
+    return Look(
+        COLORS[index % len(COLORS)],
+        dashes[(index + round_) % len(dashes)],
+        symbols[index % len(symbols)],
+    )

@@ -1,0 +1,233 @@
+"""Measured against predicted: every row's step, and every operation of it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from scalebench import units
+from scalebench.analysis.prediction_scores import predicted_rows, score
+from scalebench.records.summary import Row
+from scalebench.report.page.figure_style import Looks, safe, style, wide_axis
+from scalebench.report.page.figures import PREDICTION_SYMBOL
+from scalebench.report.page.lanes import lay
+from scalebench.report.page.palette import NEUTRAL
+from scalebench.report.tables import predictions
+from scalebench.report.tables.layout import cells
+from scalebench.report.words import wording
+
+ROOM = 0.28
+DODGE = 0.16
+"""Of a lane, between what was measured and what was predicted."""
+
+MEASURED, PREDICTED = "measured, 95 % interval", "predicted, 90 % interval"
+
+
+def steps_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    """Draw every predicted step under the measured one; None without predictions."""
+    drawn = predicted_rows(rows)
+    if not drawn:
+        return None
+    placed = lay(drawn)
+    figure = go.Figure()
+    lanes = list(zip(placed.places, drawn, strict=True))
+    figure.add_trace(_measured(lanes, looks))
+    figure.add_trace(_predicted(lanes, looks))
+    figure.add_trace(_errors(lanes))
+    style(figure, "predicted-steps")
+    placed.draw(figure)
+    high = max(1e3 * _end(row) for row in drawn)
+    figure.update_xaxes(title="ms per step", range=[0, high * (1 + ROOM)], automargin=True)
+    return figure
+
+
+def _end(row: Row) -> float:
+    measured = (row.step_s.value, row.step_s.high) if row.step_s else ()
+    ends = (row.predicted_step_s, row.prediction and row.prediction.high_s, *measured)
+    return max(float(end) for end in ends if end)
+
+
+def _measured(lanes: Sequence[tuple[float, Row]], looks: Looks) -> go.Scatter:
+    steps = [(y, row, row.step_s) for y, row in lanes if row.step_s]
+    return go.Scatter(
+        x=[1e3 * step.value for _, _, step in steps],
+        y=[y - DODGE for y, _, _ in steps],
+        error_x={
+            "type": "data", "symmetric": False, "thickness": 1.4, "width": 4, "color": NEUTRAL,
+            "array": [1e3 * ((s.high or s.value) - s.value) for _, _, s in steps],
+            "arrayminus": [1e3 * (s.value - (s.low or s.value)) for _, _, s in steps],
+        },
+        mode="markers",
+        legendgroup=MEASURED,
+        customdata=[[f"{_head(row)}<br>measured: {_step(row)}"] for _, row, _ in steps],
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        marker={
+            "size": 9,
+            "color": [looks[wording.case_key(row)].color for _, row, _ in steps],
+            "symbol": [looks[wording.case_key(row)].symbol for _, row, _ in steps],
+        },
+    )  # fmt: skip
+
+
+def _predicted(lanes: Sequence[tuple[float, Row]], looks: Looks) -> go.Scatter:
+    found = []
+    for y, row in lanes:
+        told, value = row.prediction, row.predicted_step_s or 0.0
+        low, high = (told.low_s, told.high_s) if told else (None, None)
+        found.append((y, row, value, low or value, high or value))
+    return go.Scatter(
+        x=[1e3 * value for _, _, value, _, _ in found],
+        y=[y + DODGE for y, *_ in found],
+        error_x={
+            "type": "data", "symmetric": False, "thickness": 1.1, "width": 4, "color": NEUTRAL,
+            "array": [1e3 * (high - value) for _, _, value, _, high in found],
+            "arrayminus": [1e3 * (value - low) for _, _, value, low, _ in found],
+        },
+        mode="markers",
+        legendgroup=PREDICTED,
+        customdata=[
+            [f"{_head(row)}<br>predicted: {units.seconds(value)}"
+             f" ({units.seconds(low)} to {units.seconds(high)})"]
+            for _, row, value, low, high in found
+        ],
+        hovertemplate="%{customdata[0]}<extra></extra>",
+        marker={
+            "symbol": PREDICTION_SYMBOL, "size": 9,
+            "color": [looks[wording.case_key(row)].color for _, row, *_ in found],
+            "line": {
+                "width": 1.8,
+                "color": [looks[wording.case_key(row)].color for _, row, *_ in found],
+            },
+        },
+    )  # fmt: skip
+
+
+def _errors(lanes: Sequence[tuple[float, Row]]) -> go.Scatter:
+    return go.Scatter(
+        x=[1e3 * _end(row) for _, row in lanes],
+        y=[y for y, _ in lanes],
+        text=[f"  {predictions.signed_percent(row.prediction_error)}" for _, row in lanes],
+        mode="text",
+        textposition="middle right",
+        textfont={"size": 13},
+        hoverinfo="skip",
+        cliponaxis=False,
+    )
+
+
+def _head(row: Row) -> str:
+    return f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}"
+
+
+def _step(row: Row) -> str:
+    return units.seconds(row.step_s.value, row.step_s.half_width) if row.step_s else wording.DASH
+
+
+def conclude_steps(rows: Sequence[Row]) -> str:
+    """Say how far the predicted steps are off."""
+    found = score(rows)
+    if found is None:
+        return "No step was predicted."
+    worst = found["worst"]
+    where = f"{wording.plain(worst['case'], 64)} at N={worst['world_size']}"
+    error = predictions.signed_percent(found["worst_error"])
+    if found["num_rows"] == 1:
+        return f"The predicted step of {where} is {error} off the measured one."
+    return (
+        f"Predicted steps are {predictions.percent(found['mean_error'])} off the measured ones on"
+        f" average; the furthest is that of {where} ({error})."
+    )
+
+
+def tabulate_steps(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return the predicted rows as the terminal has them."""
+    return [cells(predictions.COLUMNS, row) for row in predicted_rows(rows)]
+
+
+def operations_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+    """Draw every operation's measured over its predicted time; None where none was measured."""
+    drawn = operations(rows)
+    if not drawn:
+        return None
+    figure = go.Figure()
+    ends = [1e3 * t for _, found in drawn for t in (found.predicted_s, found.measured_s)]
+    diagonal = [0.8 * min(ends), 1.25 * max(ends)]
+    figure.add_trace(
+        go.Scatter(
+            x=diagonal, y=diagonal, mode="lines", hoverinfo="skip",
+            line={"color": NEUTRAL, "width": 1.2, "dash": "dot"},
+        )
+    )  # fmt: skip
+    for key, group in wording.by_case(row for row, _ in drawn).items():
+        members = {id(row) for row in group}
+        mine = [(row, found) for row, found in drawn if id(row) in members]
+        look = looks[key]
+        figure.add_trace(
+            go.Scatter(
+                x=[1e3 * found.predicted_s for _, found in mine],
+                y=[1e3 * found.measured_s for _, found in mine],
+                mode="markers",
+                legendgroup=safe(f"{key[0]}/{key[1]}", 200),
+                marker={"symbol": look.symbol, "size": 9, "color": look.color, "opacity": 0.8},
+                customdata=[[_operation_hover(row, found)] for row, found in mine],
+                hovertemplate="%{customdata[0]}<extra></extra>",
+            )
+        )
+    style(figure, "predicted-operations")
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(title="predicted, ms", automargin=True, **wide_axis(ends))
+    figure.update_yaxes(title="measured, ms", automargin=True, **wide_axis(ends))
+    return figure
+
+
+class TimedOperation(NamedTuple):
+    """An operation that was predicted and measured, seconds."""
+
+    op: str
+    size_bytes: int
+    predicted_s: float
+    measured_s: float
+
+
+def operations(rows: Sequence[Row]) -> list[tuple[Row, TimedOperation]]:
+    """Return the operations of several ranks that were predicted and measured."""
+    return [
+        (row, TimedOperation(one.op, one.size_bytes, one.predicted_s, one.measured_s))
+        for row in rows
+        for one in (row.prediction.operations if row.prediction else ())
+        if row.world_size > 1 and one.measured_s and one.predicted_s
+    ]
+
+
+def _operation_hover(row: Row, found: TimedOperation) -> str:
+    return (
+        f"{_head(row)}<br>{safe(found.op, 40)}, {units.bytes_(found.size_bytes)}<br>"
+        f"predicted {units.seconds(found.predicted_s)},"
+        f" measured {units.seconds(found.measured_s)}"
+    )
+
+
+def conclude_operations(rows: Sequence[Row]) -> str:
+    """Say how many operations lie near their prediction."""
+    drawn = operations(rows)
+    near = [f for _, f in drawn if abs(f.predicted_s / f.measured_s - 1) <= 0.1]
+    return (
+        f"{len(near)} of {len(drawn)} operations took what was predicted within 10 %; on the"
+        " dotted line both are alike."
+    )
+
+
+def tabulate_operations(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return case, N, operation, size, predicted, measured."""
+    return [
+        (
+            wording.plain(row.case, 64),
+            str(row.world_size),
+            wording.plain(found.op, 40),
+            units.bytes_(found.size_bytes),
+            units.seconds(found.predicted_s),
+            units.seconds(found.measured_s),
+            predictions.signed_percent(found.predicted_s / found.measured_s - 1),
+        )
+        for row, found in operations(rows)
+    ]

@@ -1,0 +1,292 @@
+"""The sections of a run's page between results and remarks, in their order.
+
+A section without data is left out, or says in one line how to get the data.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import plotly.graph_objects as go
+
+from scalebench.analysis.page_data import PageData
+from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.summary import Row
+from scalebench.report.page import capacity, kinds
+from scalebench.report.page.autocorrelation_figure import memory_of_steps_kind
+from scalebench.report.page.charts import Chart, ChartKind, make_chart
+from scalebench.report.page.compression_figure import COMPRESSION
+from scalebench.report.page.extrapolation_figure import extrapolation_kind
+from scalebench.report.page.figure_style import Looks
+from scalebench.report.page.heat_figure import grid_kind
+from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
+from scalebench.report.page.power_figure import ENERGY, power_kind
+from scalebench.report.page.sparklines import SparkTable, spark_table
+from scalebench.report.page.step_series_figure import step_series_kind
+from scalebench.report.page.timeline_figure import timeline_kind
+from scalebench.report.tables import communication, compression, memory, pipelines, predictions
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.max_batch import max_batch_table
+from scalebench.report.words import wording
+
+Part = Chart | PlainTable | SparkTable
+
+NO_LINK = "the link"
+"""Name of the block that is about the run's links, not about a suite."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a section shows of one suite.
+
+    Attributes:
+        suite: Its name.
+        conclusion: A sentence above parts that have none of their own; None: they have.
+    """
+
+    suite: str
+    parts: tuple[Part, ...]
+    conclusion: str | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of a run.
+
+    Attributes:
+        absent: One line instead of the blocks where there are none.
+    """
+
+    name: str
+    title: str
+    blocks: tuple[Block, ...]
+    absent: str = ""
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All figures of the section."""
+        return [p for block in self.blocks for p in block.parts if isinstance(p, Chart)]
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the sections of one run are made from."""
+
+    run_id: str
+    groups: Mapping[str, Sequence[Row]]
+    looks: Looks
+    largest_batches: Sequence[LargestBatch]
+    page_data: PageData | None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows."""
+        return [row for rows in self.groups.values() for row in rows]
+
+    def suites(self) -> Iterator[tuple[int, str, Sequence[Row]]]:
+        """Yield number, name and rows of each suite."""
+        for index, (suite, rows) in enumerate(self.groups.items(), 1):
+            yield index, suite, rows
+
+    def chart(self, kind: ChartKind, index: int, rows: Sequence[Row]) -> list[Chart]:
+        """Return the figure of a suite, in a list; an empty one where there is none."""
+        made = make_chart(kind, f"{self.run_id}-{kind.name}-{index}", rows, self.looks)
+        return [made] if made else []
+
+
+def sections(material: Material) -> tuple[Section, ...]:
+    """Return all sections that have something to show or to say."""
+    made = (
+        _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
+        _efficiency(material),
+        _of(material, kinds.BUDGET, "Where the rest went", (kinds.WATERFALL, kinds.BUDGET)),
+        _model(material),
+        _timeline(material),
+        _communication(material),
+        _ranks(material),
+        _memory(material),
+        _compression(material),
+        _power(material),
+        _extrapolation(material),
+    )
+    trained = bool(material.rows)
+    return tuple(one for one in made if one.blocks or (one.absent and trained))
+
+
+def _of(material: Material, kind: ChartKind, title: str, shown: Sequence[ChartKind]) -> Section:
+    """Return the section of figures that need nothing but the rows."""
+    return _section(
+        kind.name,
+        title,
+        [
+            Block(suite, tuple(c for one in shown for c in material.chart(one, index, rows)))
+            for index, suite, rows in material.suites()
+        ],
+        kind.absent,
+    )
+
+
+def _section(name: str, title: str, blocks: Sequence[Block], absent: str = "") -> Section:
+    full = tuple(block for block in blocks if block.parts)
+    return Section(name, title, full, "" if full else absent)
+
+
+def _efficiency(material: Material) -> Section:
+    blocks = []
+    for index, suite, rows in material.suites():
+        table = spark_table(rows, material.looks)
+        parts = material.chart(kinds.EFFICIENCY, index, rows)
+        blocks.append(Block(suite, (*parts, *([table] if table else []))))
+    return _section("efficiency", "Efficiency", blocks, kinds.EFFICIENCY.absent)
+
+
+def _model(material: Material) -> Section:
+    blocks = [
+        Block(
+            suite,
+            (
+                *material.chart(kinds.PREDICTED_STEPS, index, rows),
+                *predictions.tables(rows),
+                *material.chart(kinds.PREDICTED_OPERATIONS, index, rows),
+            ),
+        )
+        for index, suite, rows in material.suites()
+    ]
+    return _section(
+        "model",
+        "Measured against predicted",
+        [*blocks, *_link(material)],
+        f"Nothing was predicted: {_why_not_predicted(material.rows)}.",
+    )
+
+
+def _why_not_predicted(rows: Sequence[Row]) -> str:
+    reasons = [
+        row.unavailable["predicted_step_s"]
+        for row in rows
+        if row.world_size > 1 and "predicted_step_s" in row.unavailable
+    ]
+    if reasons:
+        return wording.plain(reasons[0], 200)
+    return "predictions need a strategy at N=1 and on several ranks, with traced steps"
+
+
+def _link(material: Material) -> list[Block]:
+    profile = material.page_data.link if material.page_data else None
+    if profile is None or not sweeps(profile):
+        return []
+    rates = [rate for row in material.rows for rate in row.link_bit_per_s or ()]
+    made = [
+        chart
+        for kind in link_kinds(profile, min(rates) if rates else None)
+        for chart in material.chart(kind, 0, material.rows)
+    ]
+    return [Block(NO_LINK, (*made, fit_table(profile)))]
+
+
+def _timeline(material: Material) -> Section:
+    blocks, absent = [], ""
+    for index, suite, rows in material.suites():
+        parts: list[Part] = []
+        if material.page_data is not None:
+            found = [one for one in material.page_data.timelines if one.suite == suite]
+            kind = timeline_kind(found)
+            parts += material.chart(kind, index, rows)
+            absent = kind.absent
+        parts += material.chart(kinds.SCHEDULE, index, rows)
+        parts += pipelines.tables(rows)
+        blocks.append(Block(suite, tuple(parts)))
+    return _section("timeline", "One step", blocks, absent)
+
+
+def _communication(material: Material) -> Section:
+    blocks = [
+        Block(suite, communication.tables(rows), communication.sentence(rows))
+        for _, suite, rows in material.suites()
+    ]
+    return _section("communication", "Communication", blocks)
+
+
+def _ranks(material: Material) -> Section:
+    blocks, page_data = [], material.page_data
+    for index, suite, rows in material.suites():
+        parts: list[Part] = []
+        if page_data is not None:
+            grids = [grid for grid in page_data.grids if grid.suite == suite]
+            parts += material.chart(grid_kind(grids), index, rows)
+        parts += communication.rank_tables(rows)
+        parts += material.chart(kinds.STEPS, index, rows)
+        if page_data is not None:
+            step_series = [one for one in page_data.step_series if one.suite == suite]
+            memories = [one for one in page_data.autocorrelations if one.suite == suite]
+            parts += material.chart(step_series_kind(step_series), index, rows)
+            parts += material.chart(memory_of_steps_kind(memories), index, rows)
+        blocks.append(Block(suite, tuple(parts)))
+    return _section("steps", "Ranks and steps", blocks, kinds.STEPS.absent)
+
+
+def _memory(material: Material) -> Section:
+    blocks = []
+    for index, suite, rows in material.suites():
+        drawn = material.chart(_memory_kind(material.environment), index, rows)
+        counted = memory.tables(rows)
+        batches = max_batch_table(rows, material.largest_batches)
+        parts: tuple[Part, ...] = (*drawn, *counted, *([batches] if batches else []))
+        blocks.append(Block(suite, parts, None if drawn else kinds.MEMORY.absent))
+    return _section("memory", "Memory", blocks)
+
+
+def _memory_kind(environment: Mapping[str, Any]) -> ChartKind:
+    """Return the kind of figure of memory, with the capacity of this environment."""
+
+    def draw(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
+        figure = kinds.MEMORY.draw(rows, looks)
+        if figure is not None:
+            capacity.draw_limit(figure, rows, environment)
+        return figure
+
+    return replace(
+        kinds.MEMORY, draw=draw, remark=lambda rows: capacity.sentence(rows, environment)
+    )
+
+
+def _compression(material: Material) -> Section:
+    blocks = [
+        Block(
+            suite,
+            (
+                *(c for kind in COMPRESSION for c in material.chart(kind, index, rows)),
+                *compression.tables(rows),
+            ),
+            compression.verdict(rows),
+        )
+        for index, suite, rows in material.suites()
+    ]
+    return _section("compression", "Compression", blocks)
+
+
+def _power(material: Material) -> Section:
+    blocks = []
+    for index, suite, rows in material.suites():
+        watched = material.page_data.devices if material.page_data else ()
+        found = [one for one in watched if one.suite == suite]
+        parts = (
+            *material.chart(power_kind(found), index, rows),
+            *material.chart(ENERGY, index, rows),
+        )
+        blocks.append(Block(suite, parts))
+    on_gpu = any(row.device == "cuda" for row in material.rows)
+    why = "The devices were not watched: NVML was not there, or this page was made without the run."
+    return _section("power", "Power, clocks, temperature", blocks, why if on_gpu else "")
+
+
+def _extrapolation(material: Material) -> Section:
+    if material.page_data is None:
+        return Section("extrapolation", "At more ranks", ())
+    extrapolation, blocks, absent = material.page_data.extrapolation, [], ""
+    for index, suite, rows in material.suites():
+        kind = extrapolation_kind(extrapolation, suite)
+        absent = absent or kind.absent
+        blocks.append(Block(suite, tuple(material.chart(kind, index, rows))))
+    return _section("extrapolation", "At more ranks", blocks, absent)

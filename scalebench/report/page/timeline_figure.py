@@ -1,0 +1,230 @@
+"""One step, ranks as rows: what each did at any moment, and its communication below."""
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from scalebench import units
+from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, RankStep, StepTimeline
+from scalebench.records.paths import PERFETTO
+from scalebench.report.page.charts import ChartKind, Choices, KeyEntry, group_key, view_mark, views
+from scalebench.report.page.figure_style import safe, style
+from scalebench.report.page.palette import AREA, PART_COLORS
+from scalebench.report.words import wording
+
+LANE_PX = 46
+ABOVE, BELOW = 0.44, 0.2
+"""Heights of a rank's two bars, in lanes."""
+
+COMMUNICATION = "in_flight"
+KINDS = {
+    "compute": ("computation", "#44BB99", "The rank computes."),
+    "codec": ("codec", "#99DDFF", "It encodes or decodes gradients."),
+    "exposed_transfer": (
+        "exposed transfer", PART_COLORS["exposed_transfer"],
+        "Data on the wire while it computes nothing.",
+    ),
+    "wait": ("wait", PART_COLORS["wait"], "Inside a communication that others have not reached."),
+    "data_stall": ("data stall", PART_COLORS["data_stall"], "It waits for the next batch."),
+    "other_idle": ("other idle", "#C8CCD0", "Nothing of these."),
+    COMMUNICATION: ("in flight", "#99A8B5", "Below each rank: its communication; hover for sizes."),
+    HIDDEN: ("hidden", "#44708B", "The part during computation, which costs nothing."),
+}  # fmt: skip
+"""Kind → its name, colour and meaning."""
+
+
+def timeline_kind(timelines: Sequence[StepTimeline]) -> ChartKind:
+    """Return the kind of figure that shows one step of each of the cases, one at a time."""
+    found = sorted(timelines, key=lambda one: -_exposed(one))
+    return ChartKind(
+        "timeline",
+        "One step",
+        "A timeline needs traced steps of several ranks: --gpus 1,2 without --no-trace.",
+        lambda *_: timeline_figure(found) if found else None,
+        lambda _: conclude(found),
+        lambda _: tabulate(found),
+        ("case", "N", "rank", "activity", "in the step", "of the step"),
+        lambda _, __, figure: key(figure),
+        "The traced step of median length; tracing's own cost included. All ranks on one clock. All"
+        f" traced steps of a launch: open {PERFETTO}, in the run's folder, at ui.perfetto.dev.",
+        remark=lambda _: remarks(found),
+        choose=lambda _, figure: choose(figure, found),
+    )
+
+
+def _exposed(one: StepTimeline) -> float:
+    lost = [rank.total_s("exposed_transfer") + rank.total_s("wait") for rank in one.ranks]
+    return max(lost) / one.step_s
+
+
+def timeline_figure(timelines: Sequence[StepTimeline]) -> go.Figure:
+    """Draw the steps; only the first one is visible."""
+    figure = go.Figure()
+    for index, one in enumerate(timelines):
+        for trace in _traces(one):
+            trace.visible = index == 0
+            figure.add_trace(trace)
+    style(figure, "timeline")
+    figure.update_layout(
+        barmode="overlay", hovermode="closest", margin={"t": 30}, height=_height(timelines[0])
+    )
+    figure.update_yaxes(showgrid=False, automargin=True, **_axis(timelines[0]))
+    figure.update_xaxes(title="ms after the step began", automargin=True)
+    return figure
+
+
+def _height(one: StepTimeline) -> int:
+    return LANE_PX * len(one.ranks) + 84
+
+
+def _axis(one: StepTimeline) -> dict[str, object]:
+    return {
+        "tickvals": list(range(len(one.ranks))),
+        "ticktext": [f"rank {rank.rank}" for rank in one.ranks],
+        "range": [len(one.ranks) - 0.5, -0.55],
+    }
+
+
+def _traces(one: StepTimeline) -> list[go.Bar]:
+    traces = [_spans(one, kind, -0.14, ABOVE) for kind in ACTIVITIES]
+    traces.append(_operations(one))
+    traces.append(_spans(one, HIDDEN, 0.26, BELOW * 0.5))
+    return [trace for trace in traces if trace.x]
+
+
+def _spans(one: StepTimeline, kind: str, offset: float, height: float) -> go.Bar:
+    name, color, _ = KINDS[kind]
+    found = [
+        (lane + offset, start, end, str(rank.rank))
+        for lane, rank in enumerate(one.ranks)
+        for start, end in rank.spans.get(kind, ())
+    ]
+    head = f"rank %{{customdata[0]}}: {name}, "
+    return _bar(one, kind, found, head, color, height)
+
+
+def _operations(one: StepTimeline) -> go.Bar:
+    found = []
+    for lane, rank in enumerate(one.ranks):
+        for op in rank.operations:
+            size = "" if op.num_bytes is None else f", {units.bytes_(op.num_bytes)}"
+            text = f"rank {rank.rank}: {safe(op.kind, 40)} {op.ordinal}{size}"
+            found.append((lane + 0.26, op.start_s, op.end_s, text))
+    return _bar(one, COMMUNICATION, found, "%{customdata[0]}<br>", KINDS[COMMUNICATION][1], BELOW)
+
+
+def _bar(
+    one: StepTimeline,
+    kind: str,
+    found: Sequence[tuple[float, float, float, str]],
+    head: str,
+    color: str,
+    height: float,
+) -> go.Bar:
+    """Draw bars; what a page says of each is put together there, so that it stays small.
+
+    Args:
+        one: The step.
+        kind: Of the bars.
+        found: Place, start and end in seconds, and a text of each bar.
+        head: Begins what is said of a bar, by plotly's template; its text is ``customdata[0]``.
+        color: Of all bars.
+        height: Of all bars, in lanes.
+    """
+    return go.Bar(
+        x=[_short(1e3 * (end - start)) for _, start, end, _ in found],
+        base=[_short(1e3 * start) for _, start, _, _ in found],
+        y=[y for y, *_ in found],
+        customdata=[[text, units.seconds(end - start)] for _, start, end, text in found],
+        hovertemplate=f"{head}%{{customdata[1]}} from %{{base:.4~g}} ms<extra></extra>",
+        orientation="h",
+        width=height,
+        legendgroup=kind,
+        meta=view_mark(view_name(one)),
+        marker={"color": color, "line": {"width": 0}},
+    )
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def view_name(one: StepTimeline) -> str:
+    """Name the view of a step."""
+    return wording.place_name(one.case, one.world_size)
+
+
+def choose(figure: go.Figure, timelines: Sequence[StepTimeline]) -> Choices | None:
+    """Return a view for each step, with its own ranks and length."""
+    layouts = [
+        {
+            **{f"yaxis.{name}": value for name, value in _axis(one).items()},
+            "height": _height(one),
+            "xaxis.autorange": True,
+        }
+        for one in timelines
+    ]
+    names = [view_name(one) for one in timelines]
+    return views(figure, "case", names, layouts, [_height(one) for one in timelines])
+
+
+def key(figure: go.Figure) -> tuple[KeyEntry, ...]:
+    """Return the activities that occur, each with its meaning."""
+    entries = [
+        KeyEntry(name, color, AREA, None, kind, meaning=meaning)
+        for kind, (name, color, meaning) in KINDS.items()
+    ]
+    return group_key(figure, entries)
+
+
+def conclude(timelines: Sequence[StepTimeline]) -> str:
+    """Conclude the step that is shown at first: the rank that loses most, and to what."""
+    one = timelines[0]
+    lost, kind, rank = max(
+        (
+            (rank.total_s(kind), kind, rank)
+            for rank in one.ranks
+            for kind in ACTIVITIES
+            if kind != "compute"
+        ),
+        key=lambda found: found[0],
+    )
+    return (
+        f"In one step of {view_name(one)} ({units.seconds(one.step_s)}), rank {rank.rank} computes"
+        f" {_percent(rank, 'compute', one)} of the time; its largest pause is"
+        f" {KINDS[kind][0]}, {units.seconds(lost)}."
+    )
+
+
+def _percent(rank: RankStep, kind: str, one: StepTimeline) -> str:
+    return f"{100 * rank.total_s(kind) / one.step_s:.0f} %"
+
+
+def remarks(timelines: Sequence[StepTimeline]) -> list[str]:
+    """Say which ranks are not shown, and where wait could not be told from transfer."""
+    said = []
+    for one in timelines:
+        if one.num_ranks > len(one.ranks):
+            said.append(f"{view_name(one)}: {len(one.ranks)} of {one.num_ranks} ranks are shown.")
+        if one.not_apart:
+            reason = wording.plain(one.not_apart, 200)
+            said.append(f"{view_name(one)}: transfer includes wait: {reason}.")
+    return said
+
+
+def tabulate(timelines: Sequence[StepTimeline]) -> list[tuple[str, ...]]:
+    """Return how long each rank did what."""
+    return [
+        (
+            wording.plain(one.case, 64),
+            str(one.world_size),
+            str(rank.rank),
+            KINDS[kind][0],
+            units.seconds(rank.total_s(kind)),
+            _percent(rank, kind, one),
+        )
+        for one in timelines
+        for rank in one.ranks
+        for kind in (*ACTIVITIES, HIDDEN)
+        if rank.total_s(kind) > 0
+    ]

@@ -1,0 +1,160 @@
+"""The page of ``scalebench trace``: where each rank's time went, and by which collective."""
+
+from collections.abc import Callable
+
+import plotly.graph_objects as go
+
+from scalebench import __version__, units
+from scalebench.report.page.charts import Chart, KeyEntry, plot_json
+from scalebench.report.page.figure_style import style
+from scalebench.report.page.offline import render_offline
+from scalebench.report.page.palette import COLORS
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.trace_table import (
+    WINDOWS,
+    device,
+    rank_columns,
+    rank_lines,
+    ratio_as_percent,
+    share_columns,
+    suspects,
+    wait_lines,
+)
+from scalebench.report.words import wording
+from scalebench.trace.analysis import Figures
+from scalebench.trace.job import JobFigures, RankFigures
+
+BAR_PX = 26
+MOST_LABELS = 40
+
+_SQUARE = "M-6,-5H6V5H-6Z"
+
+# Name, colour, and how many seconds of a rank it stands for. Together they fill the window.
+_PARTS: tuple[tuple[str, str, Callable[[Figures], float]], ...] = (
+    ("compute only", COLORS[0], lambda f: f.compute_s - f.overlap_s),
+    ("both at once", COLORS[4], lambda f: f.overlap_s),
+    ("exposed communication", COLORS[1], lambda f: f.exposed_comm_s),
+    (
+        "copies only",
+        COLORS[3],
+        lambda f: round(max(f.window_s - f.idle_s - f.compute_s - f.exposed_comm_s, 0.0), 9),
+    ),
+    ("idle", "rgba(128,136,144,0.35)", lambda f: f.idle_s),
+)
+
+
+def render_trace_page(job: JobFigures) -> str:
+    """Return one HTML file that opens offline."""
+    return render_offline(
+        "trace.html.j2",
+        with_charts=True,
+        title=_title(job),
+        facts=f"{device(job)} · {WINDOWS[job.window]} · scalebench {__version__}",
+        notices=(*job.notices, *job.refused, *wait_lines(job)),
+        conclusion=_conclusion(job),
+        chart=_chart(job),
+        tables=_tables(job),
+        suspects=[
+            (wording.plain(name, 200), units.seconds(spent))
+            for name, spent in suspects(job).items()
+        ],
+    )
+
+
+def _title(job: JobFigures) -> str:
+    if len(job.ranks) == 1:
+        return f"Communication of rank {job.ranks[0].trace.rank}"
+    if len({rank.trace.rank for rank in job.ranks}) < len(job.ranks):
+        return f"Communication in {len(job.ranks)} traces"
+    of = f" of {job.world_size}" if job.world_size else ""
+    return f"Communication of {len(job.ranks)}{of} ranks"
+
+
+def _conclusion(job: JobFigures) -> str:
+    total = job.total
+    if total.overlap_ratio is None:
+        return "No communication was traced."
+    said = (
+        f"{ratio_as_percent(total.overlap_ratio)} of the communication was hidden behind "
+        f"computation; {units.seconds(total.exposed_comm_s)} of "
+        f"{units.seconds(total.comm_s)} was exposed"
+    )
+    if len(job.ranks) > 1:
+        worst = max(job.ranks, key=lambda rank: rank.figures.exposed_comm_s)
+        most = units.seconds(worst.figures.exposed_comm_s)
+        said += f", the most on rank {worst.trace.rank} ({most})"
+    return f"{said}."
+
+
+def _chart(job: JobFigures) -> Chart:
+    figure = go.Figure()
+    labels = [_label(rank, job) for rank in job.ranks]
+    for name, color, seconds_of in _PARTS:
+        spent = [seconds_of(rank.figures) for rank in job.ranks]
+        figure.add_trace(
+            go.Bar(
+                x=[round(1e3 * s, 6) for s in spent],
+                y=labels,
+                orientation="h",
+                name=name,
+                marker={"color": color},
+                customdata=[
+                    [_hover(name, s, r.figures)] for s, r in zip(spent, job.ranks, strict=True)
+                ],
+                hovertemplate="<b>%{y}</b><br>%{customdata[0]}<extra></extra>",
+            )
+        )
+    style(figure, "trace")
+    height = 110 + BAR_PX * len(labels)
+    figure.update_layout(barmode="stack", bargap=0.3, showlegend=False, height=height)
+    figure.update_xaxes(title="ms", rangemode="tozero")
+    step = -(-len(labels) // MOST_LABELS)
+    figure.update_yaxes(
+        autorange="reversed", type="category", showgrid=False, automargin=True,
+        tickvals=labels[::step],
+    )  # fmt: skip
+    conclusion = _conclusion(job)
+    return Chart(
+        id="trace-parts",
+        suite="",
+        conclusion=conclusion,
+        label=f"Where each rank's time went. {conclusion} The numbers are in the table below.",
+        spec=plot_json(figure),
+        height=height,
+        key=tuple(
+            KeyEntry(name, color, _SQUARE, None, str(place))
+            for place, (name, color, _) in enumerate(_PARTS)
+        ),
+        header=("rank", *(name for name, _, _ in _PARTS)),
+        table=tuple(
+            (str(rank.trace.rank), *(units.seconds(read(rank.figures)) for _, _, read in _PARTS))
+            for rank in job.ranks
+        ),
+    )
+
+
+def _label(rank: RankFigures, job: JobFigures) -> str:
+    """Name a bar; files of the same rank are told apart by their place."""
+    same = [other for other in job.ranks if other.trace.rank == rank.trace.rank]
+    number = f" ({same.index(rank) + 1})" if len(same) > 1 else ""
+    return f"rank {rank.trace.rank}{number}"
+
+
+def _hover(name: str, spent: float, figures: Figures) -> str:
+    share = ratio_as_percent(spent / figures.window_s if figures.window_s else None)
+    return f"{name}: {units.seconds(spent)}, {share} of {units.seconds(figures.window_s)}"
+
+
+def _tables(job: JobFigures) -> list[PlainTable]:
+    whose = "All ranks together." if len(job.ranks) > 1 else f"Rank {job.ranks[0].trace.rank}."
+    tables = [
+        PlainTable.of("By rank.", "", rank_columns(job, 80), rank_lines(job)),
+        *(
+            PlainTable.of(f"{caption} {whose}", "", share_columns(first), shares)
+            for caption, first, shares in (
+                ("By kind of operation.", "operation", job.total.kinds),
+                ("By what the rank was doing when it asked.", "phase", job.total.phases),
+            )
+        ),
+    ]
+    return [table for table in tables if table.lines]

@@ -1,0 +1,1 @@
+"""The tables of the terminal and of the page."""

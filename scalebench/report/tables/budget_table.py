@@ -1,0 +1,168 @@
+"""Where the rest went: the loss budgets of a suite as a table, for terminal and Markdown.
+
+Points of the measured step: the ideal step, which is the efficiency, and the parts sum to 100.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
+from scalebench.records.summary import Row
+from scalebench.report.tables.layout import (
+    FOLDED,
+    PLACE,
+    Column,
+    Columns,
+    Narrowing,
+    fit,
+    table,
+)
+from scalebench.report.tables.terminal import line, titled
+from scalebench.report.words import causes, wording
+from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
+
+TITLE = "where the rest went"
+UNIT = "percent of the measured step; ideal + parts = 100"
+DOUBT = "?"
+DOUBTFUL = f"{DOUBT} not significantly different from zero"
+OPEN = "open"
+OPEN_MEANS = "open: traced steps were unlike the clean ones (see the report); no cause is named"
+MERGED = "rest"
+
+Pair = tuple[Row, Budget]
+Accounted = Sequence[Pair]
+
+
+@dataclass(frozen=True)
+class PartColumn(Column[Pair]):
+    """One column: a part, or at narrow widths several of them together."""
+
+    parts: tuple[Part, ...] = ()
+
+    def share(self, budget: Budget) -> float:
+        """Return what the column's parts are of the measured step."""
+        return sum(budget.share(part) for part in self.parts)
+
+    def largest(self, accounted: Accounted) -> float:
+        """Return the largest share in any row, whatever its sign."""
+        return max(abs(self.share(budget)) for _, budget in accounted)
+
+
+def _part_column(header: str, parts: tuple[Part, ...]) -> PartColumn:
+    def text(pair: Pair) -> str:
+        """Write points, marked where they are in doubt; a dash without any."""
+        row, budget = pair
+        if not any(budget.knows(part) for part in parts):
+            return wording.DASH
+        share = sum(budget.share(part) for part in parts)
+        return causes.points(share) + DOUBT * doubtful(row, budget, parts)
+
+    return PartColumn(
+        header.replace(" ", "\n"),
+        text,
+        style=lambda pair: "dim" if doubtful(*pair, parts) else "",
+        parts=parts,
+    )
+
+
+def doubtful(row: Row, budget: Budget, parts: Sequence[Part]) -> bool:
+    """Whether one of the parts is written as a number but cannot be told from zero."""
+    return any(
+        abs(budget.share(part)) >= NEGLIGIBLE and not causes.certain(row, budget, part)
+        for part in parts
+        if part is not RESIDUAL
+    )
+
+
+def columns_of(accounted: Accounted) -> tuple[Column[Pair], ...]:
+    """Return the table's columns; parts that are negligible in every row have none."""
+    parts = [_part_column(part.header, (part,)) for part in PARTS]
+    parts = [c for c in parts if accounted and c.largest(accounted) >= NEGLIGIBLE]
+    if not parts:
+        return ()
+    is_open = any(not budget.closes for _, budget in accounted)
+    return (
+        *PLACE,
+        Column("ideal", lambda pair: causes.points(pair[1].ideal), style=lambda _: "bold"),
+        *parts,
+        *([_CLOSING] if is_open else []),
+    )
+
+
+_CLOSING: Column[Pair] = Column(
+    "", lambda pair: "" if pair[1].closes else OPEN, style=lambda _: "yellow"
+)
+
+
+def footnotes(rows: Sequence[Row], accounted: Accounted) -> list[str]:
+    """Explain the signs of the table, what tracing cost, and who holds the others up."""
+    columns = [c for c in columns_of(accounted) if isinstance(c, PartColumn)]
+    doubt = any(doubtful(*pair, column.parts) for column in columns for pair in accounted)
+    is_open = any(not budget.closes for _, budget in accounted)
+    signs = [text for text, needed in ((DOUBTFUL, doubt), (OPEN_MEANS, is_open)) if needed]
+    cost = causes.tracing_cost([row for row, _ in accounted])
+    bound = causes.clock_bound(accounted)
+    late = [
+        f"{wording.place(row)}: {said[0].lower()}{said[1:-1]}"
+        for row in rows
+        for said in causes.held_up(row)
+    ]
+    whole = [text for text in (cost, bound) if text]
+    dashes = [f"{wording.DASH} {text}" for text in causes.not_apart(accounted)]
+    return [*signs, *dashes, *whole, *late]
+
+
+def missing(rows: Sequence[Row]) -> list[str]:
+    """Say why no row that was measured has a loss budget."""
+    reasons = [row.unavailable.get("budget") for row in rows if row.step_s is not None]
+    told = dict.fromkeys(wording.plain(reason) for reason in reasons if reason)
+    return [f"no loss budget: {reason}" for reason in told]
+
+
+def budget_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
+    """Return what a terminal shows below the headline table of a suite; or why there are none."""
+    accounted = budgeted(rows)
+    if not accounted:
+        return [line(why, ascii_only, "dim") for why in missing(rows)]
+    columns = tuple(_aligned(column, accounted) for column in columns_of(accounted))
+    if not columns:
+        return []
+    shown = fit(columns, accounted, width, ascii_only, _narrowing(columns, accounted))
+    notes = footnotes(rows, accounted)
+    for column in shown:
+        if isinstance(column, PartColumn) and len(column.parts) > 1:
+            names = wording.joined([part.header for part in column.parts])
+            notes.insert(0, f"{MERGED}: {names}, together at this width")
+    return [
+        Text(""),
+        titled(TITLE, UNIT, ascii_only),
+        table(shown, accounted, ascii_only),
+        *(line(note, ascii_only, "dim") for note in notes),
+    ]
+
+
+def _narrowing(columns: Columns, accounted: Accounted) -> list[Narrowing]:
+    """Fold the cases; then put one more of the smallest parts to those that share a column."""
+
+    def merge(columns: Columns) -> Columns:
+        parts = [c for c in columns if isinstance(c, PartColumn)]
+        parts.sort(key=lambda c: (len(c.parts) == 1, c.largest(accounted)))
+        gone = parts[:2]
+        together = tuple(part for part in PARTS if any(part in c.parts for c in gone))
+        merged = _aligned(_part_column(MERGED, together), accounted)
+        kept = [c for c in columns if c not in gone]
+        last = len(kept) - (kept[-1] is _CLOSING)
+        return (*kept[:last], merged, *kept[last:])
+
+    return [*FOLDED, *[merge] * (sum(isinstance(c, PartColumn) for c in columns) - 1)]
+
+
+def _aligned(column: Column[Pair], accounted: Accounted) -> Column[Pair]:
+    """Keep the place of the mark of doubt free in its columns, so that points line up."""
+    write, parts = column.text, column.parts if isinstance(column, PartColumn) else ()
+    if not any(doubtful(*pair, parts) for pair in accounted):
+        return column
+    return replace(column, text=lambda pair: write(pair) + " " * (not doubtful(*pair, parts)))

@@ -1,0 +1,166 @@
+"""A calibration as tables for a terminal: nccl-tests' columns, the fits, who wins where."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+
+from scalebench import units
+from scalebench.costmodel.links.crossover import Winner, crossovers
+from scalebench.costmodel.links.fitted import LinkFit, Regime
+from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
+from scalebench.report.tables.layout import Column, table, value
+from scalebench.report.tables.terminal import NARROWEST, line, printed
+from scalebench.report.words import wording
+from scalebench.spec.collectives import BACKEND, EITHER_PLACE
+
+S = TypeVar("S")
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float64": 8, "int32": 4}
+
+
+def render_calibration(
+    profile: LinkProfile,
+    width: int = 100,
+    color: bool = False,
+    ascii_only: bool = False,
+    said: Sequence[str] = (),
+) -> str:
+    """Return a calibration as text for a terminal.
+
+    Args:
+        profile: The calibration.
+        width: As for `render_table`, like the next two.
+        color: Whether ANSI styles are written.
+        ascii_only: Write nothing but ASCII.
+        said: Sentences that stand at its end.
+    """
+    width = max(width, NARROWEST)
+    parts: list[RenderableType] = [
+        line(_text(notice), ascii_only, "yellow") for notice in profile.notices
+    ]
+    for title, points in _sweeps(profile.points):
+        parts += [_title(title, ascii_only), _table(POINT_COLUMNS, points, ascii_only)]
+    parts += fit_parts(profile, ascii_only)
+    parts += [line(_text(sentence), ascii_only) for sentence in said]
+    return printed(parts, width, color, ascii_only)
+
+
+def fit_parts(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
+    """Return what a calibration's points come to: fits, laws, which algorithm wins where."""
+    parts: list[RenderableType] = []
+    if profile.fits:
+        rows = [(fit, regime) for fit in profile.fits for regime in fit.regimes]
+        parts += [_title("fits, 95 % intervals", ascii_only), _table(FIT_COLUMNS, rows, ascii_only)]
+    parts += [line(_poor(fit), ascii_only, "yellow") for fit in profile.fits if fit.poor]
+    parts += [line(_text(f"not fitted: {why}"), ascii_only) for why in profile.refused]
+    for naming in profile.namings:
+        told = f"{naming.op}: {naming.name or 'no law named'}: {naming.reason}"
+        parts.append(line(_text(told), ascii_only))
+    winners = crossovers(profile.points, profile.fits)
+    if winners:
+        parts.append(_title("all-reduce: which algorithm is fastest", ascii_only))
+        parts.append(_table(WINNER_COLUMNS, winners, ascii_only))
+    return parts
+
+
+def _table(columns: Sequence[Column[S]], rows: Sequence[S], ascii_only: bool) -> Table:
+    return table([replace(column, wraps=True) for column in columns], rows, ascii_only)
+
+
+def _sweeps(points: Sequence[CalibratedPoint]) -> list[tuple[str, list[CalibratedPoint]]]:
+    """Return the points by operation, dtype, N, algorithm, and whether in place; with a title."""
+    groups: dict[str, list[CalibratedPoint]] = {}
+    for point in points:
+        place = {None: "", True: ", in place", False: ", out of place"}[point.in_place]
+        by = "" if point.algorithm == BACKEND else f" ({point.algorithm}, by scalebench)"
+        title = f"{point.op}{by}, N={point.world_size}, {point.dtype}{place}"
+        groups.setdefault(title, []).append(point)
+    return list(groups.items())
+
+
+def _count(point: CalibratedPoint) -> str:
+    item = ITEM_BYTES.get(point.dtype)
+    return wording.DASH if item is None else str(point.size_bytes // item)
+
+
+def _giga(rate: float) -> str:
+    return units.significant(rate / 1e9)
+
+
+POINT_COLUMNS: tuple[Column[CalibratedPoint], ...] = (
+    Column("size (B)", lambda p: str(p.size_bytes)),
+    Column("count", _count),
+    Column("type", lambda p: p.dtype, numeric=False),
+    Column("redop", lambda p: p.redop or "none", numeric=False),
+    value("time (us)", lambda p: 1e6 * p.time_s, units.significant),
+    value("p99 (us)", lambda p: p.p99_s, lambda s: units.significant(1e6 * s)),
+    value("algbw (GB/s)", lambda p: p.algbw_byte_per_s, _giga),
+    value("busbw (GB/s)", lambda p: p.busbw_byte_per_s, _giga),
+    Column("#wrong", lambda p: str(p.num_wrong)),
+)
+
+
+def _operation(fit: LinkFit) -> str:
+    if fit.algorithm != BACKEND:
+        return f"{fit.op} ({fit.algorithm})"
+    return f"{fit.op}, in place" if fit.op in EITHER_PLACE and fit.in_place else fit.op
+
+
+def _relative(reach: float, value: float) -> str:
+    """Write half an interval as percent of the value; a dash where that says nothing."""
+    if value <= 0 or reach >= value:
+        return "± 100 %"
+    return f"± {units.significant(100 * reach / value, digits=2)} %"
+
+
+def _poor(fit: LinkFit) -> str:
+    return _text(f"poor fit: {_operation(fit)}, N={fit.world_size}, {fit.dtype}: {fit.poor}")
+
+
+Fitted = tuple[LinkFit, Regime]
+
+
+def _alpha_half_width(of: Fitted) -> float:
+    _, regime = of
+    return (regime.alpha_high_s - regime.alpha_low_s) / 2
+
+
+def _bandwidth_interval(of: Fitted) -> str:
+    bandwidth = of[1].bandwidth_byte_per_s
+    low, high = of[1].bandwidth_low_byte_per_s, of[1].bandwidth_high_byte_per_s
+    return _relative((high - low) / 2, bandwidth) if bandwidth and low and high else wording.DASH
+
+
+FIT_COLUMNS: tuple[Column[Fitted], ...] = (
+    Column("operation", lambda of: _operation(of[0]), numeric=False),
+    Column("N", lambda of: str(of[0].world_size)),
+    Column("type", lambda of: of[0].dtype, numeric=False),
+    Column("from", lambda of: units.bytes_(of[1].min_bytes)),
+    Column("to", lambda of: units.bytes_(of[1].max_bytes)),
+    Column("α", lambda of: units.seconds(of[1].alpha_s, _alpha_half_width(of))),
+    Column("", lambda of: _relative(_alpha_half_width(of), of[1].alpha_s)),
+    value("B", lambda of: of[1].bandwidth_byte_per_s, lambda b: f"{units.bytes_(b)}/s"),
+    Column("", _bandwidth_interval),
+    Column("off by", lambda of: units.percent(of[1].error_ratio)),
+    Column("law", lambda of: of[0].law, numeric=False),
+)
+
+WINNER_COLUMNS: tuple[Column[Winner], ...] = (
+    Column("N", lambda w: str(w.world_size)),
+    Column("from", lambda w: units.bytes_(w.min_bytes)),
+    Column("to", lambda w: units.bytes_(w.max_bytes)),
+    Column("fastest", lambda w: w.measured, numeric=False),
+    Column("by the model", lambda w: w.predicted or wording.DASH, numeric=False),
+)
+
+
+def _title(text: str, ascii_only: bool) -> RenderableType:
+    return Padding(line(_text(text), ascii_only, "bold"), (1, 0, 0, 0))
+
+
+def _text(content: str) -> str:
+    return wording.plain(content, 300)

@@ -1,0 +1,219 @@
+"""Communication of a suite's rows as tables: operations, exposure, arrivals, volume, cost.
+
+Every number is per step of the rank that waits most, as the traced steps have it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from scalebench import units
+from scalebench.records.rows.budget import WAIT, RankTimes
+from scalebench.records.rows.communication import OperationFigures, Straggler
+from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.words import wording
+from scalebench.report.words.attributed import arrivals, disagreements
+
+NOTHING = wording.DASH
+
+
+Makers = tuple[Callable[[Sequence[Row]], PlainTable], ...]
+
+
+def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the tables of one suite about what was sent, those that have a line."""
+    return _made(rows, (_kinds, _buckets, _exposed, _cost))
+
+
+def rank_tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the tables of one suite about its ranks, those that have a line."""
+    return _made(rows, (_arrivals, _ranks))
+
+
+def _made(rows: Sequence[Row], makers: Makers) -> tuple[PlainTable, ...]:
+    talking = [row for row in rows if row.communication]
+    made = (make(talking) for make in makers)
+    return tuple(table for table in made if table.lines)
+
+
+def sentence(rows: Sequence[Row]) -> str | None:
+    """Say how much of the communication is hidden behind computation, in the largest size."""
+    told = [row for row in rows if row.overlap_ratio and row.world_size > 1]
+    if not told:
+        return None
+    largest = max(row.world_size for row in told)
+    at_largest = [row for row in told if row.world_size == largest]
+    most = max(at_largest, key=lambda row: row.overlap_ratio.value if row.overlap_ratio else 0.0)
+    assert most.overlap_ratio is not None
+    hidden = most.overlap_ratio
+    where = f"on {wording.ranks(most)}"
+    if hidden.value < 0.005:
+        return f"No communication is hidden behind computation {where}."
+    share = units.percent(hidden.value, hidden.half_width)
+    rivals = ", the most of all cases" if len(at_largest) > 1 else ""
+    return (
+        f"{wording.plain(most.case, 64)} hides {share} of its communication behind computation"
+        f" {where}{rivals}."
+    )
+
+
+def _time(seconds: float) -> str:
+    return units.seconds(seconds) if seconds else "0"
+
+
+Found = tuple[Row, OperationFigures]
+
+
+KIND: Column[Found] = Column("kind", lambda of: wording.plain(of[1].kind, 40), numeric=False)
+BUCKET: Column[Found] = Column("bucket", lambda of: str(of[1].ordinal))
+OPERATION: tuple[Column[Found], ...] = (
+    Column("asked for in", lambda of: wording.plain(of[1].phase, 40), numeric=False),
+    Column("count", lambda of: f"{of[1].count:.4g}"),
+    value("bytes", lambda of: of[1].num_bytes, units.bytes_),
+    Column("total", lambda of: _time(of[1].total_s)),
+    Column("exposed", lambda of: _time(of[1].exposed_s)),
+    Column("hidden", lambda of: _time(of[1].hidden_s)),
+)
+
+
+def _kinds(rows: Sequence[Row]) -> PlainTable:
+    return PlainTable.of(
+        "Operations",
+        "Per traced step, tracing's own cost included. Exposed: while the rank computed nothing;"
+        " hidden: the rest.",
+        (*PLACE, KIND, *OPERATION),
+        [(row, one) for row in rows for one in row.communication or () if one.ordinal is None],
+    )
+
+
+def _buckets(rows: Sequence[Row]) -> PlainTable:
+    return PlainTable.of(
+        "Every bucket",
+        "",
+        (*PLACE, KIND, BUCKET, *OPERATION),
+        [(row, one) for row in rows for one in row.communication or () if one.ordinal is not None],
+        folded=True,
+    )
+
+
+RANK_STEP: tuple[Column[tuple[Row, RankTimes]], ...] = (
+    *PLACE,
+    Column("rank", lambda of: f"rank {of[1].rank}", numeric=False),
+    Column("step", lambda of: _time(of[1].step_s)),
+    Column("compute", lambda of: _time(of[1].compute_s)),
+    Column("communication", lambda of: _time(of[1].comm_s)),
+    Column("exposed", lambda of: _time(of[1].exposed_comm_s)),
+    Column("wait", lambda of: NOTHING if _unknown_wait(of[0]) else _time(of[1].wait_s)),
+    Column("data stall", lambda of: _time(of[1].data_stall_s)),
+    Column("other idle", lambda of: _time(of[1].other_idle_s)),
+)
+
+
+def _ranks(rows: Sequence[Row]) -> PlainTable:
+    return PlainTable.of(
+        "Every rank",
+        "Traced steps as they are, tracing's own cost included; means over the launches. Exposed"
+        " communication is transfer and wait, and the bubble of a pipeline. The budget is that of"
+        " the rank that waits most, or the mean of all ranks of a pipeline.",
+        RANK_STEP,
+        [(row, rank) for row in rows if row.budget for rank in row.budget.ranks or ()],
+        folded=True,
+    )
+
+
+def _unknown_wait(row: Row) -> bool:
+    """Whether the row's waits could not be told from transfer."""
+    merged = row.budget is not None and not row.budget.knows(WAIT)
+    return merged or "wait_s" in row.unavailable
+
+
+def _with_interval(estimate: Estimate) -> str:
+    """Write a duration with its interval in the same unit: ``"2.2 ms (−3.1 to 7.5)"``."""
+    text = units.seconds(estimate.value, estimate.half_width or None)
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+        return text.replace("-", wording.MINUS)
+    number, _, unit = text.rpartition(" ")
+    scale = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
+    places = wording.decimals(number)
+    ends = [wording.signed(end * scale, places) for end in (estimate.low, estimate.high)]
+    return f"{number.replace('-', wording.MINUS)} {unit} ({' to '.join(ends)})"
+
+
+EXPOSED: tuple[Column[tuple[Row, ExposedEstimates]], ...] = (
+    *PLACE,
+    value("trace", lambda of: of[1].trace, _with_interval),
+    value("difference", lambda of: of[1].differential, _with_interval),
+    value("DDP's logger", lambda of: of[1].ddp_logger, _with_interval),
+    Column("verdict", lambda of: _verdict(*of), numeric=False),
+)
+
+
+def _exposed(rows: Sequence[Row]) -> PlainTable:
+    found = [(row, row.exposed_comm_estimates or ExposedEstimates()) for row in rows]
+    return PlainTable.of(
+        "Exposed communication, three ways",
+        "Per step. Trace: intervals in traced steps; difference: a step with synchronisation minus"
+        " one without; DDP's logger: its own account. In brackets: 95 % intervals.",
+        EXPOSED,
+        [(row, of) for row, of in found if of.trace or of.differential or of.ddp_logger],
+    )
+
+
+def _verdict(row: Row, found: ExposedEstimates) -> str:
+    if found.disagree is None:
+        return "cannot be compared"
+    if disagreements(row):
+        return "disagree"
+    return "differ by less than 1 % of the step" if found.disagree else "agree"
+
+
+ARRIVALS: tuple[Column[tuple[Row, Straggler]], ...] = (
+    *PLACE,
+    Column("rank", lambda of: f"rank {of[1].rank}", numeric=False),
+    Column("last in", lambda of: f"{100 * of[1].share:.0f} %"),
+    Column("by (median)", lambda of: _time(of[1].median_late_s)),
+    Column("in a row", lambda of: str(of[1].longest_run)),
+)
+
+
+def _arrivals(rows: Sequence[Row]) -> PlainTable:
+    return PlainTable.of(
+        "Who arrives last",
+        "Share of the matched operations to which a rank came last; how long after the first; most"
+        " such operations in a row. At most four ranks of each row.",
+        ARRIVALS,
+        [(row, late) for row in rows for late in arrivals(row)[:4]],
+    )
+
+
+def _ratio(estimate: Estimate) -> str:
+    """Write a ratio in percent; one that cannot be told from zero is marked."""
+    text = wording.signed(100 * estimate.value)
+    doubt = "" if estimate.excludes_zero or estimate.low == estimate.high else "?"
+    return f"{text} %{doubt}"
+
+
+COST: tuple[Column[Row], ...] = (
+    CASE,
+    RANKS,
+    value("payload", lambda row: row.payload_bytes, units.bytes_),
+    value("wire", lambda row: row.wire_bytes, units.bytes_),
+    value("predicted", lambda row: row.predicted_wire_bytes, units.bytes_),
+    value("hidden", lambda row: row.overlap_ratio, _ratio),
+    value("comm/compute", lambda row: row.comm_compute_ratio, _ratio),
+    value("tracing", lambda row: row.trace_overhead, _ratio),
+    value("probes", lambda row: row.probe_effect, _ratio),
+)
+
+
+def _cost(rows: Sequence[Row]) -> PlainTable:
+    return PlainTable.of(
+        "Volume, overlap, and what looking cost",
+        "Payload: bytes that a rank hands over per step; wire: bytes that it sends by the ring's "
+        "law; predicted: the same from the strategy's own law. Tracing: how much longer traced "
+        "steps took than clean ones; probes: how much longer clean ones, the headline's, took "
+        "than bare ones. ?: not significantly different from zero.",
+        COST,
+        rows,
+    )

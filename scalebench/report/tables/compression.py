@@ -1,0 +1,285 @@
+"""What compressed gradients sent, cost and did: the table, and the sentences under it."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scalebench import units
+from scalebench.costmodel.break_even import pays
+from scalebench.records.rows.compression import CompressionFigures
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.tables.layout import (
+    FOLDED,
+    RANKS,
+    SHRINKING_CASE,
+    Column,
+    fit,
+    table,
+    value,
+    without,
+)
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.terminal import line
+from scalebench.report.words import wording
+
+TITLE = "what compression sends and costs"
+NOTE = (
+    "per rank and step; encode and decode of clean steps, communication of traced ones; error of "
+    "the mean gradient (relative L2)"
+)
+PAYS = "pays below: on slower links than this the step is predicted to be the shorter one"
+SERIAL = "≤: if nothing overlapped (serial limit); no replay tells it"
+NEVER = "never"
+BITS = 8
+
+
+def compressed(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that say something about compression."""
+    return [row for row in rows if row.compression is not None]
+
+
+def told(row: Row) -> CompressionFigures:
+    """Return what a row of `compressed` says about compression."""
+    assert row.compression is not None, "asked of a row that does not compress"
+    return row.compression
+
+
+def is_bound(row: Row) -> bool:
+    """Whether a row communicates nothing: no method can be faster."""
+    return row.compression is not None and row.compression.method == "noop"
+
+
+def link_bit_per_s(rows: Sequence[Row], world_size: int) -> float | None:
+    """Return the bandwidth of a rank's link: as set, or what the exact all-reduce moved.
+
+    Args:
+        rows: Of one suite.
+        world_size: N.
+    """
+    exact = next((r for r in _at(rows, world_size) if told(r).method == "none"), None)
+    if exact is None:
+        return None
+    if exact.link_bit_per_s:
+        return float(min(exact.link_bit_per_s))
+    transfer, wire_bytes = told(exact).transfer_s, told(exact).wire_bytes
+    if transfer is None or transfer.value <= 0 or not wire_bytes:
+        return None
+    return BITS * wire_bytes / transfer.value
+
+
+def _at(rows: Sequence[Row], world_size: int) -> list[Row]:
+    return [row for row in compressed(rows) if row.world_size == world_size]
+
+
+def sentences(row: Row | None, rows: Sequence[Row]) -> list[str]:
+    """Say what a case sent, what that did, and on which links it pays.
+
+    Args:
+        row: The case's headline.
+        rows: Of the suite; the link is read off that of ``none``.
+    """
+    if row is None or row.compression is None:
+        return []
+    if is_bound(row):
+        return ["Nothing was communicated: this bounds what compression can gain, it trains apart."]
+    return [*_sent(row), *_loss(row), *_pays(row, rows)]
+
+
+def _sent(row: Row) -> list[str]:
+    figures = told(row)
+    if figures.method == "none" or not figures.gradient_bytes:
+        return []
+    sent, whole = units.bytes_(figures.payload_bytes), units.bytes_(figures.gradient_bytes)
+    said = f"A rank hands over {sent} per step where float32 takes {whole}"
+    error, cosine = figures.gradient_error, figures.gradient_cosine
+    if error is not None:
+        said += f"; the mean gradient is off by {units.percent(error)} of its norm"
+        said += f" (cosine {cosine:.3f})" if cosine is not None else ""
+    return [f"{said}."]
+
+
+def _loss(row: Row) -> list[str]:
+    losses = told(row).losses
+    if losses is None or told(row).method == "none":
+        return []
+    own, exact = losses.loss_after_steps, losses.loss_of_none_after_steps
+    return [f"After {losses.equal_steps} steps the loss is {own:.3f}, with none {exact:.3f}."]
+
+
+def is_replayed(row: Row) -> bool:
+    """Whether the row's break-even comes from a replay, and not from the serial limit."""
+    figures = row.compression
+    return figures is not None and figures.break_even_replayed_byte_per_s is not None
+
+
+def break_even_of(row: Row) -> Estimate | None:
+    """Return the bandwidth below which a row pays: replayed, or else by the serial limit."""
+    if row.compression is None:
+        return None
+    return row.compression.break_even_replayed_byte_per_s or row.compression.break_even_byte_per_s
+
+
+def link_of(row: Row, rows: Sequence[Row]) -> float | None:
+    """Return the bandwidth of a rank's link that a row's break-even is held against, bit/s."""
+    calibrated = told(row).link_byte_per_s
+    return link_bit_per_s(rows, row.world_size) if calibrated is None else BITS * calibrated
+
+
+def _pays(row: Row, rows: Sequence[Row]) -> list[str]:
+    break_even = break_even_of(row)
+    if break_even is None:
+        return []
+    name = wording.plain(row.case, 64)
+    if break_even.value <= 0:
+        why = "its step is predicted to be the longer one on every link"
+        if not is_replayed(row):
+            why = "it sends more than float32 would"
+        return [f"{name} never pays on {wording.ranks(row)}: {why}."]
+    said = f"{name} pays below {_rate(break_even)} here"
+    link = link_of(row, rows)
+    if link is None:
+        return [f"{said}."]
+    gives = f"this link gives {units.bit_rate(link)}"
+    verdict = {
+        True: "it pays",
+        False: "it does not pay",
+        None: "it is not clear whether it pays",
+    }[pays(break_even, link / BITS)]
+    return [f"{said}, {gives}: {verdict}."]
+
+
+def _rate(break_even: Estimate) -> str:
+    text = units.bit_rate(BITS * break_even.value)
+    if break_even.low is None or break_even.high is None:
+        return f"{text} (one launch)"
+    low, high = (units.bit_rate(BITS * end) for end in (break_even.low, break_even.high))
+    return f"{text} ({low} to {high})"
+
+
+def verdict(rows: Sequence[Row]) -> str | None:
+    """Say whether any method makes the step shorter than the exact all-reduce does.
+
+    Args:
+        rows: Of one suite.
+
+    Returns:
+        None: there is nothing to compare.
+    """
+    measured = [r for r in compressed(rows) if r.step_s is not None and r.world_size > 1]
+    measured = [r for r in measured if not r.oversubscribed] or measured
+    if not measured:
+        return None
+    largest = max(row.world_size for row in measured)
+    here = [row for row in measured if row.world_size == largest]
+    exact = next((row for row in here if told(row).method == "none"), None)
+    methods = [row for row in here if row is not exact and not is_bound(row)]
+    if exact is None or exact.step_s is None or not methods:
+        return None
+    where = f"on {wording.ranks(exact)}"
+    takes = units.seconds(exact.step_s.value, exact.step_s.half_width)
+    ratios = {row.case: told(row).step_ratio_to_none for row in methods}
+    known = {case: r for case, r in ratios.items() if r is not None and r.high is not None}
+    shorter = [case for case, r in known.items() if r.high is not None and r.high < 1]
+    if shorter:
+        verb = "takes a shorter step" if len(shorter) == 1 else "take shorter steps"
+        return f"{_names(shorter)} {verb} than the exact all-reduce ({takes}) {where}."
+    doubtful = [case for case, r in ratios.items() if r is None or case not in known or r.value < 1]
+    if doubtful:
+        return (
+            f"It is not clear whether compression pays {where}: the step of {_names(doubtful)} may "
+            f"be shorter or longer than that of the exact all-reduce ({takes})."
+        )
+    return (
+        f"Compression does not pay {where}: no method's step is shorter than that of the exact"
+        f" all-reduce ({takes})."
+    )
+
+
+def _names(cases: Sequence[str]) -> str:
+    return wording.joined([wording.plain(case, 64) for case in cases])
+
+
+def _pays_below(row: Row) -> str:
+    break_even = break_even_of(row)
+    if break_even is None:
+        return wording.DASH
+    at_most = "" if is_replayed(row) else "≤ "
+    return NEVER if break_even.value <= 0 else at_most + units.bit_rate(BITS * break_even.value)
+
+
+def _loss_after(row: Row) -> str:
+    losses = told(row).losses
+    return f"{losses.loss_after_steps:.3f}" if losses else wording.DASH
+
+
+def _seconds(estimate: Estimate) -> str:
+    return units.seconds(estimate.value, estimate.half_width)
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    SHRINKING_CASE,
+    RANKS,
+    Column("sends", lambda r: units.bytes_(told(r).payload_bytes)),
+    value("of float32", lambda r: told(r).payload_ratio, units.percent),
+    Column("wire", lambda r: units.bytes_(told(r).wire_bytes)),
+    value("encode", lambda r: told(r).encode_s, _seconds),
+    value("comm", lambda r: told(r).communicate_s, _seconds),
+    value("decode", lambda r: told(r).decode_s, _seconds),
+    value("error", lambda r: told(r).gradient_error, lambda e: units.significant(e, digits=2)),
+    Column("loss", _loss_after),
+    Column("pays below", _pays_below),
+)
+NARROWING = (
+    *without("wire", "comm", "of float32", "error", "decode", "encode", "loss", "sends"),
+    *FOLDED,
+)
+
+
+def _footnotes(rows: Sequence[Row]) -> list[str]:
+    steps = {row.world_size: losses.equal_steps for row in rows if (losses := told(row).losses)}
+    counts = wording.joined([f"{count} steps at N={size}" for size, count in steps.items()])
+    after = f"loss: after {counts}, the same for every case" if steps else ""
+    serial = any(break_even_of(row) and not is_replayed(row) for row in rows)
+    return [text for text in (after, PAYS, SERIAL if serial else "") if text]
+
+
+def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the table for the page; nothing where no row compresses."""
+    known = compressed(rows)
+    if not known:
+        return ()
+    note = ". ".join(text[0].upper() + text[1:] for text in [NOTE, *_footnotes(known)])
+    return (PlainTable.of(TITLE.capitalize(), f"{note}.", COLUMNS, known),)
+
+
+def compression_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
+    """Return the table and its sentence for a terminal; nothing where no row compresses."""
+    known = compressed(rows)
+    if not known:
+        return []
+    columns = fit(COLUMNS, known, width, ascii_only, NARROWING)
+    said = verdict(rows)
+    headlines = _largest_of_each(known)
+    lines = [text for row in headlines for text in _pays(row, rows)]
+    return [
+        Text(""),
+        line(TITLE, ascii_only, "bold"),
+        line(NOTE, ascii_only, "dim"),
+        table(columns, known, ascii_only),
+        *(line(text, ascii_only, "dim") for text in _footnotes(known)),
+        *(line(text, ascii_only) for text in lines),
+        *([line(said, ascii_only, "bold")] if said else []),
+    ]
+
+
+def _largest_of_each(rows: Sequence[Row]) -> list[Row]:
+    """Return each case's row of the largest N that is not oversubscribed, if there is one."""
+    by_case: dict[str, list[Row]] = {}
+    for row in rows:
+        by_case.setdefault(row.case, []).append(row)
+    chosen = []
+    for of_case in by_case.values():
+        fitting = [row for row in of_case if not row.oversubscribed] or of_case
+        chosen.append(max(fitting, key=lambda row: row.world_size))
+    return chosen

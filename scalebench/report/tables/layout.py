@@ -1,0 +1,201 @@
+"""A table is its columns and its rows: how a terminal, a page and Markdown get their texts."""
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
+
+from scalebench.report.tables.terminal import to_ascii
+from scalebench.report.words import wording
+
+R = TypeVar("R", contravariant=True)
+S = TypeVar("S")
+V = TypeVar("V")
+
+CASE_WIDTHS = (24, 16, 10)
+"""A longer case name is folded: at the first width, or at the next where nothing is left to go."""
+
+GAP = 2
+"""Columns of the terminal between two columns of a table."""
+
+
+def _plain(row: object) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Column(Generic[R]):
+    """One column of a table.
+
+    Attributes:
+        header: Its lines on a terminal; elsewhere they stand side by side, as `name` has it.
+        text: What a row has in it.
+        numeric: Aligned right; words are aligned left.
+        style: Rich's name of the style of a row's text.
+        once: Left empty where it, and all others that are `once`, would repeat the row above.
+        fold: A longer text goes on in the next line; 0: it never does.
+        wraps: Broken wherever a narrow terminal needs it; others end in "…".
+        from_width: Columns that a terminal needs for it to be shown.
+    """
+
+    header: str
+    text: Callable[[R], str]
+    numeric: bool = True
+    style: Callable[[R], str] = _plain
+    once: bool = False
+    fold: int = 0
+    wraps: bool = False
+    from_width: int = 0
+
+    @property
+    def name(self) -> str:
+        """The header on one line."""
+        return self.header.replace("\n", " ")
+
+    def of(self, read: Callable[[S], R]) -> "Column[S]":
+        """Return the column for rows that hold such a row; ``read`` finds it."""
+        text, style = self.text, self.style
+        return replace(self, text=lambda row: text(read(row)), style=lambda row: style(read(row)))  # type: ignore[return-value, arg-type]
+
+    def cell(self, row: R, ascii_only: bool) -> str:
+        """Return the text that a terminal shows, folded."""
+        text = to_ascii(self.text(row)) if ascii_only else self.text(row)
+        return "\n".join(textwrap.wrap(text, self.fold)) if self.fold else text
+
+
+def value(
+    header: str,
+    read: Callable[[S], V | None],
+    write: Callable[[V], str],
+    from_width: int = 0,
+) -> Column[S]:
+    """Return a column of values, with a dash where there is none."""
+
+    def text(row: S) -> str:
+        found = read(row)
+        return wording.DASH if found is None else write(found)
+
+    return Column(header, text, from_width=from_width)
+
+
+class Placed(Protocol):
+    """A row about a case at a number of ranks."""
+
+    @property
+    def case(self) -> str:
+        """Its name."""
+
+    @property
+    def world_size(self) -> int:
+        """N."""
+
+
+CASE: Column[Placed] = Column(
+    "case", lambda row: wording.plain(row.case, 64), numeric=False, once=True, fold=CASE_WIDTHS[0]
+)
+SHRINKING_CASE = replace(CASE, wraps=True)
+"""Gives way before the numbers beside it do."""
+
+RANKS: Column[Placed] = Column("N", lambda row: str(row.world_size))
+
+PLACE: tuple[Column[tuple[Placed, Any]], ...] = (
+    CASE.of(lambda pair: pair[0]),
+    RANKS.of(lambda pair: pair[0]),
+)
+"""Where a pair belongs: its first is such a row."""
+
+Columns = tuple[Column[Any], ...]
+Narrowing = Callable[[Columns], Columns]
+"""A way to give way on a narrow terminal."""
+
+
+def without(*names: str) -> tuple[Narrowing, ...]:
+    """Leave out the columns of these names, one after the other."""
+    return tuple(
+        lambda columns, name=name: tuple(c for c in columns if c.name != name) for name in names
+    )
+
+
+def folded(*widths: int, name: str = "case") -> tuple[Narrowing, ...]:
+    """Fold a column at these widths, one after the other."""
+    return tuple(
+        lambda columns, fold=fold: tuple(
+            replace(c, fold=fold) if c.name == name else c for c in columns
+        )
+        for fold in widths
+    )
+
+
+FOLDED = folded(*CASE_WIDTHS[1:])
+
+
+def fit(
+    columns: Iterable[Column[S]],
+    rows: Sequence[S],
+    width: int,
+    ascii_only: bool,
+    narrowing: Sequence[Narrowing] = (),
+) -> tuple[Column[S], ...]:
+    """Return the columns as they fit a terminal.
+
+    Args:
+        columns: All of them.
+        rows: Of the table.
+        width: Of the terminal, in characters.
+        ascii_only: Whether it shows nothing but ASCII.
+        narrowing: What gives way, in this order, until the rest fits.
+    """
+    shown = tuple(column for column in columns if width >= column.from_width)
+    for narrow in narrowing:
+        if sum(_width(column, rows, ascii_only) + GAP for column in shown) <= width:
+            break
+        shown = narrow(shown)
+    return shown
+
+
+def _width(column: Column[S], rows: Sequence[S], ascii_only: bool) -> int:
+    texts = [column.header, *(column.cell(row, ascii_only) for row in rows)]
+    return max(cell_len(line) for text in texts for line in text.split("\n"))
+
+
+def table(columns: Sequence[Column[S]], rows: Iterable[S], ascii_only: bool) -> Table:
+    """Return a table for a terminal; its columns as `fit` returns them."""
+    drawn = Table(
+        box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"
+    )
+    for column in columns:
+        # ASCII has no sign for a text that was cut: half a number would look like a whole one.
+        breaks = column.wraps or ascii_only
+        drawn.add_column(
+            Text(to_ascii(column.header) if ascii_only else column.header),
+            justify="right" if column.numeric else "left",
+            no_wrap=not breaks,
+            overflow="fold" if breaks else "ellipsis",
+            min_width=CASE_WIDTHS[-1] if column.wraps and column.once else None,
+        )
+    above: list[str] = []
+    for row in rows:
+        place = [column.text(row) for column in columns if column.once]
+        hidden, above = place == above, place
+        drawn.add_row(
+            *(
+                Text("" if hidden and c.once else c.cell(row, ascii_only), style=c.style(row))
+                for c in columns
+            )
+        )
+    return drawn
+
+
+def names(columns: Iterable[Column[Any]]) -> tuple[str, ...]:
+    """Return the headers, each on one line."""
+    return tuple(column.name for column in columns)
+
+
+def cells(columns: Iterable[Column[S]], row: S) -> tuple[str, ...]:
+    """Return a row's texts, each on one line."""
+    return tuple(column.text(row) for column in columns)

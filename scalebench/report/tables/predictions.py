@@ -1,0 +1,172 @@
+"""What the cost model says beside what was measured, as tables: for terminal, Markdown and page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scalebench import units
+from scalebench.analysis.prediction_scores import predicted_rows, score
+from scalebench.records.summary import Row
+from scalebench.report.tables.layout import (
+    FOLDED,
+    PLACE,
+    RANKS,
+    SHRINKING_CASE,
+    Column,
+    fit,
+    table,
+    value,
+)
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.terminal import line, titled
+from scalebench.report.words import wording
+
+TITLE = "what the cost model says"
+UNIT = "steps predicted from N=1 and calibrated links"
+NOTHING = wording.DASH
+
+
+def sentence(row: Row) -> str | None:
+    """Say what the cost model makes of a measured row, beside the measurement; None: nothing."""
+    told, error = row.prediction, row.prediction_error
+    if error is None or row.step_s is None:
+        return None
+    efficiency = told.efficiency if told else None
+    says = "this step" if efficiency is None else f"{100 * efficiency:.3g} %"
+    way = "above" if error > 0 else "below"
+    off = f"its step is {percent(abs(error))} {way} the measured one"
+    low, high = (told.low_s, told.high_s) if told else (None, None)
+    if low is None or high is None:
+        return f"The cost model predicts {says}: {off}."
+    apart = (
+        row.step_s.high is not None
+        and row.step_s.low is not None
+        and (row.step_s.high < low or row.step_s.low > high)
+    )
+    agrees = ", and the measurement contradicts its interval" if apart else ""
+    return f"The cost model predicts {says}: {off}{agrees}."
+
+
+def _interval(row: Row) -> str:
+    told = row.prediction
+    if told is None or told.low_s is None or told.high_s is None:
+        return NOTHING
+    return f"{units.seconds(told.low_s)} to {units.seconds(told.high_s)}"
+
+
+def signed_percent(ratio: float | None) -> str:
+    """Return a ratio as percent with its sign; a dash for None."""
+    if ratio is None:
+        return NOTHING
+    sign = wording.MINUS if ratio < 0 else "+"
+    return f"{sign}{abs(100 * ratio):.1f} %"
+
+
+def _from_smaller(row: Row) -> str:
+    return signed_percent(row.prediction.left_out.prediction_error if row.prediction else None)
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    SHRINKING_CASE,
+    RANKS,
+    value("measured", lambda r: r.step_s.value if r.step_s else None, units.seconds),
+    value("predicted", lambda r: r.predicted_step_s, units.seconds),
+    Column("90 % interval", _interval, from_width=90),
+    Column("error", lambda r: signed_percent(r.prediction_error)),
+    Column("from smaller N", _from_smaller),
+)
+
+
+def footnotes(rows: Sequence[Row]) -> list[str]:
+    """Say how good the predictions of a suite are, and those of other laws for the largest N."""
+    found = score(rows)
+    if found is None:
+        return []
+    level = f"{100 * found['confidence']:.0f} %"
+    several = "s" if found["num_rows"] > 1 else ""
+    within = ""
+    if found["num_rows"] > 1:
+        within = f", {found['num_within']} of them within the {level} interval"
+    meaning = f"error = (predicted {wording.MINUS} measured)/measured"
+    notes = [
+        f"mean error {percent(found['mean_error'])} over {found['num_rows']} row{several}{within}; "
+        f"{meaning}"
+    ]
+    beyond = dict.fromkeys(
+        text for row in rows if row.prediction for text in row.prediction.outside
+    )
+    notes += [f"beyond the link's support: {text}" for text in beyond]
+    if found["left_out"]:
+        by_law = sorted(found["left_out_mean_error"].items(), key=lambda pair: pair[1])
+        told = ", ".join(f"{law} {percent(error)}" for law, error in by_law)
+        cases = len(found["left_out"])
+        of_cases = f"mean error of {cases} cases" if cases > 1 else "error"
+        notes.append(f"largest N from smaller ones, {of_cases}: {told}")
+    return notes
+
+
+def percent(ratio: float) -> str:
+    """Return a ratio as percent without its sign."""
+    return f"{100 * ratio:.1f} %" if ratio < 0.1 else f"{100 * ratio:.0f} %"
+
+
+def prediction_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
+    """Return what a terminal shows below the budget of a suite; without predictions nothing."""
+    told = predicted_rows(rows)
+    if not told:
+        return []
+    columns = fit(COLUMNS, told, width, ascii_only, FOLDED)
+    notes = [line(note, ascii_only, "dim") for note in footnotes(rows)]
+    title = titled(TITLE, UNIT, ascii_only)
+    return [Text(""), title, table(columns, told, ascii_only), *notes]
+
+
+def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the tables of one suite for the page; none without predictions."""
+    told = predicted_rows(rows)
+    if not told:
+        return ()
+    notes = " ".join(f"{note[0].upper()}{note[1:]}." for note in footnotes(rows))
+    steps = PlainTable.of(f"Predicted steps: {UNIT}", notes, COLUMNS, told)
+    return tuple(t for t in (steps, _operations(told), _laws(rows)) if t.lines)
+
+
+def _operations(rows: Sequence[Row]) -> PlainTable:
+    return PlainTable.of(
+        "Operations of a step, predicted and measured",
+        "Measured: from the last rank's arrival to the end, median over the traced steps. Two "
+        "operations in flight at once share the link, and each lasts as long as both.",
+        (
+            *PLACE,
+            Column("operation", lambda of: wording.plain(of[1].op, 40), numeric=False),
+            Column("size", lambda of: units.bytes_(of[1].size_bytes)),
+            Column("asked for at", lambda of: units.seconds(of[1].ready_s)),
+            Column("predicted", lambda of: units.seconds(of[1].predicted_s)),
+            value("measured", lambda of: of[1].measured_s, units.seconds),
+        ),
+        [(row, op) for row in rows if row.prediction for op in row.prediction.operations],
+        folded=True,
+    )
+
+
+def _laws(rows: Sequence[Row]) -> PlainTable:
+    left_out = (score(rows) or {}).get("left_out", [])
+    laws = dict.fromkeys(law for found in left_out for law in found["errors"])
+    return PlainTable.of(
+        "The largest N from smaller ones, by several laws",
+        "Error of the predicted step. Every law was fitted without the N that it predicts.",
+        (
+            Column("case", lambda found: wording.plain(found["case"], 64), numeric=False),
+            Column("N", lambda found: str(found["world_size"])),
+            Column("fitted on N", lambda found: ", ".join(map(str, found["fitted_on"]))),
+            *(_error_of(law) for law in laws),
+        ),
+        left_out,
+        folded=True,
+    )
+
+
+def _error_of(law: str) -> Column[Mapping[str, Any]]:
+    return Column(law, lambda found: signed_percent(found["errors"].get(law)))

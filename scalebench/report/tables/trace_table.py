@@ -1,0 +1,160 @@
+"""The terminal table of ``scalebench trace``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scalebench import units
+from scalebench.report.tables.layout import Column, fit, table, value
+from scalebench.report.tables.terminal import NARROWEST, line, printed
+from scalebench.report.words import wording
+from scalebench.trace.analysis import Figures, Share
+from scalebench.trace.job import JobFigures
+
+WINDOWS = {"file": "the whole file", "steps": "whole profiler steps only"}
+
+LONGEST_NAME = 60
+_WIDE = 110
+_NARROW = 84
+
+
+def ratio_as_percent(value: float | None) -> str:
+    """Write a ratio as percent, a dash where there is none."""
+    return wording.DASH if value is None else units.percent(value)
+
+
+COLUMNS: tuple[Column[Figures], ...] = (
+    value("comm", lambda f: f.comm_s, units.seconds),
+    value("compute", lambda f: f.compute_s, units.seconds),
+    value("both at once", lambda f: f.overlap_s, units.seconds),
+    value("exposed comm", lambda f: f.exposed_comm_s, units.seconds),
+    value("overlap", lambda f: f.overlap_ratio, units.percent),
+    value("comm/comp", lambda f: f.comm_compute_ratio, units.significant, _NARROW),
+    value("copies", lambda f: f.copies_s, units.seconds, _NARROW),
+    value("idle", lambda f: f.idle_s, units.seconds),
+)
+"""The figures of a rank, for terminal and page."""
+
+
+def share_columns(title: str) -> tuple[Column[Share], ...]:
+    """Return the columns of a table of operations; the first is called ``title``."""
+    return (
+        Column(title, lambda share: share.name, numeric=False),
+        Column("count", lambda share: str(share.count)),
+        value("bytes", lambda share: share.payload_bytes, units.bytes_),
+        value("total", lambda share: share.total_s, units.seconds),
+        value("hidden", lambda share: share.hidden_s, units.seconds),
+        value("exposed", lambda share: share.exposed_s, units.seconds),
+        Column(
+            "overlap",
+            lambda s: ratio_as_percent(s.hidden_s / s.total_s if s.total_s else None),
+        ),
+    )
+
+
+def device(job: JobFigures) -> str:
+    """Say what of the device the traces show."""
+    shown = {"GPU kernels" if r.trace.timeline.on_gpu else "CPU operators" for r in job.ranks}
+    return wording.joined(sorted(shown))
+
+
+@dataclass(frozen=True)
+class RankLine:
+    """A line of the table of ranks: of one, or of all together."""
+
+    name: str
+    figures: Figures
+    file: str = ""
+
+
+def _figures(line: RankLine) -> Figures:
+    return line.figures
+
+
+def rank_lines(job: JobFigures) -> list[RankLine]:
+    """Return the lines of the ranks."""
+    return [RankLine(str(r.trace.rank), r.figures, Path(r.trace.file).name) for r in job.ranks]
+
+
+def rank_columns(job: JobFigures, longest_file: int) -> tuple[Column[RankLine], ...]:
+    """Return the columns that have something to say: without a GPU there are no copies."""
+    on_gpu = any(rank.trace.timeline.on_gpu for rank in job.ranks)
+    return (
+        Column("rank", lambda line: line.name, numeric=False),
+        *(column.of(_figures) for column in COLUMNS if on_gpu or column.name != "copies"),
+        Column(
+            "file",
+            lambda line: wording.plain(line.file, longest_file),
+            numeric=False,
+            from_width=_WIDE,
+        ),
+    )
+
+
+def suspects(job: JobFigures) -> dict[str, float]:
+    """Return kernels that may be communication, with their seconds over all ranks."""
+    seconds: dict[str, float] = {}
+    for rank in job.ranks:
+        for name, spent in rank.trace.timeline.unknown.items():
+            seconds[name] = seconds.get(name, 0.0) + spent
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
+
+
+def render_traces(
+    job: JobFigures, width: int = 100, color: bool = False, ascii_only: bool = False
+) -> str:
+    """Return the tables as text for a terminal.
+
+    Args:
+        job: The figures of one or several ranks.
+        width: Columns of the terminal.
+        color: Whether ANSI styles are written.
+        ascii_only: Write nothing but ASCII.
+    """
+    width = max(width, NARROWEST)
+
+    ranks = rank_lines(job)
+    if len(ranks) > 1:
+        ranks.append(RankLine("all", job.total))
+    columns = fit(rank_columns(job, 40), ranks, width, ascii_only)
+    parts: list[RenderableType] = [
+        *(line(notice, ascii_only, "yellow") for notice in job.notices),
+        Text(""),
+        line(f"{device(job)} · {WINDOWS[job.window]}", ascii_only, "dim"),
+        table(columns, ranks, ascii_only),
+    ]
+    if len(job.ranks) > 1 and job.total.kinds:
+        parts += [Text(""), line("all ranks together", ascii_only, "dim")]
+    for title, shares in (("operation", job.total.kinds), ("asked for in", job.total.phases)):
+        if shares:
+            parts += [Text(""), table(share_columns(title), shares, ascii_only)]
+    parts += [Text(""), *(line(text, ascii_only, "dim") for text in wait_lines(job)), Text("")]
+    for name, spent in suspects(job).items():
+        told = f"{wording.plain(name, LONGEST_NAME)}, {units.seconds(spent)}"
+        parts.append(line(f"may be communication: {told}", ascii_only))
+    return printed(parts, width, color, ascii_only)
+
+
+def wait_lines(job: JobFigures) -> list[str]:
+    """Say how exposed communication divides, and who came last; or why that is not known."""
+    if job.waits.reason is not None:
+        return [f"transfer and wait are not separated: {job.waits.reason}"]
+    lines = []
+    for rank in job.ranks:
+        if rank.wait is not None:
+            transfer = units.seconds(rank.wait.exposed_transfer_s)
+            wait = units.seconds(rank.wait.wait_s)
+            doubt = rank.wait.wait_s <= job.waits.clock_error_s
+            told = " (not significantly different from zero)" if doubt and rank.wait.wait_s else ""
+            lines.append(f"rank {rank.trace.rank}: exposed transfer {transfer}, wait {wait}{told}")
+    most = [s for s in job.waits.stragglers[:1] if s.stands_out(len(job.ranks))]
+    for straggler in most:
+        lines.append(
+            f"rank {straggler.rank} came last to {units.percent(straggler.share)} of the"
+            f" operations, by {units.seconds(straggler.median_late_s)} (median)"
+        )
+    error = units.seconds(job.waits.clock_error_s)
+    lines.append(f"clocks aligned by the ends of the operations, which scatter by ± {error}")
+    return lines

@@ -1,0 +1,1 @@
+"""How numbers, parts of a step and warnings are worded, everywhere alike."""

@@ -1,0 +1,208 @@
+"""What is missing to ideal and what takes it, in sentences.
+
+A part of the budget is named as a cause only where its interval excludes zero.
+"""
+
+from collections.abc import Sequence
+
+from scalebench import units
+from scalebench.records.rows.budget import PARTS, RESIDUAL, WAIT, Budget, Part
+from scalebench.records.summary import Row
+from scalebench.report.words import wording
+from scalebench.report.words.attributed import disagreements, straggler
+
+LARGEST_RESIDUAL = 0.02
+"""Of the step: a budget that is open with a smaller residual is open for another reason."""
+
+LEAST_GAP = 0.001
+"""Of the step: a smaller gap has no causes."""
+
+LEAST_OF_GAP = 0.05
+"""A part that is less of the gap is in the table, not in the sentence."""
+
+MISMATCHED = ("exposed_transfer", "wait")
+"""Parts that cannot be told apart where the ranks' operations could not be matched."""
+
+TOGETHER = "exposed transfer including wait"
+"""What takes the time where the budget's exposed transfer includes wait."""
+
+ESTIMATE_NAMES = {
+    "trace": "trace",
+    "differential": "difference",
+    "ddp_logger": "DDP's own logger",
+}
+
+
+def causes(row: Row) -> list[str]:
+    """Say what takes the time that a row is missing to ideal."""
+    budget = row.budget
+    if wording.is_baseline(row):
+        return []
+    if budget is None:
+        return _no_budget(row)
+    if abs(budget.gap) < LEAST_GAP:
+        return []
+    if not budget.closes:
+        return [_open(budget)]
+    return _parts(row, budget)
+
+
+def points(share: float) -> str:
+    """Write a part of the step in points, with a true minus sign: ``"−3.9"``."""
+    return wording.signed(100 * share)
+
+
+def certain(row: Row, budget: Budget, part: Part) -> bool:
+    """Whether a part of a row's budget can be told from zero, and from its neighbour.
+
+    Where transfer and wait have one number together, that number can be certain.
+    """
+    apart = budget.wait_s is not None
+    if part.key in MISMATCHED and apart and "wait_s" in row.unavailable:
+        return False
+    return budget.certain(part)
+
+
+def _no_budget(row: Row) -> list[str]:
+    reason = row.unavailable.get("budget")
+    if row.exposed_comm_s is None or not reason:
+        return []
+    return [f"No cause is named for what is missing to ideal: {wording.plain(reason, 110)}."]
+
+
+def _open(budget: Budget) -> str:
+    unexplained = budget.share(RESIDUAL)
+    if abs(unexplained) <= LARGEST_RESIDUAL:
+        slower = "longer" if budget.drift > 0 else "shorter"
+        told = f"{abs(100 * budget.drift):.0f} % {slower} than those of the clean window"
+        return (
+            f"The attribution does not explain the step: steps next to the traced ones were {told} "
+            "(in the launch of row or baseline where they differ most). No cause is named."
+        )
+    told = (
+        f"leave {points(unexplained)} points of the step unexplained"
+        if unexplained > 0
+        else f"add up to {points(-unexplained)} points more than the step"
+    )
+    return f"The attribution does not explain the step: its parts {told}. No cause is named."
+
+
+def _parts(row: Row, budget: Budget) -> list[str]:
+    least = max(LEAST_GAP, LEAST_OF_GAP * abs(budget.gap))
+    large = [part for part in PARTS if part is not RESIDUAL and abs(budget.share(part)) >= least]
+    large.sort(key=lambda part: -abs(budget.share(part)))
+    known = [part for part in large if certain(row, budget, part)]
+    doubtful = [part for part in large if part not in known]
+    if not known:
+        return [_inconclusive(budget, doubtful)]
+    takes = _told([part for part in known if budget.share(part) > 0], budget, "takes")
+    gains = _told([part for part in known if budget.share(part) < 0], budget, "gives back")
+    told = "; ".join(clause for clause in (takes, gains) if clause)
+    said = [f"{_opening(row, budget)} {told}."]
+    if doubtful:
+        said.append(f"Uncertain, with intervals around zero: {_listed(doubtful, budget)}.")
+    return [" ".join(said)]
+
+
+def _opening(row: Row, budget: Budget) -> str:
+    if budget.gap < 0:
+        return f"The step is {points(-budget.gap)} points shorter than ideal:"
+    efficiency = row.efficiency
+    sure = efficiency is not None and efficiency.high is not None and efficiency.high < 1
+    doubt = "" if sure else ", a gap that is itself not significantly different from zero"
+    return f"Of the {points(budget.gap)} points missing{doubt},"
+
+
+def _told(parts: Sequence[Part], budget: Budget, verb: str) -> str:
+    """Write ``"exposed transfer takes 5.4 and other idle time 4.1"``."""
+    if not parts:
+        return ""
+    names = [name(part, budget) for part in parts]
+    sizes = [points(abs(budget.share(part))) for part in parts]
+    first = f"{names[0]} {verb} {sizes[0]}"
+    others = [f"{name} {size}" for name, size in zip(names[1:], sizes[1:], strict=True)]
+    return wording.joined([first, *others])
+
+
+def name(part: Part, budget: Budget) -> str:
+    """Return what a part of a budget is called as the subject of a sentence."""
+    if part.key == "exposed_transfer" and not budget.knows(WAIT):
+        return TOGETHER
+    return part.cause if budget.share(part) > 0 else part.gain
+
+
+def _listed(parts: Sequence[Part], budget: Budget) -> str:
+    names = [name(part, budget) for part in parts]
+    sizes = [points(budget.share(part)) for part in parts]
+    return wording.joined([f"{name} {size}" for name, size in zip(names, sizes, strict=True)])
+
+
+def _inconclusive(budget: Budget, doubtful: Sequence[Part]) -> str:
+    single = all(estimate.low is None for estimate in budget.estimates.values())
+    why = "one launch gives no interval" if single else "no part can be told from zero"
+    listed = f": {_listed(doubtful, budget)}" if doubtful else ""
+    subject = (
+        f"What takes the {points(budget.gap)} points missing"
+        if budget.gap > 0
+        else f"What makes the step {points(-budget.gap)} points shorter than ideal"
+    )
+    return f"{subject} is inconclusive, {why}{listed}."
+
+
+def doubts(row: Row) -> list[str]:
+    """Say where the measurements of communication contradict one another."""
+    said = []
+    for first, a, second, b in disagreements(row):
+        names = f"{ESTIMATE_NAMES[first]} and {ESTIMATE_NAMES[second]}"
+        said.append(
+            f"{names[0].upper()}{names[1:]} disagree about exposed communication:"
+            f" {units.seconds(a.value)} against {units.seconds(b.value)}."
+        )
+    if row.exposed_comm_s is not None and row.wait_s is None and "wait_s" in row.unavailable:
+        reason = wording.plain(row.unavailable["wait_s"], 160)
+        said.append(f"Wait and transfer cannot be separated: {reason}.")
+    return said
+
+
+def held_up(row: Row) -> list[str]:
+    """Name the rank that steadily arrives last: ``"Rank 1 arrives last in 97 % of …"``."""
+    late = straggler(row)
+    if late is None:
+        return []
+    return [
+        f"Rank {late.rank} arrives last in {late.share * 100:.0f} % of the operations, by"
+        f" {units.seconds(late.median_late_s)}."
+    ]
+
+
+def tracing_cost(rows: Sequence[Row]) -> str | None:
+    """Say how much longer traced steps took than clean ones; None: nothing was traced."""
+    found = sorted(100 * row.trace_overhead.value for row in rows if row.trace_overhead)
+    if not found:
+        return None
+    low, high = wording.signed(found[0], 0), wording.signed(found[-1], 0)
+    span = high if low == high else f"{low} to {high}"
+    return f"traced steps took {span} % longer than clean ones; that is taken off"
+
+
+def not_apart(accounted: Sequence[tuple[Row, Budget]]) -> list[str]:
+    """Say where exposed transfer includes wait, and why: one text for each reason."""
+    where: dict[str, list[str]] = {}
+    for row, budget in accounted:
+        if not budget.knows(WAIT):
+            reason = wording.plain(budget.not_apart or "no reason recorded", 160)
+            where.setdefault(reason, []).append(wording.place(row))
+    return [
+        f"exposed transfer includes wait, {wording.joined(places)}: {reason}"
+        for reason, places in where.items()
+    ]
+
+
+def clock_bound(accounted: Sequence[tuple[Row, Budget]]) -> str | None:
+    """Say how far waits may be wrong where the ranks' hosts have clocks of their own."""
+    bounds = [budget.clock_bound_s for _, budget in accounted if budget.knows(WAIT)]
+    largest = max(bounds, default=0.0)
+    if largest <= 0:
+        return None
+    certain_to = units.seconds(largest)
+    return f"waits are certain to ± {certain_to}: the hosts' clocks were aligned by messages"

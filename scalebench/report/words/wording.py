@@ -1,0 +1,249 @@
+"""The phrases that every rendering shares: labels, intervals, sizes, one-line texts.
+
+A run's strings come from other machines and other people's code. `plain` takes out of them what
+could steer a terminal or reorder a line; escaping for HTML or Markdown is the renderer's part.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from scalebench import units
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.words.plain_text import plain as plain
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+DASH = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+
+CaseKey = tuple[str, str]
+
+STRATEGY_NAMES = {
+    "plain": "Plain model",
+    "ddp": "DDP",
+    "fsdp": "FSDP",
+    "fsdp1": "FSDP1",
+    "zero1": "ZeRO-1",
+    "pipeline": "Pipeline",
+    "compressed": "DDP",
+}
+
+SCHEDULE_NAMES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "interleaved 1F1B",
+    "looped-bfs": "looped BFS",
+    "zero-bubble": "zero bubble",
+    "zbv": "ZBV",
+    "dualpipev": "DualPipeV",
+}
+
+SPLIT_PHRASES = {
+    "measured": "layers cut by measured time",
+    "even": "layers cut by their number",
+    "unbalanced": "layers cut badly on purpose",
+}
+
+METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication"}
+
+
+def _number_of(value: Any, phrase: str) -> str | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return phrase.format(value) if known else None
+
+
+SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
+    "bucket_mb": lambda v: _number_of(v, "{:g} MiB buckets"),
+    "method": lambda v: METHOD_PHRASES.get(str(v), str(v)),
+    "bits": lambda v: _number_of(v, "{:g} bit"),
+    "ratio": lambda v: _number_of(v, "ratio {:g}"),
+    "rank": lambda v: _number_of(v, "rank {:g}"),
+    "rounding": lambda v: "stochastic rounding" if v == "stochastic" else None,
+    "error_feedback": lambda v: "error feedback" if v is True else None,
+    "accumulate": lambda v: None if v == 1 else _number_of(v, "{:g} microbatches"),
+    "static_graph": lambda v: "static graph" if v is True else None,
+    "gradient_as_bucket_view": lambda v: "gradients copied to buckets" if v is False else None,
+    "autocast": lambda v: "bfloat16 autocast" if v is True else None,
+    "compile": lambda v: "compiled" if v is True else None,
+    "checkpointing": lambda v: (
+        {True: "activations recomputed", "selective": "activations recomputed but for products"}
+    ).get(v if isinstance(v, bool | str) else None),
+    "reshard_after_forward": lambda v: "not resharded after forward" if v is False else None,
+    "shard_size": lambda v: (
+        "nothing sharded" if v == 1 else _number_of(v, "sharded over at most {:g} ranks")
+    ),
+    "min_num_params": lambda v: _number_of(v, "groups of at least {:,} parameters"),
+    "prefetch": lambda v: _number_of(v, "{:g} groups gathered ahead"),
+    "param_dtype": lambda v: "bfloat16 parameters" if v == "bfloat16" else None,
+    "reduce_dtype": lambda v: "bfloat16 reduction" if v == "bfloat16" else None,
+    "cpu_offload": lambda v: "offloaded to the host" if v is True else None,
+    "schedule": lambda v: SCHEDULE_NAMES.get(str(v)),
+    "microbatches": lambda v: _number_of(v, "{:g} microbatches"),
+    "chunks": lambda v: None if v == 1 else _number_of(v, "{:g} stages on a rank"),
+    "split": lambda v: SPLIT_PHRASES.get(str(v)),
+    "data_parallel": lambda v: None if v == 1 else _number_of(v, "{:g} pipelines side by side"),
+}
+
+
+def case_key(row: Row) -> CaseKey:
+    """Return what identifies a case within a run."""
+    return (row.suite, row.case)
+
+
+def by_suite(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Group rows by suite, in the order in which the suites first appear."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.suite, []).append(row)
+    return groups
+
+
+def by_case(rows: Iterable[Row]) -> dict[CaseKey, list[Row]]:
+    """Group rows by (suite, case), each group sorted by world size."""
+    groups: dict[CaseKey, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(case_key(row), []).append(row)
+    return {key: sorted(group, key=lambda r: r.world_size) for key, group in groups.items()}
+
+
+def strategy_label(row: Row) -> str:
+    """Name the strategy and the settings that tell it from its neighbours."""
+    name = STRATEGY_NAMES.get(row.strategy, plain(row.strategy, 40))
+    settings = row.strategy_settings
+    phrases = [say(settings[key]) for key, say in SETTING_PHRASES.items() if key in settings]
+    told = [phrase for phrase in phrases if phrase]
+    return f"{name} ({', '.join(told)})" if told else name
+
+
+def is_baseline(row: Row) -> bool:
+    """Whether the row is the bare model that efficiencies are measured against."""
+    return row.strategy == "plain"
+
+
+def ranks(row: Row) -> str:
+    """Say how many of what: ``"2 CPU ranks"``, ``"8 GPUs"``, ``"4 virtual hosts"``."""
+    num_hosts = len(row.link_bit_per_s or ())
+    if row.virtual_hosts and num_hosts not in (0, row.world_size):
+        return f"{row.world_size} ranks on {num_hosts} virtual host{'' if num_hosts == 1 else 's'}"
+    if row.virtual_hosts:
+        noun = "virtual host"
+    elif row.device == "cpu":
+        noun = "CPU rank"
+    else:
+        noun = "rank" if row.oversubscribed else "GPU"
+    return f"{row.world_size} {noun}{'' if row.world_size == 1 else 's'}"
+
+
+def place(row: Row) -> str:
+    """Name a row: ``"ddp-25mb, N=2"``."""
+    return place_name(row.case, row.world_size)
+
+
+def place_name(case: str, world_size: int) -> str:
+    """Name what is known by case and size alone, like a row."""
+    return f"{plain(case, 64)}, N={world_size}"
+
+
+def scarce(row: Row) -> str:
+    """Name what an oversubscribed row has too few of."""
+    if row.cpus_per_rank is not None:
+        return "CPU shares"
+    return "cores" if row.device == "cpu" else "GPUs"
+
+
+def joined(items: Sequence[str], last: str = "and") -> str:
+    """Write a list as prose: ``"a, b and c"``."""
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def signed(value: float, places: int = 1) -> str:
+    """Write a number that may be negative, with a true minus sign and without a negative zero."""
+    text = f"{value:.{places}f}"
+    return text.replace("-", MINUS) if float(text) else text.lstrip("-")
+
+
+def decimals(text: str) -> int:
+    """Return how many digits stand behind the point of a formatted number."""
+    return len(text.partition(".")[2])
+
+
+def point(estimate: Estimate, scale: float = 1.0) -> str:
+    """Write the point of an estimate with the digits that its interval supports."""
+    half = estimate.half_width
+    return units.significant(estimate.value * scale, half * scale if half else None)
+
+
+def interval(estimate: Estimate, scale: float = 1.0) -> str | None:
+    """Write the interval to the same place as the point; None without one, or where it is exact."""
+    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
+        return None
+    places = decimals(point(estimate, scale))
+    low, high = estimate.low * scale, estimate.high * scale
+    dash = " to " if low < 0 else DASH
+    return f"{low:.{places}f}{dash}{high:.{places}f}"
+
+
+WIDE = 0.25
+"""Half-width over value beyond which ``±`` would hide that the ends are not equally far."""
+
+
+def plus_minus(estimate: Estimate, scale: float = 1.0) -> str:
+    """Write ``"85.6 ± 3.5"``; the point alone without an interval, or where it is exact.
+
+    Exact is the baseline's efficiency, which is 1 by definition. Wide intervals are not
+    symmetrical about the point: both ends are written, ``"61 (34–111)"``.
+    """
+    text = point(estimate, scale)
+    half = estimate.half_width
+    if not half:
+        return text
+    if half > WIDE * abs(estimate.value):
+        return f"{text} ({interval(estimate, scale)})"
+    return f"{text} ± {half * scale:.{decimals(text)}f}"
+
+
+def launches(estimate: Estimate) -> str:
+    """Say on how many launches an estimate rests."""
+    return f"{estimate.n} launch{'' if estimate.n == 1 else 'es'}"
+
+
+def efficiency_phrase(estimate: Estimate) -> str:
+    """Write an efficiency as a sentence carries it: ``"85.6 % efficiency (82.1 to 89.0)"``."""
+    span = interval(estimate, 100)
+    doubt = span or ("no interval: one launch" if estimate.n == 1 else "no interval")
+    return f"{point(estimate, 100)} % efficiency ({doubt})"
+
+
+def not_measured(row: Row, limit: int = 110) -> str:
+    """Say what became of a row that has no measurement: ``"skipped: more ranks than GPUs"``."""
+    reason = plain(row.reason or "no reason recorded", limit)
+    return f"{row.status}: {reason}"
+
+
+def hosts_fact(row: Row) -> str:
+    """Say what the virtual hosts of a row have: ``"50mbit, 0.2 CPU per rank"``."""
+    share = "" if row.cpus_per_rank is None else f", {row.cpus_per_rank:g} CPU per rank"
+    return f"{plain(row.link or 'link not told', 80)}{share}"
+
+
+def suite_facts(rows: Sequence[Row]) -> str:
+    """Say what all rows of a suite have in common: scaling, workload, batch, backend."""
+    first = rows[0]
+    parts = [f"{joined(sorted({row.scaling for row in rows}))} scaling"]
+    workloads = {(row.workload, row.num_parameters) for row in rows if row.num_parameters}
+    names = sorted({row.workload for row in rows})
+    if len(names) == 1 and len(workloads) == 1:
+        size = units.count(next(iter(workloads))[1] or 0)
+        parts.append(f"{plain(names[0], 60)} ({size} parameters)")
+    else:
+        parts.append(joined([plain(name, 60) for name in names]))
+    per_rank = first.scaling == "weak"
+    batches = sorted({row.rank_batch if per_rank else row.global_batch for row in rows})
+    kind = "batch per rank" if per_rank else "global batch"
+    parts.append(f"{kind} {joined([str(batch) for batch in batches])}")
+    backends = sorted({plain(row.backend, 30) for row in rows if row.backend})
+    parts.append(f"{first.device}{' over ' + joined(backends) if backends else ''}")
+    if first.virtual_hosts:
+        parts.append(f"virtual hosts: {hosts_fact(first)}")
+    return " · ".join(parts)

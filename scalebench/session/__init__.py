@@ -1,0 +1,1 @@
+"""Carries a command out: plans, launches, measures, stores."""

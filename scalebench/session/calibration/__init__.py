@@ -1,0 +1,1 @@
+"""Sweeps of collectives, alone and as part of a run."""

@@ -1,0 +1,139 @@
+"""The calibration that a run makes of its own links: what its predictions rest on.
+
+Only the operations that the run's strategies use, and only sizes such as they send.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from scalebench import machine
+from scalebench.analysis.run import StoredRun
+from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.errors import UsageError
+from scalebench.launch.base import Launcher, ProbeFailed
+from scalebench.records.files import read_model, write_checked
+from scalebench.session.calibration.sweeps import Sweeps, measured_points, measured_profile
+from scalebench.spec import Cell, Collectives
+from scalebench.spec.collectives import COLLECTIVES
+
+PARTS = (1, 2, 4, 16, 64)
+"""The largest message and these parts of it: more would keep a slow link busy for long."""
+
+REPEATS = 2
+SMALLEST_LARGEST_BYTES = 2**16
+LARGEST_BYTES = 2**28
+
+
+def read_profile(path: Path) -> LinkProfile:
+    """Read a link profile that a user gives.
+
+    Raises:
+        UsageError: It is none, or it holds no fit.
+    """
+    profile = read_model(path, LinkProfile)
+    if not profile.fits:
+        raise UsageError(f"{path} contains no fit: calibrate at least 3 sizes at 2 ranks or more.")
+    return profile
+
+
+def about_profile(given: LinkProfile | None, different: Sequence[str]) -> list[str]:
+    """Say what a reader has to know of a profile that was given.
+
+    Args:
+        given: The profile; None: none was.
+        different: In what its machine is another one, by `machine.elsewhere`.
+    """
+    if given is None:
+        return []
+    if not given.machine:
+        where = "of a machine that the profile does not name"
+    elif different:
+        where = f"of another machine (other {', '.join(different)})"
+    else:
+        where = "of this machine"
+    return [f"Predictions use a link profile of {given.created[:10]}, {where}"]
+
+
+def calibrate_run(
+    launcher: Launcher, stored: StoredRun, on_progress: Callable[[str, object], None]
+) -> None:
+    """Measure what the run's predictions need, fit it, and keep it in the run's folder.
+
+    A suite of collectives is measured here, too. A calibration that fails costs the predictions,
+    and that suite, and nothing else; the run says why there are none.
+    """
+    cells = [c for c in stored.info.plan if c.purpose == "measure" and _is_predicted(c)]
+    asked = [s.collectives for s in stored.info.spec.suites if s.collectives is not None]
+    if not cells and not asked:
+        return
+    spec, environment = stored.info.spec, stored.info.environment
+    num_devices = len(environment["devices"]) if spec.device == "cuda" else machine.num_cores()
+    try:
+        sweeps = _asked_sweeps(asked, cells, stored) if asked else _sweeps(cells, stored)
+        points = measured_points(
+            launcher, sweeps, spec.device, stored.paths.logs("calibration"), on_progress
+        )
+    except ProbeFailed as error:
+        stored.link_unavailable = f"calibrating the links failed: {error}"
+        return
+    stored.link = measured_profile(points, sweeps, spec.device, num_devices, environment)
+    write_checked(stored.paths.link_profile, stored.link)
+
+
+def _asked_sweeps(asked: Sequence[Collectives], cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
+    """Return what suites of collectives ask for, and what predictions need."""
+    spec = stored.info.spec
+    sizes = tuple(n for n in spec.world_sizes if n > 1 and not _lacks_gpus(n, stored))
+    if not sizes:
+        few = len(stored.info.environment["devices"])
+        raise ProbeFailed(f"collectives need as many GPUs as ranks, and there are {few}")
+    wanted = {op for one in asked for op in one.operations}
+    wanted |= {op for cell in cells for op in cell.strategy.operations}
+    largest = [one.largest(spec.device) for one in asked]
+    return Sweeps(
+        world_sizes=sizes,
+        operations=tuple(op for op in COLLECTIVES if op in wanted),
+        dtypes=tuple(dict.fromkeys(dtype for one in asked for dtype in one.dtypes)),
+        max_bytes=max(largest),
+        algorithms=tuple(dict.fromkeys(name for one in asked for name in one.algorithms)),
+        repeats=max(one.repeats for one in asked),
+        hosts=spec.virtual_hosts,
+    )
+
+
+def _lacks_gpus(world_size: int, stored: StoredRun) -> bool:
+    """Tell whether NCCL's ranks would have to share a GPU, which it refuses."""
+    devices = stored.info.environment["devices"]
+    return stored.info.spec.device == "cuda" and world_size > len(devices)
+
+
+def _is_predicted(cell: Cell) -> bool:
+    """Tell whether a row is predicted: not where its steps are not looked into."""
+    several = cell.world_size > 1 and cell.skip_reason is None
+    shared_gpu = cell.device == "cuda" and cell.oversubscribed
+    return several and not shared_gpu and cell.steps.trace and bool(cell.strategy.operations)
+
+
+def _sweeps(cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
+    cells = list(cells)
+    wanted = {op for cell in cells for op in cell.strategy.operations}
+    largest = max(_largest_bytes(cell, stored) for cell in cells)
+    max_bytes = min(max(largest, SMALLEST_LARGEST_BYTES), LARGEST_BYTES)
+    return Sweeps(
+        world_sizes=tuple(sorted({cell.world_size for cell in cells})),
+        operations=tuple(sorted(wanted)),
+        dtypes=("float32",),
+        max_bytes=max_bytes,
+        sizes=tuple(max_bytes // part for part in reversed(PARTS)),
+        repeats=REPEATS,
+        hosts=stored.info.spec.virtual_hosts,
+    )
+
+
+def _largest_bytes(cell: Cell, stored: StoredRun) -> int:
+    """Return the most that one operation of a cell may carry: all parameters, or one bucket."""
+    inspected = stored.results.get(cell.model_copy(update={"purpose": "inspect", "repeat": 0}).id)
+    ranks = inspected.ranks if inspected is not None else []
+    parameters = max((rank.memory.parameters_bytes or 0 for rank in ranks), default=0)
+    bucket_mb = getattr(cell.strategy, "bucket_mb", None)
+    return parameters if bucket_mb is None else min(parameters, 2 * int(bucket_mb * 2**20))

@@ -1,0 +1,257 @@
+"""Calibration: time collectives at many sizes and numbers of ranks, and fit what they cost."""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from scalebench import __version__
+from scalebench.costmodel.links.nccl_tests import read_log
+from scalebench.costmodel.links.profile import (
+    CalibratedPoint,
+    LinkProfile,
+    point_of,
+    points_of_log,
+    profile_of,
+)
+from scalebench.errors import EnvironmentUnfit
+from scalebench.launch.base import Launcher, ProbeFailed
+from scalebench.machine import identity
+from scalebench.spec import Collectives, Device
+from scalebench.spec.collectives import (
+    BACKEND,
+    EITHER_PLACE,
+    AlgorithmName,
+    CollectiveName,
+    DtypeName,
+)
+from scalebench.spec.probes import Sweep, Transfer
+from scalebench.spec.virtual_hosts import VirtualHosts
+
+SMALLEST_BYTES = 8
+AT_ONCE_BYTES = 1 << 20
+MOST_BACK_TO_BACK = 20
+LIMIT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """What is to be measured.
+
+    Attributes:
+        world_sizes: Numbers of ranks, of at least 2 each.
+        operations: Of the backend.
+        dtypes: Of their elements.
+        max_bytes: No size is above this; they go from 8 B by factors of 2.
+        algorithms: All-reduces of `scalebench.worker.collectives` to be measured as well.
+        repeats: Timings of each size, by turns.
+        hosts: Virtual hosts for the ranks; None: the machine as it is.
+        sizes: Instead of those.
+    """
+
+    world_sizes: tuple[int, ...]
+    operations: tuple[CollectiveName, ...]
+    dtypes: tuple[DtypeName, ...]
+    max_bytes: int
+    algorithms: tuple[AlgorithmName, ...] = ()
+    repeats: int = 5
+    hosts: VirtualHosts | None = None
+    sizes: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        asked: Collectives,
+        world_sizes: Sequence[int],
+        device: Device,
+        hosts: VirtualHosts | None,
+    ) -> Self:
+        """Return what is to be measured for ``asked`` at some numbers of ranks."""
+        return cls(
+            world_sizes=tuple(world_sizes),
+            operations=asked.operations,
+            dtypes=asked.dtypes,
+            max_bytes=asked.largest(device),
+            algorithms=asked.algorithms,
+            repeats=asked.repeats,
+            hosts=hosts,
+        )
+
+
+def sizes_up_to(max_bytes: int) -> list[int]:
+    """Return 8 B and its doubles up to ``max_bytes``."""
+    sizes = [SMALLEST_BYTES]
+    while sizes[-1] * 2 <= max_bytes:
+        sizes.append(sizes[-1] * 2)
+    return sizes
+
+
+def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
+    """Return every operation at every size; small ones more often in one timing."""
+    wanted: list[tuple[CollectiveName, str, bool]]
+    wanted = [(op, BACKEND, False) for op in sweeps.operations if op != "barrier"]
+    wanted += [(op, BACKEND, True) for op in sweeps.operations if op in EITHER_PLACE]
+    wanted += [("all_reduce", algorithm, False) for algorithm in sweeps.algorithms]
+    barrier = Transfer(operation="barrier", size_bytes=1, back_to_back=MOST_BACK_TO_BACK)
+    return (
+        *([barrier] if "barrier" in sweeps.operations else []),
+        *(
+            Transfer(
+                operation=operation,
+                size_bytes=size,
+                dtype=dtype,
+                algorithm=algorithm,
+                in_place=in_place,
+                back_to_back=_at_once(sweeps, size),
+            )
+            for operation, algorithm, in_place in wanted
+            for dtype in sweeps.dtypes
+            for size in sweeps.sizes or sizes_up_to(sweeps.max_bytes)
+        ),
+    )
+
+
+def _at_once(sweeps: Sweeps, size: int) -> int:
+    """Return how many operations of a size one timing has; few where the sizes are chosen."""
+    return 2 if sweeps.sizes else min(max(AT_ONCE_BYTES // size, 2), MOST_BACK_TO_BACK)
+
+
+def calibrate(
+    launcher: Launcher,
+    sweeps: Sweeps,
+    device: Device,
+    num_devices: int,
+    environment: Mapping[str, Any],
+    on_progress: Callable[[str, object], None],
+) -> LinkProfile:
+    """Measure, fit, and return the profile.
+
+    Args:
+        launcher: Starts the ranks; it is not closed here.
+        sweeps: What to measure.
+        device: Of the ranks.
+        num_devices: GPUs or cores: with more ranks than these several share one.
+        environment: Fingerprint of the machine.
+        on_progress: Called with what is being measured.
+
+    Raises:
+        EnvironmentUnfit: A rank failed, or there can be no virtual hosts here.
+    """
+    if sweeps.hosts is not None:
+        launcher.move_to(sweeps.hosts, max(sweeps.world_sizes))
+    with tempfile.TemporaryDirectory(prefix="scalebench-calibrate-") as logs:
+        try:
+            points = measured_points(launcher, sweeps, device, Path(logs), on_progress)
+        except ProbeFailed as error:
+            raise EnvironmentUnfit(f"Calibrating failed: {error}") from None
+    return measured_profile(points, sweeps, device, num_devices, environment)
+
+
+def measured_profile(
+    points: Sequence[CalibratedPoint],
+    sweeps: Sweeps,
+    device: Device,
+    num_devices: int,
+    environment: Mapping[str, Any],
+) -> LinkProfile:
+    """Fit what was measured; arguments as for `calibrate`."""
+    shared = None if sweeps.hosts is not None else num_devices
+    return profile_of(
+        points,
+        _notices(device, sweeps, shared),
+        shared,
+        created=_now(),
+        version=__version__,
+        machine=identity(environment),
+        device=device,
+        backend=_backend(device),
+        link=_link(sweeps),
+    )
+
+
+def measured_points(
+    launcher: Launcher,
+    sweeps: Sweeps,
+    device: Device,
+    logs: Path,
+    on_progress: Callable[[str, object], None],
+) -> list[CalibratedPoint]:
+    """Measure every operation at every size and number of ranks.
+
+    Args:
+        launcher: Starts the ranks, on the virtual hosts that it has been moved to.
+        sweeps: What to measure.
+        device: Of the ranks.
+        logs: Folder for what the ranks print.
+        on_progress: Called with what is being measured.
+
+    Raises:
+        ProbeFailed: A rank failed.
+    """
+    points: list[CalibratedPoint] = []
+    for world_size in sweeps.world_sizes:
+        on_progress(f"collectives at N={world_size}", None)
+        plan = Sweep(
+            world_size=world_size,
+            device=device,
+            backend=_backend(device),
+            threads=1,
+            virtual_hosts=sweeps.hosts,
+            limit_s=LIMIT_S,
+            transfers=transfers_of(sweeps),
+            repeats=sweeps.repeats,
+        )
+        found = launcher.probe(plan, logs / str(world_size))[0].sweep
+        points += [point_of(one, world_size, _link(sweeps)) for one in found]
+    return points
+
+
+def _backend(device: Device) -> str:
+    return "nccl" if device == "cuda" else "gloo"
+
+
+def _link(sweeps: Sweeps) -> str:
+    return sweeps.hosts.link if sweeps.hosts else ""
+
+
+def imported(
+    files: Sequence[str | Path], world_size: int | None, operation: str | None = None
+) -> LinkProfile:
+    """Read logs of nccl-tests, fit their points, and return the profile.
+
+    Args:
+        files: Text or JSON as nccl-tests writes them.
+        world_size: Of logs that do not tell it.
+        operation: Likewise.
+
+    Raises:
+        UsageError: A file is no log of nccl-tests; the text names it and the line.
+    """
+    points: list[CalibratedPoint] = []
+    notices: list[str] = []
+    for file in files:
+        of_file, of_log = points_of_log(read_log(file, world_size=world_size, op=operation))
+        points += of_file
+        notices += of_log
+    return profile_of(
+        points, notices, created=_now(), version=__version__, device="cuda", backend="nccl"
+    )
+
+
+def _notices(device: Device, sweeps: Sweeps, num_devices: int | None) -> list[str]:
+    notices = []
+    if sweeps.hosts is not None:
+        notices.append(f"Virtual hosts on this machine: links {sweeps.hosts.link}")
+    if device == "cpu":
+        notices.append("CPU ranks over gloo, 1 thread per rank")
+    shared = [n for n in sweeps.world_sizes if num_devices is not None and n > num_devices]
+    if shared:
+        sizes = ", ".join(map(str, shared))
+        notices.append(f"oversubscribed at N = {sizes}: only {num_devices} can run at a time")
+    return notices
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,46 @@
+"""What a run takes for itself before its first launch: virtual hosts, GPUs, a folder."""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from scalebench.launch.base import Launcher
+from scalebench.records.folder import claim_folder, create_run_folder
+from scalebench.records.paths import RunPaths, default_runs_folder
+from scalebench.records.run import RunSpec
+from scalebench.session.gpu_locks import GpuClaims
+
+
+def claim_devices(
+    launcher: Launcher,
+    claims: GpuClaims,
+    spec: RunSpec,
+    environment: Mapping[str, Any],
+    allow_busy: bool,
+) -> list[str]:
+    """Make the virtual hosts that a run asks for, and claim the GPUs that its ranks run on.
+
+    Returns:
+        A notice for each GPU that another process measures on.
+
+    Raises:
+        EnvironmentUnfit: The hosts cannot be made, or another run measures on a GPU.
+    """
+    if spec.virtual_hosts is not None:
+        launcher.move_to(spec.virtual_hosts, max(spec.world_sizes))
+    if spec.device != "cuda":
+        return []
+    return claims.claim([device["uuid"] for device in environment.get("devices", [])], allow_busy)
+
+
+def run_id_of(started: datetime, spec: RunSpec) -> str:
+    """Return ``<utc>_<suites>_<device>_<sha7>``; the digest is of the specification."""
+    suites = "+".join(suite.name for suite in spec.suites)[:60]
+    digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:7]
+    return f"{started:%Y%m%dT%H%M%SZ}_{suites}_{spec.device}_{digest}"
+
+
+def claim_default_folder(run_id: str) -> RunPaths:
+    """Make a folder for a run that was not given one."""
+    return create_run_folder(claim_folder(default_runs_folder() / run_id))

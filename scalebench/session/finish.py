@@ -1,0 +1,119 @@
+"""How a run ends: what is worked out of it and stored, and what is kept where storing fails."""
+
+import gzip
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalebench.analysis.run import StoredRun, load_run
+from scalebench.analysis.summarise import failed_rows, summarise
+from scalebench.errors import EnvironmentUnfit, ExitCode
+from scalebench.records.base import Record
+from scalebench.records.files import write_atomic, write_checked, write_model
+from scalebench.records.paths import RunPaths
+from scalebench.records.run import CellResult, RunInfo
+from scalebench.records.summary import Summary
+
+UNSTORED_FORMAT = "scalebench.unstored/1"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it is and what it measured."""
+
+    paths: RunPaths
+    summary: Summary
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """``CELLS_FAILED`` when a row failed or ran out of memory, or a collective was wrong."""
+        collectives = self.summary.collectives
+        wrong = collectives is not None and collectives.failure is not None
+        return ExitCode.CELLS_FAILED if wrong or failed_rows(self.summary.rows) else ExitCode.OK
+
+
+class UnsavedResults(Record):
+    """What would be missing from the run's folder.
+
+    Attributes:
+        info: What was to be run: ``run.json``.
+        results: Launches that are not in the folder, each as ``cells/<id>.json`` would be.
+        summary: Of everything that was measured, stored or not.
+    """
+
+    format: str = UNSTORED_FORMAT
+    info: RunInfo
+    results: list[CellResult]
+    summary: Summary
+
+
+class ResultsNotSaved(EnvironmentUnfit):
+    """The run's folder cannot be written any more; `rest` is what it does not hold."""
+
+    def __init__(self, root: Path, rest: UnsavedResults, reason: str) -> None:
+        super().__init__(
+            f"{root} can no longer be written: {reason}. Results stored so far are kept; "
+            f"{len(rest.results)} unsaved result(s) were written to standard output as JSON. Free "
+            "some space, then continue with --resume."
+        )
+        self.rest = rest
+
+
+def results_not_saved(stored: StoredRun, error: OSError) -> ResultsNotSaved:
+    """Return what cannot be stored as an error that carries it, after storing what still can be."""
+    with suppress(OSError):
+        finish(stored, "interrupted")
+    lost = [
+        result
+        for cell_id, result in stored.results.items()
+        if cell_id in stored.unsaved or not stored.paths.cell(cell_id).is_file()
+    ]
+    rest = UnsavedResults(info=stored.info, results=lost, summary=summarise(stored))
+    return ResultsNotSaved(stored.paths.root, rest, error.strerror or str(error))
+
+
+def finish(stored: StoredRun, status: str) -> Run:
+    """Store how far the run came and what it shows; also after an interruption."""
+    from scalebench.report import render_csv, render_markdown
+
+    stored.info = stored.info.model_copy(update={"status": status})
+    write_checked(stored.paths.run_json, stored.info)
+    summary = summarise(stored)
+    write_model(stored.paths.summary_json, summary)
+    write_atomic(stored.paths.summary_csv, render_csv(summary))
+    write_atomic(stored.paths.summary_md, render_markdown(summary))
+    write_timeline(stored, summary)
+    return Run(stored.paths, summary)
+
+
+def write_timeline(stored: StoredRun, summary: Summary) -> None:
+    """Write the traced steps as a file for Perfetto, where there are any."""
+    from scalebench.report.export.chrome_trace import one_of_each_row
+
+    content = one_of_each_row(stored, summary)
+    if content is not None:
+        packed = gzip.compress(content.encode(), compresslevel=3, mtime=0)
+        write_atomic(stored.paths.perfetto_json, packed)
+
+
+def render_report(roots: Sequence[Path]) -> Path:
+    """Render the page of one or several runs into the first one's folder; return its path."""
+    from scalebench.analysis.page_data import gather
+    from scalebench.report import render_page
+
+    runs = [load_run(root) for root in roots]
+    target = runs[0].paths.report_html
+    summaries = [summarise(stored) for stored in runs]
+    page_data = [gather(*pair) for pair in zip(runs, summaries, strict=True)]
+    page = render_page(summaries, page_data)
+    try:
+        write_atomic(target, page)
+        for stored, summary in zip(runs, summaries, strict=True):
+            if not stored.paths.perfetto_json.exists():
+                write_timeline(stored, summary)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The page cannot be written: {target}: {error.strerror}."
+        ) from error
+    return target

@@ -1,0 +1,1 @@
+"""Two versions measured alternately, until a decision is reached."""

@@ -1,0 +1,86 @@
+"""What there is: suites, strategies, workloads, launchers, runs; and what cannot run, and why."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalebench.analysis.run import load_run
+from scalebench.errors import UsageError
+from scalebench.launch.launchers import LAUNCHERS
+from scalebench.records.folder import find_runs
+from scalebench.records.paths import default_runs_folder
+from scalebench.session.suite_files import load_suite, suite_files
+from scalebench.spec import STRATEGIES, Suite
+from scalebench.spec.presets import PRESETS
+
+ADAM_BYTES_PER_PARAMETER = 16
+
+
+def take_inventory(
+    survey: Mapping[str, Any], cannot_run: Mapping[str, str | None] | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the lists by kind; each entry has ``name``, ``about``, and ``cannot_run`` or None.
+
+    Args:
+        survey: What torch says of the machine.
+        cannot_run: Launcher → why it cannot run here; None: it can.
+    """
+    reasons = cannot_run or {}
+    return {
+        "suites": [_suite(name) for name in sorted(suite_files())],
+        "strategies": _strategies(survey),
+        "workloads": [_workload(name, survey) for name in PRESETS],
+        "launchers": [
+            *(_entry(name, offer.about, reasons.get(name)) for name, offer in LAUNCHERS.items()),
+            _entry(
+                "external",
+                "the processes that torchrun, srun or mpirun has started, on any machines",
+                reasons.get("external"),
+            ),
+        ],
+        "runs": [_run(path.name) for path in find_runs(default_runs_folder())],
+    }
+
+
+def _entry(name: str, about: str, cannot_run: str | None = None) -> dict[str, Any]:
+    return {"name": name, "about": about, "cannot_run": cannot_run}
+
+
+def _suite(name: str) -> dict[str, Any]:
+    try:
+        suite = load_suite(name)
+    except UsageError as error:
+        return _entry(name, "", str(error))
+    return _entry(name, suite.question) | {"cases": _cases(suite)}
+
+
+def _cases(suite: Suite) -> list[dict[str, Any]]:
+    return [{"name": case.name, "optional": case.optional} for case in suite.cases]
+
+
+def _strategies(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
+    about = {kind: strategy.about for kind, strategy in STRATEGIES.items()}
+    return [_entry(name, about.get(name, "")) for name in survey["strategies"]]
+
+
+def _workload(name: str, survey: Mapping[str, Any]) -> dict[str, Any]:
+    shape = PRESETS[name]
+    needed = shape.num_parameters * ADAM_BYTES_PER_PARAMETER
+    there = [device["memory_bytes"] for device in survey["devices"]]
+    too_large = there and max(there) < needed
+    reason = (
+        f"training state of {needed / 1e9:.0f} GB exceeds the largest device's "
+        f"{max(there) / 1e9:.0f} GB"
+        if too_large
+        else None
+    )
+    entry = _entry(name, f"{shape.kind}, default batch {shape.batch_size}", reason)
+    return entry | {"num_parameters": shape.num_parameters}
+
+
+def _run(name: str) -> dict[str, Any]:
+    try:
+        stored = load_run(default_runs_folder() / name)
+    except UsageError as error:
+        return _entry(name, "", str(error))
+    done, planned = len(stored.results), len(stored.info.plan)
+    return _entry(name, f"{stored.info.status}, {done} of {planned} launches")

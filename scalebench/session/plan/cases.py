@@ -1,0 +1,152 @@
+"""The suites as the user wants them, and the cases that are run: those chosen, and baselines."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from scalebench.errors import UsageError
+from scalebench.session.plan.request import Request
+from scalebench.spec import (
+    Case,
+    Collectives,
+    Device,
+    Plain,
+    StepPlan,
+    Suite,
+)
+from scalebench.spec.presets import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
+from scalebench.spec.selection import matches, words
+
+QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
+QUICK_REPEATS = 1
+QUICK_COLLECTIVES = {"max_bytes": 2**18, "repeats": 3}
+
+
+def workload_of(case: Case, name: str, device: Device) -> WorkloadSpec:
+    """Return the workload called ``name``.
+
+    Raises:
+        UsageError: There is none, it brings its own loader and the case asks for one, or it has
+            nothing to do on the device.
+    """
+    workload = resolve_workload(name, device)
+    if case.loader is not None and isinstance(workload, CustomTarget):
+        raise UsageError(
+            f"Case {case.name} feeds a built-in workload through a DataLoader, and {name} brings "
+            "its own batches. Choose a case without a loader, and return a DataLoader in "
+            f"Workload(batches=...) of {name}; or give a built-in --workload."
+        )
+    if isinstance(workload, PacedShape) and device == "cuda":
+        raise UsageError(
+            f"--workload {name} only waits, and does not use a GPU. Give --device cpu, or another "
+            "workload."
+        )
+    return workload
+
+
+def repeats_of(request: Request, suite: Suite) -> int:
+    """Return the launches of each cell."""
+    return request.repeats or (QUICK_REPEATS if request.quick else suite.repeats)
+
+
+def step_plan_of(request: Request, suite: Suite) -> StepPlan:
+    """Return how long the steps of each launch are looked at."""
+    changes: dict[str, Any] = dict(QUICK) if request.quick else {}
+    changes |= {"steps": request.steps} if request.steps else {}
+    changes |= {"precision": request.precision} if request.precision else {}
+    changes |= {} if request.trace else {"trace": False}
+    return suite.steps.model_copy(update=changes)
+
+
+def with_request(suite: Suite, request: Request, device: Device) -> Suite:
+    """Return the suite with the request's values in place of its own."""
+    autocast = device == "cuda" if request.autocast is None else request.autocast
+    compiled = device == "cuda" if request.compile is None else request.compile
+    cases = tuple(
+        case.model_copy(
+            update={
+                "strategy": case.strategy.model_copy(
+                    update={
+                        "autocast": case.strategy.autocast or autocast,
+                        "compile": case.strategy.compile or compiled,
+                    }
+                ),
+                "workload": request.workload or case.workload or suite.workload,
+                "batch_size": request.batch_size or case.batch_size or suite.batch_size,
+            }
+        )
+        for case in suite.cases
+    )
+    collectives = suite.collectives and _collectives_to_time(suite, suite.collectives, request)
+    changes = {
+        "cases": cases,
+        "collectives": collectives,
+        "scaling": request.scaling or suite.scaling,
+        "steps": step_plan_of(request, suite),
+        "repeats": repeats_of(request, suite),
+    }
+    return suite.model_copy(update=changes)
+
+
+def _collectives_to_time(suite: Suite, asked: Collectives, request: Request) -> Collectives:
+    """Return the collectives with what the request says; ``-k`` chooses where nothing trains."""
+    changes: dict[str, Any] = dict(QUICK_COLLECTIVES) if request.quick else {}
+    if request.selection is not None and not suite.cases:
+        chosen = tuple(op for op in asked.operations if matches(request.selection, op))
+        if not chosen:
+            raise UsageError(
+                f"-k {request.selection!r} matches no operation of suite {suite.name}. "
+                f"Operations: {', '.join(asked.operations)}."
+            )
+        changes["operations"] = chosen
+    return asked.model_copy(update=changes)
+
+
+def cases_to_run(suite: Suite, selection: str | None) -> list[Case]:
+    """Return the chosen cases, each after the plain baseline that it is measured against."""
+    ordered: list[Case] = []
+    for case in chosen_cases(suite, selection):
+        baseline = _baseline_of(case, ordered, suite)
+        ordered += [baseline, case]
+    return list(dict.fromkeys(ordered))
+
+
+def chosen_cases(suite: Suite, selection: str | None) -> list[Case]:
+    """Return the cases to run; an optional one needs a word that no default case's name has."""
+    if selection is None or not suite.cases:
+        return [case for case in suite.cases if not case.optional]
+    default_names = [case.name for case in suite.cases if not case.optional]
+    special = [w for w in words(selection) if not any(w in name for name in default_names)]
+    chosen = [
+        case
+        for case in suite.cases
+        if matches(selection, case.name)
+        and (not case.optional or any(word in case.name for word in special))
+    ]
+    if not chosen:
+        names = ", ".join(case.name for case in suite.cases)
+        raise UsageError(f"-k {selection!r} matches no case of suite {suite.name}. Cases: {names}.")
+    return chosen
+
+
+def _baseline_of(case: Case, known: Sequence[Case], suite: Suite) -> Case:
+    """Return the plain case that a case is measured against.
+
+    One that is fed by the same loader, if the suite has it; else the one with resident batches,
+    so that what the loader costs is part of the loss.
+    """
+    wanted = case.strategy.baseline()
+    for loader in (case.loader, None):
+        for other in (*known, *suite.cases):
+            same_work = (other.workload, other.batch_size) == (case.workload, case.batch_size)
+            if other.strategy == wanted and same_work and other.loader == loader:
+                return other
+    name, number = _baseline_name(wanted), 2
+    taken = {c.name for c in (*known, *suite.cases)}
+    while name in taken:
+        name, number = f"{_baseline_name(wanted)}-{number}", number + 1
+    return Case(name=name, strategy=wanted, workload=case.workload, batch_size=case.batch_size)
+
+
+def _baseline_name(strategy: Plain) -> str:
+    marks = [("-bf16", strategy.autocast), ("-compiled", strategy.compile)]
+    return "plain" + "".join(mark for mark, on in marks if on)

@@ -1,0 +1,159 @@
+"""The launches: every case at every size, skipped with the reason where it cannot be run."""
+
+from collections.abc import Sequence
+from math import lcm
+
+from scalebench.costmodel.pipelines.orders import why_no_pipeline
+from scalebench.errors import UsageError, unknown_name
+from scalebench.records.run import RunSpec
+from scalebench.session.plan.cases import workload_of
+from scalebench.spec import (
+    Case,
+    Cell,
+    Ddp,
+    Device,
+    Pipeline,
+    Plain,
+    Strategy,
+    Suite,
+)
+
+
+def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> list[Cell]:
+    """Return one measuring cell, repeat 0, per world size."""
+    workload = workload_of(case, case.workload or suite.workload, spec.device)
+    batch = case.batch_size or workload.batch_size
+    sizes = (1,) if isinstance(case.strategy, Plain) else spec.world_sizes
+    cells = []
+    for n in sizes:
+        missing = spec.world.too_small_for(n) if spec.world is not None else None
+        too_many = n > capacity and missing is None
+        skipped = _too_few_gpus(n, capacity, spec) if too_many else None
+        skipped = missing or skipped
+        skipped = skipped or _no_way_between(case.strategy, spec.device, too_many)
+        shards = case.strategy.num_shards(n)
+        whole = batch * n if suite.scaling == "weak" else batch
+        if whole % shards and skipped is None:
+            raise _not_divisible(batch, shards, spec.world_sizes)
+        rank_batch = whole // shards
+        cells.append(
+            Cell(
+                suite=suite.name,
+                case=case.name,
+                strategy=case.strategy,
+                workload=workload,
+                scaling=suite.scaling,
+                world_size=n,
+                global_batch=rank_batch * shards,
+                rank_batch=rank_batch,
+                device=spec.device,
+                backend=_backend(case.strategy, spec.device, too_many),
+                threads=spec.threads,
+                loader=case.loader,
+                oversubscribed=too_many,
+                virtual_hosts=spec.virtual_hosts,
+                purpose="measure",
+                steps=suite.steps,
+                seed=suite.seed,
+                limit_s=suite.cell_limit_s,
+                collective_timeout_s=suite.collective_timeout_s,
+                skip_reason=skipped
+                or case.strategy.why_not(spec.device, n)
+                or _unfit(case.strategy, rank_batch, n),
+            )
+        )
+    return [_with_parts(cell, cells) for cell in cells]
+
+
+def _with_parts(cell: Cell, of_case: Sequence[Cell]) -> Cell:
+    """Have a case's cell at N=1 time its steps on the batches of the other sizes, too.
+
+    Not where the model is compiled: another batch size would be compiled again. The stages of a
+    pipeline are made for one batch size.
+    """
+    batches = {other.rank_batch for other in of_case if other.skip_reason is None}
+    parts = sorted(batches - {cell.rank_batch}, reverse=True)
+    strategy = cell.strategy
+    wanted = cell.world_size == 1 and not strategy.compile and not isinstance(strategy, Pipeline)
+    return cell.model_copy(update={"part_batches": tuple(parts)}) if wanted and parts else cell
+
+
+def _backend(strategy: Strategy, device: Device, too_many: bool) -> str | None:
+    if isinstance(strategy, Plain):
+        return None
+    return "nccl" if device == "cuda" and not too_many else "gloo"
+
+
+def _too_few_gpus(n: int, capacity: int, spec: RunSpec) -> str | None:
+    if spec.device == "cpu" or spec.oversubscribe:
+        return None
+    return f"{n} ranks need {n} GPUs and there are {capacity}; --oversubscribe shares them"
+
+
+def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str | None:
+    """Say why ranks that share a GPU cannot run a strategy; None: they can."""
+    if isinstance(strategy, Pipeline) and device == "cuda" and too_many:
+        return (
+            "ranks that share a GPU use gloo, and gloo cannot send between pipeline stages on GPUs"
+        )
+    return None
+
+
+def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
+    step = lcm(*sizes)
+    below, above = batch // step * step, -(-batch // step) * step
+    nearest = " or ".join(str(b) for b in (below, above) if b)
+    return UsageError(
+        f"A global batch of {batch} cannot be divided over {n} ranks (strong scaling). "
+        f"Give --batch-size {nearest}, or --scaling weak."
+    )
+
+
+def _unfit(strategy: Strategy, rank_batch: int, n: int) -> str | None:
+    """Say why a strategy cannot run with N ranks or a batch; None: it can."""
+    if isinstance(strategy, Pipeline):
+        return why_no_pipeline(strategy, rank_batch, n)
+    if not isinstance(strategy, Ddp) or rank_batch % strategy.accumulate == 0:
+        return None
+    return (
+        f"{rank_batch} samples per rank at N={n} cannot be split into {strategy.accumulate} "
+        "microbatches"
+    )
+
+
+def row_name(suite: str, case: str, world_size: int) -> str:
+    """Return what ``--only`` calls a row: ``ddp.ddp-bucket-1mb.n4``."""
+    return f"{suite}.{case}.n{world_size}"
+
+
+def only(rows: Sequence[Cell], wanted: Sequence[str]) -> list[Cell]:
+    """Return the rows that are wanted by name; all, if none is named.
+
+    Everything else about them is as if all were run, so that the numbers compare: threads, sizes,
+    batches, names of baselines.
+
+    Raises:
+        UsageError: A name is none of the rows.
+    """
+    named = {row_name(*cell.row_key): cell for cell in rows}
+    for name in wanted:
+        if name not in named:
+            raise unknown_name("row for --only", name, named)
+    return [cell for name, cell in named.items() if name in wanted or not wanted]
+
+
+def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
+    """Return all launches: inspections first, then rounds over cases and sizes.
+
+    Correctness comes before speed. Each round launches every cell once, so that a drift of the
+    machine hits all sizes alike.
+    """
+    inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in rows]
+    repeats_of = {suite.name: suite.repeats for suite in spec.suites}
+    rounds = [
+        cell.model_copy(update={"repeat": repeat})
+        for repeat in range(max(repeats_of.values(), default=0))
+        for cell in rows
+        if repeat < repeats_of[cell.suite]
+    ]
+    return inspections + rounds

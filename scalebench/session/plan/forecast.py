@@ -1,0 +1,88 @@
+"""What a plan will cost before it is run: rows, memory of the model's state, wall clock."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scalebench.costmodel.memory import predict_state_bytes
+from scalebench.session.plan import Plan
+from scalebench.spec import Cell, Pipeline
+from scalebench.spec.presets import CustomTarget
+
+START_S = 0.5
+"""Usual time from decision to first step of a launch on two cores, seconds."""
+INSPECTION_S = 1.0
+"""Usual time of an inspecting launch of a small model, seconds."""
+WARMUP_SHARE = 0.5
+"""Usual warm-up, as a share of the window."""
+
+
+@dataclass(frozen=True)
+class ForecastRow:
+    """One row of the plan.
+
+    Attributes:
+        state_bytes: Predicted parameters, gradients, optimizer state and buckets per rank;
+            without activations. None: the number of parameters of a rank is not known.
+    """
+
+    cell: Cell
+    num_launches: int
+    state_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All rows, and how long the whole may take.
+
+    Attributes:
+        wall_s: Estimated from usual times, not measured; None with ``--steps``, when it depends
+            on the step time.
+    """
+
+    rows: tuple[ForecastRow, ...]
+    wall_s: float | None
+
+
+def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
+    """Estimate what a plan costs.
+
+    Args:
+        plan: What would be run.
+        num_parameters: Of users' own workloads, by name.
+    """
+    cells: dict[tuple[str, str, int], list[Cell]] = {}
+    for cell in plan.cells:
+        cells.setdefault(cell.row_key, []).append(cell)
+    rows = tuple(
+        ForecastRow(
+            cell=launches[0],
+            num_launches=0 if launches[0].skip_reason else len(launches),
+            state_bytes=_state_bytes(launches[0], num_parameters),
+        )
+        for launches in cells.values()
+    )
+    return Forecast(rows, _wall_s(plan))
+
+
+def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
+    if isinstance(cell.strategy, Pipeline):
+        return None  # the ranks hold different parts of the model
+    if isinstance(cell.workload, CustomTarget):
+        known = num_parameters.get(cell.workload.name)
+    else:
+        known = cell.workload.num_parameters
+    if known is None:
+        return None
+    return predict_state_bytes(cell.strategy, known, cell.world_size)
+
+
+def _wall_s(plan: Plan) -> float | None:
+    total = 0.0
+    for cell in plan.cells:
+        if cell.skip_reason:
+            continue
+        if cell.steps.steps is not None:
+            return None
+        window = INSPECTION_S if cell.purpose == "inspect" else cell.steps.window_s
+        total += START_S + window * (1 if cell.purpose == "inspect" else 1 + WARMUP_SHARE)
+    return min(total, plan.spec.budget_s) if plan.spec.budget_s else total

@@ -1,0 +1,141 @@
+"""From what the user asked to the plan: sizes, threads and steps, every default filled in."""
+
+from collections.abc import Sequence
+
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records.run import RunSpec
+from scalebench.session.plan.cases import (
+    cases_to_run,
+    chosen_cases,
+    repeats_of,
+    step_plan_of,
+    with_request,
+    workload_of,
+)
+from scalebench.session.plan.cells import cells_of_case, in_order, only
+from scalebench.session.plan.notices import about_paced, notices_of
+from scalebench.session.plan.request import Machine, Plan, Request
+from scalebench.spec import (
+    Device,
+    Suite,
+)
+
+
+def check_names(request: Request, suites: Sequence[Suite]) -> None:
+    """Raise UsageError for what can be told wrong without knowing the machine."""
+    for suite in suites:
+        chosen = chosen_cases(suite, request.selection)
+        for case in chosen:
+            name = request.workload or case.workload or suite.workload
+            workload_of(case, name, request.device or "cpu")
+
+
+def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Plan:
+    """Work out every cell of a run.
+
+    Raises:
+        UsageError: The request contradicts itself or the suites.
+        EnvironmentUnfit: CUDA was asked for and there is none.
+    """
+    if request.only:
+        suites = [suite for suite in map(_without_collectives, suites) if suite.cases]
+    device = _choose_device(request, machine)
+    capacity = _capacity(request, device, machine)
+    asked = request.world_sizes or _default_sizes(capacity, machine)
+    trains = any(suite.cases for suite in suites)
+    sizes = tuple(sorted({1, *asked} if trains else {*asked}))
+    _check_collectives(request, suites, sizes)
+    if request.virtual_hosts is not None:
+        request.virtual_hosts.check(sizes, machine.num_cores)
+    spec = RunSpec(
+        suites=tuple(with_request(suite, request, device) for suite in suites),
+        world_sizes=sizes,
+        added_world_sizes=tuple(n for n in sizes if n not in asked),
+        device=device,
+        scaling=request.scaling or suites[0].scaling,
+        launcher=machine.launcher if request.virtual_hosts is None else "lab",
+        world=machine.world,
+        virtual_hosts=request.virtual_hosts,
+        oversubscribe=request.oversubscribe,
+        threads=_threads(request, machine, [n for n in sizes if n <= capacity]),
+        steps=step_plan_of(request, suites[0]),
+        repeats=repeats_of(request, suites[0]),
+        budget_s=request.budget_s,
+        quick=request.quick,
+        selection=request.selection,
+        keep_going=request.keep_going,
+        anonymise=request.anonymise,
+    )
+    rows = [
+        cell
+        for suite in spec.suites
+        for case in cases_to_run(suite, request.selection)
+        for cell in cells_of_case(suite, case, spec, capacity)
+    ]
+    rows = only(rows, request.only)
+    notices = [*notices_of(spec, machine, capacity), *about_paced(rows)]
+    return Plan(spec, tuple(in_order(rows, spec)), tuple(notices))
+
+
+def _without_collectives(suite: Suite) -> Suite:
+    return suite.model_copy(update={"collectives": None})
+
+
+def _capacity(request: Request, device: Device, machine: Machine) -> int:
+    """Return how many ranks have what they need to themselves: a GPU, a core, or their share."""
+    if machine.world is not None:
+        return machine.world.capacity(on_gpus=device == "cuda")
+    if device == "cuda":
+        return machine.num_gpus
+    hosts = request.virtual_hosts
+    capacity = hosts.capacity(machine.num_cores) if hosts is not None else None
+    return machine.num_cores if capacity is None else capacity
+
+
+def _threads(request: Request, machine: Machine, fitting: Sequence[int]) -> int:
+    """Return the threads of each rank, the same at every N."""
+    hosts = request.virtual_hosts
+    if hosts is not None and hosts.threads is not None:
+        return hosts.threads
+    if machine.world is not None:
+        return machine.world.threads(fitting or [1])
+    return max(1, machine.num_cores // max(fitting))
+
+
+def _check_collectives(request: Request, suites: Sequence[Suite], sizes: Sequence[int]) -> None:
+    """Raise UsageError where collectives cannot be timed as asked."""
+    names = [suite.name for suite in suites if suite.collectives is not None]
+    if names and max(sizes) < 2:
+        raise UsageError(
+            f"Suite {names[0]} times collectives, and one rank sends nothing. "
+            "Give --gpus with 2 ranks or more."
+        )
+    if names and request.link_profile is not None:
+        raise UsageError(
+            f"Suite {names[0]} measures the links itself, and --link-profile also gives them. "
+            "Leave out one of them."
+        )
+
+
+def _choose_device(request: Request, machine: Machine) -> Device:
+    if request.virtual_hosts is not None:
+        if request.device == "cuda":
+            raise UsageError("--launcher lab runs CPU ranks only. Leave out --device cuda.")
+        return "cpu"
+    if request.device == "cuda" and machine.num_gpus == 0:
+        raise EnvironmentUnfit(
+            "--device cuda: torch sees no CUDA device here. `scalebench doctor` says why; "
+            "--device cpu runs the ranks on CPU over gloo."
+        )
+    return request.device or ("cuda" if machine.num_gpus else "cpu")
+
+
+def _default_sizes(capacity: int, machine: Machine) -> tuple[int, ...]:
+    """Return the powers of two up to the devices; of a world, up to its size, and that."""
+    if machine.world is None:
+        return _powers_of_two(capacity)
+    return (*_powers_of_two(machine.world.size), machine.world.size)
+
+
+def _powers_of_two(capacity: int) -> tuple[int, ...]:
+    return tuple(1 << i for i in range(capacity.bit_length()))

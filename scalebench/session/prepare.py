@@ -1,0 +1,64 @@
+"""Before a run: what will be launched, and on which machine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scalebench import machine
+from scalebench.analysis.run import StoredRun
+from scalebench.errors import EnvironmentUnfit
+from scalebench.launch.base import Launcher
+from scalebench.session.plan import Machine, Plan, Request, make_plan
+from scalebench.session.plan.max_batch import for_max_batch
+from scalebench.spec import Suite
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan that can be carried out here.
+
+    Attributes:
+        environment: Fingerprint of the machine.
+        num_parameters: Of users' own workloads, by name.
+    """
+
+    plan: Plan
+    environment: dict[str, Any]
+    num_parameters: dict[str, int]
+
+
+def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Prepared:
+    """Plan, fingerprint the machine, and try the users' own workloads once.
+
+    Raises:
+        UsageError: The request or a workload cannot be used.
+        EnvironmentUnfit: CUDA was asked for and there is none.
+    """
+    survey = launcher.survey()
+    world = launcher.world
+    here = Machine(len(survey["devices"]), machine.num_cores(), world, launcher.name)
+    if request.max_batch:
+        request = for_max_batch(request, request.device or ("cuda" if here.num_gpus else "cpu"))
+    plan = make_plan(request, suites, here)
+    num_parameters = {
+        target.name: launcher.describe(target, plan.spec.device)["num_parameters"]
+        for target in plan.custom_workloads
+    }
+    environment = machine.fingerprint(survey, world) | {"threads": plan.spec.threads}
+    return Prepared(plan, environment, num_parameters)
+
+
+def check_same_machine(launcher: Launcher, stored: StoredRun) -> dict[str, Any]:
+    """Return the fingerprint of the machine on which a run goes on.
+
+    Raises:
+        EnvironmentUnfit: It is not the one that the run was begun on.
+    """
+    here = machine.fingerprint(launcher.survey(), launcher.world)
+    different = machine.differences(here, stored.info.environment)
+    if different:
+        raise EnvironmentUnfit(
+            f"{stored.paths.root} was started with a different {', '.join(different)}; its cells "
+            "would not be comparable. Start a new run here."
+        )
+    return here

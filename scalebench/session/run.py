@@ -1,0 +1,55 @@
+"""The Python door: `scalebench.run` measures suites and returns the run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from scalebench.errors import UsageError
+from scalebench.session.finish import Run
+from scalebench.session.plan import Request
+from scalebench.session.progress import Silent
+from scalebench.session.session import Session
+from scalebench.session.suite_files import load_suites
+from scalebench.spec import Suite
+
+
+def run(
+    suites: Suite | str | Sequence[Suite | str] = (),
+    world_sizes: Sequence[int] | None = None,
+    *,
+    out: Path | None = None,
+    request: Request | None = None,
+) -> Run:
+    """Measure suites at the given numbers of ranks and return the run.
+
+    Args:
+        suites: Suites, or names or paths of suites; none: the core suites.
+        world_sizes: Numbers of ranks; None: 1, 2, 4, … up to the devices.
+        out: The run folder; None: a new one below ``reports/``.
+        request: Everything else that the command line can say.
+
+    Raises:
+        UsageError: The request cannot be met as it stands.
+        EnvironmentUnfit: This machine cannot meet it.
+    """
+    given = [suites] if isinstance(suites, Suite | str) else list(suites)
+    loaded = [s for item in given for s in ([item] if isinstance(item, Suite) else _named(item))]
+    wanted = request or Request()
+    if world_sizes is not None:
+        wanted = _with_sizes(wanted, world_sizes)
+    command = ["scalebench", "run", *(suite.name for suite in loaded)]
+    if wanted.world_sizes:
+        command += ["--gpus", ",".join(map(str, wanted.world_sizes))]
+    with Session(Silent()) as session:
+        return session.run(wanted, loaded or load_suites(()), command, out)
+
+
+def _named(name: str) -> list[Suite]:
+    return load_suites([name])
+
+
+def _with_sizes(request: Request, world_sizes: Sequence[int]) -> Request:
+    sizes = tuple(world_sizes)
+    if not sizes or any(not isinstance(n, int) or n < 1 for n in sizes):
+        raise UsageError(f"world_sizes={list(sizes)}: give whole numbers of at least 1.")
+    return replace(request, world_sizes=sizes)

@@ -1,0 +1,164 @@
+"""A session: prepare, claim, launch one cell at a time, store each at once, summarise at the end.
+
+Each step is a module beside this one; this one has their order.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from scalebench import __version__, machine
+from scalebench.analysis.run import load_run
+from scalebench.launch.base import Launcher
+from scalebench.launch.local import LocalLauncher
+from scalebench.records.folder import create_run_folder, point_latest_at, working_on
+from scalebench.records.run import CellResult, RunInfo
+from scalebench.session.batch_search import search_largest_batches
+from scalebench.session.calibration.of_run import about_profile, read_profile
+from scalebench.session.cell_runner import CellRunner
+from scalebench.session.certificates import newest
+from scalebench.session.claim import claim_default_folder, claim_devices, run_id_of
+from scalebench.session.finish import Run, finish, results_not_saved
+from scalebench.session.gpu_locks import GpuClaims
+from scalebench.session.plan import Request
+from scalebench.session.prepare import Prepared, check_same_machine, prepare
+from scalebench.session.progress import ProgressListener
+from scalebench.session.store import RunStore, anonymiser_for
+from scalebench.spec import Suite
+
+
+class Interrupted(Exception):
+    """The run was stopped by a signal; what was done is kept in ``run``."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(f"interrupted; results so far are in {run.paths.root}")
+        self.run = run
+
+
+class Session:
+    """Holds the launcher for as long as there are cells to launch, and closes it then.
+
+    Args:
+        progress: Hears how it goes.
+        launcher: Starts the ranks; None: processes on this machine.
+    """
+
+    def __init__(self, progress: ProgressListener, launcher: Launcher | None = None) -> None:
+        self.progress = progress
+        self.launcher: Launcher = LocalLauncher() if launcher is None else launcher
+        self.claims = GpuClaims()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes that start ranks, and let go of the GPUs."""
+        try:
+            self.launcher.close()
+        finally:
+            self.claims.close()
+
+    def prepare(self, request: Request, suites: Sequence[Suite]) -> Prepared:
+        """Plan and fingerprint the machine; see `scalebench.session.prepare.prepare`."""
+        self.progress.preparing()
+        return prepare(self.launcher, request, suites)
+
+    def run(
+        self,
+        request: Request,
+        suites: Sequence[Suite],
+        command: Sequence[str],
+        out: Path | None = None,
+    ) -> Run:
+        """Start a new run.
+
+        Raises:
+            Interrupted: SIGINT or SIGTERM came; what was done is stored.
+        """
+        link = read_profile(request.link_profile) if request.link_profile else None
+        paths = create_run_folder(out) if out is not None else None
+        started = datetime.now(UTC)
+        prepared = self.prepare(request, suites)
+        plan, environment = prepared.plan, prepared.environment
+        shared = claim_devices(
+            self.launcher, self.claims, plan.spec, environment, request.allow_busy
+        )
+        run_id = run_id_of(started, plan.spec)
+        paths = paths or claim_default_folder(run_id)
+        if request.max_batch:
+            plan = search_largest_batches(
+                self.launcher, plan, request.memory_limit_bytes, paths, self.progress
+            )
+        foreign = machine.elsewhere(link.machine, environment) if link is not None else []
+        info = RunInfo(
+            run_id=run_id,
+            version=__version__,
+            created=started.isoformat(timespec="seconds"),
+            command=list(command),
+            spec=plan.spec,
+            environment=environment,
+            plan=list(plan.cells),
+            notices=[*plan.notices, *about_profile(link, foreign), *shared],
+            largest_batches=list(plan.largest_batches),
+            certificate=newest(environment),
+            profile_differs=foreign,
+            sealed=True,
+        )
+        store = RunStore.create(paths, info, link, anonymiser_for(plan.spec, self.launcher))
+        if out is None:
+            point_latest_at(paths.root)
+        return self._carry_out(store)
+
+    def resume(self, root: Path, allow_busy: bool = False) -> Run:
+        """Go on with a run: launch the cells that are missing or went wrong.
+
+        Raises:
+            EnvironmentUnfit: This machine or torch is not the one that the run was begun on,
+                cannot make its virtual hosts, or has GPUs on which another run measures.
+            Interrupted: SIGINT or SIGTERM came; what was done is stored.
+        """
+        stored = load_run(root)
+        self.progress.preparing()
+        here = check_same_machine(self.launcher, stored)
+        spec = stored.info.spec
+        shared = claim_devices(self.launcher, self.claims, spec, here, allow_busy)
+        stored.info = stored.info.model_copy(update={"notices": [*stored.info.notices, *shared]})
+        create_run_folder(root, resume=True)
+        stored.results = {i: r for i, r in stored.results.items() if _is_final(r)}
+        return self._carry_out(RunStore(stored, anonymiser_for(spec, self.launcher)))
+
+    def _carry_out(self, store: RunStore) -> Run:
+        """Launch what has no result yet and finish the run, however it ends; one at a time."""
+        stored = store.run
+        with working_on(stored.paths):
+            self.progress.planned(stored.info, len(stored.results))
+            try:
+                return finish(stored, CellRunner(self.launcher, store, self.progress).run_missing())
+            except KeyboardInterrupt:
+                raise Interrupted(_interrupted(store)) from None
+            except OSError as error:
+                raise results_not_saved(stored, error) from error
+            except BaseException:
+                with suppress(OSError):  # the disk may be what went wrong
+                    finish(stored, "interrupted")
+                raise
+
+
+def _interrupted(store: RunStore) -> Run:
+    """Store what was being stored when the run was ended, and how far it came."""
+    try:
+        store.keep_unsaved()
+        return finish(store.run, "interrupted")
+    except OSError as error:
+        raise results_not_saved(store.run, error) from error
+
+
+def _is_final(result: CellResult) -> bool:
+    """Tell whether a resumed run keeps a result: not what failed, nor was skipped for it."""
+    if result.status == "skipped":
+        return result.cell.skip_reason is not None
+    return result.status != "failed"

@@ -1,0 +1,75 @@
+"""What a run stores while it goes on, without names where it is to have none."""
+
+from scalebench.analysis.run import StoredRun
+from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.launch.base import Launcher
+from scalebench.records.files import write_checked
+from scalebench.records.paths import RunPaths
+from scalebench.records.run import CellResult, RunInfo, RunSpec
+from scalebench.session.anonymise import Anonymiser, anonymise_files, names_of_this_machine
+
+
+class RunStore:
+    """Keeps a run in memory and on disk the same.
+
+    Args:
+        run: As it stands in its folder.
+        anonymiser: Takes names out of what is stored; None: they stay.
+    """
+
+    def __init__(self, run: StoredRun, anonymiser: Anonymiser | None) -> None:
+        self.run = run
+        self.anonymiser = anonymiser
+        run.paths.cells.mkdir(exist_ok=True)
+
+    @classmethod
+    def create(
+        cls,
+        paths: RunPaths,
+        info: RunInfo,
+        link: LinkProfile | None,
+        anonymiser: Anonymiser | None,
+    ) -> "RunStore":
+        """Store a new run, and the link profile that it was given."""
+        info = info if anonymiser is None else anonymiser.model(info)
+        store = cls(StoredRun(paths, info, {}, link=link), anonymiser)
+        write_checked(paths.run_json, info)
+        if link is not None:
+            write_checked(paths.link_profile, link)
+        return store
+
+    def keep_result(self, result: CellResult) -> CellResult:
+        """Store a launch; return it as it was stored."""
+        run, cell_id = self.run, result.cell.id
+        if self.anonymiser is not None:
+            result = self.anonymiser.model(result)
+            anonymise_files(run.paths.logs(cell_id), self.anonymiser)
+        run.unsaved.add(cell_id)
+        run.results[cell_id] = result
+        self.keep_unsaved()
+        return result
+
+    def keep_unsaved(self) -> None:
+        """Store every result whose storing did not come to its end."""
+        run = self.run
+        for cell_id in sorted(run.unsaved & run.results.keys()):
+            write_checked(run.paths.cell(cell_id), run.results[cell_id], indent=None)
+            run.damaged.pop(run.paths.cell(cell_id).name, None)
+            run.unsaved.discard(cell_id)
+
+    def anonymise_calibration(self) -> None:
+        """Take the names out of the run's own calibration."""
+        run = self.run
+        if self.anonymiser is not None and run.link is not None:
+            run.link = self.anonymiser.model(run.link)
+            write_checked(run.paths.link_profile, run.link)
+            anonymise_files(run.paths.logs("calibration"), self.anonymiser)
+
+
+def anonymiser_for(spec: RunSpec, launcher: Launcher) -> Anonymiser | None:
+    """Return what takes names out of a run, those of its other hosts too; None: they stay."""
+    if not spec.anonymise:
+        return None
+    nodes = launcher.world.nodes[1:] if launcher.world is not None else ()
+    others = {node.host: f"<host {number}>" for number, node in enumerate(nodes, 1)}
+    return Anonymiser(names_of_this_machine(others))

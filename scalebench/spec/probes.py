@@ -1,0 +1,66 @@
+"""Jobs that train nothing: their ranks time single operations, or compare their clocks."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scalebench.spec import Job, Spec
+from scalebench.spec.collectives import (
+    BACKEND,
+    EITHER_PLACE,
+    ONLY_IN_PLACE,
+    CollectiveName,
+    DtypeName,
+)
+
+
+class Transfer(Spec):
+    """One operation at one size.
+
+    Attributes:
+        size_bytes: The full size, as nccl-tests counts: of all-gather, reduce-scatter and
+            all-to-all the whole of it, not a rank's part. Rounded down to whole elements, and to
+            the same number of them for every rank. A barrier carries nothing, whatever is given.
+        peers: Sender and receiver of ``send_recv``; the root of a rooted operation is rank 0.
+        algorithm: ``backend``: whatever the backend does; else a name of
+            ``worker/collectives``, for an all-reduce carried out by scalebench itself.
+        in_place: Of `EITHER_PLACE`: whether the input lies where the result goes.
+        back_to_back: Operations in one timing, after one that does not count: the first one after
+            a pause finds a link's buffers empty.
+    """
+
+    operation: CollectiveName
+    size_bytes: int = Field(gt=0)
+    dtype: DtypeName = "float32"
+    peers: tuple[int, int] = (0, 1)
+    algorithm: str = BACKEND
+    in_place: bool = False
+    back_to_back: int = Field(2, ge=1)
+
+    @property
+    def place(self) -> bool | None:
+        """Whether the result overwrites the input; None: there is no such choice."""
+        if self.operation in ONLY_IN_PLACE:
+            return True
+        return self.in_place if self.operation in EITHER_PLACE else None
+
+
+class Sweep(Job):
+    """Time operations, and check every result against the known one.
+
+    Attributes:
+        repeats: Times that each transfer is timed, by turns.
+    """
+
+    kind: Literal["sweep"] = "sweep"
+    transfers: tuple[Transfer, ...]
+    repeats: int = Field(5, ge=1)
+
+
+class ClockCheck(Job):
+    """Compare the clocks of the ranks over the network, even where they are one."""
+
+    kind: Literal["clock"] = "clock"
+
+
+Probe = Annotated[Sweep | ClockCheck, Field(discriminator="kind")]

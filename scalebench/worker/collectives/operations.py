@@ -1,0 +1,235 @@
+"""The backend's own operations, each with inputs whose result is known beforehand.
+
+Inputs are small whole numbers, so that every dtype holds every result exactly and one wrong
+element shows, whatever the order in which a backend adds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalebench.spec import Job
+from scalebench.spec.collectives import BACKEND
+from scalebench.spec.probes import Transfer
+from scalebench.worker.collectives import ALL_REDUCES
+from scalebench.worker.process.context import JobContext
+
+VALUES = 5
+"""Inputs are 0 … 4: at 25 ranks their sum still fits into an int8."""
+
+UNTOUCHED = -1
+
+MOST_KEPT = 8
+"""Inputs and sums that are kept between one building of an operation and the next."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on its own buffers, to be run once.
+
+    Attributes:
+        run: Carries it out on this rank; returns when it is over here.
+        output: Where this rank finds the result.
+        expected: What it has to be; None: this rank gets none.
+        num_bytes: The full size of the operation.
+    """
+
+    run: Callable[[], None]
+    output: torch.Tensor
+    expected: torch.Tensor | None
+    num_bytes: int
+
+    def num_wrong(self) -> int:
+        """Return how many elements differ from what they have to be."""
+        if self.expected is None:
+            return 0
+        return int((self.output != self.expected).sum().item())
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """What all builders need: this rank's place, and the shape of its part.
+
+    Attributes:
+        whole: Elements of the full size; a multiple of the number of ranks.
+        hosts: On which host each rank is.
+    """
+
+    rank: int
+    world_size: int
+    whole: int
+    dtype: torch.dtype
+    device: torch.device
+    hosts: tuple[int, ...]
+
+    @property
+    def part(self) -> int:
+        """Elements of one rank's part."""
+        return self.whole // self.world_size
+
+    def of(self, rank: int) -> torch.Tensor:
+        """Return a rank's input, as long as the full size; not to be written to."""
+        return _input(self, rank)
+
+    def slot(self, of: torch.Tensor, rank: int) -> torch.Tensor:
+        """Return a rank's part of something of the full size."""
+        return of[rank * self.part : (rank + 1) * self.part]
+
+    def total(self) -> torch.Tensor:
+        """Return the sum of all ranks' inputs; not to be written to."""
+        return _total(self)
+
+    def blank(self, length: int) -> torch.Tensor:
+        """Return a buffer with nothing of a result in it."""
+        return torch.full((length,), UNTOUCHED, dtype=self.dtype, device=self.device)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _input(buffers: _Buffers, rank: int) -> torch.Tensor:
+    index = torch.arange(buffers.whole, device=buffers.device)
+    return ((index * index + index // 7 + 3 * rank) % VALUES).to(buffers.dtype)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _total(buffers: _Buffers) -> torch.Tensor:
+    return sum((buffers.of(rank) for rank in range(1, buffers.world_size)), buffers.of(0))
+
+
+def build(transfer: Transfer, context: JobContext[Job]) -> Operation:
+    """Return one operation, its buffers filled."""
+    dtype = getattr(torch, transfer.dtype)
+    size = context.job.world_size
+    per_rank = max(1, transfer.size_bytes // dtype.itemsize // size)
+    hosts = _hosts(context.job)
+    buffers = _Buffers(context.rank, size, per_rank * size, dtype, context.device, hosts)
+    run, output, expected = _BUILDERS[transfer.operation](buffers, transfer)
+    num_bytes = 0 if transfer.operation == "barrier" else buffers.whole * dtype.itemsize
+    return Operation(run, output, expected, num_bytes)
+
+
+def _hosts(job: Job) -> tuple[int, ...]:
+    """Return the host of every rank; without virtual hosts they are all on this one."""
+    virtual = job.virtual_hosts
+    return tuple(virtual.host_of(rank) if virtual else 0 for rank in range(job.world_size))
+
+
+_Built = tuple[Callable[[], None], torch.Tensor, torch.Tensor | None]
+
+
+def _all_reduce(b: _Buffers, transfer: Transfer) -> _Built:
+    tensor = b.of(b.rank).clone()
+    if transfer.algorithm == BACKEND:
+        return lambda: _done(dist.all_reduce(tensor)), tensor, b.total()
+    own = ALL_REDUCES[transfer.algorithm]
+    options = _options(transfer.algorithm, b)
+    return lambda: own(tensor, **options), tensor, b.total()
+
+
+def _options(algorithm: str, b: _Buffers) -> dict[str, Any]:
+    """Return what an own all-reduce is called with, so that its law is the one of its name."""
+    if algorithm == "hierarchical":
+        return {"hosts": b.hosts}
+    return {"shape": "binomial", "segment_bytes": None} if algorithm == "tree" else {}
+
+
+def _all_gather(b: _Buffers, transfer: Transfer) -> _Built:
+    mine = b.slot(b.of(b.rank), b.rank).clone()
+    output = b.blank(b.whole)
+    parts = [b.slot(output, rank) for rank in range(b.world_size)]
+    if transfer.in_place:
+        mine = parts[b.rank].copy_(mine)
+    expected = torch.cat([b.slot(b.of(rank), rank) for rank in range(b.world_size)])
+    return lambda: _done(dist.all_gather(parts, mine)), output, expected
+
+
+def _reduce_scatter(b: _Buffers, transfer: Transfer) -> _Built:
+    mine, output = b.of(b.rank), b.blank(b.part)
+    if transfer.in_place:
+        mine = mine.clone()
+        output = b.slot(mine, b.rank)
+    expected = b.slot(b.total(), b.rank)
+    return lambda: _done(dist.reduce_scatter_tensor(output, mine)), output, expected
+
+
+def _all_to_all(b: _Buffers, _: Transfer) -> _Built:
+    mine, output = b.of(b.rank), b.blank(b.whole)
+    expected = torch.cat([b.slot(b.of(rank), b.rank) for rank in range(b.world_size)])
+    return lambda: _done(dist.all_to_all_single(output, mine)), output, expected
+
+
+def _all_to_all_uneven(b: _Buffers, _: Transfer) -> _Built:
+    """Rank j gets a share that grows with j: from everybody, of everybody's own input."""
+    cuts = [b.whole * j * (j + 1) // (b.world_size * (b.world_size + 1)) for j in _ends(b)]
+    lengths = [end - start for start, end in pairwise(cuts)]
+    mine, own = b.of(b.rank), slice(cuts[b.rank], cuts[b.rank + 1])
+    output = b.blank(lengths[b.rank] * b.world_size)
+    expected = torch.cat([b.of(rank)[own] for rank in range(b.world_size)])
+    received = [lengths[b.rank]] * b.world_size
+    return lambda: _done(dist.all_to_all_single(output, mine, received, lengths)), output, expected
+
+
+def _ends(b: _Buffers) -> range:
+    return range(b.world_size + 1)
+
+
+def _send_recv_ring(b: _Buffers, _: Transfer) -> _Built:
+    """Everybody to the next rank, and from the one before, at once: nccl-tests' sendrecv."""
+    before, after = (b.rank - 1) % b.world_size, (b.rank + 1) % b.world_size
+    mine, output = b.of(b.rank), b.blank(b.whole)
+
+    def run() -> None:
+        both = [dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, output, before)]
+        for request in dist.batch_isend_irecv(both):
+            request.wait()
+
+    return run, output, b.of(before)
+
+
+def _barrier(b: _Buffers, _: Transfer) -> _Built:
+    """It carries nothing, so there is nothing that could be wrong with it but that it ends."""
+    return lambda: _done(dist.barrier()), b.blank(0), None
+
+
+def _broadcast(b: _Buffers, _: Transfer) -> _Built:
+    tensor = b.of(0).clone() if b.rank == 0 else b.blank(b.whole)
+    return lambda: _done(dist.broadcast(tensor, src=0)), tensor, b.of(0)
+
+
+def _reduce(b: _Buffers, _: Transfer) -> _Built:
+    tensor = b.of(b.rank).clone()
+    expected = b.total() if b.rank == 0 else None
+    return lambda: _done(dist.reduce(tensor, dst=0)), tensor, expected
+
+
+def _send_recv(b: _Buffers, transfer: Transfer) -> _Built:
+    sender, receiver = transfer.peers
+    if b.rank == sender:
+        tensor = b.of(sender)
+        return lambda: dist.send(tensor, dst=receiver), tensor, None
+    output = b.blank(b.whole)
+    if b.rank == receiver:
+        return lambda: _done(dist.recv(output, src=sender)), output, b.of(sender)
+    return lambda: None, output, None
+
+
+def _done(_: object) -> None:
+    """Drop what an operation returns: it is over."""
+
+
+_BUILDERS: dict[str, Callable[[_Buffers, Transfer], _Built]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "all_to_all_uneven": _all_to_all_uneven,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "send_recv": _send_recv,
+    "send_recv_ring": _send_recv_ring,
+    "barrier": _barrier,
+}

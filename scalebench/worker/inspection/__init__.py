@@ -1,0 +1,1 @@
+"""What is found out about a case before it is timed: correctness, memory, work per step."""

@@ -1,0 +1,165 @@
+"""Is compressed training correct, and how far is its gradient from the exact one?
+
+A lossy method cannot be compared with the plain reference. It is compared with the emulation of all
+ranks in one process: gradients of the last of a few steps, on every rank, and the losses of all of
+them. Before that, all ranks must hold the same gradients, bit by bit. ``noop`` is exempt: its ranks
+train apart.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalebench.records.rank import GradientError, Verification
+from scalebench.spec import Compressed
+from scalebench.spec.compression import first_compressed_step
+from scalebench.worker.inspection.memory import watch_memory
+from scalebench.worker.inspection.verify import (
+    NUM_STEPS,
+    Deviation,
+    Inspection,
+    build_watched,
+    finite,
+    fresh_workload,
+    judge,
+    loss_deviation,
+    mean_over_ranks,
+    parameter_deviation,
+    reference_run,
+    tolerance,
+    total_norm,
+    worse_of,
+)
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.compressed import CompressedTraining
+from scalebench.worker.strategies.compression.emulation import Emulation, Gradients
+from scalebench.worker.workloads.batches import to_device
+from scalebench.worker.workloads.feed import check_size, endless
+
+BOUND = "nothing is communicated: this row bounds what compression can gain"
+
+HALF_ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}
+"""Method → relative rounding of one sum on the wire; the backend may sum in any order."""
+
+
+def inspect_compressed(context: RankContext) -> Inspection:
+    """Train a few steps, check them against the emulation, count memory; every rank takes part."""
+    strategy = context.cell.strategy
+    assert isinstance(strategy, Compressed)
+    batches = _batches(num_steps(strategy), context)
+    reference = reference_run(batches, context)
+    context.barrier()  # in the control group: the reference may take longer than a collective may
+    with watch_memory(context.device) as watch:
+        training, _kept = build_watched(watch, context)
+        assert isinstance(training, CompressedTraining)
+        losses: list[float] = []
+        apart: GradientError | None = None
+        for batch in batches:
+            with watch.stretch("communication"):
+                losses.append(float(training.step(batch)))
+            if reference is not None and apart is None:
+                apart = gradient_error(dict(training.gradients()), reference.gradients, 0)
+    flops = None if reference is None else reference.flops / context.cell.global_batch
+    if strategy.method == "noop":
+        unverified = Verification(status="unverified", reason=BOUND)
+        return Inspection(unverified, losses, watch.memory, flops or None, apart)
+    differing = _differing_bits(training)
+    emulation, expected_losses = _emulated(batches, training, context)
+    by_gradient = _compare(training, emulation, context)
+    mean_losses = mean_over_ranks(losses, context)
+    verification, error = Verification(status="verified"), None
+    if reference is not None and emulation is not None:
+        by_loss = loss_deviation(mean_losses, expected_losses)
+        verification = judge(by_gradient, by_loss, reference, _allowed(strategy, context))
+        last = len(batches) - 1
+        error = gradient_error(dict(training.gradients()), emulation.exact, last)
+    if differing is not None:
+        reason = f"the ranks hold different gradients after decoding (first: {differing})"
+        verification = Verification(status="deviates", reason=reason)
+    verification = verification.model_copy(update={"num_steps": len(batches)})
+    return Inspection(verification, losses, watch.memory, flops or None, error)
+
+
+def num_steps(strategy: Compressed) -> int:
+    """Return how many steps are compared: two at the ratio asked for, the bucket change before."""
+    return max(NUM_STEPS, first_compressed_step(strategy.settings) + 2)
+
+
+def gradient_error(given: Gradients, exact: Gradients, step: int) -> GradientError:
+    """Return relative L2 distance and cosine of two sets of gradients, over all parameters."""
+    dot = sum(float((given[n].double() * exact[n].double()).sum()) for n in exact)
+    distance = total_norm({n: given[n].double() - exact[n].double() for n in exact})
+    lengths = total_norm(given) * total_norm(exact)
+    length = total_norm(exact)
+    cosine = dot / lengths if lengths else math.nan
+    return GradientError(
+        relative_l2=finite(distance / length if length else distance),
+        cosine=cosine if math.isfinite(cosine) else None,
+        step=step,
+    )
+
+
+def _batches(count: int, context: RankContext) -> list[Any]:
+    feed = endless(fresh_workload(context).batches, context.device, context.cell.rank_batch)
+    batches = [next(feed) for _ in range(count)]
+    for batch in batches:
+        check_size(batch, context.cell.rank_batch)
+    return batches
+
+
+def _allowed(strategy: Compressed, context: RankContext) -> float:
+    """Return what rounding may explain: two summands have one order, more have several."""
+    by_order = HALF_ROUNDING.get(strategy.method, 0.0) * max(0, context.cell.world_size - 2)
+    return max(tolerance(strategy, context.device), by_order)
+
+
+def _differing_bits(training: CompressedTraining) -> str | None:
+    """Return the first parameter whose gradient is not the same bits on every rank; None: none."""
+    found = None
+    for name, gradient in training.gradients():
+        of_rank_0 = gradient.clone()
+        dist.broadcast(of_rank_0, src=0)
+        differs = torch.tensor(not _same_bits(of_rank_0, gradient), dtype=torch.uint8)
+        differs = differs.to(gradient.device)
+        dist.all_reduce(differs, dist.ReduceOp.MAX)
+        if int(differs) and found is None:
+            found = name
+    return found
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    left, right = a.contiguous().view(-1), b.contiguous().view(-1)
+    return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
+
+
+def _emulated(
+    batches: Sequence[Any], training: CompressedTraining, context: RankContext
+) -> tuple[Emulation | None, list[float]]:
+    """Return, on rank 0, the emulation after all steps and its losses."""
+    per_rank = context.gather([to_device(batch, torch.device("cpu")) for batch in batches])
+    emulation, losses = None, []
+    if per_rank is not None:
+        emulation = Emulation(fresh_workload(context), context)
+        for step, of_ranks in enumerate(zip(*per_rank, strict=True)):
+            parts = [to_device(batch, context.device) for batch in of_ranks]
+            losses.append(emulation.step(parts, training.observer.layout_at(step)))
+    context.barrier()
+    return emulation, losses
+
+
+def _compare(
+    training: CompressedTraining, emulation: Emulation | None, context: RankContext
+) -> Deviation:
+    """Return the largest deviation of any rank from the emulation's gradients."""
+    gradients = emulation.gradients() if emulation is not None else {}
+    (total,) = context.agree_max([finite(total_norm(gradients))])
+    worst = Deviation(0.0)
+    for name, gradient in training.gradients():
+        expected = gradients.get(name, torch.empty_like(gradient)).contiguous()
+        dist.broadcast(expected, src=0)
+        worst = worse_of(worst, Deviation(parameter_deviation(gradient, expected, total), name))
+    (value,) = context.agree_max([finite(worst.value)])
+    return Deviation(value, worst.where)

@@ -1,0 +1,1 @@
+"""How a rank takes times: the loop, its rounds, traces and clocks."""

@@ -1,0 +1,206 @@
+"""The measured loop: warm up until steady, fill a clean window, all ranks in step.
+
+Steps run in blocks. Inside a block nothing is synchronised, logged or asked; between blocks the
+ranks exchange their step times and each works out, from the same numbers, how to go on. So all
+ranks stop at the same step without anybody telling them.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from scalebench.records.rank import Block, Phase
+from scalebench.spec import StepPlan
+from scalebench.stats import median_precision, steady_start
+from scalebench.worker.measure.clock import StepClock, step_clock
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.base import Training, on_every_rank
+from scalebench.worker.workloads.batches import first_samples
+
+WARMUP_BLOCK = 5
+FIRST_WARMUP_BLOCK = 10
+CLEAN_BLOCKS = 4
+WINDOW_SLACK = 0.1
+
+Steps = Callable[[int], list[torch.Tensor]]
+"""Trains a number of steps, marks their ends on the loop's clock, returns their losses."""
+
+
+@dataclass
+class Measurement:
+    """What one rank has seen so far; the fields are those of `RankRecord`.
+
+    ``slowest_s`` holds, for every step, the time of the slowest rank: the same on all ranks.
+    """
+
+    step_s: list[float] = field(default_factory=list)
+    slowest_s: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    steady: bool = False
+    first_step_ns: int | None = None
+
+    def forget_rounds(self) -> None:
+        """Drop what came after the clean window: ranks may have come differently far."""
+        self.blocks = [block for block in self.blocks if block.phase in ("warmup", "clean")]
+        last = max(block.first + block.count for block in self.blocks)
+        for series in (self.step_s, self.slowest_s, self.loss):
+            del series[last:]
+
+    def clean_s(self) -> list[float]:
+        """Return the clean steps so far, slowest rank, without the first of each block."""
+        return [
+            self.slowest_s[i]
+            for block in self.blocks
+            if block.phase == "clean"
+            for i in range(block.first + 1, block.first + block.count)
+        ]
+
+
+def measure(training: Training, batches: Iterator[Any], context: RankContext) -> "Loop":
+    """Train, and measure the steps, as the cell's plan of steps says."""
+    plan = context.cell.steps
+    loop = Loop(training, batches, context, step_clock(context.device))
+    loop.warm_up(plan)
+    loop.fill_clean_window(plan)
+    return loop
+
+
+@dataclass
+class Loop:
+    """Trains block by block, and remembers what it has seen."""
+
+    training: Training
+    batches: Iterator[Any]
+    context: RankContext
+    clock: StepClock
+    seen: Measurement = field(default_factory=Measurement)
+
+    def warm_up(self, plan: StepPlan) -> None:
+        """Run until the steady state is found or the plan's limits are reached.
+
+        The steps after the transient are as clean as any that follow: they count, unless the plan
+        asks for an exact number of steps.
+        """
+        seen = self.seen
+        settling = getattr(self.training, "settling_steps", 0)
+        self.run_block("warmup", max(settling, min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps)))
+        while True:
+            steps = seen.slowest_s[settling:]
+            first_steady = steady_start(steps)
+            if first_steady is not None:
+                seen.steady = True
+                if plan.steps is None:
+                    seen.blocks = clean_from(settling + first_steady, seen.blocks)
+                return
+            if len(steps) >= plan.max_warmup_steps or sum(steps) >= plan.max_warmup_s:
+                return
+            self.run_block("warmup", min(WARMUP_BLOCK, plan.max_warmup_steps - len(steps)))
+
+    def fill_clean_window(self, plan: StepPlan) -> None:
+        """Run clean blocks until the plan is satisfied."""
+        if plan.steps is not None:
+            self.run_block("clean", plan.steps + 1)
+            return
+        num_blocks = 1 if plan.precision is None else CLEAN_BLOCKS
+        while True:
+            step_s = float(np.median(self.seen.slowest_s[-WARMUP_BLOCK:]))
+            wanted = steps_still_wanted(self.seen.clean_s(), plan, step_s)
+            if wanted == 0:
+                return
+            self.run_block("clean", math.ceil(wanted / num_blocks) + 1)
+
+    def run_block(
+        self,
+        phase: Phase,
+        count: int,
+        steps: Steps | None = None,
+        num_samples: int | None = None,
+    ) -> None:
+        """Run ``count`` steps without any synchronisation, then share their times.
+
+        Args:
+            phase: What kind of block it is.
+            count: Steps, the first included, which counts for nothing.
+            steps: Trains them and marks their ends; None: one mark after each.
+            num_samples: Samples of each step, if ``steps`` takes a part of the batch.
+        """
+        seen = self.seen
+        first = len(seen.step_s)
+        self.context.barrier()
+        start_ns = time.monotonic_ns()
+        if seen.first_step_ns is None:
+            seen.first_step_ns = start_ns
+        self.clock.mark()
+        losses = (steps or self.marked_steps)(count)
+        step_s = self.clock.resolve()
+        end_ns = time.monotonic_ns()
+        if len(step_s) < count:
+            step_s = [step_s[0], *[step_s[1] / (count - 1)] * (count - 1)]
+        seen.step_s += step_s
+        seen.slowest_s += self.context.agree_max(step_s)
+        seen.loss += on_every_rank(self.training, torch.stack(losses)).tolist()
+        seen.blocks.append(
+            Block(
+                phase=phase,
+                first=first,
+                count=count,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                num_samples=num_samples,
+            )
+        )
+
+    def marked_steps(self, count: int, num_samples: int | None = None) -> list[torch.Tensor]:
+        """Train steps with a mark after each; return their losses.
+
+        Args:
+            count: Steps.
+            num_samples: Of each batch, so many of its samples; None: all.
+        """
+        losses = []
+        for _ in range(count):
+            batch = next(self.batches)
+            part = batch if num_samples is None else first_samples(batch, num_samples)
+            losses.append(self.training.step(part))
+            self.clock.mark()
+        return losses
+
+
+def clean_from(first_steady: int, blocks: Sequence[Block]) -> list[Block]:
+    """Call the steps from ``first_steady`` on clean; a block in which it lies is cut in two."""
+    relabelled = []
+    for block in blocks:
+        cut = min(max(first_steady - block.first, 0), block.count)
+        if cut:
+            end_ns = block.end_ns if cut == block.count else None
+            head = {"phase": "warmup", "count": cut, "end_ns": end_ns}
+            relabelled.append(block.model_copy(update=head))
+        if block.count > cut:
+            start_ns = block.start_ns if cut == 0 else None
+            rest = {"first": block.first + cut, "count": block.count - cut, "start_ns": start_ns}
+            relabelled.append(block.model_copy(update={"phase": "clean", **rest}))
+    return relabelled
+
+
+def steps_still_wanted(clean_s: list[float], plan: StepPlan, step_s: float) -> int:
+    """Return how many more clean steps the plan asks for; 0: enough.
+
+    Args:
+        clean_s: The clean steps so far, seconds, the same on every rank.
+        plan: Limits; ``steps`` is not looked at.
+        step_s: What the next step will take, seconds.
+    """
+    missing = plan.min_steps - len(clean_s)
+    precision = median_precision(clean_s)
+    if plan.precision is not None and precision is not None and precision <= plan.precision:
+        return max(missing, 0)
+    left_s = plan.window_s - sum(clean_s)
+    if left_s < WINDOW_SLACK * plan.window_s:
+        return max(missing, 0)
+    return max(missing, math.ceil(left_s / step_s))

@@ -1,0 +1,169 @@
+"""Rounds after the clean window: the same steps clean, traced, without synchronisation, bare.
+
+Each round runs one short block of each kind, so that what drifts on a shared machine hits all
+kinds alike, and they are compared within a round. What comes of it: what was going on inside the
+steps (traced), what tracing costs (traced against paired), how much of a step only exists because
+ranks synchronise (paired against local), and what the clean loop's own marks cost (paired against
+bare). At N=1 there are also steps on parts of the batch, such as a rank has at the other sizes:
+predictions start from them. The headline numbers rest on none of these blocks.
+
+After a step without synchronisation the replicas differ. Nothing is measured afterwards that
+would mind: times do not depend on the values.
+"""
+
+import traceback
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import record_function
+
+from scalebench.records.trace import ClockAlignment, Trace
+from scalebench.trace.marks import DATA
+from scalebench.worker.measure.alignment import combine, measure_offset
+from scalebench.worker.measure.loop import Loop
+from scalebench.worker.measure.trace_record import trace_record
+from scalebench.worker.measure.tracing import Capture, only_group, traced
+from scalebench.worker.process.failure import classify
+from scalebench.worker.strategies.base import groups_of
+
+NUM_KINDS = len(("paired", "traced", "local", "bare"))
+MAX_STEPS = 4
+MIN_STEPS = 2
+
+ANOTHER_RANK = "another rank exited while steps were traced"
+
+LARGEST_SHARE_OF_LIMIT = 0.25
+"""A cell that runs out of its time is a failed one: the rounds may not take more of it."""
+
+
+@dataclass(frozen=True)
+class RoundsResult:
+    """What a rank takes home from the rounds; the fields are those of `RankRecord`."""
+
+    trace: Trace | None = None
+    trace_unavailable: str | None = None
+    another_rank_left: bool = False
+    clock: ClockAlignment | None = None
+
+
+@dataclass
+class Rounds:
+    """Runs the rounds of a loop, and keeps what was captured."""
+
+    loop: Loop
+    captures: list[Capture] = field(default_factory=list)
+
+    def run(self) -> RoundsResult:
+        """Run as many rounds as the plan has seconds for, at least one.
+
+        Whatever goes wrong here costs the rounds and nothing else: the clean window is kept. A
+        rank that gives up leaves the job, so the others do not wait for it.
+        """
+        cell = self.loop.context.cell
+        if not cell.steps.trace:
+            return RoundsResult(trace_unavailable="tracing was turned off (--no-trace)")
+        step_s = float(np.median(self.loop.seen.clean_s()))
+        if step_s * NUM_KINDS * (MIN_STEPS + 1) > LARGEST_SHARE_OF_LIMIT * cell.limit_s:
+            return RoundsResult(
+                trace_unavailable="the steps are too long for the cell's time limit"
+            )
+        try:
+            return self._run(*how_many(cell.steps.rounds_s, step_s, cell.steps.max_rounds))
+        except (Exception, SystemExit) as error:
+            self.loop.seen.forget_rounds()
+            traceback.print_exc()
+            by_peer = classify(error) == "peer"
+            reason = ANOTHER_RANK if by_peer else f"tracing the steps failed: {error}"
+            return RoundsResult(trace_unavailable=reason, another_rank_left=by_peer)
+
+    def _run(self, num_rounds: int, num_steps: int) -> RoundsResult:
+        with traced(self.loop.context.device):
+            pass  # the profiler's first start is slower than any other
+        before = measure_offset(self.loop.context)
+        for _ in range(num_rounds):
+            self.run_one(num_steps + 1)
+        clock = combine(before, measure_offset(self.loop.context))
+        self.loop.context.barrier()  # past this point all ranks have all the rounds
+        try:
+            trace = trace_record(self.captures, groups_of(self.loop.training))
+        except Exception as error:  # the steps are done: the other ranks need not know
+            return RoundsResult(trace_unavailable=str(error), clock=clock)
+        return RoundsResult(trace, clock=clock)
+
+    def run_one(self, count: int) -> None:
+        """Run one round, each of its blocks ``count`` steps long."""
+        cell = self.loop.context.cell
+        self.loop.run_block("paired", count)
+        training = self.loop.training
+        groups = collective_group(training, cell.world_size)
+        with marked(training), traced(self.loop.context.device, groups) as capture:
+            self.loop.run_block("traced", count, lambda n: self.traced_steps(n, capture))
+        self.captures.append(capture)
+        alone = None
+        if cell.strategy.always_communicates is None:
+            alone = without_synchronisation(training)
+        if alone is not None:
+            with alone:
+                self.loop.run_block("local", count)
+        self.loop.run_block("bare", count, self.bare_steps)
+        for num_samples in self.loop.context.cell.part_batches:
+            train = partial(self.loop.marked_steps, num_samples=num_samples)
+            self.loop.run_block("part", count, train, num_samples)
+
+    def traced_steps(self, count: int, capture: Capture) -> list[torch.Tensor]:
+        """Train steps, each under a mark in the profiler, the wait for its batch as well."""
+        losses = []
+        for _ in range(count):
+            with capture.step():
+                with record_function(DATA):
+                    batch = next(self.loop.batches)
+                losses.append(self.loop.training.step(batch))
+            self.loop.clock.mark()
+        return losses
+
+    def bare_steps(self, count: int) -> list[torch.Tensor]:
+        """Train steps as an unmeasured loop does: only the first and the last marked."""
+        training, batches = self.loop.training, self.loop.batches
+        loss = training.step(next(batches))
+        self.loop.clock.mark()
+        for _ in range(count - 1):
+            loss = training.step(next(batches))
+        self.loop.clock.mark()
+        return [loss] * count
+
+
+def how_many(rounds_s: float, step_s: float, max_rounds: int) -> tuple[int, int]:
+    """Return how many rounds fit into ``rounds_s`` seconds, and the steps of a block that count.
+
+    At least one round of two steps: with long steps that takes longer than asked.
+    """
+    for num_steps in (MAX_STEPS, MIN_STEPS):
+        num_rounds = int(rounds_s / (step_s * NUM_KINDS * (num_steps + 1)))
+        if num_rounds >= 2:
+            return min(num_rounds, max_rounds), num_steps
+    return 1, MIN_STEPS
+
+
+def collective_group(training: Any, world_size: int) -> dict[str, int]:
+    """Return name and size of the process group of a training's collectives, if it is but one."""
+    own = getattr(training, "collective_groups", None)
+    return only_group(world_size) if own is None else own()
+
+
+def marked(training: Any) -> AbstractContextManager[Any]:
+    """Return what makes a training mark in the trace what it does; most have nothing to mark."""
+    mark = getattr(training, "marked_actions", nullcontext)
+    return mark()
+
+
+def without_synchronisation(training: Any) -> AbstractContextManager[Any] | None:
+    """Return what keeps a training's steps on their rank; None: the strategy cannot do without.
+
+    DDP calls it ``no_sync``.
+    """
+    no_sync = getattr(getattr(training, "module", None), "no_sync", None)
+    return no_sync() if no_sync is not None else None

@@ -1,0 +1,162 @@
+"""Tracing steps with torch's profiler, read from memory into columns: no detour by way of JSON."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._C._profiler import _ExperimentalConfig
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from scalebench.trace.events import CATEGORIES, Events
+from scalebench.trace.marks import STEP
+from scalebench.trace.names import carries_details
+
+_CODES = {name: code for code, name in enumerate(CATEGORIES)}
+_RUNTIMES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
+
+
+@dataclass
+class Capture:
+    """One traced block: the profiler's events, and the clock they were taken by.
+
+    Attributes:
+        step_ns: ``time.monotonic_ns()`` at the beginning of every step.
+        events: Known after the block, time stamps by ``monotonic_ns``.
+        clock_error_s: How much the profiler's clock moved against ``monotonic_ns`` while the
+            block ran: a clock that was set meanwhile shows here.
+    """
+
+    step_ns: list[int] = field(default_factory=list)
+    events: Events | None = None
+    clock_error_s: float = 0.0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Mark one step."""
+        with record_function(STEP):
+            self.step_ns.append(time.monotonic_ns())
+            yield
+
+
+@contextmanager
+def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterator[Capture]:
+    """Trace what runs inside the block; the capture's events are there when it is over."""
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    capture = Capture()
+    with profile(
+        activities=activities, record_shapes=True, experimental_config=_every_thread(device)
+    ) as profiler:
+        yield capture
+    raw = profiler.profiler.kineto_results.events()
+    capture.events, capture.clock_error_s = read_events(raw, capture.step_ns, groups)
+
+
+def _every_thread(device: torch.device) -> _ExperimentalConfig | None:
+    """Return what makes the profiler see every thread of a CPU rank; None: the default.
+
+    By itself it sees the threads that inherit its state. What a communication hook begins in a
+    callback, PowerSGD's second and third all-reduce, begins on one of gloo's own threads. On a
+    GPU callbacks run on the thread that waits for them, and kernels are seen wherever they begin.
+    """
+    return None if device.type == "cuda" else _ExperimentalConfig(profile_all_threads=True)
+
+
+def read_events(
+    raw: list[Any], step_ns: list[int], groups: dict[str, int] | None = None
+) -> tuple[Events, float]:
+    """Return the profiler's events on the clock of ``step_ns``, and the clocks' disagreement.
+
+    Args:
+        raw: torch's ``_KinetoEvent`` objects.
+        step_ns: ``monotonic_ns`` at the beginning of each event called `STEP`, in their order.
+        groups: Name of a process group → its number of ranks, as far as known.
+
+    Returns:
+        The events, and how far the clocks moved apart from the first half of the steps to the
+        second, seconds.
+    """
+    starts = np.array([event.start_ns() for event in raw], dtype=np.int64)
+    names: dict[str, int] = {}
+    name = np.array([names.setdefault(e.name(), len(names)) for e in raw], dtype=np.int32)
+    code = np.array([_code(event.activity_type()) for event in raw], dtype=np.int8)
+    on_device = code >= _CODES["kernel"]
+    offsets = _offsets(starts[(name == names.get(STEP, -1)) & ~on_device], step_ns)
+    offset = int(np.max(offsets)) if len(offsets) else 0
+    duration = np.array([event.duration_ns() for event in raw], dtype=np.int64)
+    events = Events(
+        names=list(names),
+        name=name,
+        category=code,
+        start_ns=starts - offset,
+        end_ns=starts - offset + duration,
+        thread=np.array([_lane(e, gpu) for e, gpu in zip(raw, on_device, strict=True)], np.int64),
+        correlation=np.array([_launch(e, c) for e, c in zip(raw, code, strict=True)], np.int64),
+        details={
+            i: found
+            for i, (event, gpu) in enumerate(zip(raw, on_device, strict=True))
+            if (found := _details(event, gpu))
+        },
+        groups=groups or {},
+        clock_offset_ns=offset,
+    )
+    return events, _moved_s(offsets)
+
+
+def _offsets(marks: Any, step_ns: list[int]) -> Any:
+    """Return profiler clock minus ours at each step, nanoseconds.
+
+    Our clock is read after the profiler's. A rank that loses its processor in between makes the
+    difference smaller, never larger: the largest is the nearest to the truth.
+    """
+    return np.sort(marks)[: len(step_ns)] - np.array(step_ns[: len(marks)], dtype=np.int64)
+
+
+def _moved_s(offsets: Any) -> float:
+    """Return how far the clocks moved apart, seconds."""
+    if len(offsets) < 2:
+        return 0.0
+    early, late = np.array_split(offsets, 2)
+    return abs(float(np.max(late) - np.max(early))) / 1e9
+
+
+def _code(activity: str) -> int:
+    return _CODES["runtime"] if activity in _RUNTIMES else _CODES.get(activity, 0)
+
+
+def _launch(event: Any, code: int) -> int:
+    """Return what ties a kernel to its runtime call; operators have separate numbers."""
+    return int(event.correlation_id()) if code >= _CODES["runtime"] else -1
+
+
+def _lane(event: Any, on_device: bool) -> int:
+    return int(event.device_resource_id() if on_device else event.start_thread_id())
+
+
+def _details(event: Any, on_device: bool) -> dict[str, Any] | None:
+    """Return what an event says of its operation, under the names that Kineto's files use."""
+    if not carries_details(event.name()):
+        return None
+    told = event.metadata_json()
+    details = dict(json.loads("{" + told + "}")) if told else {}
+    if event.shapes():
+        details |= {"Input Dims": event.shapes(), "Input type": event.dtypes()}
+    operator = event.linked_correlation_id() if on_device else event.correlation_id()
+    return details | {"External id": operator} if operator else details
+
+
+def only_group(world_size: int) -> dict[str, int]:
+    """Return the process group that the training's operations belong to, if there is but one.
+
+    Gloo's annotations do not name theirs.
+    """
+    groups = getattr(dist.distributed_c10d, "_world", None)
+    names = [] if groups is None else list(groups.pg_names.values())
+    return {"default": world_size} if len(names) == len(("default", "control")) else {}

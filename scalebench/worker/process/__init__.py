@@ -1,0 +1,1 @@
+"""A rank as a process: its place, its set-up, its connection to the others, its failures."""

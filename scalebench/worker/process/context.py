@@ -1,0 +1,150 @@
+"""The job as one rank sees it: who it is, its device, and how ranks agree outside the steps."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore, Store
+
+from scalebench.spec import Cell, Job
+from scalebench.spec.workload import Shard
+
+J = TypeVar("J", bound=Job)
+J_co = TypeVar("J_co", bound=Job, covariant=True)
+
+
+@dataclass(frozen=True)
+class JobContext(Generic[J_co]):
+    """One rank of a job.
+
+    Attributes:
+        control: A gloo group of all ranks for what scalebench itself has to say, so that it
+            never mixes with the collectives of the training; None for a single process.
+    """
+
+    job: J_co
+    rank: int
+    local_rank: int
+    device: torch.device
+    control: "dist.ProcessGroup | None" = None
+
+    def agree_max(self, values: list[float]) -> list[float]:
+        """Return, on every rank alike, the element-wise largest of all ranks' values.
+
+        Args:
+            values: The same number of values on every rank, none of them NaN.
+        """
+        if self.control is None:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.control)
+        return tensor.tolist()
+
+    def gather(self, item: Any) -> list[Any] | None:
+        """Collect one object of every rank on rank 0; None on the others."""
+        if self.control is None:
+            return [item]
+        collected = [None] * self.job.world_size if self.rank == 0 else None
+        dist.gather_object(item, collected, dst=0, group=self.control)
+        return collected
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
+
+class RankContext(JobContext[Cell]):
+    """One rank of a cell."""
+
+    @property
+    def cell(self) -> Cell:
+        """What the rank trains."""
+        return self.job
+
+    @property
+    def shard(self) -> Shard:
+        """The part of the data that this rank has to feed; the ranks of a pipeline share one."""
+        num_shards = self.cell.num_shards
+        return Shard(
+            rank=self.rank * num_shards // self.cell.world_size,
+            world_size=num_shards,
+            batch_size=self.cell.rank_batch,
+            seed=self.cell.seed,
+            device=self.device,
+        )
+
+
+def rank_device(job: Job, local_rank: int) -> torch.device:
+    """Return the device of a rank; with more ranks than GPUs, several share one."""
+    if job.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+@contextmanager
+def connected(
+    cell: Cell, rank: int, store: Path | Store, local_rank: int | None = None
+) -> Iterator[RankContext]:
+    """Join the ranks of a cell; yield this rank's view of it. See `joined` and `alone`."""
+    joins = alone(cell) if cell.purpose == "shard" else joined(cell, rank, store, local_rank)
+    with joins as context:
+        yield RankContext(cell, rank, context.local_rank, context.device, context.control)
+
+
+@contextmanager
+def alone(cell: Cell) -> Iterator[JobContext[Cell]]:
+    """Be rank 0 of a cell whose other ranks are not there: torch's fake process group.
+
+    Every operation ends at once and leaves in its buffers what was there.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+
+    device = rank_device(cell, 0)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=cell.world_size)
+    yield JobContext(cell, 0, 0, device)
+    dist.destroy_process_group()
+
+
+@contextmanager
+def joined(
+    job: J, rank: int, store: Path | Store, local_rank: int | None = None
+) -> Iterator[JobContext[J]]:
+    """Join the ranks of a job; yield this rank's view of the job.
+
+    Without a backend (the plain baseline) there is nothing to join. On an error the groups are
+    left as they are: tearing them down would wait for ranks that may be gone.
+
+    Args:
+        job: What is launched.
+        rank: This process's number in it.
+        store: Where the ranks meet: the file of a store, or a store that is open already.
+        local_rank: Number among the ranks on this machine; None: all are on this one.
+    """
+    local_rank = rank if local_rank is None else local_rank
+    device = rank_device(job, local_rank)
+    if job.backend is None:
+        yield JobContext(job, rank, local_rank, device)
+        return
+    timeout = timedelta(seconds=job.collective_timeout_s)
+    dist.init_process_group(
+        job.backend,
+        store=store if isinstance(store, Store) else FileStore(os.fspath(store), job.world_size),
+        rank=rank,
+        world_size=job.world_size,
+        timeout=timeout,
+        device_id=device if job.backend == "nccl" else None,
+    )
+    # Waiting here is waiting for scalebench's own work on another rank, such as the reference:
+    # only the limit of the job ends it.
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=job.limit_s))
+    yield JobContext(job, rank, local_rank, device, control)
+    dist.destroy_process_group()

@@ -1,0 +1,60 @@
+"""Errors inside a rank, sorted by what they mean to the reader of the result."""
+
+import time
+import traceback
+
+import torch
+
+from scalebench.errors import UsageError
+from scalebench.records.rank import ErrorKind, RankError
+
+_PEER_TEXTS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "ChecksumMismatch pipe",
+    "Timed out waiting",
+    "collective operation timeout",
+    "wait timeout after",
+    "NCCL communicator was aborted",
+    "remote process exited",
+)
+_CPU_OOM_TEXTS = ("can't allocate memory", "not enough memory")
+
+
+class Unsupported(Exception):
+    """This strategy cannot run with this workload or on this machine; the text says why."""
+
+
+def classify(error: BaseException) -> ErrorKind:
+    """Return what kind of failure an exception stands for."""
+    text = str(error)
+    if isinstance(error, UsageError):
+        return "usage"
+    if isinstance(error, Unsupported):
+        return "unsupported"
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return "oom"
+    if isinstance(error, RuntimeError) and any(t in text for t in _CPU_OOM_TEXTS):
+        return "oom"
+    communicates = isinstance(error, RuntimeError)  # DistError and gloo's own are RuntimeErrors
+    if communicates and any(t in text for t in _PEER_TEXTS):
+        return "peer"
+    return "exception"
+
+
+def storable(text: str) -> str:
+    """Return a text that JSON can hold: lone surrogates, as in odd file names, are replaced."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def describe(error: BaseException) -> RankError:
+    """Turn an exception into the record that the rank leaves."""
+    first_line = storable(str(error).strip() or type(error).__name__).splitlines()[0]
+    known = isinstance(error, UsageError | Unsupported)
+    return RankError(
+        kind=classify(error),
+        message=first_line if known else f"{type(error).__name__}: {first_line}",
+        traceback=storable("".join(traceback.format_exception(error))),
+        time_ns=time.monotonic_ns(),
+    )

@@ -1,0 +1,149 @@
+"""What a rank does to its own process before it trains: die with its parent, pin, be scheduled.
+
+Everything here is best effort by platform and reports what is in force, so that the record says
+it instead of assuming it.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalebench.processors import count_cores, gpu_node, processors_of_rank, read_processors
+from scalebench.spec import Device, Job
+
+_PR_SET_PDEATHSIG = 1
+_SOCKET_FOLDER_LENGTH = 80
+"""The path of a socket has to fit into 108 bytes (104 on macOS), its name included."""
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to SIGKILL this process when its parent ends (Linux; elsewhere nothing).
+
+    Args:
+        parent: The pid that is expected as parent. If it is gone already, this process exits:
+            the request would come too late.
+    """
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def pin(local_rank: int, threads: int, device: Device) -> dict[str, Any]:
+    """Give this rank ``threads`` processors; see `scalebench.processors.processors_of_rank`.
+
+    Returns:
+        ``affinity`` (the processors; None where the platform cannot pin), ``numa_nodes`` (theirs),
+        and ``num_cores`` (physical cores: fewer than processors where siblings share one).
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return {"affinity": None}
+    allowed = read_processors(os.sched_getaffinity(0))
+    nodes = [_gpu_node(rank) if device == "cuda" else None for rank in range(local_rank + 1)]
+    mine = processors_of_rank(allowed, threads, nodes)
+    affinity = sorted(processor.number for processor in mine)
+    os.sched_setaffinity(0, affinity)
+    return {
+        "affinity": affinity,
+        "numa_nodes": sorted({p.node for p in mine if p.node is not None}),
+        "num_cores": count_cores(mine),
+    }
+
+
+def _gpu_node(local_rank: int) -> int | None:
+    """Return the NUMA node of a local rank's GPU; None where the machine does not say."""
+    if not torch.cuda.device_count():
+        return None
+    gpu = torch.cuda.get_device_properties(local_rank % torch.cuda.device_count())
+    domain, bus, device = (
+        getattr(gpu, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")
+    )
+    if min(domain, bus, device) < 0:  # an older torch does not say
+        return None
+    return gpu_node(f"{domain:04x}:{bus:02x}:{device:02x}.0")
+
+
+def unpinned() -> set[int] | None:
+    """Return the processors of this process's parent: its own, had it not been pinned.
+
+    Returns:
+        None where the platform cannot pin.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    return os.sched_getaffinity(os.getppid())
+
+
+def keep_sockets_in(folder: Path) -> None:
+    """Have the processes started from here put their sockets in ``folder``.
+
+    The workers of a DataLoader hand over batches through a socket in a folder of their own, and
+    leave it behind when they are killed. This one is removed by the launcher.
+    """
+    if len(os.fspath(folder)) <= _SOCKET_FOLDER_LENGTH:
+        config: dict[str, object] = vars(multiprocessing.current_process())["_config"]
+        config["tempdir"] = os.fspath(folder)
+
+
+def schedule_as_batch() -> str:
+    """Put this process in SCHED_BATCH where there is one; return the class in force.
+
+    gloo's loop thread spins. With more ranks than cores a small all-reduce then takes multiples
+    of the scheduler's tick, unless waking threads do not preempt running ones.
+    """
+    if not hasattr(os, "SCHED_BATCH"):
+        return "default"
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError as error:
+        return f"default (SCHED_BATCH refused: {error.strerror})"
+    return "SCHED_BATCH"
+
+
+def settle(job: Job, local_rank: int) -> dict[str, Any]:
+    """Bring this process into the state in which it is measured; return what is in force."""
+    pinned = pin(local_rank, job.threads, job.device)
+    scheduling = schedule_as_batch() if job.device == "cpu" else "default"
+    use_threads(job.threads)
+    return {
+        "threads": torch.get_num_threads(),
+        **pinned,
+        "scheduling_class": scheduling,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+
+
+def use_threads(threads: int) -> None:
+    """Use ``threads`` intra-op threads, here and in processes started from here."""
+    torch.set_num_threads(threads)
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def peak_rss_bytes() -> int | None:
+    """Return the peak resident set of this process in bytes, or None where it is not told."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return None
+    line = next((ln for ln in status.splitlines() if ln.startswith("VmHWM:")), None)
+    return int(line.split()[1]) * 1024 if line else None
+
+
+def redirect_output(log: Path) -> None:
+    """Send standard output and error of this process to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)

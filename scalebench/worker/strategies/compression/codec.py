@@ -1,0 +1,178 @@
+"""What a compression method is: rounds of communication that turn a bucket into its mean.
+
+A method is written as a generator. It yields what is to be communicated and is sent the answer; it
+ends with the mean gradient in the bucket. So the same code runs over a process group
+(`scalebench.worker.strategies.compression.hook`) and in one process that plays all ranks
+(`scalebench.worker.strategies.compression.emulation`). Most methods need one round: encode,
+communicate, decode.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.profiler import record_function
+
+from scalebench.trace.marks import DECODE, ENCODE
+from scalebench.worker.strategies.compression.draw import Draw
+
+Collective = Literal["all_reduce", "all_gather"]
+Subtract = Callable[[torch.Tensor], object]
+"""Takes off a bucket what this rank has sent of it."""
+
+
+@dataclass
+class Bucket:
+    """The gradients that travel together, as one rank has them.
+
+    Attributes:
+        index: Which bucket of the step.
+        gradient: float32, shape ``[elements]``, contiguous; in the end it holds the mean.
+        keys: Number of each parameter in the model, in the bucket's order.
+        shapes: Shape of each parameter.
+    """
+
+    index: int
+    gradient: torch.Tensor
+    keys: tuple[int, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each parameter."""
+        return [shape.numel() for shape in self.shapes]
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One collective.
+
+    Attributes:
+        collective: ``all_reduce``: the answer is one tensor, the sum over the ranks;
+            ``all_gather``: one tensor for each rank, in their order.
+        wire: What this rank hands over; contiguous, of the same size on every rank.
+        largest: All-reduce by the maximum instead of the sum.
+    """
+
+    collective: Collective
+    wire: torch.Tensor
+    largest: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes handed over."""
+        return self.wire.numel() * self.wire.element_size()
+
+
+Rounds = Generator[CollectiveCall, Sequence[torch.Tensor], None]
+
+
+class Memory(ABC):
+    """What a rank keeps of a bucket for later steps because it was not sent."""
+
+    @abstractmethod
+    def corrected(self, bucket: Bucket) -> torch.Tensor:
+        """Return what is to be encoded, shape ``[elements]``; read only."""
+
+    @abstractmethod
+    def keep(self, bucket: Bucket, subtract_sent: Subtract) -> None:
+        """Remember the rest, once it is known what of it was sent."""
+
+
+class NoMemory(Memory):
+    """What is not sent is lost."""
+
+    def corrected(self, bucket: Bucket) -> torch.Tensor:
+        """Return the gradient itself."""
+        return bucket.gradient
+
+    def keep(self, bucket: Bucket, subtract_sent: Subtract) -> None:
+        """Do nothing."""
+
+
+class Codec(ABC):
+    """A compression method without its memory; it keeps nothing from step to step."""
+
+    @abstractmethod
+    def exchange(self, bucket: Bucket, memory: Memory, draw: Draw, world_size: int) -> Rounds:
+        """Turn this rank's gradient into the mean over the ranks, in place."""
+
+    @abstractmethod
+    def wire_bytes(self, numel: int) -> int | None:
+        """Return the bytes handed over for a bucket; None: that depends on its values."""
+
+
+class OneRound(Codec):
+    """A method that encodes, communicates once, and decodes.
+
+    Attributes:
+        collective: ``all_reduce`` where the sum of two codes is the code of the sum; what is on
+            the wire is then of a floating-point type, and divided by the number of ranks before
+            it is summed.
+    """
+
+    collective: Collective = "all_gather"
+
+    @abstractmethod
+    def encode(self, gradient: torch.Tensor, draw: Draw) -> torch.Tensor:
+        """Return the code of a gradient, one contiguous tensor.
+
+        Args:
+            gradient: Of any shape and layout, floating point; taken as float32.
+            draw: The random numbers of this bucket.
+        """
+
+    @abstractmethod
+    def add_decoded(
+        self, wire: torch.Tensor, into: torch.Tensor, weight: float, draw: Draw
+    ) -> None:
+        """Add ``weight`` times the gradient that a code stands for.
+
+        Args:
+            wire: One rank's code, or a sum of codes where the method is linear.
+            into: float32, shape ``[elements]``, contiguous.
+            weight: Factor.
+            draw: As in `encode`; a rank of its own is not looked at.
+        """
+
+    def decode(self, wire: torch.Tensor, numel: int, draw: Draw) -> torch.Tensor:
+        """Return the gradient that a code stands for: float32, shape ``[numel]``."""
+        decoded = torch.zeros(numel, device=wire.device)
+        self.add_decoded(wire, decoded, 1.0, draw)
+        return decoded
+
+    def exchange(self, bucket: Bucket, memory: Memory, draw: Draw, world_size: int) -> Rounds:
+        """Encode, communicate once, decode."""
+        with record_function(ENCODE):
+            wire = self.encode(memory.corrected(bucket), draw)
+            memory.keep(bucket, lambda rest: self.add_decoded(wire, rest, -1.0, draw))
+            if self.collective == "all_reduce":
+                wire.div_(world_size)
+        answer = yield CollectiveCall(self.collective, wire)
+        with record_function(DECODE):
+            bucket.gradient.zero_()
+            weight = 1.0 if self.collective == "all_reduce" else 1 / world_size
+            for code in answer:
+                self.add_decoded(code, bucket.gradient, weight, draw)
+
+
+def flat(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as float32, shape ``[elements]``, contiguous; a view where it can be."""
+    return gradient.reshape(-1).to(torch.float32).contiguous()
+
+
+def num_kept(numel: int, ratio: float) -> int:
+    """Return how many of a bucket's elements a ratio stands for: at least one, if there is one."""
+    return min(numel, max(1, int(ratio * numel)))
+
+
+def poison(gradient: torch.Tensor) -> torch.Tensor:
+    """Return 0 where a gradient is finite and NaN where it is not, shape ().
+
+    Methods that send a part of the elements add it to what they send: no NaN stays behind.
+    """
+    if gradient.numel() == 0:
+        return gradient.new_zeros(())
+    return gradient.amax() * 0 + gradient.amin() * 0

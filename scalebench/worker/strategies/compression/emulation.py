@@ -1,0 +1,113 @@
+"""Compressed training of all ranks in one process: what the ranks' results are checked against.
+
+The same codecs, memories and random numbers, in the same buckets, on the ranks' own batches; no
+process group, no hook, no DDP. torch's PowerSGD is emulated by a separate implementation.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from scalebench.spec import Compressed
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.compression.cast import Cast
+from scalebench.worker.strategies.compression.codec import Bucket, Codec, Memory, NoMemory
+from scalebench.worker.strategies.compression.draw import Draw
+from scalebench.worker.strategies.compression.hook import Layout
+from scalebench.worker.strategies.compression.lockstep import run_in_lockstep
+from scalebench.worker.strategies.compression.methods import CODECS, new_memory
+from scalebench.worker.strategies.compression.powersgd import PowerSgd
+from scalebench.worker.strategies.plain import PlainTraining
+
+Gradients = dict[str, torch.Tensor]
+
+
+class Emulation:
+    """All ranks of a compressed training, one after the other.
+
+    The replicas of real ranks stay the same, so one module stands for all of them.
+
+    Attributes:
+        exact: Name → mean of the ranks' gradients in the last step, before compression.
+    """
+
+    def __init__(self, workload: Workload, context: RankContext) -> None:
+        strategy = context.cell.strategy
+        assert isinstance(strategy, Compressed)
+        self.seed, self.world_size = context.cell.seed, context.cell.world_size
+        self.training = PlainTraining(strategy.baseline(), workload, context)
+        self.parameters = list(self.training.module.named_parameters())
+        ranks = range(self.world_size)
+        self.codecs = [_codec(strategy) for _ in ranks]
+        self.memories = [_memory(strategy, self.world_size) for _ in ranks]
+        self.exact: Gradients = {}
+        self.num_steps = 0
+
+    def step(self, batches: Sequence[Any], layout: Layout) -> float:
+        """Train one step; return the mean loss over the ranks.
+
+        Args:
+            batches: One for each rank.
+            layout: Which parameters share a bucket.
+        """
+        own: list[list[torch.Tensor]] = []
+        losses = []
+        for batch in batches:
+            self.training.optimizer.zero_grad()
+            losses.append(float(self.training.forward_backward(batch)))
+            own.append([gradient.clone() for _, gradient in self.training.gradients()])
+        self.exact = {
+            name: torch.stack([gradients[number] for gradients in own]).double().mean(dim=0)
+            for number, (name, _) in enumerate(self.parameters)
+        }
+        for index, keys in enumerate(layout):
+            self._exchange(index, keys, own)
+        self.training.optimizer.step()
+        self.num_steps += 1
+        return sum(losses) / len(losses)
+
+    def gradients(self) -> Gradients:
+        """Return the mean gradients of the last step, after compression, by name."""
+        return dict(self.training.gradients())
+
+    def _exchange(
+        self, index: int, keys: tuple[int, ...], own: Sequence[Sequence[torch.Tensor]]
+    ) -> None:
+        """Send one bucket through the method on all ranks; write the mean to the parameters."""
+        shapes = tuple(self.parameters[key][1].shape for key in keys)
+        buckets = [
+            Bucket(index, torch.cat([of_rank[key].reshape(-1) for key in keys]), keys, shapes)
+            for of_rank in own
+        ]
+        run_in_lockstep(
+            [
+                codec.exchange(
+                    bucket, memory, Draw(self.seed, self.num_steps, index, rank), self.world_size
+                )
+                for rank, (bucket, codec, memory) in enumerate(
+                    zip(buckets, self.codecs, self.memories, strict=True)
+                )
+            ]
+        )
+        parts = buckets[0].gradient.split(buckets[0].sizes)
+        for key, part, shape in zip(keys, parts, shapes, strict=True):
+            gradient = self.parameters[key][1].grad
+            assert gradient is not None
+            gradient.copy_(part.view(shape))
+
+
+def _codec(strategy: Compressed) -> Codec:
+    settings = strategy.settings
+    if strategy.method == "none":
+        return Cast(torch.float32)
+    if strategy.method == "powersgd":
+        return PowerSgd(settings["rank"], settings["start_step"], settings["error_feedback"])
+    return CODECS[strategy.method](settings)
+
+
+def _memory(strategy: Compressed, world_size: int) -> Memory:
+    if strategy.method in CODECS:
+        return new_memory(strategy.settings, world_size)
+    return NoMemory()

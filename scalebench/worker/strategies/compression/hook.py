@@ -1,0 +1,174 @@
+"""DDP's communication hook around a codec.
+
+DDP hands over a bucket when backward has filled it. The hook encodes it and starts its first
+collective, which runs while backward goes on. With the last bucket everything is brought to its
+end in order: waiting, further rounds, decoding. That is where DDP would wait anyway, it happens on
+the training thread (so a profiler sees it), and on a GPU it is only enqueued.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from scalebench.records.rank import CompressionTraffic
+from scalebench.worker.strategies.compression.codec import (
+    Bucket,
+    Codec,
+    CollectiveCall,
+    Memory,
+    Rounds,
+)
+from scalebench.worker.strategies.compression.draw import Draw
+
+Layout = tuple[tuple[int, ...], ...]
+"""The numbers of the parameters in every bucket of a step."""
+
+Future = torch.futures.Future[torch.Tensor]
+
+
+@dataclass
+class Observer:
+    """Sees every bucket of a training: how they are laid out, and what is communicated of them.
+
+    Attributes:
+        numbers: ``id`` of a parameter → its number in the model.
+        step: Steps that are over.
+        layouts: First step → layout from then on.
+        traffic: What the last complete step handed over.
+    """
+
+    numbers: dict[int, int]
+    step: int = 0
+    layouts: dict[int, Layout] = field(default_factory=dict)
+    traffic: CompressionTraffic | None = None
+    _buckets: list[tuple[int, ...]] = field(default_factory=list)
+    _bytes: dict[str, int] = field(default_factory=dict)
+
+    def see(self, bucket: GradBucket) -> tuple[int, ...]:
+        """Note a bucket; return the numbers of its parameters."""
+        keys = tuple(self.numbers[id(parameter)] for parameter in bucket.parameters())
+        self._buckets.append(keys)
+        self.count("gradient", bucket.buffer().numel() * bucket.buffer().element_size())
+        return keys
+
+    def count(self, what: str, num_bytes: int) -> None:
+        """Add to what this step handed over: to a collective by its name, or ``gradient``."""
+        self._bytes[what] = self._bytes.get(what, 0) + num_bytes
+
+    def end_step(self) -> None:
+        """Close the step."""
+        layout = tuple(self._buckets)
+        if not self.layouts or layout != list(self.layouts.values())[-1]:
+            self.layouts[self.step] = layout
+        self.traffic = CompressionTraffic(
+            num_buckets=len(layout),
+            gradient_bytes=self._bytes.get("gradient", 0),
+            all_reduce_bytes=self._bytes.get("all_reduce", 0),
+            all_gather_bytes=self._bytes.get("all_gather", 0),
+        )
+        self._buckets, self._bytes = [], {}
+        self.step += 1
+
+    def layout_at(self, step: int) -> Layout:
+        """Return how the buckets of a step were laid out."""
+        return self.layouts[max(first for first in self.layouts if first <= step)]
+
+
+@dataclass
+class _Exchange:
+    """A bucket under way."""
+
+    rounds: Rounds
+    bucket: Bucket
+    buffer: torch.Tensor
+    future: Future
+    finish: Callable[[], Sequence[torch.Tensor]]
+
+
+@dataclass
+class Compression:
+    """The state of the hook: a codec, what this rank keeps, and the buckets under way."""
+
+    codec: Codec
+    memory: Memory
+    seed: int
+    observer: Observer
+    _under_way: list[_Exchange] = field(default_factory=list)
+
+    def begin(self, grad_bucket: GradBucket) -> Future:
+        """Encode a bucket and start its first collective."""
+        keys = self.observer.see(grad_bucket)
+        buffer = grad_bucket.buffer()
+        shapes = tuple(gradient.shape for gradient in grad_bucket.gradients())
+        bucket = Bucket(grad_bucket.index(), buffer.to(torch.float32), keys, shapes)
+        draw = Draw(self.seed, self.observer.step, bucket.index, dist.get_rank())
+        rounds = self.codec.exchange(bucket, self.memory, draw, dist.get_world_size())
+        devices: list[int | str | torch.device] = (
+            [buffer.device] if buffer.device.type == "cuda" else []
+        )
+        future: Future = torch.futures.Future(devices=devices)
+        exchange = _Exchange(rounds, bucket, buffer, future, self._start(next(rounds)))
+        self._under_way.append(exchange)
+        if grad_bucket.is_last():
+            self._end_all()
+        return future
+
+    def _end_all(self) -> None:
+        under_way, self._under_way = self._under_way, []
+        for exchange in under_way:
+            self._end(exchange)
+        self.observer.end_step()
+
+    def _end(self, exchange: _Exchange) -> None:
+        try:
+            while True:
+                request = exchange.rounds.send(exchange.finish())
+                exchange.finish = self._start(request)
+        except StopIteration:
+            exchange.buffer.copy_(exchange.bucket.gradient)
+            exchange.future.set_result(exchange.buffer)
+
+    def _start(self, request: CollectiveCall) -> Callable[[], Sequence[torch.Tensor]]:
+        """Start a collective; return what waits for it and returns the answer."""
+        self.observer.count(request.collective, request.num_bytes)
+        wire = request.wire
+        if request.collective == "all_reduce":
+            answers = [wire]
+        else:
+            gathered = wire.new_empty(dist.get_world_size() * wire.numel())
+            answers = list(gathered.view(dist.get_world_size(), -1).unbind())
+        if wire.numel() == 0:
+            return lambda: answers
+        if request.collective == "all_gather":
+            work: Any = dist.all_gather(answers, wire, async_op=True)
+        else:
+            operation = dist.ReduceOp.MAX if request.largest else dist.ReduceOp.SUM
+            work = dist.all_reduce(wire, operation, async_op=True)
+
+        def finish() -> Sequence[torch.Tensor]:
+            work.wait()
+            return answers
+
+        return finish
+
+
+def compress(state: Compression, bucket: GradBucket) -> Future:
+    """Compress a bucket: DDP's hook for every codec."""
+    return state.begin(bucket)
+
+
+def leave_alone(state: Observer, bucket: GradBucket) -> Future:
+    """Communicate nothing: every rank keeps its own gradient. The bound of what can be gained."""
+    state.see(bucket)
+    if bucket.is_last():
+        state.end_step()
+    devices: list[int | str | torch.device] = (
+        [bucket.buffer().device] if bucket.buffer().is_cuda else []
+    )
+    future: Future = torch.futures.Future(devices=devices)
+    future.set_result(bucket.buffer())
+    return future

@@ -1,0 +1,66 @@
+"""Error feedback: what compression left out of this step is added to the next.
+
+Source: Seide et al. 2014 ("1-bit stochastic gradient descent"); Stich et al. 2018 and Karimireddy
+et al. 2019 show that with it every compressor that shrinks the error converges like plain SGD.
+"""
+
+import torch
+
+from scalebench.worker.strategies.compression.codec import Bucket, Memory, Subtract
+
+
+class PerBucket:
+    """One float32 vector for every bucket, zero at first, kept over a change of the buckets.
+
+    DDP rebuilds its buckets after the first step. A parameter takes its part along.
+    """
+
+    def __init__(self) -> None:
+        self._flat: dict[int, torch.Tensor] = {}
+        self._layout: dict[int, tuple[tuple[int, ...], list[int]]] = {}
+        self._loose: dict[int, torch.Tensor] = {}
+
+    def of(self, bucket: Bucket) -> torch.Tensor:
+        """Return a bucket's vector, shape ``[elements]``; writing to it changes what is kept."""
+        known = self._layout.get(bucket.index)
+        if known is None or known[0] != bucket.keys:
+            self._take_apart()
+            self._put_together(bucket)
+        return self._flat[bucket.index]
+
+    def _take_apart(self) -> None:
+        for index, (keys, sizes) in self._layout.items():
+            self._loose.update(zip(keys, self._flat[index].split(sizes), strict=True))
+        self._flat.clear()
+        self._layout.clear()
+
+    def _put_together(self, bucket: Bucket) -> None:
+        vector = torch.zeros_like(bucket.gradient)
+        for key, part in zip(bucket.keys, vector.split(bucket.sizes), strict=True):
+            if key in self._loose:
+                part.copy_(self._loose.pop(key))
+        self._flat[bucket.index] = vector
+        self._layout[bucket.index] = (bucket.keys, bucket.sizes)
+
+
+class ErrorFeedback(Memory):
+    """Keeps ``e ← (e + g) − decode(encode(e + g))``; one float32 per parameter and rank.
+
+    Nothing is lost: at any time what was sent plus what is kept is the sum of all gradients, up to
+    rounding.
+    """
+
+    def __init__(self) -> None:
+        self._residual = PerBucket()
+
+    def corrected(self, bucket: Bucket) -> torch.Tensor:
+        """Return the gradient plus what is left of earlier ones."""
+        return self._residual.of(bucket).add_(bucket.gradient)
+
+    def keep(self, bucket: Bucket, subtract_sent: Subtract) -> None:
+        """Keep what was not sent."""
+        subtract_sent(self._residual.of(bucket))
+
+    def residual(self, bucket: Bucket) -> torch.Tensor:
+        """Return what is kept for a bucket, shape ``[elements]``."""
+        return self._residual.of(bucket)

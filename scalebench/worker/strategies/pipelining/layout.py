@@ -1,0 +1,93 @@
+"""Who is where: N ranks as pipelines side by side, and the stages of each rank.
+
+The ranks form a mesh of two axes, data × pipeline; the ranks of a pipeline are neighbours.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from scalebench.spec import Pipeline
+from scalebench.worker.process.context import RankContext
+
+V_SHAPED = ("zbv", "dualpipev")
+"""Schedules in which the second chunks lie in the opposite order: the first rank has the first
+and the last stage."""
+
+
+class Layout:
+    """The mesh, as one rank sees it.
+
+    Attributes:
+        num_ranks: Ranks of a pipeline, p.
+        first_rank: The first rank of this rank's pipeline.
+        num_stages: Stages of a pipeline.
+        rank_of: Stage → rank of this pipeline that holds it, counted over all ranks.
+        own: The stages of this rank, in the order in which a microbatch comes to them.
+        pipeline: Process group of this rank's pipeline.
+        across: Process group of the ranks that hold the same stages; None: there is one pipeline.
+        groups: Name and number of ranks of that group.
+    """
+
+    def __init__(self, strategy: Pipeline, context: RankContext) -> None:
+        world_size, rank = context.cell.world_size, context.rank
+        self.num_pipelines = strategy.data_parallel
+        self.num_ranks = world_size // strategy.data_parallel
+        self.first_rank = rank // self.num_ranks * self.num_ranks
+        self.num_stages = self.num_ranks * strategy.chunks
+        self.rank_of = [
+            self.first_rank + place
+            for place in places(self.num_ranks, strategy.chunks, strategy.schedule in V_SHAPED)
+        ]
+        self.own = [stage for stage, holder in enumerate(self.rank_of) if holder == rank]
+        self.has_first = 0 in self.own
+        self.timeout = timedelta(seconds=context.cell.collective_timeout_s)
+        self.pipeline: dist.ProcessGroup | None = dist.group.WORLD
+        self.across: dist.ProcessGroup | None = None
+        self.groups: dict[str, int] = {}
+        if self.num_pipelines > 1:
+            self.pipeline = self.new_group(range(self.num_ranks))
+            for place in range(self.num_ranks):
+                group = dist.new_group(
+                    [*range(place, world_size, self.num_ranks)], timeout=self.timeout
+                )
+                if rank % self.num_ranks == place:
+                    self.across = group
+                    self.groups = {f"pipelines, place {place}": self.num_pipelines}
+
+    def new_group(self, members: Iterable[int]) -> dist.ProcessGroup | None:
+        """Make a process group of some places of each pipeline; None: this rank is in none.
+
+        All ranks have to call it alike.
+        """
+        members, mine = sorted(members), None
+        if len(members) == dist.get_world_size():
+            return dist.group.WORLD
+        for first in range(0, self.num_pipelines * self.num_ranks, self.num_ranks):
+            ranks = [first + place for place in members]
+            group = dist.new_group(ranks, timeout=self.timeout)
+            if dist.get_rank() in ranks:
+                mine = group
+        return mine
+
+    def average_over_pipelines(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Average the gradients over the pipelines."""
+        if self.across is None:
+            return
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        works = [dist.all_reduce(g, group=self.across, async_op=True) for g in gradients]
+        for gradient, work in zip(gradients, works, strict=True):
+            work.wait()
+            gradient /= self.num_pipelines
+
+
+def places(num_ranks: int, chunks: int, v_shaped: bool) -> list[int]:
+    """Return the place in its pipeline of each stage."""
+    forth = list(range(num_ranks))
+    return [
+        place
+        for chunk in range(chunks)
+        for place in (forth[::-1] if v_shaped and chunk % 2 else forth)
+    ]

@@ -1,0 +1,148 @@
+"""Runs for the gate whose noise and whose changes are known."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from scalebench.gate.gate import Results, compare
+from scalebench.gate.result import GateResult, RowVerdict
+from scalebench.records.rows.budget import PARTS, Budget
+from scalebench.records.rows.communication import OperationFigures
+from scalebench.records.summary import Row, StepSamples, Summary
+from scalebench.stats import Estimate, estimate_over_launches
+from tests.builders.summaries import estimate, make_plain, make_row, make_summary
+
+PLAIN_S = 0.040
+STEPS = 60
+
+
+def launches(
+    step_s: float, levels: Sequence[float], generator: np.random.Generator, spread: float = 0.002
+) -> list[StepSamples]:
+    """One launch for each of ``levels``, relative to ``step_s``; steps differ by ``spread``."""
+    return [
+        StepSamples(
+            repeat=repeat,
+            step_s=[
+                float(step_s * level * math.exp(e)) for e in generator.normal(0, spread, STEPS)
+            ],
+        )
+        for repeat, level in enumerate(levels)
+    ]
+
+
+def medians(samples: Sequence[StepSamples]) -> dict[int, float]:
+    return {s.repeat: float(np.median(s.step_s)) for s in samples}
+
+
+def gated_row(
+    case: str,
+    world_size: int,
+    samples: Sequence[StepSamples],
+    plain: Sequence[StepSamples],
+    **changes: Any,
+) -> Row:
+    """A row whose estimates are those of its samples."""
+    own, base = medians(samples), medians(plain)
+    ratios = [base[r] / own[r] / world_size for r in own if r in base]
+    fields: dict[str, Any] = {
+        "samples": list(samples),
+        "step_s": estimate_over_launches(list(own.values())),
+        "efficiency": estimate_over_launches(ratios),
+        "wire_bytes": 1000,
+        "payload_bytes": 1000,
+        "peak_memory_bytes": 160_000_000,
+    }
+    return make_row(case, world_size).model_copy(update={**fields, **changes})
+
+
+def gated_run(
+    slower: Mapping[tuple[str, int], float] | None = None,
+    *,
+    num_launches: int = 5,
+    launch_sd: float = 0.001,
+    seed: int = 0,
+    cases: Sequence[str] = ("ddp", "ddp-small"),
+    **changes: Any,
+) -> Summary:
+    """A run of the plain model and of every case at N = 2 and 4, at 80 % efficiency.
+
+    Args:
+        slower: (case, N) → by how much the step is longer than usual, as a factor.
+        num_launches: Of every row.
+        launch_sd: By how much launches differ, as a ratio.
+        seed: Of the noise.
+        cases: Beside ``plain``.
+        changes: Of the summary.
+    """
+    generator = np.random.default_rng(seed)
+
+    def levels() -> list[float]:
+        return [float(x) for x in np.exp(generator.normal(0, launch_sd, num_launches))]
+
+    slower = slower or {}
+    plain = launches(PLAIN_S * slower.get(("plain", 1), 1.0), levels(), generator)
+    of_plain = {
+        "samples": plain,
+        "step_s": estimate_over_launches(list(medians(plain).values())),
+        "efficiency": Estimate(value=1.0, low=1.0, high=1.0, n=num_launches),
+    }
+    rows = [make_plain().model_copy(update=of_plain)]
+    for case in cases:
+        for n in (2, 4):
+            step_s = PLAIN_S / n / 0.8 * slower.get((case, n), 1.0)
+            rows.append(gated_row(case, n, launches(step_s, levels(), generator), plain))
+    return make_summary(rows, **{"run_id": f"run-{seed}", **changes})
+
+
+def with_row(summary: Summary, case: str, world_size: int, **changes: Any) -> Summary:
+    """The same run with fields of one row replaced."""
+    rows = [
+        row.model_copy(update=changes) if (row.case, row.world_size) == (case, world_size) else row
+        for row in summary.rows
+    ]
+    return summary.model_copy(update={"rows": rows})
+
+
+def without_row(summary: Summary, case: str, world_size: int) -> Summary:
+    rows = [r for r in summary.rows if (r.case, r.world_size) != (case, world_size)]
+    return summary.model_copy(update={"rows": rows})
+
+
+def gated(base: Summary, new: Summary, **options: Any) -> GateResult:
+    return compare(Results("base", (base,)), Results("new", (new,)), **options)
+
+
+def verdict_of(
+    result: GateResult, metric: str, case: str = "ddp", world_size: int = 2
+) -> RowVerdict:
+    """The one verdict on a metric of a row."""
+    (found,) = [
+        r for r in result.rows if (r.metric, r.case, r.world_size) == (metric, case, world_size)
+    ]
+    return found
+
+
+def collectives(count: float, kind: str = "all_reduce", wire_s: float = 0.001) -> OperationFigures:
+    """An entry of ``communication``."""
+    times = {"total_s": wire_s, "exposed_s": wire_s, "hidden_s": 0.0}
+    return OperationFigures(
+        kind=kind, ordinal=None, phase="backward", count=count, num_bytes=1000.0, **times
+    )
+
+
+def budget_points(efficiency: float, rank: int = 0, **points: float) -> Budget:
+    """A loss budget of a step of 10 ms that closes: the rest is other idle time."""
+    rest = 1 - efficiency - sum(points.values())
+    told = {**dict.fromkeys((part.key for part in PARTS), 0.0), "other_idle": rest, **points}
+    seconds = {f"{name}_s": value * 0.01 for name, value in told.items()}
+    ideal_s = efficiency * 0.01
+    return Budget(ideal_s=ideal_s, measured_s=0.01, rank=rank, closes=True, points=told, **seconds)
+
+
+__all__ = [
+    "budget_points", "collectives", "estimate", "gated", "gated_row", "gated_run", "launches",
+    "verdict_of", "with_row", "without_row",
+]  # fmt: skip

@@ -1,0 +1,206 @@
+"""The worked examples of CONTRIBUTING.md, applied to a copy of the package as they stand."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PATIENCE_S
+from tests.integration.test_docs import BLOCK, ROOT
+from tests.unit.test_floors import FLOORS, imported
+
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
+GALLERY = ROOT / "reports" / "gallery" / "ddp-2-cores"
+EXAMPLES = {
+    title: BLOCK.findall(text)
+    for title, _, text in (part.partition("\n") for part in GUIDE.split("\n### ")[1:])
+}
+pytestmark = pytest.mark.untimed
+
+PRIORITY = """
+import os, torch
+from scalebench import Shard, Workload
+
+def workload(shard: Shard) -> Workload:
+    assert os.getpriority(os.PRIO_PROCESS, 0) == 19, "not in the background"
+    points = torch.randn(256, 8, generator=torch.Generator().manual_seed(shard.seed))
+    batches = points[shard.rank :: shard.world_size].split(shard.batch_size)
+    return Workload(torch.nn.Linear(8, 1), batches, lambda module, x: module(x).square().mean())
+"""
+
+
+def hunks(diff: str) -> list[tuple[str, str]]:
+    """Return what each hunk of a diff finds, and what it puts there."""
+    parts = [part.splitlines(keepends=True) for part in diff.split("@@\n")]
+    return [
+        (
+            "".join(line[1:] for line in lines if line[0] in " -"),
+            "".join(line[1:] for line in lines if line[0] in " +"),
+        )
+        for lines in parts
+    ]
+
+
+def apply(title: str, root: Path) -> int:
+    """Apply an example's blocks below ``root``; return how many lines it adds."""
+    added = 0
+    for language, body in EXAMPLES[title]:
+        first, _, rest = body.partition("\n")
+        target = root / first.removeprefix("# ")
+        if language == "python":
+            assert not target.exists(), target
+            target.write_text(rest)
+            added += len(rest.splitlines())
+        elif language == "diff":
+            text = target.read_text()
+            for before, after in hunks(rest):
+                assert text.count(before) == 1, f"{first} has this not once:\n{before}"
+                text = text.replace(before, after)
+            target.write_text(text)
+            added += len(re.findall(r"^\+", rest, re.M))
+    return added
+
+
+def fresh_copy(folder: Path) -> Path:
+    """Copy what the examples change."""
+    for name in ("scalebench", "suites"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with all examples in it."""
+    folder = fresh_copy(tmp_path_factory.mktemp("extended"))
+    for title in EXAMPLES:
+        apply(title, folder)
+    return folder
+
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def scalebench(extended: Path, project: Path) -> Command:
+    """Run the command line of the copy in an empty folder; it has to succeed."""
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run(
+            [sys.executable, "-m", "scalebench", *arguments],
+            cwd=project,
+            env={**os.environ, "PYTHONPATH": str(extended), "COLUMNS": "100"},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def documented(title: str) -> list[str]:
+    """Return the arguments of the command that an example ends with."""
+    (console,) = [body for language, body in EXAMPLES[title] if language == "console"]
+    return shlex.split(console.removeprefix("$ scalebench "))
+
+
+def rows(project: Path) -> dict[tuple[str, int], dict[str, object]]:
+    """Return the rows of the newest run."""
+    summary = json.loads((project / "reports" / "latest" / "summary.json").read_text())
+    return {(row["case"], row["world_size"]): row for row in summary["rows"]}
+
+
+def test_the_guide_answers_for_every_extension_point() -> None:
+    asked = re.findall(r"\(#([a-z-]+)\)", GUIDE)
+    assert asked == [title.lower().replace(" ", "-") for title in EXAMPLES]
+    assert len(asked) == 6
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_an_example_stands_by_itself(title: str, tmp_path: Path) -> None:
+    """Each applies to the package as it is, passes the linters, and imports from lower floors."""
+    folder = fresh_copy(tmp_path)
+    before = {path for path in folder.rglob("*.py")}
+    apply(title, folder)
+    for tool in (["check", "--ignore", "D"], ["format", "--check"]):
+        ruff = [sys.executable, "-m", "ruff", *tool, "--no-cache", "."]
+        done = subprocess.run(ruff, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+    floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    for path in {path for path in folder.rglob("*.py")} - before:
+        names = [name.split(".") for name in imported(path.read_text())]
+        used = {
+            name[1] for name in names if name[0] == "scalebench" and path.parent.name != "suites"
+        }
+        assert all(floor[room] <= floor[path.relative_to(folder).parts[1]] for room in used), path
+
+
+def test_a_strategy_has_fewer_than_60_lines_and_is_verified(
+    tmp_path: Path, project: Path, scalebench: Command
+) -> None:
+    assert apply("A strategy", fresh_copy(tmp_path / "copy")) < 60
+    printed = scalebench(*documented("A strategy")).stdout
+    assert "flat" in printed
+    for n in (1, 2):
+        row = rows(project)["flat", n]
+        assert (row["status"], row["strategy"]) == ("ok", "flat")
+        assert row["correctness"]["status"] == "verified"
+    communication = {found["kind"] for found in row["communication"]}
+    assert communication == {"all_reduce"}
+    assert row["predicted_step_s"] is not None
+    listed = json.loads(scalebench("list", "--json").stdout)
+    (about,) = [e["about"] for e in listed["strategies"] if e["name"] == "flat"]
+    assert about == "one all-reduce of all gradients after the backward pass"
+
+
+def test_a_workload_trains(project: Path, scalebench: Command) -> None:
+    scalebench(*documented("A workload"))
+    row = rows(project)["ddp", 2]
+    assert (row["workload"], row["num_parameters"]) == ("linear", 65)
+    assert row["correctness"]["status"] == "verified"
+    assert row["loss_last"] < row["loss_first"]
+
+
+def test_a_launcher_is_offered_and_starts_ranks(project: Path, scalebench: Command) -> None:
+    assert "background" in scalebench("run", "--help").stdout
+    listed = json.loads(scalebench("list", "--json").stdout)
+    assert "background" in {entry["name"] for entry in listed["launchers"]}
+    (project / "priority.py").write_text(PRIORITY)
+    scalebench(*documented("A launcher"), "--workload", "priority:workload")
+    assert rows(project)["ddp", 2]["correctness"]["status"] == "verified"
+    run = json.loads((project / "reports" / "latest" / "run.json").read_text())
+    assert run["spec"]["launcher"] == "background"
+
+
+def test_a_figure_is_on_the_page(project: Path, scalebench: Command) -> None:
+    shutil.copytree(GALLERY, project / "reports" / "run")
+    page = Path(project, scalebench("report", "reports/run").stdout.strip()).read_text()
+    assert "N=2 trains the most samples per second" in page
+    assert '"figure":"throughput"' in page
+
+
+def test_an_exporter_writes_its_format(project: Path, scalebench: Command) -> None:
+    shutil.copytree(GALLERY, project / "reports" / "run")
+    format_option = documented("An exporter")
+    scalebench(format_option[0], "reports/run", *format_option[1:])
+    header, *lines = (project / "rows.tsv").read_text().splitlines()
+    assert header == "row\tfield\tvalue"
+    values = {tuple(line.split("\t")[:2]): float(line.split("\t")[2]) for line in lines}
+    assert values["ddp/ddp N=2 [gpt-tiny, strong, cpu]", "speedup"] == pytest.approx(
+        1.673, abs=5e-4
+    )
+
+
+def test_a_rule_of_advice_speaks(project: Path, scalebench: Command) -> None:
+    shutil.copytree(GALLERY, project / "reports" / "run")
+    told = " ".join(scalebench("show", "reports/run").stdout.split())
+    assert "Try static_graph=True, if your graph never changes: other idle time takes 5.6" in told

@@ -1,0 +1,50 @@
+"""What a row says of memory that was counted elsewhere."""
+
+from dataclasses import asdict
+
+import pytest
+
+from scalebench.analysis.rows.resources import use_of_row
+from scalebench.costmodel.pipelines.layers import Layers
+from scalebench.records.rank import Memory
+from scalebench.spec import Pipeline
+from tests.builders.runs import make_cell, make_inspection, make_record, make_result
+
+LAYERS = Layers(
+    costs=(1.0,) * 4,
+    output_bytes=(10,) * 4,
+    parameter_bytes=(100,) * 4,
+    kept_bytes=(1000,) * 4,
+)
+FOUR, EIGHT = (Pipeline(schedule="gpipe", microbatches=count) for count in (4, 8))
+
+
+def piped(strategy=FOUR, rank_batch=32):
+    return make_cell("gpipe", 2, strategy=strategy, rank_batch=rank_batch)
+
+
+def counted_by(cell):
+    """A launch whose ranks say what the layers cost; its batch has four microbatches of eight."""
+    facts = {"layers": asdict(LAYERS), "optimizer": "AdamW"}
+    return make_result(cell, ranks=[make_record(rank, facts=facts) for rank in range(2)])
+
+
+def predicted(reference):
+    alone = make_inspection(make_cell("plain", 1))
+    memory = Memory(
+        gradients_bytes=400, activations_bytes=16000, activations_peak_bytes=16000, data_bytes=0
+    )
+    rank = alone.ranks[0].model_copy(update={"memory": memory})
+    alone = alone.model_copy(update={"ranks": [rank]})
+    return use_of_row(piped(), None, {}, [alone], None, reference)
+
+
+def test_a_pipeline_that_did_not_run_is_predicted_from_one_that_did():
+    assert predicted(counted_by(piped())).values["predicted_memory_bytes"] > 0
+
+
+@pytest.mark.parametrize("other", [piped(rank_batch=16), piped(strategy=EIGHT)])
+def test_a_pipeline_is_not_predicted_from_microbatches_of_another_size(other):
+    row = predicted(counted_by(other))
+    assert "predicted_memory_bytes" not in row.values
+    assert "microbatches of this size" in row.reasons["predicted_memory_bytes"]

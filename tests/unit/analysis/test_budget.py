@@ -1,0 +1,490 @@
+"""The loss budget: closes exactly, and names the part that was lost."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from scalebench.analysis.attribution import attribute
+from scalebench.analysis.rows.attribution import disagreements
+from scalebench.analysis.steps import middle_half, midmean, paired_over_bare, steps_of
+from scalebench.analysis.summarise import summarise
+from scalebench.records.rows.budget import PARTS
+from scalebench.records.trace import ClockAlignment
+from scalebench.spec import Fsdp
+from scalebench.stats import Estimate, estimate_signed
+from tests.builders.runs import make_inspection, make_result, make_run
+from tests.builders.traced import (
+    flat,
+    make_operation,
+    make_trace,
+    make_traced_record,
+    make_traced_result,
+)
+
+SUMMED = tuple(part.field for part in PARTS)
+
+
+def plain(clean=100.0, traced=None, compute=90.0, **changes):
+    """One rank: of a step of 100 ms, 90 ms are computation, unless said otherwise."""
+    step = traced or clean
+    trace = make_trace(compute=[(0, compute * step / clean)], steps=[(0, step)])
+    return make_traced_result(make_traced_record(0, trace, clean), case="plain", **changes)
+
+
+def pair(clean=80.0, compute=(45.0, 45.0), starts=(50.0, 70.0), end=75.0, traced=None, **changes):
+    """Two ranks that reduce once; the first waits for the second."""
+    records = []
+    for rank in range(2):
+        operation = make_operation(starts[rank], end)
+        trace = make_trace([operation], compute=[(0, compute[rank])], steps=[(0, traced or clean)])
+        records.append(make_traced_record(rank, trace, clean, **changes))
+    return make_traced_result(*records)
+
+
+def row_of(*results):
+    summary = summarise(make_run([make_inspection(results[0].cell), *results]))
+    return next(row for row in summary.rows if row.world_size == 2)
+
+
+def check_closed(budget):
+    total = sum(getattr(budget, name) or 0.0 for name in SUMMED)
+    assert total == pytest.approx(budget.measured_s - budget.ideal_s, abs=1e-9)
+
+
+def test_a_budget_by_hand():
+    """T_1 = 100 ms, so 50 ms were ideal; 80 ms it is. Tracing costs nothing here."""
+    row = row_of(plain(), pair())
+    budget = row.budget
+    assert budget.rank == 0
+    assert budget.ideal_s == pytest.approx(0.050)
+    assert budget.measured_s == pytest.approx(0.080)
+    assert budget.compute_inflation_s == pytest.approx(0.0, abs=1e-12)
+    assert budget.wait_s == pytest.approx(0.020)
+    assert budget.exposed_transfer_s == pytest.approx(0.005)
+    assert budget.other_idle_s == pytest.approx(0.010 - 0.005)
+    assert budget.residual_s == pytest.approx(0.0, abs=1e-12)
+    assert budget.points["wait"] == pytest.approx(0.25)
+    assert budget.closes is True
+    check_closed(budget)
+    assert row.wait_s.value == pytest.approx(0.020)
+    assert row.exposed_comm_s.value == pytest.approx(0.025)
+    assert row.overlap_ratio.value == pytest.approx(0.0)
+    assert row.comm_compute_ratio.value == pytest.approx(25 / 45)
+    assert row.stragglers[0].rank == 1
+    assert [rank.wait_s for rank in budget.ranks] == pytest.approx([0.020, 0.0])
+
+
+def test_points_and_efficiency_sum_to_one():
+    row = row_of(plain(), pair())
+    assert row.efficiency.value + sum(row.budget.points.values()) == pytest.approx(1.0)
+
+
+def test_what_tracing_costs_is_taken_off_the_host_and_not_off_the_wire():
+    """Traced, the same step takes 88 ms: 8 ms more computation, transfer and wait as before."""
+    slow = pair(traced=88.0, compute=(53.0, 53.0), starts=(58.0, 78.0), end=83.0)
+    row = row_of(plain(), slow)
+    assert row.trace_overhead.value == pytest.approx(0.1)
+    budget = row.budget
+    assert budget.wait_s == pytest.approx(0.020)
+    assert budget.exposed_transfer_s == pytest.approx(0.005)
+    host_s = budget.compute_inflation_s + budget.other_idle_s
+    assert host_s == pytest.approx(0.005)
+    check_closed(budget)
+
+
+def test_twice_the_work_of_a_rank_is_compute_inflation():
+    row = row_of(plain(), pair(clean=125, compute=(90, 90), starts=(95, 115), end=120))
+    assert row.budget.compute_inflation_s == pytest.approx(0.045)
+    assert row.budget.wait_s == pytest.approx(0.020)
+    check_closed(row.budget)
+
+
+def test_parts_that_do_not_add_up_leave_a_residual_and_a_stamp():
+    """The loop's clock saw traced steps of 80 ms; the profiler lost 20 ms of each of them."""
+    records = []
+    for rank in range(2):
+        operation = make_operation(40, 55)
+        trace = make_trace([operation], compute=[(0, 35)], steps=[(0, 60)])
+        records.append(make_traced_record(rank, trace, 80, traced=80))
+    row = row_of(plain(), make_traced_result(*records))
+    assert row.budget.residual_s == pytest.approx(0.020)
+    assert row.budget.closes is False
+    assert "budget open" in row.stamps
+    check_closed(row.budget)
+
+
+def test_where_wait_cannot_be_told_there_is_none_and_all_of_it_is_exposed():
+    result = pair()
+    stepped = ClockAlignment(
+        method="ping-pong", at_ns=0, offset_ns=0, bound_ns=10**7, stepped="by 20 ms"
+    )
+    ranks = [result.ranks[0], result.ranks[1].model_copy(update={"clock": stepped})]
+    row = row_of(plain(), result.model_copy(update={"ranks": ranks}))
+    assert row.wait_s is None and row.exposed_transfer_s is None
+    assert "jumped: by 20 ms" in row.unavailable["wait_s"]
+    assert row.exposed_comm_s.value == pytest.approx(0.025)
+    assert row.budget.wait_s is None
+    assert row.budget.exposed_transfer_s == pytest.approx(0.025)
+    assert "jumped" in row.budget.not_apart
+    check_closed(row.budget)
+
+
+def test_ranks_with_different_operations_are_told_with_the_first_of_them():
+    result = pair()
+    trace = result.ranks[1].trace
+    bare = result.ranks[1].model_copy(update={"trace": trace.model_copy(update={"operations": []})})
+    row = row_of(plain(), result.model_copy(update={"ranks": [result.ranks[0], bare]}))
+    assert row.wait_s is None
+    assert "rank 0 has 1 all_reduce where rank 1 has 0" in row.unavailable["wait_s"]
+    assert row.step_s is not None and row.efficiency is not None
+
+
+def test_a_rank_without_a_trace_takes_only_the_attribution_away():
+    result = pair()
+    untraced = result.ranks[1].model_copy(update={"trace": None})
+    row = row_of(plain(), result.model_copy(update={"ranks": [result.ranks[0], untraced]}))
+    assert row.budget is None and row.comm_s is None
+    assert row.unavailable["budget"] == "no launch of this row was traced"
+    assert row.step_s is not None
+
+
+def test_without_a_traced_baseline_there_is_no_budget_but_all_else():
+    row = row_of(make_result(plain().cell, 0.1), pair())
+    assert row.budget is None
+    assert "plain baseline was also traced" in row.unavailable["budget"]
+    assert row.wait_s.value == pytest.approx(0.020)
+
+
+def test_estimates_of_exposed_communication_side_by_side():
+    row = row_of(plain(), pair(local=60.0, logged_exposed_s=0.021))
+    found = row.exposed_comm_estimates
+    assert found.trace.value == pytest.approx(0.025)
+    assert found.differential.value == pytest.approx(0.020)
+    assert found.ddp_logger.value == pytest.approx(0.021)
+    assert found.disagree is None  # one launch has no intervals
+
+
+def test_why_there_is_no_estimate_by_difference_is_told():
+    result = pair()
+    cell = result.cell.model_copy(update={"strategy": Fsdp()})
+    found = row_of(plain(), result.model_copy(update={"cell": cell})).exposed_comm_estimates
+    assert found.differential is None
+    assert "gathered in every step" in found.unavailable["differential"]
+    assert row_of(plain(), pair(local=60.0)).exposed_comm_estimates.unavailable == {}
+
+
+def test_disagreement_is_intervals_that_do_not_meet():
+    def between(low, high):
+        return Estimate(value=(low + high) / 2, low=low, high=high, n=3)
+
+    apart = {"trace": between(1, 2), "differential": between(3, 4), "ddp_logger": between(2, 3)}
+    assert disagreements(apart) == [["trace", "differential"]]
+    assert disagreements({"trace": between(1, 2)}) is None
+
+
+def test_ranks_that_jitter_are_no_probe_effect():
+    """Each rank needs 100 ms a step in both kinds of block; in turns one is early, one late."""
+    steps = [(0, 90), (90, 200), (200, 290), (290, 400)]
+    first = make_traced_record(0, make_trace(compute=[(0, 1)], steps=steps))
+    paired = next(block for block in first.blocks if block.phase == "paired")
+
+    def with_steps(record, milliseconds):
+        step_s = list(record.step_s)
+        counted = slice(paired.first + 1, paired.first + paired.count)
+        step_s[counted] = [ms / 1e3 for ms in milliseconds]
+        return record.model_copy(update={"step_s": step_s})
+
+    ranks = [
+        with_steps(first, [90, 110, 90, 110]),
+        with_steps(first.model_copy(update={"rank": 1}), [110, 90, 110, 90]),
+    ]
+    assert paired_over_bare(ranks) == pytest.approx([1.0])
+    slower = [with_steps(rank, [102, 102, 102, 102]) for rank in ranks]
+    assert paired_over_bare(slower) == pytest.approx([1.02])
+    assert paired_over_bare([slower[0], ranks[1]]) == pytest.approx([1.01])
+
+
+def test_a_probe_effect_that_cannot_be_chance_is_stamped():
+    def launches(bare):
+        return [
+            pair(bare=value).model_copy(
+                update={"cell": pair().cell.model_copy(update={"repeat": i})}
+            )
+            for i, value in enumerate(bare)
+        ]
+
+    certain = row_of(plain(), *launches([78.0, 78.1, 77.9]))
+    assert certain.probe_effect.value == pytest.approx(80 / 78 - 1, rel=1e-2)
+    assert [s.partition(":")[0] for s in certain.stamps] == ["probe effect"]
+    doubtful = row_of(plain(), *launches([70.0, 80.0, 90.0]))
+    assert doubtful.stamps == []
+
+
+def test_bytes_by_the_law_of_the_ring():
+    row = row_of(plain(), pair())
+    assert row.payload_bytes == 1000
+    assert row.wire_bytes == 1000  # 2(N-1)/N at N=2
+    unsized = pair()
+    ranks = [
+        r.model_copy(
+            update={
+                "trace": r.trace.model_copy(
+                    update={"operations": [make_operation(50, 75, num_bytes=None)]}
+                )
+            }
+        )
+        for r in unsized.ranks
+    ]
+    row = row_of(plain(), unsized.model_copy(update={"ranks": ranks}))
+    assert row.wire_bytes is None and "size" in row.unavailable["wire_bytes"]
+
+
+def test_the_typical_step_is_not_the_one_in_which_the_machine_was_elsewhere():
+    steps = [(0, 100), (100, 200), (200, 1200), (1200, 1300)]
+    trace = make_trace(compute=[(0, 50), (100, 150), (200, 250), (1200, 1250)], steps=steps)
+    found = attribute(make_traced_result(make_traced_record(0, trace), case="plain"))
+    assert 2 not in found.typical_steps
+    assert found.breakdowns[0].step_s == pytest.approx(0.1)
+
+
+def test_the_first_step_of_a_block_never_counts():
+    record = plain().ranks[0]
+    assert 5.0 not in steps_of([record], "paired")
+    assert paired_over_bare([record]) == pytest.approx([1.0])
+    assert steps_of([record], "local").size == 0
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=30))
+def test_midmean_lies_within_the_middle_half(values):
+    ordered = np.sort(values)
+    kept = middle_half(ordered)
+    assert kept.size >= len(values) / 2
+    assert kept.min() - 1e-12 <= midmean(ordered) <= kept.max() + 1e-12
+
+
+shares = st.floats(0.05, 0.95)
+
+
+@given(shares, shares, shares, shares, st.floats(1.0, 1.3), st.floats(0.5, 2.0))
+def test_whatever_was_measured_the_budget_closes(compute, begin, late, end, overhead, slower):
+    begin, late, end = sorted((begin, late, end))
+    assume(end > late)
+    clean = 50.0 * slower
+    step = clean * overhead
+    found = pair(
+        clean=clean,
+        traced=step,
+        compute=(compute * step, compute * step),
+        starts=(begin * step, late * step),
+        end=end * step,
+    )
+    budget = row_of(plain(traced=107.0), found).budget
+    check_closed(budget)
+    assert budget.measured_s == pytest.approx(clean / 1e3)
+
+
+def test_one_launch_that_cannot_tell_wait_from_transfer_decides_for_all():
+    def launch(repeat, stepped):
+        result = pair()
+        clock = ClockAlignment(
+            method="ping-pong", at_ns=0, offset_ns=0, bound_ns=0, stepped=stepped
+        )
+        ranks = [rank.model_copy(update={"clock": clock}) for rank in result.ranks]
+        cell = result.cell.model_copy(update={"repeat": repeat})
+        return result.model_copy(update={"cell": cell, "ranks": ranks})
+
+    base = [plain().model_copy(update={"cell": plain().cell.model_copy(update={"repeat": i})})
+            for i in range(2)]  # fmt: skip
+    row = row_of(*base, launch(0, None), launch(1, "by 20 ms"))
+    assert row.budget.wait_s is None
+    assert row.budget.exposed_transfer_s == pytest.approx(0.025)
+    assert row.budget.residual_s == pytest.approx(0.0, abs=1e-12)
+    check_closed(row.budget)
+
+
+def test_weak_scaling_has_the_whole_step_as_its_ideal():
+    base = plain(scaling="weak")
+    row = pair(clean=130, compute=(90, 90), starts=(95, 115), end=120)
+    cell = row.cell.model_copy(
+        update={"scaling": "weak", "global_batch": 64, "rank_batch": base.cell.rank_batch}
+    )
+    budget = row_of(base, row.model_copy(update={"cell": cell})).budget
+    assert budget.ideal_s == pytest.approx(0.100)
+    assert budget.compute_inflation_s == pytest.approx(0.0, abs=1e-12)
+    assert budget.wait_s == pytest.approx(0.020)
+    check_closed(budget)
+
+
+def with_trace(result, **changes):
+    """The same launch, every rank's trace changed."""
+    ranks = [
+        rank.model_copy(update={"trace": rank.trace.model_copy(update=changes)})
+        for rank in result.ranks
+    ]
+    return result.model_copy(update={"ranks": ranks})
+
+
+def test_a_data_stall_is_what_it_is_beyond_the_baselines():
+    base = with_trace(plain(), data=flat([(90, 98)]))
+    row = with_trace(pair(), data=flat([(0, 0.5), (76, 79)]))
+    budget = row_of(base, row).budget
+    assert budget.data_stall_s == pytest.approx(0.003 - 0.5 * 0.008)
+    check_closed(budget)
+
+
+def test_tracing_does_not_make_batches_come_later():
+    traced = with_trace(pair(traced=88.0, compute=(53, 53), starts=(58, 78), end=83),
+                        data=flat([(84, 86)]))  # fmt: skip
+    budget = row_of(plain(), traced).budget
+    assert budget.data_stall_s == pytest.approx(0.002)
+    check_closed(budget)
+
+
+def test_clean_steps_that_were_slower_than_traced_ones_give_nothing_back():
+    """Noise: the clean steps next to the traced ones took 20 % longer than they."""
+    row = row_of(plain(), pair(paired=96))
+    assert row.trace_overhead.value == pytest.approx(80 / 96 - 1)
+    assert row.budget.wait_s == pytest.approx(0.020)
+    assert row.budget.other_idle_s == pytest.approx(0.005)
+    check_closed(row.budget)
+
+
+def test_tracing_is_never_taken_for_most_of_what_the_host_does():
+    """Traced steps twice as long as clean ones beside them: more than the profiler can cost."""
+    row = row_of(plain(), pair(paired=40, starts=(45, 45), end=75))
+    budget = row.budget
+    host_s = budget.compute_inflation_s + 0.5 * 0.090 + budget.other_idle_s + 0.5 * 0.010
+    assert host_s == pytest.approx(0.080 * 25 / (80 - 25))
+    assert budget.closes is False
+    assert budget.drift == pytest.approx(-0.5)
+    check_closed(budget)
+
+
+def test_steps_unlike_those_of_the_clean_window_explain_nothing():
+    slower = pair(clean=80, traced=400, paired=390, compute=(200, 200), starts=(210, 300), end=390)
+    row = row_of(plain(), slower)
+    assert row.budget.closes is False
+    assert row.budget.drift == pytest.approx(390 / 80 - 1)
+    assert "budget open" in row.stamps
+
+
+def test_intervals_of_parts_hold_what_launches_differ_in():
+    def launches(make, steps):
+        return [
+            (result := make(clean=step)).model_copy(
+                update={"cell": result.cell.model_copy(update={"repeat": i})}
+            )
+            for i, step in enumerate(steps)
+        ]
+
+    def alike(clean):
+        return pair(
+            clean=clean,
+            compute=(0.5 * clean,) * 2,
+            starts=(0.6 * clean, 0.8 * clean),
+            end=0.9 * clean,
+        )
+
+    row = row_of(*launches(lambda clean: plain(clean, compute=0.9 * clean), (80, 100, 120)),
+                 *launches(alike, (60, 80, 100)))  # fmt: skip
+    wait = row.budget.estimates["wait_s"]
+    own = [0.2 * step / 1e3 for step in (60, 80, 100)]
+    assert wait.high - wait.low == pytest.approx(2 * estimate_signed(own).half_width)
+    check_closed(row.budget)
+
+
+def test_a_round_without_its_baseline_does_not_count():
+    def at(result, repeat):
+        cell = result.cell.model_copy(update={"repeat": repeat})
+        return result.model_copy(update={"cell": cell})
+
+    row = row_of(at(plain(), 0), at(plain(), 1),
+                 at(pair(), 0), at(pair(), 1), at(pair(clean=160.0), 2))  # fmt: skip
+    assert row.budget.measured_s == pytest.approx(0.080)
+    assert row.efficiency.value + sum(row.budget.points.values()) == pytest.approx(1.0)
+
+
+def test_a_profilers_clock_that_moved_takes_only_the_waits():
+    row = row_of(plain(), with_trace(pair(), clock_error_s=0.02))
+    assert "moved by 20.0 ms" in row.unavailable["wait_s"]
+    assert row.exposed_comm_s.value == pytest.approx(0.025)
+
+
+def test_operations_that_cannot_be_matched_take_the_waits():
+    result = pair()
+    other = make_operation(70, 75, num_bytes=7)
+    ranks = [
+        result.ranks[0],
+        result.ranks[1].model_copy(
+            update={"trace": result.ranks[1].trace.model_copy(update={"operations": [other]})}
+        ),
+    ]
+    row = row_of(plain(), result.model_copy(update={"ranks": ranks}))
+    assert row.wait_s is None
+    assert "2 operations were not found on all ranks" in row.unavailable["wait_s"]
+
+
+def test_traces_without_any_communication_are_not_believed():
+    row = row_of(plain(), with_trace(pair(), operations=[]))
+    assert row.budget is None
+    assert "no communication at all" in row.unavailable["budget"]
+
+
+def test_in_a_broadcast_everybody_waits_for_the_root():
+    """DDP sends buffers from rank 0, which comes 30 ms late; the all-reduce then is prompt."""
+    records = []
+    for rank, begin in enumerate((40, 10)):
+        operations = [
+            make_operation(begin, 45, kind="broadcast", num_bytes=5),
+            make_operation(60, 65, ordinal=1),
+        ]
+        trace = make_trace(operations, compute=[(0, 8)], steps=[(0, 80)])
+        records.append(make_traced_record(rank, trace, 80))
+    row = row_of(plain(), make_traced_result(*records))
+    assert row.budget.rank == 1
+    assert row.wait_s.value == pytest.approx(0.030)
+    assert row.exposed_transfer_s.value == pytest.approx(0.005 + 0.005)
+    assert row.stragglers[0].rank == 0
+
+
+def test_much_time_in_operations_of_unknown_root_takes_the_waits():
+    sends = [make_operation(50, 75, kind="send"), make_operation(76, 77)]
+    row = row_of(plain(), with_trace(pair(), operations=sends))
+    assert row.wait_s is None
+    assert "do not show which rank waited" in row.unavailable["wait_s"]
+
+
+def test_how_far_clocks_may_be_wrong_is_the_sum_of_two_ranks_bounds():
+    result = pair()
+    ranks = [
+        rank.model_copy(
+            update={
+                "clock": ClockAlignment(
+                    method="ping-pong", at_ns=0, offset_ns=0, bound_ns=bound * 1000
+                )
+            }
+        )
+        for rank, bound in zip(result.ranks, (30, 40), strict=True)
+    ]
+    row = row_of(plain(), result.model_copy(update={"ranks": ranks}))
+    assert row.budget.clock_bound_s == pytest.approx(70e-6)
+
+
+def test_skew_is_what_the_slowest_rank_at_each_step_adds():
+    steps = ((0, 100), (100, 180), (180, 280), (280, 360))
+    other = ((0, 80), (80, 180), (180, 260), (260, 360))
+    records = [
+        make_traced_record(rank, make_trace([make_operation(10, 20)], steps=spans), 100)
+        for rank, spans in enumerate((steps, other))
+    ]
+    found = attribute(make_traced_result(*records))
+    own = np.mean([found.own_traced_step_s(rank) for rank in (0, 1)])
+    assert found.skew(0) + found.skew(1) == pytest.approx(2 * (0.1 / own - 1), rel=0.2)
+    assert max(found.skew(0), found.skew(1)) > 0.1
+
+
+def test_what_a_rank_hands_over_in_an_all_gather_is_its_part():
+    gather = make_operation(50, 75, kind="all_gather", num_bytes=1000)
+    row = row_of(plain(), with_trace(pair(), operations=[gather]))
+    assert (row.payload_bytes, row.wire_bytes) == (500, 500)

@@ -1,0 +1,162 @@
+"""Energy per sample, against devices whose power is known."""
+
+import pytest
+
+from scalebench.analysis.energy import energy_per_sample
+from scalebench.analysis.windows import clean_windows
+from scalebench.records.telemetry import DeviceStates
+from tests.builders.runs import make_cell, make_result
+from tests.builders.watched import A, B, make_twin, sample, watched
+
+SAMPLES = 10 * 32  # of one clean window
+
+
+def watched_twin(twin=None, **kwargs):
+    return watched(sample(twin or make_twin())[0], **kwargs)
+
+
+def with_states(result, **changes):
+    """The result with columns of the first device's states replaced."""
+    first, *others = result.node.devices
+    states = DeviceStates(**{**first.states.model_dump(), **changes})
+    devices = [first.model_copy(update={"states": states}), *others]
+    return result.model_copy(update={"node": result.node.model_copy(update={"devices": devices})})
+
+
+def test_the_energy_of_a_known_constant_power_is_exact():
+    energy = energy_per_sample(watched_twin())
+    assert energy.j_per_sample == pytest.approx((300 + 450) * 4.0 / SAMPLES, rel=1e-9)
+    assert (energy.source, energy.reason) == ("counter", None)
+
+
+def test_a_window_between_two_readings_takes_its_share():
+    energy = energy_per_sample(watched_twin(windows_s=[(1.03, 4.58)]))
+    assert energy.j_per_sample == pytest.approx(750 * 3.55 / SAMPLES, rel=1e-9)
+
+
+def test_only_the_devices_that_were_used_count():
+    energy = energy_per_sample(watched_twin(uuids=[B]))
+    assert energy.j_per_sample == pytest.approx(450 * 4.0 / SAMPLES, rel=1e-9)
+
+
+def test_two_ranks_on_one_device_do_not_count_it_twice():
+    energy = energy_per_sample(watched_twin(uuids=[B, B]))
+    assert energy.j_per_sample == pytest.approx(450 * 4.0 / SAMPLES, rel=1e-9)
+
+
+def test_blocks_in_close_succession_are_one_window_and_short_ones_apart_are_left_out():
+    result = watched_twin(windows_s=[(1.0, 2.0), (2.05, 3.2), (4.0, 5.0)])
+    assert [(round(w.length_s, 6), w.num_steps) for w in clean_windows(result)] == [
+        (2.2, 20),
+        (1.0, 10),
+    ]
+    energy = energy_per_sample(result)
+    assert energy.j_per_sample == pytest.approx(750 * 2.2 / (2 * SAMPLES), rel=1e-9)
+
+
+def test_two_long_windows_are_added():
+    energy = energy_per_sample(watched_twin(windows_s=[(0.5, 2.5), (3.0, 6.0)]))
+    assert energy.j_per_sample == pytest.approx(750 * 5.0 / (2 * SAMPLES), rel=1e-9)
+
+
+def test_warm_up_does_not_count():
+    result = watched_twin(windows_s=[(0.0, 2.5), (3.0, 6.0)])
+    warm = [
+        r.model_copy(update={"blocks": [r.blocks[0].model_copy(update={"phase": "warmup"}),
+                                        r.blocks[1]]})
+        for r in result.ranks
+    ]  # fmt: skip
+    energy = energy_per_sample(result.model_copy(update={"ranks": warm}))
+    assert energy.j_per_sample == pytest.approx(750 * 3.0 / SAMPLES, rel=1e-9)
+
+
+def test_ranks_that_begin_and_end_apart_are_covered_together():
+    result = watched_twin(windows_s=[(1.0, 4.0)])
+    late = result.ranks[1].blocks[0]
+    late = late.model_copy(update={"end_ns": late.end_ns + 500_000_000})
+    ranks = [result.ranks[0], result.ranks[1].model_copy(update={"blocks": [late]})]
+    energy = energy_per_sample(result.model_copy(update={"ranks": ranks}))
+    assert energy.j_per_sample == pytest.approx(750 * 3.5 / SAMPLES, rel=1e-9)
+
+
+def test_without_a_counter_power_is_integrated_and_that_is_said():
+    twin = make_twin()
+    twin.missing.add("nvmlDeviceGetTotalEnergyConsumption")
+    energy = energy_per_sample(watched_twin(twin))
+    assert energy.j_per_sample == pytest.approx(750 * 4.0 / SAMPLES, rel=1e-9)
+    assert energy.source == "power"
+
+
+def test_power_that_rises_is_integrated_as_it_rises():
+    result = watched_twin(uuids=[A])
+    rising = [100.0 + 10.0 * i for i in range(71)]  # 100 W/s
+    result = with_states(result, energy_j=[], power_w=rising)
+    energy = energy_per_sample(result)
+    assert energy.j_per_sample == pytest.approx((200 + 600) / 2 * 4.0 / SAMPLES, rel=1e-9)
+
+
+def test_a_counter_that_was_reset_is_not_believed():
+    result = watched_twin(uuids=[A])
+    counter = result.node.devices[0].states.energy_j
+    result = with_states(result, energy_j=[*counter[:30], *[30.0 * i for i in range(41)]])
+    energy = energy_per_sample(result)
+    assert energy.source == "power"
+    assert energy.j_per_sample == pytest.approx(300 * 4.0 / SAMPLES, rel=1e-9)
+
+
+def test_a_reset_before_the_window_does_no_harm():
+    result = watched_twin(uuids=[A], windows_s=[(3.0, 6.0)])
+    counter = result.node.devices[0].states.energy_j
+    result = with_states(result, energy_j=[*counter[:10], *[30.0 * i for i in range(61)]])
+    energy = energy_per_sample(result)
+    assert energy.source == "counter"
+    assert energy.j_per_sample == pytest.approx(300 * 3.0 / SAMPLES, rel=1e-9)
+
+
+def test_a_counter_that_hardly_moves_cannot_tell():
+    result = watched_twin(uuids=[A])
+    coarse = [5e6 + 300.0 * (i // 10) for i in range(71)]  # once a second
+    result = with_states(result, energy_j=coarse, power_w=[])
+    reason = energy_per_sample(result).reason
+    assert "changed 4 times in the window; 10 are needed" in reason
+
+
+def test_a_single_null_is_bridged_and_a_long_gap_is_not():
+    result = watched_twin(uuids=[A])
+    counter = list(result.node.devices[0].states.energy_j)
+    one = with_states(result, energy_j=[*counter[:20], None, *counter[21:]])
+    assert energy_per_sample(one).j_per_sample == pytest.approx(300 * 4.0 / SAMPLES, rel=1e-9)
+    gap = with_states(result, energy_j=[*counter[:20], *[None] * 12, *counter[32:]], power_w=[])
+    assert "no reading for more than 1 s" in energy_per_sample(gap).reason
+
+
+def test_readings_that_end_too_early_do_not_count_as_less_energy():
+    node, _ = sample(make_twin(), until_s=4.0)
+    energy = energy_per_sample(watched(node))
+    assert energy.j_per_sample is None
+    assert "do not cover the whole window" in energy.reason
+
+
+@pytest.mark.parametrize(("length_s", "measurable"), [(1.99, False), (2.0, True)])
+def test_windows_under_two_seconds_are_refused(length_s, measurable):
+    energy = energy_per_sample(watched_twin(windows_s=[(1.0, 1.0 + length_s)]))
+    assert (energy.j_per_sample is not None) is measurable
+    assert ("energy needs 2 s" in (energy.reason or "")) is not measurable
+
+
+def test_every_null_has_a_reason():
+    cpu = make_result(make_cell("ddp", 2), node=sample(make_twin())[0])
+    assert energy_per_sample(cpu).reason == "the ranks ran on the CPU"
+    assert energy_per_sample(watched(None)).reason == "the node was not watched"
+    strange = watched_twin(uuids=["cccc"])
+    assert energy_per_sample(strange).reason == "device cccc was not sampled"
+    untimed = watched_twin()
+    ranks = [r.model_copy(update={"blocks": [r.blocks[0].model_copy(update={"end_ns": None})]})
+             for r in untimed.ranks]  # fmt: skip
+    assert "not recorded" in energy_per_sample(untimed.model_copy(update={"ranks": ranks})).reason
+    silent = [r.model_copy(update={"facts": {}}) for r in untimed.ranks]
+    assert "which device" in energy_per_sample(untimed.model_copy(update={"ranks": silent})).reason
+    twin = make_twin()
+    twin.missing |= {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}
+    reason = energy_per_sample(watched_twin(twin)).reason
+    assert A in reason and reason.count("does not have the function") == 2

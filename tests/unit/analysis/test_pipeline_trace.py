@@ -1,0 +1,257 @@
+"""Traces of pipelines made by hand from a dry run: what is known comes out again."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.budget import loss_budget
+from scalebench.analysis.pipeline_trace import PipelineTrace
+from scalebench.analysis.rows.attribution import StepTimes, attribute_row
+from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.pipeline import pipeline_figures
+from scalebench.costmodel.pipelines.dry_run import Timeline, dry_run, equal_times
+from scalebench.costmodel.pipelines.orders import plan_schedule
+from scalebench.records.trace import ClockAlignment, Trace, TracedAction
+from scalebench.report.page import schedule_figure
+from scalebench.report.tables import pipelines
+from scalebench.session.selftest.pipelines import found_in
+from scalebench.spec import Pipeline, Plain
+from tests.builders.runs import make_cell, make_result
+from tests.builders.summaries import make_row
+from tests.builders.traced import make_operation, make_traced_record
+
+MS = 1_000_000
+
+
+def trace_of(timeline: Timeline, rank: int, shift_ms: int = 0) -> Trace:
+    """The trace that a rank leaves of a dry run whose unit is a millisecond.
+
+    A send is on its way all the time, as far as its annotation tells; the rank is
+    blocked whenever no action runs, and computes otherwise.
+    """
+    actions, blocked, compute = [], [], []
+    reached, end_ns = 0, round(timeline.step_s * MS)
+    rows = zip(
+        timeline.schedule.ranks[rank], timeline.start_s[rank], timeline.end_s[rank], strict=True
+    )
+    for action, start, end in rows:
+        begin, until = round(start * MS), round(end * MS)
+        blocked += [reached, begin] if begin > reached else []
+        compute += [begin, until]
+        actions.append(TracedAction(**action._asdict(), step=0, start_ns=begin, end_ns=until))
+        reached = until
+    blocked += [reached, end_ns] if end_ns > reached else []
+    return Trace(
+        origin_ns=shift_ms * MS,
+        steps=[(0, end_ns)],
+        compute=compute,
+        blocked=blocked,
+        actions=actions,
+        operations=[make_operation(0, timeline.step_s, kind="send", name="gloo:send")],
+    )
+
+
+def pipeline_of(timeline: Timeline, strategy: Pipeline) -> PipelineTrace:
+    ranks = tuple(range(timeline.schedule.num_ranks))
+    traces = {rank: trace_of(timeline, rank) for rank in ranks}
+    return PipelineTrace(strategy, ranks, traces, {}, (0,))
+
+
+def launch_of(timeline: Timeline, strategy: Pipeline) -> LaunchAttribution:
+    p = timeline.schedule.num_ranks
+    step_ms = timeline.step_s
+    cell = make_cell("1f1b", p, strategy=strategy, global_batch=32, rank_batch=32)
+    records = [
+        make_traced_record(rank, trace_of(timeline, rank), clean=step_ms) for rank in range(p)
+    ]
+    return LaunchAttribution(make_result(cell, ranks=records))
+
+
+@given(
+    st.sampled_from(["gpipe", "1f1b", "interleaved-1f1b", "zero-bubble"]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 3),
+)
+def test_the_bubble_does_not_grow_with_the_time_of_transfers(
+    name: str, p: int, rounds: int, transfer_ms: int
+) -> None:
+    v = 2 if name == "interleaved-1f1b" else 1
+    schedule = plan_schedule(name, p, rounds * p, v)
+    times = equal_times(p * v, 2, 4)
+    strategy = Pipeline(schedule=name, microbatches=rounds * p, chunks=v)
+    found = pipeline_of(dry_run(schedule, times, transfer_s=transfer_ms), strategy)
+    assert found.schedule == schedule
+    alone = dry_run(schedule, times)
+    assert found.timeline is not None
+    assert found.timeline.bubble_ratio == pytest.approx(alone.bubble_ratio, abs=1e-9)
+    for rank in range(p):
+        assert found.bubble_s(rank) == pytest.approx(alone.idle_s(rank) / 1e3, abs=1e-9)
+
+
+@given(st.integers(2, 4), st.integers(1, 3), st.integers(0, 3))
+def test_ranks_wait_until_a_result_is_made_and_no_longer(
+    p: int, rounds: int, transfer_ms: int
+) -> None:
+    strategy = Pipeline(schedule="1f1b", microbatches=rounds * p)
+    schedule = plan_schedule("1f1b", p, rounds * p)
+    timeline = dry_run(schedule, equal_times(p, 2, 4), transfer_s=transfer_ms)
+    found = pipeline_of(timeline, strategy)
+    for rank in range(p):
+        waiting = found.waiting(rank)
+        waited_ns = int((waiting[:, 1] - waiting[:, 0]).sum())
+        gaps = len(waiting)
+        idle_ns = round(timeline.idle_s(rank) * MS)
+        after_last_ns = round((timeline.step_s - timeline.end_s[rank][-1]) * MS)
+        assert waited_ns <= idle_ns - after_last_ns
+        if transfer_ms == 0:
+            assert waited_ns == idle_ns - after_last_ns
+        assert gaps <= 2 * rounds * p
+
+
+def test_a_send_that_nobody_takes_yet_is_waiting_for_who_takes_it() -> None:
+    slow = {**equal_times(2), ("F", 0): 10.0, ("B", 0): 20.0}
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), slow)
+    done, end = timeline.end_s[1][-1], timeline.step_s
+    held_up = {"blocked_sending": [round(done * MS), round(end * MS)]}
+    found = pipeline_of(timeline, Pipeline(schedule="gpipe", microbatches=4))
+    until_now = found.waiting(1)
+    assert until_now[-1, 1] <= timeline.end_s[1][-1] * MS
+    traces = {0: trace_of(timeline, 0), 1: trace_of(timeline, 1).model_copy(update=held_up)}
+    found = replace(found, traces=traces)
+    last = found.waiting(1)[-1]
+    taken = timeline.end_s[0][-2]  # rank 0 comes for the last gradient when it is done with B2
+    assert last.tolist() == [round(done * MS), round(taken * MS)]
+
+
+def test_clocks_that_differ_are_put_right() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2))
+    traces = {0: trace_of(timeline, 0), 1: trace_of(timeline, 1, shift_ms=500)}
+    ahead = ClockAlignment(method="ping-pong", at_ns=0, offset_ns=500 * MS, bound_ns=0)
+    apart = PipelineTrace(strategy, (0, 1), traces, {1: ahead}, (0,))
+    together = pipeline_of(timeline, strategy)
+    for rank in (0, 1):
+        assert apart.waiting(rank).tolist() == together.waiting(rank).tolist()
+
+
+def test_a_step_that_was_not_traced_whole_has_no_bubble() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2))
+    whole = trace_of(timeline, 1)
+    cut = whole.model_copy(update={"actions": whole.actions[:-1]})
+    found = PipelineTrace(strategy, (0, 1), {0: trace_of(timeline, 0), 1: cut}, {}, (0,))
+    assert found.schedule is None and found.timeline is None and found.bubble_s(0) == 0
+
+
+def test_a_slow_stage_is_bubble_to_the_others_and_an_odd_slow_pass_is_wait() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    slow = {**equal_times(2, 2, 4), ("F", 1): 6.0, ("B", 1): 12.0}
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), slow)
+    parts = launch_of(timeline, strategy).breakdowns[0]
+    assert parts.wait_s == pytest.approx(0, abs=1e-6)
+    assert parts.bubble_s == pytest.approx(timeline.idle_s(0) / 1e3)
+    odd = delayed(timeline, 30.0)
+    found = launch_of(odd, strategy).breakdowns[0]
+    assert found.bubble_s == pytest.approx(parts.bubble_s)
+    assert found.wait_s == pytest.approx(30e-3)
+
+
+def delayed(timeline: Timeline, late_ms: float) -> Timeline:
+    """The same with rank 1's last pass longer, for which rank 0 waits with its own last."""
+    (*start_0, last_start), start_1 = timeline.start_s
+    (*end_0, last_end_0), (*end_1, last_end_1) = timeline.end_s
+    return replace(
+        timeline,
+        start_s=((*start_0, last_start + late_ms), start_1),
+        end_s=((*end_0, last_end_0 + late_ms), (*end_1, last_end_1 + late_ms)),
+    )
+
+
+def test_the_parts_of_a_pipelines_budget_are_its_gap() -> None:
+    strategy = Pipeline(schedule="1f1b", microbatches=4)
+    timeline = dry_run(plan_schedule("1f1b", 2, 4), equal_times(2, 10, 20), transfer_s=1)
+    launch = launch_of(timeline, strategy)
+    alone = 2 * 4 * 30
+    plain = make_cell("plain", 1, strategy=Plain(), global_batch=32, rank_batch=32)
+    whole = Trace(origin_ns=0, steps=[(0, alone * MS)], compute=[0, alone * MS])
+    baseline = LaunchAttribution(
+        make_result(plain, ranks=[make_traced_record(0, whole, clean=alone)])
+    )
+    steps = (timeline.step_s / 1e3, alone / 1e3)
+    budget = loss_budget([(launch, baseline)], 0, steps, 0.5, over=(0, 1))
+    assert budget.residual_s == pytest.approx(0, abs=1e-6)
+    assert budget.compute_inflation_s == pytest.approx(0, abs=1e-6)
+    bubble_s = 30e-3
+    assert budget.bubble_s <= bubble_s + 1e-9
+    rest = sum(part.value for part in budget.estimates.values())
+    assert rest == pytest.approx((timeline.step_s - alone / 2) / 1e3, abs=1e-6)
+    both = (Launches(one.result.cell, measured={0: one.result}) for one in (launch, baseline))
+    row = attribute_row(*both, StepTimes(*steps))
+    assert row.values["bubble_ratio"].value == pytest.approx(1 / 5)
+    assert row.values["pipeline"].bubble_law == pytest.approx(1 / 5)
+    assert row.values["pipeline"].in_flight == [2, 1]
+    assert "overlap_ratio" in row.reasons
+
+
+def test_a_row_says_what_each_stage_takes() -> None:
+    strategy = Pipeline(schedule="zero-bubble", microbatches=4)
+    times = {**equal_times(2, 2, 4), ("W", 1): 5.0}
+    told = pipeline_figures(
+        [pipeline_of(dry_run(plan_schedule("zero-bubble", 2, 4), times), strategy)]
+    )
+    assert told.stages[1].model_dump() == {
+        "stage": 1,
+        "rank": 1,
+        "forward_s": pytest.approx(2e-3),
+        "backward_input_s": pytest.approx(2e-3),
+        "backward_weight_s": pytest.approx(5e-3),
+    }
+    assert told.bubble_law is None and told.bubble_equal_stages > 0
+
+
+def test_the_page_lists_bubbles_and_stages_of_pipelines_alone() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4))
+    told = pipeline_figures([pipeline_of(timeline, strategy)])
+    bubbles, stages = pipelines.tables([make_row(pipeline=told), make_row()])
+    assert bubbles.lines == (
+        ("ddp-25mb", "2", "gpipe", "2 × 1, 4", "20.0 %", "20.0 %", "20.0 %", "20.0 %", "4, 4"),
+    )
+    assert stages.lines[1][2:6] == ("1", "rank 1", "2.00 ms", "4.00 ms")
+    assert pipelines.tables([make_row()]) == ()
+
+
+def test_the_page_draws_what_was_done_over_what_was_planned() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    late = delayed(dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4)), 5.0)
+    told = pipeline_figures([pipeline_of(late, strategy)])
+    last = told.actions[7]
+    assert (last.rank, last.kind, last.microbatch) == (0, "B", 3)
+    assert last.start_s - last.planned_start_s == pytest.approx(5e-3)
+    rows = [make_row(pipeline=told), make_row(world_size=1, pipeline=told), make_row("ddp")]
+    figure = schedule_figure.schedule_figure(rows, {})
+    assert figure is not None
+    forward, backward = figure.data
+    assert len(forward.x) == len(backward.x) == 2 * 2 * 4  # ranks, planned and measured
+    assert max(b + x for b, x in zip(backward.base, backward.x, strict=True)) == pytest.approx(35)
+    assert len(schedule_figure.tabulate(rows)) == 16
+    assert schedule_figure.schedule_figure([make_row()], {}) is None
+
+
+def test_the_self_test_takes_the_worse_of_two_bubbles_and_shows_the_overhead() -> None:
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    schedule = plan_schedule("gpipe", 2, 4)
+    found = found_in(launch_of(dry_run(schedule, equal_times(2, 10, 20)), strategy), 2, 4)
+    assert (found.law, found.dry_run) == (0.2, pytest.approx(0.2))
+    assert found.overhead_s == pytest.approx(0, abs=1e-9)
+    # Here no step follows in which rank 1 would wait for its end, nor rank 0 for anything later.
+    assert found.waited < found.law and found.error == found.waited - found.law
+    slow = {**equal_times(2, 10, 20), ("B", 1): 40.0}
+    late = found_in(launch_of(dry_run(schedule, slow), strategy), 2, 4)
+    assert late.error == pytest.approx(late.dry_run - late.law) and late.error > 0.03
+    costly = dry_run(schedule, equal_times(2, 10, 20), overhead_s=1.0)
+    assert found_in(launch_of(costly, strategy), 2, 4).overhead_s == pytest.approx(1e-3)

@@ -1,0 +1,195 @@
+"""Sizes that were not measured, projected from runs whose every number is known."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.analysis.projection import MeasuredShard, NothingToProject, project
+from scalebench.analysis.run import StoredRun
+from scalebench.costmodel.links.profile import CalibratedPoint, profile_of
+from scalebench.costmodel.links.topology import TOPOLOGIES
+from scalebench.costmodel.replay import CommRequest
+from scalebench.costmodel.step import StepShape
+from scalebench.costmodel.what_if import WhatIf, with_buckets
+from scalebench.errors import ExitCode, UsageError
+from scalebench.records.paths import RunPaths
+from scalebench.report.tables.projection import render_projection
+from tests.builders.link_sweeps import sizes, sweep
+from tests.builders.runs import make_cell, make_info, make_result
+from tests.unit.analysis.rows.test_prediction import (
+    BUCKET,
+    BUCKETS,
+    SECONDS_PER_BYTE,
+    at_one,
+    shape,
+)
+
+ORIGIN = {"created": "2024-05-01", "version": "0", "device": "cpu", "backend": "gloo"}
+
+
+def the_profile(*world_sizes):
+    """Links on which the ring's law holds with B = 1e8 and no latency to speak of."""
+    size = sizes(12, 1 << 10, 1 << 24)
+    points = [
+        CalibratedPoint(**point.model_dump(exclude={"algbw_byte_per_s", "busbw_byte_per_s"}))
+        for n in world_sizes
+        for point in sweep(size, 2 * (n - 1) / n * size * SECONDS_PER_BYTE, world_size=n)
+    ]
+    return profile_of(points, (), **ORIGIN)
+
+
+def make_run(tmp_path, *more, link=None, scaling="strong", plain_s=0.1):
+    """Plain and DDP at N=1 on 32 samples: steps of 100 ms, three buckets of 1 MB."""
+    plain = make_cell("plain", 1, scaling=scaling)
+    ddp = at_one(*BUCKETS)
+    ddp = ddp.model_copy(update={"cell": ddp.cell.model_copy(update={"scaling": scaling})})
+    results = [make_result(plain, plain_s), ddp, *more]
+    info = make_info([result.cell for result in results])
+    return StoredRun(
+        RunPaths(tmp_path), info, {result.cell.id: result for result in results}, link=link
+    )
+
+
+def test_a_step_at_a_size_that_was_not_measured(tmp_path):
+    (row,) = project(make_run(tmp_path, link=the_profile(2)), [8]).rows
+    # 4 samples: backward ends at 11.25 ms, the buckets are ready at 7.5, 10, 11.25 ms and take
+    # 17.5 ms each; then the optimizer's 10 ms.
+    assert row.step_s == pytest.approx(0.0075 + 3 * 0.0175 + 0.01, rel=1e-3)
+    assert (row.global_batch, row.rank_batch) == (32, 4)
+    assert row.ideal_s == pytest.approx(0.1 / 8)
+    assert row.efficiency == pytest.approx(row.ideal_s / row.step_s)
+    parts = row.ideal_s + row.compute_inflation_s + row.exposed_transfer_s
+    assert parts == pytest.approx(row.step_s)
+    assert row.throughput == pytest.approx(32 / row.step_s)
+
+
+def test_weak_scaling_keeps_the_rank_s_batch(tmp_path):
+    (row,) = project(make_run(tmp_path, link=the_profile(2), scaling="weak"), [8]).rows
+    assert (row.global_batch, row.rank_batch) == (256, 32)
+    assert row.ideal_s == pytest.approx(0.1)
+
+
+def test_more_ranks_than_samples_are_refused_by_row(tmp_path):
+    few, many = project(make_run(tmp_path, link=the_profile(2)), [32, 64]).rows
+    assert few.step_s is not None
+    assert many.step_s is None
+    assert "--scaling weak" in many.reason
+
+
+def test_without_a_scored_row_there_is_no_interval(tmp_path):
+    (row,) = project(make_run(tmp_path, link=the_profile(2)), [8]).rows
+    assert row.low_s is None
+    assert "compared with" in row.interval_reason
+
+
+def measured_at(world_size, step_s):
+    return make_result(make_cell("ddp", world_size), step_s)
+
+
+def test_intervals_hold_the_model_s_own_error_and_widen(tmp_path):
+    # At N=2 the model says 30 + 10 + 3·10 ms = 70 ms where 60 were measured.
+    run = make_run(tmp_path, measured_at(2, 0.06), link=the_profile(2))
+    found = project(run, [4, 8, 16])
+    assert found.num_scored == 1
+    assert found.typical_error == pytest.approx(0.154, abs=0.01)
+    widths = [row.high_s / row.low_s for row in found.rows]
+    assert widths == sorted(widths)
+    assert widths[0] < widths[-1]
+    assert all(row.low_s < row.step_s < row.high_s for row in found.rows)
+
+
+def test_what_if_the_links_were_twice_as_fast(tmp_path):
+    run = make_run(tmp_path, link=the_profile(2))
+    (slow,), (fast,) = project(run, [8]).rows, project(run, [8], what_if=WhatIf(2.0)).rows
+    assert slow.step_s - fast.step_s == pytest.approx(3 * 0.0175 / 2, rel=1e-2)
+
+
+def test_what_if_gradients_took_eight_bits(tmp_path):
+    found = project(make_run(tmp_path, link=the_profile(2)), [8], what_if=WhatIf(1.0, 8))
+    assert found.rows[0].exposed_transfer_s < 0.0175
+    assert "gradients of 8 bits, conversion not counted" in found.assumptions
+
+
+def test_a_shard_that_was_measured_stands_for_the_line_through_n_1(tmp_path):
+    run = make_run(tmp_path, link=the_profile(2))
+    shards = [
+        MeasuredShard(
+            suite="ddp", case="ddp", world_size=8, step_s=0.04, peak_memory_bytes=12_000_000
+        ),
+        MeasuredShard(suite="ddp", case="ddp", world_size=4, reason="rank 0: it broke"),
+    ]
+    found = project(run, [4, 8], shards=shards)
+    four, eight = found.rows
+    assert eight.step_s - eight.exposed_transfer_s == pytest.approx(0.04)
+    assert eight.share == shards[0]
+    assert four.step_s == project(run, [4]).rows[0].step_s
+    text = render_projection(found, 100)
+    assert "12.0 MB" in text
+    assert "one rank's shard, measured here and alone" in text
+    assert "ddp, N=4: no shard measured: rank 0: it broke" in text
+
+
+def test_a_topology_s_links_are_nominal(tmp_path):
+    found = project(make_run(tmp_path), [16], TOPOLOGIES["dgx-h100"])
+    assert found.rows[0].step_s == pytest.approx(0.1 / 16 * 0.9 + 0.01, rel=0.1)
+    assert found.rows[0].interval_reason == "the links are nominal, not measured"
+
+
+def test_links_calibrated_elsewhere(tmp_path):
+    found = project(make_run(tmp_path), [8], profile=the_profile(2, 4))
+    assert found.rows[0].calibrated_world_sizes == (2, 4)
+
+
+def test_a_run_that_supports_nothing_is_refused(tmp_path):
+    with pytest.raises(NothingToProject, match="--topology") as refused:
+        project(make_run(tmp_path), [8])
+    assert refused.value.exit_code == ExitCode.INCONCLUSIVE
+    run = make_run(tmp_path, link=the_profile(2))
+    run.results = {k: r for k, r in run.results.items() if r.cell.case == "plain"}
+    with pytest.raises(NothingToProject, match="no launch of the strategy at N=1"):
+        project(run, [8])
+
+
+def test_bad_input_is_refused(tmp_path):
+    run = make_run(tmp_path, link=the_profile(2))
+    with pytest.raises(UsageError, match="2 ranks or more"):
+        project(run, [1, 4])
+    with pytest.raises(UsageError, match="--topology"):
+        project(run, [4], what_if=WhatIf(hierarchical=True))
+
+
+def test_sizes_beyond_the_link_s_support_are_told(tmp_path):
+    found = project(make_run(tmp_path, link=the_profile(2)), [8], what_if=WhatIf(bucket_mb=0.0005))
+    assert any("outside the fitted sizes" in text for text in found.rows[0].outside)
+    assert "beyond its support" in render_projection(found)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_the_table_fits_and_says_that_nothing_was_measured(tmp_path, width):
+    run = make_run(tmp_path, measured_at(2, 0.06), link=the_profile(2))
+    text = render_projection(project(run, [8, 4096]), width, ascii_only=True)
+    assert "predicted, not measured" in " ".join(text.split())
+    assert "no sample" in text
+    assert max(map(len, text.splitlines())) <= width
+    assert text.isascii()
+
+
+@given(st.floats(1e4, 1e7))
+def test_other_buckets_carry_the_same_gradients(bucket_bytes):
+    found = with_buckets(shape(at_one(*BUCKETS)), bucket_bytes)
+    assert sum(r.size_bytes for r in found.requests) == 3 * BUCKET
+    assert max(r.size_bytes for r in found.requests) <= bucket_bytes + 1
+    ready = [r.ready_s for r in found.requests]
+    assert ready == sorted(ready)
+    assert ready[-1] == pytest.approx(found.batch_s)
+
+
+def test_the_buckets_that_were_measured_stay_where_they_are():
+    before = shape(at_one(*BUCKETS))
+    assert with_buckets(before, BUCKET).requests == before.requests
+
+
+def test_what_is_no_gradient_stays_as_it_is():
+    gather = CommRequest("all_gather", 8, 0.0, 0.0)
+    only = StepShape((gather,), 0.1, 0.0, 32)
+    assert with_buckets(only, 100).requests == (gather,)

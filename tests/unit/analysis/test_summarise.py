@@ -1,0 +1,517 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.analysis.steps import (
+    clean_steps,
+    launch_step_s,
+    launch_throughput,
+    slowest_rank_steps,
+)
+from scalebench.analysis.summarise import failed_rows, summarise
+from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.outcome import skipped_result
+from scalebench.records.rank import Block, Memory, Verification
+from scalebench.records.summary import Row, Summary
+from scalebench.spec import Ddp, Loader, Plain
+from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.units import bytes_
+from tests.builders.runs import (
+    FIRST_OF_BLOCK_S,
+    WARMUP_S,
+    make_cell,
+    make_failed,
+    make_info,
+    make_inspection,
+    make_record,
+    make_result,
+    make_run,
+    make_small_run,
+)
+
+PLAIN, ONE, TWO = make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)
+
+
+def at(cell, repeat):
+    return cell.model_copy(update={"repeat": repeat})
+
+
+def rows_of(results, plan=None, **changes):
+    """Rows by case and world size."""
+    summary = summarise(make_run(results, plan, **changes))
+    return {(row.case, row.world_size): row for row in summary.rows}
+
+
+def whole_run(**step_s):
+    """One inspected launch each of plain and DDP at N = 1 and 2, of the step times given."""
+    cells = {"plain": PLAIN, "one": ONE, "two": TWO}
+    return [
+        *(make_inspection(cell) for cell in cells.values()),
+        *(make_result(cell, step_s[name]) for name, cell in cells.items()),
+    ]
+
+
+def test_strong_scaling_by_hand():
+    # 32 samples per step: 80, 64 and 128 samples per second.
+    rows = rows_of(whole_run(plain=0.4, one=0.5, two=0.25))
+    two = rows["ddp", 2]
+    assert two.step_s.value == pytest.approx(0.25)
+    assert two.throughput.value == pytest.approx(128)
+    assert two.tokens_per_s.value == pytest.approx(128 * 64)
+    assert two.speedup.value == pytest.approx(1.6)
+    assert two.efficiency.value == pytest.approx(0.8)
+    assert two.efficiency_wrapped.value == pytest.approx(1.0)
+    assert two.baseline == ("ddp", "plain", 1)
+    one = rows["ddp", 1]
+    assert one.speedup.value == one.efficiency.value == pytest.approx(0.8)
+    assert one.efficiency_wrapped.value == pytest.approx(1.0)
+    plain = rows["plain", 1]
+    assert plain.speedup.value == plain.efficiency.value == pytest.approx(1.0)
+
+
+def test_weak_scaling_by_hand():
+    # 32 samples per rank: E = step_1 / step_N.
+    cells = [make_cell(c, n, scaling="weak") for c, n in (("plain", 1), ("ddp", 1), ("ddp", 2))]
+    rows = rows_of([make_result(c, s) for c, s in zip(cells, (0.4, 0.5, 0.5), strict=True)])
+    two = rows["ddp", 2]
+    assert two.throughput.value == pytest.approx(64 / 0.5)
+    assert two.efficiency.value == pytest.approx(0.4 / 0.5)
+    assert two.speedup.value == pytest.approx(2 * 0.4 / 0.5)
+    assert two.efficiency_wrapped.value == pytest.approx(1.0)
+    assert (two.scaling, two.global_batch, two.rank_batch) == ("weak", 64, 32)
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank():
+    ranks = [make_record(0, [0.1, 0.4, 0.2]), make_record(1, [0.3, 0.2, 0.2])]
+    result = make_result(TWO, ranks=ranks)
+    assert clean_steps(result) == [0.3, 0.4, 0.2]
+    assert launch_step_s(result) == 0.3
+    assert launch_throughput(result) == pytest.approx(32 / 0.3)
+    assert slowest_rank_steps(result) == [WARMUP_S, FIRST_OF_BLOCK_S, 0.3, 0.4, 0.2]
+
+
+def test_warm_up_and_the_first_step_of_every_block_count_for_nothing():
+    blocks = [
+        Block(phase="warmup", first=0, count=2),
+        Block(phase="clean", first=2, count=3),
+        Block(phase="clean", first=5, count=2),
+        Block(phase="clean", first=7, count=1),
+    ]
+    record = make_record(0, step_s=[9, 9, 5, 0.1, 0.2, 6, 0.3, 7], blocks=blocks)
+    assert clean_steps(make_result(PLAIN, ranks=[record])) == [0.1, 0.2, 0.3]
+
+
+def test_several_launches_are_estimated_by_their_geometric_mean():
+    rows = rows_of([make_result(at(PLAIN, i), s) for i, s in enumerate((0.1, 0.2, 0.4))])
+    step = rows["plain", 1].step_s
+    assert step.value == pytest.approx(0.2)
+    assert step.n == 3
+    assert step.low < 0.2 < step.high
+
+
+def drifting(drift):
+    """Three rounds; in each, everything is slower by a factor. True efficiency: 0.8."""
+    return [
+        make_result(at(cell, i), step_s * slower)
+        for i, slower in enumerate(drift)
+        for cell, step_s in ((PLAIN, 0.4), (TWO, 0.25))
+    ]
+
+
+def test_a_drift_from_round_to_round_cancels_in_the_ratios_but_not_in_the_times():
+    row = rows_of(drifting((1.0, 1.5, 2.0)))["ddp", 2]
+    assert row.efficiency.value == pytest.approx(0.8)
+    assert row.efficiency.half_width == pytest.approx(0, abs=1e-9)
+    assert row.step_s.half_width / row.step_s.value > 0.5  # what unpaired ratios would inherit
+
+
+def test_a_round_in_which_one_side_failed_does_not_count():
+    results = drifting((1.0, 1.5, 2.0))
+    results[0] = make_failed(at(PLAIN, 0))  # the baseline of round 0
+    results[3] = make_failed(at(TWO, 1))  # the row itself in round 1
+    rows = rows_of(results)
+    row = rows["ddp", 2]
+    assert row.efficiency.n == 1
+    assert row.efficiency.value == pytest.approx(0.8)
+    assert row.step_s.n == 2
+    assert rows["plain", 1].step_s.n == 2
+
+
+def test_a_failed_launch_marks_its_row_and_says_what_the_numbers_are_of():
+    results = drifting((1.0, 1.0, 1.0))
+    results[3] = make_failed(at(TWO, 1), "rank 1: it broke")
+    row = rows_of(results)["ddp", 2]
+    assert row.status == "failed"
+    assert row.reason.startswith("rank 1: it broke")
+    assert "2 of 3 launches" in row.reason
+    assert [samples.repeat for samples in row.samples] == [0, 2]
+    assert row.num_clean_steps == 8
+
+
+def test_a_row_without_a_good_launch_has_no_numbers_and_every_reason():
+    results = [make_result(PLAIN, 0.4), make_failed(TWO, "out of memory", status="oom")]
+    row = rows_of(results)["ddp", 2]
+    assert (row.status, row.reason) == ("oom", "out of memory")
+    assert row.step_s is row.efficiency is row.loss_first is row.launch_s is None
+    assert row.samples == []
+    assert "no launch of this row succeeded" in row.unavailable["efficiency"]
+
+
+def test_out_of_memory_stands_beside_what_was_predicted():
+    """The row has no launch that knows the model; the plain one does, and its activations."""
+    memory = Memory(
+        allocated_bytes=9_000_000, activations_bytes=400_000, activations_peak_bytes=2_000_000,
+        gradients_bytes=1_000_000, data_bytes=1000,
+    )  # fmt: skip
+    inspected = make_inspection(PLAIN)
+    ranks = [rank.model_copy(update={"memory": memory}) for rank in inspected.ranks]
+    facts = [
+        rank.model_copy(update={"facts": {"optimizer": "AdamW"}})
+        for rank in make_result(PLAIN).ranks
+    ]
+    results = [
+        inspected.model_copy(update={"ranks": ranks}),
+        make_result(PLAIN, 0.4, ranks=facts),
+        make_failed(TWO, "rank 1: out of memory", status="oom"),
+    ]
+    row = rows_of(results)["ddp", 2]
+    assert row.status == "oom" and row.peak_memory_bytes is None
+    assert row.predicted_memory_bytes > 16 * 421_000  # parameters, gradients, two moments
+    predicted = bytes_(row.predicted_memory_bytes)
+    assert row.reason == f"rank 1: out of memory; predicted for a rank: {predicted}"
+
+
+def test_memory_starts_from_the_strategy_alone_where_the_plain_model_keeps_other_activations():
+    strategy = Ddp(checkpointing=True)
+    one, two = (make_cell("ddp-ckpt", n, strategy=strategy) for n in (1, 2))
+    memory = Memory(
+        allocated_bytes=9_000_000, activations_bytes=100_000, activations_peak_bytes=400_000,
+        gradients_bytes=1_684_000, data_bytes=1000,
+    )  # fmt: skip
+
+    def inspected(cell):
+        found = make_inspection(cell)
+        ranks = [rank.model_copy(update={"memory": memory}) for rank in found.ranks]
+        return found.model_copy(update={"ranks": ranks})
+
+    def measured(cell):
+        facts = {"facts": {"optimizer": "AdamW"}}
+        ranks = [rank.model_copy(update=facts) for rank in make_result(cell).ranks]
+        return make_result(cell, ranks=ranks)
+
+    cells = (PLAIN, one, two)
+    rows = rows_of([made for cell in cells for made in (inspected(cell), measured(cell))])
+    assert rows["ddp-ckpt", 1].predicted_memory_bytes is None
+    assert "checkpointing" in rows["ddp-ckpt", 1].unavailable["predicted_memory_bytes"]
+    state = 16 * 421_000
+    assert rows["ddp-ckpt", 2].predicted_memory_bytes == state + 400_000 // 2 + 1000
+
+
+def test_without_a_plain_baseline_there_is_no_efficiency_and_it_says_why():
+    rows = rows_of([make_result(ONE, 0.5), make_result(TWO, 0.25)])
+    row = rows["ddp", 2]
+    assert row.speedup is None
+    assert row.efficiency is None
+    for name in ("speedup", "efficiency"):
+        assert row.unavailable[name].startswith("no plain baseline at a batch of ")
+    assert row.efficiency_wrapped.value == pytest.approx(1.0)
+
+
+def test_without_the_strategy_at_one_there_is_no_wrapped_efficiency_and_it_says_why():
+    row = rows_of([make_result(PLAIN, 0.4), make_result(TWO, 0.25)])["ddp", 2]
+    assert row.efficiency.value == pytest.approx(0.8)
+    assert row.efficiency_wrapped is None
+    assert "N=1" in row.unavailable["efficiency_wrapped"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"strategy": Plain(autocast=True)},
+        {"global_batch": 64, "rank_batch": 64},
+        {"suite": "other"},
+        {"workload": make_cell().workload.model_copy(update={"name": "other"})},
+    ],
+)
+def test_a_baseline_that_did_other_work_is_no_baseline(changes):
+    other = make_cell(**{"case": "plain", "world_size": 1, **changes})
+    row = rows_of([make_result(other, 0.4), make_result(TWO, 0.25)])["ddp", 2]
+    assert row.efficiency is None
+
+
+def test_each_dtype_is_held_against_its_own_baseline():
+    half = make_cell("ddp-bf16", 2, strategy=Ddp(autocast=True, checkpointing=True))
+    plain_half = make_cell("plain-bf16", 1, strategy=Plain(autocast=True))
+    rows = rows_of(
+        [
+            make_result(PLAIN, 0.4),
+            make_result(plain_half, 0.2),
+            make_result(TWO, 0.25),
+            make_result(half, 0.25),
+        ]
+    )
+    assert rows["ddp", 2].efficiency.value == pytest.approx(0.8)
+    assert rows["ddp-bf16", 2].efficiency.value == pytest.approx(0.4)
+
+
+def test_skipped_and_unfinished_rows_are_rows_with_a_reason():
+    never = make_cell("ddp", 8, skip_reason="8 ranks need 8 GPUs")
+    plan = [PLAIN, TWO, never]
+    results = [make_result(PLAIN), skipped_result(never, never.skip_reason, "now")]
+    rows = rows_of(results, plan, status="interrupted")
+    assert (rows["ddp", 8].status, rows["ddp", 8].reason) == ("skipped", "8 ranks need 8 GPUs")
+    assert rows["ddp", 2].status == "skipped"
+    assert "interrupted" in rows["ddp", 2].reason
+    assert failed_rows(rows.values()) == []
+
+
+def test_only_failed_and_oom_rows_fail_a_run():
+    results = [make_result(PLAIN), make_failed(ONE), make_failed(TWO, status="oom")]
+    rows = rows_of(results)
+    assert [row.status for row in failed_rows(list(rows.values()))] == ["failed", "oom"]
+
+
+def test_a_failed_inspection_fails_the_row():
+    inspection = make_inspection(TWO, status="failed", reason="gradients deviate by 0.1")
+    unmeasured = skipped_result(TWO, "not measured: gradients deviate by 0.1", "now")
+    row = rows_of([make_result(PLAIN), inspection, unmeasured])["ddp", 2]
+    assert (row.status, row.reason) == ("failed", "gradients deviate by 0.1")
+
+
+def test_memory_is_the_largest_over_ranks_and_launches():
+    def ranks(*rss):
+        return [make_record(r, memory=Memory(rss_bytes=b)) for r, b in enumerate(rss)]
+
+    results = [
+        make_inspection(TWO, allocated_bytes=1000),  # rank 1: 1001
+        make_result(at(TWO, 0), ranks=ranks(5, 9)),
+        make_result(at(TWO, 1), ranks=ranks(7, 6)),
+    ]
+    row = rows_of(results)["ddp", 2]
+    assert row.peak_memory_bytes == 1001
+    assert row.memory["allocated_bytes"] == 1001
+    assert row.memory["reserved_bytes"] is None
+    assert row.memory["device_bytes"] is None
+    assert row.memory["rss_bytes"] == 9
+
+
+def test_categories_of_memory_are_those_of_the_fullest_rank():
+    def peak(allocated, parameters):
+        return Memory(allocated_bytes=allocated, parameters_bytes=parameters)
+
+    ranks = [make_record(r, memory=m) for r, m in enumerate((peak(10, 7), peak(12, 3)))]
+    row = rows_of([make_inspection(TWO, ranks=ranks), make_result(TWO)])["ddp", 2]
+    assert row.memory["parameters_bytes"] == 3
+    assert row.peak_memory_bytes == 12
+
+
+def test_the_loader_of_a_case_decides_its_baseline():
+    loader = Loader(num_workers=1)
+    loaded = make_cell("ddp-loader", 2, loader=loader)
+    plain_loaded = make_cell("plain-loader", 1, loader=loader)
+    resident = [make_result(PLAIN, 0.1), make_result(loaded, 0.1)]
+    assert rows_of(resident)["ddp-loader", 2].speedup.value == pytest.approx(1.0)
+    both = [*resident, make_result(plain_loaded, 0.3)]
+    assert rows_of(both)["ddp-loader", 2].speedup.value == pytest.approx(3.0)
+    both = [*both, make_result(TWO, 0.1)]
+    assert rows_of(both)["ddp", 2].speedup.value == pytest.approx(1.0)
+
+
+def test_losses_are_those_of_the_global_batch():
+    ranks = [make_record(0, loss=[4.0, 3.0, 2.0]), make_record(1, loss=[6.0, 5.0, 1.0])]
+    row = rows_of([make_result(TWO, ranks=ranks)])["ddp", 2]
+    assert (row.loss_first, row.loss_last) == (5.0, 1.5)
+
+
+def test_launch_time_is_estimated_over_the_launches():
+    results = [make_result(at(TWO, i), launch_s=s) for i, s in enumerate((0.2, 0.8))]
+    assert rows_of(results)["ddp", 2].launch_s.value == pytest.approx(0.4)
+
+
+def test_correctness_is_what_the_inspection_found():
+    row = rows_of(make_small_run())["ddp", 2]
+    assert row.correctness.status == "verified"
+    assert row.correctness.gradient_deviation == 2e-7
+    assert rows_of(make_small_run())["plain", 1].correctness.status == "reference"
+
+
+def test_correctness_that_rank_0_never_told_is_not_claimed():
+    peer = make_record(1, verification=Verification(status="verified"))
+    inspection = make_inspection(TWO, status="failed", reason="rank 0: killed", ranks=[peer])
+    row = rows_of([make_result(PLAIN), inspection, make_result(TWO)])["ddp", 2]
+    assert row.correctness is None
+    assert "inspection launch failed" in row.unavailable["correctness"]
+
+
+def test_stamps():
+    assert rows_of(make_small_run())["ddp", 2].stamps == []
+    over = make_cell("ddp", 8, oversubscribed=True)
+    unsteady = [make_record(rank, steady=False) for rank in range(2)]
+    doubtful = [
+        make_record(rank, verification=Verification(status="unverified", reason="BatchNorm"))
+        for rank in range(2)
+    ]
+    rows = rows_of(
+        [
+            make_result(over),
+            make_inspection(TWO, ranks=doubtful),
+            make_result(TWO),
+            make_result(at(TWO, 1), ranks=unsteady),
+        ]
+    )
+    assert rows["ddp", 8].stamps == ["oversubscribed"]
+    assert rows["ddp", 8].oversubscribed
+    assert set(rows["ddp", 2].stamps) == {"unsteady", "unverified"}
+    assert rows["ddp", 2].correctness.reason == "BatchNorm"
+
+
+def test_what_the_reader_has_to_know_about_the_whole_run_is_kept():
+    run = make_run(make_small_run(), command=["scalebench", "run", "a suite", "--gpus", "1,2"])
+    run.damaged["x.json"] = "truncated"
+    summary = summarise(run)
+    assert summary.reproduce == "scalebench run 'a suite' --gpus 1,2"
+    assert summary.notices == [*run.info.notices, "x.json was set aside: truncated"]
+    assert summary.damage == ["x.json was set aside: truncated"]
+    old = summary.model_copy(update={"damaged": None})
+    assert old.damage == summary.damage  # version 0.1
+    assert summary.environment == run.info.environment
+    assert (summary.run_id, summary.created) == (run.info.run_id, run.info.created)
+
+
+def test_a_run_of_which_nothing_was_done_has_every_row():
+    summary = summarise(make_run([], [PLAIN, ONE, TWO], status="interrupted"))
+    assert [row.status for row in summary.rows] == ["skipped"] * 3
+
+
+def test_an_empty_plan_has_no_rows():
+    assert summarise(make_run([], [])).rows == []
+
+
+NOT_MEASUREMENTS = {"reason", "backend"}
+
+
+def check_every_null_has_its_reason(row: Row):
+    nulls = {name for name, value in row if value is None} - NOT_MEASUREMENTS
+    assert nulls <= set(row.unavailable), nulls - set(row.unavailable)
+    assert all(row.unavailable.values())
+    told = {name for name in row.unavailable if getattr(row, name) is not None}
+    assert not told, f"measured and called unavailable: {told}"
+
+
+PLANNED = [
+    *(make_inspection(cell).cell for cell in (PLAIN, ONE, TWO)),
+    *(at(cell, repeat) for repeat in range(2) for cell in (PLAIN, ONE, TWO)),
+]
+FATES = st.sampled_from(["ok", "failed", "oom", "skipped", "never run"])
+
+
+def fated(cell, fate):
+    if fate == "ok":
+        return make_inspection(cell) if cell.purpose == "inspect" else make_result(cell)
+    return make_failed(cell, "it had to be", status=fate)
+
+
+@given(st.lists(FATES, min_size=len(PLANNED), max_size=len(PLANNED)), st.booleans())
+def test_whatever_fails_every_row_is_there_and_every_null_has_a_reason(fates, has_tokens):
+    results = [
+        fated(cell, fate) for cell, fate in zip(PLANNED, fates, strict=True) if fate != "never run"
+    ]
+    if not has_tokens:
+        results = [
+            r.model_copy(
+                update={
+                    "ranks": [k.model_copy(update={"tokens_per_sample": None}) for k in r.ranks]
+                }
+            )
+            for r in results
+        ]
+    summary = summarise(make_run(results, PLANNED, status="over budget"))
+    assert [(row.case, row.world_size) for row in summary.rows] == [
+        ("plain", 1),
+        ("ddp", 1),
+        ("ddp", 2),
+    ]
+    for row in summary.rows:
+        check_every_null_has_its_reason(row)
+        assert (row.reason is None) is (row.status == "ok")
+        assert row.num_clean_steps == sum(len(s.step_s) for s in row.samples)
+    assert Summary.model_validate_json(summary.model_dump_json()) == summary
+
+
+def test_what_this_version_does_not_measure_is_said_and_not_left_out():
+    row = rows_of(make_small_run())["ddp", 2]
+    check_every_null_has_its_reason(row)
+    assert row.unavailable["predicted_step_s"] == "no link was calibrated in this run"
+    assert row.unavailable["exposed_comm_s"] == "no launch of this row was traced"
+
+
+def test_the_summary_survives_json():
+    summary = summarise(make_run(make_small_run()))
+    text = summary.model_dump_json()
+    assert Summary.model_validate_json(text) == summary
+    assert "NaN" not in text
+    assert json.loads(text)["format"] == "scalebench.summary/1"
+
+
+@given(
+    st.lists(st.floats(min_value=1e-6, max_value=100), min_size=3, max_size=3),
+    st.lists(st.floats(min_value=1e-6, max_value=100), min_size=3, max_size=3),
+)
+def test_speedup_is_efficiency_times_n_and_the_ratio_of_the_throughputs(base, wrapped):
+    results = [make_result(at(PLAIN, i), s) for i, s in enumerate(base)]
+    results += [make_result(at(TWO, i), s) for i, s in enumerate(wrapped)]
+    rows = rows_of(results)
+    plain, two = rows["plain", 1], rows["ddp", 2]
+    assert two.speedup.value == pytest.approx(2 * two.efficiency.value)
+    assert two.speedup.value == pytest.approx(two.throughput.value / plain.throughput.value)
+    assert two.throughput.value == pytest.approx(32 / two.step_s.value)
+    assert two.efficiency.low <= two.efficiency.value <= two.efficiency.high
+    assert math.isclose(plain.efficiency.value, 1.0)
+
+
+def test_the_rows_of_the_summary_are_in_the_order_of_the_plan():
+    summary = summarise(make_run(make_small_run()))
+    planned = list(dict.fromkeys(c.row_key for c in make_info(PLANNED).plan))
+    assert [(row.suite, row.case, row.world_size) for row in summary.rows] == planned
+
+
+def test_rows_of_virtual_hosts_say_link_and_share_and_what_cannot_hold():
+    hosts = VirtualHosts(link_bit_per_s=(500_000_000,), cpus_per_rank=0.2)
+
+    def moved(result):
+        return result.model_copy(
+            update={"cell": result.cell.model_copy(update={"virtual_hosts": hosts})}
+        )
+
+    rows = rows_of([moved(result) for result in make_small_run()])
+    one, two = rows["ddp", 1], rows["ddp", 2]
+    assert (two.virtual_hosts, two.link, two.cpus_per_rank) == (True, "500mbit", 0.2)
+    assert (one.link_bit_per_s, two.link_bit_per_s) == ([500_000_000], [500_000_000] * 2)
+    assert [s for s in two.stamps if "link" in s] == ["link not held: " + hosts.overload(2)]
+    assert not any("link" in stamp for stamp in one.stamps)
+    plain = rows_of(make_small_run())["ddp", 2]
+    assert (plain.virtual_hosts, plain.link, plain.cpus_per_rank) == (False, None, None)
+
+
+def test_what_a_suite_asks_of_the_gate_stands_in_the_summary():
+    run = make_run(make_small_run())
+    (suite,) = run.info.spec.suites
+    asked = {"step_s": {"relative_floor": 0.03}}
+    suites = (suite.model_copy(update={"gate": asked}),)
+    spec = run.info.spec.model_copy(update={"suites": suites})
+    run.info = run.info.model_copy(update={"spec": spec})
+    assert summarise(run).gate == {"ddp": asked}
+    assert summarise(make_run(make_small_run())).gate == {}
+
+
+def test_largest_batches_come_from_the_record_and_from_old_notices():
+    notice = "ddp, N = 2: 48 samples per rank fit, 51 do not"
+    stored = LargestBatch(suite=TWO.suite, case="ddp", world_size=2, fits=10, too_large=11)
+    results = whole_run(plain=0.4, one=0.5, two=0.25)
+    told = {"notices": [notice], "largest_batches": [stored]}
+    assert summarise(make_run(results, **told)).largest_batches == [stored]
+    (old,) = summarise(make_run(results, notices=[notice])).largest_batches
+    assert (old.suite, old.fits, old.too_large) == (TWO.suite, 48, 51)

@@ -1,0 +1,107 @@
+"""``compare``, ``gate`` and ``baseline`` as people and CI call them."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from scalebench.cli import cli
+from scalebench.errors import UsageError
+from scalebench.records.files import write_model
+from tests.builders.gated import gated_run, with_row
+from tests.builders.runs import make_stored_run
+
+
+@pytest.fixture
+def call(project):
+    """Run a command in an empty folder with three runs; return exit code and output."""
+    write_model(project / "base.json", gated_run(seed=1))
+    write_model(project / "same.json", gated_run(seed=2))
+    write_model(project / "slow.json", gated_run({("ddp", 4): 1.06}, seed=2))
+    write_model(project / "noisy.json", gated_run(launch_sd=0.03, seed=2))
+
+    def run(*arguments):
+        done = CliRunner().invoke(cli, list(arguments), standalone_mode=False)
+        if done.exception is not None:
+            raise done.exception
+        return done.return_value or 0, done.output
+
+    return run
+
+
+def test_the_exit_code_is_the_verdict(call, project):
+    assert call("gate", "--baseline", "base.json", "same.json")[0] == 0
+    assert call("gate", "--baseline", "base.json", "slow.json")[0] == 1
+    assert call("gate", "--baseline", "base.json", "noisy.json")[0] == 3
+    write_model(project / "failed.json", with_row(gated_run(), "ddp", 4, status="failed"))
+    assert call("gate", "--baseline", "base.json", "failed.json")[0] == 4
+
+
+def test_compare_never_fails_for_what_it_finds(call):
+    code, text = call("compare", "base.json", "slow.json")
+    assert code == 0 and text.startswith("regressed")
+    assert "step time" in text
+
+
+def test_json_is_the_whole_result(call):
+    code, text = call("gate", "--baseline", "base.json", "slow.json", "--json")
+    told = json.loads(text)
+    assert code == told["exit_code"] == 1 and told["verdict"] == "regressed"
+    assert told == json.loads(call("gate", "--baseline", "base.json", "slow.json", "--format",
+                                   "json")[1])  # fmt: skip
+    worst = [row for row in told["rows"] if row["verdict"] == "regressed"]
+    assert {(row["case"], row["world_size"]) for row in worst} == {("ddp", 4)}
+
+
+def test_mismatches_and_settings_reach_the_gate(call, project):
+    changed = {**gated_run().environment, "torch": "9.9"}
+    write_model(project / "other.json", gated_run(seed=2, environment=changed))
+    flags = ("gate", "--baseline", "base.json", "other.json")
+    assert call(*flags)[0] == 3
+    assert call(*flags, "--allow-mismatch", "torch")[0] == 0
+    (project / "pyproject.toml").write_text(
+        "[tool.scalebench.gate.step_s]\nrelative_floor = 0.2\n"
+        "[tool.scalebench.gate.efficiency]\ndecides = false\n"
+    )
+    assert call("gate", "--baseline", "base.json", "slow.json")[0] == 0
+    (project / "pyproject.toml").write_text("[tool.scalebench.gate]\nfloor = 0.2\n")
+    with pytest.raises(UsageError, match=r"pyproject\.toml.*'floor'"):
+        call("gate", "--baseline", "base.json", "slow.json")
+    (project / "pyproject.toml").write_text("[tool.scalebench]\ngate = 1\n")
+    with pytest.raises(UsageError, match="gate"):
+        call("gate", "--baseline", "base.json", "slow.json")
+
+
+def test_only_exact_quantities(call):
+    assert call("gate", "--baseline", "base.json", "slow.json", "--exact-only")[0] == 0
+
+
+def test_baselines_are_accepted_listed_and_the_default(call, project):
+    with pytest.raises(UsageError, match="baseline accept"):
+        call("gate", "same.json")
+    _, text = call("baseline", "list")
+    assert "no baselines yet" in text
+    code, text = call("baseline", "accept", "base.json")
+    (path,) = text.split()
+    assert code == 0 and (project / path).is_file() and path.startswith("reports/baselines/")
+    assert call("gate", "same.json")[0] == 0
+    assert call("gate", "slow.json")[0] == 1
+    (listed,) = json.loads(call("baseline", "list", "--json")[1])
+    assert (listed["suite"], listed["num_launches"], listed["path"]) == ("ddp", 5, path)
+    assert "5 rows" in call("baseline", "list")[1]
+    call("baseline", "accept", "slow.json", "--name", "mine")
+    assert call("gate", "--baseline", "mine", "same.json")[0] == 0
+
+
+def test_run_folders_and_the_newest_run(call, project):
+    paths = make_stored_run(project / "reports" / "earlier")
+    (project / "reports" / "latest").symlink_to("earlier")
+    told = json.loads(call("gate", "--baseline", "earlier", "--json")[1])
+    assert told["new_run_id"] == told["base_run_id"]
+    assert told["verdict"] in ("passed", "inconclusive")
+    assert paths.root.name in told["new"]
+
+
+def test_the_exit_codes_stand_in_the_help_one_below_the_other(call):
+    text = call("gate", "--help")[1]
+    assert "4 cells of NEW failed\n" in text and "\\b" not in text

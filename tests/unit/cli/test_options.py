@@ -1,0 +1,209 @@
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.cli import cli
+from scalebench.cli.options import Duration, Fraction, Size, WorldSizes
+from scalebench.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    """No configuration but the test's own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("GPUS", "STEPS", "DEVICE", "WORKLOAD", "PRECISION", "QUICK", "BUDGET"):
+        monkeypatch.delenv(f"SCALEBENCH_{name}", raising=False)
+    return tmp_path
+
+
+def converted(kind, value):
+    return kind.convert(value, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ("1", (1,)),
+        ("1,2,4,8", (1, 2, 4, 8)),
+        ("4,1,2", (1, 2, 4)),
+        ("2,2,1", (1, 2)),
+        (" 1 , 2 ", (1, 2)),
+        ("65536", (65536,)),
+        ([1, 2], (1, 2)),  # a TOML list
+        (2, (2,)),  # a TOML integer
+        ((1, 2), (1, 2)),
+    ],
+)
+def test_world_sizes(given, sizes):
+    assert converted(WorldSizes(), given) == sizes
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("", ",", "1,", "0", "-1", "1,0", "1.5", "two", "1;2", "1 2", "1e3", "65537", "²", "٣"),
+        *("9" * 5000, [], [0], [1.5], [True], ["a"]),
+    ],
+)
+def test_what_is_no_list_of_rank_counts_is_refused_with_an_example(given):
+    with pytest.raises(click.BadParameter, match="1,2,4"):
+        converted(WorldSizes(), given)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        *(("90", 90), ("90s", 90), ("10m", 600), ("10min", 600), ("1h", 3600), ("1.5h", 5400)),
+        *((" 2 m ", 120), (30, 30), (0.5, 0.5)),
+    ],
+)
+def test_durations(given, seconds):
+    assert converted(Duration(), given) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "0", "0s", "-1", "1d", "m", "1h30m", "1,5h", "inf", "nan", "1e3", ".5", "9" * 400, True],
+)
+def test_what_is_no_duration_is_refused_with_an_example(given):
+    with pytest.raises(click.BadParameter, match="10m"):
+        converted(Duration(), given)
+
+
+@pytest.mark.parametrize(
+    ("given", "ratio"), [("0.02", 0.02), ("2%", 0.02), ("2 %", 0.02), (0.05, 0.05), ("1e-3", 1e-3)]
+)
+def test_fractions(given, ratio):
+    assert converted(Fraction(), given) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
+    "given", ["", "%", "0", "1", "2", "100%", "-0.1", "-5%", "nan", "inf", "nan%", "two", "1%%", 1]
+)
+def test_what_is_no_fraction_is_refused_with_an_example(given):
+    with pytest.raises(click.BadParameter, match=r"0\.02 or 2%"):
+        converted(Fraction(), given)
+
+
+@given(st.text(max_size=12))
+@pytest.mark.parametrize("kind", [WorldSizes(), Duration(), Fraction()])
+def test_any_text_is_a_value_or_a_usage_error(kind, text):
+    try:
+        converted(kind, text)
+    except click.BadParameter as error:
+        assert repr(text) in error.message
+
+
+def shown(*flags, **environment):
+    """What ``run --show-config`` says: option → (value, source)."""
+    answer = CliRunner().invoke(cli, ["run", *flags, "--show-config"], env=environment)
+    if answer.exception is not None and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+    assert answer.exit_code == 0, answer.output
+    return {
+        line[:14].strip(): tuple(line[15:].split(None, 1)) for line in answer.output.splitlines()
+    }
+
+
+def test_without_anything_the_default_holds():
+    assert shown()["gpus"] == ("—", "suite or built-in default")
+    assert shown()["device"] == ("auto", "suite or built-in default")
+
+
+def test_flag_before_environment_before_file(empty_folder):
+    (empty_folder / "pyproject.toml").write_text('[tool.scalebench]\ngpus = "1,2"\nsteps = 5\n')
+    assert shown()["gpus"] == ("1,2", "pyproject.toml")
+    assert shown(SCALEBENCH_GPUS="1,4")["gpus"] == ("1,4", "environment")
+    assert shown("--gpus", "8", SCALEBENCH_GPUS="1,4")["gpus"] == ("8", "flag")
+    assert shown("--gpus", "8", SCALEBENCH_GPUS="1,4")["steps"] == ("5", "pyproject.toml")
+
+
+def test_scalebench_toml_wins_over_pyproject(empty_folder):
+    (empty_folder / "pyproject.toml").write_text("[tool.scalebench]\nsteps = 5\nrepeats = 2\n")
+    (empty_folder / "scalebench.toml").write_text("steps = 7\n")
+    assert shown()["steps"] == ("7", "scalebench.toml")
+    assert shown()["repeats"] == ("—", "suite or built-in default")
+
+
+@pytest.mark.parametrize("value", ['"1,2"', "[1, 2]", "[2, 1]"])
+def test_sizes_in_a_file_may_be_text_or_a_list(empty_folder, value):
+    (empty_folder / "scalebench.toml").write_text(f"gpus = {value}\n")
+    assert shown()["gpus"] == ("1,2", "scalebench.toml")
+
+
+def test_one_size_in_a_file_may_be_a_number(empty_folder):
+    (empty_folder / "scalebench.toml").write_text("gpus = 2\n")
+    assert shown()["gpus"] == ("2", "scalebench.toml")
+
+
+def test_names_in_a_file_may_be_written_with_an_underscore(empty_folder):
+    (empty_folder / "scalebench.toml").write_text("batch_size = 64\nquick = true\n")
+    assert shown()["batch-size"] == ("64", "scalebench.toml")
+    assert shown()["quick"] == ("True", "scalebench.toml")
+
+
+def test_a_misspelt_setting_is_answered_with_file_nearest_and_valid_names(empty_folder):
+    (empty_folder / "pyproject.toml").write_text("[tool.scalebench]\ngpuz = 2\n")
+    with pytest.raises(UsageError, match="Did you mean 'gpus'") as error:
+        shown()
+    assert "pyproject.toml" in str(error.value)
+    assert "'gpuz'" in str(error.value)
+    assert "workload" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["out", "resume", "dry-run", "json", "k", "show-config", "suites"])
+def test_what_belongs_to_one_call_cannot_be_configured(empty_folder, name):
+    (empty_folder / "scalebench.toml").write_text(f'{name} = "x"\n')
+    with pytest.raises(UsageError, match=r"scalebench\.toml"):
+        shown()
+
+
+def test_a_wrong_value_in_a_file_is_a_usage_error(empty_folder):
+    (empty_folder / "scalebench.toml").write_text('steps = "many"\n')
+    answer = CliRunner().invoke(cli, ["run", "--show-config"])
+    assert answer.exit_code == 2
+    assert "many" in answer.output
+
+
+@pytest.mark.parametrize(
+    "text", ["gpus = ", "\udcff", "[tool]\nscalebench = 3\n", "tool = 3\n", "[[tool.scalebench]]"]
+)
+def test_a_file_that_cannot_be_read_is_a_usage_error_that_names_it(empty_folder, text):
+    raw = text.encode("utf-8", errors="surrogateescape")
+    (empty_folder / "pyproject.toml").write_bytes(raw)
+    with pytest.raises(UsageError, match=r"pyproject\.toml"):
+        shown()
+
+
+def test_another_tools_settings_are_none_of_ours(empty_folder):
+    (empty_folder / "pyproject.toml").write_text('[tool.ruff]\ngpuz = 1\n[project]\nname = "x"\n')
+    assert shown()["gpus"] == ("—", "suite or built-in default")
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [("1000", 1000), ("64k", 64_000), ("4Mi", 4 << 20), ("200MB", 200_000_000), (5, 5)],
+)
+def test_sizes(given, size):
+    assert converted(Size(), given) == size
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "1.5", "2 pages", "1e9", "9" * 40])
+def test_what_is_no_size_is_refused_with_an_example(given):
+    with pytest.raises(click.BadParameter, match="4Mi"):
+        converted(Size(), given)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--memory-limit", "1MB"), "is for --max-batch"),
+        (("--max-batch", "--dry-run"), "finds the largest batch by training"),
+    ],
+)
+def test_flags_of_the_largest_batch_that_contradict(flags, said):
+    done = CliRunner().invoke(cli, ["run", "ddp", *flags])
+    assert isinstance(done.exception, UsageError) or done.exit_code == 2
+    assert said in f"{done.exception}{done.output}"

@@ -1,0 +1,335 @@
+"""Fits of α and B to made-up measurements whose law is known."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import least_squares
+
+from scalebench.costmodel.links.fitted import LinkFit
+from scalebench.costmodel.links.fitting.fit import fit_link, fit_links
+from scalebench.costmodel.links.fitting.lines import fit_lines
+from scalebench.costmodel.links.laws import LAWS
+from scalebench.errors import UsageError
+from tests.builders.link_sweeps import (
+    ALPHA_S,
+    BANDWIDTH,
+    disturbed,
+    line,
+    many,
+    noisy,
+    point,
+    sizes,
+    sweep,
+)
+
+CHANGE = 200_000
+LAWS_WITH_LATENCY = [law for law in LAWS if law != ("all_reduce", "parameter server")]
+
+
+def protocols(size):
+    """Slow and eager below the change, fast and with a handshake above."""
+    return np.where(size < CHANGE, 2e-5 + size / 1e8, 2e-4 + size / BANDWIDTH)
+
+
+@pytest.mark.parametrize("law", LAWS_WITH_LATENCY, ids=" ".join)
+def test_an_exact_law_comes_back_exactly(law):
+    op, algorithm = law
+    for n in (2, 8):
+        times = [LAWS[law](n).time_s(d, ALPHA_S, BANDWIDTH) for d in sizes(6)]
+        fit = fit_link(sweep(sizes(6), times, op=op, world_size=n), algorithm)
+        (regime,) = fit.regimes
+        assert regime.alpha_s == pytest.approx(ALPHA_S, rel=1e-9)
+        assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=1e-9)
+        assert fit.law == algorithm
+        assert fit.poor is None
+        assert fit.error_ratio < 1e-9
+
+
+def test_noise_and_a_busy_machine():
+    random = np.random.default_rng(1)
+    times = disturbed(noisy(line(sizes(25)), 0.05, random), 0.1, random)
+    assert np.count_nonzero(times > 1.25 * line(sizes(25))) >= 2
+    (regime,) = fit_link(sweep(sizes(25), times)).regimes
+    assert regime.alpha_s == pytest.approx(ALPHA_S, rel=0.05)
+    assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=0.05)
+    assert set(regime.set_aside_bytes) == set(sizes(25)[times > 1.25 * line(sizes(25))])
+
+
+def test_a_point_too_fast_is_never_set_aside():
+    times = line(sizes(12))
+    times[2] /= 3
+    fit = fit_link(sweep(sizes(12), times))
+    assert [regime.set_aside_bytes for regime in fit.regimes] == [()] * len(fit.regimes)
+    assert fit.regimes[0].worst_error_ratio > 0.5
+    assert "off the line" in fit.poor
+
+
+@given(
+    latency=st.floats(1e-7, 1e-2),
+    slope=st.floats(1e-12, 1e-6),
+    sigma=st.floats(0.0, 0.3),
+    seed=st.integers(0, 10**6),
+    count=st.integers(3, 30),
+)
+@settings(deadline=None)
+def test_a_line_is_where_scipy_finds_it(latency, slope, sigma, seed, count):
+    size = np.geomspace(8, 2**28, count)
+    log_time = np.log(latency + slope * size)
+    log_time += sigma * np.random.default_rng(seed).standard_normal(count)
+    weights = np.linspace(0.5, 1.5, count)
+    x = np.stack((np.ones(count), size), axis=-1)
+    mine = fit_lines(x[None], log_time[None], weights[None])
+
+    def residuals(scaled):
+        return np.sqrt(weights) * (log_time - np.log(x @ (scaled * [latency, slope])))
+
+    theirs = least_squares(residuals, [1.0, 1.0], bounds=(0, np.inf), xtol=1e-12, ftol=1e-12)
+    assert mine.rss[0] <= 2 * theirs.cost * (1 + 1e-6) + 1e-15
+    assert (mine.theta >= 0).all()
+
+
+@given(factor=st.floats(1e-3, 1e3), seed=st.integers(0, 10**6), cut=st.booleans())
+@settings(deadline=None)
+def test_times_in_another_unit(factor, seed, cut):
+    """All times c times as long: α and 1/B are, nothing else changes."""
+    exact = protocols(sizes(20)) if cut else line(sizes(20))
+    times = noisy(exact, 0.03, np.random.default_rng(seed))
+    fit, scaled = (fit_link(sweep(sizes(20), t)) for t in (times, factor * times))
+    assert len(fit.regimes) == len(scaled.regimes)
+    assert scaled.error_ratio == pytest.approx(fit.error_ratio, rel=1e-4)
+    for one, other in zip(fit.regimes, scaled.regimes, strict=True):
+        assert (one.min_bytes, one.max_bytes) == (other.min_bytes, other.max_bytes)
+        assert one.set_aside_bytes == other.set_aside_bytes
+        assert other.alpha_s == pytest.approx(factor * one.alpha_s, rel=1e-4)
+        assert other.alpha_high_s == pytest.approx(factor * one.alpha_high_s, rel=1e-4)
+        bandwidth = one.bandwidth_low_byte_per_s / factor
+        assert other.bandwidth_low_byte_per_s == pytest.approx(bandwidth, rel=1e-4)
+
+
+@given(factor=st.integers(2, 1000), seed=st.integers(0, 10**6))
+@settings(deadline=None)
+def test_sizes_in_another_unit(factor, seed):
+    """All sizes k times as large at the same times: B is, α stays."""
+    times = noisy(line(sizes(15)), 0.03, np.random.default_rng(seed))
+    fit, scaled = (fit_link(sweep(size, times)) for size in (sizes(15), factor * sizes(15)))
+    for one, other in zip(fit.regimes, scaled.regimes, strict=True):
+        assert other.min_bytes == factor * one.min_bytes
+        assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-4)
+        bandwidth = factor * one.bandwidth_low_byte_per_s
+        assert other.bandwidth_low_byte_per_s == pytest.approx(bandwidth, rel=1e-4)
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 10**6))
+@settings(deadline=None, max_examples=30)
+def test_order_and_company_do_not_matter(shuffler, seed):
+    random = np.random.default_rng(seed)
+    alone = [
+        sweep(sizes(count), noisy(law(sizes(count)), 0.04, random), link=str(count))
+        for count, law in ((3, line), (9, line), (18, protocols), (25, protocols))
+    ]
+    together = [p for points in alone for p in points]
+    shuffler.shuffle(together)
+    fits = {fit.link: fit for fit in fit_links(together).fits}
+    for points in alone:
+        mine, its = fit_link(points), fits[points[0].link]
+        assert [r.max_bytes for r in mine.regimes] == [r.max_bytes for r in its.regimes]
+        for one, other in zip(mine.regimes, its.regimes, strict=True):
+            assert other.alpha_s == pytest.approx(one.alpha_s, rel=1e-6, abs=1e-12)
+            assert other.alpha_high_s == pytest.approx(one.alpha_high_s, rel=1e-6)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2**40), st.floats(1e-9, 1e4)),
+        min_size=3,
+        max_size=40,
+        unique_by=lambda pair: pair[0],
+    )
+)
+@settings(deadline=None)
+def test_whatever_was_measured_is_fitted_to_numbers_that_can_be_stored(pairs):
+    fit = fit_link([point(size, time) for size, time in pairs])
+    sizes_ = sorted(size for size, _ in pairs)
+    assert LinkFit.model_validate_json(fit.model_dump_json()) == fit
+    assert sizes_[0] <= fit.regimes[0].min_bytes <= fit.regimes[-1].max_bytes <= sizes_[-1]
+    for regime in fit.regimes:
+        assert np.isfinite([regime.alpha_s, regime.alpha_high_s, regime.error_ratio]).all()
+        assert regime.alpha_low_s <= regime.alpha_s <= regime.alpha_high_s
+    for size in (*sizes_, 2 * sizes_[-1]):
+        assert 0 < fit.predict(size).time_s < np.inf
+
+
+def test_times_exactly_alike():
+    (regime,) = fit_link(sweep(sizes(5), np.full(5, 1e-5))).regimes
+    assert regime.alpha_s == pytest.approx(0.5e-5)
+    assert regime.bandwidth_byte_per_s is None
+
+
+def test_several_points_of_one_size_are_their_median():
+    times = line(sizes(8))
+    thrice = [t for factor in (0.99, 1.0, 7.0) for t in sweep(sizes(8), factor * times)]
+    fit = fit_link(thrice)
+    assert fit.num_points == 24
+    assert fit.regimes[0].num_sizes == 8
+    assert fit.regimes[0].alpha_s == pytest.approx(ALPHA_S, rel=1e-6)
+
+
+def test_vague_points_count_less():
+    size, times = sizes(4), line(sizes(4))
+    times[0] *= 2
+
+    def alpha(spread):
+        reach = np.array([spread, 0.02, 0.02, 0.02])
+        ends = zip(times * np.exp(-reach), times * np.exp(reach), strict=True)
+        points = [
+            point(d, t, low_s=low, high_s=high)
+            for d, t, (low, high) in zip(size, times, ends, strict=True)
+        ]
+        return fit_link(points).regimes[0].alpha_s
+
+    assert alpha(1.0) < alpha(0.02)
+    assert alpha(1.0) == pytest.approx(ALPHA_S, rel=0.01)
+
+
+def test_bandwidth_alone_leaves_no_latency():
+    size = sizes(10, 1 << 20)
+    times = size / BANDWIDTH * np.exp(np.linspace(-0.02, 0.02, 10))
+    (regime,) = fit_link(sweep(size, times)).regimes
+    assert regime.alpha_s == regime.alpha_low_s == 0
+    assert regime.alpha_high_s > 0
+    assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=0.02)
+
+
+def test_latency_alone_leaves_no_bandwidth():
+    (regime,) = fit_link(sweep(sizes(10, 8, 4096), np.linspace(1.02e-5, 1e-5, 10))).regimes
+    assert regime.bandwidth_byte_per_s is None
+    assert regime.bandwidth_high_byte_per_s is None
+    assert regime.bandwidth_low_byte_per_s > 4096 / 1e-5
+    assert regime.alpha_s == pytest.approx(0.5e-5, rel=0.02)
+
+
+def test_a_change_of_protocol_is_found_where_it_is():
+    times = noisy(protocols(sizes(25)), 0.05, np.random.default_rng(2))
+    small, large = fit_link(sweep(sizes(25), times)).regimes
+    below, above = sizes(25)[sizes(25) < CHANGE], sizes(25)[sizes(25) > CHANGE]
+    assert (small.min_bytes, small.max_bytes) == (below[0], below[-1])
+    assert (large.min_bytes, large.max_bytes) == (above[0], above[-1])
+    assert small.alpha_s == pytest.approx(1e-5, rel=0.1)
+    assert small.bandwidth_byte_per_s == pytest.approx(1e8, rel=0.1)
+    assert large.alpha_low_s < 1e-4 < large.alpha_high_s
+    assert large.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=0.05)
+
+
+def test_three_regimes():
+    def three(size):
+        return np.where(size < 4096, 1e-5 + size / 1e9, protocols(size))
+
+    times = noisy(three(sizes(30)), 0.03, np.random.default_rng(3))
+    fit = fit_link(sweep(sizes(30), times))
+    cuts = [(a.max_bytes, b.min_bytes) for a, b in zip(fit.regimes, fit.regimes[1:], strict=False)]
+    assert len(cuts) == 2
+    assert cuts[0][0] < 4096 < cuts[0][1]
+    assert cuts[1][0] < CHANGE < cuts[1][1]
+
+
+def test_a_prediction_inside_between_and_beyond():
+    fit = fit_link(sweep(sizes(25), noisy(protocols(sizes(25)), 0.03, np.random.default_rng(4))))
+    small, large = fit.regimes
+    for size in (1000, 10**7):
+        inside = fit.predict(size)
+        assert inside.outside is None
+        assert inside.low_s < inside.time_s < inside.high_s
+        assert inside.time_s == pytest.approx(float(protocols(np.array(size))), rel=0.05)
+    gap = fit.predict((small.max_bytes * large.min_bytes) ** 0.5)
+    assert "changes from one regime to the next" in gap.outside
+    slow, fast = fit.predict(small.max_bytes).time_s, fit.predict(large.min_bytes).time_s
+    assert gap.low_s < min(slow, fast) * 1.4
+    assert gap.high_s > max(slow, fast) * 0.9
+    for size in (1, 1 << 33):
+        beyond = fit.predict(size)
+        assert (beyond.low_s, beyond.high_s) == (None, None)
+        assert "outside the fitted sizes, 8.00 B to 268 MB" in beyond.outside
+        assert beyond.time_s == pytest.approx(float(protocols(np.array(size))), rel=0.05)
+
+
+@pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf")])
+def test_a_prediction_of_no_size(size):
+    fit = fit_link(sweep(sizes(4), line(sizes(4))))
+    with pytest.raises(UsageError, match="positive size"):
+        fit.predict(size)
+
+
+def test_a_scattered_fit_calls_itself_poor():
+    times = noisy(line(sizes(20)), 0.4, np.random.default_rng(5))
+    assert "off the line" in fit_link(sweep(sizes(20), times)).poor
+    busy = line(sizes(20))
+    busy[::5] *= 3
+    assert "4 of 20 sizes were too slow" in fit_link(sweep(sizes(20), busy)).poor
+
+
+def test_a_regime_that_only_just_begins_is_said():
+    times = noisy(line(sizes(20)), 0.02, np.random.default_rng(8))
+    times[-2:] *= 2
+    fit = fit_link(sweep(sizes(20), times))
+    assert fit.regimes[-1].max_bytes == sizes(20)[-3]
+    assert "2 largest sizes were too slow for the line: measure larger ones" in fit.poor
+    assert fit.predict(sizes(20)[-1]).outside
+
+
+REFUSALS = [
+    (sweep(sizes(2), line(sizes(2))), None, "2 sizes given, 3 or more are needed"),
+    ([], None, "no points to fit: 3 sizes or more"),
+    (sweep(sizes(5), line(sizes(5)), world_size=1), None, "one rank sends nothing"),
+    (sweep(sizes(5), line(sizes(5)), op="barrier"), None, "no law for this operation"),
+    (sweep(sizes(5), line(sizes(5)), num_wrong=3), None, "results were wrong at 8.00 B"),
+    (sweep(sizes(5), line(sizes(5))), "rings", "no law 'rings'; valid: ring"),
+    (sweep(sizes(5), line(sizes(5))), "parameter server", "has no latency term"),
+    (
+        [*sweep(sizes(5), line(sizes(5))), point(8, 1.0, dtype="bfloat16")],
+        None,
+        "points of one kind",
+    ),
+]
+
+
+@pytest.mark.parametrize(("points", "law", "text"), REFUSALS, ids=[r[2] for r in REFUSALS])
+def test_what_cannot_be_fitted_is_refused_with_the_reason(points, law, text):
+    with pytest.raises(UsageError, match=text):
+        fit_link(points, law)
+
+
+def test_a_law_that_does_not_hold_for_these_ranks():
+    points = sweep(sizes(5), line(sizes(5)), op="all_gather", world_size=6)
+    with pytest.raises(UsageError, match="power of two, not 6"):
+        fit_link(points, "recursive doubling")
+
+
+def test_many_fits_leave_out_only_what_cannot_be_fitted():
+    points = [p for given_, law, _ in REFUSALS[:5] if law is None for p in given_]
+    result = fit_links([*points, *sweep(sizes(5), line(sizes(5)), op="broadcast")])
+    assert [fit.op for fit in result.fits] == ["broadcast"]
+    assert {r.key.op for r in result.refused} == {"all_reduce", "barrier"}
+    assert fit_links([]) == type(result)((), ())
+
+
+def test_rows_are_what_calibrate_promises_and_a_fit_goes_through_json():
+    fit = fit_link(sweep(sizes(25), noisy(protocols(sizes(25)), 0.03, np.random.default_rng(6))))
+    promised = "op world_size alpha_s bandwidth_byte_per_s law min_bytes max_bytes error_ratio"
+    assert len(fit.rows()) == 2
+    for row, regime in zip(fit.rows(), fit.regimes, strict=True):
+        assert set(promised.split()) <= set(row)
+        assert row["alpha_s"] == regime.alpha_s
+        assert row["error_ratio"] == regime.error_ratio
+    again = LinkFit.model_validate_json(fit.model_dump_json())
+    assert again == fit
+    assert again.predict(1000) == fit.predict(1000)
+
+
+def test_a_hundred_sweeps_are_recovered_without_bias():
+    fits = fit_links(many(100, sizes(20), line, 0.05, seed=7, share=0.05)).fits
+    alphas = [fit.regimes[0].alpha_s / ALPHA_S for fit in fits]
+    bandwidths = [fit.regimes[-1].bandwidth_byte_per_s / BANDWIDTH for fit in fits]
+    assert np.median(alphas) == pytest.approx(1, abs=0.01)
+    assert np.median(bandwidths) == pytest.approx(1, abs=0.01)
+    assert np.quantile(alphas, [0.05, 0.95]) == pytest.approx([1, 1], abs=0.05)

@@ -1,0 +1,217 @@
+"""Laws of collectives: against the messages of each algorithm, and nccl-tests' factors."""
+
+from math import ceil, floor, log2
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from scalebench.analysis.attribution import WIRE_FACTORS
+from scalebench.costmodel.links.laws import (
+    LAWS,
+    OPERATIONS,
+    algorithms,
+    busbw_factor,
+    hierarchical_all_reduce,
+    law_terms,
+)
+from scalebench.costmodel.links.nccl_tests import operations as nccl_operations
+from scalebench.errors import UsageError
+from tests.builders.link_sweeps import point
+
+RANKS = st.integers(2, 1000)
+
+
+def halving_doubling_messages(n):
+    """Shares of D that the busiest rank sends, one step after another."""
+    steps = floor(log2(n))
+    halves = [1 / 2**k for k in range(1, steps + 1)]
+    fold = [] if 2**steps == n else [1]
+    return [*fold, *halves, *reversed(halves), *fold]
+
+
+def doubling_messages(n):
+    return [2**k / n for k in range(int(log2(n)))]
+
+
+MESSAGES = {
+    ("all_reduce", "ring"): lambda n: 2 * (n - 1) * [1 / n],
+    ("all_reduce", "halving-doubling"): halving_doubling_messages,
+    ("all_reduce", "binomial tree"): lambda n: 2 * ceil(log2(n)) * [1],
+    ("all_reduce", "gather-broadcast"): lambda n: 2 * (n - 1) * [1],
+    ("all_gather", "ring"): lambda n: (n - 1) * [1 / n],
+    ("reduce_scatter", "ring"): lambda n: (n - 1) * [1 / n],
+    ("all_to_all", "pairwise"): lambda n: (n - 1) * [1 / n],
+    ("broadcast", "tree"): lambda n: ceil(log2(n)) * [1],
+    ("reduce", "tree"): lambda n: ceil(log2(n)) * [1],
+    ("send_recv", "point-to-point"): lambda n: [1],
+    ("send_recv", "ring"): lambda n: [1],
+    ("send_recv_ring", "ring"): lambda n: [1],
+}
+"""What is sent, step by step, by algorithms that are not pipelined; written independently."""
+
+
+@pytest.mark.parametrize("law", MESSAGES, ids=" ".join)
+@given(n=RANKS)
+def test_a_law_counts_the_messages_of_its_algorithm(law, n):
+    messages = MESSAGES[law](n)
+    terms = law_terms(*law, n)
+    assert terms.latency_steps == len(messages)
+    assert terms.bytes_factor == pytest.approx(sum(messages), rel=1e-12)
+
+
+@given(power=st.integers(1, 12))
+def test_recursive_doubling_and_halving_count_their_messages(power):
+    n = 2**power
+    for law in (("all_gather", "recursive doubling"), ("reduce_scatter", "recursive halving")):
+        terms = law_terms(*law, n)
+        assert terms.latency_steps == len(doubling_messages(n))
+        assert terms.bytes_factor == pytest.approx(sum(doubling_messages(n)))
+
+
+def test_recursive_doubling_of_other_numbers_is_refused():
+    with pytest.raises(ValueError, match="power of two, not 6"):
+        law_terms("all_gather", "recursive doubling", 6)
+
+
+def test_every_law_is_held_against_something():
+    approximate = {("all_reduce", "double binary tree"), ("all_reduce", "parameter server")}
+    powers = {("all_gather", "recursive doubling"), ("reduce_scatter", "recursive halving")}
+    assert set(LAWS) == set(MESSAGES) | approximate | powers
+
+
+@pytest.mark.parametrize(
+    ("n", "ring", "halving_doubling", "tree", "double_tree", "server"),
+    [
+        (2, (2, 1), (2, 1), (2, 2), (2, 2), (0, 2)),
+        (4, (6, 1.5), (4, 1.5), (4, 4), (4, 2), (0, 6)),
+        (5, (8, 1.6), (6, 3.5), (6, 6), (4.643856, 2), (0, 8)),
+        (8, (14, 1.75), (6, 1.75), (6, 6), (6, 2), (0, 14)),
+    ],
+)
+def test_all_reduce_by_hand(n, ring, halving_doubling, tree, double_tree, server):
+    expected = {
+        "ring": ring,
+        "halving-doubling": halving_doubling,
+        "binomial tree": tree,
+        "double binary tree": double_tree,
+        "parameter server": server,
+    }
+    for algorithm, terms in expected.items():
+        assert law_terms("all_reduce", algorithm, n) == pytest.approx(terms), algorithm
+
+
+@given(n=RANKS)
+def test_no_all_reduce_moves_less_than_the_ring(n):
+    """2(N−1)/N·D is the least possible (Patarasuk & Yuan 2009)."""
+    for algorithm in algorithms("all_reduce"):
+        least = law_terms("all_reduce", "ring", n).bytes_factor
+        assert law_terms("all_reduce", algorithm, n).bytes_factor >= least - 1e-12
+
+
+@pytest.mark.parametrize("law", LAWS, ids=" ".join)
+def test_one_rank_sends_nothing(law):
+    assert law_terms(*law, 1) == (0, 0)
+
+
+@given(power=st.integers(0, 6), nodes=st.integers(1, 64))
+def test_a_hierarchy_of_equal_links_is_a_ring(power, nodes):
+    """With B alike and an α across that is g times the one inside."""
+    per_node = 2**power
+    inside, across = hierarchical_all_reduce(per_node, nodes)
+    ring = law_terms("all_reduce", "ring", per_node * nodes)
+    assert inside.bytes_factor + across.bytes_factor == pytest.approx(ring.bytes_factor)
+    latency = inside.latency_steps + per_node * across.latency_steps
+    assert latency == pytest.approx(ring.latency_steps)
+
+
+def test_hierarchy_by_hand():
+    inside, across = hierarchical_all_reduce(8, 4)
+    assert inside == pytest.approx((14, 2 * 7 / 8))
+    assert across == pytest.approx((6, 2 * 3 / 4 / 8))
+
+
+def test_time_is_latency_and_bytes():
+    terms = law_terms("all_reduce", "ring", 4)
+    assert terms.time_s(1_000_000, 1e-5, 1e9) == pytest.approx(6 * 1e-5 + 1.5 * 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("op", "factor"),
+    [
+        ("all_reduce", lambda n: 2 * (n - 1) / n),
+        ("reduce_scatter", lambda n: (n - 1) / n),
+        ("all_gather", lambda n: (n - 1) / n),
+        ("all_to_all", lambda n: (n - 1) / n),
+        ("broadcast", lambda n: 1),
+        ("reduce", lambda n: 1),
+        ("send_recv", lambda n: 1),
+    ],
+)
+@given(n=RANKS)
+def test_bus_bandwidth_factors_of_nccl_tests(op, factor, n):
+    """Source: nccl-tests, doc/PERFORMANCE.md, summary (send/recv: its sendrecv program)."""
+    assert busbw_factor(op, n) == pytest.approx(factor(n))
+
+
+def test_every_operation_has_a_bus_factor_and_a_default_law():
+    for op in OPERATIONS:
+        assert busbw_factor(op, 2) > 0
+        assert law_terms(op, algorithms(op)[0], 2).latency_steps > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: law_terms("all_reduce", "rings", 4), "no law of all_reduce 'rings'.*'ring'"),
+        (lambda: law_terms("allreduce", "ring", 4), "'allreduce'.*'all_reduce'"),
+        (lambda: law_terms("all_reduce", "ring", 0), "0 ranks does not exist"),
+        (lambda: busbw_factor("barrier", 4), "'barrier'"),
+    ],
+)
+def test_what_does_not_exist_is_said(call, text):
+    with pytest.raises(UsageError, match=text):
+        call()
+
+
+def test_a_points_bandwidths():
+    eight = point(8_000_000, 1e-3, world_size=8)
+    assert eight.algbw_byte_per_s == pytest.approx(8e9)
+    assert eight.busbw_byte_per_s == pytest.approx(14e9)
+    assert point(8, 1e-3, op="barrier").busbw_byte_per_s is None
+
+
+def test_a_point_goes_through_json():
+    given_ = point(8, 1e-3, low_s=9e-4, high_s=2e-3, in_place=True, link="lab")
+    text = given_.model_dump_json()
+    assert "busbw_byte_per_s" in text
+    assert type(given_).model_validate_json(text) == given_
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"time_s": 0},
+        {"time_s": float("nan")},
+        {"size_bytes": -1},
+        {"low_s": 1e-3},
+        {"low_s": 1.1e-3, "high_s": 2e-3},
+        {"low_s": 0.5e-3, "high_s": 0.9e-3},
+        {"num_wrong": -1},
+    ],
+)
+def test_a_point_that_cannot_be_is_refused(fields):
+    valid = {"op": "reduce", "dtype": "f", "world_size": 2, "size_bytes": 8, "time_s": 1e-3}
+    assert type(point(8, 1.0)).model_validate(valid)
+    with pytest.raises(ValidationError):
+        type(point(8, 1.0)).model_validate({**valid, **fields})
+
+
+@given(n=st.integers(1, 5000))
+def test_nccl_tests_the_laws_and_the_trace_count_bytes_alike(n):
+    """Three places that know these factors, each with operations that the others lack."""
+    for op in set(OPERATIONS) & set(nccl_operations.OPERATIONS):
+        assert nccl_operations.busbw_factor(op, n) == pytest.approx(busbw_factor(op, n)), op
+    for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        assert WIRE_FACTORS[op](n) == pytest.approx(busbw_factor(op, n)), op

@@ -1,0 +1,718 @@
+"""Reading nccl-tests: published logs, every header written here, and files that are none."""
+
+import json
+import tracemalloc
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalebench.costmodel.links.nccl_tests import json_file, read_log, text
+from scalebench.costmodel.links.nccl_tests.operations import OPERATIONS, busbw_factor
+from scalebench.costmodel.links.nccl_tests.run import Printed, version_of_code
+from scalebench.errors import UsageError
+from tests.builders import nccl_logs as logs
+from tests.builders.nccl_logs import Result, Run
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "nccl_tests"
+
+NOISE = (
+    "node0:4711:4711 [0] NCCL INFO Bootstrap : Using ib0:10.0.35.1<0>",
+    "NCCL version 2.21.5+cuda12.4",
+    "node0:4711:4726 [0] NCCL INFO Channel 00/02 :    0   1   2   3",
+    "node1:8:9 [3] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
+    "",
+    "node0:4711:4726 [0] NCCL INFO 24 coll channels, 16 nvls channels, 32 p2p channels",
+    "node0:4711:4726 [0] NCCL INFO threadThresholds 8/8/64 | 16/8/64 | 512 | 512",
+    "Warning: Permanently added '[192.168.173.233]:2022' (RSA) to the list of known hosts.",
+)
+
+PREFIXES = ("", "[1,0]<stdout>:", "[1,0]<stdout>: ", "node0: ", " 0: ", "0: ", "[0] ", "\x1b[32m")
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content, name="nccl.log"):
+        path = tmp_path / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content, encoding="utf-8")
+        return path
+
+    return write
+
+
+def facts_of(*tables):
+    facts = [
+        asdict(point) | {"op": table.op, "world_size": table.world_size}
+        for table in tables
+        for point in table.points
+    ]
+    for fact in facts:
+        del fact["place"]
+        for name in ("algbw_byte_per_s", "busbw_byte_per_s"):
+            fact[name] = None if fact[name] is None else pytest.approx(fact[name] / 1e9)
+        for name in ("time_s", "cpu_time_s"):
+            fact[name] = None if fact[name] is None else pytest.approx(fact[name] * 1e6)
+    return facts
+
+
+def error_of(path, **told):
+    with pytest.raises(UsageError) as caught:
+        read_log(path, **told)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+# Published logs
+
+
+def golden(name, **told):
+    return read_log(GOLDEN / name, **told)
+
+
+def test_two_runs_in_one_log_with_the_label_of_srun():
+    one, two = golden("h100_8ranks_then_16ranks_slurm.txt").tables
+    assert (one.op, one.world_size, one.hosts) == ("all_reduce", 8, ("node005",))
+    assert (two.op, two.world_size, two.hosts) == ("all_reduce", 16, ("node005", "node007"))
+    assert one.devices == ("NVIDIA H100 80GB HBM3",)
+    assert (len(one.points), len(two.points)) == (12, 22)
+    assert one.average_busbw_byte_per_s == pytest.approx(439.369e9)
+    assert one.notices == two.notices == ()
+    last = one.points[-1]
+    assert (last.size_bytes, last.count, last.dtype) == (4294967296, 1073741824, "float32")
+    assert (last.in_place, last.redop, last.root) == (True, "sum", None)
+    assert last.time_s == pytest.approx(15773e-6)
+    assert last.algbw_byte_per_s == pytest.approx(272.30e9)
+    assert last.busbw_byte_per_s == pytest.approx(476.53e9)
+    assert {point.num_wrong for point in one.points} == {0}
+    assert {point.num_wrong for point in two.points} == {None}
+
+
+def test_each_test_had_a_header_of_its_own():
+    log = golden("a100_8ranks_four_old_headers.txt")
+    assert [(t.op, t.op_source, t.world_size, len(t.points)) for t in log.tables] == [
+        ("all_reduce", "columns", 8, 12),
+        ("reduce", "columns", 8, 6),
+        ("broadcast", "columns", 8, 6),
+        ("reduce_scatter", "columns", 8, 10),
+    ]
+    assert [(t.points[0].redop, t.points[0].root) for t in log.tables] == [
+        ("sum", None),
+        ("sum", 0),
+        (None, 0),
+        ("sum", None),
+    ]
+    assert log.tables[3].points[-1].count * 4 * 8 == log.tables[3].points[-1].size_bytes
+
+
+def test_algbw_is_size_by_time_where_the_column_holds_the_busbw():
+    (table,) = golden("v100_8ranks_all_gather_2020.txt").tables
+    assert (table.op, table.op_source, table.world_size) == ("all_gather", "command line", 8)
+    out_of_place = table.points[0]
+    assert out_of_place.algbw_byte_per_s == pytest.approx(4294967296 / 29122e-6)
+    assert out_of_place.busbw_byte_per_s == pytest.approx(129.05e9)
+    assert (out_of_place.num_wrong, out_of_place.largest_deviation) == (None, 1.0)
+    assert table.num_out_of_bounds == 2
+    assert any("out of bounds" in notice for notice in table.notices)
+
+
+def test_a_log_without_a_list_of_ranks_needs_their_number():
+    name = "v100_256ranks_no_device_list.txt"
+    (table,) = golden(name).tables
+    assert (table.op, table.world_size, table.nccl_version) == ("all_reduce", None, "2.8.4")
+    assert "does not list the ranks" in table.world_size_reason
+    assert table.world_size_reason in " ".join(table.notices)
+    (told,) = golden(name, world_size=256).tables
+    assert (told.world_size, told.world_size_reason) == (256, None)
+    assert "line 8: busbw 45.65 GB/s is not algbw" in error_of(GOLDEN / name, world_size=16)
+
+
+def test_the_error_column_is_a_deviation():
+    (table,) = golden("sharp_128ranks_error_column.txt", world_size=128).tables
+    assert table.op == "all_reduce"
+    assert {point.largest_deviation for point in table.points} == {1e-6}
+    assert {point.num_wrong for point in table.points} == {None}
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "world_size", "in_place_wrong"),
+    [
+        ("h20_8ranks_alltoall.txt", "all_to_all", 8, None),
+        ("a40_2ranks_sendrecv.txt", "send_recv", 2, None),
+        ("gb10_2ranks_newest_header.txt", "all_reduce", 2, 0),
+    ],
+)
+def test_the_operation_shows_in_the_columns(name, op, world_size, in_place_wrong):
+    (table,) = golden(name).tables
+    assert (table.op, table.world_size) == (op, world_size)
+    assert table.points[1].num_wrong == in_place_wrong
+
+
+def test_a_send_receive_without_redop():
+    (table,) = golden("gtx1080_2ranks_sendrecv_no_redop.txt").tables
+    assert (table.op, table.op_source) == ("send_recv", "command line")
+    assert (table.points[0].dtype, table.points[0].redop) == ("uint8", None)
+    assert table.points[1].largest_deviation == 300
+
+
+def test_versions_and_hosts_come_from_the_header():
+    (table,) = golden("gb10_2ranks_newest_header.txt").tables
+    assert (table.nccl_version, table.nccl_tests_version) == ("2.31.2", "2.20.0")
+    assert table.op_source == "test's name"
+    assert table.hosts == ("spark-d708", "spark-dbf4")
+
+
+def test_a_list_of_ranks_that_is_cut_is_not_counted():
+    (table,) = golden("gb200_72ranks_list_cut.txt").tables
+    assert table.world_size is None
+    assert "1 lines up to 71" in table.world_size_reason
+    assert golden("gb200_72ranks_list_cut.txt", world_size=72).tables[0].world_size == 72
+
+
+def test_one_rank_has_no_busbw():
+    (table,) = golden("rtx5090_1rank_alltoall.txt").tables
+    assert (table.op, table.world_size) == ("all_to_all", 1)
+    assert [point.busbw_byte_per_s for point in table.points] == [0, 0]
+
+
+def test_tables_that_do_not_tell_their_operation_are_refused():
+    path = GOLDEN / "p5_openmpi_tagged.txt"
+    assert "can be of all_reduce or reduce_scatter" in error_of(path)
+    (table,) = read_log(path, op="all_reduce").tables
+    assert (table.op_source, len(table.points)) == ("caller", 6)
+
+
+def test_two_jobs_in_one_log_are_not_one_job_of_two_ranks(write):
+    content = (GOLDEN / "v100_no_mpi_two_jobs.txt").read_text()
+    assert "no row below it" in error_of(GOLDEN / "v100_no_mpi_two_jobs.txt")
+    mode = "  3600.0  364.09    0.00  0e+00"
+    row = f"  1310720000     327680000     float     sum{mode}{mode}\n"
+    (table,) = read_log(write(content + 2 * row)).tables
+    assert table.world_size is None
+    assert "rank 0 is listed 2 times" in table.world_size_reason
+
+
+# Written and read again
+
+COUNTS = st.integers(0, 2**31)
+TIMES = st.floats(0.5, 2e6)
+
+
+@st.composite
+def runs(draw, style=None, is_json=False):
+    op = draw(st.sampled_from(logs.OPS))
+    style = style or draw(st.sampled_from(("own", "common", "new")))
+    wrong = st.integers(0, 99999) if style != "own" else st.sampled_from((0, 1, 300))
+    results = draw(
+        st.lists(
+            st.builds(Result, COUNTS, st.tuples(TIMES, TIMES), st.tuples(wrong, wrong)),
+            min_size=1,
+            max_size=5,
+        )
+    )
+    num_processes = draw(st.integers(1, 6))
+    each = draw(st.integers(1, 4))
+    extra = st.sampled_from(((), ("#bitdiff",), ("i_min", "i_max", "i_p99", "i_cv%")))
+    return Run(
+        op=op,
+        num_ranks=num_processes * each,
+        results=tuple(results),
+        type_name=draw(st.sampled_from(sorted(logs.ITEMSIZE))),
+        redop=draw(st.sampled_from(("sum", "prod", "max", "min", "avg", "mulsum"))),
+        root=draw(st.integers(0, 7)),
+        style=style,
+        is_checked=draw(st.booleans()),
+        has_cpu_time=style != "own" and draw(st.booleans()),
+        extra=draw(extra) if style == "new" and not is_json else (),
+        has_stamp=style == "new" and draw(st.booleans()),
+        blank_redop=draw(st.booleans()),
+        ranks_per_process=each,
+        is_named=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs(), st.sampled_from(PREFIXES), st.booleans())
+def test_what_was_written_is_read(tmp_path_factory, run, prefix, is_noisy):
+    path = tmp_path_factory.mktemp("logs") / "nccl.log"
+    path.write_text(logs.text(run, prefix, NOISE if is_noisy else ()), encoding="utf-8")
+    (table,) = read_log(path, op=run.op).tables
+    assert logs.facts(run) == facts_of(table)
+    assert (table.op, table.op_source) == (run.op, "test's name" if run.is_named else "caller")
+    assert table.nccl_tests_version == ("2.18.3" if run.is_named else None)
+    assert table.hosts == tuple(f"node{i}" for i in range((run.num_ranks + 7) // 8))
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs(style="common", is_json=True), st.booleans())
+def test_json_is_read_like_the_text(tmp_path_factory, run, lists_all):
+    path = tmp_path_factory.mktemp("logs") / "nccl.json"
+    path.write_text(logs.json_text(run, lists_all))
+    (table,) = read_log(path).tables
+    assert (table.op, table.op_source, table.nccl_version) == (run.op, "test's name", "2.28.9")
+    assert table.world_size == run.num_ranks
+    expected = iter(logs.facts(run))
+    for point, fact in zip(table.points, expected, strict=True):
+        exact = ("size_bytes", "count", "dtype", "redop", "root", "in_place")
+        assert {name: getattr(point, name) for name in exact} == {n: fact[n] for n in exact}
+        assert point.num_wrong == fact["num_wrong"]
+        assert (point.time_s is None) == run.has_cpu_time
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(runs(), min_size=2, max_size=4))
+def test_tables_in_one_log_stand_side_by_side(tmp_path_factory, several):
+    named = [replace(run, is_named=True) for run in several]
+    path = tmp_path_factory.mktemp("logs") / "nccl.log"
+    path.write_text("".join(logs.text(run, noise=NOISE) for run in named))
+    log = read_log(path)
+    assert [table.op for table in log.tables] == [run.op for run in named]
+    assert [table.world_size for table in log.tables] == [run.num_ranks for run in named]
+    assert {table.nccl_tests_version for table in log.tables} == {"2.18.3"}
+    assert facts_of(*log.tables) == [fact for run in named for fact in logs.facts(run)]
+
+
+BIG = Result(count=2**24, times_us=(1000.0, 1100.0))
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("is_early", [True, False])
+def test_early_versions_put_the_busbw_into_the_algbw_column(write, op, is_early):
+    run = Run(op=op, style="own", results=(BIG,), algbw_is_busbw=is_early)
+    (table,) = read_log(write(logs.text(run)), op=op).tables
+    assert facts_of(table) == logs.facts(run)
+    assert any("algbw column" in notice for notice in table.notices) == is_early
+
+
+def test_a_row_with_in_place_results_only(write):
+    run = Run(results=(BIG,), style="new")
+    line = logs.row(run, BIG)
+    words = line.split()
+    only = " ".join(words[:5]) + " " * 32 + " ".join(words[9:])
+    (table,) = read_log(write(logs.text(run).replace(line, only)), op="all_reduce").tables
+    (point,) = table.points
+    assert point.in_place
+    assert point.time_s == pytest.approx(1100e-6)
+
+
+def test_a_row_cut_behind_its_out_of_place_results_is_not_one_of_in_place_results(write):
+    run = Run(results=(BIG,), is_named=True)
+    line = logs.row(run, BIG)
+    cut = " ".join(line.split()[:9])
+    assert "cut off or mixed" in error_of(write(logs.text(run).replace(line, cut)))
+
+
+# The number of ranks
+
+
+def test_a_split_run_counts_the_ranks_of_the_first_group(write):
+    run = Run(num_ranks=4, results=(BIG,))
+    listed = "\n".join(logs.preamble(replace(run, num_ranks=8, groups=(0, 1) * 4)))
+    table_only = logs.text(replace(run, has_ranks=False)).split("# Using devices\n")[1]
+    (table,) = read_log(write(f"{listed}\n{table_only}"), op="all_reduce").tables
+    assert table.world_size == 4
+    assert any("other groups" in notice for notice in table.notices)
+
+
+def test_a_process_whose_devices_are_not_all_listed(write):
+    run = Run(num_ranks=7, ranks_per_process=4, results=(BIG,))
+    (table,) = read_log(write(logs.text(run)), op="all_reduce").tables
+    assert table.world_size is None
+    assert "cut off: 7 lines, 4 for each process" in table.world_size_reason
+
+
+@pytest.mark.parametrize("op", sorted(logs.SHARED))
+def test_columns_that_tell_the_number_of_ranks_are_believed(write, op):
+    run = Run(op=op, results=(BIG,), has_ranks=False)
+    (table,) = read_log(write(logs.text(run)), op=op).tables
+    assert (table.world_size, table.world_size_reason) == (8, None)
+
+
+def test_a_header_that_tells_the_number_of_ranks_is_believed_before_the_caller(write):
+    run = Run(op="broadcast", results=(BIG,), is_named=True)
+    assert read_log(write(logs.text(run)), world_size=4).tables[0].world_size == 8
+
+
+def test_a_second_table_without_a_header_does_not_inherit_the_ranks_of_the_first(write):
+    first = logs.text(Run(results=(BIG,)))
+    second = logs.text(Run(results=(BIG,), num_ranks=4)).split("# Using devices")[1]
+    second = second[second.index("#" + " " * 40) :]
+    one, two = read_log(write(first + second), op="all_reduce").tables
+    assert (one.world_size, two.world_size) == (8, None)
+
+
+def test_a_run_that_failed_before_its_table_tells_nothing_of_the_next(write):
+    failed = "\n".join(logs.preamble(Run(num_ranks=4, is_named=True, op="broadcast")))
+    run = Run(results=(BIG,), is_named=True)
+    (table,) = read_log(write(f"{failed}\n{logs.text(run)}")).tables
+    assert (table.op, table.world_size) == ("all_reduce", 8)
+
+
+def test_a_run_that_was_killed_keeps_its_own_header(write):
+    killed = logs.text(Run(num_ranks=4, results=(BIG,), is_named=True, has_footer=False))
+    next_one = logs.text(Run(op="broadcast", results=(BIG,), is_named=True))
+    log = read_log(write(killed + next_one))
+    assert [(t.op, t.world_size) for t in log.tables] == [("all_reduce", 4), ("broadcast", 8)]
+    assert [t.average_busbw_byte_per_s is None for t in log.tables] == [True, False]
+
+
+@pytest.mark.parametrize("op", logs.OPS)
+def test_a_wrong_number_of_ranks_is_found(write, op):
+    run = Run(op=op, results=(BIG,), has_ranks=False)
+    path = write(logs.text(run))
+    if busbw_factor(op, None) == 1:
+        assert read_log(path, op=op, world_size=7).tables[0].world_size == 7
+    else:
+        assert "the number of ranks is not 7" in error_of(path, op=op, world_size=7)
+
+
+# Columns that disagree
+
+
+def damaged(run, column, change):
+    """Return the log with one column of the first row changed."""
+    line = logs.row(run, run.results[0])
+    words = line.split()
+    words[column] = change(words[column])
+    return logs.text(run).replace(line, " ".join(words))
+
+
+@pytest.mark.parametrize("column", [0, 1, 5, 6, 7, 9, 10, 11])
+@given(ratio=st.floats(1.02, 100))
+@settings(max_examples=10, deadline=None)
+def test_a_damaged_number_is_found(tmp_path_factory, column, ratio):
+    run = Run(results=(BIG, BIG), is_named=True)
+
+    def change(word):
+        return f"{float(word) * ratio:.{0 if column < 2 else 2}f}"
+
+    path = tmp_path_factory.mktemp("logs") / "nccl.log"
+    path.write_text(damaged(run, column, change))
+    number = logs.text(run).splitlines().index(logs.row(run, BIG)) + 1
+    message = error_of(path)
+    assert f", line {number}: " in message
+    assert "damaged" in message
+
+
+def test_time_and_size_sharpen_an_algbw_of_few_digits(write):
+    row = "   51000      12750     float     sum      -1   10000    0.01    0.02      0"
+    run = Run(results=(BIG,), is_named=True)
+    content = logs.text(run).replace(logs.row(run, BIG), row + row[row.index("-1") + 2 :])
+    assert "busbw 0.02 GB/s is not size / time × 1.75 = 0.0089" in error_of(write(content))
+    assert read_log(write(content.replace("0.02 ", "0.01 "))).points[0].busbw_byte_per_s == 1e7
+
+
+@pytest.mark.parametrize("text", ["1.234", "0.00", "15870", "1e+06", "2.5e+07", "7"])
+def test_a_printed_number_is_known_within_half_a_unit(text):
+    printed = Printed.parse(text)
+    mantissa, _, exponent = text.partition("e")
+    half = 0.5 * 10 ** (int(exponent or 0) - len(mantissa.partition(".")[2]))
+    assert printed.value == float(text)
+    assert (printed.low, printed.high) == (float(text) - half, float(text) + half)
+
+
+@given(st.floats(0, 1e7), st.sampled_from((".0f", ".1f", ".2f", ".0e", ".1e")))
+def test_the_true_value_is_within_the_bounds_of_what_was_printed(value, style):
+    printed = Printed.parse(format(value, style))
+    assert printed.low <= value * (1 + 1e-12)
+    assert value <= printed.high * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("text", ["", "N/A", "nan", "-nan", "inf", "1.2.3", "12x", "1e", "1e999"])
+def test_what_is_no_number(text):
+    assert Printed.parse(text) is None
+
+
+def test_the_factors_are_those_of_the_documentation():
+    at_8 = {op: busbw_factor(op, 8) for op in OPERATIONS}
+    assert at_8 == {
+        "all_reduce": 1.75,
+        "all_gather": 0.875,
+        "reduce_scatter": 0.875,
+        "all_to_all": 0.875,
+        "gather": 0.875,
+        "scatter": 0.875,
+        "hypercube": 0.875,
+        "broadcast": 1.0,
+        "reduce": 1.0,
+        "send_recv": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "version"),
+    [(2708, "2.7.8"), (20906, "2.9.6"), (22105, "2.21.5"), (23102, "2.31.2"), (7, None)],
+)
+def test_the_code_of_a_version(code, version):
+    assert version_of_code(code) == version
+
+
+# What is told
+
+
+def test_wrong_results_are_kept_and_told(write):
+    run = Run(results=(BIG, replace(BIG, wrong=(5, 0))), is_named=True)
+    (table,) = read_log(write(logs.text(run))).tables
+    assert [point.num_wrong for point in table.points] == [0, 0, 5, 0]
+    (notice,) = table.notices
+    assert notice.startswith("1 of 4 measurements of the table of all_reduce")
+    assert table.points[2].place in notice
+
+
+def test_lost_rows_and_a_lost_footer_are_told(write):
+    run = Run(results=(BIG, Result(count=1024)), is_named=True)
+    lost = logs.text(run).replace(logs.row(run, run.results[1]) + "\n", "")
+    assert "some are lost" in read_log(write(lost)).notices[0]
+    footless = logs.text(replace(run, has_footer=False))
+    assert "no footer" in read_log(write(footless)).notices[0]
+    assert read_log(write(logs.text(run))).notices == ()
+
+
+def test_a_command_line_tells_the_operation(write):
+    run = Run(op="all_gather", results=(BIG,))
+    command = "mpirun -np 8 ./build/all_gather_perf -b 8 -e 1G\n"
+    (table,) = read_log(write(command + logs.text(run))).tables
+    assert (table.op, table.op_source) == ("all_gather", "command line")
+
+
+def test_a_command_line_is_believed_before_the_columns(write):
+    content = (GOLDEN / "a40_2ranks_sendrecv.txt").read_text()
+    checked = content.replace("N/A", "  0")
+    assert read_log(write(checked)).tables[0].op == "all_reduce"
+    (table,) = read_log(write(f"./build/sendrecv_perf -b 256\n{checked}")).tables
+    assert (table.op, table.op_source) == ("send_recv", "command line")
+
+
+def test_a_command_line_that_cannot_be_meant_is_not_believed(write):
+    content = "./build/broadcast_perf -g 8\n" + logs.text(Run(results=(BIG,)))
+    (table,) = read_log(write(content)).tables
+    assert (table.op, table.op_source) == ("all_reduce", "columns")
+
+
+def test_the_name_at_the_end_of_a_run_is_not_that_of_the_next(write):
+    ended = logs.text(Run(op="all_gather", results=(BIG,), is_named=True))
+    unnamed = logs.text(Run(op="all_to_all", results=(BIG,), is_checked=False))
+    assert "can be of all_gather or all_to_all" in error_of(write(ended + unnamed))
+
+
+def test_coloured_lines(write):
+    content = RUN_TEXT.replace("\n", "\x1b[0m\n\x1b[32m")
+    assert facts_of(*read_log(write(content)).tables) == facts_of(*read_log(write(RUN_TEXT)).tables)
+
+
+def test_begin_and_end_lines_around_tables(write):
+    content = "".join(
+        f"=== begin {logs.PROGRAM.get(op, op)}_perf ===\n"
+        + logs.text(Run(op=op, results=(BIG,)))
+        + f"=== end {logs.PROGRAM.get(op, op)}_perf ===\n"
+        for op in ("all_gather", "broadcast", "gather", "all_reduce")
+    )
+    log = read_log(write(content))
+    assert [table.op for table in log.tables] == ["all_gather", "broadcast", "gather", "all_reduce"]
+
+
+# Files that cannot be read
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_log_cut_anywhere_is_refused_or_gives_whole_rows(tmp_path_factory, data):
+    run = Run(results=(BIG, Result(1024), BIG), is_named=True)
+    content = logs.text(run)
+    whole = logs.facts(run)
+    cut = data.draw(st.integers(1, len(content) - 1))
+    path = tmp_path_factory.mktemp("logs") / "nccl.log"
+    path.write_text(content[:cut])
+    try:
+        (table,) = read_log(path).tables
+    except UsageError as error:
+        assert str(path) in str(error)
+    else:
+        assert facts_of(table) == whole[: len(table.points)]
+        assert len(table.points) % 2 == 0
+
+
+RUN_TEXT = logs.text(Run(results=(BIG,), is_named=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        (b"\x7fELF\x02\x01\x00\x00\x00", "line 1: binary data"),
+        (RUN_TEXT.encode("utf-16"), "binary data"),
+        (b"hello\nworld\n", "has no table of nccl-tests"),
+        (b"time,algbw,busbw\n1,2,3\n", "has no table of nccl-tests"),
+        (
+            b"#      bytes             N    type      op    time  algbw  busbw      res\n",
+            "before 2.0",
+        ),
+        (RUN_TEXT[: RUN_TEXT.index("#  Rank")].encode(), "has no table"),
+        (RUN_TEXT.replace(" size ", " sise ").encode(), "without the header"),
+        (RUN_TEXT.replace("   float ", " float4 ").encode(), "type 'float4' is not known"),
+        (
+            RUN_TEXT.replace("  sum  ", "  sum  host:1:2 [0] NCCL INFO ").encode(),
+            "cut off or mixed",
+        ),
+        (RUN_TEXT.replace("all_reduce_perf", "alltoallv_perf").encode(), "'alltoallv_perf' is not"),
+        (b'{"a": 1}', "is JSON, but not a result of nccl-tests"),
+        (b'{"results": []}', "is JSON, but not a result of nccl-tests"),
+        (b'{"results": [1]}', "results[0]"),
+        (b'{"results": [{"size": 8}]}', "results[0].count: Field required"),
+        (b'{"results": [{"si', "the JSON is cut off or damaged (EOF"),
+        (b"{" * 100000, "JSON is cut off or damaged"),
+        (b'{"a":' * 100000, "JSON is cut off or damaged"),
+    ],
+)
+def test_a_file_that_is_no_log(write, content, expected):
+    assert expected in error_of(write(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("time", "nan"),
+        ("time", float("nan")),
+        ("time", [1]),
+        ("alg_bw", None),
+        ("alg_bw", 1e300),
+        ("bus_bw", True),
+        ("nwrong", "x"),
+    ],
+)
+def test_a_json_value_that_is_no_number(write, name, value):
+    content = json.loads(logs.json_text(Run(results=(BIG,))))
+    content["results"][0]["in_place"][name] = value
+    assert f"results[0].in_place.{name}" in error_of(write(json.dumps(content)))
+
+
+def test_a_json_file_without_what_is_not_needed(write):
+    run = Run(results=(BIG,))
+    content = logs.json_text(run, config=None, args=None, out_of_bounds=None, nccl_version="x")
+    (table,) = read_log(write(content), op="all_reduce").tables
+    assert (table.world_size, table.nccl_version) == (None, None)
+    assert read_log(write(content), op="all_reduce", world_size=8).tables[0].world_size == 8
+
+
+def test_damaged_json_columns_are_found(write):
+    content = json.loads(logs.json_text(Run(results=(BIG, BIG))))
+    content["results"][1]["out_of_place"]["bus_bw"] *= 1.0001
+    assert "results[1]: busbw" in error_of(write(json.dumps(content)))
+
+
+def test_paths_that_cannot_be_opened(tmp_path):
+    assert "No such file" in error_of(tmp_path / "missing.log")
+    assert "cannot be read" in error_of(tmp_path)
+
+
+def test_options_that_mean_nothing(write):
+    path = write(RUN_TEXT)
+    with pytest.raises(UsageError, match="Did you mean 'all_reduce'"):
+        read_log(path, op="allreduce")
+    with pytest.raises(UsageError, match="must be at least 1"):
+        read_log(path, world_size=0)
+
+
+def test_files_that_are_too_large_for_any_sweep(write, monkeypatch):
+    monkeypatch.setattr(text, "MAX_ROWS", 3)
+    run = Run(results=(BIG,) * 4, is_named=True)
+    assert "more than 3 rows" in error_of(write(logs.text(run)))
+    monkeypatch.setattr(json_file, "MAX_BYTES", 100)
+    assert "is larger than" in error_of(write(logs.json_text(run)))
+
+
+def test_noise_is_not_held_in_memory():
+    content = logs.text(Run(results=(BIG,), is_named=True)).splitlines()
+
+    def lines():
+        for number in range(100_000):
+            yield number, f"node{number}:1:2 [0] NCCL INFO Channel {number}/02 : 0 1 2 3"
+        yield from enumerate(content, 100_000)
+
+    tracemalloc.start()
+    (run,) = text.read_text(Path("nccl.log"), lines())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(run.rows) == 2
+    assert peak < 1e6
+
+
+def test_what_stands_far_behind_in_a_line_is_no_row(write):
+    row = logs.row(Run(), BIG)
+    assert len(read_log(write(RUN_TEXT.replace(row, f"{row}\n{'x' * 2**16}{row}"))).points) == 2
+
+
+def test_a_line_without_end_is_not_held_in_memory(write):
+    path = write("x" * 20_000_000 + "\n" + RUN_TEXT)
+    tracemalloc.start()
+    log = read_log(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(log.points) == 2
+    assert (
+        log.points[0].place == f"line {RUN_TEXT[: RUN_TEXT.index('67108864')].count(chr(10)) + 2}"
+    )
+    assert peak < 4e6
+
+
+PIECES = st.one_of(
+    st.text(max_size=5),
+    st.sampled_from(
+        ("\n", " ", "-1", "N/A", "1e999", "9" * 5000, "#", "nan", "\x1b[0m", "\r", "{")
+    ),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=st.sampled_from(sorted(path.name for path in GOLDEN.glob("*.txt"))),
+    where=st.floats(0, 1),
+    num_lost=st.integers(0, 20),
+    piece=PIECES,
+)
+def test_a_damaged_log_gives_points_or_one_clear_line(
+    tmp_path_factory, name, where, num_lost, piece
+):
+    content = (GOLDEN / name).read_text()
+    at = round(where * len(content))
+    path = tmp_path_factory.mktemp("logs") / "nccl.log"
+    path.write_text(content[:at] + piece + content[at + num_lost :], encoding="utf-8")
+    try:
+        assert read_log(path).points
+    except UsageError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), value=JSON_VALUES)
+def test_damaged_json_gives_points_or_one_clear_line(tmp_path_factory, data, value):
+    content = json.loads(logs.json_text(Run(results=(BIG,))))
+    node = content
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = data.draw(st.sampled_from(keys))
+        if not (isinstance(node[key], dict | list) and node[key] and data.draw(st.booleans())):
+            break
+        node = node[key]
+    node[key] = value
+    path = tmp_path_factory.mktemp("logs") / "nccl.json"
+    path.write_text(json.dumps(content))
+    try:
+        assert read_log(path).points
+    except UsageError as error:
+        assert str(path) in str(error)
+        assert "\n" not in str(error)

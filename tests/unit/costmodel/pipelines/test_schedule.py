@@ -1,0 +1,146 @@
+"""Schedules as data: bubbles by the law, promises of memory, deadlocks, wrong schedules."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.costmodel.pipelines.dry_run import Deadlock, dry_run, equal_times
+from scalebench.costmodel.pipelines.orders import (
+    FROM_TORCH,
+    STYLES,
+    bubble_law,
+    plan_schedule,
+    why_not,
+)
+from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
+from scalebench.errors import UsageError
+
+RULED = [name for name in STYLES if name not in FROM_TORCH]
+ranks = st.integers(1, 6)
+microbatches = st.integers(1, 20)
+chunks = st.integers(1, 3)
+
+
+def planned(name: str, p: int, m: int, v: int) -> Schedule | None:
+    v = 1 if STYLES[name].chunks == "one" else v
+    return None if why_not(name, p, m, v) else plan_schedule(name, p, m, v)
+
+
+@given(st.sampled_from(RULED), ranks, microbatches, chunks)
+def test_every_schedule_is_complete_and_ends(name: str, p: int, m: int, v: int) -> None:
+    schedule = planned(name, p, m, v)
+    if schedule is None:
+        return
+    check(schedule)
+    timeline = dry_run(schedule, equal_times(schedule.num_stages))
+    work_s = sum(timeline.busy_s(rank) for rank in range(p))
+    assert work_s == pytest.approx(3 * m * schedule.num_stages)
+    assert timeline.step_s >= work_s / p - 1e-9
+
+
+@given(st.sampled_from(["gpipe", "1f1b"]), ranks, microbatches, st.floats(0.1, 9))
+def test_the_bubble_of_equal_stages_is_that_of_the_law(
+    name: str, p: int, m: int, backward_s: float
+) -> None:
+    schedule = planned(name, p, m, 1)
+    if schedule is None:
+        return
+    found = dry_run(schedule, equal_times(p, 1.0, backward_s)).bubble_ratio
+    assert found == pytest.approx((p - 1) / (m + p - 1))
+    assert bubble_law(name, p, m, 1) == pytest.approx(found)
+
+
+@given(ranks, st.integers(1, 5), chunks)
+def test_interleaving_divides_the_bubble_by_the_chunks(p: int, rounds: int, v: int) -> None:
+    m = rounds * p
+    schedule = plan_schedule("interleaved-1f1b", p, m, v)
+    found = dry_run(schedule, equal_times(p * v)).bubble_ratio
+    assert found == pytest.approx((p - 1) / (v * m + p - 1))
+    assert bubble_law("interleaved-1f1b", p, m, v) == pytest.approx(found)
+
+
+@given(ranks, st.integers(1, 3))
+def test_putting_weights_off_makes_the_bubble_smaller(p: int, rounds: int) -> None:
+    m = rounds * p
+    whole, split = (
+        dry_run(plan_schedule(name, p, m), equal_times(p)).bubble_ratio
+        for name in ("1f1b", "zero-bubble")
+    )
+    assert split < whole or p == 1
+
+
+@given(ranks, microbatches)
+def test_1f1b_keeps_no_more_microbatches_than_stages_and_gpipe_all(p: int, m: int) -> None:
+    assert plan_schedule("gpipe", p, m).in_flight() == [m] * p
+    if m >= p:
+        assert plan_schedule("1f1b", p, m).in_flight() == [p - rank for rank in range(p)]
+
+
+@given(st.sampled_from(RULED), st.integers(2, 4), st.integers(1, 3), chunks, st.floats(0, 1))
+def test_transfer_and_overhead_only_make_steps_longer(
+    name: str, p: int, rounds: int, v: int, extra_s: float
+) -> None:
+    schedule = planned(name, p, p * rounds * v, v)
+    assert schedule is not None
+    times = equal_times(schedule.num_stages)
+    alone = dry_run(schedule, times)
+    sent = dry_run(schedule, times, transfer_s=extra_s)
+    costly = dry_run(schedule, times, overhead_s=extra_s)
+    assert sent.step_s >= alone.step_s
+    assert sent.busy_s(0) == pytest.approx(alone.busy_s(0))
+    assert costly.busy_s(0) == pytest.approx(alone.busy_s(0) + extra_s * len(schedule.ranks[0]))
+
+
+def test_a_step_with_overhead_is_that_of_the_recipe() -> None:
+    """(v·m + p - 1)·(f + b + 2o), f and b those of one chunk."""
+    schedule = plan_schedule("interleaved-1f1b", 2, 4, 2)
+    timeline = dry_run(schedule, equal_times(4, 1.0, 2.0), overhead_s=0.25)
+    assert timeline.step_s == pytest.approx((2 * 4 + 2 - 1) * (1 + 2 + 2 * 0.25))
+
+
+def test_a_slow_stage_makes_the_others_idle() -> None:
+    times = {**equal_times(2), ("F", 1): 3.0, ("B", 1): 6.0}
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), times)
+    assert timeline.step_s == pytest.approx(1 + 4 * 9 + 2)
+    assert timeline.idle_s(0) == pytest.approx(timeline.step_s - 12)
+
+
+def test_ranks_that_wait_for_one_another_are_found() -> None:
+    crossed = Schedule(
+        "crossed",
+        2,
+        (
+            (Action(0, "F", 0), Action(0, "B", 0), Action(0, "F", 1), Action(0, "B", 1)),
+            (Action(1, "F", 0), Action(1, "F", 1), Action(1, "B", 0), Action(1, "B", 1)),
+        ),
+    )
+    check(crossed)
+    with pytest.raises(Deadlock, match="rank 0 waits with 0B0 for 1B0, rank 1 waits with 1F1"):
+        dry_run(crossed, equal_times(2))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "told"),
+    [
+        ([["0F0", "0B0"], ["0F1", "0B1"]], "stage 0 is on rank 0 and on 1"),
+        ([["0B0", "0F0"]], "0B0 comes after nothing"),
+        ([["0F0", "0B0", "0W0"]], "0W0 comes after FB"),
+        ([["0F0", "0I0"]], "no backward pass for 0F0"),
+        ([["0F0", "0B0"]], "0F1 is missing"),
+        ([["1F0", "1B0", "1F1", "1B1"]], "not numbered"),
+        ([["0F0", "0B0", "0F1", "0B1", "0F2", "0B2"]], "more than 2 microbatches"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_with_the_action(ranks: list[list[str]], told: str) -> None:
+    actions = [tuple(Action(int(a[0]), a[1], int(a[2])) for a in rank) for rank in ranks]
+    with pytest.raises(ValueError, match=told):
+        check(Schedule("wrong", 2, tuple(actions)))
+
+
+def test_what_torch_refuses_is_refused_with_the_reason() -> None:
+    with pytest.raises(ValueError, match="as many microbatches as stages: 3 for 4 stages"):
+        plan_schedule("1f1b", 4, 3)
+    with pytest.raises(ValueError, match="7 cannot be split into 3"):
+        plan_schedule("interleaved-1f1b", 2, 7, 2)
+    with pytest.raises(UsageError, match="interleaved-1f1b"):
+        plan_schedule("interleaved", 2, 4)

@@ -1,0 +1,156 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.analysis.pipeline_shape import layers_of
+from scalebench.analysis.step_shape import NoShape
+from scalebench.costmodel.links.times import LinkTime, NoFit
+from scalebench.costmodel.pipelines.layers import Layers, TiedParameter
+from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
+from scalebench.spec import Pipeline
+
+FORWARD_S, BACKWARD_S, AFTER_S = 0.08, 0.16, 0.04
+
+
+def shape(strategy, costs=(1.0,) * 8, output_bytes=None, between_s=0.0, tied=()):
+    layers = Layers(tuple(costs), tuple(output_bytes or (1000,) * len(costs)), tuple(tied))
+    passes = {"F": FORWARD_S, "B": BACKWARD_S}
+    return PipelineShape(strategy, layers, passes, between_s, AFTER_S, num_samples=32)
+
+
+def free(op, num_ranks, size_bytes):
+    return LinkTime(0.0, 0.0, 0.0, (num_ranks,))
+
+
+def link_of(**seconds):
+    """A link on which an operation takes some time, whatever its size, within ± 10 %."""
+
+    def time(op, num_ranks, size_bytes):
+        takes = seconds[op]
+        return LinkTime(takes, 0.9 * takes, 1.1 * takes, (num_ranks,))
+
+    return time
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@given(ranks=st.sampled_from([2, 4, 8]), more=st.integers(0, 8))
+def test_equal_stages_on_free_links_follow_the_law_of_the_bubble(schedule, ranks, more):
+    m = ranks + more
+    one = shape(Pipeline(schedule=schedule, microbatches=m))
+    step = predict_pipeline(one, free, ranks)
+    law = (m + ranks - 1) * (FORWARD_S + BACKWARD_S) / ranks + AFTER_S / ranks
+    assert step.step_s == pytest.approx(law)
+    assert step.stalled_s == 0
+    assert step.bubble_s == pytest.approx((ranks - 1) * (FORWARD_S + BACKWARD_S) / ranks)
+    textbook = textbook_pipeline_s(one, ranks)
+    assert textbook == pytest.approx((m + ranks - 1) / m * one.computing_s / ranks)
+
+
+def test_every_hop_of_the_first_and_the_last_microbatch_is_waited_for():
+    one = shape(Pipeline(schedule="gpipe", microbatches=6))
+    step = predict_pipeline(one, link_of(send_recv=0.01), 4)
+    bare = predict_pipeline(one, free, 4)
+    assert step.stalled_s == pytest.approx(2 * 3 * 0.01)
+    assert step.computing_s == bare.step_s
+    assert step.low_s == pytest.approx(bare.step_s + 0.9 * step.stalled_s)
+    assert step.high_s == pytest.approx(bare.step_s + 1.1 * step.stalled_s)
+    assert [(r.op, r.size_bytes) for r in step.requests] == [("send_recv", 1000)]
+    assert step.world_sizes == (4,)
+
+
+def test_the_dearest_stage_sets_the_pace():
+    costs = (4.0, 1.0, 1.0, 1.0, 1.0)
+    one = shape(Pipeline(schedule="gpipe", microbatches=50), costs)
+    uneven = predict_pipeline(one, free, 2).step_s
+    # The first stage, 4 of 8, has all microbatches; the second its last one only.
+    assert uneven == pytest.approx(51 * (FORWARD_S + BACKWARD_S) / 2 + AFTER_S / 2)
+    bad = shape(Pipeline(schedule="gpipe", microbatches=50, split="unbalanced"), (1.0,) * 8)
+    assert predict_pipeline(bad, free, 2).step_s > 1.7 * uneven
+
+
+def test_what_lies_between_passes_stays_on_every_rank():
+    strategy = Pipeline(schedule="1f1b", microbatches=8)
+    bare, with_it = shape(strategy), shape(strategy, between_s=0.001)
+    longer = predict_pipeline(with_it, free, 2).step_s - predict_pipeline(bare, free, 2).step_s
+    assert longer == pytest.approx((8 + 1) * 2 * 0.001)
+    assert with_it.computing_s == pytest.approx(bare.computing_s + 16 * 0.001)
+
+
+def test_gradients_of_tied_parameters_are_summed_where_several_ranks_hold_them():
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    tied = [TiedParameter((0, 7), 4096)]
+    links = link_of(send_recv=0.0, all_reduce=0.5)
+    apart = predict_pipeline(shape(strategy, tied=tied), links, 2)
+    assert apart.step_s == pytest.approx(predict_pipeline(shape(strategy), free, 2).step_s + 0.5)
+    assert [(r.op, r.size_bytes, r.num_ranks) for r in apart.requests[1:]] == [
+        ("all_reduce", 4096, 2)
+    ]
+    together = predict_pipeline(shape(strategy, tied=[TiedParameter((0, 1), 4096)]), links, 2)
+    assert len(together.requests) == 1
+
+
+def test_pipelines_side_by_side_have_as_many_ranks_each():
+    one = shape(Pipeline(schedule="1f1b", microbatches=8, data_parallel=2))
+    single = shape(Pipeline(schedule="1f1b", microbatches=8))
+    assert predict_pipeline(one, free, 4).step_s == predict_pipeline(single, free, 2).step_s
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "why"),
+    [
+        (Pipeline(schedule="zbv", chunks=2), 2, "only torch knows the order of zbv"),
+        (Pipeline(schedule="gpipe", microbatches=16), 16, "16 stages need as many layers"),
+        (Pipeline(schedule="1f1b", microbatches=2), 4, "as many microbatches as stages"),
+    ],
+)
+def test_what_cannot_be_predicted_says_why(strategy, ranks, why):
+    with pytest.raises(NoFit, match=why):
+        predict_pipeline(shape(strategy), free, ranks)
+
+
+def test_layers_come_from_the_ranks_facts():
+    told = {
+        "costs": [1, 2.0],
+        "output_bytes": [8, 4],
+        "tied": [{"layers": [0, 1], "num_bytes": 16}],
+    }
+    expected = Layers((1.0, 2.0), (8, 4), (TiedParameter((0, 1), 16),))
+    assert layers_of({"layers": told}) == expected
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        {"costs": [1.0]},
+        {"costs": ["x"], "output_bytes": [1], "tied": []},
+        {"costs": [1.0, 1.0], "output_bytes": [], "tied": []},
+        {"costs": [0.0], "output_bytes": [1], "tied": []},
+        {"costs": [math.nan], "output_bytes": [1], "tied": []},
+    ],
+)
+def test_layers_that_are_not_told_are_no_ground_for_a_prediction(told):
+    with pytest.raises(NoShape):
+        layers_of({"layers": told})
+
+
+def test_a_pass_takes_as_long_as_its_samples():
+    one = shape(Pipeline(schedule="gpipe", microbatches=4))
+    twice = one.with_batch(64)
+    assert twice.passes_s["B"] == pytest.approx(2 * BACKWARD_S)
+    assert twice.layers.output_bytes == (2000,) * 8
+    assert one.with_batch(32) == one
+
+
+def test_more_microbatches_make_the_bubble_smaller_and_cost_what_lies_between():
+    one = shape(Pipeline(schedule="gpipe", microbatches=4), between_s=0.001)
+    more = one.with_microbatches(16)
+    assert more.strategy.microbatches == 16
+    assert more.passes_s["F"] == pytest.approx(FORWARD_S / 4)
+    assert more.layers.output_bytes == (250,) * 8
+    step = predict_pipeline(more, free, 4).step_s
+    law = (16 + 3) * ((FORWARD_S + BACKWARD_S) / 16 + 2 * 0.001) + AFTER_S / 4
+    assert step == pytest.approx(law)
+    assert step < predict_pipeline(one, free, 4).step_s

@@ -1,0 +1,117 @@
+"""Peaks of devices: dense figures, and no device taken for another."""
+
+import re
+
+import pytest
+
+from scalebench.costmodel.device_peaks import DEVICES, compute_dtype, mfu, peak_flops, why_no_peak
+from scalebench.spec import Ddp, Plain
+
+PUBLISHED_DENSE_BF16 = {
+    "NVIDIA A100-SXM4-40GB": 312,
+    "NVIDIA A100-SXM4-80GB": 312,
+    "NVIDIA A100-PCIE-40GB": 312,
+    "NVIDIA A100 80GB PCIe": 312,
+    "NVIDIA A10": 125,
+    "NVIDIA A30": 165,
+    "NVIDIA A40": 149.7,
+    "NVIDIA L4": 121,
+    "NVIDIA L40": 181.05,
+    "NVIDIA L40S": 362.05,
+    "NVIDIA H100 80GB HBM3": 989.4,
+    "NVIDIA H100 PCIe": 756,
+    "NVIDIA H100 NVL": 835.5,
+    "NVIDIA H200": 989.4,
+    "NVIDIA H200 NVL": 835.5,
+    "NVIDIA B200": 2250,
+    "NVIDIA GeForce RTX 3090": 71,
+    "NVIDIA GeForce RTX 4090": 165.2,
+    "AMD Instinct MI250X": 191.5,
+    "AMD Instinct MI300X": 1307.4,
+}
+"""TFLOP/s; Hopper as in the architecture whitepaper, which rounds less than the datasheet."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED_DENSE_BF16)
+def test_the_dense_figure_not_the_one_with_sparsity(name):
+    assert peak_flops(name, "bfloat16") == pytest.approx(
+        PUBLISHED_DENSE_BF16[name] * 1e12, rel=2e-3
+    )
+
+
+@pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "Tesla V100S-PCIE-32GB", "Tesla T4"])
+def test_what_a_device_cannot_do_has_no_peak(name):
+    assert peak_flops(name, "float16") is not None
+    assert peak_flops(name, "bfloat16") is None
+    assert "bfloat16" in why_no_peak(name, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cpu",
+        "NVIDIA A10G",
+        "NVIDIA A100-SXM-64GB",  # one customer's, with more units
+        "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H800",
+        "NVIDIA H20",
+        "NVIDIA GH200 480GB",
+        "NVIDIA GB200",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA L400",
+        "Tesla T40",
+        "AMD Instinct MI300A",
+        "AMD Instinct MI250X/MI250",
+        "",
+    ],
+)
+def test_an_unknown_device_has_no_peak_and_a_reason(name):
+    assert peak_flops(name, "float32") is None
+    assert repr(name) in why_no_peak(name, "float32")
+
+
+def test_no_name_fits_two_devices():
+    for name in PUBLISHED_DENSE_BF16:
+        bare = name.partition(" ")[2]
+        assert sum(re.fullmatch(device.pattern, bare) is not None for device in DEVICES) == 1
+
+
+def test_narrower_formats_are_never_slower():
+    order = ("float32", "tf32", "bfloat16", "fp8")
+    for device in DEVICES:
+        peaks = [device.tera[dtype] for dtype in order if dtype in device.tera]
+        assert peaks == sorted(peaks), device.pattern
+
+
+def test_every_figure_has_a_source_with_a_year():
+    for device in DEVICES:
+        assert re.search(r"(NVIDIA|AMD) .*\(20\d\d\)", device.source), device.pattern
+
+
+def test_why_is_silent_where_there_is_a_peak():
+    assert why_no_peak("NVIDIA A100-SXM4-80GB", "tf32") is None
+
+
+@pytest.mark.parametrize(
+    ("execution", "tf32", "dtype"),
+    [
+        (Plain(), False, "float32"),
+        (Plain(), True, "tf32"),
+        (Ddp(autocast=True), False, "bfloat16"),
+        (Ddp(autocast=True), True, "bfloat16"),
+    ],
+)
+def test_the_format_that_products_run_in(execution, tf32, dtype):
+    assert compute_dtype(execution, tf32) == dtype
+
+
+def test_mfu_of_palm():
+    """PaLM 540B, section 4.1 and appendix B: 238.3e3 tokens/s on 6144 chips of 275 TFLOP/s give
+    45.7 % without attention and 46.2 % with it (118 layers, 48 heads of 256, 2048 tokens)."""
+    without = 6 * 540.35e9
+    assert mfu(without, 238.3e3, 6144, 275e12) == pytest.approx(0.457, abs=1e-3)
+    attention = 12 * 118 * 48 * 256 * 2048
+    assert mfu(without + attention, 238.3e3, 6144, 275e12) == pytest.approx(0.462, abs=1e-3)

@@ -1,0 +1,447 @@
+"""The rules of the gate: which verdict, which exit code, and why."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from scalebench.errors import ExitCode, UsageError
+from scalebench.gate.gate import Results, compare
+from scalebench.gate.settings import GateSettings, gate_settings
+from scalebench.records.summary import Estimate
+from tests.builders.gated import (
+    budget_points,
+    collectives,
+    gated,
+    gated_run,
+    verdict_of,
+    with_row,
+    without_row,
+)
+from tests.builders.summaries import estimate, make_missing, make_pipeline
+
+
+def settings(**tables) -> GateSettings:
+    return gate_settings(tables, "a file")
+
+
+def test_a_suites_own_floors_hold_for_its_rows_and_the_users_overrule_them():
+    base, new = gated_run(seed=1), gated_run({("ddp", 4): 1.05}, seed=2)
+    own = new.model_copy(update={"gate": {new.rows[0].suite: {"step_s": {"relative_floor": 0.1}}}})
+    other = new.model_copy(update={"gate": {"another": {"step_s": {"relative_floor": 0.1}}}})
+    users = gate_settings({"step_s": {"relative_floor": 0.02}}, "the user's")
+
+    def floor(summary, settings=None):
+        found = compare(Results("a", (base,)), Results("b", (summary,)), settings)
+        return {(r.case, r.world_size, r.metric): r for r in found.rows}["ddp", 4, "step_s"]
+
+    assert floor(new).verdict == floor(other).verdict == "regressed"
+    assert floor(own).verdict == "unchanged" and floor(own).floor == 0.1
+    assert floor(own, users).verdict == "regressed" and floor(own, users).floor == 0.02
+    wrong = new.model_copy(update={"gate": {new.rows[0].suite: {"step": {"decides": True}}}})
+    with pytest.raises(UsageError, match="gate"):
+        floor(wrong)
+
+
+def test_errors_of_predictions_from_another_machines_links_are_not_compared():
+    def run(error, differs):
+        made = gated_run(seed=1)
+        rows = [row.model_copy(update={"prediction_error": error}) for row in made.rows]
+        return made.model_copy(update={"rows": rows, "model": {"profile_differs": differs}})
+
+    def found(new, allowed=()):
+        results = Results("a", (run(0.01, []),)), Results("b", (new,))
+        told = compare(*results, allowed=allowed)
+        return {(r.case, r.world_size, r.metric): r for r in told.rows}
+
+    key = ("ddp", 4, "prediction_error")
+    assert found(run(0.2, []))[key].verdict == "regressed"
+    foreign = found(run(0.2, ["cpu"]))
+    assert foreign[key].verdict == "not comparable" and "another machine: cpu" in (
+        foreign[key].reason
+    )
+    assert foreign["ddp", 4, "step_s"].verdict != "not comparable"
+    assert found(run(0.2, ["cpu"]), ["link_profile"])[key].verdict == "regressed"
+
+
+def test_two_runs_of_the_same_pass_and_every_row_is_shown_to_be_unchanged():
+    result = gated(gated_run(seed=1), gated_run(seed=2))
+    assert result.verdict == "passed" and result.exit_code == ExitCode.OK
+    assert {row.verdict for row in result.deciding} == {"unchanged"}
+    step = verdict_of(result, "step_s")
+    assert -step.floor < step.low < step.high < step.floor
+    assert step.basis == "launches" and (step.base_launches, step.new_launches) == (5, 5)
+
+
+def test_a_slower_row_regresses_and_the_others_do_not():
+    result = gated(gated_run(seed=1), gated_run({("ddp", 4): 1.05}, seed=2))
+    assert result.verdict == "regressed" and result.exit_code == ExitCode.REGRESSION
+    found = {(row.case, row.world_size, row.metric) for row in result.of("regressed")}
+    assert found == {("ddp", 4, "step_s"), ("ddp", 4, "efficiency")}
+    step = verdict_of(result, "step_s", "ddp", 4)
+    assert 0.045 < step.change < 0.055
+    assert step.floor < step.low < step.change < step.high
+    assert step.p_value < 0.01 and step.rank_p_value == pytest.approx(1 / 252)
+    assert 0.01 < step.min_detectable < 0.02
+    efficiency = verdict_of(result, "efficiency", "ddp", 4)
+    assert efficiency.change == pytest.approx(1 / 1.05 - 1, abs=0.003)
+    assert efficiency.high < -efficiency.floor
+    assert efficiency.rank_p_value == pytest.approx(1 / 252), "from the rounds, not the interval"
+
+
+def test_a_faster_row_improves_and_passes():
+    result = gated(gated_run(seed=1), gated_run({("ddp", 4): 0.95}, seed=2))
+    assert result.verdict == "passed"
+    assert {r.metric for r in result.of("improved")} == {"step_s", "efficiency"}
+
+
+@pytest.mark.parametrize("factor", [1.02, 1.04])
+def test_a_change_is_only_called_so_beyond_both_floors(factor):
+    base, new = gated_run(seed=1), gated_run({("ddp", 2): factor}, seed=2)
+    assert gated(base, new).verdict == "regressed"
+    for floors in ({"relative_floor": 0.1}, {"absolute_floor": 0.0025}):  # of a step of 25 ms
+        wide = settings(step_s=floors, efficiency={"relative_floor": 0.1})
+        result = gated(base, new, settings=wide)
+        assert result.verdict == "passed"
+        assert verdict_of(result, "step_s").verdict == "unchanged"
+        assert verdict_of(result, "step_s").floor == pytest.approx(0.1, rel=0.01)
+
+
+def test_noise_is_inconclusive_with_the_launches_that_would_decide():
+    result = gated(gated_run(launch_sd=0.02, seed=1), gated_run(launch_sd=0.02, seed=2))
+    assert result.verdict == "inconclusive" and result.exit_code == ExitCode.INCONCLUSIVE
+    open_ = [row for row in result.of("inconclusive") if row.metric == "step_s"]
+    assert open_
+    for row in open_:
+        assert row.further_launches is None or row.further_launches > 5
+        assert row.min_detectable > 0.03
+        assert row.reason
+    assert any(row.further_launches for row in open_)
+
+
+def test_not_worse_for_sure_passes_although_better_is_open():
+    """Half a percent faster than the floor's edge: the interval crosses it, on that side."""
+    base, new = gated_run(launch_sd=0.004, seed=3), gated_run({("ddp", 2): 0.99}, seed=4,
+                                                              launch_sd=0.004)  # fmt: skip
+    row = verdict_of(gated(base, new), "step_s")
+    assert row.verdict == "inconclusive" and row.no_worse
+    assert row.low < -row.floor < row.high < row.floor
+
+
+def test_one_launch_a_side_shows_the_change_and_decides_nothing():
+    result = gated(gated_run(num_launches=1, seed=1), gated_run({("ddp", 2): 1.5}, num_launches=1))
+    row = verdict_of(result, "step_s")
+    assert row.verdict == "inconclusive"
+    assert row.change == pytest.approx(0.5, abs=0.02)
+    assert (row.low, row.high, row.p_value, row.min_detectable) == (None,) * 4
+    assert "1 launch a side" in row.reason and "--repeats" in row.reason
+    assert result.exit_code == ExitCode.INCONCLUSIVE
+
+
+def test_two_launches_a_side_find_what_is_large_and_never_more_surely_than_five():
+    large = {("ddp", 2): 1.5}
+    two = gated(gated_run(num_launches=2, seed=1), gated_run(large, num_launches=2, seed=2))
+    five = gated(gated_run(seed=1), gated_run(large, seed=2))
+    assert verdict_of(two, "step_s").min_detectable > verdict_of(five, "step_s").min_detectable
+    assert verdict_of(two, "step_s").verdict == "regressed"
+
+
+def test_one_launch_beside_rows_with_several_borrows_their_noise():
+    base, new = gated_run(seed=1), gated_run({("ddp", 2): 1.2}, seed=2)
+    (row,) = [r for r in new.rows if (r.case, r.world_size) == ("ddp", 2)]
+    samples = row.samples[:1]
+    one = with_row(new, "ddp", 2, samples=samples, step_s=Estimate(value=row.step_s.value, n=1))
+    found = verdict_of(gated(base, one), "step_s")
+    assert found.new_launches == 1 and found.low is not None
+    assert found.verdict == "regressed"
+
+
+def test_memory_is_held_against_its_floor_and_has_no_interval():
+    base = gated_run(seed=1)
+    for factor, verdict in ((1.004, "unchanged"), (1.006, "regressed"), (0.99, "improved")):
+        new = with_row(gated_run(seed=2), "ddp", 2, peak_memory_bytes=round(160_000_000 * factor))
+        row = verdict_of(gated(base, new), "peak_memory_bytes")
+        assert row.verdict == verdict
+        assert (row.basis, row.low) == ("single", None)
+
+
+def test_exact_quantities_regress_by_a_single_byte_and_a_single_collective():
+    base = with_row(gated_run(seed=1), "ddp", 2, communication=[collectives(5)])
+    for changes, metric in (
+        ({"wire_bytes": 1001}, "wire_bytes"),
+        ({"communication": [collectives(6)]}, "all_reduce_count"),
+        ({"communication": [collectives(5), collectives(1, "broadcast")]}, "broadcast_count"),
+    ):
+        new = with_row(gated_run(seed=2), "ddp", 2, communication=[collectives(5)])
+        result = gated(base, with_row(new, "ddp", 2, **changes))
+        assert result.verdict == "regressed"
+        (row,) = result.of("regressed")
+        assert (row.metric, row.basis) == (metric, "exact")
+    fewer = with_row(gated_run(seed=2), "ddp", 2, communication=[collectives(4)])
+    assert verdict_of(gated(base, fewer), "all_reduce_count").verdict == "improved"
+
+
+def test_a_count_that_differs_between_launches_is_shown_and_does_not_decide():
+    base = with_row(gated_run(seed=1), "ddp", 2, communication=[collectives(5)])
+    new = with_row(gated_run(seed=2), "ddp", 2, communication=[collectives(5.2)])
+    row = verdict_of(gated(base, new), "all_reduce_count")
+    assert (row.verdict, row.decides) == ("inconclusive", False)
+
+
+def test_the_predicted_bubble_is_exact_and_bytes_of_another_rank_are_not():
+    changes = {"pipeline": make_pipeline(bubble_equal_stages=0.25), "budget": budget_points(0.8)}
+    base = with_row(gated_run(seed=1), "ddp", 2, **changes)
+    new = gated_run(seed=2)
+    longer = make_pipeline(bubble_equal_stages=0.26)
+    worse = with_row(new, "ddp", 2, **{**changes, "pipeline": longer})
+    assert verdict_of(gated(base, worse), "predicted_bubble_ratio").verdict == "regressed"
+    of_another = budget_points(0.8, rank=1)
+    other = with_row(new, "ddp", 2, **{**changes, "budget": of_another, "wire_bytes": 2000})
+    row = verdict_of(gated(base, other), "wire_bytes")
+    assert (row.verdict, row.decides) == ("inconclusive", False)
+
+
+def test_what_is_shown_by_default_can_be_made_to_decide():
+    base = with_row(gated_run(seed=1), "ddp", 2, loss_last=5.0, energy_j_per_sample=estimate(1.0))
+    new = with_row(gated_run(seed=2), "ddp", 2, loss_last=5.2, energy_j_per_sample=estimate(1.0))
+    assert gated(base, new).verdict == "passed"
+    assert verdict_of(gated(base, new), "loss_last").verdict == "regressed"
+    assert gated(base, new, settings=settings(loss_last={"decides": True})).verdict == "regressed"
+    assert verdict_of(gated(base, new), "energy_j_per_sample").verdict == "inconclusive"
+
+
+def test_the_prediction_error_is_compared_by_its_magnitude():
+    base = with_row(gated_run(seed=1), "ddp", 2, prediction_error=-0.05)
+    better = with_row(gated_run(seed=2), "ddp", 2, prediction_error=0.01)
+    assert verdict_of(gated(base, better), "prediction_error").verdict == "improved"
+    worse = with_row(gated_run(seed=2), "ddp", 2, prediction_error=-0.08)
+    row = verdict_of(gated(base, worse), "prediction_error")
+    assert row.verdict == "regressed" and row.change == pytest.approx(0.03)
+
+
+def test_exposed_communication_may_be_zero():
+    zero = Estimate(value=0.0, low=0.0, high=0.0, n=5)
+    base = with_row(gated_run(seed=1), "ddp", 2, exposed_comm_s=zero)
+    new = with_row(gated_run(seed=2), "ddp", 2, exposed_comm_s=estimate(0.002, n=5))
+    row = verdict_of(gated(base, new), "exposed_comm_s")
+    assert (row.verdict, row.change, row.decides) == ("regressed", None, False)
+    json.dumps(gated(base, new).as_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("status", ["failed", "oom"])
+def test_a_row_that_failed_never_passes(status):
+    new = gated_run(seed=2)
+    bad = make_missing("ddp", 2, status, "rank 1 died")
+    rows = [bad if (r.case, r.world_size) == ("ddp", 2) else r for r in new.rows]
+    new = new.model_copy(update={"rows": rows})
+    result = gated(gated_run(seed=1), new)
+    assert result.verdict == "failed" and result.exit_code == ExitCode.CELLS_FAILED
+    (row,) = result.of("missing")
+    assert "rank 1 died" in row.reason and row.failed
+    both = gated(new, new)
+    assert both.exit_code == ExitCode.CELLS_FAILED
+    unknown = without_row(gated_run(seed=1), "ddp", 2)
+    assert gated(unknown, new).exit_code == ExitCode.CELLS_FAILED
+
+
+def test_a_regression_outweighs_a_failure_and_a_failure_a_missing_row():
+    base = gated_run(seed=1)
+    new = gated_run({("ddp-small", 4): 1.1}, seed=2)
+    bad = make_missing("ddp", 2, "failed", "rank 1 died")
+    rows = [bad if (r.case, r.world_size) == ("ddp", 2) else r for r in new.rows]
+    assert gated(base, new.model_copy(update={"rows": rows})).exit_code == ExitCode.REGRESSION
+    missing = [row for row in rows if (row.case, row.world_size) != ("ddp-small", 4)]
+    assert gated(base, new.model_copy(update={"rows": missing})).exit_code == ExitCode.CELLS_FAILED
+
+
+def test_missing_skipped_and_empty_never_pass():
+    base, new = gated_run(seed=1), gated_run(seed=2)
+    gone = gated(base, without_row(new, "ddp", 2))
+    assert gone.exit_code == ExitCode.INCONCLUSIVE and gone.of("missing")
+    skipped = make_missing("ddp", 2, "skipped", "2 ranks asked for, 1 core here")
+    rows = [skipped if (r.case, r.world_size) == ("ddp", 2) else r for r in new.rows]
+    assert gated(base, new.model_copy(update={"rows": rows})).of("missing")
+    for empty in (base.model_copy(update={"rows": []}),):
+        for pair in ((empty, empty), (base, empty), (empty, new)):
+            result = gated(*pair)
+            assert result.exit_code == ExitCode.INCONCLUSIVE, result
+
+
+def test_a_row_skipped_on_both_sides_is_no_failure():
+    skipped = make_missing("ddp", 8, "skipped", "8 ranks asked for, 4 cores here")
+    base, new = (
+        run.model_copy(update={"rows": [*run.rows, skipped]})
+        for run in (gated_run(seed=1), gated_run(seed=2))
+    )
+    assert gated(base, new).exit_code == ExitCode.OK
+
+
+def test_a_new_case_is_named_and_does_not_block():
+    base = without_row(gated_run(seed=1), "ddp-small", 4)
+    result = gated(base, gated_run(seed=2))
+    assert result.exit_code == ExitCode.OK
+    assert any("ddp-small N=4" in note for note in result.notes)
+
+
+def test_a_metric_that_one_side_does_not_have():
+    base, new = gated_run(seed=1), gated_run(seed=2)
+    nulled = {"peak_memory_bytes": None, "unavailable": {"peak_memory_bytes": "not inspected"}}
+    gone = gated(base, with_row(new, "ddp", 2, **nulled))
+    assert verdict_of(gone, "peak_memory_bytes").verdict == "missing"
+    assert "not inspected" in verdict_of(gone, "peak_memory_bytes").reason
+    assert gone.exit_code == ExitCode.INCONCLUSIVE
+    before = gated(with_row(base, "ddp", 2, **nulled), new)
+    assert verdict_of(before, "peak_memory_bytes").verdict == "not comparable"
+    both = gated(with_row(base, "ddp", 2, **nulled), with_row(new, "ddp", 2, **nulled))
+    assert both.exit_code == ExitCode.OK
+    assert not [row for row in both.rows if row.place[1:] == ("ddp", 2)
+                and row.metric == "peak_memory_bytes"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("torch", "2.14.0"), ("cores", 64), ("devices", [{"name": "H100"}]), ("driver", "550.1")],
+)
+def test_another_machine_or_software_is_not_comparable_unless_allowed(name, value):
+    base = gated_run(seed=1)
+    new = gated_run(seed=2, environment={**base.environment, name: value})
+    result = gated(base, new)
+    assert result.verdict == "not comparable" and result.exit_code == ExitCode.INCONCLUSIVE
+    assert [m.name for m in result.mismatches] == [name]
+    exact = verdict_of(result, "wire_bytes").verdict
+    assert exact == ("not comparable" if name == "torch" else "unchanged")
+    allowed = gated(base, new, allowed=[name])
+    assert allowed.verdict == "passed" and allowed.mismatches[0].allowed
+
+
+def test_what_does_not_forbid_a_comparison_is_noted():
+    base = gated_run(seed=1)
+    changed = {**base.environment, "host": "other", "variables": {"NCCL_ALGO": "Tree"}}
+    result = gated(base, gated_run(seed=2, environment=changed, scalebench_version="9"))
+    assert result.verdict == "passed"
+    notes = " ".join(result.notes)
+    assert "NCCL_ALGO" in notes and "other" in notes and "scalebench was 0.1.0" in notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"strategy_settings": {"bucket_mb": 1.0, "accumulate": 1}}, "bucket_mb"),
+        ({"backend": "nccl"}, "backend"),
+        ({"global_batch": 64}, "global_batch"),
+        ({"workload": "mine"}, "workload"),
+    ],
+)
+def test_another_specification_of_a_row_is_not_comparable_unless_allowed(changes, name):
+    base, new = gated_run(seed=1), with_row(gated_run(seed=2), "ddp", 2, **changes)
+    result = gated(base, new)
+    row = verdict_of(result, "step_s")
+    assert row.verdict == "not comparable" and name in row.reason
+    assert verdict_of(result, "step_s", "ddp", 4).verdict == "unchanged"
+    assert result.exit_code == ExitCode.INCONCLUSIVE
+    for allowed in (name, "case"):
+        assert verdict_of(gated(base, new, allowed=[allowed]), "step_s").verdict == "unchanged"
+
+
+def test_an_unknown_name_for_a_mismatch_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match="Did you mean 'torch'"):
+        gated(gated_run(), gated_run(), allowed=["trch"])
+
+
+def test_only_exact_quantities_decide_on_a_shared_machine():
+    base, new = gated_run(seed=1), gated_run({("ddp", 2): 1.5}, seed=2)
+    assert gated(base, new, settings=GateSettings().only_exact()).verdict == "passed"
+    bytes_ = with_row(new, "ddp", 2, wire_bytes=5000)
+    assert gated(base, bytes_, settings=GateSettings().only_exact()).verdict == "regressed"
+
+
+def explained(allowed=("bucket_mb",)):
+    """Efficiency fell 6 points, exposed transfer explains 5 of them; 5 all-reduces became 21."""
+    base = with_row(
+        gated_run(seed=1), "ddp", 4, communication=[collectives(5)],
+        efficiency=estimate(0.80, 0.001, 5), budget=budget_points(0.80, exposed_transfer=0.10),
+    )  # fmt: skip
+    small = {"bucket_mb": 1.0, "accumulate": 1}
+    new = with_row(
+        gated_run({("ddp", 4): 1.08}, seed=2), "ddp", 4, communication=[collectives(21)],
+        efficiency=estimate(0.74, 0.001, 5), budget=budget_points(0.74, exposed_transfer=0.15),
+        strategy_settings=small,
+    )  # fmt: skip
+    return gated(base, new, allowed=allowed)
+
+
+def test_the_explanation_names_points_counts_and_settings():
+    result = explained()
+    told = " / ".join(verdict_of(result, "efficiency", "ddp", 4).explanation)
+    assert "efficiency at N=4 fell 6.0 points, from 80.0 % to 74.0 %" in told
+    assert "exposed transfer explains 5.0 of them" in told
+    assert "all-reduce count per step went from 5 to 21" in told
+    assert "bucket_mb went from 25.0 to 1.0" in told
+    step = " ".join(verdict_of(result, "step_s", "ddp", 4).explanation)
+    assert "longer" in step and "in exposed transfer" in step
+    refused = verdict_of(explained(allowed=()), "efficiency", "ddp", 4)
+    assert refused.verdict == "not comparable" and refused.explanation
+
+
+def test_a_faster_baseline_is_named_where_efficiency_fell():
+    result = gated(gated_run(seed=1), gated_run({("plain", 1): 0.9}, seed=2))
+    row = verdict_of(result, "efficiency", "ddp", 4)
+    assert row.verdict == "regressed"
+    assert any("10.0 % faster" in line for line in row.explanation)
+    assert verdict_of(result, "step_s", "ddp", 4).verdict == "unchanged"
+
+
+def test_of_a_baseline_folder_only_the_suites_that_were_run_count():
+    base, new = gated_run(seed=1), gated_run(seed=2)
+    other = base.model_copy(
+        update={"rows": [row.model_copy(update={"suite": "fsdp"}) for row in base.rows]}
+    )
+    whole = (base, other)
+    partial = compare(Results("b", whole, partial=True), Results("n", (new,)))
+    assert partial.exit_code == ExitCode.OK
+    assert compare(Results("b", whole), Results("n", (new,))).of("missing")
+
+
+@examples(max_examples=20)
+@given(factor=st.floats(0.5, 2.0), scale=st.floats(0.05, 20.0), seed=st.integers(0, 50))
+def test_sides_and_units_are_symmetrical(factor, scale, seed):
+    """What is slower one way is faster the other way, and nothing depends on the clock's unit."""
+    base, new = gated_run(seed=seed), gated_run({("ddp", 2): factor}, seed=seed + 100)
+    there = verdict_of(gated(base, new), "step_s")
+    back = verdict_of(gated(new, base), "step_s")
+    assert (1 + there.change) * (1 + back.change) == pytest.approx(1)
+    assert (1 + there.low) * (1 + back.high) == pytest.approx(1)
+    opposite = {"regressed": "improved", "improved": "regressed"}
+    if abs(math.log(factor)) > 0.03 or abs(math.log(factor)) < 0.001:
+        assert opposite.get(there.verdict, there.verdict) == back.verdict
+    free = settings(step_s={"absolute_floor": 0})
+    slow = [_scaled(run, scale) for run in (base, new)]
+    scaled = verdict_of(gated(*slow, settings=free), "step_s")
+    assert scaled.change == pytest.approx(there.change)
+    assert scaled.verdict == verdict_of(gated(base, new, settings=free), "step_s").verdict
+
+
+def _scaled(summary, factor):
+    rows = [
+        row.model_copy(
+            update={
+                "step_s": row.step_s.scaled(factor),
+                "samples": [
+                    s.model_copy(update={"step_s": [x * factor for x in s.step_s]})
+                    for s in row.samples
+                ],
+            }
+        )
+        for row in summary.rows
+    ]
+    return summary.model_copy(update={"rows": rows})
+
+
+def test_the_machine_interface_has_the_promised_names():
+    told = json.loads(json.dumps(gated(gated_run(seed=1), gated_run(seed=2)).as_json()))
+    assert told["format"] == "scalebench.gate/1" and told["verdict"] == "passed"
+    names = "case world_size metric verdict base new change low high floor min_detectable"
+    assert set(names.split()) <= set(told["rows"][0])

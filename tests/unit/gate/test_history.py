@@ -1,0 +1,91 @@
+"""Changes of level over many runs: found where they are, and rarely where they are not."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from scalebench.cli import cli
+from scalebench.errors import UsageError
+from scalebench.gate.changepoint import change_points
+from scalebench.gate.history import history
+from scalebench.records.files import write_model
+from tests.builders.gated import gated_run
+
+
+def runs(count: int, change_at: int | None = None, factor: float = 1.05, seed: int = 0):
+    return [
+        gated_run(
+            {("ddp", 2): factor if change_at is not None and i >= change_at else 1.0},
+            seed=seed + i, num_launches=2, launch_sd=0.004, run_id=f"run-{i:02d}",
+            created=f"2026-01-{i + 1:02d}T00:00:00Z",
+        )
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def test_false_alarms_of_a_steady_series_and_finds_of_one_that_moves():
+    """A shift of two standard deviations in the middle of 24 runs; heavy tails."""
+    generator = np.random.default_rng(4)
+    alarms = found = near = 0
+    for _ in range(120):
+        noise = generator.standard_t(4, 24) / 2**0.5
+        alarms += bool(change_points(list(noise)))
+        noise[12:] += 2.0
+        points = change_points(list(noise))
+        found += bool(points)
+        near += bool(points) and abs(points[0].index - 12) <= 2
+    assert alarms <= 11, "5 % of 120 are 6; more than 11 come once in 50"
+    assert found >= 108 and near >= 0.9 * found
+
+
+def test_two_changes_are_both_found():
+    generator = np.random.default_rng(1)
+    series = np.repeat([0.0, 5.0, 1.0], 10) + generator.normal(0, 0.5, 30)
+    assert [point.index for point in change_points(list(series))] == [10, 20]
+
+
+def test_a_family_needs_more_and_short_or_constant_series_say_nothing():
+    series = [0.0, 0.1, -0.1, 0.05, 0.02, 1.0, 1.1, 0.9, 1.05, 0.98]
+    assert [p.index for p in change_points(series)] == [5]
+    assert change_points(series, family=40) == []
+    assert change_points(series[2:7]) == []
+    assert change_points([1.0] * 20) == []
+
+
+def test_the_run_with_which_it_began_is_named():
+    told = history(runs(16, change_at=9)[::-1])
+    assert told.runs[0] == "run-00", "by time, not as they were named"
+    found = {(s.case, s.world_size, s.metric) for s in told.shifts}
+    assert found == {("ddp", 2, "step_s"), ("ddp", 2, "efficiency")}
+    step = next(s for s in told.shifts if s.metric == "step_s")
+    assert step.run_id == "run-09" and step.worse
+    assert step.change == pytest.approx(0.05, abs=0.01)
+    assert next(s for s in told.shifts if s.metric == "efficiency").worse
+
+
+def test_a_drift_below_the_floor_of_any_two_runs_is_seen():
+    told = history(runs(24, change_at=12, factor=1.009))
+    assert any(s.metric == "step_s" and 0.005 < s.change < 0.013 for s in told.shifts)
+
+
+def test_nothing_changed_and_too_few():
+    assert history(runs(12)).shifts == ()
+    with pytest.raises(UsageError, match="at least 6"):
+        history(runs(5))
+
+
+def test_the_command(project):
+    names = []
+    for run in runs(16, change_at=9):
+        names.append(f"{run.run_id}.json")
+        write_model(project / names[-1], run)
+    shown = CliRunner().invoke(cli, ["history", *names], standalone_mode=False)
+    assert "run-09" in shown.output and "step time" in shown.output and "+4.9 %" in shown.output
+    told = json.loads(
+        CliRunner().invoke(cli, ["history", "--json", *names], standalone_mode=False).output
+    )
+    assert {shift["run_id"] for shift in told["shifts"]} == {"run-09"}
+    quiet = CliRunner().invoke(cli, ["history", *names[:8]], standalone_mode=False)
+    assert "no change" in quiet.output

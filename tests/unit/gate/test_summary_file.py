@@ -1,0 +1,260 @@
+"""What the gate reads: results of this machine, of others, and of people who mean no good."""
+
+import json
+import os
+import time
+
+import pytest
+
+from scalebench.analysis.run import load_run
+from scalebench.analysis.summarise import summarise
+from scalebench.errors import UsageError
+from scalebench.gate import summary_file as reading
+from scalebench.gate.baselines import accept, list_baselines, machine_name
+from scalebench.gate.gate import Results
+from scalebench.gate.settings import gate_settings
+from scalebench.records.files import write_model
+from scalebench.session.interleaved.results import read_results
+from tests.builders.gated import gated_run
+from tests.builders.runs import make_small_run, make_stored_run
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Write the JSON of a run after ``change`` has been at it; return the file."""
+
+    def write(change=lambda told: None, name="summary.json"):
+        told = gated_run().model_dump(mode="json")
+        change(told)
+        path = tmp_path / name
+        path.write_text(json.dumps(told))
+        return path
+
+    return write
+
+
+def row_change(field, value):
+    def change(told):
+        told["rows"][3][field] = value
+
+    return change
+
+
+def refused(path) -> str:
+    with pytest.raises(UsageError) as caught:
+        read_results(path)
+    text = str(caught.value)
+    assert str(path) in text and "\n" not in text and len(text) < 800
+    return text
+
+
+def test_a_summary_and_the_folder_of_its_run_are_read(tmp_path, stored):
+    assert len(read_results(stored()).rows) == 5
+    paths = make_stored_run(tmp_path / "run")
+    from_cells = read_results(paths.root)
+    write_model(paths.summary_json, summarise(load_run(paths.root)))
+    assert read_results(paths.root).rows == from_cells.rows
+
+
+def test_a_summary_that_is_older_than_its_run_is_worked_out_again(tmp_path):
+    paths = make_stored_run(tmp_path / "run", make_small_run())
+    summary = summarise(load_run(paths.root)).model_copy(update={"status": "interrupted"})
+    write_model(paths.summary_json, summary.model_copy(update={"rows": []}))
+    assert len(read_results(paths.root).rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "named"),
+    [
+        ("step_s", "fast", "rows.3.step_s"),
+        ("step_s", {"value": "NaN", "n": 5}, "rows.3.step_s"),
+        ("step_s", {"value": -1.0, "n": 5}, "rows.3.step_s"),
+        ("step_s", {"value": 0.02, "low": 0.03, "high": 0.04, "n": 5}, "rows.3.step_s"),
+        ("step_s", {"value": 0.02, "n": 0}, "rows.3.step_s"),
+        ("efficiency", {"value": 1e999, "n": 5}, "rows.3.efficiency"),
+        ("world_size", 0, "rows.3.world_size"),
+        ("world_size", 10**300, "rows.3.world_size"),
+        ("world_size", True, "rows.3.world_size"),
+        ("world_size", None, "rows.3.world_size"),
+        ("peak_memory_bytes", 10**300, "rows.3.peak_memory_bytes"),
+        ("peak_memory_bytes", -5, "rows.3.peak_memory_bytes"),
+        ("wire_bytes", 1.5, "rows.3.wire_bytes"),
+        ("samples", [{"repeat": 0, "step_s": [0.02, 0.0]}], "rows.3.samples.0.step_s"),
+        ("samples", {"repeat": 0}, "rows.3.samples"),
+        ("status", "splendid", "rows.3.status"),
+        ("case", "ddp", "occurs twice"),
+        ("case", ["ddp"], "rows.3.case"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named(stored, field, value, named):
+    assert named in refused(stored(row_change(field, value)))
+
+
+def test_a_number_of_five_thousand_digits_is_refused(stored):
+    path = stored(row_change("peak_memory_bytes", "DIGITS"))
+    path.write_text(path.read_text().replace('"DIGITS"', "1" + "0" * 5000))
+    assert "damaged" in refused(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"summary"', "[" * 100_000, '{"a":' * 100_000, "\x00", "NaN"],
+)
+def test_what_is_no_summary_is_refused(tmp_path, text):
+    path = tmp_path / "summary.json"
+    path.write_text(text)
+    refused(path)
+
+
+def test_deep_nesting_in_a_free_field_is_refused(stored):
+    path = stored(lambda told: told.update(environment="DEEP"))
+    path.write_text(path.read_text().replace('"DEEP"', '{"a":' * 5000 + "1" + "}" * 5000))
+    refused(path)
+
+
+def test_numbers_in_free_fields_are_only_believed_where_they_are_numbers(stored):
+    """No refusal: these fields are for people; what is no number there is no number here."""
+
+    def change(told):
+        told["rows"][3]["communication"] = [{"kind": 5, "count": "x"}, {"count": None}, {}]
+        told["rows"][3]["budget"] = {"points": [1], "ideal_s": "x", "rank": {}}
+        told["rows"][3]["pipeline"] = {"bubble_equal_stages": [1]}
+        told["environment"] = {"devices": {"a": 1}, "cores": [1], "variables": 3, "torch": {"x": 1}}
+
+    from scalebench.gate.gate import compare
+
+    hostile, good = read_results(stored(change)), read_results(stored(name="good.json"))
+    for pair in ((hostile, good), (good, hostile), (hostile, hostile)):
+        json.dumps(compare(*pair).as_json(), allow_nan=False)
+
+
+def test_another_version_is_told_from_damage(stored):
+    text = refused(stored(lambda told: told.update(format="scalebench.summary/2")))
+    assert "scalebench.summary/2" in text and "scalebench.summary/1" in text
+    assert "no format" in refused(stored(lambda told: told.pop("format")))
+
+
+def test_a_newer_version_may_say_more(stored):
+    path = stored(lambda told: told["rows"][3].update(novelty={"a": 1}))
+    assert len(read_results(path).rows) == 5
+
+
+def test_a_huge_file_is_refused_before_it_is_opened(tmp_path):
+    path = tmp_path / "summary.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # sparse: a gigabyte that costs nothing
+    run = make_stored_run(tmp_path / "run")
+    os.truncate(run.run_json, 1 << 30)
+    began = time.process_time()
+    assert "1.07 GB" in refused(path)
+    with pytest.raises(UsageError, match="too large"):
+        read_results(run.root)
+    assert time.process_time() - began < 1
+
+
+def test_a_huge_cell_is_set_aside_by_name(tmp_path):
+    paths = make_stored_run(tmp_path / "run")
+    cell = next(paths.cells.glob("ddp.ddp.n2.r0.json"))
+    os.truncate(cell, 1 << 30)
+    began = time.process_time()
+    (summary,) = read_results(paths.root).summaries
+    assert time.process_time() - began < 1
+    assert any(cell.name in notice and "too large" in notice for notice in summary.notices)
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    fifo = tmp_path / "summary.json"
+    os.mkfifo(fifo)
+    assert "not a regular file" in refused(fifo)
+
+
+def test_nothing_there_says_where_to_look(tmp_path):
+    assert "baseline list" in refused(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    assert "no run and no baseline" in refused(tmp_path / "empty")
+
+
+def test_a_baseline_is_accepted_listed_and_read_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = gated_run()
+    other = [row.model_copy(update={"suite": "fsdp"}) for row in run.rows]
+    both = run.model_copy(update={"rows": [*run.rows, *other]})
+    written = accept(Results("run", (both,)))
+    assert [path.name for path in written] == ["ddp.json", "fsdp.json"]
+    assert written[0].parent.name == machine_name(run.environment)
+    found = list_baselines()
+    assert [(b.suite, b.num_rows, b.num_launches) for b in found] == [
+        ("ddp", 5, 5),
+        ("fsdp", 5, 5),
+    ]
+    read = read_results(written[0].parent)
+    assert read.partial and len(read.rows) == 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"status": "interrupted"}, "interrupted"),
+        ({"rows": []}, "nothing was measured"),
+        ({"rows": [gated_run().rows[0].model_copy(update={"status": "failed"})]}, "plain at N=1"),
+    ],
+)
+def test_a_run_with_holes_is_no_baseline(tmp_path, monkeypatch, changes, why):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=why):
+        accept(Results("run", (gated_run().model_copy(update=changes),)))
+    assert not (tmp_path / "reports").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", "-x\n"])
+def test_a_baseline_stays_in_its_folder(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="plain"):
+        accept(Results("run", (gated_run(),)), name)
+
+
+def test_machines_are_named_by_their_hardware():
+    gpus = {"devices": [{"name": "NVIDIA H100 80GB HBM3"}] * 8, "cores": 64, "cpu": "x"}
+    assert machine_name(gpus) == "8x-nvidia-h100-80gb-hbm3"
+    assert machine_name({"cores": 2, "cpu": "Intel(R) Xeon(R) @ 2.8GHz"}) == (
+        "2-cores-intel-xeon-2-8ghz"
+    )
+    assert machine_name({}) == "cores-unknown"
+    assert machine_name({"devices": "x", "cpu": "/../.."})
+
+
+def test_settings_change_floors_and_what_decides():
+    settings = gate_settings(
+        {"step_s": {"relative_floor": 0.02, "decides": False}, "collectives": {"decides": False}},
+        "pyproject.toml",
+    )
+    step = next(metric for metric in settings.metrics if metric.name == "step_s")
+    assert (step.relative_floor, step.decides, step.absolute_floor) == (0.02, False, 1e-5)
+    assert not settings.collectives.decides
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"steps": {}}, "Did you mean 'step_s'"),
+        ({"step_s": {"floor": 0.1}}, "relative_floor"),
+        ({"step_s": {"relative_floor": "2%"}}, "a number"),
+        ({"step_s": {"relative_floor": True}}, "a number"),
+        ({"step_s": {"relative_floor": 1.0}}, "below 1"),
+        ({"step_s": {"relative_floor": float("nan")}}, "below 1"),
+        ({"step_s": {"absolute_floor": -1}}, "0 or more"),
+        ({"step_s": {"decides": 1}}, "true or false"),
+        ({"step_s": 0.02}, "a table"),
+        ({"wire_bytes": {"relative_floor": 0.1}}, "Valid: decides"),
+    ],
+)
+def test_settings_that_are_none_are_refused_in_one_line(table, says):
+    with pytest.raises(UsageError) as caught:
+        gate_settings(table, "pyproject.toml")
+    assert says in str(caught.value) and "pyproject.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_limits_hold_a_real_suite():
+    """Fifty rows with ten launches of ten thousand steps, twenty characters each."""
+    assert 50 * 10 * 10_000 * 20 > reading.LARGEST_BYTES > 50 * 5 * 5_000 * 20

@@ -1,0 +1,157 @@
+"""The host's processors: numbers of a hand-made /proc, and a real process that is in the way."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scalebench.launch.monitor.host import HostWatch
+from scalebench.launch.monitor.processes import kinship
+from scalebench.records.telemetry import HostLoad
+
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+JOB = 4000
+LINES = {"cpu0": (0, 0, 0, 0, 0, 0, 0, 0), "cpu1": (0, 0, 0, 0, 0, 0, 0, 0)}
+
+
+def write_proc(proc: Path, cpus=LINES, job_ticks=(0, 0, 0, 0), own_ticks=(0, 0), swap=(0, 0)):
+    """A /proc with two processors, this process, and a job whose name is hard to parse."""
+    total = [sum(column) for column in zip(*cpus.values(), strict=True)]
+    rows = {"cpu": [n + 1 for n in total], **cpus}
+    text = "\n".join(f"{name} {' '.join(map(str, row))} 0 0" for name, row in rows.items())
+    (proc / "stat").write_text(f"{text}\nintr 5\n")
+    (proc / "vmstat").write_text(f"nr_free 1\npswpin {swap[0]}\npswpout {swap[1]}\n")
+    for pid, ticks in ((os.getpid(), (*own_ticks, 900, 900)), (JOB, job_ticks)):
+        (proc / str(pid)).mkdir(exist_ok=True)
+        fields = ["S", "1", *["0"] * 9, *map(str, ticks), *["0"] * 20]
+        (proc / str(pid) / "stat").write_text(f"{pid} (a) job (x) {' '.join(fields)}\n")
+
+
+def watch(proc: Path, processors=(0, 1)) -> HostWatch:
+    write_proc(proc)
+    return HostWatch([JOB], proc, processors)
+
+
+def test_loads_are_differences_in_seconds(tmp_path):
+    begun = watch(tmp_path)
+    # user nice system idle iowait irq softirq steal, ticks of 10 ms
+    cpus = {"cpu0": (100, 20, 30, 50, 9, 40, 50, 7), "cpu1": (50, 0, 0, 100, 0, 0, 0, 3)}
+    write_proc(tmp_path, cpus, job_ticks=(40, 10, 60, 20), own_ticks=(5, 5), swap=(3, 4))
+    load = begun.stop()
+    assert load.num_processors == 2
+    assert load.busy_cpu_s == pytest.approx(2.0)  # neither idle nor interrupts
+    assert load.steal_cpu_s == pytest.approx(0.1)
+    assert load.job_cpu_s == pytest.approx(1.4)  # without our own children: they are not the job's
+    page = os.sysconf("SC_PAGESIZE")
+    assert (load.swap_in_bytes, load.swap_out_bytes) == (3 * page, 4 * page)
+    assert load.unavailable == {}
+
+
+def test_only_the_processors_that_may_be_used_count(tmp_path):
+    begun = watch(tmp_path, processors=[1])
+    cpus = {"cpu0": (500, 0, 0, 0, 0, 0, 0, 50), "cpu1": (50, 0, 0, 0, 0, 0, 0, 3)}
+    write_proc(tmp_path, cpus)
+    load = begun.stop()
+    assert (load.num_processors, load.busy_cpu_s) == (1, pytest.approx(0.5))
+    assert load.steal_cpu_s == pytest.approx(0.03)
+
+
+def test_shares_are_of_the_processors_time():
+    load = HostLoad(wall_s=10.0, num_processors=4, busy_cpu_s=30.0, steal_cpu_s=2.0, job_cpu_s=24.0)
+    assert load.foreign_cores == pytest.approx(0.6)
+    assert load.foreign_fraction == pytest.approx(0.15)
+    assert load.steal_fraction == pytest.approx(0.05)
+
+
+def test_rounding_makes_no_negative_load():
+    load = HostLoad(wall_s=1.0, num_processors=2, busy_cpu_s=1.0, job_cpu_s=1.02)
+    assert load.foreign_cores == 0.0
+
+
+def test_what_cannot_be_read_is_null_with_a_reason(tmp_path):
+    load = HostWatch([JOB], tmp_path).stop()
+    known = ("busy_cpu_s", "steal_cpu_s", "job_cpu_s", "swap_in_bytes", "num_processors")
+    assert [getattr(load, name) for name in known] == [None] * 5
+    assert set(known) <= set(load.unavailable)
+    assert "FileNotFoundError" in load.unavailable["busy_cpu_s"]
+    assert (load.foreign_cores, load.steal_fraction, load.foreign_fraction) == (None, None, None)
+
+
+def test_a_machine_that_counts_nothing_is_not_taken_for_an_idle_one(tmp_path):
+    write_proc(tmp_path)
+    (tmp_path / "stat").write_text("cpu 0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n")
+    load = HostWatch([JOB], tmp_path, [0]).stop()
+    assert load.busy_cpu_s is None
+    assert "counts no processor's time" in load.unavailable["busy_cpu_s"]
+
+
+def test_a_job_that_is_gone_leaves_the_rest(tmp_path):
+    begun = watch(tmp_path)
+    (tmp_path / str(JOB) / "stat").unlink()
+    load = begun.stop()
+    assert load.job_cpu_s is None
+    assert load.busy_cpu_s is not None
+    assert load.foreign_cores is None
+
+
+def test_kinship_follows_the_parents(tmp_path):
+    for pid, parent in ((10, 1), (20, 10), (30, 20), (40, 1)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {parent} 0\n")
+    kin = {pid: kinship(pid, ancestor=10, proc=tmp_path) for pid in (10, 20, 30, 40, 50)}
+    assert kin == {10: "ours", 20: "ours", 30: "ours", 40: "foreign", 50: "unknown"}
+
+
+SPIN = """
+import time
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    pass
+print(time.process_time(), flush=True)
+"""
+JOB_PROGRAM = """
+import subprocess, sys
+for _ in sys.stdin:
+    subprocess.run({command!r})
+    print("done", flush=True)
+"""
+SECONDS = 2.0
+
+
+def spinning() -> list[str]:
+    """The command of a process that keeps a processor busy, then tells its own CPU time."""
+    return [sys.executable, "-c", SPIN.format(seconds=SECONDS)]
+
+
+@contextmanager
+def a_job(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs the command whenever it is sent a line, and says when it is done."""
+    program = JOB_PROGRAM.format(command=list(command))
+    job = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(0.3)  # its start-up is not to be counted
+    try:
+        yield job
+    finally:
+        job.communicate()
+
+
+@needs_proc
+def test_what_the_jobs_children_took_is_the_jobs():
+    """Held against what the child itself says; true however busy the machine is."""
+    with a_job(spinning()) as job:
+        begun = HostWatch([job.pid])
+        job.stdin.write("\n")
+        job.stdin.flush()
+        its_own_s = float(job.stdout.readline())
+        job.stdout.readline()
+        load = begun.stop()
+    assert its_own_s > 0.05
+    assert load.job_cpu_s == pytest.approx(its_own_s, abs=0.1)
+    assert load.busy_cpu_s > 0.8 * its_own_s

@@ -1,0 +1,124 @@
+"""The sampling thread: it never holds up the end of a launch, whatever the driver does."""
+
+import os
+import threading
+import time
+
+import pynvml
+import pytest
+
+from scalebench.launch.monitor.node import NodeWatch
+from scalebench.launch.monitor.sampler import DeviceSampler
+from tests.builders.watched import A, make_twin
+
+
+def test_the_thread_samples_until_it_is_stopped_and_is_then_gone():
+    sampler = DeviceSampler([A], make_twin(), period_s=0.02)
+    before = time.monotonic_ns()
+    sampler.start()
+    time.sleep(0.3)
+    (track,) = sampler.stop()
+    after = time.monotonic_ns()
+    times = track.states.time_ns
+    assert len(times) >= 5  # 15 on a machine with nothing else to do
+    assert times == sorted(times)
+    assert before < times[0] < times[-1] < after
+    assert sampler.thread is not None and not sampler.thread.is_alive()
+    assert 0 < sampler.cpu_s < 0.3
+
+
+def test_the_end_is_sampled_however_long_the_next_reading_is_away():
+    sampler = DeviceSampler([A], make_twin(), period_s=60.0)
+    sampler.start()
+    while sampler.num_ticks < 1:
+        time.sleep(0.005)
+    stopped_ns = time.monotonic_ns()
+    (track,) = sampler.stop()
+    first, last = track.states.time_ns
+    assert first < stopped_ns <= last
+
+
+@pytest.fixture
+def stuck():
+    """A twin whose functions can be made to hang; they come back when the test is over."""
+    twin = make_twin()
+    yield twin
+    twin.release.set()
+
+
+def test_a_driver_that_never_answers_does_not_hold_up_the_end(stuck):
+    stuck.hanging.add("nvmlDeviceGetPowerUsage")
+    sampler = DeviceSampler([A], stuck)
+    sampler.start()
+    time.sleep(0.1)
+    begun = time.monotonic()
+    (track,) = sampler.stop(limit_s=0.2)
+    assert time.monotonic() - begun < 1.0
+    assert track.states.time_ns == []  # the first reading never ended
+    assert sampler.unavailable["sampler"] == "NVML had not answered 0.2 s after the end"
+    assert sampler.thread.daemon
+
+
+def test_a_driver_that_stops_answering_leaves_what_was_read(stuck):
+    sampler = DeviceSampler([A], stuck, period_s=0.01)
+    sampler.start()
+    while sampler.num_ticks < 3:
+        time.sleep(0.005)
+    stuck.hanging.add("nvmlDeviceGetTemperatureV")
+    time.sleep(0.05)
+    (track,) = sampler.stop(limit_s=0.1)
+    assert len(track.states.time_ns) >= 3
+    assert len(track.states.power_w) == len(track.states.time_ns)
+
+
+def test_stopping_before_it_began_is_harmless():
+    assert DeviceSampler([A], make_twin()).stop() == []
+
+
+def test_nvml_is_given_back():
+    twin = make_twin()
+    sampler = DeviceSampler([A], twin, period_s=0.01)
+    sampler.start()
+    sampler.stop()
+    assert (twin.calls.count("nvmlInit"), twin.calls[-1]) == (1, "nvmlShutdown")
+
+
+def test_the_watch_brings_devices_and_processors_together():
+    with NodeWatch("cuda", [A], [os.getpid()], make_twin()) as watch:
+        time.sleep(0.25)
+    node = watch.track
+    assert [device.uuid for device in node.devices] == [A]
+    assert node.num_ticks >= 2
+    assert node.sampler_cpu_s > 0
+    assert node.host.wall_s > 0.2
+    assert node.unavailable == {}
+
+
+def test_the_watch_ends_when_the_launch_is_interrupted():
+    before = threading.active_count()
+    watch = NodeWatch("cuda", [A], [os.getpid()], make_twin())
+    try:
+        with watch:
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    assert threading.active_count() == before
+    assert watch.track is not None
+
+
+def test_on_the_cpu_no_gpu_is_looked_at():
+    twin = make_twin()
+    with NodeWatch("cpu", [A], [os.getpid()], twin) as watch:
+        pass
+    assert twin.calls == []
+    assert watch.track.unavailable == {"devices": "the ranks ran on the CPU"}
+    assert watch.track.host is not None
+
+
+def test_a_device_without_any_uuid_is_no_crash():
+    twin = make_twin()
+    twin.fail("nvmlDeviceGetCount", pynvml.NVML_ERROR_UNKNOWN)
+    with NodeWatch("cuda", None, [os.getpid()], twin) as watch:
+        pass
+    assert watch.track.devices == []
+    assert watch.track.unavailable["devices"] == "NVML: Unknown Error"

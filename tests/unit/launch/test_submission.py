@@ -1,0 +1,123 @@
+"""Batch scripts and manifests: quoted, and as the schemas of Slurm and Kubernetes have them."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from kubeflow_trainer_api.models.io_k8s_api_batch_v1_job import IoK8sApiBatchV1Job
+from kubeflow_trainer_api.models.io_k8s_api_core_v1_service import IoK8sApiCoreV1Service
+from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.launch.submission.kubernetes import as_yaml, indexed_job, train_job
+from scalebench.launch.submission.request import JobRequest
+from scalebench.launch.submission.slurm import batch_script, submit
+
+COMMAND = ("run", "ddp", "--gpus", "2,4", "-k", "not (a or b)")
+NASTY = "$(touch pwned); `id` '\" \\ ${HOME} #x"
+
+
+def request(*extra: str, gpus: int = 0) -> JobRequest:
+    return JobRequest("bench", 2, 4, gpus, (*COMMAND, *extra))
+
+
+words = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1).filter(
+    lambda text: not text.startswith("--launcher") and text.isprintable()
+)
+
+
+@given(words)
+def test_no_word_of_the_command_is_more_than_a_word_to_the_shell(word: str) -> None:
+    script = batch_script(request(word), {}, "/opt/my python")
+    parsed = shlex.split(script.splitlines()[-1])
+    assert parsed == [
+        *("/opt/my python", "-m", "scalebench", *COMMAND, word, "--launcher", "slurm")
+    ]
+
+
+def test_a_real_shell_starts_exactly_the_command(tmp_path: Path) -> None:
+    fake = tmp_path / "a python"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o700)
+    script = batch_script(request("--out", NASTY), {}, str(fake))
+    done = subprocess.run(
+        ["bash"], input=script, capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert done.stdout.splitlines() == [
+        *("-m", "scalebench", *COMMAND, "--out", NASTY, "--launcher", "slurm")
+    ]
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_what_slurm_is_asked_for() -> None:
+    script = batch_script(request(gpus=4), {"time": "30:00", "partition": "gpu"}, "python")
+    asked = [line[8:] for line in script.splitlines() if line.startswith("#SBATCH ")]
+    assert {"--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--time=30:00"} <= {*asked}
+    with pytest.raises(UsageError, match="--partition"):
+        batch_script(request(), {"partition": "a\n#SBATCH --uid=0"}, "python")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "A", "-a", "a-", "x" * 60, "a b"])
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(UsageError, match="--name"):
+        JobRequest(name, 1, 1, 0, COMMAND)
+
+
+def test_only_runs_are_submitted() -> None:
+    for command in ((), ("show",), ("run", "--launcher", "lab"), ("run", "a\nb")):
+        with pytest.raises(UsageError):
+            JobRequest("a", 1, 1, 0, command)
+
+
+def test_a_script_that_is_there_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentUnfit, match="no sbatch"):
+        submit("mine", tmp_path / "bench.sbatch")
+    with pytest.raises(UsageError, match="already"):
+        submit("yours", tmp_path / "bench.sbatch")
+    assert (tmp_path / "bench.sbatch").read_text() == "mine"
+
+
+@pytest.mark.parametrize("claim", [None, "runs"])
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_an_indexed_job_is_as_the_published_schema_has_it(claim: str | None, gpus: int) -> None:
+    service, job = indexed_job(request(NASTY, gpus=gpus), "registry/image:1", claim)
+    # What the schema does not have would be missing when written again.
+    assert IoK8sApiBatchV1Job.from_dict(job).to_dict() == job
+    assert IoK8sApiCoreV1Service.from_dict(service).to_dict() == service
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
+    assert "--master-addr=bench-0.bench" in container["command"]
+    assert pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == job["spec"]["template"]["metadata"]["labels"]
+    assert not any("$(touch" in word.replace("$$(", "") for word in container["command"])
+    assert ("resources" in container) is bool(gpus)
+
+
+def test_a_train_job_is_as_the_published_schema_has_it() -> None:
+    (job,) = train_job(request(gpus=4), "image", "torch-distributed")
+    assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
+    trainer = job["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 4)
+    assert trainer["args"][:4] == ["-m", "scalebench", "run", "ddp"]
+
+
+def test_the_schema_would_miss_a_field_that_is_not_one() -> None:
+    (job,) = train_job(request(), "image", "torch-distributed")
+    job["spec"]["trainer"]["numGpus"] = 4
+    assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() != job
+
+
+def test_the_yaml_says_the_same_as_the_manifests() -> None:
+    for manifests in (
+        indexed_job(request(gpus=2), "i", "c"),
+        train_job(request(gpus=1), "i", "r"),
+    ):
+        assert list(yaml.safe_load_all(as_yaml(manifests))) == manifests

@@ -1,0 +1,424 @@
+"""The pytest door, opened in sessions of its own; what is measured was measured before."""
+
+import json
+import os
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from scalebench.analysis.summarise import summarise
+from scalebench.pytest_plugin import collecting, fixture, measuring
+from scalebench.records.outcome import skipped_result
+from scalebench.records.summary import TimedCollectives
+from scalebench.session.finish import Run
+from tests.builders.runs import (
+    make_cell,
+    make_failed,
+    make_result,
+    make_run,
+    make_small_run,
+    make_stored_run,
+)
+
+pytest_plugins = ("pytester",)
+
+ROOT = Path(__file__).parents[3]
+assert collecting and fixture  # imported here, so that no session in this process imports it again
+GALLERY = ROOT / "reports" / "gallery" / "ddp-2-cores"
+INSTALLED = bool(entry_points(group="pytest11", name="scalebench"))
+DOOR = () if INSTALLED else ("-p", "scalebench.pytest_plugin")
+
+SUITE = """
+from scalebench import Case, Ddp, Plain, Suite
+
+SUITE = Suite(
+    name="ddp",
+    question="How well does it scale?",
+    cases=(
+        Case(name="plain", strategy=Plain()),
+        Case(name="ddp", strategy=Ddp()),
+        Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True),
+    ),
+)
+"""
+
+
+@pytest.fixture
+def session(pytester, monkeypatch):
+    """Run pytest in a folder with a suite; returns its result."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)  # these tests may run side by side; what they start is alone
+    (pytester.path / "suites").mkdir()
+    (pytester.path / "suites" / "ddp.py").write_text(SUITE)
+    pytester.makeini("[pytest]\n")
+
+    def run(*arguments, apart=False):
+        start = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
+        return start(*DOOR, "-p", "no:cacheprovider", *map(str, arguments))
+
+    return run
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Write a run folder of these results (default: the small run); returns the option for it."""
+
+    def write(name="run", results=None):
+        root = tmp_path / name
+        if not root.exists():
+            make_stored_run(root, results)
+        return f"--scaling-run={root}"
+
+    return write
+
+
+def test_the_door_is_open_where_scalebench_is_installed():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"scalebench": "scalebench.pytest_plugin"}
+
+
+# Suites as tests
+
+
+def test_a_suite_is_a_test_for_each_case_and_size(session, stored):
+    result = session("suites", "--gpus", "1,2", stored(), "-v")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        ["suites/ddp.py::plain?n1? PASSED*", "*::ddp?n1? PASSED*", "*::ddp?n2? PASSED*"]
+    )
+    result.stdout.fnmatch_lines(["*(scalebench show *run)"])
+
+
+def test_a_file_and_a_single_test_can_be_named(session, stored):
+    session("suites/ddp.py", "--gpus", "1,2", stored()).assert_outcomes(passed=3)
+    session("suites/ddp.py::ddp[n2]", "--gpus", "1,2", stored()).assert_outcomes(passed=1)
+    result = session("suites", "--gpus=1,2", stored(), "-k", "n1 and not plain")
+    result.assert_outcomes(passed=1, deselected=2)
+
+
+def test_optional_cases_need_to_be_named(session):
+    listed = session("suites", "--gpus", "1", "--collect-only", "-q", "-k", "static")
+    assert "suites/ddp.py::ddp-static[n1]" in listed.outlines
+    listed = session("suites", "--gpus", "1", "--collect-only", "-q", "-k", "ddp")
+    assert not any("static" in line for line in listed.outlines)
+    listed = session("suites/ddp.py::ddp-static[n1]", "--gpus", "1", "--collect-only", "-q")
+    assert "suites/ddp.py::ddp-static[n1]" in listed.outlines
+
+
+def test_what_went_wrong_fails_with_the_reason_of_the_row(session, stored):
+    wrong = make_failed(make_cell("ddp", 2), "rank 1: it broke | \x1b[31m")
+    out = make_failed(make_cell("ddp", 4), "rank 3: out of memory", status="oom")
+    absent = make_cell("ddp", 8, skip_reason="8 ranks asked for, 2 GPUs here")
+    skipped = skipped_result(absent, absent.skip_reason, "2024-05-01T12:00:00+00:00")
+    fine = [make_result(make_cell("plain", 1)), make_result(make_cell("ddp", 1))]
+    run = stored(results=[*fine, wrong, out, skipped])
+    result = session("suites", "--gpus", "1,2,4,8,16", run, "-rs")
+    result.assert_outcomes(passed=2, failed=3, skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "ddp, N=2: failed: rank 1: it broke | *(run: *run)",
+            "ddp, N=4: oom: rank 3: out of memory *",
+            "*has no row of ddp at N=16.",
+            "SKIPPED*8 ranks asked for, 2 GPUs here*",
+        ]
+    )
+    tracebacks = [line for line in result.outlines if line.startswith(">")]
+    assert not tracebacks
+
+
+def test_without_sizes_nothing_is_collected_and_nothing_is_loaded(session, pytester):
+    pytester.makepyfile(
+        test_other="""
+        import sys
+
+        def test_nothing_heavy_was_imported():
+            heavy = {"torch", "numpy", "scipy", "pandas", "pydantic", "click", "rich", "plotly"}
+            assert not heavy & set(sys.modules)
+            ours = {name for name in sys.modules if name.startswith("scalebench")}
+            assert ours <= {"scalebench", "scalebench.pytest_plugin"}
+        """
+    )
+    result = session("-p", "no:hypothesispytest", apart=True)
+    result.assert_outcomes(passed=1)
+
+
+def test_timed_collectives_are_a_test(session, pytester, monkeypatch):
+    (pytester.path / "suites" / "links.py").write_text(
+        "from scalebench import Collectives, Suite\n"
+        "SUITE = Suite(name='links', question='What do links cost?', collectives=Collectives())\n"
+    )
+    found = TimedCollectives(suites=["links"], num_points=9, num_wrong=0, fits=[])
+
+    def stand_in(measurements, suite, sizes, request):
+        assert (suite.name, suite.cases, sizes) == ("links", (), (2,))
+        return SimpleNamespace(summary=SimpleNamespace(collectives=found))
+
+    monkeypatch.setattr(measuring.Measurements, "measure", stand_in)
+    session("suites/links.py", "--gpus", "2").assert_outcomes(passed=1)
+    found = found.model_copy(update={"failure": "3 elements of results are wrong"})
+    result = session("suites/links.py", "--gpus", "2")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["3 elements of results are wrong"])
+
+
+def test_a_broken_suite_is_one_line(session, pytester):
+    (pytester.path / "suites" / "broken.py").write_text("SUITE = 1 / 0\n")
+    result = session("suites/broken.py", "--gpus", "1")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["Suite *broken.py raised ZeroDivisionError: division by zero"])
+
+
+def test_sizes_that_are_none_are_a_usage_error(session):
+    result = session("suites", "--gpus", "two")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--gpus: 'two' is not a list of rank counts.*"])
+
+
+# Beside other plugins
+
+
+def test_a_project_with_an_option_of_that_name_keeps_it(session, stored, pytester):
+    pytester.makeconftest(
+        """
+        def pytest_addoption(parser):
+            parser.addoption("--gpus", type=int, default=0)
+        """
+    )
+    pytester.makepyfile(
+        test_own="def test_own(request):\n    assert request.config.getoption('--gpus') == 3\n"
+    )
+    session("test_own.py", "--gpus", "3").assert_outcomes(passed=1)
+    result = session("suites", "--scaling-gpus", "1,2", stored())
+    result.assert_outcomes(passed=3)
+
+
+def test_nothing_is_measured_side_by_side(session, pytester, stored):
+    result = session("suites", "--gpus", "1", "-n", "2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*pytest-xdist runs other tests at the same time*"])
+    session("suites", "--gpus", "1", "-n", "0", stored()).assert_outcomes(passed=2)
+    pytester.makepyfile("def test_it(scaling):\n    pass\n\ndef test_other():\n    pass\n")
+    result = session("-n", "1", apart=True)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*pytest-xdist runs other tests at the same time*"])
+
+
+def test_without_pytest_benchmark_there_is_no_table(session, stored):
+    result = session("suites", "--gpus", "1,2", stored(), "-p", "no:benchmark")
+    result.assert_outcomes(passed=3)
+    assert not any("Rounds" in line for line in result.outlines)
+
+
+# pytest-benchmark
+
+
+def test_recorded_steps_are_stored_compared_and_drawn(session, stored, pytester):
+    if find_spec("pygal") is None:
+        pytest.skip("pytest-benchmark draws with pygal, which is not installed")
+    before, slower = make_small_run(), []
+    for result in make_small_run():
+        ranks = [
+            rank.model_copy(update={"step_s": [1.2 * s for s in rank.step_s]})
+            for rank in result.ranks
+        ]
+        slower.append(result.model_copy(update={"ranks": ranks}))
+    sizes = ("suites", "--gpus", "1,2")
+    session(*sizes, stored("a", before), "--benchmark-save=base").assert_outcomes(passed=3)
+    (saved,) = pytester.path.glob(".benchmarks/*/0001_base.json")
+    kept = {b["fullname"]: b for b in json.loads(saved.read_text())["benchmarks"]}
+    ddp = kept["suites/ddp.py::ddp[n2]"]
+    assert ddp["stats"]["min"] == 0.25 and ddp["stats"]["rounds"] == 12
+    assert ddp["extra_info"]["row"]["efficiency"]["value"] == pytest.approx(0.8)
+    assert ddp["options"]["timer"].endswith("steps_recorded_on_the_devices")
+
+    compare = (*sizes, "--benchmark-compare", "--benchmark-compare-fail=median:5%")
+    assert session(*compare, stored("b", before)).ret == 0
+    # apart: pygal leaves a finder behind that other imports warn of
+    result = session(*compare, stored("c", slower), "--benchmark-histogram=drawn", apart=True)
+    assert result.ret != 0
+    result.stderr.fnmatch_lines(["*ddp?n2?*Field 'median' has failed*"])
+    assert (pytester.path / "drawn-ddp.svg").exists() or list(pytester.path.glob("drawn*.svg"))
+
+
+def test_caveats_are_part_of_the_group(session, stored):
+    cells = [make_cell("plain", 1), make_cell("ddp", 4, oversubscribed=True)]
+    run = stored(results=[make_result(cell) for cell in cells])
+    result = session("suites", "--gpus", "1,4", run, "-k", "ddp and n4", "--benchmark-columns=min")
+    result.assert_outcomes(passed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*benchmark 'ddp, oversubscribed'*"])
+
+
+# The fixture
+
+
+def test_claims_say_what_became_of_them_and_where_the_time_went(session, pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def ddp(scaling):
+            return scaling("ddp/ddp")
+
+        def test_certain(ddp):
+            assert ddp.efficiency(2) > 0.5
+            assert 0.5 < ddp.efficiency(2) < 0.99
+            assert ddp.step_s(2) < 1
+            assert ddp.row(2).wire_bytes == 1_751_040
+
+        def test_refuted(ddp):
+            assert ddp.efficiency(2) > 0.99
+
+        def test_refuted_from_the_left(ddp):
+            assert 0.98 < ddp.efficiency(2)
+
+        def test_inconclusive(ddp):
+            assert ddp.efficiency(2) > 0.84
+
+        def test_not_inconclusive(ddp):
+            assert not ddp.efficiency(2) > 0.85
+
+        def test_equal(ddp):
+            assert ddp.efficiency(2) == 0.84
+
+        def test_null(ddp):
+            assert ddp.quantity("mfu", 2) > 0
+
+        def test_not_measured(ddp):
+            assert ddp.efficiency(4) > 0
+
+        def test_misspelt(ddp):
+            assert ddp.quantity("eficiency", 2) > 0
+
+        def test_other_case(scaling):
+            assert scaling("ddp/nothing").efficiency(2) > 0
+
+        @pytest.mark.benchmark(group="mine")
+        def test_recorded(ddp):
+            ddp.record(2)
+        """
+    )
+    result = session(f"--scaling-run={GALLERY}", "--benchmark-json=out.json")
+    result.assert_outcomes(passed=2, failed=9)
+    where = "E *Of the 16.4 points missing, other idle time takes 5.6*"
+    result.stdout.fnmatch_lines(
+        [
+            "E *assert efficiency > 0.99 is refuted",
+            "E *efficiency of ddp, N=2: 0.836 (0.813 to 0.861, 95 %, 5 launches)",
+            where,
+            "E *assert efficiency > 0.98 is refuted",
+            where,
+            "E *efficiency > 0.84 is inconclusive",
+            "E *the interval contains 0.84; *",
+            where,
+            "E *efficiency > 0.85 is inconclusive",
+            "E *compare it by > or <, or take its .value",
+            "mfu of ddp, N=2 is null: the peak FLOP/s of 'cpu' are not known",
+            "N=4 was not measured; measured: N=1, 2.*",
+            "E *Did you mean 'efficiency'?*",
+            "E *There is no case of suite ddp: 'nothing'*",
+        ]
+    )
+    (kept,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
+    assert (kept["name"], kept["group"]) == ("test_recorded", "mine")
+    assert kept["stats"]["rounds"] == 250
+    row = kept["extra_info"]["row"]
+    assert (row["case"], row["world_size"], row["wire_bytes"]) == ("ddp", 2, 1_751_040)
+
+
+def test_a_stored_row_of_other_settings_is_no_answer(session, pytester, stored):
+    pytester.makepyfile(
+        """
+        import scalebench as sb
+
+        def test_same(scaling):
+            assert scaling(sb.Ddp()).efficiency(2) > 0.7
+
+        def test_other(scaling):
+            scaling(sb.Ddp(bucket_mb=1))
+        """
+    )
+    result = session(stored())
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*case ddp has bucket_mb=25.0, but 1.0 was requested. *"])
+
+
+def test_a_claim_names_the_caveats_of_its_row(session, pytester, stored):
+    pytester.makepyfile("def test_it(scaling):\n    assert scaling('ddp/ddp').speedup(4) > 9\n")
+    cells = [make_cell("plain", 1), make_cell("ddp", 4, oversubscribed=True)]
+    rounds = [
+        make_result(cell.model_copy(update={"repeat": repeat}), 0.1 + 0.001 * repeat)
+        for repeat in range(3)
+        for cell in cells
+    ]
+    result = session(stored(results=rounds))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *speedup of ddp, N=4, oversubscribed: 1.00 (*"])
+
+
+def test_a_row_that_failed_fails_the_claim(session, pytester, stored):
+    wrong = make_failed(make_cell("ddp", 2), "rank 1: it broke")
+    run = stored(results=[make_result(make_cell("plain", 1)), wrong])
+    pytester.makepyfile(
+        """
+        import scalebench as sb
+
+        def test_it(scaling):
+            assert scaling(sb.Ddp()).efficiency(2) > 0.9
+        """
+    )
+    result = session(run)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["ddp, N=2: failed: rank 1: it broke (run: *)"])
+
+
+def test_the_same_question_is_measured_once(session, pytester, monkeypatch):
+    """What the door asks a `Session` for; a stand-in answers, and is closed at the end."""
+    asked = []
+
+    class StandIn:
+        def __init__(self, observer):
+            self.launcher = self
+
+        def run(self, request, suites, command):
+            (suite,) = suites
+            cases = [case.name for case in suite.cases]
+            asked.append((cases, request.world_sizes, request.steps, request.quick))
+            assert command == ["scalebench", "run", "ddp", "--gpus", "1,2"]
+            stored = make_run(make_small_run())
+            return Run(stored.paths, summarise(stored))
+
+        def close(self):
+            asked.append("closed")
+
+    monkeypatch.setattr(measuring, "Session", StandIn)
+    pytester.makepyfile(
+        test_questions="""
+        def test_one(scaling):
+            assert scaling("ddp/ddp").efficiency(2) > 0.7
+
+        def test_two(scaling):
+            assert scaling("ddp/ddp", gpus=(1, 2)).efficiency(2) > 0.7
+
+        def test_three(scaling):
+            assert scaling("ddp/ddp", steps=4).efficiency(2) > 0.7
+
+        def test_misspelt(scaling):
+            scaling("ddp/ddp", stepz=4)
+        """
+    )
+    result = session("suites", "test_questions.py", "--gpus", "1,2", "--scaling-quick")
+    result.assert_outcomes(passed=6, failed=1)
+    result.stdout.fnmatch_lines(["*There is no setting of a measurement 'stepz'. *'steps'*"])
+    assert asked == [
+        (["plain", "ddp"], (1, 2), None, True),
+        (["ddp"], (1, 2), None, True),
+        (["ddp"], (1, 2), 4, True),
+        "closed",
+    ]

@@ -1,0 +1,43 @@
+from scalebench.gate.metrics import METRICS
+from scalebench.gate.observation import observe
+from scalebench.records.baseline import baseline_of, key_of
+from scalebench.records.summary import Row
+from tests.builders.gated import gated_run
+
+EFFICIENCY = next(metric for metric in METRICS if metric.name == "efficiency")
+
+
+def rows_of(run):
+    """The plain row, one that was measured on two ranks, and all of them."""
+    rows = run.rows
+    return rows[0], next(row for row in rows if (row.case, row.world_size) == ("ddp", 2)), rows
+
+
+def other_plain(plain):
+    slower = [s.model_copy(update={"step_s": [2 * t for t in s.step_s]}) for s in plain.samples]
+    return plain.model_copy(update={"case": "plain-compile", "samples": slower})
+
+
+def test_the_key_says_which_row_the_baseline_is():
+    plain, row, rows = rows_of(gated_run())
+    other = other_plain(plain)
+    named = row.model_copy(update={"baseline": key_of(other)})
+    assert baseline_of(named, [plain, other, *rows]) is other
+    assert baseline_of(named, rows) is None
+    assert Row.model_validate_json(named.model_dump_json(), strict=True) == named
+
+
+def test_without_a_key_it_is_the_row_that_gives_the_number():
+    plain, row, rows = rows_of(gated_run())
+    assert row.baseline is None
+    assert baseline_of(row, [other_plain(plain), *rows]) is plain
+    assert baseline_of(row, [other_plain(plain), row]) is None
+
+
+def test_the_rounds_of_an_efficiency_are_those_of_the_baseline():
+    plain, row, rows = rows_of(gated_run())
+    named = row.model_copy(update={"baseline": key_of(plain)})
+    by_key, by_number = (observe(one, EFFICIENCY, rows) for one in (named, row))
+    assert by_key == by_number and by_key.launches.num_launches == 5
+    gone = observe(named, EFFICIENCY, [row for row in rows if row is not plain])
+    assert gone.value == by_key.value and gone.launches != by_key.launches

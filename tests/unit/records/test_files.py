@@ -1,0 +1,340 @@
+import errno
+import json
+import os
+import resource
+import stat
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scalebench.analysis.run import load_run
+from scalebench.analysis.summarise import summarise
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records.files import read_model, write_atomic, write_model
+from scalebench.records.folder import create_run_folder, find_runs, is_run_folder
+from scalebench.records.paths import RunPaths
+from scalebench.records.rank import RankRecord
+from scalebench.records.run import CellResult
+from tests.builders.runs import (
+    make_cell,
+    make_info,
+    make_record,
+    make_result,
+    make_small_run,
+    make_stored_run,
+)
+
+PICKED = "ddp.ddp.n2.r1"
+
+
+class PowerCut(BaseException):
+    """Nothing may catch this and go on."""
+
+
+@contextmanager
+def files_of_at_most(num_bytes):
+    """A disk that is full after ``num_bytes`` of any file: writing more raises OSError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_is_written_is_there_whole(tmp_path):
+    write_atomic(tmp_path / "file", "größe\n")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "größe\n"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_text_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    order = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (order.append("fsync"), fsync(fd))[1])
+
+    def renaming(source, target):
+        order.append("rename")
+        assert Path(source).read_text() == "new"
+        assert Path(source).parent == Path(target).parent
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", renaming)
+    write_atomic(tmp_path / "file", "new")
+    assert order == ["fsync", "rename"]
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+@pytest.mark.parametrize("before", [None, "old"])
+def test_a_crash_leaves_the_old_file_or_none(tmp_path, monkeypatch, function, before):
+    target = tmp_path / "file"
+    if before is not None:
+        target.write_text(before)
+
+    def crash(*_):
+        raise PowerCut
+
+    monkeypatch.setattr(os, function, crash)
+    with pytest.raises(PowerCut):
+        write_atomic(target, "new " * 100_000)
+    assert (target.read_text() if target.exists() else None) == before
+    assert os.listdir(tmp_path) == ([] if before is None else ["file"])
+
+
+def test_a_disk_that_fills_up_leaves_the_old_file_and_no_rubbish(tmp_path):
+    target = tmp_path / "file"
+    target.write_text("old")
+    with files_of_at_most(10_000), pytest.raises((OSError, EnvironmentUnfit)):
+        write_atomic(target, "new " * 100_000)
+    assert target.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_a_crash_left_behind_is_no_cell(tmp_path):
+    paths = make_stored_run(tmp_path / "run")
+    (paths.cells / f".{PICKED}.json.abcdefg").write_text('{"format": ')
+    assert load_run(paths.root).damaged == {}
+
+
+def test_a_model_survives_the_disk(tmp_path):
+    result = make_small_run()[-1]
+    write_model(tmp_path / "cell.json", result)
+    assert read_model(tmp_path / "cell.json", CellResult) == result
+
+
+def test_a_run_survives_the_disk(tmp_path):
+    results = make_small_run()
+    run = load_run(make_stored_run(tmp_path / "run", results).root)
+    assert run.results == {result.cell.id: result for result in results}
+    assert run.info == make_info(result.cell for result in results)
+    assert run.damaged == {}
+
+
+def change(**fields):
+    """Change top-level fields of a stored cell."""
+    return lambda content: json.dumps({**content, **fields})
+
+
+def change_rank(**fields):
+    """Change fields of a stored cell's rank 0."""
+
+    def changed(content):
+        content["ranks"][0] |= fields
+        return json.dumps(content)
+
+    return changed
+
+
+def change_ranks(**fields):
+    """Change fields of all ranks of a stored cell."""
+    return lambda c: json.dumps({**c, "ranks": [{**rank, **fields} for rank in c["ranks"]]})
+
+
+def raw(text):
+    return lambda _: text
+
+
+HUGE = 10**400
+STEPS = [9.0, 5.0, 0.1, 0.1, 0.1, 0.1]
+
+HOSTILE = {
+    "empty": raw(""),
+    "truncated": lambda content: json.dumps(content)[:-40],
+    "binary": raw("\udcff\udcfe\x00"),
+    "not an object": raw("[1, 2, 3]"),
+    "null": raw("null"),
+    "foreign": raw('{"results": []}'),
+    "newer": change(format="scalebench.cell/2"),
+    "without a format": change(format=None),
+    "unknown status": change(status="splendid"),
+    "of another cell": lambda _: make_result(make_cell("ddp", 2, 2)).model_dump_json(),
+    "of another run": lambda _: make_result(make_cell("other", 2, 1)).model_dump_json(),
+    "deeply nested": raw('{"format": "scalebench.cell/1", "x": ' + "[" * 100_000),
+    "nested for pydantic": raw(
+        '{"format": "scalebench.cell/1", "x": ' + "[" * 600 + "]" * 600 + "}"
+    ),
+    "step NaN": change_rank(step_s=[float("nan")] * 6),
+    "step infinite": change_rank(step_s=[float("inf")] * 6),
+    "step text": change_rank(step_s=["fast"] * 6),
+    "step of 400 digits": change_rank(step_s=[HUGE] * 6),
+    "number of 5000 digits": lambda content: json.dumps(content).replace("421000", "9" * 5000),
+    "time 1e999": lambda content: json.dumps(content).replace("0.4", "1e999"),
+    "time NaN": change(launch_s=float("nan")),
+    "loss NaN": change_rank(loss=[float("nan")] * 6),
+    "loss infinite": change_rank(loss=[float("inf")] * 6),
+    "negative block": change_rank(blocks=[{"phase": "clean", "first": -3, "count": 3}]),
+}
+
+INCONSISTENT = {
+    "ok without ranks": change(ranks=[]),
+    "ok with a rank missing": lambda c: json.dumps({**c, "ranks": c["ranks"][:1]}),
+    "ok with a rank twice": lambda c: json.dumps({**c, "ranks": c["ranks"][:1] * 2}),
+    "ok without steps": change_ranks(step_s=[], blocks=[]),
+    "ok without clean steps": change_ranks(blocks=[{"phase": "warmup", "first": 0, "count": 6}]),
+    "ranks of unequal length": change_rank(step_s=STEPS[:-1]),
+    "block beyond the steps": change_ranks(blocks=[{"phase": "clean", "first": 0, "count": 60}]),
+    "steps of no time": change_ranks(step_s=[0.0] * 6),
+    "steps of negative time": change_ranks(step_s=[-step for step in STEPS]),
+    "tokens of 400 digits": change_ranks(tokens_per_sample=HUGE),
+    "ok with a null loss": change_ranks(loss=[None] * 6),
+    "losses of unequal length": change_rank(loss=[5.0]),
+    "another global batch": lambda c: json.dumps(
+        {**c, "cell": {**c["cell"], "global_batch": 3200, "rank_batch": 1600}}
+    ),
+}
+
+
+def test_a_cell_that_was_never_planned_is_set_aside_by_name(tmp_path):
+    paths = make_stored_run(tmp_path / "run")
+    stranger = make_result(make_cell("other", 2))
+    write_model(paths.cell(stranger.cell.id), stranger)
+    run = load_run(paths.root)
+    assert list(run.damaged) == [f"{stranger.cell.id}.json"]
+    assert stranger.cell.id not in run.results
+
+
+def spoilt_run(tmp_path, spoil):
+    """A stored run of which one cell's file has been spoilt."""
+    paths = make_stored_run(tmp_path / "run")
+    file = paths.cell(PICKED)
+    text = spoil(json.loads(file.read_text()))
+    file.write_bytes(text.encode("utf-8", errors="surrogateescape"))
+    return paths
+
+
+@pytest.mark.parametrize("spoil", HOSTILE.values(), ids=HOSTILE)
+def test_a_cell_that_cannot_be_used_is_set_aside_by_name(tmp_path, spoil):
+    paths = spoilt_run(tmp_path, spoil)
+    run = load_run(paths.root)
+    assert list(run.damaged) == [f"{PICKED}.json"]
+    assert f"{PICKED}.json" in run.damaged[f"{PICKED}.json"]
+    assert len(run.damaged[f"{PICKED}.json"]) < 1000
+    assert PICKED not in run.results
+    assert len(run.results) == len(make_small_run()) - 1
+    summary = summarise(run)
+    assert any(f"{PICKED}.json was set aside" in notice for notice in summary.notices)
+    assert summary.rows[-1].efficiency.n == 2  # two rounds are left of three
+
+
+@pytest.mark.parametrize("spoil", INCONSISTENT.values(), ids=INCONSISTENT)
+def test_a_cell_that_contradicts_itself_is_set_aside_by_name(tmp_path, spoil):
+    paths = spoilt_run(tmp_path, spoil)
+    run = load_run(paths.root)
+    summary = summarise(run)
+    assert list(run.damaged) == [f"{PICKED}.json"]
+    assert summary.rows[-1].efficiency.n == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"format": "scalebench.run/2"}', '{"format": "scalebench.run/1"}', "\udcff"],
+)
+def test_a_run_json_that_cannot_be_used_is_refused_by_name(tmp_path, text):
+    paths = make_stored_run(tmp_path / "run")
+    paths.run_json.write_bytes(text.encode("utf-8", errors="surrogateescape"))
+    with pytest.raises(UsageError, match=r"run\.json"):
+        load_run(paths.root)
+
+
+@pytest.mark.parametrize("world_size", [0, -1, "two", None, 1e999])
+def test_a_plan_with_nonsense_in_it_is_refused(tmp_path, world_size):
+    paths = make_stored_run(tmp_path / "run")
+    content = json.loads(paths.run_json.read_text())
+    content["plan"][0]["world_size"] = world_size
+    paths.run_json.write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=r"run\.json is damaged: plan\.0\.world_size"):
+        load_run(paths.root)
+
+
+def test_fields_of_a_newer_version_are_left_out_and_not_refused(tmp_path):
+    record = json.loads(make_record().model_dump_json()) | {"comm": [1, 2, 3]}
+    (tmp_path / "rank0.json").write_text(json.dumps(record))
+    assert read_model(tmp_path / "rank0.json", RankRecord) == make_record()
+
+
+def test_what_is_no_run_folder_is_answered_with_where_runs_are_listed(tmp_path):
+    with pytest.raises(UsageError, match=r"There is no run folder .*scalebench list"):
+        load_run(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"no run\.json in it.*scalebench list"):
+        load_run(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is not a run folder"):
+        load_run(tmp_path / "file")
+
+
+def test_a_run_without_its_cells_folder_has_no_results(tmp_path):
+    RunPaths(tmp_path).root.mkdir(exist_ok=True)
+    write_model(RunPaths(tmp_path).run_json, make_info([make_cell()]))
+    assert load_run(tmp_path).results == {}
+
+
+def test_a_new_folder_is_made_with_its_parents_and_private(tmp_path):
+    paths = create_run_folder(tmp_path / "a" / "b")
+    assert paths.root == tmp_path / "a" / "b"
+    assert stat.S_IMODE(paths.root.stat().st_mode) == 0o700
+    assert os.listdir(paths.root) == []
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    assert create_run_folder(tmp_path).root == tmp_path
+
+
+def test_a_file_given_as_folder_is_a_usage_error_and_kept(tmp_path):
+    file = tmp_path / "results.json"
+    file.write_text("precious")
+    with pytest.raises(UsageError, match=r"results\.json is a file"):
+        create_run_folder(file)
+    assert file.read_text() == "precious"
+
+
+def test_a_folder_with_something_in_it_is_only_taken_to_resume(tmp_path):
+    (tmp_path / "notes").write_text("precious")
+    with pytest.raises(UsageError, match="--resume"):
+        create_run_folder(tmp_path)
+    create_run_folder(tmp_path, resume=True)
+    assert os.listdir(tmp_path) == ["notes"]
+
+
+def test_a_full_disk_is_found_before_any_training(tmp_path):
+    with files_of_at_most(1_000_000), pytest.raises(EnvironmentUnfit, match="--out") as error:
+        create_run_folder(tmp_path / "run")
+    assert str(tmp_path / "run") in str(error.value)
+    assert os.listdir(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES])
+def test_what_the_disk_refuses_is_named(tmp_path, monkeypatch, number):
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(EnvironmentUnfit, match=os.strerror(number)):
+        create_run_folder(tmp_path / "run")
+
+
+def test_a_folder_that_cannot_be_made_is_the_environments_fault(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentUnfit, match="Not a directory"):
+        create_run_folder(tmp_path / "file" / "run")
+
+
+def test_a_folder_that_cannot_be_listed_is_the_environments_fault(tmp_path, monkeypatch):
+    def refuse(_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(EnvironmentUnfit, match="Permission denied"):
+        create_run_folder(tmp_path)
+
+
+def test_runs_are_found_by_name_and_the_link_to_the_newest_is_none(tmp_path):
+    for name in ("b", "a"):
+        make_stored_run(tmp_path / name)
+    (tmp_path / "latest").symlink_to("b")
+    (tmp_path / "gallery").mkdir()
+    (tmp_path / "notes.txt").write_text("")
+    assert [path.name for path in find_runs(tmp_path)] == ["a", "b"]
+    assert is_run_folder(tmp_path / "a")
+    assert not is_run_folder(tmp_path / "gallery")
+    assert find_runs(tmp_path / "nowhere") == []

@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from scalebench.records import paths
+from scalebench.records.paths import LaunchPaths, RunPaths
+from tests.builders.runs import make_cell
+
+RUN = RunPaths(Path("/runs/one"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", "..", "../x", "a/b", "/etc/passwd", "a/../b", "a..b", "..a", ".hidden", "-x"),
+        *("a\\b", "a b", "a\0b", "a\nb", "a\n", "\na", "ä", "a:b", "a*", "~", "$HOME"),
+    ],
+)
+@pytest.mark.parametrize("where", [RUN.cell, RUN.logs, lambda name: RUN.log(name, 0)])
+def test_a_name_that_could_lead_elsewhere_is_refused(where, name):
+    with pytest.raises(ValueError, match="not a plain file name"):
+        where(name)
+
+
+def test_the_files_of_a_cell():
+    cell_id = make_cell(repeat=2).id
+    assert RUN.cell(cell_id) == Path("/runs/one/cells/ddp.ddp.n2.r2.json")
+    assert RUN.log(cell_id, 3) == Path("/runs/one/logs/ddp.ddp.n2.r2/rank3.log")
+
+
+NAMES = st.text("a0._-", min_size=1, max_size=4) | st.just("x" * 64)
+
+
+@given(NAMES, NAMES)
+def test_every_name_that_a_suite_may_use_can_be_stored(suite, case):
+    try:
+        cell_id = make_cell(suite=suite, case=case).id
+    except ValidationError:
+        return
+    assert RUN.cell(cell_id).parent == RUN.cells
+    assert len(RUN.cell(cell_id).name) <= 255
+
+
+def test_cells_have_names_of_their_own():
+    cells = [
+        make_cell(case, n, repeat, purpose=purpose)
+        for case in ("ddp", "ddp-2")
+        for n in (1, 2, 12)
+        for purpose, repeats in (("inspect", 1), ("measure", 3))
+        for repeat in range(repeats)
+    ]
+    assert len({RUN.cell(cell.id) for cell in cells}) == len(cells)
+
+
+def test_everything_of_a_run_lies_in_its_folder():
+    files = (RUN.run_json, RUN.summary_json, RUN.summary_csv, RUN.summary_md, RUN.report_html)
+    assert {file.parent for file in files} == {RUN.root}
+    assert len(set(files)) == 5
+
+
+def test_a_launch_has_one_record_per_rank_and_a_store_of_its_own():
+    one, two = LaunchPaths(Path("/scratch/1")), LaunchPaths(Path("/scratch/2"))
+    assert one.record(0) != one.record(1)
+    assert one.store != two.store
+    assert len({one.job_json, one.store, one.record(0)}) == 3
+
+
+def test_the_cache_is_where_the_platform_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert paths.cache_folder() == tmp_path / "scalebench"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert paths.cache_folder() == tmp_path / "home" / ".cache" / "scalebench"
+
+
+def test_the_bundled_suites_are_there():
+    assert (paths.bundled_suites() / "ddp.py").is_file()

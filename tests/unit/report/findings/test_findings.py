@@ -1,0 +1,304 @@
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.records.summary import Correctness, Estimate
+from scalebench.report.findings import conclusions, findings
+from scalebench.report.words import warnings, wording
+from scalebench.spec import Pipeline
+from scalebench.spec.strategies import ScheduleName
+from tests.builders.summaries import (
+    estimate,
+    gpu_rows,
+    hostile_summary,
+    make_missing,
+    make_plain,
+    make_row,
+    make_summary,
+)
+
+
+def said(*rows):
+    finding = findings.judge_case(rows)
+    return " ".join([finding.verdict, *finding.notes])
+
+
+def test_the_verdict_states_speedup_efficiency_interval_and_scaling():
+    text = said(make_row(efficiency=0.856, spread=0.04))
+    assert "DDP (25 MiB buckets) reaches 1.712× on 2 CPU ranks" in text
+    assert "strong scaling" in text
+    assert "85.6 % efficiency (82.2–89.0)" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({"schedule": "gpipe", "microbatches": 4}, "Pipeline (GPipe, 4 microbatches)"),
+        (
+            {"schedule": "zbv", "chunks": 2, "split": "unbalanced", "data_parallel": 2},
+            "Pipeline (ZBV, 8 microbatches, 2 stages on a rank, layers cut badly on purpose, "
+            "2 pipelines side by side)",
+        ),
+    ],
+)
+def test_a_pipeline_is_named_with_its_schedule(settings, label):
+    told = Pipeline(**settings).model_dump(exclude={"kind"})
+    assert wording.strategy_label(make_row(strategy="pipeline", strategy_settings=told)) == label
+
+
+def test_every_schedule_has_a_name():
+    assert set(wording.SCHEDULE_NAMES) == set(get_args(ScheduleName))
+
+
+def test_weak_scaling_on_gpus_is_named_as_such():
+    text = said(make_row(world_size=8, scaling="weak", device="cuda", backend="nccl"))
+    assert "8 GPUs (weak scaling)" in text
+
+
+def test_virtual_hosts_are_named():
+    assert "4 virtual hosts" in said(make_row(world_size=4, virtual_hosts=True))
+
+
+def test_the_headline_is_the_largest_size_that_is_not_oversubscribed():
+    rows = [make_row(world_size=2), make_row(world_size=4, efficiency=0.41, oversubscribed=True)]
+    finding = findings.judge_case(rows)
+    assert finding.headline is rows[0]
+    assert "Oversubscribed, more ranks than cores, not scaling: 4 (41.0 %)." in finding.notes
+
+
+def test_only_oversubscribed_sizes_are_judged_with_the_mark():
+    text = said(make_row(world_size=4, oversubscribed=True, device="cuda"))
+    assert "oversubscribed: more ranks than GPUs" in text
+
+
+@pytest.mark.parametrize("status", ["oom", "failed", "skipped"])
+def test_a_size_without_a_measurement_is_told_with_its_reason(status):
+    text = said(make_row(), make_missing(world_size=8, status=status, reason="because of this"))
+    assert f"N = 8 {status}: because of this." in text
+
+
+def test_one_launch_has_no_interval_and_says_so():
+    assert "(no interval: one launch)" in said(make_row(spread=None))
+
+
+def test_an_interval_from_below_half_to_perfect_is_inconclusive():
+    wide = Estimate(value=0.8, low=0.41, high=1.18, n=3)
+    finding = findings.judge_case([make_row().model_copy(update={"efficiency": wide})])
+    assert finding.kind == "inconclusive"
+    assert finding.sentence.startswith("Inconclusive:")
+    assert "41–118 %" in finding.sentence
+    assert "reaches" not in finding.sentence
+
+
+@given(st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
+def test_too_wide_means_both_ends_are_possible(value, below, above):
+    found = Estimate(value=value, low=value - below, high=value + above, n=3)
+    assert findings.too_wide(found) == (found.low < 0.5 and found.high >= 1.0)
+
+
+def test_the_wrapper_cost_comes_from_the_row_of_one_rank():
+    text = said(make_row(world_size=1, efficiency=0.9, spread=0.01), make_row(world_size=2))
+    assert "costs 10.00 % of the speed" in text
+    assert "against its own speed on one rank the efficiency is 87.3 %" in text
+
+
+def test_a_wrapper_cost_within_noise_is_not_claimed():
+    text = said(make_row(world_size=1, efficiency=0.99, spread=0.03), make_row(world_size=2))
+    assert "has a cost that the noise hides (between −2.0 and 4.0 %)" in text
+
+
+def test_a_wrapper_faster_than_plain_is_not_a_negative_cost():
+    text = said(make_row(world_size=1, efficiency=1.1, spread=0.01), make_row(world_size=2))
+    assert "is faster than the plain model by 10.0 %" in text
+
+
+def test_a_wrong_result_is_told_before_its_speed_counts():
+    wrong = Correctness(status="deviates", gradient_deviation=0.031, tolerance=1e-4)
+    assert "Gradient check FAILED 3.1e-02 on 2" in said(make_row(correctness=wrong))
+
+
+def test_an_unverified_result_is_told_with_its_reason():
+    unknown = Correctness(status="unverified", reason="dropout is on")
+    assert "Gradients unverified on 2: dropout is on." in said(make_row(correctness=unknown))
+
+
+LOADED = "foreign load: 0.41 processors busy with other programs"
+
+
+def test_a_stamped_efficiency_is_to_be_read_with_care():
+    assert (
+        "Read the efficiency at N = 2 with care: foreign load (0.41 processors busy with other"
+        " programs)." in said(make_row(stamps=[LOADED]))
+    )
+    assert "with care" not in said(make_row())
+
+
+def test_a_stamp_on_several_sizes_is_told_once_without_its_details():
+    text = said(make_row(stamps=[LOADED]), make_row(world_size=4, stamps=[LOADED, "throttled: x"]))
+    assert "Read the efficiency at N = 2 and 4 with care: foreign load. Read" in text
+    assert "at N = 4 with care: throttled (x)." in text
+
+
+def test_a_stamp_on_the_baseline_concerns_every_efficiency():
+    text = said(make_plain(stamps=[LOADED]))
+    assert "Read every efficiency with care, it rests on this baseline: foreign load (0.41" in text
+
+
+def test_a_stamp_says_which_number_it_makes_doubtful():
+    assert "Read the loss budget at N = 2 with care: budget open." in said(
+        make_row(stamps=["budget open"])
+    )
+    assert "every efficiency" not in said(make_plain(stamps=["budget open"]))
+    alone = make_row(stamps=["unsteady"]).model_copy(update={"efficiency": None})
+    assert "Read the step time at N = 2 with care: unsteady." in said(alone)
+
+
+def test_the_details_of_a_mark_stand_beside_the_rows_that_bear_it():
+    rows = [
+        make_row(world_size=1, stamps=[LOADED]),
+        make_row(world_size=2, stamps=["foreign load: 3 % stolen; 1.1 processors busy"]),
+        make_row(world_size=4, stamps=[LOADED]),
+        make_row("ddp-1mb", world_size=4, stamps=["foreign load"]),
+        make_row("ddp-1mb", world_size=2),
+    ]
+    assert warnings.bearers(rows, "foreign load") == (
+        "ddp-25mb, N=1; ddp-25mb, N=4: 0.41 processors busy with other programs",
+        "ddp-25mb, N=2: 3 % stolen; 1.1 processors busy",
+        "ddp-1mb, N=4",
+    )
+    assert warnings.bearers(rows, "swap") == ()
+
+
+def test_a_row_without_efficiency_says_why():
+    row = make_row().model_copy(
+        update={"efficiency": None, "unavailable": {"efficiency": "plain failed"}}
+    )
+    assert "Its efficiency is unknown: plain failed." in said(row)
+
+
+def test_one_rank_alone_says_nothing_about_scaling():
+    assert "Nothing can be said about scaling." in said(make_row(world_size=1))
+
+
+def test_exposed_communication_is_told_only_when_measured():
+    assert "Exposed communication" not in said(make_row())
+    row = make_row().model_copy(update={"exposed_comm_s": estimate(0.002)})
+    assert "In traced steps, exposed communication takes 2.000 ms" in said(row)
+
+
+def test_attribution_is_said_to_be_missing_when_it_is():
+    (sentence,) = findings.general(make_summary())
+    assert "No step was traced" in sentence and "without --no-trace" in sentence
+    measured = make_row().model_copy(update={"exposed_comm_s": estimate(0.002)})
+    assert findings.general(make_summary([measured])) == ()
+
+
+def test_an_interrupted_run_says_so():
+    assert "not complete (interrupted)" in findings.general(make_summary(status="interrupted"))[0]
+
+
+def test_an_all_failed_run_has_a_verdict():
+    verdict = findings.judge(make_summary([make_missing(status="failed", reason="no")]))
+    assert verdict.suites[0].findings[0].kind == "failed"
+    assert "Nothing was measured" in verdict.general[0]
+
+
+def ranking(*rows):
+    (suite,) = findings.judge(make_summary(list(rows))).suites
+    return suite.ranking
+
+
+def test_the_best_case_is_named_only_when_intervals_are_apart():
+    apart = ranking(make_row("a", efficiency=0.9), make_row("b", efficiency=0.7))
+    assert apart == "a scales best on 2 CPU ranks: its interval lies above all others."
+    close = ranking(make_row("a", efficiency=0.9), make_row("b", efficiency=0.88))
+    assert close is not None and "show no significant difference" in close
+
+
+def test_the_best_of_three_names_those_that_may_be_as_good():
+    text = ranking(
+        make_row("a", efficiency=0.9), make_row("b", efficiency=0.88), make_row("c", efficiency=0.5)
+    )
+    assert text is not None
+    assert (
+        text.startswith("a has the highest efficiency")
+        and "not significantly higher than b:" in text
+    )
+
+
+def test_without_intervals_nobody_is_best():
+    text = ranking(make_row("a", efficiency=0.9, spread=None), make_row("b", efficiency=0.2))
+    assert text is not None and "is not known: some have no interval" in text
+
+
+def test_different_workloads_are_not_ranked():
+    text = ranking(make_row("a", efficiency=0.9), make_row("b", efficiency=0.2, workload="cnn"))
+    assert text is not None and "not ranked" in text
+
+
+def test_a_wrong_result_cannot_be_best():
+    wrong = Correctness(status="deviates", gradient_deviation=0.03)
+    rows = [make_row("a", efficiency=0.99, correctness=wrong), make_row("b", efficiency=0.7)]
+    assert ranking(*rows) is None
+    text = ranking(*rows, make_row("c", efficiency=0.5))
+    assert text is not None and text.startswith("b scales best")
+
+
+def test_a_single_case_is_not_ranked_against_the_baseline():
+    assert ranking(make_plain(), make_row()) is None
+
+
+def test_the_figures_conclude_from_their_data():
+    rows = gpu_rows()
+    assert "7.63×" in conclusions.speedup_sentence(rows)
+    assert "ddp-accumulate-4 on 8 GPUs; ideal is 8×" in conclusions.speedup_sentence(rows)
+    assert "between 83 and 95 %" in conclusions.efficiency_sentence(rows)
+    assert "differ most in" in conclusions.steps_sentence(rows)
+    assert "unknown" in conclusions.steps_sentence([make_row(spread=None)])
+
+
+def test_hostile_strings_leave_no_control_characters():
+    verdict = findings.judge(hostile_summary())
+    texts = [t for s in verdict.suites for f in s.findings for t in (f.verdict, *f.notes)]
+    assert all(text.isprintable() for text in texts)
+
+
+def test_every_known_mark_has_a_letter_of_its_own():
+    letters = [mark.letter for mark in warnings.MARKS.values()]
+    assert len(set(letters)) == len(letters)
+
+
+def test_marks_put_a_wrong_result_first_and_name_each_once():
+    wrong = Correctness(status="deviates", gradient_deviation=1.0)
+    row = make_row(
+        spread=None, correctness=wrong, oversubscribed=True, stamps=["unsteady", "unsteady: x"]
+    )
+    assert warnings.marks(row) == ("deviates", "oversubscribed", "unsteady", "one launch")
+
+
+def test_an_unknown_stamp_is_said_to_be_unknown():
+    assert "no explanation" in warnings.explain("brand new").meaning
+
+
+@given(st.text())
+def test_plain_text_is_one_printable_line(text):
+    assert wording.plain(text).isprintable()
+
+
+@given(st.text(), st.integers(1, 40))
+def test_plain_text_keeps_its_limit(text, limit):
+    assert len(wording.plain(text, limit)) <= limit
+
+
+@given(st.floats(1e-3, 50), st.floats(1e-4, 0.5), st.sampled_from([1.0, 100.0]))
+def test_the_written_interval_is_the_interval(value, spread, scale):
+    found = estimate(value, spread)
+    text = wording.interval(found, scale)
+    assert text is not None
+    low, high = (float(end) for end in text.split("–"))
+    place = 10.0 ** -wording.decimals(wording.point(found, scale))
+    assert abs(low - found.low * scale) <= place
+    assert abs(high - found.high * scale) <= place
+    assert low <= float(wording.point(found, scale)) <= high

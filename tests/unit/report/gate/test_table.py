@@ -1,0 +1,100 @@
+"""How verdicts look in a terminal."""
+
+import re
+
+import pytest
+from rich.cells import cell_len
+
+from scalebench.gate.settings import GateSettings
+from scalebench.report.gate.table import headline, render_verdict
+from tests.builders.gated import collectives, gated, gated_run, with_row
+from tests.builders.summaries import HOSTILE, make_missing
+
+
+@pytest.fixture(scope="module")
+def result():
+    """A regression, a missing row, noise that decides nothing, an exact change, a mismatch."""
+    base = with_row(gated_run(seed=1), "ddp", 2, communication=[collectives(5)])
+    base = with_row(base, "ddp-small", 2, loss_last=5.0)
+    new = gated_run({("ddp", 4): 1.05, ("plain", 1): 1.013}, seed=2)
+    new = with_row(new, "ddp", 2, communication=[collectives(21)])
+    settings = {"bucket_mb": 1.0, "accumulate": 1}
+    new = with_row(new, "ddp-small", 2, strategy_settings=settings, loss_last=5.4)
+    bad = make_missing("ddp-small", 4, "failed", "rank 1 was killed")
+    rows = [bad if (r.case, r.world_size) == ("ddp-small", 4) else r for r in new.rows]
+    return gated(base, new.model_copy(update={"rows": rows}))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_table_fits_the_terminal(result, width, everything):
+    text = render_verdict(result, width, everything=everything)
+    table = text.partition("\n\n")[2].partition("not shown")[0]
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert "verdict" in table and ("detects" in table or width < 80)
+    for verdict in ("regressed", "missing", "not comparable"):
+        assert verdict in table
+
+
+def test_the_worst_comes_first_and_what_is_unchanged_is_counted(result):
+    text = render_verdict(result, 100)
+    assert text.startswith("regressed: of ")
+    verdicts = re.findall(r"(regressed|missing|not comparable|inconclusive|improved)$", text, re.M)
+    order = ["regressed", "missing", "not comparable", "inconclusive", "improved"]
+    assert verdicts == sorted(verdicts, key=order.index)
+    count = sum(row.verdict == "unchanged" for row in result.rows)
+    assert f"{count} unchanged, not shown" in text
+    assert "unchanged, not shown" not in render_verdict(result, 100, everything=True)
+
+
+def test_every_verdict_on_launches_says_what_it_could_have_seen(result):
+    text = render_verdict(result, 100, everything=True)
+    lines = [line for line in text.splitlines() if "step time" in line and line.count(" ms") == 2]
+    assert len(lines) >= 4
+    for line in [line for line in lines if "not comparable" not in line]:
+        assert re.search(r"[+−]\d+\.\d %  +\d+\.\d %  ", line), line
+
+
+def test_regressions_are_explained_below_the_table(result):
+    text = render_verdict(result, 100)
+    assert re.search(r"^ddp, N=2: regressed: all-reduces per step$", text, re.M)
+    assert "rank 1 was killed" in text
+    assert "--allow-mismatch bucket_mb" in text
+    assert "bucket_mb was 25.0 and is 1.0" in text
+
+
+def test_ascii_and_colour(result):
+    assert render_verdict(result, 100, ascii_only=True).isascii()
+    assert "\x1b[" not in render_verdict(result, 100)
+    assert "\x1b[" in render_verdict(result, 100, color=True)
+
+
+def test_hostile_names_do_not_steer_the_terminal():
+    base, new = gated_run(seed=1), gated_run({("ddp", 2): 1.1}, seed=2)
+    for attack in HOSTILE:
+        rows = [[row.model_copy(update={"suite": attack, "case": f"{attack}{row.case}"})
+                 for row in run.rows] for run in (base, new)]  # fmt: skip
+        entry = collectives(3, attack)
+        changed = [rows[1][0].model_copy(update={"communication": [entry]}), *rows[1][1:]]
+        before = [rows[0][0].model_copy(update={"communication": []}), *rows[0][1:]]
+        text = render_verdict(
+            gated(
+                base.model_copy(update={"rows": before, "environment": {"torch": attack}}),
+                new.model_copy(update={"rows": changed, "environment": {"host": attack}}),
+            )
+        )
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f\u202e\u2028]", text)
+
+
+def test_nothing_compared_says_so():
+    empty = gated_run().model_copy(update={"rows": []})
+    result = gated(empty, empty)
+    assert headline(result) == "not comparable: nothing compared"
+    assert "nothing compared" in render_verdict(result, 80)
+
+
+def test_what_does_not_decide_stands_in_brackets():
+    result = gated(gated_run(seed=1), gated_run({("ddp", 4): 1.1}, seed=2),
+                   settings=GateSettings().only_exact())  # fmt: skip
+    text = render_verdict(result, 100)
+    assert text.startswith("passed") and "(regressed)" in text and "does not decide" in text

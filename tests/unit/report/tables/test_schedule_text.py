@@ -1,0 +1,65 @@
+"""A schedule drawn as text."""
+
+import json
+
+from click.testing import CliRunner
+
+from scalebench.cli import cli
+from scalebench.costmodel.pipelines.dry_run import dry_run, equal_times
+from scalebench.costmodel.pipelines.orders import plan_schedule
+from scalebench.report.tables.schedule_text import render_schedule
+
+
+def drawn(name: str, p: int, m: int, v: int = 1, width: int = 100, ascii_only: bool = False):
+    timeline = dry_run(plan_schedule(name, p, m, v), equal_times(p * v))
+    return render_schedule(timeline, width, color=False, ascii_only=ascii_only).splitlines()
+
+
+def test_1f1b_looks_like_this() -> None:
+    lines = drawn("1f1b", 2, 3)
+    assert lines[:2] == [
+        "rank 0  F0 F1 ·  ·  B0─── F2 B1─── ·  B2───",
+        "rank 1  ·  F0 B0─── F1 B1─── F2 B2─── ·  ·",
+    ]
+    told = "\n".join(lines[2:])
+    assert "bubble 25.0 %" in told and "by the law (p−1)/(m+p−1) 25.0 %" in told
+    assert "by rank: 2, 1" in told
+
+
+def test_split_backward_passes_and_chunks_have_names_of_their_own() -> None:
+    assert drawn("zero-bubble", 2, 2)[0].endswith("I0 W0 I1 W1")
+    assert "2F0" in drawn("interleaved-1f1b", 2, 2, 2)[0]
+
+
+def test_what_is_too_wide_is_summed_up() -> None:
+    lines = drawn("gpipe", 4, 64, width=60)
+    assert all(len(line) == 60 for line in lines[:4])
+    assert set(lines[3].removeprefix("rank 3  ")) == {"F", "B", "·"}
+    assert lines[0].endswith("B") and lines[3].endswith("·")
+
+
+def test_a_terminal_without_signs_gets_ascii() -> None:
+    assert "\n".join(drawn("1f1b", 2, 3, ascii_only=True)).isascii()
+
+
+def test_the_command_draws_without_a_run_and_prints_json() -> None:
+    shown = CliRunner().invoke(cli, ["show", "--schedule", "gpipe", "-p", "2", "-m", "2"])
+    assert shown.exit_code == 0 and "rank 1" in shown.stdout
+    told = CliRunner().invoke(cli, ["show", "--schedule", "1f1b", "-p", "2", "-m", "2", "--json"])
+    found = json.loads(told.stdout)
+    assert found["actions"][0] == {
+        **{"rank": 0, "stage": 0, "kind": "F", "microbatch": 0, "start": 0.0, "end": 1.0}
+    }
+
+
+def test_wrong_numbers_are_refused_in_one_line() -> None:
+    for arguments, told in (
+        (("--schedule", "1f1c"), "There is no schedule '1f1c'"),
+        (("--schedule", "1f1b", "-p", "8", "-m", "4"), "as many microbatches as stages"),
+        (("--schedule", "zbv", "-v", "1"), "zbv has two chunks on each rank. Give -v 2"),
+        (("-p", "2"), "-p, -m and -v are for --schedule"),
+        (("run", "--schedule", "gpipe"), "--schedule draws without a run"),
+    ):
+        done = CliRunner().invoke(cli, ["show", *arguments])
+        assert done.exit_code != 0
+        assert told in str(done.exception), arguments

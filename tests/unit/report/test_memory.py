@@ -1,0 +1,197 @@
+import re
+
+import pytest
+from plotly import graph_objects as go
+
+from scalebench.analysis.rows.resources import CATEGORIES as MEASURED
+from scalebench.report import render_page
+from scalebench.report.page import capacity, charts, kinds, memory_figure, palette
+from scalebench.report.tables import memory
+from tests.builders.summaries import (
+    CATEGORY_BYTES,
+    make_missing,
+    make_plain,
+    make_row,
+    make_summary,
+    remembered,
+    remembered_rows,
+)
+
+
+def table(rows, title="Peak of the fullest rank, and its prediction"):
+    (found,) = [table for table in memory.tables(rows) if table.title == title]
+    return found
+
+
+def test_every_category_of_a_row_is_shown_and_has_its_colour():
+    keys = [category.key for category in memory.CATEGORIES]
+    assert [f"{key}_bytes" for key in keys] == list(MEASURED)
+    assert list(palette.CATEGORY_COLORS) == keys
+    colors = list(palette.CATEGORY_COLORS.values())
+    assert len(set(colors)) == len(colors)
+    assert set(colors) <= set(palette.PART_COLORS.values())
+
+
+def test_the_peak_is_the_sum_of_its_categories():
+    found = memory.peak(remembered(make_row(), 90_000_000))
+    assert found.total == sum(CATEGORY_BYTES.values()) == 100_000_000
+    assert found.error == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("value", [None, -1])
+def test_without_all_categories_the_peak_is_what_was_counted(value):
+    row = remembered(make_row(), data_bytes=value).model_copy(
+        update={"peak_memory_bytes": 123_000_000}
+    )
+    found = memory.peak(row)
+    assert found.parts == () and found.total == 123_000_000
+    assert memory_figure.memory_figure([row], {}) is None
+
+
+def test_a_row_without_a_peak_is_not_shown():
+    nothing = make_row(memory={}, peak_memory_bytes=None)
+    assert memory.peak(nothing) is None and memory.peak(make_missing()) is None
+    assert memory.sentence([nothing]) is None and memory.tables([nothing]) == ()
+
+
+def test_the_conclusion_tells_the_largest_error_and_leaves_out_the_baseline():
+    assert memory.sentence(remembered_rows()) == (
+        "Predicted peaks are within 1.6 % of the measured ones; the furthest is that of ddp-25mb"
+        " on 2 CPU ranks, too low."
+    )
+    assert memory.sentence([remembered(make_row(), 104_000_000)]) == (
+        "The predicted peak of ddp-25mb on 2 CPU ranks is within 4.0 % of the measured one,"
+        " too high."
+    )
+    exact = memory.sentence([remembered(make_row(), 100_000_000)])
+    assert exact.endswith("is within 0.0 % of the measured one.")
+
+
+def test_an_error_is_rounded_up_in_the_conclusion():
+    tiny = memory.sentence([remembered(make_row(), 99_999_000)])
+    assert "within 0.1 % of the measured one, too low" in tiny
+
+
+def test_a_baseline_alone_tests_no_prediction():
+    assert memory.sentence([remembered(make_plain())]) == (
+        "The fullest rank holds 100 MB at its peak, that of plain on 1 CPU rank; no peak but the"
+        " baseline's was predicted."
+    )
+
+
+def test_the_table_holds_categories_peak_prediction_error_and_what_else_was_counted():
+    found = table(remembered_rows())
+    assert found.header == (
+        "case", "N", "parameters", "gradients", "optimizer", "communication", "data",
+        "activations", "peak", "predicted", "error", "resident",
+    )  # fmt: skip
+    assert found.lines[2] == (
+        "ddp-25mb", "2", "13.0 MB", "13.0 MB", "26.0 MB", "13.0 MB", "4.00 MB", "31.0 MB",
+        "100 MB", "98.5 MB", "−1.5 %", "612 MB",
+    )  # fmt: skip
+    assert [line[10] for line in found.lines] == ["+40.0 %", "0.0 %", "−1.5 %", "–"]
+    assert found.lines[0][5] == "0"
+    assert "Reserved" not in found.note
+
+
+def test_memory_of_a_device_has_its_columns():
+    found = table([remembered(make_row(), reserved_bytes=2_000_000_000, device_bytes=None)])
+    assert found.header[-2:] == ("resident", "reserved") and found.lines[0][-1] == "2.00 GB"
+    assert "Reserved: what the caching allocator held." in found.note
+    both = [
+        remembered(make_row(), reserved_bytes=1, device_bytes=3_000_000_000),
+        remembered(make_row(world_size=4), rss_bytes=None),
+    ]
+    assert [line[-3:] for line in table(both).lines] == [
+        ("612 MB", "1.00 B", "3.00 GB"), ("–", "–", "–"),
+    ]  # fmt: skip
+
+
+def test_what_is_not_known_stands_with_its_reason():
+    found = table(remembered_rows(), "What is not known, and why")
+    reason = "the state of the optimizer Lion is not known"
+    assert found.lines == (("ddp-1mb", "2", "prediction", reason),)
+    known = [t.title for t in memory.tables([remembered(make_row())])]
+    assert known == ["Peak of the fullest rank, and its prediction"]
+    failed = make_row(
+        peak_memory_bytes=None, memory={}, unavailable={"peak_memory_bytes": "inspection died"}
+    )
+    (only,) = memory.tables([failed])
+    assert only.lines == (("ddp-25mb", "2", "peak", "inspection died"),)
+
+
+def test_the_figure_stacks_the_categories_and_marks_the_prediction():
+    rows = remembered_rows()
+    figure = memory_figure.memory_figure(rows, palette.assign(rows))
+    bars = [trace for trace in figure.data if isinstance(trace, go.Bar)]
+    assert [bar.name for bar in bars] == [category.name for category in memory.CATEGORIES]
+    assert [sum(lane) for lane in zip(*(bar.x for bar in bars), strict=True)] == pytest.approx(
+        [100.0] * 4
+    )
+    marker, totals = figure.data[-2:]
+    assert list(marker.x) == pytest.approx([140.0, 99.99, 98.46])
+    assert list(marker.y) == list(totals.y)[:3]
+    assert list(totals.x) == pytest.approx([140.0, 100.0, 100.0, 100.0])
+    assert figure.layout.xaxis.title.text == "peak of the fullest rank, MB"
+    assert figure.layout.xaxis.range[1] > 140
+
+
+def test_a_category_that_nobody_holds_is_not_drawn():
+    rows = [remembered(make_row())]
+    chart = charts.make_chart(kinds.MEMORY, "x", rows, palette.assign(rows))
+    names = [entry.name for entry in chart.key]
+    assert names == ["parameters", "gradients", "optimizer", "data", "activations", "predicted"]
+    figure = memory_figure.memory_figure(rows, {})
+    assert [figure.data[int(entry.traces)].name for entry in chart.key] == names
+    unpredicted = charts.make_chart(kinds.MEMORY, "x", [remembered(make_row(), None)], {})
+    assert "predicted" not in [entry.name for entry in unpredicted.key]
+
+
+def test_the_numbers_of_the_figure_are_exact_bytes():
+    lines = memory_figure.tabulate(remembered_rows())
+    assert ("ddp-25mb", "2", "communication", "13,000,000 B", "13.0 %") in lines
+    assert ("ddp-25mb", "2", "predicted", "98,460,000 B", "98.5 %") in lines
+    assert ("ddp-25mb", "2", "peak", "100,000,000 B", "100.0 %") in lines
+
+
+def test_the_page_has_a_section_of_memory_where_something_was_counted():
+    text = render_page([make_summary(remembered_rows())])
+    shown = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", text[text.index(">Memory</h2>") :]))
+    shown = shown.replace("\N{NO-BREAK SPACE}", " ")
+    assert "Predicted peaks are within 1.6 % of the measured ones" in shown
+    assert "the state of the optimizer Lion is not known" in shown
+    assert "The peak that the strategy&#39;s law predicts." in shown
+    without = render_page([make_summary()])
+    assert "the inspecting launch did not count them" in without
+    nothing = render_page([make_summary([make_missing()])])
+    assert ">Memory</h2>" not in nothing
+
+
+def test_peaks_are_held_against_what_there_is():
+    rows = [remembered(make_plain()), remembered(make_row(world_size=2))]
+    machine = {"memory_bytes": 4_000_000_000, "cgroup_memory_bytes": 1_000_000_000}
+    (told,) = capacity.sentence(rows, machine)
+    assert told == (
+        "All ranks share the machine's 1.00 GB; those of ddp-25mb, N=2 together hold 200 MB of"
+        " live tensors, 20.0 % of it."
+    )
+    assert capacity.sentence(rows, {}) == []
+    assert capacity.sentence([], machine) == []
+
+
+def test_a_device_that_is_nearly_full_is_drawn_as_a_line():
+    rows = [remembered(make_row(device="cuda", backend="nccl"))]
+    small = {"devices": [{"memory_bytes": 200_000_000}, {"memory_bytes": 125_000_000}]}
+    figure = kinds.MEMORY.draw(rows, palette.assign(rows))
+    capacity.draw_limit(figure, rows, small)
+    assert figure.layout.shapes[0].x0 == pytest.approx(125.0)
+    assert "80.0 % of it" in capacity.sentence(rows, small)[0]
+    large = kinds.MEMORY.draw(rows, palette.assign(rows))
+    capacity.draw_limit(large, rows, {"devices": [{"memory_bytes": 80_000_000_000}]})
+    assert not large.layout.shapes
+
+
+@pytest.mark.parametrize("devices", [None, "<b>", [None], [{"memory_bytes": "many"}], [{}]])
+def test_an_environment_from_elsewhere_is_not_believed(devices):
+    assert capacity.device_bytes({"devices": devices}) is None
+    assert capacity.machine_bytes({"memory_bytes": devices}) is None

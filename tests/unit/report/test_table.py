@@ -1,0 +1,189 @@
+import re
+import subprocess
+import sys
+
+import pytest
+
+from scalebench.records.summary import Correctness
+from scalebench.report import render_markdown, render_table
+from scalebench.report.markdown import MAX_BYTES, code, escape
+from scalebench.report.words import wording
+from scalebench.stats import Estimate
+from tests.builders.summaries import (
+    gpu_rows,
+    hostile_summary,
+    make_missing,
+    make_plain,
+    make_row,
+    make_summary,
+    many_rows,
+    rated_rows,
+)
+
+WIDTHS = (80, 100, 140)
+RUNS = {
+    "usual": make_summary(),
+    "gpu": make_summary(gpu_rows()),
+    "rated": make_summary(rated_rows()),
+    "many": make_summary(many_rows()),
+    "hostile": hostile_summary(),
+    "long names": make_summary([make_row("c" * 64, n, spread=0.01) for n in (1, 2, 1024)]),
+    "empty": make_summary([]),
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_no_line_is_wider_than_the_terminal(run, width):
+    assert max(map(len, render_table(run, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_is_broken_at_any_width(width):
+    text = render_table(RUNS["usual"], width)
+    for number in ("36.00 ms", "21.03 ms", "1.712×", "85.6 ± 3.4 %", "97.90 ± 0.98 %"):
+        assert number in text
+
+
+def test_the_first_line_says_the_device():
+    assert render_table(RUNS["usual"]).startswith("CPU ranks over gloo (no CUDA device)\n")
+
+
+def test_narrow_tables_say_what_they_leave_out():
+    wide, narrow = render_table(RUNS["usual"], 160), render_table(RUNS["usual"], 80)
+    assert "tokens/s" in wide and "not shown" not in wide
+    assert "not shown at this width: tokens/s, loss" in narrow
+    assert "marks: o oversubscribed, u unsteady" in narrow
+
+
+@pytest.mark.parametrize("status", ["failed", "oom", "skipped"])
+def test_a_row_without_a_measurement_is_shown_with_its_reason(status):
+    rows = [make_plain(), make_missing(world_size=8, status=status, reason="the very reason")]
+    text = render_table(make_summary(rows), 80)
+    assert f"ddp-25mb, N=8, {status}: the very reason" in text
+    assert re.search(rf"ddp-25mb +8 +{status}", text)
+
+
+def test_arithmetic_and_energy_have_columns_only_where_they_are_known():
+    text = render_table(make_summary(rated_rows()), 200)
+    assert re.search(r"MFU +J/sample", text)
+    assert re.search(r"38\.40 % +1\.600 ", text)
+    plain = render_table(make_summary(gpu_rows()), 200)
+    assert "MFU" not in plain and "J/sample" not in plain
+    one_known = [*gpu_rows(), rated_rows()[-1]]
+    assert len(re.findall(r"38\.40", render_table(make_summary(one_known), 200))) == 1
+    markdown = render_markdown(make_summary(rated_rows()))
+    assert "| 38.40 % | 1.600 |" in markdown
+
+
+def test_energy_gives_way_before_arithmetic():
+    left_out = [
+        render_table(make_summary(rated_rows()), width).partition("not shown at this width: ")[2]
+        for width in (200, 120, 80, 50)
+    ]
+    assert left_out[0] == "" and "J/sample" not in left_out[1]
+    assert "J/sample" in left_out[2] and "MFU" not in left_out[2]
+    assert left_out[3].partition("\n\n")[0].endswith("MFU")
+
+
+def test_a_failed_check_is_shown():
+    wrong = Correctness(status="deviates", gradient_deviation=0.031)
+    text = render_table(make_summary([make_row(correctness=wrong)]), 140)
+    assert "FAILED 3.1e-02" in text and "deviates" in text
+
+
+def test_colour_is_ansi_only_when_asked_for(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in render_table(RUNS["usual"], 100, color=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" in render_table(RUNS["usual"], 100, color=True)
+
+
+def test_hostile_strings_bring_no_escape_sequences():
+    text = render_table(RUNS["hostile"], 100)
+    assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_ascii_only_is_ascii_and_as_narrow(run):
+    text = render_table(run, 80, ascii_only=True)
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_ascii_only_keeps_the_numbers():
+    text = render_table(RUNS["usual"], 80, ascii_only=True)
+    assert "85.6 +/- 3.4 %" in text and "1.712x" in text and "ok verified" in text
+
+
+def test_markup_of_rich_in_names_is_shown_as_it_is():
+    assert "[bold]x[/]" in render_table(make_summary([make_row("[bold]x[/]")]))
+
+
+def test_an_unfinished_run_says_so():
+    assert "not complete: interrupted" in render_table(make_summary(status="interrupted"))
+
+
+def test_the_table_needs_neither_plotly_nor_pandas_nor_torch():
+    code_ = (
+        "import sys, scalebench.report as r\n"
+        "assert r.render_table and r.render_markdown\n"
+        "bad = {'plotly', 'pandas', 'torch', 'jinja2'} & set(sys.modules)\n"
+        "sys.exit(f'imported {bad}' if bad else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code_], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_markdown_has_verdict_and_table():
+    text = render_markdown(RUNS["usual"])
+    assert "- **ddp-25mb**: DDP (25 MiB buckets) reaches 1.712× on 2 CPU ranks" in text
+    assert "| ddp-25mb | 2 | 32/16 | 21.03 ms |" in text
+    assert "> CPU ranks over gloo (no CUDA device)" in text
+    assert "rank 3: out of memory" in text
+
+
+def test_markdown_stays_below_its_limit_whatever_the_run():
+    rows = [make_row(f"{'n' * 50}-{i}", n) for i in range(300) for n in (1, 2, 4)]
+    rows += [make_missing(f"m{i}", 8, reason="x" * 10_000) for i in range(300)]
+    run = make_summary(rows, notices=["é" * 100_000] * 10, reproduce="y" * 100_000)
+    text = render_markdown(run)
+    assert len(text.encode()) < MAX_BYTES
+    assert "Cut here" in text
+
+
+def test_markdown_of_a_usual_run_is_not_cut():
+    assert "Cut here" not in render_markdown(RUNS["many"])
+
+
+def test_markdown_tables_keep_their_columns_under_attack():
+    tables = []
+    for block in render_markdown(RUNS["hostile"]).split("\n\n"):
+        if block.startswith("|"):
+            lines = block.splitlines()
+            tables.append({len(re.findall(r"(?<!\\)\|", line)) for line in lines})
+            assert all(line.startswith("|") for line in lines)
+    assert tables == [{13}, {9}] * 2
+
+
+def test_markdown_shows_no_html_and_mentions_nobody():
+    text = render_markdown(RUNS["hostile"])
+    outside_code = re.sub(r"(`+).*?\1", "", text)
+    assert not re.search(r"<\w", outside_code)
+    assert not re.search(r"@\w", outside_code)
+    assert not re.search(r"(?<!\\)\[link\]", outside_code)
+    assert "http://" not in outside_code
+
+
+def test_escape_and_code_keep_the_text_readable():
+    assert escape("a|b<c>_d_") == "a\\|b&lt;c&gt;\\_d\\_"
+    assert code("plain") == "`plain`"
+    assert code("a `b` ``c``") == "``` a `b` ``c`` ```"
+
+
+def test_a_wide_interval_is_written_with_both_its_ends():
+    assert (
+        wording.plus_minus(Estimate(value=0.856, low=0.821, high=0.891, n=3), 100) == "85.6 ± 3.5"
+    )
+    assert wording.plus_minus(Estimate(value=0.61, low=0.34, high=1.11, n=2), 100) == "61 (34–111)"
+    assert wording.plus_minus(Estimate(value=1.0, low=1.0, high=1.0, n=3), 100) == "100"

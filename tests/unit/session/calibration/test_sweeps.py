@@ -1,0 +1,202 @@
+"""Calibration: what is planned, what becomes of points, how it is shown."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.cli.calibrate import as_object, calibrate
+from scalebench.costmodel.links.crossover import crossovers
+from scalebench.costmodel.links.laws import algorithms
+from scalebench.costmodel.links.profile import LAW_OF, LinkProfile, point_of, profile_of
+from scalebench.errors import ExitCode, UsageError
+from scalebench.records.probes import TimedTransfer
+from scalebench.report.tables.calibration import render_calibration
+from scalebench.session.calibration.sweeps import Sweeps, imported, sizes_up_to, transfers_of
+from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE, OWN_ALGORITHMS
+from scalebench.spec.probes import Transfer
+from scalebench.worker.collectives import ALL_REDUCES
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "nccl_tests"
+ALPHA_S, BANDWIDTH = 20e-6, 1e9
+ORIGIN = {"created": "now", "version": "0", "device": "cpu", "backend": "gloo"}
+
+
+def point(size_bytes, time_s, algorithm="backend", operation="all_reduce", num_ranks=2, wrong=0):
+    transfer = Transfer(operation=operation, size_bytes=size_bytes, algorithm=algorithm)
+    timed = TimedTransfer(
+        transfer=transfer,
+        size_bytes=size_bytes,
+        time_s=(time_s,) * 5,
+        each_s=(time_s,) * 10,
+        num_elements=size_bytes // 4,
+        num_wrong=wrong,
+    )
+    return point_of(timed, num_ranks, "")
+
+
+def line(algorithm="backend", alpha_s=ALPHA_S, bandwidth=BANDWIDTH, num_ranks=2):
+    """All-reduces of N ranks by the ring's law."""
+    n = num_ranks
+    return [
+        point(
+            size,
+            2 * (n - 1) * alpha_s + 2 * (n - 1) / n * size / bandwidth,
+            algorithm,
+            num_ranks=n,
+        )
+        for size in sizes_up_to(1 << 22)
+    ]
+
+
+@given(st.integers(min_value=8, max_value=1 << 34))
+def test_sizes_are_doubles_up_to_the_largest(largest):
+    sizes = sizes_up_to(largest)
+    assert sizes[0] == 8
+    assert largest / 2 < sizes[-1] <= largest
+    assert all(b == 2 * a for a, b in pairwise(sizes))
+
+
+def test_every_operation_is_planned_at_every_size_and_small_ones_more_often():
+    planned = transfers_of(
+        Sweeps((2,), COLLECTIVES, ("float32", "int8"), 1 << 22, algorithms=("ring", "tree"))
+    )
+    sweeps = len(COLLECTIVES) - 1 + len(EITHER_PLACE) + 2
+    assert len(planned) == 1 + sweeps * 2 * len(sizes_up_to(1 << 22))
+    assert {one.algorithm for one in planned} == {"backend", "ring", "tree"}
+    assert {one.back_to_back for one in planned if one.size_bytes == 8} == {20}
+    assert {one.back_to_back for one in planned if one.size_bytes == 1 << 22} == {2}
+
+
+def test_a_known_law_is_recovered_and_named():
+    points = [p for n in (2, 4, 8) for p in line(num_ranks=n)]
+    profile = profile_of(points, (), **ORIGIN)
+    for fit in profile.fits:
+        (regime,) = fit.regimes
+        assert regime.alpha_s == pytest.approx(ALPHA_S, rel=1e-3)
+        assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=1e-3)
+        assert fit.poor is None
+    (naming,) = profile.namings
+    assert naming.name == "ring"
+    (of_those_with_a_core,) = profile_of(points, (), 4, **ORIGIN).namings
+    assert of_those_with_a_core.world_sizes == (2, 4)
+    assert of_those_with_a_core.name is None
+
+
+def test_a_wrong_result_is_not_fitted_and_counted():
+    points = [*line()[:-1], point(1 << 22, 0.01, wrong=3)]
+    profile = profile_of(points, (), **ORIGIN)
+    assert profile.num_wrong == 3
+    assert profile.fits == ()
+    assert "wrong" in profile.refused[0]
+
+
+def test_each_own_algorithm_is_fitted_by_its_own_law():
+    assert set(OWN_ALGORITHMS) == set(ALL_REDUCES)
+    assert set(LAW_OF) < set(ALL_REDUCES)
+    assert set(LAW_OF.values()) <= set(algorithms("all_reduce"))
+    profile = profile_of([*line("tree"), *line("hierarchical")], (), **ORIGIN)
+    assert [fit.law for fit in profile.fits] == ["binomial tree"]
+    assert "hierarchical" in profile.refused[0]
+
+
+def test_the_fastest_algorithm_changes_where_the_lines_cross():
+    quick_start = line("tree", alpha_s=10e-6, bandwidth=1e8)
+    fast_wire = line("ring", alpha_s=100e-6, bandwidth=1e9)
+    profile = profile_of([*quick_start, *fast_wire], (), **ORIGIN)
+    tree, ring = crossovers(profile.points, profile.fits)
+    assert (tree.measured, ring.measured) == ("tree", "ring")
+    assert (tree.predicted, ring.predicted) == ("tree", "ring")
+    crossing = 2 * 90e-6 / (1 / 1e8 - 1 / 1e9)
+    assert tree.max_bytes < crossing < ring.min_bytes == 2 * tree.max_bytes
+    assert crossovers(line(), ()) == []
+
+
+def test_the_profile_is_read_again_as_it_was_written():
+    profile = profile_of([*line(), *line("tree")], ("a notice",), **ORIGIN)
+    assert LinkProfile.model_validate_json(profile.model_dump_json()) == profile
+
+
+def test_the_json_has_the_fields_of_the_contract():
+    told = as_object(profile_of(line(), (), **ORIGIN))
+    assert {
+        *("op", "size_bytes", "dtype", "world_size", "time_s"),
+        *("algbw_byte_per_s", "busbw_byte_per_s", "num_wrong"),
+    } <= set(told["points"][0])
+    assert {
+        *("op", "world_size", "alpha_s", "bandwidth_byte_per_s", "law"),
+        *("min_bytes", "max_bytes", "error_ratio"),
+    } <= set(told["fits"][0])
+    json.dumps(told, allow_nan=False)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_the_tables_fit_and_have_the_columns_of_nccl_tests(width, ascii_only):
+    points = [*line(), *line("tree", alpha_s=5e-6, bandwidth=5e8)]
+    text = render_calibration(profile_of(points, (), **ORIGIN), width, ascii_only=ascii_only)
+    assert max(map(len, text.splitlines())) <= width
+    assert not ascii_only or text.isascii()
+    if width >= 100:
+        for header in ("size (B)", "count", "algbw (GB/s)", "busbw (GB/s)", "#wrong"):
+            assert header in text
+        assert "4194304" in text
+        assert "1.00 GB/s" in text
+
+
+NOT_ENDED = "v100_no_mpi_two_jobs.txt"
+NOT_NAMED = {"p5_openmpi_tagged.txt": "all_reduce"}
+LOGS = sorted(path.name for path in GOLDEN.glob("*.txt") if path.name != NOT_ENDED)
+
+
+@pytest.mark.parametrize("log", LOGS)
+def test_logs_of_clusters_are_read_fitted_and_shown(log):
+    profile = imported([GOLDEN / log], None, NOT_NAMED.get(log))
+    assert profile.points or profile.notices
+    assert {point.source.partition(",")[0] for point in profile.points} <= {str(GOLDEN / log)}
+    text = render_calibration(profile, 120)
+    assert all(str(point.size_bytes) in text for point in profile.points)
+
+
+def test_the_fit_of_a_log_tells_its_large_messages_bandwidth():
+    profile = imported([GOLDEN / "h100_8ranks_then_16ranks_slurm.txt"], None)
+    for fit in profile.fits:
+        largest = max(p.size_bytes for p in profile.points if p.world_size == fit.world_size)
+        measured = [
+            p.busbw_byte_per_s
+            for p in profile.points
+            if (p.world_size, p.size_bytes, p.in_place) == (fit.world_size, largest, fit.in_place)
+        ]
+        if fit.poor is None and fit.op == "all_reduce":
+            assert fit.regimes[-1].bandwidth_byte_per_s == pytest.approx(measured[0], rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--max-bytes", "much"], "not a size"),
+        (["--max-bytes", "8"], "from 64 B"),
+        (["--gpus", "1,2"], "2 ranks or more"),
+        (["--world-size", "4"], "--import"),
+        (["--link", "50mbit"], "--launcher lab"),
+        (["--op", "all_reduze"], "all_reduce"),
+        (["--dtype", "fp8"], "bfloat16"),
+        (["--algorithms", "rings"], "ring"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments, told, monkeypatch):
+    monkeypatch.setattr("scalebench.launch.local.LocalLauncher.survey", lambda *_: {"devices": []})
+    result = CliRunner().invoke(calibrate, arguments)
+    said = str(result.exception) if isinstance(result.exception, UsageError) else result.output
+    assert isinstance(result.exception, UsageError) or result.exit_code == ExitCode.USAGE
+    assert told in said
+
+
+def test_a_file_that_is_no_log_is_refused_by_name(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing of the sort\n")
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        imported([tmp_path / "notes.txt"], None)

@@ -1,0 +1,158 @@
+"""Two versions alternately: the order, what each run is told, and what is made of how it ends."""
+
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from scalebench.cli import cli
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records.files import write_model
+from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version, abba_order
+from tests.builders.gated import gated_run
+
+STUB = """#!{python}
+import json, pathlib, sys
+here = pathlib.Path(__file__).parent
+arguments = sys.argv[1:]
+with (here.parent / "calls.jsonl").open("a") as log:
+    log.write(json.dumps([here.name, *arguments]) + "\\n")
+if "--fail" in arguments:
+    print("scalebench: There is no suite 'x'.", file=sys.stderr)
+    sys.exit(int(arguments[arguments.index("--fail") + 1]))
+out = pathlib.Path(arguments[arguments.index("--out") + 1])
+number = int(out.name.rpartition("-")[2])
+out.mkdir(parents=True)
+summary = json.loads((here / f"{{number}}.json").read_text())
+only = {{value for flag, value in zip(arguments, arguments[1:]) if flag == "--only"}}
+if only:
+    name = "{{suite}}.{{case}}.n{{world_size}}"
+    summary["rows"] = [row for row in summary["rows"] if name.format(**row) in only]
+(out / "summary.json").write_text(json.dumps(summary))
+"""
+"""Stands for an interpreter with scalebench: leaves a run that was made before, and notes the call.
+"""
+
+
+@pytest.fixture
+def interpreters(project):
+    """Stubs for base, new and 4 % slower; with drift over the rounds that all of them share."""
+    drift = [1.0, 1.1, 1.2, 1.15, 1.05, 1.1, 1.0, 1.02]
+    for seed, (name, factor) in enumerate({"base": 1.0, "same": 1.0, "slow": 1.04}.items()):
+        folder = project / name
+        folder.mkdir()
+        for number, level in enumerate(drift):
+            slower = {(case, n): factor * level for case in ("ddp", "ddp-small") for n in (2, 4)}
+            run = gated_run(
+                slower | {("plain", 1): level}, num_launches=1, seed=100 * seed + number
+            )
+            write_model(folder / f"{number}.json", run)
+        stub = folder / "python"
+        stub.write_text(STUB.format(python=sys.executable))
+        stub.chmod(0o755)
+    return project
+
+
+def calls(project) -> list[list[str]]:
+    return [json.loads(line) for line in (project / "calls.jsonl").read_text().splitlines()]
+
+
+def versions(project, new):
+    return (
+        Version("base", str(project / "base" / "python"), project),
+        Version("new", str(project / new / "python"), project),
+    )
+
+
+def test_the_order_is_there_and_back():
+    made = [version for number in range(4) for version in abba_order(number)]
+    assert made == [0, 1, 1, 0, 0, 1, 1, 0]
+
+
+def test_both_are_measured_by_turns_and_told_the_same(interpreters):
+    messages: list[str] = []
+    interleaved = InterleavedRuns(
+        versions(interpreters, "slow"),
+        ["ddp", "--gpus", "1,2"],
+        interpreters / "out",
+        messages.append,
+    )
+    for _ in range(3):
+        interleaved.measure(3)
+    base, new = interleaved.results()
+    made = calls(interpreters)
+    assert [call[0] for call in made] == ["base", "slow", "slow", "base", "base", "slow"]
+    for call in made:
+        assert call[1:7] == ["-m", "scalebench", "run", "ddp", "--gpus", "1,2"]
+        assert call[7:10] == ["--repeats", "1", "--no-report"]
+    assert messages[0] == "round 1 of 3: base" and len(messages) == 6
+    assert all(row.step_s.n == 3 for results in (base, new) for row in results.rows)
+
+
+def test_the_command_finds_a_change_that_drift_hides(interpreters, monkeypatch):
+    def gate(new):
+        monkeypatch.setattr(sys, "executable", str(interpreters / new / "python"))
+        flags = ["gate", "--interleave", "--base-python", str(interpreters / "base" / "python")]
+        done = CliRunner().invoke(
+            cli, [*flags, "--rounds", "6", "--json", "--", "ddp"], standalone_mode=False
+        )
+        assert done.exception is None, done.exception
+        return done.return_value, json.loads(done.stdout)
+
+    code, told = gate("slow")
+    assert code == 1
+    worse = {(row["case"], row["metric"]) for row in told["rows"] if row["verdict"] == "regressed"}
+    assert ("ddp", "step_s") in worse and ("plain", "step_s") not in worse
+    code, told = gate("same")
+    assert code == 0, told
+    assert (interpreters / "reports").is_dir()
+
+
+def test_the_command_goes_on_with_what_is_open(interpreters, monkeypatch):
+    """Two rounds have one degree of freedom: nothing is decided by them but what is exact."""
+    monkeypatch.setattr(sys, "executable", str(interpreters / "slow" / "python"))
+    flags = ["gate", "--interleave", "--base-python", str(interpreters / "base" / "python")]
+    flags += ["--rounds", "2", "--repeat-until-decided", "1h", "--json", "--", "ddp"]
+    done = CliRunner().invoke(cli, flags, standalone_mode=False)
+    assert done.exception is None, done.exception
+    told = json.loads(done.stdout)
+    assert done.return_value == 1
+    assert any("analyses, after 2, 4" in note for note in told["notes"]), told["notes"]
+    made = calls(interpreters)
+    assert all("ddp.plain.n1" in call for call in made[4:])  # efficiency is formed with it
+    last = max(row["new_launches"] for row in told["rows"])
+    assert 4 <= last == sum(call[0] == "slow" for call in made)
+    for row in told["rows"]:
+        if row["basis"] == "launches" and row["verdict"] == "inconclusive":
+            name = f"{row['suite']}.{row['case']}.n{row['world_size']}"
+            measured = [call for call in made if call[0] == "slow"]
+            measured = [call for call in measured if "--only" not in call or name in call]
+            assert row["new_launches"] == row["base_launches"] == len(measured), name
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(2, UsageError), (5, EnvironmentUnfit), (130, EnvironmentUnfit)]
+)
+def test_a_run_that_ends_badly_ends_the_comparison(interpreters, code, kind):
+    with pytest.raises(kind, match="There is no suite"):
+        InterleavedRuns(
+            versions(interpreters, "same"), ["--fail", str(code)], interpreters / "out"
+        ).measure(2)
+    assert len(calls(interpreters)) == 1
+
+
+def test_what_cannot_be_asked_is_refused(interpreters):
+    for arguments, says in (
+        (["--interleave", "--", "ddp"], "--base-python"),
+        (["--interleave", "--base-dir", ".", "--baseline", "x"], "leave out --baseline"),
+        (["--base-dir", ".", "x"], "for --interleave"),
+        (["x", "y"], "one run"),
+        (["--repeat-until-decided", "5m", "x"], "for --interleave"),
+        (["--interleave", "--base-dir", ".", "--", "ddp", "--repeats", "9"], "--rounds"),
+    ):
+        done = CliRunner().invoke(cli, ["gate", *arguments], standalone_mode=False)
+        assert isinstance(done.exception, UsageError) and says in str(done.exception), arguments
+    nowhere = (Version("base", "/no/python", interpreters), *versions(interpreters, "same")[1:])
+    with pytest.raises(UsageError, match="cannot be started"):
+        InterleavedRuns(nowhere, [], interpreters / "out").measure(2)

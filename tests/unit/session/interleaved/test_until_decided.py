@@ -1,0 +1,196 @@
+"""Rounds until all is decided: what is measured again, how often, and how seldom it cries wolf."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scalebench.errors import EnvironmentUnfit
+from scalebench.gate import family
+from scalebench.gate.family import Pair, judge, measured, paired
+from scalebench.gate.result import GateResult, RowVerdict
+from scalebench.gate.results import Results
+from scalebench.session.interleaved.until_decided import until_decided
+from tests.builders.summaries import make_plain, make_row, make_summary
+
+OPEN = RowVerdict("s", "ddp", 2, "step_s", "s", "inconclusive", basis="launches")
+
+
+class InterleavedRuns:
+    """Stands for the real ones: each round takes a second, and only notes what it was told.
+
+    ``results()`` gives the number of rounds in place of the base.
+    """
+
+    def __init__(self, seconds=1.0, rows=(), fails_from=None):
+        self.round_s = []
+        self.narrowed = []
+        self.seconds = seconds
+        self.new = Results("new", (make_summary(list(rows)),))
+        self.fails_from = fails_from
+
+    def measure(self, upto, narrowed=()):
+        if self.fails_from is not None and len(self.round_s) >= self.fails_from:
+            raise EnvironmentUnfit("new: scalebench run ended with 5: no room")
+        self.narrowed.append(tuple(narrowed))
+        self.round_s.append(self.seconds)
+
+    def results(self):
+        return len(self.round_s), self.new
+
+
+def result(*rows):
+    return GateResult("a", "b", "1", "2", tuple(rows))
+
+
+def decided_after(**rounds):
+    """Return a judge that finds each case of that name as ``(rounds, verdict)`` says."""
+
+    def judged(done, _, level):
+        return result(
+            *(
+                replace(OPEN, case=case, verdict=verdict if done >= after else "inconclusive")
+                for case, (after, verdict) in rounds.items()
+            )
+        )
+
+    return judged
+
+
+def test_it_goes_on_until_all_is_decided_and_then_ends():
+    interleaved = InterleavedRuns()
+    told = until_decided(interleaved, 3, decided_after(ddp=(10, "regressed")), 1000)
+    assert len(interleaved.round_s) == 12
+    assert [row.verdict for row in told.rows] == ["regressed"]
+    assert (
+        told.notes[-1].startswith("3 interim analyses, after 3, 6, 12 rounds")
+        and "undecided" not in (told.notes[-1])
+    )
+
+
+def test_what_is_decided_at_once_is_analysed_once():
+    interleaved = InterleavedRuns()
+    told = until_decided(interleaved, 4, decided_after(ddp=(0, "unchanged")), 1000)
+    assert len(interleaved.round_s) == 4 and told.notes[-1].startswith(
+        "1 interim analysis, after 4 rounds"
+    )
+
+
+def test_the_budget_ends_it_but_never_the_first_rounds():
+    interleaved = InterleavedRuns(seconds=10.0)
+    told = until_decided(interleaved, 5, decided_after(ddp=(99, "regressed")), 1)
+    assert len(interleaved.round_s) == 5 and "1 row undecided" in told.notes[-1]
+    interleaved = InterleavedRuns(seconds=10.0)
+    told = until_decided(interleaved, 5, decided_after(ddp=(99, "regressed")), 120)
+    assert len(interleaved.round_s) == 12 and "after 5, 10, 12 rounds" in told.notes[-1]
+    assert "2 min had passed" in told.notes[-1]
+
+
+def test_only_what_is_open_is_measured_again():
+    """And the plain models on one rank of its suite, which efficiency is formed with."""
+    rows = [
+        replace(OPEN, case="plain", world_size=1, verdict="unchanged"),
+        replace(OPEN, case="ddp", world_size=2, verdict="unchanged"),
+        replace(OPEN, case="ddp", world_size=4),
+        replace(OPEN, case="ddp", world_size=4, metric="efficiency"),
+        replace(OPEN, case="ddp-small", world_size=8, verdict="inconclusive", no_worse=True),
+        replace(OPEN, case="ddp-big", world_size=8, verdict="inconclusive", decides=False),
+        replace(OPEN, case="ddp-one", world_size=8, verdict="inconclusive", basis="single"),
+        replace(OPEN, suite="other", case="fsdp", world_size=2, verdict="improved"),
+    ]
+    plain = make_plain()
+    measured_rows = [
+        plain.model_copy(update={"suite": "s"}),
+        plain.model_copy(update={"suite": "s", "case": "plain-2"}),
+        plain.model_copy(update={"suite": "other"}),
+        make_row("ddp", 4).model_copy(update={"suite": "s"}),
+    ]
+    interleaved = InterleavedRuns(rows=measured_rows)
+    until_decided(interleaved, 2, lambda *_: result(*rows), 3)
+    assert interleaved.narrowed[:2] == [(), ()]
+    assert interleaved.narrowed[2] == (
+        *("--only", "s.ddp.n4", "--only", "s.plain.n1", "--only", "s.plain-2.n1"),
+    )
+
+
+@pytest.mark.parametrize("decided", ["unchanged", "regressed"])
+def test_a_row_that_fails_later_has_not_passed(decided):
+    """Its step was decided; its efficiency was open, and is not there any more."""
+
+    def judged(done, _, error_budget):
+        if done == 2:
+            return result(replace(OPEN, verdict=decided), replace(OPEN, metric="efficiency"))
+        return result(replace(OPEN, verdict="missing", failed=True, basis="none"))
+
+    told = until_decided(InterleavedRuns(), 2, judged, 1000)
+    assert told.verdict == ("failed" if decided == "unchanged" else "regressed")
+    assert told.exit_code == (4 if decided == "unchanged" else 1)
+
+
+def test_a_round_that_cannot_be_made_ends_it_and_loses_nothing():
+    judge = decided_after(ddp=(2, "regressed"), other=(99, "unchanged"))
+    told = until_decided(InterleavedRuns(fails_from=3), 2, judge, 1000)
+    assert [row.verdict for row in told.rows] == ["regressed", "inconclusive"]
+    assert "after 2, 3 rounds" in told.notes[-1] and "no room" in told.notes[-1]
+    with pytest.raises(EnvironmentUnfit):
+        until_decided(InterleavedRuns(fails_from=1), 2, judge, 1000)
+
+
+def test_what_one_analysis_decided_no_later_one_takes_back():
+    def judged(done, _, level):
+        first = "regressed" if done == 2 else "inconclusive"
+        second = "inconclusive" if done < 8 else "unchanged"
+        return result(replace(OPEN, verdict=first), replace(OPEN, case="b", verdict=second))
+
+    told = until_decided(InterleavedRuns(), 2, judged, 1000)
+    assert [row.verdict for row in told.rows] == ["regressed", "unchanged"]
+
+
+def test_each_analysis_may_err_half_as_often_as_the_one_before():
+    budgets = []
+
+    def judged(done, _, error_budget):
+        budgets.append(error_budget)
+        return result(OPEN)
+
+    until_decided(InterleavedRuns(), 1, judged, 8)
+    assert budgets == [1 / 2, 1 / 4, 1 / 8, 1 / 16]
+
+
+def analysed(halving, wanted, change, floor):
+    """Part of 1000 calls that come to a verdict, with rounds of known noise and change."""
+    generator = np.random.default_rng(11)
+    found = 0
+    for _ in range(1000):
+        base, new = generator.normal(0, 0.01, (2, 96))
+        new = new + change
+
+        def judged(done, _, error_budget, base=base, new=new):
+            sides = paired(measured(base[:done]), measured(new[:done]))
+            pair = Pair("step_s", *sides, floor=floor, floor_down=floor, shared=True)
+            [one] = judge([pair], error_budget if halving else 1.0)
+            return result(replace(OPEN, verdict=one.finding))
+
+        found += until_decided(InterleavedRuns(), 3, judged, 96).rows[0].verdict == wanted
+    return found / 1000
+
+
+def upper(rate):
+    """Two standard errors above a rate in 1000 calls."""
+    return rate + 2 * math.sqrt(rate * (1 - rate) / 1000)
+
+
+@pytest.mark.parametrize("halving", [True, False])
+def test_many_analyses_raise_no_more_false_alarms_than_one(monkeypatch, halving):
+    """Nothing differs; a level of 2 %, so that wolves are seen at all."""
+    monkeypatch.setattr(family, "TEST_LEVEL", 0.02)
+    rate = analysed(halving, "regressed", change=0.0, floor=1e-9)
+    assert (rate <= upper(0.02)) == halving, rate
+
+
+@pytest.mark.parametrize("halving", [True, False])
+def test_many_analyses_pass_no_more_of_what_is_at_the_floor_than_one(halving):
+    """A change as large as the floor is called unchanged by one at most 2.5 times in 100."""
+    rate = analysed(halving, "unchanged", change=0.01, floor=0.01)
+    assert (rate <= upper(0.025)) == halving, rate

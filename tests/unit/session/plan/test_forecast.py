@@ -1,0 +1,66 @@
+import pytest
+
+from scalebench.costmodel.memory import predict_state_bytes
+from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.session.plan.forecast import forecast
+from scalebench.spec import Case, Ddp, Plain, StepPlan, Suite
+from scalebench.spec.presets import PRESETS
+
+PSI = PRESETS["gpt-tiny"].num_parameters
+
+
+def plan_of(*cases, num_gpus=0, **request):
+    cases = cases or (Case(name="plain", strategy=Plain()), Case(name="ddp", strategy=Ddp()))
+    suite = Suite(name="ddp", question="?", cases=cases, steps=StepPlan(window_s=2.0))
+    wanted = Request(**{"world_sizes": (1, 2), "workload": "gpt-tiny", **request})
+    return make_plan(wanted, [suite], Machine(num_gpus=num_gpus, num_cores=4))
+
+
+def test_one_row_per_case_and_size_with_all_its_launches():
+    found = forecast(plan_of(), {})
+    rows = [(row.cell.case, row.cell.world_size, row.num_launches) for row in found.rows]
+    assert rows == [("plain", 1, 4), ("ddp", 1, 4), ("ddp", 2, 4)]
+
+
+def test_state_of_adam_is_sixteen_bytes_per_parameter_and_buckets_four():
+    assert predict_state_bytes(Plain(), 1000) == 16_000
+    assert predict_state_bytes(Ddp(), 1000) == 16_000
+    assert predict_state_bytes(Ddp(gradient_as_bucket_view=False), 1000) == 20_000
+    assert predict_state_bytes(Ddp(autocast=True), 1000) == 16_000
+
+
+def test_state_is_that_of_the_cells_workload_and_strategy():
+    copied = Case(name="copied", strategy=Ddp(gradient_as_bucket_view=False))
+    found = {row.cell.case: row.state_bytes for row in forecast(plan_of(copied), {}).rows}
+    assert found == {"plain": 16 * PSI, "copied": 20 * PSI}
+
+
+def test_a_users_workload_is_as_large_as_it_was_found_to_be():
+    plan = plan_of(workload="mine:tiny")
+    assert {row.state_bytes for row in forecast(plan, {"mine:tiny": 10}).rows} == {160}
+    assert {row.state_bytes for row in forecast(plan, {}).rows} == {None}
+
+
+def test_the_wall_clock_grows_with_launches_and_window():
+    def wall(**request):
+        return forecast(plan_of(**request), {}).wall_s
+
+    assert wall(quick=True) < wall(repeats=1) < wall() < wall(repeats=5)
+    assert wall(repeats=4) - wall(repeats=3) == pytest.approx(wall(repeats=5) - wall(repeats=4))
+    assert 3 * 3 * 2.0 < wall() < 3 * (3 * 2.0 * 2 + 3)  # at least the windows, not twice as long
+
+
+def test_the_budget_bounds_the_wall_clock():
+    assert forecast(plan_of(budget_s=5.0), {}).wall_s == 5.0
+    assert forecast(plan_of(budget_s=5000.0), {}).wall_s == forecast(plan_of(), {}).wall_s
+
+
+def test_a_number_of_steps_takes_nobody_knows_how_long():
+    assert forecast(plan_of(steps=100), {}).wall_s is None
+
+
+def test_what_is_skipped_costs_nothing_and_is_listed():
+    some = forecast(plan_of(num_gpus=1), {})
+    none = forecast(plan_of(num_gpus=1, world_sizes=(1,)), {})
+    assert [(r.cell.world_size, r.num_launches) for r in some.rows] == [(1, 4), (1, 4), (2, 0)]
+    assert some.wall_s == none.wall_s

@@ -1,0 +1,398 @@
+import re
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.session.plan.cells import row_name
+from scalebench.spec import Case, Ddp, Fsdp, Plain, StepPlan, Suite
+from scalebench.spec.virtual_hosts import VirtualHosts
+
+CPU_4 = Machine(num_gpus=0, num_cores=4)
+GPU_4 = Machine(num_gpus=4, num_cores=32)
+
+
+def suite(*cases, name="ddp", **settings):
+    cases = cases or (Case(name="plain", strategy=Plain()), Case(name="ddp", strategy=Ddp()))
+    return Suite(name=name, question="How well does it scale?", cases=cases, **settings)
+
+
+def plan_of(*cases, machine=CPU_4, sizes=(1, 2, 4), settings=None, **request):
+    wanted = Request(world_sizes=sizes, **request)
+    return make_plan(wanted, [suite(*cases, **(settings or {}))], machine)
+
+
+def rows(plan):
+    return {cell.row_key[1:]: cell for cell in plan.cells if cell.purpose == "measure"}
+
+
+def ddp(**strategy):
+    return Case(name="ddp", strategy=Ddp(**strategy))
+
+
+def test_inspections_come_first_then_rounds_over_the_sizes():
+    cells = plan_of().cells
+    table = [(cell.purpose, cell.repeat, cell.case, cell.world_size) for cell in cells]
+    once = [("plain", 1), ("ddp", 1), ("ddp", 2), ("ddp", 4)]
+    expected = [("inspect", 0, *row) for row in once]
+    expected += [("measure", repeat, *row) for repeat in range(3) for row in once]
+    assert table == expected
+
+
+def test_each_round_has_every_size_of_every_suite_once():
+    suites = [suite(name="one", repeats=2), suite(name="two", repeats=4)]
+    cells = make_plan(Request(world_sizes=(1, 2)), suites, CPU_4).cells
+    rounds = [list(group) for _, group in groupby(cells, lambda c: (c.purpose, c.repeat))]
+    assert [len(cells) for cells in rounds] == [6, 6, 6, 3, 3]
+    assert all(len({cell.row_key for cell in cells}) == len(cells) for cells in rounds)
+    assert {cell.suite for cell in rounds[-1]} == {"two"}
+
+
+def test_no_two_cells_have_the_same_file_name():
+    cells = plan_of().cells
+    assert len({cell.id for cell in cells}) == len(cells)
+
+
+def test_n_1_is_added_and_said_so():
+    plan = plan_of(sizes=(2, 4))
+    assert plan.spec.world_sizes == (1, 2, 4)
+    assert plan.spec.added_world_sizes == (1,)
+    assert any("N = 1 was added" in notice for notice in plan.notices)
+
+
+def test_n_1_that_was_asked_for_is_not_said_to_be_added():
+    plan = plan_of(sizes=(4, 1, 2))
+    assert plan.spec.world_sizes == (1, 2, 4)
+    assert plan.spec.added_world_sizes == ()
+    assert not any("added" in notice for notice in plan.notices)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "sizes"), [(1, (1,)), (2, (1, 2)), (6, (1, 2, 4)), (8, (1, 2, 4, 8))]
+)
+def test_without_sizes_powers_of_two_up_to_the_devices(capacity, sizes):
+    on_cpu = plan_of(machine=Machine(0, capacity), sizes=None)
+    on_gpus = plan_of(machine=Machine(capacity, 64), sizes=None)
+    assert on_cpu.spec.world_sizes == on_gpus.spec.world_sizes == sizes
+    assert on_cpu.spec.added_world_sizes == ()
+
+
+@pytest.mark.parametrize(
+    ("cores", "sizes", "threads"),
+    [(4, (1, 2, 4), 1), (8, (1, 2), 4), (8, (1,), 8), (2, (1, 8), 2), (7, (1, 3), 2)],
+)
+def test_every_size_gets_the_same_threads(cores, sizes, threads):
+    plan = plan_of(machine=Machine(0, cores), sizes=sizes, batch_size=24)
+    assert {cell.threads for cell in plan.cells} == {threads} == {plan.spec.threads}
+
+
+def test_strong_scaling_divides_one_global_batch():
+    found = rows(plan_of(batch_size=32))
+    assert {cell.global_batch for cell in found.values()} == {32}
+    assert [found["ddp", n].rank_batch for n in (1, 2, 4)] == [32, 16, 8]
+
+
+def test_weak_scaling_keeps_the_batch_of_a_rank():
+    found = rows(plan_of(batch_size=8, scaling="weak"))
+    assert {cell.rank_batch for cell in found.values()} == {8}
+    assert [found["ddp", n].global_batch for n in (1, 2, 4)] == [8, 16, 32]
+    assert {cell.scaling for cell in found.values()} == {"weak"}
+
+
+def test_weak_scaling_never_minds_divisibility():
+    assert rows(plan_of(batch_size=7, scaling="weak"))["ddp", 4].global_batch == 28
+
+
+@given(st.integers(1, 200), st.sets(st.integers(1, 12), min_size=1, max_size=3))
+def test_a_batch_that_cannot_be_divided_is_answered_with_batches_that_can(batch, sizes):
+    machine = Machine(0, 16)
+    if all(batch % n == 0 for n in sizes):
+        plan_of(machine=machine, sizes=tuple(sizes), batch_size=batch)
+        return
+    with pytest.raises(UsageError) as error:
+        plan_of(machine=machine, sizes=tuple(sizes), batch_size=batch)
+    assert f"batch of {batch} " in str(error.value)
+    assert "--scaling weak" in str(error.value)
+    offered = re.search(r"--batch-size (\d+)(?: or (\d+))?", str(error.value))
+    for better in filter(None, offered.groups()):
+        plan_of(machine=machine, sizes=tuple(sizes), batch_size=int(better))
+
+
+def test_sizes_beyond_the_gpus_are_skipped_with_the_reason_and_the_way_out():
+    plan = plan_of(machine=GPU_4, sizes=(1, 4, 8))
+    found = rows(plan)
+    assert found["ddp", 4].skip_reason is None
+    reason = found["ddp", 8].skip_reason
+    assert "8 GPUs" in reason
+    assert "there are 4" in reason
+    assert "--oversubscribe" in reason
+    assert all(c.skip_reason == reason for c in plan.cells if c.world_size == 8)
+
+
+def test_a_skipped_size_need_not_divide_the_batch():
+    assert rows(plan_of(machine=GPU_4, sizes=(1, 5), batch_size=32))["ddp", 5].skip_reason
+
+
+def test_oversubscribed_gpus_share_over_gloo_and_are_marked():
+    plan = plan_of(machine=GPU_4, sizes=(1, 4, 8), oversubscribe=True)
+    found = rows(plan)
+    assert (found["ddp", 4].backend, found["ddp", 4].oversubscribed) == ("nccl", False)
+    assert (found["ddp", 8].backend, found["ddp", 8].oversubscribed) == ("gloo", True)
+    assert found["ddp", 8].skip_reason is None
+    assert any("N = 8" in notice and "oversubscribed" in notice for notice in plan.notices)
+
+
+def test_more_ranks_than_cores_are_measured_and_marked():
+    plan = plan_of(sizes=(1, 4, 8))
+    found = rows(plan)
+    assert [found["ddp", n].oversubscribed for n in (1, 4, 8)] == [False, False, True]
+    assert found["ddp", 8].skip_reason is None
+    assert any("N = 8" in notice and "oversubscribed" in notice for notice in plan.notices)
+
+
+def test_a_run_on_cpu_says_so_first():
+    assert "CPU ranks over gloo (no CUDA device)" in plan_of().notices[0]
+    assert "--device cpu" in plan_of(machine=GPU_4, device="cpu").notices[0]
+    assert not plan_of(machine=GPU_4).notices
+
+
+def test_cuda_that_is_not_there_is_the_environments_fault():
+    with pytest.raises(EnvironmentUnfit, match="--device cuda"):
+        plan_of(device="cuda")
+
+
+def test_the_baseline_is_one_process_without_a_backend():
+    plain = [cell for cell in plan_of().cells if cell.case == "plain"]
+    assert {(cell.world_size, cell.backend) for cell in plain} == {(1, None)}
+
+
+def cases_in(plan):
+    return list(dict.fromkeys(cell.case for cell in plan.cells))
+
+
+def test_a_missing_baseline_is_added_before_the_case():
+    assert cases_in(plan_of(ddp())) == ["plain", "ddp"]
+
+
+def test_a_baseline_that_comes_later_in_the_suite_is_moved_before_the_case():
+    given = (ddp(), Case(name="bare", strategy=Plain()))
+    assert cases_in(plan_of(*given)) == ["bare", "ddp"]
+
+
+def test_cases_of_one_dtype_share_a_baseline_and_each_dtype_has_its_own():
+    given = (
+        Case(name="a", strategy=Ddp()),
+        Case(name="b", strategy=Ddp(bucket_mb=1)),
+        Case(name="c", strategy=Ddp(autocast=True)),
+        Case(name="d", strategy=Ddp(autocast=True, checkpointing=True)),
+        Case(name="e", strategy=Ddp(compile=True)),
+    )
+    plan = plan_of(*given)
+    assert cases_in(plan) == ["plain", "a", "b", "plain-bf16", "c", "d", "plain-compiled", "e"]
+    assert rows(plan)["plain-bf16", 1].strategy == Plain(autocast=True)
+    assert rows(plan)["plain-compiled", 1].strategy == Plain(compile=True)
+
+
+def test_one_dtype_for_all_leaves_one_baseline():
+    given = (Case(name="a", strategy=Ddp()), Case(name="c", strategy=Ddp(autocast=True)))
+    plan = plan_of(*given, autocast=True)
+    assert cases_in(plan) == ["plain-bf16", "a", "c"]
+    assert {cell.strategy.autocast for cell in plan.cells} == {True}
+
+
+def test_other_work_has_its_own_baseline_under_a_name_of_its_own():
+    given = (
+        Case(name="plain", strategy=Plain()),
+        Case(name="a", strategy=Ddp()),
+        Case(name="b", strategy=Ddp(), workload="mlp-tiny"),
+        Case(name="c", strategy=Ddp(), batch_size=64),
+    )
+    found = rows(plan_of(*given))
+    assert found["plain", 1].workload == found["a", 1].workload
+    assert found["plain-2", 1].workload.name == found["b", 1].workload.name == "mlp-tiny"
+    assert found["plain-3", 1].global_batch == found["c", 1].global_batch == 64
+
+
+def test_accumulation_that_does_not_fit_is_skipped_with_the_reason():
+    found = rows(plan_of(ddp(accumulate=4), batch_size=8))
+    assert found["ddp", 1].skip_reason is None
+    assert found["ddp", 2].skip_reason is None
+    assert found["ddp", 4].skip_reason == (
+        "2 samples per rank at N=4 cannot be split into 4 microbatches"
+    )
+
+
+def test_what_a_strategy_cannot_run_is_skipped_with_the_reason():
+    hybrid = Case(name="hsdp", strategy=Fsdp(shard_size=2))
+    found = rows(plan_of(hybrid, sizes=(1, 2, 3, 4), batch_size=12))
+    assert [found["hsdp", n].skip_reason for n in (1, 2, 4)] == [None] * 3
+    assert "3 ranks cannot be divided into groups of 2" in found["hsdp", 3].skip_reason
+    offload = Case(name="offload", strategy=Fsdp(cpu_offload=True))
+    assert "these ranks are on CPU" in rows(plan_of(offload))["offload", 2].skip_reason
+    assert rows(plan_of(offload, machine=GPU_4))["offload", 2].skip_reason is None
+
+
+def test_bfloat16_parameters_are_measured_against_a_baseline_in_bfloat16():
+    found = rows(plan_of(Case(name="c", strategy=Fsdp(param_dtype="bfloat16"))))
+    assert found["plain-bf16", 1].strategy == Plain(autocast=True)
+
+
+def test_quick_is_one_short_launch_of_each_cell():
+    plan = plan_of(quick=True)
+    assert {cell.repeat for cell in plan.cells} == {0}
+    assert plan.spec.repeats == 1
+    for cell in plan.cells:
+        assert cell.steps.window_s < StepPlan().window_s
+        assert cell.steps.min_steps < StepPlan().min_steps
+
+
+def test_what_is_given_beside_quick_holds():
+    plan = plan_of(quick=True, repeats=2, steps=7, precision=0.05)
+    assert max(cell.repeat for cell in plan.cells) == 1
+    assert {(cell.steps.steps, cell.steps.precision) for cell in plan.cells} == {(7, 0.05)}
+
+
+def test_the_request_overrides_the_suite():
+    settings = {"scaling": "weak", "repeats": 5, "batch_size": 4, "workload": "cnn-8"}
+    plan = plan_of(settings=settings)
+    assert {(c.scaling, c.rank_batch, c.workload.name) for c in plan.cells} == {
+        ("weak", 4, "cnn-8")
+    }
+    assert plan.spec.repeats == 5
+    plan = plan_of(
+        settings=settings, scaling="strong", repeats=2, batch_size=16, workload="mlp-tiny"
+    )
+    assert {(c.scaling, c.global_batch, c.workload.name) for c in plan.cells} == {
+        ("strong", 16, "mlp-tiny")
+    }
+    assert plan.spec.repeats == 2
+
+
+def test_on_cuda_bf16_and_compile_are_the_default_and_can_be_refused():
+    assert {(c.strategy.autocast, c.strategy.compile) for c in plan_of(machine=GPU_4).cells} == {
+        (True, True)
+    }
+    plan = plan_of(machine=GPU_4, autocast=False, compile=False)
+    assert {(c.strategy.autocast, c.strategy.compile) for c in plan.cells} == {(False, False)}
+
+
+def test_optional_cases_run_only_when_named():
+    given = (ddp(), Case(name="rare", strategy=Ddp(bucket_mb=1), optional=True))
+    assert cases_in(plan_of(*given)) == ["plain", "ddp"]
+    assert cases_in(plan_of(*given, selection="rare")) == ["plain", "rare"]
+
+
+def test_a_selection_without_a_case_is_answered_with_the_cases():
+    with pytest.raises(UsageError, match=r"-k 'fsdp' matches no case of suite ddp") as error:
+        plan_of(selection="fsdp")
+    assert "plain, ddp" in str(error.value)
+
+
+def test_an_unknown_workload_is_answered_with_the_nearest():
+    with pytest.raises(UsageError, match="Did you mean 'gpt-tiny'"):
+        plan_of(workload="gpt-tiyn")
+
+
+def test_optional_cases_need_a_word_of_their_own():
+    cases = (
+        Case(name="ddp", strategy=Ddp()),
+        Case(name="ddp-bf16", strategy=Ddp(autocast=True), optional=True),
+        Case(name="ddp-static", strategy=Ddp(static_graph=True), optional=True),
+    )
+
+    def chosen(expression):
+        plan = plan_of(*cases, selection=expression)
+        return {cell.case for cell in plan.cells if cell.strategy.kind == "ddp"}
+
+    assert chosen(None) == {"ddp"}
+    assert chosen("ddp") == {"ddp"}
+    assert chosen("ddp and not 4") == {"ddp"}
+    assert chosen("bf16") == {"ddp-bf16"}
+    assert chosen("ddp or bf16") == {"ddp", "ddp-bf16"}
+    assert chosen("ddp and not bf16") == {"ddp"}
+
+
+def test_a_suite_with_two_cases_of_one_name_is_refused():
+    twice = (Case(name="ddp", strategy=Ddp()), Case(name="ddp", strategy=Ddp(bucket_mb=1)))
+    with pytest.raises((UsageError, ValueError), match="ddp"):
+        plan_of(*twice)
+
+
+def test_users_workloads_are_listed_once():
+    plan = plan_of(workload="my_models:tiny")
+    assert [target.name for target in plan.custom_workloads] == ["my_models:tiny"]
+    assert plan_of().custom_workloads == []
+
+
+def test_the_specification_survives_json():
+    spec = plan_of(sizes=(2, 8), quick=True, budget_s=60.0).spec
+    assert type(spec).model_validate_json(spec.model_dump_json()) == spec
+
+
+LAB = VirtualHosts(link_bit_per_s=(50_000_000,), cpus_per_rank=0.2)
+
+
+def test_ranks_whose_shares_fit_are_not_oversubscribed():
+    machine = Machine(num_gpus=0, num_cores=2)
+    plan = plan_of(machine=machine, sizes=(1, 8, 16), batch_size=16, virtual_hosts=LAB)
+    crowded = {n: cell.oversubscribed for (_, n), cell in rows(plan).items()}
+    assert crowded == {1: False, 8: False, 16: True}
+    assert {cell.virtual_hosts for cell in plan.cells} == {LAB}  # the plain baseline, too
+    assert {cell.threads for cell in plan.cells} == {1}
+    assert plan.spec.launcher == "lab"
+    assert "links of 50mbit, 0.2 of a core per rank" in plan.notices[0]
+    assert any("N = 16: more ranks than shares of 0.2" in notice for notice in plan.notices)
+
+
+def test_without_a_quota_ranks_on_virtual_hosts_share_cores_as_others_do():
+    hosts = VirtualHosts(link_bit_per_s=(50_000_000,))
+    plan = plan_of(machine=CPU_4, sizes=(1, 4, 8), batch_size=16, virtual_hosts=hosts)
+    crowded = {n: cell.oversubscribed for (_, n), cell in rows(plan).items()}
+    assert crowded == {1: False, 4: False, 8: True}
+    assert "no CPU quota" in plan.notices[0]
+
+
+def test_without_sizes_virtual_hosts_go_up_to_the_shares_that_fit():
+    machine = Machine(num_gpus=4, num_cores=2)
+    plan = plan_of(machine=machine, sizes=None, virtual_hosts=LAB, batch_size=16)
+    assert plan.spec.world_sizes == (1, 2, 4, 8)
+    assert plan.spec.device == "cpu"  # even where there are GPUs
+
+
+def test_sizes_at_which_the_links_may_not_hold_are_told():
+    fast = VirtualHosts(link_bit_per_s=(300_000_000,))
+    told = [n for n in plan_of(sizes=(1, 2, 4), virtual_hosts=fast).notices if "not held" in n]
+    assert len(told) == 1
+    assert told[0].startswith("N = 4: link not held: 4 links of 1.2gbit")
+
+
+def test_virtual_hosts_have_no_gpus():
+    with pytest.raises(UsageError, match="--device cuda"):
+        plan_of(machine=GPU_4, device="cuda", virtual_hosts=LAB)
+
+
+def test_a_paced_workload_is_told_and_has_nothing_to_do_for_a_gpu():
+    assert any("instead of arithmetic" in n for n in plan_of(workload="paced").notices)
+    assert not any("instead of arithmetic" in n for n in plan_of().notices)
+    with pytest.raises(UsageError, match="does not use a GPU"):
+        plan_of(machine=GPU_4, workload="paced")
+
+
+def test_rows_by_name_are_as_if_all_were_run():
+    whole = plan_of()
+    names = ("ddp.plain.n1", "ddp.ddp.n4")
+    part = plan_of(only=names)
+    assert part.spec.threads == whole.spec.threads
+    kept = [cell for cell in whole.cells if row_name(*cell.row_key) in names]
+    assert list(part.cells) == kept and {cell.world_size for cell in kept} == {1, 4}
+    with pytest.raises(UsageError, match="row for --only"):
+        plan_of(only=("ddp.ddp.n3",))
+
+
+def test_a_run_names_the_launcher_that_starts_its_ranks():
+    machine = Machine(num_gpus=0, num_cores=4, launcher_name="mine")
+    assert plan_of(machine=machine).spec.launcher == "mine"
+    assert plan_of().spec.launcher == "local"

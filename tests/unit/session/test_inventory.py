@@ -1,0 +1,94 @@
+import json
+
+import pytest
+
+from scalebench.cli.text_tables import render_inventory
+from scalebench.launch.launchers import LAUNCHERS
+from scalebench.session.inventory import take_inventory
+from scalebench.spec import STRATEGIES
+from scalebench.spec.presets import PRESETS
+from tests.builders.runs import make_small_run, make_stored_run
+
+SURVEY = {"strategies": ["ddp", "plain"], "devices": [], "torch": "2.13.0", "backends": ["gloo"]}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def by_name(kind, survey=SURVEY):
+    return {entry["name"]: entry for entry in take_inventory(survey)[kind]}
+
+
+def test_what_can_run_has_no_reason_not_to_and_what_cannot_has_one():
+    strategies = by_name("strategies")
+    assert strategies["ddp"]["cannot_run"] is None
+    assert strategies["ddp"]["about"]
+    assert by_name("launchers")["local"]["cannot_run"] is None
+    assert {"external", "slurm"} <= by_name("launchers").keys()
+
+
+def test_a_strategy_that_the_worker_has_is_not_called_later():
+    survey = {**SURVEY, "strategies": ["ddp", "fsdp", "plain"]}
+    entries = take_inventory(survey)["strategies"]
+    assert [entry["name"] for entry in entries].count("fsdp") == 1
+    assert by_name("strategies", survey)["fsdp"]["cannot_run"] is None
+
+
+def test_every_preset_is_listed_with_its_size():
+    found = by_name("workloads")
+    assert list(found) == list(PRESETS)
+    assert found["gpt-tiny"]["num_parameters"] == PRESETS["gpt-tiny"].num_parameters
+    assert {entry["cannot_run"] for entry in found.values()} == {None}  # no device tells its size
+
+
+def test_a_model_that_no_device_can_hold_says_so():
+    devices = [{"memory_bytes": 8e9}, {"memory_bytes": 16e9}]
+    found = by_name("workloads", {**SURVEY, "devices": devices})
+    assert found["gpt-350m"]["cannot_run"] is None
+    assert "exceeds the largest device's 16 GB" in found["gpt-1.3b"]["cannot_run"]
+    assert "21 GB" in found["gpt-1.3b"]["cannot_run"]
+
+
+def test_suites_are_listed_with_question_and_cases_and_a_broken_one_with_its_error(here):
+    (here / "suites").mkdir()
+    (here / "suites" / "broken.py").write_text("raise ValueError('why')")
+    suites = by_name("suites")
+    assert suites["ddp"]["about"].endswith("?")
+    assert {"name": "ddp", "optional": False} in suites["ddp"]["cases"]
+    assert any(case["optional"] for case in suites["ddp"]["cases"])
+    assert "why" in suites["broken"]["cannot_run"]
+
+
+def test_runs_are_listed_with_how_far_they_came_and_damaged_ones_by_name(here):
+    make_stored_run(here / "reports" / "whole")
+    part = make_stored_run(here / "reports" / "part")
+    next(part.cells.glob("*.json")).unlink()
+    (here / "reports" / "damaged").mkdir()
+    (here / "reports" / "damaged" / "run.json").write_text("{")
+    runs = by_name("runs")
+    total = len(make_small_run())
+    assert runs["whole"]["about"] == f"complete, {total} of {total} launches"
+    assert runs["part"]["about"] == f"complete, {total - 1} of {total} launches"
+    assert "run.json" in runs["damaged"]["cannot_run"]
+
+
+def test_the_inventory_is_json_and_can_be_shown():
+    inventory = take_inventory(SURVEY)
+    assert json.loads(json.dumps(inventory)) == inventory
+    assert "gpt-124m" in render_inventory(inventory)
+
+
+def test_virtual_hosts_that_cannot_be_made_say_why():
+    reasons = {"lab": "no program 'ip': install iproute2"}
+    launchers = take_inventory(SURVEY, cannot_run=reasons)["launchers"]
+    assert {e["name"]: e["cannot_run"] for e in launchers}["lab"] == reasons["lab"]
+    assert by_name("launchers")["lab"]["cannot_run"] is None
+
+
+def test_every_launcher_and_every_strategy_says_what_it_is():
+    assert list(by_name("launchers")) == [*LAUNCHERS, "external"]
+    found = by_name("strategies", {**SURVEY, "strategies": list(STRATEGIES)})
+    assert all(entry["about"] for entry in found.values())

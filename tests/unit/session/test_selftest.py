@@ -1,0 +1,142 @@
+"""What the self-test makes of measurements: against laws with known constants."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.records.certificate import Line, judged
+from scalebench.records.probes import TimedTransfer
+from scalebench.session.selftest import PARTS, Part, _lines_of, self_test
+from scalebench.session.selftest.bench import Unusable
+from scalebench.session.selftest.full import LAUNCHES, NUM_TIMES, speedup_again
+from scalebench.session.selftest.links import rate_line, slowest_host, told_rate
+from scalebench.spec.probes import Transfer
+from scalebench.stats import median_with_noise
+
+
+def timed(size_bytes, times):
+    transfer = Transfer(operation="send_recv", size_bytes=size_bytes)
+    return TimedTransfer(
+        transfer=transfer, size_bytes=size_bytes, time_s=times, num_elements=1, num_wrong=0
+    )
+
+
+@given(
+    st.floats(min_value=1e6, max_value=1e11),
+    st.floats(min_value=0, max_value=1e-2),
+    st.integers(min_value=10_000, max_value=10_000_000),
+)
+def test_two_sizes_tell_the_rate_whatever_an_operation_costs(bit_per_s, alpha_s, size):
+    smaller, larger = (timed(n, [alpha_s + 8 * n / bit_per_s] * 5) for n in (size, 4 * size))
+    found, noise = told_rate(smaller, larger)
+    assert found == pytest.approx(bit_per_s, rel=1e-3)
+    assert noise < 1e-3
+
+
+def test_scatter_of_the_times_is_the_noise_of_the_rate():
+    quiet = rate_line("r", 8e6, [timed(10**6, [1.0] * 7), timed(2 * 10**6, [2.0] * 7)], "")
+    late = [2.0, 2.0, 2.0, 2.1, 2.1, 2.2, 2.4]
+    noisy = rate_line("r", 8e6, [timed(10**6, [1.0] * 7), timed(2 * 10**6, late)], "")
+    assert quiet.noise_ratio == 0
+    assert noisy.noise_ratio > 0.1
+
+
+@given(st.integers(2, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
+def test_the_host_behind_a_slow_link_is_named(hosts_and_slow):
+    num_hosts, slow = hosts_and_slow
+    pairs = {
+        (a, b): 30.0 if slow in (a, b) else 100.0 + a + b
+        for a in range(num_hosts)
+        for b in range(a + 1, num_hosts)
+    }
+    named = slowest_host(pairs)
+    assert named == slow or num_hosts == 2  # two hosts have one link's rate between them
+
+
+@pytest.mark.parametrize("n", [6, 9, 15, 40])
+@pytest.mark.parametrize("draw", ["exponential", "standard_normal", "standard_t"])
+def test_the_noise_of_a_median_covers_the_true_one(n, draw):
+    rng = np.random.default_rng(n)
+    arguments = (2.0,) if draw == "standard_t" else ()
+    truth = np.log(2) if draw == "exponential" else 0.0
+    hits = 0
+    for _ in range(2000):
+        found, noise = median_with_noise(getattr(rng, draw)(*arguments, size=n))
+        hits += abs(found - truth) <= noise
+    assert hits / 2000 > 0.93
+
+
+def test_the_noise_of_one_value_is_its_range():
+    assert median_with_noise([3.0]) == (3.0, 0.0)
+    assert median_with_noise([3.0, 5.0]) == (4.0, 1.0)
+
+
+class Silent:
+    def inject(self, what):
+        assert what is None
+
+
+def part_of(*attempts):
+    """A part whose attempts have these outcomes, one after the other."""
+    left = list(attempts)
+
+    def experiment(_):
+        outcome = left.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        yield Line(name="a", passed=outcome, detail=f"attempt {len(attempts) - len(left)}")
+        yield Line(name="b", passed=True)
+
+    return Part("part", experiment)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "passed"),
+    [((True,), True), ((False, True), True), ((False, False), False), ((None,), None)],
+)
+def test_a_failure_has_to_show_twice(attempts, passed):
+    first, second = _lines_of(part_of(*attempts), None)
+    assert first.passed is passed
+    assert second.passed is True
+    assert ("second attempt" in first.detail) == (len(attempts) == 2)
+
+
+def test_a_part_that_breaks_down_twice_has_failed():
+    (line,) = _lines_of(part_of(Unusable("rank 0 died"), Unusable("rank 1 died")), None)
+    assert (line.name, line.passed, line.reason) == ("part", False, "rank 1 died")
+
+
+class Repeating:
+    """A bench on which two hosts take 1.25 times as long as one, but for one of the speedups."""
+
+    detectable = 0.006
+
+    def __init__(self, off):
+        self.of_two = iter([0.1 * (1 + off)] * LAUNCHES + [0.1] * LAUNCHES * (NUM_TIMES - 1))
+
+    def step_s(self, num_ranks, hosts, plan, rank_batch):
+        return 0.08 if num_ranks == 1 else next(self.of_two)
+
+
+@pytest.mark.parametrize(
+    ("off", "passed"), [(0.01, True), (0.019, None), (0.024, None), (0.03, False)]
+)
+def test_a_speedup_is_said_to_repeat_as_far_as_the_machine_lets_it(monkeypatch, off, passed):
+    monkeypatch.setattr("scalebench.session.selftest.full.launch_step_s", lambda seconds: seconds)
+    (line,) = map(judged, speedup_again(Repeating(off)))
+    assert line.passed is passed
+    assert line.recovered == pytest.approx(1 / (1 + off) - 1)
+    assert line.detail == "the farthest of 5 from 1.600"
+
+
+def test_the_quick_form_leaves_out_what_takes_minutes(monkeypatch):
+    monkeypatch.setattr("scalebench.session.selftest.PARTS", (part_of(True),))
+    told = []
+    made = self_test(Silent(), "quick", 5, {}, lambda name, line: told.append((name, line)))
+    assert [line.name for line in made.lines] == ["a", "b"]
+    assert [name for name, line in told if line is None] == ["part"]
+    assert {part.name for part in PARTS if not part.quick} == {
+        "exposed communication",
+        "speedup repeated",
+    }

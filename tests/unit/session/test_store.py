@@ -1,0 +1,60 @@
+"""A result whose storing was cut short is not lost."""
+
+import errno
+
+import pytest
+
+from scalebench.analysis.run import load_run
+from scalebench.session import store as module
+from scalebench.session.finish import results_not_saved
+from scalebench.session.store import RunStore
+from tests.builders.runs import make_stored_run
+
+
+@pytest.fixture
+def resumed(tmp_path):
+    """A run whose first cell is measured again: its file is there, from the launch before."""
+    stored = load_run(make_stored_run(tmp_path / "run").root)
+    first = sorted(stored.results)[0]
+    again = stored.results.pop(first).model_copy(update={"started": "2031-01-01T00:00:00+00:00"})
+    return RunStore(stored, None), again
+
+
+def fails_once(monkeypatch, error):
+    """The next file that the store writes is not written."""
+    write = module.write_checked
+
+    def failing(*arguments, **changes):
+        monkeypatch.setattr(module, "write_checked", write)
+        raise error
+
+    monkeypatch.setattr(module, "write_checked", failing)
+
+
+def test_what_a_signal_cut_short_is_stored_afterwards(resumed, monkeypatch):
+    store, again = resumed
+    fails_once(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        store.keep_result(again)
+    store.keep_unsaved()
+    assert load_run(store.run.paths.root).results[again.cell.id].started == again.started
+    assert not store.run.unsaved
+
+
+def test_what_a_full_disk_does_not_take_is_handed_out_also_where_an_older_file_is(
+    resumed, monkeypatch
+):
+    store, again = resumed
+    full = OSError(errno.ENOSPC, "No space left on device")
+    fails_once(monkeypatch, full)
+    with pytest.raises(OSError) as seen:
+        store.keep_result(again)
+    assert [r.started for r in results_not_saved(store.run, seen.value).rest.results] == [
+        again.started
+    ]
+
+
+def test_what_was_stored_is_not_handed_out(resumed):
+    store, again = resumed
+    store.keep_result(again)
+    assert results_not_saved(store.run, OSError(errno.ENOSPC, "full")).rest.results == []

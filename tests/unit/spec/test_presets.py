@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from scalebench.errors import UsageError
+from scalebench.spec.presets import PRESETS, CustomTarget, GptShape, WorkloadSpec, resolve_workload
+
+
+def test_every_preset_is_found_under_its_own_name():
+    for name, shape in PRESETS.items():
+        assert shape.name == name
+        assert resolve_workload(name, "cpu") is shape
+        assert resolve_workload(name, "cuda") is shape
+
+
+@pytest.mark.parametrize("family", ["gpt", "cnn", "mlp"])
+def test_a_family_stands_for_its_smallest_on_cpu_and_for_a_larger_one_on_cuda(family):
+    members = [s for name, s in PRESETS.items() if s.kind == family and "deep" not in name]
+    sizes = [shape.num_parameters for shape in members]  # gpt-deep is a family of its own
+    on_cpu, on_cuda = (resolve_workload(family, device) for device in ("cpu", "cuda"))
+    assert on_cpu.kind == on_cuda.kind == family
+    assert on_cpu.num_parameters == min(sizes)
+    assert on_cuda.num_parameters > on_cpu.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"), [("gpt-124m", 124.4), ("gpt-350m", 354.8), ("gpt-1.3b", 1315.6)]
+)
+def test_the_large_models_have_the_published_sizes(name, millions):
+    assert PRESETS[name].num_parameters / 1e6 == pytest.approx(millions, rel=0.002)
+
+
+def test_an_mlp_by_hand():
+    # 192·256 + 256, 256·256 + 256, 256·10 + 10
+    assert PRESETS["mlp-tiny"].num_parameters == 49_408 + 65_792 + 2_570
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [("gpt-tny", "gpt-tiny"), ("gtp", "gpt"), ("cnn20", "cnn-20"), ("gpt-124M", "gpt-124m")],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest_and_all_valid_ones(given, nearest):
+    with pytest.raises(UsageError) as error:
+        resolve_workload(given, "cpu")
+    assert f"Did you mean {nearest!r}?" in str(error.value)
+    assert repr(given) in str(error.value)
+    assert all(name in str(error.value) for name in PRESETS)
+    assert "module:function" in str(error.value)
+
+
+def test_a_name_like_no_other_gets_no_hint():
+    with pytest.raises(UsageError) as error:
+        resolve_workload("zzzzzzzz", "cpu")
+    assert "Did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["my_models:workload", "a.b.c:f", "m:_f", "größe:f"])
+def test_a_users_function_is_named_by_module_and_function(name):
+    target = resolve_workload(name, "cpu")
+    assert isinstance(target, CustomTarget)
+    assert f"{target.module}:{target.function}" == name == target.name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(":", "m:", ":f", "m:f:g", "m.:f", ".m:f", "a..b:f", "m:f.g", "m :f", "m: f", "m:f()"),
+        *("my-models:f", "path/to/m.py:f", "m:1f", "C:\\models:f", "m:f\n"),
+    ],
+)
+def test_what_is_no_module_and_function_is_refused_with_an_example(name):
+    with pytest.raises(UsageError, match="MODULE:FUNCTION") as error:
+        resolve_workload(name, "cpu")
+    assert repr(name) in str(error.value)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_workload_or_a_usage_error(name):
+    try:
+        found = resolve_workload(name, "cpu")
+    except UsageError:
+        return
+    assert found.name == name or name in ("gpt", "cnn", "mlp")
+
+
+@pytest.mark.parametrize("shape", PRESETS.values(), ids=PRESETS)
+def test_a_preset_survives_json(shape):
+    adapter = TypeAdapter(WorkloadSpec)
+    assert adapter.validate_json(shape.model_dump_json()) == shape
+
+
+@pytest.mark.parametrize("wrong", [{"layers": 0}, {"batch_size": -1}, {"widht": 1}])
+def test_a_shape_refuses_nonsense(wrong):
+    with pytest.raises(ValidationError):
+        GptShape(**{**PRESETS["gpt-tiny"].model_dump(), **wrong})

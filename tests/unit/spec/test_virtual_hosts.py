@@ -1,0 +1,133 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from scalebench.errors import UsageError
+from scalebench.spec.virtual_hosts import (
+    MAX_BIT_PER_S,
+    MIN_BIT_PER_S,
+    VirtualHosts,
+    parse_rate,
+    rate_text,
+)
+
+
+def hosts(*rates, **fields):
+    return VirtualHosts(link_bit_per_s=rates or (50_000_000,), **fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("50mbit", 50_000_000),
+        ("1gbit", 10**9),
+        ("1.5Gbit", 1_500_000_000),
+        (" 2500 kbit ", 2_500_000),
+        ("10mbit/s", 10_000_000),
+    ],
+)
+def test_rates_as_people_write_them(text, rate):
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    "text", ["", "50", "mbit", "50 mb", "50mbps", "-1mbit", "1e3mbit", "∞mbit"]
+)
+def test_what_is_no_rate_is_answered_with_an_example(text):
+    with pytest.raises(UsageError, match="50mbit"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["0mbit", "999kbit", "10.1gbit"])
+def test_rates_that_no_link_can_have(text):
+    with pytest.raises(UsageError, match="1mbit to 10gbit"):
+        parse_rate(text)
+
+
+@given(st.integers(MIN_BIT_PER_S // 1000, MAX_BIT_PER_S // 1000))
+def test_a_rate_in_whole_kilobits_is_read_as_it_is_written(kilobits):
+    written = rate_text(kilobits * 1000)
+    assert parse_rate(written) == pytest.approx(kilobits * 1000, rel=1e-5)
+
+
+def test_the_link_is_written_as_it_is_given():
+    assert hosts(200_000_000, 50_000_000).link == "200mbit,50mbit"
+    racks = hosts(10**9, hosts_per_rack=4, inter_bit_per_s=10**8)
+    assert racks.link == "1gbit, 100mbit between racks of 4"
+
+
+def test_ranks_are_put_on_hosts_and_hosts_in_racks_in_order():
+    some = hosts(10**8, ranks_per_host=2, hosts_per_rack=2, inter_bit_per_s=10**7)
+    assert [some.host_of(rank) for rank in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert [some.rack_of(host) for host in range(4)] == [0, 0, 1, 1]
+    assert [some.num_hosts(n) for n in (1, 2, 3, 4)] == [1, 1, 2, 2]
+    assert hosts().rack_of(7) == 0
+
+
+@pytest.mark.parametrize(
+    ("share", "cores", "ranks"),
+    [
+        (None, 2, None),
+        (0.2, 2, 10),
+        (0.25, 2, 8),
+        (0.1, 1, 10),
+        (1, 2, 2),
+        (0.3, 2, 6),
+        (0.6, 2, 2),  # not 3: one core would have to hold two of them
+        (1.5, 4, 2),
+        (3, 2, 0),
+    ],
+)
+def test_how_many_ranks_have_their_share_at_all_times(share, cores, ranks):
+    assert hosts(cpus_per_rank=share).capacity(cores) == ranks
+
+
+@pytest.mark.parametrize(("share", "threads"), [(None, None), (0.2, 1), (1, 1), (1.5, 2)])
+def test_threads_are_what_the_share_can_keep_busy(share, threads):
+    assert hosts(cpus_per_rank=share).threads == threads
+
+
+def test_what_all_links_carry_together_is_held_against_what_the_kernel_forwards():
+    assert hosts(100_000_000).overload(8) is None
+    assert "8 links of 808mbit" in (hosts(101_000_000).overload(8) or "")
+    assert hosts(2 * 10**9).overload(1) is None  # no link is used
+    assert hosts(2 * 10**9, ranks_per_host=2).overload(2) is None
+    mixed = hosts(500_000_000, 200_000_000, 200_000_000)
+    assert mixed.overload(2) is None
+    assert "800mbit" in (mixed.overload(3) or "")
+
+
+def test_as_many_rates_as_hosts():
+    three = hosts(*[50_000_000] * 3)
+    three.check([1, 2, 3], num_cores=2)
+    assert three.rates(2) == [50_000_000] * 2
+    with pytest.raises(UsageError, match=r"3 rates and N=4 has 4 hosts\. Give 4 rates, or one"):
+        three.check([1, 4], num_cores=2)
+    hosts(*[50_000_000] * 2, ranks_per_host=2).check([4], num_cores=2)
+
+
+def test_no_more_cpu_than_there_is_and_no_more_hosts_than_addresses():
+    hosts(cpus_per_rank=2).check([1], num_cores=2)
+    with pytest.raises(UsageError, match=r"2\.5 is more CPU than there is: 2 core"):
+        hosts(cpus_per_rank=2.5).check([1], num_cores=2)
+    with pytest.raises(UsageError, match="at most 250"):
+        hosts().check([251], num_cores=2)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"hosts_per_rack": 2},
+        {"inter_bit_per_s": 10**8},
+        {"ranks_per_host": 0},
+        {"cpus_per_rank": 0},
+        {"cpus_per_rank": float("inf")},
+        {"unknown": 1},
+    ],
+)
+def test_fields_that_contradict_themselves(fields):
+    with pytest.raises(ValidationError):
+        hosts(**fields)
+    with pytest.raises(ValidationError):
+        VirtualHosts(link_bit_per_s=())

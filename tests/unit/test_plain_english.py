@@ -1,0 +1,154 @@
+"""What a user reads is plain English: words that were replaced do not come back.
+
+Checked are all texts in scalebench/ that are not docstrings, the help of every command and option,
+the templates, README.md, CONTRIBUTING.md and docs/.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from scalebench.cli import cli
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "scalebench"
+PAPERS = ("README.md", "CONTRIBUTING.md")
+
+REPLACED = {
+    r"cannot be told from": "not significantly different from",
+    r"cannot be told": "is not known; for two values: no significant difference",
+    r"told apart": "separated, distinguished",
+    r"to account": "check, test",
+    r"[Nn]obody": "no rank, no one: say who",
+    r"[Ww]hoever": "say who: the launcher, the reader",
+    r"hits? all alike": "affects all equally",
+    r"(held|holds?) (\S+ ){0,6}against": "compare with, check against",
+    r"wolf": "inflates false positives",
+    r"do not meet": "do not connect; of intervals: do not overlap",
+    r"complain about": "No problems found",
+    r"counts not": "is discarded",
+    r"keep between": "reach",
+    r"(went|go|goes|end) well": "succeeded",
+    r"[Bb]eside": "next to, as well as, at the same time as",
+    r"anew": "again",
+    r"no word why": "no reason given",
+    r"bears?": "has, carries",
+    r"of (its|their) own": "own, separate",
+    r"tells? of": "report",
+    r"[Ww]hat was done is kept": "Results so far are kept",
+    r"looked into": "traced, examined",
+    r"dear": "costly",
+    r"may not be had": "is not available",
+    r"sealed|unsealed": "has a checksum",
+    r"obituary": "exit message",
+    r"mailbox": "store queue",
+}
+"""Word or phrase, as a pattern → what to write instead."""
+
+PATTERNS = [(re.compile(rf"\b(?:{old})\b"), new) for old, new in REPLACED.items()]
+
+
+def complaints(text: str) -> list[str]:
+    """Return one line for each replaced phrase in a text."""
+    flat = " ".join(text.split())
+    found = ((pattern.search(flat), new) for pattern, new in PATTERNS)
+    return [
+        f"{match[0]!r} in {flat[max(0, match.start() - 40) : match.end() + 40]!r}: write {new!r}"
+        for match, new in found
+        if match
+    ]
+
+
+def literals(path: Path) -> Iterator[str]:
+    """Yield the texts of a module that are not docstrings; the parts of an f-string as one."""
+    tree = ast.parse(path.read_text())
+    skipped = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            skipped.add(id(node.value))
+        if isinstance(node, ast.JoinedStr):
+            parts = [part for part in node.values if isinstance(part, ast.Constant)]
+            skipped.update(map(id, parts))
+            yield "…".join(str(part.value) for part in parts)
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in skipped:
+            yield node.value
+
+
+def commands(command: click.Command) -> Iterator[click.Command]:
+    """Yield a command and all below it."""
+    yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands(below)
+
+
+def helps(command: click.Command) -> Iterator[str]:
+    """Yield the help of a command and of its options."""
+    yield command.help or ""
+    yield from (getattr(option, "help", None) or "" for option in command.params)
+
+
+def test_no_text_of_the_program_uses_a_replaced_phrase():
+    modules = sorted(PACKAGE.rglob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in modules
+        for text in literals(path)
+        for line in complaints(text)
+    ]
+    assert len(modules) > 100 and not found, "\n".join(found)
+
+
+def test_no_help_uses_a_replaced_phrase():
+    every = list(commands(cli))
+    found = [
+        f"{command.name}: {line}"
+        for command in every
+        for text in helps(command)
+        for line in complaints(text)
+    ]
+    assert len(every) > 12 and not found, "\n".join(found)
+
+
+def test_no_template_or_document_uses_a_replaced_phrase():
+    templates = [p for p in (PACKAGE / "report" / "templates").iterdir() if p.is_file()]
+    documents = [*(ROOT / name for name in PAPERS), *(ROOT / "docs").glob("*.md")]
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted([*templates, *documents])
+        for paragraph in path.read_text().split("\n\n")
+        for line in complaints(paragraph)
+    ]
+    assert len(templates) > 3 and len(documents) > 10 and not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a part that cannot be told from zero",
+        "no launch of\n    this row went well",
+        "Nothing to complain about.",
+        "it holds every result against a reference",
+        "a rank of its own",
+    ],
+)
+def test_a_replaced_phrase_is_found_also_across_lines(text):
+    assert complaints(text)
+
+
+def test_plain_words_pass():
+    assert not complaints("besides, a planetary account holds a wolfram lamp; rename it")
+
+
+def test_texts_are_found_in_strings_and_not_in_docstrings(tmp_path):
+    module = tmp_path / "module.py"
+    module.write_text('"""Nobody."""\nx = 1\n"""Whoever."""\ny = f"a {x} anew"\nz = "beside"\n')
+    assert list(literals(module)) == ["a … anew", "beside"]

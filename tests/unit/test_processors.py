@@ -1,0 +1,165 @@
+"""Which processors ranks take, on machines whose topology is written down as by the kernel."""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.processors import (
+    Processor,
+    allowed_processors,
+    count_cores,
+    gpu_node,
+    in_order,
+    parse_list,
+    processors_of_rank,
+    read_processors,
+)
+
+RECORDED = json.loads(
+    (Path(__file__).parents[1] / "recorded" / "cpu_topologies.json").read_text(encoding="utf-8")
+)
+
+
+class Machine:
+    """A recorded machine, as files of the kernel below ``root``."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        told = RECORDED[name]
+        self.system, self.pci = root / "system", root / "pci"
+        for node, numbers in enumerate(told["nodes"]):
+            _write(self.system / "node" / f"node{node}" / "cpulist", numbers)
+        everyone = sorted(n for numbers in told["nodes"] for n in parse_list(numbers))
+        apart = told["sibling_distance"]
+        for package, numbers in enumerate(told["packages"]):
+            for number in parse_list(numbers):
+                first = number - number % 2 if apart == 1 else number % apart
+                topology = self.system / "cpu" / f"cpu{number}" / "topology"
+                siblings = f"{first}-{first + 1}" if apart == 1 else f"{first},{first + apart}"
+                _write(topology / "thread_siblings_list", siblings)
+                _write(topology / "physical_package_id", str(package))
+        for bus_id, node in told["gpus"].items():
+            _write(self.pci / bus_id / "numa_node", str(node))
+        self.processors = read_processors(everyone, self.system)
+        self.gpu_nodes = [gpu_node(bus_id, self.pci) for bus_id in told["gpus"]]
+
+    def taken(
+        self, threads: int, gpu_nodes: Sequence[int | None], of: Iterable[int] | None = None
+    ) -> list[list[int]]:
+        """Return what each of several ranks takes, the first rank's first."""
+        allowed = [p for p in self.processors if of is None or p.number in set(of)]
+        return [
+            [p.number for p in processors_of_rank(allowed, threads, gpu_nodes[: rank + 1])]
+            for rank in range(len(gpu_nodes))
+        ]
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path):
+    return lambda name: Machine(name, tmp_path / name)
+
+
+def test_siblings_count_as_one_core(machine):
+    assert count_cores(machine("dgx-h100").processors) == 112
+    assert count_cores(machine("two-socket-epyc").processors) == 128
+    assert count_cores(machine("vm-with-siblings").processors) == 2
+
+
+def test_ranks_take_whole_cores_before_any_sibling(machine):
+    vm = machine("vm-with-siblings")
+    assert vm.taken(1, [None] * 4) == [[0], [2], [1], [3]]
+    epyc = machine("two-socket-epyc")
+    assert epyc.taken(64, [None, None]) == [list(range(64)), list(range(64, 128))]
+
+
+def test_ranks_stay_on_one_socket_while_it_has_cores_left(machine):
+    taken = machine("two-socket-epyc").taken(16, [None] * 8)
+    sockets = [{number // 64 for number in mine} for mine in taken]
+    assert sockets == [{0}] * 4 + [{1}] * 4
+
+
+def test_a_rank_sits_beside_its_gpu(machine):
+    dgx = machine("dgx-h100")
+    assert dgx.gpu_nodes == [0, 0, 0, 0, 1, 1, 1, 1]
+    taken = dgx.taken(14, dgx.gpu_nodes)
+    assert taken[0] == list(range(14))
+    assert taken[4] == list(range(56, 70))
+    assert sorted(n for mine in taken for n in mine) == list(range(112))  # no sibling, none twice
+    # The first visible GPU is the machine's sixth: the rank goes to the other socket.
+    assert dgx.taken(4, dgx.gpu_nodes[5:6]) == [[56, 57, 58, 59]]
+
+
+def test_a_rank_without_cores_left_beside_its_gpu_takes_others(machine):
+    dgx = machine("dgx-h100")
+    taken = dgx.taken(40, [0, 0, 0], of=range(112))
+    assert [len({*mine}) for mine in taken] == [40, 40, 40]
+    assert {*taken[1]} >= set(range(40, 56)) and not {*taken[0]} & {*taken[1]}
+
+
+def test_a_gpu_of_a_machine_with_one_node_has_none(machine):
+    vm = machine("vm-with-siblings")
+    assert vm.gpu_nodes == [None]
+    assert gpu_node("0000:ff:00.0", vm.pci) is None
+
+
+def test_the_bus_is_found_as_nvml_writes_it(machine):
+    dgx = machine("dgx-h100")
+    assert gpu_node("00000000:9D:00.0", dgx.pci) == 1
+
+
+def test_only_what_is_allowed_is_taken(machine):
+    vm = machine("vm-with-siblings")
+    assert vm.taken(1, [None, None], of=[1, 3]) == [[1], [3]]  # siblings of cores not allowed
+    assert count_cores([p for p in vm.processors if p.number in (0, 1)]) == 1
+
+
+def test_a_kernel_that_says_nothing_has_cores_of_one_processor(tmp_path):
+    assert read_processors([3, 1], tmp_path) == [Processor(1, 1, 0), Processor(3, 3, 0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("0-3,8", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("all", []), ("1,", [])],
+)
+def test_the_kernels_lists(text, numbers):
+    assert parse_list(text) == numbers
+
+
+@given(
+    cores=st.integers(1, 12),
+    threads_per_core=st.integers(1, 3),
+    threads=st.integers(1, 5),
+    gpu_nodes=st.lists(st.none() | st.integers(0, 1), min_size=1, max_size=8),
+)
+def test_no_processor_is_taken_twice_before_all_are_taken(
+    cores, threads_per_core, threads, gpu_nodes
+):
+    processors = [
+        Processor(core + cores * sibling, core, sibling, node=core % 2)
+        for core in range(cores)
+        for sibling in range(threads_per_core)
+    ]
+    ranks = range(len(gpu_nodes))
+    taken = [processors_of_rank(processors, threads, gpu_nodes[: rank + 1]) for rank in ranks]
+    assert all(len(set(mine)) == len(mine) == min(threads, len(processors)) for mine in taken)
+    everything = [p for mine in taken for p in mine]
+    if len(everything) <= len(processors):
+        assert len(set(everything)) == len(everything)
+    if len(everything) <= cores:
+        assert count_cores(everything) == len(everything)
+    assert [p.sibling for p in in_order(processors)] == sorted(p.sibling for p in processors)
+
+
+def test_this_machine_is_read():
+    here = read_processors(allowed_processors())
+    assert [p.number for p in here] == sorted(os.sched_getaffinity(0))
+    assert 1 <= count_cores(here) <= len(here)

@@ -1,0 +1,169 @@
+"""Which file is of which rank, what the JSON says, and the tables and page made of it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.report.page.trace_page import render_trace_page
+from scalebench.report.tables.trace_table import render_traces
+from scalebench.trace.job import analyse_job, as_json
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
+BOTH = sorted(GOLDEN.glob("nccl-sendrecv*.json.gz"))
+HOSTILE = "</script><b>all_reduce %{x} \x1b[31m"
+
+
+def trace(rank=None, world_size=None, kernels=(), **more):
+    """A trace as a file holds it; microseconds."""
+    job = {k: v for k, v in {"rank": rank, "world_size": world_size}.items() if v is not None}
+    events = [
+        {"ph": "X", "cat": "kernel", "name": name, "ts": start, "dur": end - start, "tid": 7}
+        for name, start, end in (*kernels, ("gemm", 0, 10), ("ncclDevKernel_Generic", 5, 25))
+    ]
+    return {"traceEvents": events, "distributedInfo": job, **more}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name, content):
+        (tmp_path / name).write_text(json.dumps(content))
+        return tmp_path / name
+
+    return written
+
+
+def ranks_of(*files):
+    return {
+        Path(r.trace.file).name: (r.trace.rank, r.trace.rank_from) for r in analyse_job(files).ranks
+    }
+
+
+def test_the_traces_own_word_comes_first(write):
+    files = write("rank5.json", trace(rank=1)), write("rank6.json", trace(rank=0))
+    assert ranks_of(*files) == {"rank5.json": (1, "trace"), "rank6.json": (0, "trace")}
+    assert [r.trace.rank for r in analyse_job(files).ranks] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("rank-0.json", "rank-3.json"),
+        ("step7_rank0.json.gz", "step7_rank3.json.gz"),
+        ("trace_0.json", "trace_3.json"),
+        ("job5_0.json", "job5_3.json"),
+        ("0.1668000000123.pt.trace.json", "3.1668000000456.pt.trace.json"),
+    ],
+)
+def test_else_the_files_names(write, first, second):
+    found = ranks_of(write(second, trace()), write(first, trace()))
+    assert found == {first: (0, "file name"), second: (3, "file name")}
+
+
+def test_else_their_order(write):
+    files = write("b.json", trace()), write("a.json", trace())
+    assert ranks_of(*files) == {"b.json": (0, "order"), "a.json": (1, "order")}
+    assert any("do not say" in notice for notice in analyse_job(files).notices)
+
+
+def test_two_files_of_one_rank(write):
+    job = analyse_job([write("a.json", trace(0, 2)), write("b.json", trace(0, 2))])
+    assert "1 of the job's 2 ranks were given." in job.notices
+    assert "<h1>Communication in 2 traces</h1>" in render_trace_page(job)
+    assert [r.trace.rank for r in job.ranks] == [0, 0]
+    assert any("same rank" in notice for notice in job.notices)
+
+
+def test_the_same_file_twice_counts_once(write):
+    file = write("a.json", trace(rank=0))
+    job = analyse_job([file, file])
+    assert len(job.ranks) == 1
+    assert f"{file} was given 2 times and is counted once." in job.notices
+
+
+def test_a_bad_file_among_good_ones(write, tmp_path):
+    good = write("good.json", trace(rank=0))
+    job = analyse_job([tmp_path / "absent.json", good])
+    assert len(job.ranks) == 1
+    assert len(job.refused) == 1
+    assert "absent.json" in job.refused[0]
+
+
+def test_nothing_but_bad_files(write, tmp_path):
+    without_kernels = trace()
+    without_kernels["traceEvents"] = [
+        {"ph": "X", "cat": "user_annotation", "name": "nccl:all_reduce", "ts": 1, "dur": 1}
+    ]
+    with pytest.raises(UsageError) as refused:
+        analyse_job([tmp_path / "absent.json", write("host.json", without_kernels)])
+    assert "absent.json" in str(refused.value)
+    assert re.search(r"host\.json: .*ProfilerActivity\.CUDA", str(refused.value))
+
+
+def test_what_has_to_be_known_is_noticed(write):
+    job = analyse_job([write("a.json", trace(0, 8, [("deep_ep_dispatch", 30, 40)]))])
+    text = " ".join(job.notices)
+    assert "1 of the job's 8 ranks" in text
+    assert "The kind of 1 operations is not known" in text
+    assert "may be communication" in text
+
+
+NAMES = {
+    "file", "rank", "rank_from", "device", "num_steps", "window_s", "comm_s", "compute_s",
+    "overlap_s", "exposed_comm_s", "overlap_ratio", "comm_compute_ratio", "copies_s", "idle_s",
+    "kinds", "phases", "exposed_transfer_s", "wait_s", "unknown_kernels", "unavailable",
+}  # fmt: skip
+"""A contract: never take one away."""
+
+
+def test_json():
+    answer = json.loads(json.dumps(as_json(analyse_job(BOTH)), allow_nan=False))
+    assert answer["format"] == "scalebench.trace/1"
+    assert answer["window"] == "file"
+    assert answer["world_size"] == 128
+    assert [file["rank"] for file in answer["files"]] == [0, 1]
+    for file in answer["files"]:
+        assert set(file) >= NAMES
+        assert file["overlap_ratio"] == pytest.approx(1 - file["exposed_comm_s"] / file["comm_s"])
+        missing = {name for name, value in file.items() if value is None}
+        assert missing == set(file["unavailable"])
+        assert set(file["kinds"][0]) == {
+            "kind", "count", "payload_bytes", "total_s", "exposed_s", "hidden_s",
+        }  # fmt: skip
+    assert answer["files"][0]["comm_s"] == pytest.approx(0.396199, rel=1e-3)
+    assert answer["total"]["comm_s"] == pytest.approx(0.396199 + 0.379053, rel=1e-3)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160])
+def test_the_table_shows_what_the_json_says(width):
+    text = render_traces(analyse_job(BOTH), width=width, ascii_only=True)
+    assert text.isascii()
+    if width >= 80:
+        assert max(len(line) for line in text.splitlines()) <= width
+        assert re.search(r"^0 +396 ms +210 ms +59\.2 ms +337 ms +14\.9 %", text, re.MULTILINE)
+        assert re.search(r"^all +775 ms", text, re.MULTILINE)
+        assert re.search(r"^all_reduce +8 +599 MB", text, re.MULTILINE)
+    assert "\x1b" not in text
+
+
+def test_names_of_a_trace_are_harmless_in_table_and_page(write):
+    job = analyse_job([write("a.json", trace(0, 2, [(HOSTILE, 30, 40)]))])
+    assert "\x1b" not in render_traces(job)
+    page = render_trace_page(job)
+    assert "</script><b>" not in page
+    assert "&lt;/script&gt;&lt;b&gt;all_reduce" in page
+
+
+def test_the_page_holds_the_figures_and_fetches_nothing():
+    page = render_trace_page(analyse_job(BOTH))
+    assert "<h1>Communication of 2 of 128 ranks</h1>" in page
+    spec = json.loads(re.search(r'id="trace-parts-spec">(.*?)</script>', page, re.DOTALL)[1])
+    bars = {bar["name"]: bar["x"] for bar in spec["data"]}
+    assert bars["exposed communication"] == pytest.approx([336.983, 303.523], rel=1e-3)
+    assert bars["both at once"] == pytest.approx([59.216, 75.530], rel=1e-3)
+    whole = [sum(parts) for parts in zip(*bars.values(), strict=True)]
+    assert whole == pytest.approx([1230.289, 1238.593], rel=1e-3)
+    assert "default-src &#39;none&#39;" in page
+    assert not re.search(r'(src|href)="https?:', page.partition("<script>")[0])

@@ -1,0 +1,271 @@
+"""Reading Kineto files: the golden ones, and every shape and defect one can think of."""
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.trace import json_stream
+from scalebench.trace.classify import timeline_of
+from scalebench.trace.intervals import intersect, length_s
+from scalebench.trace.kineto import nanoseconds, read_kineto
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
+
+KERNEL = {
+    "ph": "X", "cat": "kernel", "name": "ncclDevKernel_Generic", "pid": 0, "tid": 20,
+    "ts": 1682725898236567, "dur": 10.5, "args": {"correlation": 9, "stream": 20},
+}  # fmt: skip
+KERNEL_TEXT = json.dumps(KERNEL).replace("236567", "236567.123")
+"""The same to the nanosecond, which a double does not hold."""
+
+OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 4, "tid": 4, "ts": 5, "dur": 2}
+
+
+def written(path: Path, content: object) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "comm_ms", "compute_ms", "both_ms", "kinds"),
+    [
+        ("nccl-2.17_2ranks_rank0", 46.876, 115.656, 7.317, {"all_reduce": 15, "broadcast": 6}),
+        (
+            "nccl-sendrecv_128ranks_rank0", 396.199, 210.320, 59.216,
+            {"all_to_all": 4, "all_reduce": 4, "all_gather": 2},
+        ),
+        (
+            "nccl-sendrecv_128ranks_rank1", 379.053, 271.973, 75.530,
+            {"all_to_all": 4, "all_reduce": 4, "all_gather": 2},
+        ),
+    ],
+)  # fmt: skip
+def test_the_golden_traces(name, comm_ms, compute_ms, both_ms, kinds):
+    timeline = timeline_of(read_kineto(GOLDEN / f"{name}.json.gz"))
+    communication = timeline.communication
+    both = intersect(communication, timeline.compute)
+    assert 1e3 * length_s(communication) == pytest.approx(comm_ms, rel=1e-3)
+    assert 1e3 * length_s(timeline.compute) == pytest.approx(compute_ms, rel=1e-3)
+    assert 1e3 * length_s(both) == pytest.approx(both_ms, rel=1e-3)
+    found = [operation.kind for operation in timeline.operations]
+    assert {kind: found.count(kind) for kind in set(found)} == kinds
+
+
+def test_what_the_golden_trace_says_of_its_job():
+    events = read_kineto(GOLDEN / "nccl-2.17_2ranks_rank0.json.gz")
+    assert (events.rank, events.world_size, events.groups) == (0, 2, {"0": 2})
+    timeline = timeline_of(events)
+    first = timeline.operations[0]
+    assert (first.kind, first.num_bytes, first.dtype) == ("broadcast", 53120 * 4, "float32")
+    assert (first.group, first.group_size, first.phase) == ("0", 2, "forward")
+    reduces = [o for o in timeline.operations if o.kind == "all_reduce"]
+    assert {o.phase for o in reduces} == {"backward"}
+    assert [o.num_bytes for o in reduces[:3]] == [2049000 * 4, 7875584 * 4, 6563840 * 4]
+    assert len(timeline.steps) == 3
+    # May 2024, as its log lines say: base time and time stamps added up
+    assert 1_716_350_000 < events.clock_offset_ns / 1e9 < 1_716_450_000
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"traceEvents": [EVENT]}',
+        '{"n": 1234567, "traceEvents": [EVENT]}',
+        '{"a": [1, 2, {"traceEvents": 7}], "traceEvents": [EVENT], "z": null, "n": 1234}',
+        '{"traceEvents":[EVENT],"baseTimeNanoseconds":0}',
+        "[EVENT]",
+        '\ufeff{"traceEvents": [EVENT]}',
+        '{\n\n "traceEvents" :\t[\r\nEVENT\n]\n ,\n}',
+        '{"traceEvents": [{"args": {"x": NaN, "y": "a\tb"}, "ph": "i"}, EVENT]}',
+    ],
+)
+def test_formatting_and_order_do_not_matter(tmp_path, monkeypatch, content):
+    path = written(tmp_path / "trace.json", content.replace("EVENT", KERNEL_TEXT))
+    for chunk_bytes in (1, 7, 1 << 20):
+        monkeypatch.setattr(json_stream, "CHUNK_BYTES", chunk_bytes)
+        events = read_kineto(path)
+        assert len(events) == 1
+        assert (events.end_ns - events.start_ns).tolist() == [10_500]
+        assert events.correlation.tolist() == [9]
+        assert events.clock_offset_ns == 1682725898236567123
+
+
+def test_compression_is_told_by_content_not_by_name(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.compress(json.dumps([KERNEL]).encode()))
+    assert len(read_kineto(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "expected"),
+    [
+        (1682725898236567, 1682725898236567000),
+        ("1682725898236567.123", 1682725898236567123),
+        ("1682725898236567.1", 1682725898236567100),
+        ("1682725898236567.1239", 1682725898236567124),
+        ("1.5e3", 1_500_000),
+        ("17", 17_000),
+        (0.25, 250),
+        (None, None),
+        ("soon", None),
+        (float("nan"), None),
+        (float("inf"), None),
+        (10**30, None),
+    ],
+)
+def test_time_is_exact_to_the_nanosecond(microseconds, expected):
+    assert nanoseconds(microseconds) == expected
+
+
+def test_which_events_count(tmp_path):
+    content = [
+        OP,
+        {**OP, "ts": "9", "dur": "1.5"},
+        {**OP, "ts": 20, "dur": -1},
+        {k: v for k, v in {**OP, "ts": 30}.items() if k != "dur"},
+        {k: v for k, v in {**OP, "ts": 32}.items() if k != "ph"},
+        {**OP, "ts": None},
+        {**OP, "ts": 10**40},
+        {"ph": "M", "name": "process_name", "args": {"name": "python"}},
+        {"ph": "s", "name": "ac2g", "ts": 1, "id": 5},
+        {"ph": "C", "name": "memory", "ts": 1, "args": {"bytes": 5}},
+        {**OP, "ph": "B", "ts": 40, "name": "outer"},
+        {**OP, "ph": "B", "ts": 41, "name": "inner"},
+        {**OP, "ph": "B", "ts": 41.5, "name": "elsewhere", "tid": 5},
+        {"ph": "E", "ts": 42, "pid": 4, "tid": 4},
+        {"ph": "E", "ts": 44, "pid": 4, "tid": 4},
+        {"ph": "E", "ts": 45, "pid": 4, "tid": 4},
+        None,
+        17,
+    ]
+    events = read_kineto(written(tmp_path / "trace.json", content))
+    found = [
+        (events.names[code], int(start) / 1000 + 5, int(end - start) / 1000)
+        for code, start, end in zip(events.name, events.start_ns, events.end_ns, strict=True)
+    ]
+    assert found == [
+        ("aten::mm", 5, 2),
+        ("aten::mm", 9, 1.5),
+        ("aten::mm", 20, 0),
+        ("aten::mm", 30, 0),
+        ("aten::mm", 32, 2),
+        ("inner", 41, 1),
+        ("outer", 40, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "category"),
+    [
+        ("kernel", "kernel"),
+        ("Kernel", "kernel"),
+        ("Memcpy", "gpu_memcpy"),
+        ("gpu_memset", "gpu_memset"),
+        ("Operator", "cpu_op"),
+        ("cuda_runtime", "runtime"),
+        ("cuda_driver", "runtime"),
+        ("hip_runtime", "runtime"),
+        ("Runtime", "runtime"),
+        ("user_annotation", "user_annotation"),
+        ("python_function", "other"),
+        ("Trace", "other"),
+        (None, "other"),
+    ],
+)
+def test_categories_of_all_versions(tmp_path, given, category):
+    events = read_kineto(written(tmp_path / "trace.json", [{**OP, "cat": given}]))
+    assert events.of(category).tolist() == [0]
+
+
+def test_threads_and_correlations_of_any_type(tmp_path):
+    content = [
+        {**OP, "tid": "stream 7"},
+        {**OP, "tid": "stream 8"},
+        {**OP, "tid": "stream 7", "args": {"correlation": "12"}},
+        {**OP, "tid": "4"},
+        {**OP, "tid": 2**70, "args": {"correlation": 2**70}},
+        {k: v for k, v in OP.items() if k != "tid"},
+    ]
+    events = read_kineto(written(tmp_path / "trace.json", content))
+    first, second, third, fourth, _, _ = events.thread.tolist()
+    assert first == third != second
+    assert fourth == 4
+    assert events.correlation.tolist() == [-1, -1, 12, -1, -1, -1]
+
+
+WHOLE = json.dumps({"traceEvents": [KERNEL, OP]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is empty"),
+        (b"   \n", "is empty"),
+        (b"Registration", "is not JSON"),
+        (b"\x89PNG\r\n", "is not JSON"),
+        (b"{traceEvents: []}", "is not JSON"),
+        (b'{"traceEvents" []}', "is not JSON"),
+        (b'{"traceEvents": [{"ts": 1 "dur": 2}], "padding": "not near the end"}', "is not JSON"),
+        (b'{"model": "gpt"}', "without traceEvents"),
+        (b'{"traceEvents": {}}', "without traceEvents"),
+        (b'{"traceEvents": []}', "no event with a duration"),
+        (b"[]", "no event with a duration"),
+        (b"[1, 2]", "no event with a duration"),
+        (b"[" * 100_000, "not a trace"),
+        (b"[" + b"9" * 5000 + b"]", "not a trace"),
+        (WHOLE[:-1], "cut off"),
+        (WHOLE[:-2], "cut off"),
+        (WHOLE[: len(WHOLE) // 2], "cut off"),
+        (WHOLE[:20], "cut off"),
+        (gzip.compress(WHOLE, mtime=0)[:-9], "cut off"),
+        (gzip.compress(WHOLE, mtime=0)[:30], "cut off"),
+        (b"\x1f\x8b", "cut off"),
+        (gzip.compress(WHOLE, mtime=0)[:-8] + b"\0" * 8, "damaged"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path, data, words):
+    path = tmp_path / "trace.json"
+    path.write_bytes(data)
+    with pytest.raises(UsageError) as refused:
+        read_kineto(path)
+    text = str(refused.value)
+    assert str(path) in text
+    assert words in text
+    assert "\n" not in text
+    assert text.endswith(".")
+
+
+def test_no_file_and_no_ordinary_file(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        read_kineto(tmp_path / "absent.json")
+    with pytest.raises(UsageError, match="directory"):
+        read_kineto(tmp_path)
+
+
+def test_every_cut_of_a_trace_is_noticed(tmp_path):
+    path = tmp_path / "trace.json"
+    for size in range(1, len(WHOLE)):
+        path.write_bytes(WHOLE[:size])
+        with pytest.raises(UsageError, match="cut off"):
+            read_kineto(path)
+
+
+def test_memory_does_not_grow_with_what_is_left_out(tmp_path):
+    """30 MB of metadata and arguments, of which nothing is kept."""
+    filler = json.dumps({"ph": "M", "name": "m", "args": {"text": "x" * 1000}})
+    path = tmp_path / "trace.json"
+    with path.open("w") as file:
+        file.write('{"traceEvents": [')
+        for _ in range(30_000):
+            file.write(filler + ",")
+        file.write(json.dumps(OP) + "]}")
+    tracemalloc.start()
+    assert len(read_kineto(path)) == 1
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert path.stat().st_size > 30e6
+    assert peak < 12e6

@@ -1,0 +1,70 @@
+"""Waits in the traces of any job: clocks by the ends of operations, and reasons where none."""
+
+import pytest
+
+from scalebench.trace.intervals import intervals, union
+from scalebench.trace.timeline import Operation, Timeline
+from scalebench.trace.waits import waits_of
+
+MS = 1_000_000
+
+
+def rank(*operations, compute=(), offset=0.0, world_size=2, steps=(), group_size=None):
+    """A rank's timeline, in ms; its clock shows ``offset`` more than rank 0's."""
+
+    def ns(time):
+        return round((time + offset) * MS)
+
+    return Timeline(
+        operations=tuple(
+            Operation("all_reduce", "x", ns(a), ns(b), num_bytes=8, group_size=group_size)
+            for a, b in operations
+        ),
+        compute=union(intervals([(ns(a), ns(b)) for a, b in compute])),
+        steps=intervals([(ns(a), ns(b)) for a, b in steps]),
+        extent=(ns(0), ns(200)),
+        world_size=world_size,
+    )
+
+
+def waits(*timelines):
+    return waits_of(dict(enumerate(timelines)), {})
+
+
+def test_the_wait_is_found_though_the_clocks_are_hours_apart():
+    early = rank((10, 50), (100, 130), (150, 152), compute=[(0, 20)])
+    late = rank((40, 50), (100, 130), (150, 152), offset=7.2e6)
+    found = waits(early, late)
+    assert found.reason is None
+    assert found.ranks[0].wait_s == pytest.approx(0.020)
+    assert found.ranks[0].exposed_transfer_s == pytest.approx(0.010 + 0.030 + 0.002)
+    assert found.ranks[1].wait_s == pytest.approx(0.0)
+    assert found.clock_error_s == 0
+
+
+def test_ends_that_scatter_are_the_error_of_the_clocks():
+    first = rank((10, 50), (60, 90), (100, 130), (140, 160))
+    second = rank((10, 51), (60, 89), (100, 131), (140, 159))
+    assert waits(first, second).clock_error_s == pytest.approx(0.001)
+
+
+def test_the_kth_is_counted_within_a_step_where_there_are_steps():
+    steps = [(0, 100), (100, 200)]
+    first = rank((10, 50), (110, 150), steps=steps)
+    second = rank((30, 50), (140, 150), steps=steps)
+    assert waits(first, second).ranks[0].wait_s == pytest.approx(0.050)
+
+
+@pytest.mark.parametrize(
+    ("timelines", "reason"),
+    [
+        ([rank((10, 50))], "one rank does not show when the others arrived"),
+        ([rank((10, 50)), rank()], "rank 0 has 1 all_reduce where rank 1 has 0"),
+        ([rank((10, 50), world_size=128), rank((10, 50), world_size=128)], "no operation is in"),
+        ([rank(), rank()], "no operation is in"),
+    ],
+)
+def test_where_waits_cannot_be_told_the_reason_is(timelines, reason):
+    found = waits(*timelines)
+    assert not found.ranks
+    assert reason in found.reason

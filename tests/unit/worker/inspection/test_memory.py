@@ -1,0 +1,404 @@
+"""What memory is made of: sizes worked out by hand, on an allocator told and on the real one."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from scalebench.records.rank import Memory
+from scalebench.worker.inspection.allocations import (
+    CATEGORIES,
+    AllocatorEvent,
+    Interval,
+    Storage,
+    composition_at_peak,
+)
+from scalebench.worker.inspection.memory import (
+    MemoryWatch,
+    allocator_retries,
+    owned_storages,
+    read_tree,
+    watch_memory,
+)
+
+CPU = torch.device("cpu")
+WIDTH, BATCH = 256, 64
+LAYER_BYTES = 4 * (WIDTH * WIDTH + WIDTH)
+PARAMETER_BYTES = 3 * LAYER_BYTES
+"""Three linear layers with bias, float32."""
+HIDDEN_BYTES = 4 * BATCH * WIDTH
+SMALL = 2_000
+"""Bytes of scalars (losses, step counters, indices), generously; a layer has 263,168."""
+
+
+def by_category(memory: Memory) -> dict[str, int]:
+    return {name: getattr(memory, f"{name}_bytes") for name in CATEGORIES}
+
+
+# --- the accounting, on events told by hand
+
+
+def event(time_ns: int, address: int, size: int) -> AllocatorEvent:
+    return AllocatorEvent(time_ns, address, size)
+
+
+def test_each_category_is_what_its_owner_held_at_the_peak():
+    events = [
+        event(1, 0xA, 100),  # parameters
+        event(11, 0xB, 40),  # activations of the step
+        event(12, 0xC, 7),
+        event(13, 0xB, -40),
+        event(14, 0xD, 30),  # a gradient: at its birth the peak is over
+        event(15, 0xC, -7),
+    ]
+    parameters = {0xA: Storage(100, "parameters")}
+    after = parameters | {0xD: Storage(30, "gradients")}
+    found = composition_at_peak(
+        events,
+        [
+            Interval(0, 5, parameters, "communication", "build"),
+            Interval(10, 20, after, "communication"),
+        ],
+    )
+    assert found.allocated_bytes == 147
+    assert by_category(found) == dict.fromkeys(CATEGORIES, 0) | {
+        "parameters": 100,
+        "activations": 47,
+    }
+
+
+def test_an_address_handed_out_again_is_another_allocation():
+    events = [
+        event(11, 0xA, 50),
+        event(12, 0xA, -50),
+        event(13, 0xA, 20),  # the same place, now a gradient
+    ]
+    interval = Interval(10, 20, {0xA: Storage(20, "gradients")}, "activations")
+    found = composition_at_peak(events, [interval])
+    assert (found.allocated_bytes, found.activations_bytes, found.gradients_bytes) == (50, 50, 0)
+
+
+def test_what_was_allocated_before_counts_if_it_is_owned():
+    owned = {0xA: Storage(100, "parameters")}
+    events = [event(5, 0xF, -999), event(11, 0xB, 8)]  # 0xF: of others, freed in between
+    found = composition_at_peak(events, [Interval(10, 20, owned, "activations")] * 1)
+    assert (found.allocated_bytes, found.parameters_bytes) == (108, 100)
+
+
+def test_the_peak_lies_where_training_is_not_between_and_not_where_data_are_made():
+    events = [
+        event(1, 0xA, 500),  # scratch of making the data
+        event(2, 0xA, -500),
+        event(3, 0xB, 10),  # the data
+        event(15, 0xC, 300),  # a comparison between the steps
+        event(16, 0xC, -300),
+        event(21, 0xD, 6),
+    ]
+    found = composition_at_peak(
+        events,
+        [
+            Interval(0, 5, {}, "data", "data"),
+            Interval(10, 12, {}, "activations"),
+            Interval(20, 25, {}, "activations"),
+        ],
+    )
+    assert (found.allocated_bytes, found.data_bytes, found.activations_bytes) == (16, 10, 6)
+
+
+def test_what_a_wrapper_keeps_is_communication_and_what_building_takes_is_no_activation():
+    events = [
+        event(1, 0xA, 70),  # the wrapper's buffer
+        event(2, 0xB, 200),  # scratch of wrapping: the peak
+        event(3, 0xB, -200),
+        event(11, 0xC, 5),
+    ]
+    found = composition_at_peak(
+        events,
+        [
+            Interval(0, 5, {}, "communication", "build"),
+            Interval(10, 20, {}, "communication"),
+        ],
+    )
+    assert (found.allocated_bytes, found.communication_bytes) == (270, 70)
+    # 0xC outlives the step without an owner: the wrapper's, too
+    assert (found.activations_bytes, found.activations_peak_bytes) == (200, 0)
+
+
+def test_a_free_that_was_not_seen_shows_when_the_address_is_handed_out_again():
+    events = [event(11, 0xA, 50), event(12, 0xA, 20)]
+    found = composition_at_peak(events, [Interval(10, 20, {}, "activations")])
+    assert found.allocated_bytes == 50
+
+
+def test_what_was_owned_and_is_no_longer_was_given_up_unseen():
+    events = [event(11, 0xA, 50), event(21, 0xB, 60)]
+    found = composition_at_peak(
+        events,
+        [
+            Interval(10, 15, {0xA: Storage(50, "gradients")}, "communication"),
+            Interval(20, 25, {0xB: Storage(60, "gradients")}, "communication"),
+        ],
+    )
+    assert (found.allocated_bytes, found.gradients_bytes) == (60, 60)
+
+
+def test_what_building_leaves_and_nobody_ever_owns_is_gone_when_steps_begin():
+    events = [event(1, 0xA, 70), event(2, 0xB, 40), event(11, 0xC, 80)]
+    later = {0xB: Storage(40, "gradients")}  # a bucket: views into it are the gradients
+    found = composition_at_peak(
+        events,
+        [
+            Interval(0, 5, {}, "communication", "build"),
+            Interval(10, 20, later | {0xC: Storage(80, "optimizer")}, "communication"),
+        ],
+    )
+    assert (found.allocated_bytes, found.communication_bytes) == (120, 0)
+    assert (found.gradients_bytes, found.optimizer_bytes) == (40, 80)
+
+
+def test_where_nobody_keeps_anything_what_is_left_was_freed_unseen():
+    events = [event(11, 0xA, 50), event(12, 0xB, 9), event(21, 0xC, 45)]
+    owned = {0xB: Storage(9, "gradients")}
+
+    def found(kept):
+        intervals = [
+            Interval(10, 15, owned, "communication", kept=kept),
+            Interval(20, 25, owned, "communication", kept=kept),
+        ]
+        return composition_at_peak(events, intervals)
+
+    assert by_category(found(kept=False)) == dict.fromkeys(CATEGORIES, 0) | {
+        "gradients": 9,
+        "activations": 50,
+    }
+    assert found(kept=True).communication_bytes == 95
+
+
+class Recorded(SimpleNamespace):
+    """An event of the profiler's tree."""
+
+    def __init__(self, name, start, end, *children):
+        super().__init__(
+            name=name, start_time_ns=start, end_time_ns=end, children=list(children), tag=None
+        )
+
+
+class Allocated(Recorded):
+    """The allocator's event."""
+
+    def __init__(self, at, address, size):
+        super().__init__("[memory]", at, at)
+        self.tag = torch._C._profiler._EventType.Allocation
+        self.extra_fields = SimpleNamespace(ptr=address, alloc_size=size, device=CPU)
+
+
+def test_gloos_scratch_is_freed_with_the_operation_whether_seen_or_not():
+    tree = [
+        Recorded(
+            "gloo:all_gather",
+            10,
+            20,
+            Allocated(11, 0xA, 50),  # its free is not recorded
+            Recorded("aten::empty", 12, 13, Allocated(12, 0xB, 30)),
+            Allocated(14, 0xB, -30),
+        ),
+        Allocated(15, 0xC, 70),  # the training's
+    ]
+    events, _ = read_tree(tree, CPU)
+    assert events == [
+        event(11, 0xA, 50),
+        event(12, 0xB, 30),
+        event(14, 0xB, -30),
+        event(15, 0xC, 70),
+        event(20, 0xA, -50),
+    ]
+
+
+# --- the real allocator
+
+
+def perceptron() -> nn.Sequential:
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "fused adamw": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
+    "foreach adam": lambda p: torch.optim.Adam(p, lr=0.1, foreach=True),
+}
+STATE = {"sgd": 0, "momentum": 1, "fused adamw": 2, "foreach adam": 2}
+"""State tensors of each parameter's own size."""
+
+
+@pytest.fixture(scope="module")
+def process_group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def watched(optimizer: str, wrap=None, batch: int = BATCH) -> Memory:
+    x = torch.randn(batch, WIDTH)
+    with watch_memory(CPU) as watch:
+        rest = "activations" if wrap is None else "communication"
+        with watch.stretch(rest, "build"):
+            module = perceptron() if wrap is None else wrap(perceptron())
+            watch.module, watch.optimizer = module, OPTIMIZERS[optimizer](module.parameters())
+        for _ in range(3):
+            with watch.stretch(rest):
+                watch.optimizer.zero_grad()
+                module(x).square().sum().backward()
+                watch.optimizer.step()
+    return watch.memory
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_category_of_a_known_model(optimizer):
+    memory = watched(optimizer)
+    parts = by_category(memory)
+    assert sum(parts.values()) == memory.allocated_bytes
+    assert parts["parameters"] == PARAMETER_BYTES
+    assert parts["optimizer"] == pytest.approx(STATE[optimizer] * PARAMETER_BYTES, abs=SMALL)
+    assert parts["communication"] == parts["data"] == 0
+
+
+def test_gradients_at_the_peak_of_an_optimizer_without_scratch_are_all_or_in_the_making():
+    """A small batch peaks when backward is through: all gradients, no activations to speak of."""
+    memory = watched("fused adamw", batch=1)
+    assert memory.gradients_bytes == PARAMETER_BYTES
+    assert memory.activations_bytes < 4 * 4 * WIDTH + SMALL
+
+
+def test_a_large_batch_peaks_before_there_are_gradients():
+    batch = 64 * BATCH
+    memory = watched("fused adamw", batch=batch)
+    hidden = 4 * batch * WIDTH
+    assert memory.gradients_bytes == 0
+    # two layers' outputs are kept; the third, its square and their gradients come and go
+    assert memory.activations_bytes % hidden <= SMALL
+    assert 4 * hidden <= memory.activations_bytes <= 6 * hidden + SMALL
+    assert memory.activations_peak_bytes == memory.activations_bytes
+
+
+def test_scratch_of_an_optimizer_is_not_its_state():
+    """Adam's foreach form allocates a copy of a state while it steps: that is the peak."""
+    memory = watched("foreach adam", batch=1)
+    assert memory.activations_bytes >= PARAMETER_BYTES
+    assert memory.optimizer_bytes == pytest.approx(2 * PARAMETER_BYTES, abs=SMALL)
+
+
+@pytest.mark.parametrize("view", [True, False])
+def test_buckets_of_ddp_are_gradients_if_gradients_are_views_and_else_communication(
+    view, process_group
+):
+    def wrap(module):
+        return DistributedDataParallel(module, gradient_as_bucket_view=view)
+
+    memory = watched("fused adamw", wrap, batch=1)
+    parts = by_category(memory)
+    assert sum(parts.values()) == memory.allocated_bytes
+    assert parts["parameters"] == parts["gradients"] == PARAMETER_BYTES
+    assert parts["optimizer"] == pytest.approx(2 * PARAMETER_BYTES, abs=SMALL)
+    buckets = 0 if view else PARAMETER_BYTES
+    assert parts["communication"] == pytest.approx(buckets, abs=SMALL)
+
+
+def test_data_stay_apart():
+    with watch_memory(CPU) as watch:
+        with watch.stretch("data", "data"):
+            samples = torch.randn(1000, WIDTH)
+            watch.module = perceptron()
+        with watch.stretch("activations"):
+            watch.module(samples[:1]).sum().backward()
+    assert watch.memory.data_bytes == 4 * 1000 * WIDTH
+    assert watch.memory.parameters_bytes == PARAMETER_BYTES
+
+
+def test_a_model_built_before_is_counted():
+    module = perceptron()
+    with watch_memory(CPU) as watch:
+        watch.module = module
+        with watch.stretch("activations"):
+            module(torch.randn(1, WIDTH)).sum().backward()
+    assert watch.memory.parameters_bytes == PARAMETER_BYTES
+
+
+def test_nothing_is_known_of_a_block_that_failed():
+    watch = MemoryWatch(CPU)
+    with pytest.raises(RuntimeError, match="no"), watch.stretch("activations"):
+        raise RuntimeError("no")
+    assert watch.memory == Memory()
+
+
+# --- who owns what
+
+
+def test_shared_storages_count_once_and_buffers_with_the_parameters():
+    module = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    module[1].weight = module[0].weight
+    module.register_buffer("mask", torch.ones(10))
+    module.register_buffer("same_mask", module.mask[:5])
+    owned = owned_storages(module, None, CPU)
+    assert sorted(storage.bytes for storage in owned.values()) == [40, 256]
+    assert {storage.category for storage in owned.values()} == {"parameters"}
+
+
+def test_of_a_distributed_tensor_the_local_part_counts(process_group):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    module = nn.Linear(WIDTH, WIDTH)
+    fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+    optimizer = torch.optim.AdamW(module.parameters(), fused=True)
+    module(torch.randn(1, WIDTH)).sum().backward()
+    optimizer.step()
+    found = dict.fromkeys(("parameters", "gradients", "optimizer"), 0)
+    for storage in owned_storages(module, optimizer, CPU).values():
+        found[storage.category] += storage.bytes
+    assert found["parameters"] == found["gradients"] == LAYER_BYTES
+    assert found["optimizer"] == pytest.approx(2 * LAYER_BYTES, abs=SMALL)
+
+
+def test_what_has_no_storage_of_its_own_is_left_out():
+    module = nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.LazyLinear(3))
+    module[0](torch.tensor([1])).sum().backward()
+    assert module[0].weight.grad.is_sparse
+    owned = owned_storages(module, None, CPU)
+    assert [storage.bytes for storage in owned.values()] == [4 * 10 * 4]
+
+
+def test_only_the_device_in_question_counts():
+    assert owned_storages(nn.Linear(4, 4), None, torch.device("meta")) == {}
+
+
+def test_retries_are_a_matter_of_cuda():
+    assert allocator_retries(CPU) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_peak_is_the_allocators_own():
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    x = torch.randn(BATCH, WIDTH, device=device)
+    perceptron().to(device)(x).sum().backward()  # workspaces of the libraries
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    with watch_memory(device) as watch:
+        with watch.stretch("activations", "build"):
+            watch.module = perceptron().to(device)
+            watch.optimizer = OPTIMIZERS["fused adamw"](watch.module.parameters())
+        for _ in range(3):
+            with watch.stretch("activations"):
+                watch.optimizer.zero_grad()
+                watch.module(x).square().sum().backward()
+                watch.optimizer.step()
+    assert watch.memory.parameters_bytes == pytest.approx(PARAMETER_BYTES, rel=0.01)
+    assert watch.memory.optimizer_bytes == pytest.approx(2 * PARAMETER_BYTES, rel=0.01)
+    assert watch.memory.allocated_bytes == torch.cuda.max_memory_allocated(device) - before
+    assert allocator_retries(device) == 0

@@ -1,0 +1,143 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.records.rank import Verification
+from scalebench.spec import Ddp, Plain
+from scalebench.worker.inspection.verify import (
+    BF16_TOLERANCE,
+    FP32_TOLERANCE,
+    TF32_TOLERANCE,
+    Deviation,
+    finite,
+    gradient_deviation,
+    loss_deviation,
+    tolerance,
+)
+
+NAN, INF = math.nan, math.inf
+
+
+def gradients(**values):
+    return {name: torch.tensor(value, dtype=torch.float32) for name, value in values.items()}
+
+
+REFERENCE = gradients(a=[3.0, 4.0], b=[0.0, 12.0])  # norms 5 and 12, together 13
+
+
+def test_equal_gradients_do_not_deviate():
+    assert gradient_deviation(REFERENCE, REFERENCE) == Deviation(0.0, None)
+
+
+def test_the_largest_relative_difference_of_a_parameter_counts():
+    given = gradients(a=[3.0, 4.5], b=[0.6, 12.0])  # 0.5 of 5 and 0.6 of 12
+    found = gradient_deviation(given, REFERENCE)
+    assert found.value == pytest.approx(0.1)
+    assert found.where == "a"
+
+
+def test_a_parameter_of_almost_no_gradient_is_held_against_a_thousandth_of_the_whole():
+    reference = gradients(a=[1000.0], b=[1e-6])
+    found = gradient_deviation(gradients(a=[1000.0], b=[2e-6]), reference)
+    assert found.value == pytest.approx(1e-6)  # 1e-6 / (1e-3 · 1000), and not 1
+    assert found.where == "b"
+
+
+def test_gradients_that_should_all_be_zero_deviate_by_what_they_are():
+    reference = gradients(a=[0.0, 0.0])
+    assert gradient_deviation(reference, reference).value == 0
+    assert gradient_deviation(gradients(a=[3.0, 4.0]), reference).value == pytest.approx(5)
+
+
+def test_a_missing_all_reduce_is_seen():
+    assert gradient_deviation(gradients(a=[6.0, 8.0], b=[0.0, 24.0]), REFERENCE).value == 1.0
+
+
+@pytest.mark.parametrize("where", ["a", "b"])
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+def test_a_gradient_that_is_not_finite_is_the_worst_wherever_it_stands(where, bad):
+    given = {**REFERENCE, where: torch.tensor([bad, 1.0])}
+    found = gradient_deviation(given, REFERENCE)
+    assert not found.value <= 1e300
+    assert found.where == where
+
+
+@pytest.mark.parametrize("where", ["a", "b"])
+def test_a_reference_that_is_not_finite_verifies_nothing(where):
+    reference = {**REFERENCE, where: torch.tensor([NAN, 1.0])}
+    assert not gradient_deviation(REFERENCE, reference).value <= FP32_TOLERANCE
+    assert not gradient_deviation(reference, reference).value <= FP32_TOLERANCE
+
+
+def test_gradients_too_large_to_square_in_float32_are_compared_all_the_same():
+    reference = gradients(a=[1e30, 2e30])
+    assert gradient_deviation(gradients(a=[1e30, 2.2e30]), reference).value == pytest.approx(
+        0.2 / math.sqrt(5), rel=1e-5
+    )
+
+
+FLOATS = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4)
+
+
+@given(FLOATS, FLOATS, st.floats(0.01, 100))
+def test_the_unit_of_the_loss_does_not_matter(given_values, reference_values, factor):
+    reference = {"a": torch.tensor(reference_values, dtype=torch.float64)}
+    given_gradient = {"a": torch.tensor(given_values, dtype=torch.float64)}
+    if float(reference["a"].norm()) < 1e-6:
+        return
+    scaled = gradient_deviation({"a": given_gradient["a"] * factor}, {"a": reference["a"] * factor})
+    expected = gradient_deviation(given_gradient, reference).value
+    assert scaled.value == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_loss_deviation_is_relative_and_names_the_step():
+    assert loss_deviation([5.0, 4.4, 3.0], [5.0, 4.0, 3.0]) == Deviation(
+        pytest.approx(0.1), "step 1"
+    )
+    assert loss_deviation([-4.4], [-4.0]).value == pytest.approx(0.1)
+    assert loss_deviation([5.0], [5.0]) == Deviation(0.0, None)
+    assert loss_deviation([0.3], [0.0]).value == 0.3
+
+
+@pytest.mark.parametrize("position", range(3))
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("side", ["given", "both"])
+def test_a_loss_that_is_not_finite_deviates_at_whatever_step_it_stands(position, bad, side):
+    losses = [5.0, 4.0, 3.0]
+    spoilt = [*losses[:position], bad, *losses[position + 1 :]]
+    found = loss_deviation(spoilt, spoilt if side == "both" else losses)
+    assert not found.value <= 1e300
+    assert found.where == f"step {position}"
+
+
+def test_series_of_unequal_length_cannot_be_compared():
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        loss_deviation([1.0], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_what_json_cannot_hold_becomes_a_deviation_that_is_never_allowed(value):
+    assert math.isfinite(finite(value))
+    assert finite(value) > 1e300
+    Verification(status="deviates", gradient_deviation=finite(value))
+    assert finite(0.25) == 0.25
+
+
+def test_tolerance_follows_the_arithmetic():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert tolerance(Plain(), cpu) == FP32_TOLERANCE
+    assert tolerance(Ddp(autocast=True), cpu) == BF16_TOLERANCE
+    assert tolerance(Ddp(autocast=True), cuda) == BF16_TOLERANCE
+    assert FP32_TOLERANCE < TF32_TOLERANCE < BF16_TOLERANCE < 1
+
+
+def test_tf32_is_allowed_for_only_where_it_is_in_use(monkeypatch):
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert tolerance(Plain(), cuda) == FP32_TOLERANCE
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert tolerance(Plain(), cuda) == TF32_TOLERANCE
+    assert tolerance(Plain(), torch.device("cpu")) == FP32_TOLERANCE

@@ -1,0 +1,108 @@
+"""The arithmetic of clock offsets, against clocks whose truth is known."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.worker.measure.alignment import (
+    ROUND_TRIPS,
+    ClockOffset,
+    Exchange,
+    combine,
+    measure_offset,
+    offset_of,
+)
+from scalebench.worker.process.context import RankContext
+from tests.builders.runs import make_cell
+
+OFFSETS = st.integers(-(10**15), 10**15)
+DELAYS = st.integers(0, 10**8)
+S = 10**9
+
+
+def exchange(offset_ns: int, there_ns: int, on_the_way_ns: int, back_ns: int) -> Exchange:
+    """What a rank notes whose clock is ahead by ``offset_ns``, from the true delays."""
+    own = there_ns + offset_ns
+    return Exchange(own - on_the_way_ns, there_ns, own + back_ns)
+
+
+def measured(offset_ns: int, at_ns: int, bound_ns: int = 0, error_ns: int = 0) -> ClockOffset:
+    return ClockOffset(offset_ns + error_ns, bound_ns, at_ns, "ping-pong")
+
+
+@given(OFFSETS, st.lists(st.tuples(DELAYS, DELAYS), min_size=1, max_size=ROUND_TRIPS))
+def test_the_true_offset_is_within_the_bound_whatever_the_delays(offset, delays):
+    exchanges = [exchange(offset, 10**12 + i * S, *delay) for i, delay in enumerate(delays)]
+    found = offset_of(exchanges)
+    assert abs(found.offset_ns - offset) <= found.bound_ns
+    assert found.bound_ns <= min(map(sum, delays)) / 2 + 1
+
+
+@given(OFFSETS, DELAYS)
+def test_equal_delays_cancel(offset, delay):
+    assert offset_of([exchange(offset, 0, delay, delay)]).offset_ns == offset
+
+
+@given(
+    OFFSETS,
+    st.floats(-190e-6, 190e-6),
+    st.integers(1_000_000, 3600 * S),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.floats(-1, 1),
+    st.floats(-1, 1),
+    st.floats(0, 1),
+)
+def test_drift_is_followed_within_the_bound(
+    offset, drift, elapsed, bound_0, bound_1, wrong_0, wrong_1, where
+):
+    start = 10**13 + offset
+    before = measured(offset, start, bound_0, round(wrong_0 * bound_0))
+    after = measured(
+        offset + round(drift * elapsed), start + elapsed, bound_1, round(wrong_1 * bound_1)
+    )
+    alignment = combine(before, after)
+    assert alignment.stepped is None
+    time = start + round(where * elapsed)
+    truth = time - offset - drift * (time - start)
+    assert abs(alignment.on_rank_0(time) - truth) <= alignment.bound_ns + 2  # whole nanoseconds
+
+
+@given(OFFSETS, st.sampled_from([-1, 1]), st.integers(10**6, 10**12), st.integers(0, 10**5))
+def test_a_step_is_told_and_the_bound_reaches_to_both_sides(offset, sign, size, bound):
+    before = measured(offset, S, bound)
+    after = measured(offset + sign * size, 2 * S, bound)
+    alignment = combine(before, after)
+    assert alignment.stepped is not None
+    assert f"moved by {sign * size / 1e6:+.3f} ms" in alignment.stepped
+    for true_offset in (offset - bound, offset + sign * size + sign * bound):
+        found = 2 * S - alignment.on_rank_0(2 * S)
+        assert abs(found - true_offset) <= alignment.bound_ns
+
+
+@pytest.mark.parametrize(
+    ("change_ns", "stepped"),
+    [(200_000 + 300, False), (200_000 + 301, True), (-200_300, False), (-200_301, True)],
+)
+def test_a_step_is_what_both_errors_and_200_ppm_do_not_explain(change_ns, stepped):
+    alignment = combine(measured(7, S, 100), measured(7 + change_ns, 2 * S, 200))
+    assert (alignment.stepped is not None) == stepped
+
+
+def test_measurements_in_the_wrong_order_are_refused():
+    with pytest.raises(ValueError, match="5 ns before the first"):
+        combine(measured(0, 10), measured(0, 5))
+
+
+def test_one_shared_measurement_does_not_make_a_shared_clock():
+    shared = ClockOffset(0, 0, S, "shared clock")
+    assert combine(shared, ClockOffset(0, 0, 2 * S, "shared clock")).method == "shared clock"
+    assert combine(shared, measured(0, 2 * S)).method == "ping-pong"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_single_process_is_its_own_rank_0(force):
+    context = RankContext(make_cell("plain", 1), 0, 0, torch.device("cpu"))
+    found = measure_offset(context, lambda: 42, force)
+    assert (found.offset_ns, found.bound_ns, found.at_ns) == (0, 0, 42)

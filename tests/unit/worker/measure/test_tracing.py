@@ -1,0 +1,240 @@
+"""Reading the profiler from memory, held against the same trace read from its file."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from scalebench.trace.breakdown import break_down
+from scalebench.trace.classify import timeline_of
+from scalebench.trace.events import CATEGORIES
+from scalebench.trace.intervals import length
+from scalebench.trace.kineto import read_kineto
+from scalebench.trace.marks import STEP
+from scalebench.worker.measure.trace_record import step_spans, trace_record
+from scalebench.worker.measure.tracing import Capture, read_events, traced
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "traces"
+MS = 1_000_000
+
+
+class KinetoTwin:
+    """Stands in for torch's ``_KinetoEvent``; made of an event of a recorded file."""
+
+    def __init__(self, recorded):
+        self.recorded, self.args = recorded, recorded.get("args", {})
+
+    def name(self):
+        return self.recorded["name"]
+
+    def activity_type(self):
+        return self.recorded["cat"]
+
+    def start_ns(self):
+        return round(self.recorded["ts"] * 1000)
+
+    def duration_ns(self):
+        return round(self.recorded["dur"] * 1000)
+
+    def start_thread_id(self):
+        return self.recorded["tid"]
+
+    def device_resource_id(self):
+        return self.args["stream"]
+
+    def correlation_id(self):
+        return self.args.get("correlation") or self.args.get("External id") or 0
+
+    def linked_correlation_id(self):
+        return self.args.get("External id") or 0
+
+    def shapes(self):
+        return self.args.get("Input Dims", [])
+
+    def dtypes(self):
+        return self.args.get("Input type", [])
+
+    def metadata_json(self):
+        return json.dumps(self.args)[1:-1]
+
+
+def twins_of(path):
+    import gzip
+
+    recorded = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    kinds = {"cpu_op", "user_annotation", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"}
+    return [KinetoTwin(e) for e in recorded if e.get("ph") == "X" and e.get("cat") in kinds]
+
+
+@pytest.mark.parametrize("name", ["nccl-2.17_2ranks_rank0", "nccl-sendrecv_128ranks_rank1"])
+def test_a_gpus_events_from_memory_say_what_their_file_says(name):
+    path = GOLDEN / f"{name}.json.gz"
+    events, _ = read_events(twins_of(path), [])
+    memory, file = timeline_of(events), timeline_of(read_kineto(path))
+    assert memory.on_gpu
+    assert len(memory.operations) == len(file.operations)
+    assert [op.kind for op in memory.operations] == [op.kind for op in file.operations]
+    assert [op.num_bytes for op in memory.operations] == [op.num_bytes for op in file.operations]
+    for mine, theirs in (
+        (memory.communication, file.communication),
+        (memory.compute, file.compute),
+    ):
+        assert length(mine) == pytest.approx(length(theirs), rel=1e-4)
+
+
+def test_a_real_profile_is_put_on_the_clock_of_the_steps():
+    with traced(torch.device("cpu")):
+        torch.ones(8).sum()
+    with traced(torch.device("cpu")) as capture:
+        for _ in range(40):  # a busy machine may take the processor away between two clocks
+            with capture.step():
+                torch.ones(1000).sum()
+    events = capture.events
+    marks = events.start_ns[[events.names[i] == STEP for i in events.name]]
+    assert np.median(np.abs(np.sort(marks) - np.array(capture.step_ns))) < 5 * MS
+    assert capture.clock_error_s < 1e-3
+    assert "aten::sum" in events.names
+
+
+def test_a_clock_that_is_set_meanwhile_is_noticed():
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(6):
+            with record_function(STEP):
+                pass
+    raw = profiler.profiler.kineto_results.events()
+    starts = [event.start_ns() for event in raw]
+    _, steady_s = read_events(raw, starts)
+    _, moved_s = read_events(raw, [t + (20 * MS if i > 2 else 0) for i, t in enumerate(starts)])
+    assert steady_s == 0
+    assert moved_s == pytest.approx(0.02)
+
+
+def twin(category, name, start, end, **args):
+    recorded = {"cat": category, "name": name, "ts": start * 1e3, "dur": (end - start) * 1e3}
+    return KinetoTwin({**recorded, "tid": 1, "args": {"stream": 7, **args}})
+
+
+def asynchronous_steps():
+    """Two steps issued at 0 and 10 ms; the device works on them from 5 to 18 and from 20 to 40."""
+    return [
+        twin("user_annotation", STEP, 0, 9),
+        twin("user_annotation", STEP, 10, 19),
+        twin("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=1),
+        twin("cuda_runtime", "cudaLaunchKernel", 11, 12, correlation=2),
+        twin("cuda_runtime", "cudaLaunchKernel", 13, 14, correlation=3),
+        twin("kernel", "gemm", 5, 18, correlation=1),
+        twin("kernel", "gemm", 20, 26, correlation=2),
+        twin("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 24, 40, correlation=3),
+    ]
+
+
+def test_on_a_gpu_a_step_ends_when_the_device_has_done_what_was_asked_in_it():
+    events, _ = read_events(asynchronous_steps(), [0, 10 * MS])
+    assert (step_spans(events) / MS).tolist() == [[0, 18], [18, 40]]
+
+
+def test_waiting_for_a_steps_first_kernel_belongs_to_that_step():
+    """The host takes 6 ms to launch anything; the device has long done the step before."""
+    raw = [
+        twin("user_annotation", STEP, 0, 20),
+        twin("user_annotation", STEP, 20, 40),
+        twin("user_annotation", STEP, 40, 60),
+        *(twin("cuda_runtime", "cudaLaunchKernel", t, t + 1, correlation=t) for t in (1, 26, 46)),
+        *(twin("kernel", "gemm", t + 1, t + 9, correlation=t) for t in (1, 26, 46)),
+    ]
+    events, _ = read_events(raw, [0, 20 * MS, 40 * MS])
+    assert (step_spans(events) / MS).tolist() == [[0, 20], [20, 40], [40, 60]]
+    trace = trace_record([Capture(step_ns=[0, 20 * MS, 40 * MS], events=events)])
+    assert break_down(0, trace).other_idle_s == pytest.approx(0.012)  # 20 - 8 of each step
+
+
+def test_without_a_gpu_a_step_lasts_until_the_next_begins():
+    raw = [twin("user_annotation", STEP, 0, 9), twin("user_annotation", STEP, 10, 19)]
+    events, _ = read_events(raw, [0, 10 * MS])
+    assert (step_spans(events) / MS).tolist() == [[0, 10], [10, 19]]
+
+
+def test_the_record_holds_every_step_but_the_first_of_its_block():
+    events, _ = read_events(asynchronous_steps(), [0, 10 * MS])
+    capture = Capture(step_ns=[0, 10 * MS], events=events)
+    trace = trace_record([capture, capture])
+    assert [(a / MS, b / MS) for a, b in trace.steps] == [(18, 40), (18, 40)]
+    assert trace.compute == [20 * MS, 26 * MS]
+    first, second = trace.operations
+    assert (first.kind, first.step, second.step) == ("all_reduce", 0, 1)
+    assert (first.start_ns, first.end_ns, first.group_size) == (24 * MS, 40 * MS, None)
+    assert first.enqueued_ns == 13 * MS
+    assert trace_record([]) is None
+
+
+def test_kinds_of_activity_have_their_categories():
+    events, _ = read_events(asynchronous_steps(), [0, 10 * MS])
+    assert [CATEGORIES[code] for code in events.category[:3]] == [
+        "user_annotation",
+        "user_annotation",
+        "runtime",
+    ]
+    assert events.correlation.tolist() == [-1, -1, 1, 2, 3, 1, 2, 3]
+
+
+def test_the_ranks_own_business_after_the_last_step_is_no_part_of_it():
+    """After the last mark the ranks exchange their times and the device joins the losses."""
+    later = [
+        twin("user_annotation", "gloo:all_reduce", 45, 90),
+        twin("cuda_runtime", "cudaLaunchKernel", 91, 92, correlation=9),
+        twin("kernel", "cat", 92, 95, correlation=9),
+    ]
+    events, _ = read_events([*asynchronous_steps(), *later], [0, 10 * MS])
+    assert (step_spans(events) / MS).tolist() == [[0, 18], [18, 40]]
+    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
+    assert len(trace.operations) == 1
+    assert trace.compute == [20 * MS, 26 * MS]
+
+
+def test_a_control_operation_between_the_steps_of_a_cpu_rank_is_left_out():
+    raw = [
+        twin("user_annotation", STEP, 0, 10),
+        twin("user_annotation", STEP, 10, 20),
+        twin("user_annotation", "gloo:all_reduce", 12, 18),
+        twin("user_annotation", "gloo:all_reduce", 21, 25),
+    ]
+    events, _ = read_events(raw, [0, 10 * MS])
+    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
+    assert [(op.start_ns / MS, op.end_ns / MS) for op in trace.operations] == [(12, 18)]
+
+
+def test_a_step_without_a_kernel_takes_no_time_on_the_device():
+    raw = [
+        twin("user_annotation", STEP, 0, 9),
+        twin("user_annotation", STEP, 10, 19),
+        twin("user_annotation", STEP, 20, 29),
+        twin("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=1),
+        twin("cuda_runtime", "cudaLaunchKernel", 21, 22, correlation=2),
+        twin("kernel", "gemm", 50, 80, correlation=1),
+        twin("kernel", "gemm", 80, 110, correlation=2),
+    ]
+    events, _ = read_events(raw, [0, 10 * MS, 20 * MS])
+    assert (step_spans(events) / MS).tolist() == [[0, 80], [80, 80], [80, 110]]
+
+
+def test_a_step_whose_mark_was_lost_makes_the_trace_unusable():
+    events, _ = read_events(asynchronous_steps()[1:], [0, 10 * MS])
+    with pytest.raises(ValueError, match="lost the step markers"):
+        trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
+
+
+def test_on_the_host_making_a_batch_is_no_computation_of_the_model():
+    raw = [
+        twin("user_annotation", STEP, 0, 10),
+        twin("user_annotation", STEP, 10, 30),
+        twin("user_annotation", "scalebench.data", 10, 16),
+        twin("cpu_op", "aten::index_select", 11, 15),
+        twin("cpu_op", "aten::mm", 20, 25),
+    ]
+    events, _ = read_events(raw, [0, 10 * MS])
+    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
+    assert trace.data == [10 * MS, 16 * MS]
+    assert trace.compute == [20 * MS, 25 * MS]

@@ -1,0 +1,437 @@
+"""Every codec: bounds of its error, exactness, bias, what NaN does, and the shapes of buckets."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from scalebench.spec.compression import METHODS, resolve
+from scalebench.worker.strategies.compression.codec import Bucket, Memory, NoMemory, num_kept
+from scalebench.worker.strategies.compression.dgc import Dgc
+from scalebench.worker.strategies.compression.draw import Draw
+from scalebench.worker.strategies.compression.lockstep import run_in_lockstep
+from scalebench.worker.strategies.compression.methods import CODECS, new_memory
+from scalebench.worker.strategies.compression.packing import PLANES, pack, packed_bytes, unpack
+from scalebench.worker.strategies.compression.random_k import stratum_bounds
+from scalebench.worker.strategies.compression.wire import index_dtype, new_wire, num_bytes
+
+DRAW = Draw(seed=3, step=5, bucket=1, rank=0)
+
+VARIANTS = {
+    "fp16": {},
+    "bf16": {},
+    **{f"quantise-{bits}": {"bits": bits} for bits in range(1, 9)},
+    "quantise-8-stochastic": {"rounding": "stochastic"},
+    "quantise-2-stochastic": {"bits": 2, "rounding": "stochastic"},
+    "sign": {},
+    "terngrad": {},
+    "qsgd-2": {"bits": 2},
+    "qsgd-8": {"bits": 8},
+    "top-k": {"ratio": 0.1},
+    "random-k": {"ratio": 0.1},
+    "random-k-scaled": {"ratio": 0.1, "error_feedback": False},
+    "threshold": {"threshold": 0.5},
+    "dgc": {"ratio": 0.1, "clip_norm": 1e9},
+    "count-sketch": {"ratio": 0.1},
+}
+"""Name of a test → parameters; the method is what the name begins with."""
+
+
+def method_of(variant):
+    return max((m for m in METHODS if variant.startswith(m)), key=len)
+
+
+def parameters(variant, **more):
+    method = method_of(variant)
+    takes_chunk = "chunk" in METHODS[method].defaults
+    chunk = {"chunk": 16} if takes_chunk else {}
+    return resolve(method, {**chunk, **VARIANTS[variant], **more})
+
+
+def codec_of(variant):
+    return CODECS[method_of(variant)](parameters(variant))
+
+
+def bucket_of(values, index=1):
+    gradient = torch.as_tensor(values, dtype=torch.float32).clone()
+    return Bucket(index, gradient, (0,), (gradient.shape,))
+
+
+def mean_by(codec, ranks, memories=None, step=5):
+    """What every rank has in the end, after checking that all have the same bits."""
+    buckets = [bucket_of(values) for values in ranks]
+    rounds = [
+        codec.exchange(bucket, memory, Draw(3, step, 1, rank), len(ranks))
+        for rank, (bucket, memory) in enumerate(
+            zip(buckets, memories or [NoMemory()] * len(ranks), strict=True)
+        )
+    ]
+    run_in_lockstep(rounds)
+    for bucket in buckets[1:]:
+        assert torch.equal(as_bits(bucket.gradient), as_bits(buckets[0].gradient))
+    return buckets[0].gradient
+
+
+def as_bits(values):
+    return values.view(torch.int32)
+
+
+def normal(numel, seed=0):
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+vectors = (
+    st.integers(0, 70)
+    .flatmap(lambda n: arrays("float32", n, elements=st.floats(-1e4, 1e4, width=32)))
+    .map(torch.from_numpy)
+)
+
+
+def chunk_reduced(values, chunk, reduce):
+    """One number per chunk, repeated for each of its elements."""
+    return (
+        torch.cat([reduce(c).expand(len(c)) for c in values.split(chunk)])
+        if len(values)
+        else values
+    )
+
+
+def error_bound(variant, x):
+    """What the method's docstring allows each element to be wrong by."""
+    method, given = method_of(variant), parameters(variant)
+    rounding = 1e-36 + (1e-5 * x.abs().max() if len(x) else 0)  # subnormal steps are lost
+    if method in ("fp16", "bf16"):
+        unit = {"fp16": 2.0**-11, "bf16": 2.0**-8}[method]
+        return x.abs() * unit * 1.01 + 6e-8
+    if method == "quantise":
+        step = chunk_reduced(x, 16, lambda c: (c.max() - c.min()) / (2 ** given["bits"] - 1))
+        return step * (0.5 if given["rounding"] == "nearest" else 1) + rounding
+    if method == "sign":
+        return (x.abs() - chunk_reduced(x, 16, lambda c: c.abs().mean())).abs() + rounding
+    if method == "terngrad":
+        return chunk_reduced(x, 16, lambda c: c.abs().max()) + rounding
+    if method == "qsgd":
+        return (
+            chunk_reduced(x, 16, torch.linalg.vector_norm) / (2 ** (given["bits"] - 1) - 1)
+            + rounding
+        )
+    if method == "threshold":
+        return torch.full_like(x, given["threshold"])
+    if variant == "random-k-scaled":
+        return x.abs() * -(-len(x) // max(1, num_kept(len(x), 0.1))) + rounding
+    return x.abs()  # sparse: an element is exact, or it is left out
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@settings(max_examples=30, deadline=None)
+@given(x=vectors)
+def test_the_round_trip_of_one_rank_is_within_the_bound(variant, x):
+    got = mean_by(codec_of(variant), [x])
+    assert bool(((got - x).abs() <= error_bound(variant, x)).all())
+
+
+REPRESENTABLE = {
+    "fp16": [0.5, -3.0, 65504.0, 2.0**-20],
+    "bf16": [0.5, -3.0, 2.0**100, 2.0**-100],
+    "quantise-8": [*range(-100, -92), 155.0, *range(7)],
+    "quantise-4": [*range(16)],
+    "quantise-3": [0.0, 0.25, 1.5, 1.75] * 2,
+    "quantise-1": [-2.0, 6.0, 6.0, -2.0],
+    "quantise-2-stochastic": [0.0, 1.0, 2.0, 3.0] * 3,
+    "sign": [-2.5, 2.5, 2.5, -2.5],
+    "terngrad": [-0.75, 0.0, 0.75, 0.0],
+    "qsgd-2": [0.0, 0.0, -4.0, 0.0],
+    "qsgd-8": [0.0, 8.0, 0.0, 0.0],
+    "top-k": [0.0] * 18 + [3.3, -1.1],
+    "threshold": [0.0, 0.5, -0.5, 123.4],
+    "dgc": [0.0] * 19 + [-7.7],
+    "count-sketch": [0.0] * 9 + [2.2],
+}
+
+
+@pytest.mark.parametrize("variant", REPRESENTABLE)
+def test_what_the_code_can_represent_is_exact(variant):
+    x = torch.tensor(REPRESENTABLE[variant], dtype=torch.float32)
+    assert torch.equal(mean_by(codec_of(variant), [x, x]), x)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("value", [0.0, 3.0, -0.25])
+def test_a_constant_bucket_does_not_divide_by_zero(variant, value):
+    got = mean_by(codec_of(variant), [torch.full((37,), value)] * 2)
+    assert bool(got.isfinite().all())
+    if method_of(variant) in ("fp16", "bf16", "quantise", "sign", "terngrad"):
+        assert torch.equal(got, torch.full((37,), value))
+
+
+UNBIASED = ["quantise-8-stochastic", "quantise-2-stochastic", "terngrad", "qsgd-2", "qsgd-8",
+            "random-k-scaled"]  # fmt: skip
+NUM_DRAWS = 2000
+FALSE_ALARMS = 1e-6
+"""Chance that a test of an unbiased method fails, over all its elements (Bonferroni)."""
+
+
+def mean_is_off(codec, x, width):
+    """Whether the mean of many decodings is further from x than chance allows.
+
+    Hoeffding's inequality, which holds for any distribution between two places ``width`` apart.
+    """
+    draws = [Draw(11, step, 0, 0) for step in range(NUM_DRAWS)]
+    mean = sum(codec.decode(codec.encode(x, d), len(x), d).double() for d in draws) / NUM_DRAWS
+    allowed = math.sqrt(math.log(2 * len(x) / FALSE_ALARMS) / (2 * NUM_DRAWS))
+    return bool(((mean - x.double()).abs() > allowed * width.double()).any())
+
+
+@pytest.mark.parametrize("variant", UNBIASED)
+def test_the_mean_over_many_draws_is_the_gradient(variant):
+    x = normal(45)
+    assert not mean_is_off(codec_of(variant), x, error_bound(variant, x))
+
+
+@pytest.mark.parametrize(
+    ("biased", "like"), [("quantise-2", "quantise-2-stochastic"), ("random-k", "random-k-scaled")]
+)
+def test_the_biased_form_of_a_method_is_caught_by_that_test(biased, like):
+    x = normal(45)
+    assert mean_is_off(codec_of(biased), x, error_bound(like, x))
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v != "dgc"])
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), numel=st.sampled_from([1, 7, 45, 128]))
+def test_error_feedback_loses_nothing(variant, seed, numel):
+    codec = CODECS[method_of(variant)](parameters(variant, error_feedback=True))
+    memories = [new_memory(parameters(variant, error_feedback=True), 2) for _ in range(2)]
+    total, sent = torch.zeros(numel, dtype=torch.float64), torch.zeros(numel, dtype=torch.float64)
+    for step in range(6):
+        ranks = [normal(numel, seed + 10 * step + rank) for rank in range(2)]
+        total += sum(g.double() for g in ranks) / 2
+        sent += mean_by(codec, ranks, memories, step).double()
+    kept = sum(memory.residual(bucket_of(total)).double() for memory in memories) / 2
+    # Half precision divides by the number of ranks on the wire and rounds there once more.
+    rounding = {"fp16": 1e-3, "bf16": 1e-2}.get(variant, 1e-4)
+    assert torch.allclose(sent + kept, total, atol=rounding * float(1 + sent.abs().max()))
+
+
+def test_a_memory_that_forgets_is_seen_by_that_sum():
+    codec, memory = codec_of("top-k"), NoMemory()
+    x = normal(45)
+    assert not torch.allclose(mean_by(codec, [x], [memory]), x, atol=0.05)
+
+
+def test_dgc_loses_nothing_of_the_velocity():
+    codec = Dgc(0.1, warmup_steps=0)
+    memory = new_memory(resolve("dgc", {"ratio": 0.1, "clip_norm": 1e9}), 1)
+    velocity, sent = torch.zeros(40), torch.zeros(40)
+    total = torch.zeros(40)
+    for step in range(8):
+        g = normal(40, step)
+        velocity = 0.9 * velocity + g
+        total += velocity
+        got = mean_by(codec, [g], [memory], step)
+        velocity[got != 0] = 0.0
+        sent += got
+    kept = memory._unsent.of(bucket_of(total))
+    assert torch.allclose(sent + kept, total, atol=1e-5)
+    assert bool((kept != 0).any())
+
+
+def test_dgc_clips_each_rank_to_its_share_and_lets_nan_through():
+    memory = new_memory(resolve("dgc", {"clip_norm": 1.0, "momentum": 0.0}), 4)
+    clipped = memory.corrected(bucket_of([3.0, 4.0]))
+    assert torch.allclose(clipped, torch.tensor([0.3, 0.4]))
+    small = new_memory(resolve("dgc", {"clip_norm": 1.0, "momentum": 0.0}), 4)
+    assert torch.equal(small.corrected(bucket_of([0.3, 0.0])), torch.tensor([0.3, 0.0]))
+    assert bool(memory.corrected(bucket_of([math.nan, 0.0])).isnan().all())
+
+
+def test_dgc_comes_down_to_its_ratio_by_equal_factors():
+    codec = Dgc(0.001, warmup_steps=4)
+    ratios = [codec.ratio_at(step) for step in range(7)]
+    factors = [b / a for a, b in pairwise(ratios[:5])]
+    assert ratios[0] == 0.25 and ratios[4:] == [0.001] * 3
+    assert max(factors) == pytest.approx(min(factors))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 36])
+def test_what_is_not_finite_is_never_hidden(variant, bad, place):
+    healthy = normal(37)
+    ill = healthy.clone()
+    ill[place] = bad
+    got = mean_by(codec_of(variant), [healthy, ill])
+    assert not bool(got.isfinite().all())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("numel", [0, 1, 2, 15, 17, 33])
+def test_buckets_of_any_length(variant, numel):
+    x = normal(numel)
+    got = mean_by(codec_of(variant), [x, x, x])
+    assert got.shape == (numel,)
+    if numel == 1 and variant not in ("terngrad", "qsgd-2", "qsgd-8", "threshold"):
+        assert torch.allclose(got, x, rtol=1e-2)
+
+
+ONE_ROUND = [v for v in VARIANTS if method_of(v) not in ("threshold", "count-sketch")]
+
+
+@pytest.mark.parametrize("variant", ONE_ROUND)
+def test_a_gradient_that_is_not_contiguous_is_encoded_as_its_copy_is(variant):
+    codec, whole = codec_of(variant), normal(120).view(10, 12)
+    strided = whole.t()[:, ::2]
+    assert not strided.is_contiguous()
+    assert torch.equal(codec.encode(strided, DRAW), codec.encode(strided.contiguous(), DRAW))
+
+
+@pytest.mark.parametrize("variant", ONE_ROUND)
+@settings(max_examples=30, deadline=None)
+@given(numel=st.integers(0, 100))
+def test_a_codec_hands_over_as_many_bytes_as_it_says(variant, numel):
+    codec = codec_of(variant)
+    wire = codec.encode(normal(numel), DRAW)
+    assert wire.numel() * wire.element_size() == codec.wire_bytes(numel)
+
+
+def test_four_bits_are_half_a_byte_on_the_wire():
+    million = {bits: codec_of(f"quantise-{bits}").wire_bytes(2**20) for bits in range(1, 9)}
+    scales = 2 * 4 * 2**20 // 16
+    assert million[8] - scales == 2**20
+    assert million[4] - scales == 2**19
+    assert million[2] - scales == 2**18
+    assert million[1] - scales == 2**17
+
+
+@pytest.mark.parametrize("bits", PLANES)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_packing_returns_every_number(bits, data):
+    count = data.draw(st.integers(0, 40))
+    numbers = data.draw(arrays("uint8", count, elements=st.integers(0, 2**bits - 1)))
+    codes = torch.from_numpy(numbers)
+    packed = torch.zeros(packed_bytes(count, bits), dtype=torch.uint8)
+    pack(codes, bits, packed)
+    assert torch.equal(unpack(packed, bits, count), codes)
+    assert packed_bytes(8000, bits) == 1000 * bits
+
+
+def test_at_least_one_element_is_kept_and_never_more_than_there_are():
+    assert num_kept(50, 0.001) == 1
+    assert num_kept(0, 0.5) == 0
+    assert num_kept(1, 1.0) == 1
+    assert num_kept(1000, 0.01) == 10
+
+
+@settings(max_examples=30, deadline=None)
+@given(numel=st.integers(1, 200), ratio=st.floats(0.001, 1.0))
+def test_random_indices_are_all_different_and_cover_the_bucket(numel, ratio):
+    codec = CODECS["random-k"]({"ratio": ratio, "error_feedback": True})
+    indices, lengths = codec.chosen(numel, DRAW, torch.device("cpu"))
+    assert len(indices) == num_kept(numel, ratio) == len(indices.unique())
+    assert bool(((indices >= 0) & (indices < numel)).all())
+    assert int(lengths.sum()) == numel and int(lengths.max() - lengths.min()) <= 1
+
+
+def test_ranks_share_the_random_indices_and_not_the_random_roundings():
+    at = Draw(3, 5, 1, 7)
+    cpu = torch.device("cpu")
+    assert torch.rand(4, generator=DRAW.shared(cpu)).equal(torch.rand(4, generator=at.shared(cpu)))
+    assert not torch.rand(4, generator=DRAW.own(cpu)).equal(torch.rand(4, generator=at.own(cpu)))
+    drawn = {
+        float(torch.rand(1, dtype=torch.float64, generator=Draw(s, t, b, 0).shared(cpu)))
+        for s in range(5)
+        for t in range(5)
+        for b in range(5)
+    }
+    assert len(drawn) == 125
+
+
+HUGE = 2**33 + 5
+
+
+def test_index_arithmetic_holds_beyond_two_to_the_31():
+    """2³³ elements are 2³⁸ bits; nothing of that size is allocated."""
+    assert index_dtype(2**31 - 1) == torch.int32 and index_dtype(2**31) == torch.int64
+    for bits in range(1, 9):
+        assert packed_bytes(HUGE, bits) == sum(-(-HUGE * w // 8) for w in PLANES[bits])
+    assert codec_of("quantise-8").wire_bytes(HUGE) > 2**33
+    assert codec_of("top-k").wire_bytes(HUGE) == num_bytes(
+        (torch.int64, HUGE // 10), (torch.float32, HUGE // 10)
+    )
+    bounds = stratum_bounds(HUGE, 7, torch.device("cpu"))
+    assert int(bounds[-1]) == HUGE and int(bounds.diff().max() - bounds.diff().min()) <= 1
+    rare = CODECS["random-k"]({"ratio": 1e-9, "error_feedback": True})
+    indices, _ = rare.chosen(HUGE, DRAW, torch.device("cpu"))
+    assert indices.dtype == torch.int64 and int(indices.max()) > 2**31
+
+
+def test_a_huge_wire_is_cut_where_its_parts_say():
+    parts = ((torch.int64, 2**31 + 1), (torch.float32, 2**31 + 1))
+    wire, (indices, values) = new_wire(torch.device("meta"), *parts)
+    assert wire.numel() == num_bytes(*parts) == 8 * (2**31 + 1) + 4 * (2**31 + 2)
+    assert indices.numel() == values.numel() == 2**31 + 1
+    assert values.storage_offset() * 4 == 8 * (2**31 + 1)
+
+
+def test_a_bucket_of_more_than_two_to_the_31_bits_is_encoded_without_allocating_it():
+    numel = 2**27 + 11  # 2³² bits of float32
+    wire = codec_of("top-k").encode(torch.empty(numel, device="meta"), DRAW)
+    assert wire.numel() == codec_of("top-k").wire_bytes(numel)
+    half = codec_of("fp16").encode(torch.empty(numel, device="meta"), DRAW)
+    assert half.numel() * 2 == codec_of("fp16").wire_bytes(numel)
+
+
+class Counting(Memory):
+    """Hands out the gradient and counts how often it is told what was sent."""
+
+    def __init__(self):
+        self.told = 0
+
+    def corrected(self, bucket):
+        return bucket.gradient
+
+    def keep(self, bucket, subtract_sent):
+        self.told += 1
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_codec_tells_the_memory_once_a_step(variant):
+    memory = Counting()
+    mean_by(codec_of(variant), [normal(20)], [memory])
+    assert memory.told == 1
+
+
+def test_a_parameter_takes_its_residual_along_when_buckets_change():
+    memory = new_memory({"error_feedback": True}, 1)
+    a, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0, 5.0])
+    together = Bucket(0, torch.cat([a, b]), (0, 1), (a.shape, b.shape))
+    memory.corrected(together)
+    second = memory.residual(Bucket(0, torch.zeros(3), (1,), (b.shape,)))
+    first = memory.residual(Bucket(1, torch.zeros(2), (0,), (a.shape,)))
+    assert torch.equal(first, a) and torch.equal(second, b)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "words"),
+    [
+        ("zip", {}, "Valid: bf16, count-sketch"),
+        ("top-k", {"ratio": 0.0}, "ratio is 0.0; give more than 0 and at most 1"),
+        ("top-k", {"ratio": 1.5}, "ratio is 1.5"),
+        ("quantise", {"bits": 9}, "bits is 9; give a whole number from 1 to 8"),
+        ("quantise", {"bits": 0}, "bits is 0"),
+        ("qsgd", {"bits": 1}, "bits is 1; qsgd needs 2 to 8"),
+        ("quantise", {"chunk": 12}, "chunk is 12; give a multiple of 8"),
+        ("fp16", {"ratio": 0.1}, "fp16 has no ratio; it takes error_feedback"),
+        ("none", {"bits": 2}, "none has no bits; it takes no parameter"),
+        ("powersgd", {"start_step": 1}, "start_step is 1; give at least 2"),
+    ],
+)
+def test_wrong_parameters_are_told_in_one_line(method, given, words):
+    with pytest.raises(ValueError) as told:
+        resolve(method, given)
+    assert words in str(told.value) and "\n" not in str(told.value)

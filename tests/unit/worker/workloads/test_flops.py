@@ -1,0 +1,94 @@
+"""Counted FLOPs against counts by hand and the rule of six per parameter and token."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from scalebench.spec.presets import PRESETS, GptShape
+from scalebench.worker.workloads.flops import count_flops
+from scalebench.worker.workloads.gpt import Gpt
+from scalebench.worker.workloads.loss import mean_cross_entropy
+
+BATCH = 8
+
+
+def counted(module: nn.Module, *inputs: torch.Tensor) -> int:
+    with count_flops() as flops:
+        module(*inputs).sum().backward()
+    return flops.total
+
+
+def test_perceptron():
+    """Forward 2·m·n a sample and layer, backward as much again for weight and for input.
+
+    The first layer's input needs no gradient.
+    """
+    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+    by_hand = BATCH * (2 * 3 * (16 * 32 + 32 * 4) - 2 * 16 * 32)
+    assert counted(module, torch.randn(BATCH, 16)) == by_hand
+
+
+def test_convolution():
+    """Forward 2·C_in·C_out·k² a pixel and sample; the weight's gradient costs the same."""
+    module = nn.Conv2d(3, 5, 3, padding=1)
+    assert counted(module, torch.randn(BATCH, 3, 10, 10)) == 2 * BATCH * 2 * 3 * 5 * 9 * 100
+
+
+def gpt_by_hand(shape: GptShape) -> int:
+    """PaLM, appendix B: 6·(matrix parameters) + 12·L·H·Q·T a token."""
+    matrices = shape.layers * 12 * shape.width**2 + shape.vocabulary * shape.width
+    attention = 12 * shape.layers * shape.width * shape.context
+    return shape.context * (6 * matrices + attention)
+
+
+def gpt_counted(shape: GptShape, **inside) -> int:
+    module = Gpt(shape)
+    tokens = torch.randint(shape.vocabulary, (2, shape.context + 1))
+    with count_flops() as flops, torch.autocast("cpu", torch.bfloat16, **inside):
+        mean_cross_entropy(module, (tokens[:, :-1], tokens[:, 1:])).backward()
+    assert flops.total % 2 == 0
+    return flops.total // 2
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_gpt_is_the_formula_of_palm_to_the_last_operation(autocast):
+    shape = PRESETS["gpt-tiny"]
+    assert gpt_counted(shape, enabled=autocast) == gpt_by_hand(shape)
+
+
+def test_gpt_is_six_per_parameter_and_token():
+    shape = PRESETS["gpt-mini"]
+    rule = 6 * shape.num_parameters * shape.context
+    assert gpt_counted(shape, enabled=False) == pytest.approx(rule, rel=0.15)
+
+
+def test_attention_costs_the_same_by_whatever_kernel():
+    """Two products forward, four backward: what a kernel recomputes is its own business."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def cost(backend: SDPBackend) -> int:
+        q, k, v = (torch.randn(2, 4, 32, 16, requires_grad=True) for _ in range(3))
+        with sdpa_kernel(backend), count_flops() as flops:
+            F.scaled_dot_product_attention(q, k, v).sum().backward()
+        return flops.total
+
+    by_hand = 3 * 2 * (2 * 2 * 4 * 32 * 32 * 16)
+    assert cost(SDPBackend.FLASH_ATTENTION) == cost(SDPBackend.MATH) == by_hand
+
+
+def test_the_optimizer_and_what_has_no_formula_cost_nothing():
+    module = nn.LayerNorm(16)
+    with count_flops() as flops:
+        module(torch.randn(BATCH, 16)).sum().backward()
+        torch.optim.AdamW(module.parameters(), fused=True).step()
+    assert flops.total == 0
+
+
+def test_a_compiled_module_is_counted():
+    module = nn.Linear(16, 32)
+    x = torch.randn(BATCH, 16)
+    plain = counted(module, x)
+    module.compile(backend="eager")
+    module(x)
+    assert counted(module, x) == plain == 2 * 2 * BATCH * 16 * 32

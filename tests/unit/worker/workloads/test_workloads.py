@@ -1,0 +1,547 @@
+"""The built-in workloads and the loading of the user's own; real torch, one process."""
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DistributedSampler
+
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.spec.presets import PRESETS, CnnShape, CustomTarget, GptShape, MlpShape
+from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.workloads import build_workload
+from scalebench.worker.workloads import text as text_module
+from scalebench.worker.workloads.cnn import Cnn
+from scalebench.worker.workloads.gpt import Gpt
+from scalebench.worker.workloads.images import make_images
+from scalebench.worker.workloads.loss import mean_cross_entropy
+from scalebench.worker.workloads.mlp import Mlp, make_clusters
+from scalebench.worker.workloads.order import ResidentBatches, num_synthetic_samples
+from scalebench.worker.workloads.paced import Paced
+from scalebench.worker.workloads.text import load_corpus
+
+CPU = torch.device("cpu")
+SMALL = ("gpt-tiny", "cnn-8", "mlp-tiny")
+MODULES = {"gpt": Gpt, "cnn": Cnn, "mlp": Mlp, "paced": Paced}
+
+
+def shard_of(batch_size: int, rank: int = 0, world_size: int = 1, seed: int = 0) -> Shard:
+    return Shard(rank, world_size, batch_size, seed, CPU)
+
+
+def build(name: str, shard: Shard | None = None, seed: int = 0) -> Workload:
+    torch.manual_seed(seed)
+    spec = PRESETS[name]
+    return build_workload(spec, shard or shard_of(spec.batch_size, seed=seed))
+
+
+def identity(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return index, index
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# --- parameters
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_the_parameters_that_the_catalog_says(name):
+    spec = PRESETS[name]
+    with torch.device("meta"):
+        module = MODULES[spec.kind](spec)
+    assert sum(p.numel() for p in module.parameters()) == spec.num_parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "num_blocks"), [("gpt-mini", 4), ("cnn-8", 3), ("cnn-20", 9), ("mlp-tiny", 2)]
+)
+def test_blocks_are_the_repeated_parts_of_the_module(name, num_blocks):
+    workload = build(name)
+    assert len(workload.blocks) == num_blocks
+    assert set(workload.blocks) <= set(workload.module.modules())
+
+
+def test_parameters_follow_the_default_device_and_the_data_the_shard():
+    for name in SMALL:
+        with torch.device("meta"):
+            workload = build(name)
+            batch = next(iter(workload.batches))
+        assert all(p.is_meta for p in workload.module.parameters())
+        assert all(part.device == CPU for part in batch)
+
+
+def test_a_model_built_on_meta_can_be_given_its_values_later():
+    spec = PRESETS["gpt-tiny"]
+    torch.manual_seed(3)
+    direct = Gpt(spec)
+    with torch.device("meta"):
+        late = Gpt(spec)
+    late.to_empty(device="cpu")
+    for parameter in late.parameters():
+        nn.init.constant_(parameter, float("nan"))
+    late.reset_parameters()
+    for (name, a), b in zip(direct.named_parameters(), late.parameters(), strict=True):
+        assert b.isfinite().all(), name
+        assert a.std().item() == pytest.approx(b.std().item(), rel=0.1), name
+
+
+def test_gpt_is_initialised_as_gpt2():
+    module = build("gpt-mini").module
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        else:
+            std = 0.02 / 8**0.5 if "output" in name else 0.02
+            assert parameter.std().item() == pytest.approx(std, rel=0.05), name
+
+
+def test_gpt_uses_its_embedding_as_output_matrix():
+    module = build("gpt-tiny").module
+    # No text holds this token: as an embedding it would get no gradient.
+    module(torch.zeros(1, 4, dtype=torch.long)).logsumexp(-1).sum().backward()
+    assert module.tokens.weight.grad[200].abs().sum() > 0
+    assert "tokens.weight" in dict(module.named_parameters())
+
+
+def test_gpt_predicts_from_the_past_alone_and_knows_positions():
+    module = build("gpt-tiny").module
+    tokens = torch.randint(256, (1, 16), generator=torch.Generator().manual_seed(0))
+    changed = tokens.clone()
+    changed[0, 10] = (changed[0, 10] + 1) % 256
+    before, after = module(tokens), module(changed)
+    assert torch.equal(before[:, :10], after[:, :10])
+    assert not torch.allclose(before[:, 10:], after[:, 10:])
+    same = module(torch.zeros(1, 16, dtype=torch.long))
+    assert (same[0, 0] - same[0, 15]).abs().max() > 1e-3  # rounding alone gives 1e-6
+
+
+def test_cnn_gradient_does_not_depend_on_how_the_batch_is_split():
+    workload = build("cnn-8")
+    inputs, targets = next(iter(workload.batches))
+
+    def gradient(*parts):
+        workload.module.zero_grad()
+        for part in parts:
+            loss = workload.loss(workload.module, (inputs[part], targets[part])) / len(parts)
+            loss.backward()
+        return [p.grad.clone() for p in workload.module.parameters()]
+
+    whole = gradient(slice(0, 64))
+    halves = gradient(slice(0, 32), slice(32, 64))
+    for a, b in zip(whole, halves, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_loss_is_the_mean_over_samples_and_tokens():
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    targets = torch.tensor([[0, 1, 2], [3, 4, 0]])
+    by_hand = -logits.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).mean()
+    loss = mean_cross_entropy(nn.Identity(), (logits, targets))
+    torch.testing.assert_close(loss, by_hand)
+
+
+# --- data
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_same_seed_same_parameters_and_batches_on_every_rank(name):
+    spec = PRESETS[name]
+    ranks = [build(name, shard_of(spec.batch_size // 2, rank, 2)) for rank in (0, 1)]
+    whole = build(name, shard_of(spec.batch_size))
+    other = build(name, shard_of(spec.batch_size, seed=1), seed=1)
+    for a, b in zip(ranks[0].module.parameters(), ranks[1].module.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+    # DistributedSampler deals the samples out in turn: interleaved, the halves are the whole.
+    (x0, y0), (x1, y1) = (next(iter(rank.batches)) for rank in ranks)
+    inputs, targets = next(iter(whole.batches))
+    assert torch.equal(torch.stack([x0, x1], 1).flatten(0, 1), inputs)
+    assert torch.equal(torch.stack([y0, y1], 1).flatten(0, 1), targets)
+    assert not torch.equal(next(iter(other.batches))[0], inputs)
+
+
+def test_data_leave_the_global_random_state_alone():
+    for name in SMALL:
+        torch.manual_seed(0)
+        MODULES[PRESETS[name].kind](PRESETS[name])
+        after_module = torch.random.get_rng_state()
+        workload = build(name)
+        list(islice(workload.batches, 3))
+        assert torch.equal(torch.random.get_rng_state(), after_module)
+
+
+@pytest.mark.parametrize(("name", "steps"), [("gpt-tiny", 40), ("cnn-8", 60), ("mlp-tiny", 60)])
+def test_loss_falls_within_sixty_steps(name, steps):
+    workload = build(name)
+    optimizer = torch.optim.AdamW(workload.module.parameters(), lr=1e-3, fused=True)
+    losses = []
+    for batch in islice(workload.batches, steps):
+        loss = workload.loss(workload.module, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) / 5 < 0.65 * losses[0]
+
+
+def test_text_is_the_library_and_a_target_is_the_next_byte():
+    corpus = load_corpus()
+    assert corpus.dtype == torch.uint8
+    assert corpus.shape == (text_module.CORPUS_BYTES,)
+    first = Path(sysconfig.get_paths()["stdlib"], "__future__.py").read_bytes()
+    assert bytes(corpus[: len(first)].tolist()) == first
+
+    workload = build("gpt-tiny")
+    inputs, targets = next(iter(workload.batches))
+    assert inputs.shape == targets.shape == (16, 64)
+    assert workload.tokens_per_sample == 64
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    text = bytes(corpus.tolist())
+    assert text.find(bytes([*inputs[0].tolist(), int(targets[0, -1])])) % 64 == 0
+
+
+def test_text_windows_cover_every_byte_once():
+    spec = GptShape(name="g", layers=1, heads=1, width=8, context=1000, batch_size=1)
+    batches = build_workload(spec, shard_of(1)).batches
+    epoch = islice(batches, (text_module.CORPUS_BYTES - 1) // 1000)
+    seen = sorted(bytes(inputs[0].tolist()) for inputs, _ in epoch)
+    text = bytes(load_corpus().tolist())
+    assert seen == sorted(text[i * 1000 : (i + 1) * 1000] for i in range(len(seen)))
+
+
+def test_text_skips_what_is_not_the_library(tmp_path, monkeypatch):
+    for path in ("b.py", "a/z.py", "a/note.txt", "test/t.py", "site-packages/p.py", "a/test/u.py"):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"<{path}>")
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
+    assert bytes(load_corpus().tolist()) == b"<a/z.py><b.py>"
+
+
+@pytest.mark.parametrize("folder", ["empty", "missing"])
+def test_missing_sources_are_told_with_a_remedy(tmp_path, monkeypatch, folder):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path / folder)})
+    with pytest.raises(EnvironmentUnfit, match=rf"{folder}.*another workload \(cnn, mlp\)"):
+        build("gpt-tiny")
+
+
+def test_images_depend_on_seed_and_index_alone():
+    images, labels = make_images(64, 32, 10, seed=5)
+    more, _ = make_images(128, 32, 10, seed=5)
+    other, _ = make_images(64, 32, 10, seed=6)
+    assert images.shape == (64, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    assert torch.equal(images, more[:64])
+    # Another seed draws other phases: the stripes at the same index need not agree.
+    stripes, others = images - 127.5, other - 127.5
+    assert ((stripes * others).mean((1, 2, 3)) < 0).any()
+    assert labels.bincount().tolist() == [7, 7, 7, 7, 6, 6, 6, 6, 6, 6]
+
+
+def test_image_batches_are_centred():
+    images, labels = next(iter(build("cnn-8").batches))
+    assert images.shape == (64, 3, 32, 32)
+    assert images.dtype == torch.float32
+    assert labels.dtype == torch.int64
+    assert abs(images.mean().item()) < 0.02
+    assert images.abs().max() <= 1
+
+
+def test_points_stand_around_the_centre_of_their_class():
+    points, labels = make_clusters(4000, 48, 4, seed=0)
+    centres = torch.stack([points[labels == k].mean(0) for k in range(4)])
+    assert centres.norm(dim=1).tolist() == pytest.approx([3] * 4, rel=0.3)
+    assert (points - centres[labels]).std().item() == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_batch_is_gathered_on_the_device_without_the_host(name):
+    # The meta device stands in for a GPU: reading a value, or mixing devices, is an error there.
+    spec = PRESETS[name]
+    shard = Shard(0, 1, spec.batch_size, 0, torch.device("meta"))
+    for batch in islice(build(name, shard).batches, 3):
+        assert all(part.is_meta and len(part) == spec.batch_size for part in batch)
+    order, _ = next(iter(ResidentBatches("w", spec.batch_size, shard, identity)))
+    assert order.is_meta
+
+
+# --- sharding
+
+DIVISIBLE = st.tuples(st.integers(1, 24), st.integers(0, 60), st.integers(0, 3))
+
+
+@settings(deadline=None, max_examples=60)
+@given(DIVISIBLE, st.integers(0, 2**32), st.integers(0, 5))
+def test_every_world_size_trains_on_the_same_global_batches(sizes, seed, epoch):
+    global_batch, extra, whole = sizes
+    num_samples = global_batch * (1 + whole) + extra
+    steps = num_samples // global_batch
+    expected = None
+    for world_size in (n for n in range(1, global_batch + 1) if global_batch % n == 0):
+        orders = [
+            ResidentBatches(
+                "w",
+                num_samples,
+                shard_of(global_batch // world_size, rank, world_size, seed),
+                identity,
+            ).epoch_order(epoch)
+            for rank in range(world_size)
+        ]
+        together = torch.cat(orders, dim=1)  # [steps, global_batch]
+        assert together.shape == (steps, global_batch)
+        assert together.unique().numel() == together.numel()  # nothing is seen twice
+        assert 0 <= together.min() <= together.max() < num_samples
+        batches = [set(step) for step in together.tolist()]
+        expected = expected or batches
+        assert batches == expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 100), st.integers(0, 1000))
+def test_order_is_that_of_distributed_sampler(world_size, batch_size, extra, seed):
+    num_samples = world_size * batch_size + extra
+    for rank in range(world_size):
+        sampler = DistributedSampler(
+            range(num_samples), world_size, rank, shuffle=True, seed=seed, drop_last=True
+        )
+        batches = ResidentBatches(
+            "w", num_samples, shard_of(batch_size, rank, world_size, seed), identity
+        )
+        whole = num_samples // (world_size * batch_size) * batch_size
+        epochs = []
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            epochs += list(sampler)[:whole]
+        got = [index for batch, _ in islice(batches, len(epochs) // batch_size) for index in batch]
+        assert got == epochs
+
+
+def test_iterating_again_starts_again_and_epochs_differ():
+    batches = ResidentBatches("w", 10, shard_of(4), identity)
+    first, again = ([batch.tolist() for batch, _ in islice(batches, 6)] for _ in range(2))
+    assert first == again
+    assert first[:2] != first[2:4] != first[4:6]
+    # The two samples that an epoch leaves out are not the same two for ever.
+    left_out = {frozenset(range(10)) - {*first[i], *first[i + 1]} for i in (0, 2, 4)}
+    assert len(left_out) > 1
+
+
+@pytest.mark.parametrize(("world_size", "fits"), [(5, True), (6, False)])
+def test_fewer_samples_than_a_global_batch_is_a_usage_error(world_size, fits):
+    if fits:
+        ResidentBatches("w", 10, shard_of(2, 0, world_size), identity)
+        return
+    with pytest.raises(UsageError, match=r"w has 10 samples.*batch of 12 \(6 ranks with 2 each\)"):
+        ResidentBatches("w", 10, shard_of(2, 0, world_size), identity)
+
+
+def test_made_up_data_suffice_for_weak_scaling_over_sixteen_ranks():
+    for spec in PRESETS.values():
+        assert num_synthetic_samples(spec.batch_size) >= 16 * spec.batch_size
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (CnnShape(name="c", depth=10, batch_size=4), "6n \\+ 2, and 10 is not. Choose 8 or 14"),
+        (
+            GptShape(name="g", layers=1, heads=3, width=8, context=8, batch_size=4),
+            "3 heads do not divide the width 8",
+        ),
+    ],
+)
+def test_a_shape_that_contradicts_itself_is_a_usage_error(spec, message):
+    with pytest.raises(UsageError, match=message):
+        build_workload(spec, shard_of(4))
+
+
+def test_mlp_has_the_layers_of_its_shape():
+    spec = MlpShape(name="m", layers=3, width=8, features=12, classes=5, batch_size=4)
+    workload = build_workload(spec, shard_of(4))
+    points, labels = next(iter(workload.batches))
+    assert points.shape == (4, 12)
+    assert workload.module(points).shape == (4, 5)
+    assert labels.max() < 5
+
+
+# --- the user's own
+
+
+@pytest.fixture
+def custom(tmp_path, monkeypatch, request):
+    """Write a module in the working directory, and build the workload that it defines."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    before = set(sys.modules)
+
+    def write_and_build(source: str, function: str = "workload", module: str = "mine") -> Workload:
+        head = (
+            "import torch\nfrom scalebench import Shard, Workload\nlinear = torch.nn.Linear(2, 1)\n"
+        )
+        (tmp_path / "mine.py").write_text(head + dedent(source))
+        spec = CustomTarget(name=f"{module}:{function}", module=module, function=function)
+        return build_workload(spec, shard_of(4))
+
+    yield write_and_build
+    for name in set(sys.modules) - before:
+        if name.startswith("mine"):
+            del sys.modules[name]
+
+
+def returning(workload: str) -> str:
+    return f"def workload(shard):\n    return {workload}\n"
+
+
+def test_custom_workload_is_called_with_the_shard(custom, tmp_path):
+    (tmp_path / "mine_data.py").write_text("SAMPLES = [1, 2]")
+    workload = custom(
+        """
+        def loss(module, batch):
+            return module(batch).mean()
+
+        def workload(shard):
+            from mine_data import SAMPLES
+            return Workload(linear, SAMPLES + [shard.batch_size], loss, tokens_per_sample=7)
+        """
+    )
+    assert isinstance(workload.module, nn.Linear)
+    assert workload.tokens_per_sample == 7
+    assert list(workload.batches) == [1, 2, 4]
+    assert list(workload.batches) == [1, 2, 4]  # the next epoch is whole as well
+
+
+def test_custom_batches_lose_nothing_to_the_check(custom):
+    workload = custom(
+        """
+        def batches():
+            yield from range(3)
+
+        class Epochs:
+            epoch = 0
+            def __iter__(self):
+                self.epoch += 1
+                return iter([self.epoch])
+
+        def workload(shard):
+            return Workload(linear, batches(), max)
+
+        def epochs(shard):
+            return Workload(linear, Epochs(), max)
+        """
+    )
+    assert list(workload.batches) == [0, 1, 2]
+    assert list(workload.batches) == []  # a generator is spent; the loop tells
+    epochs = build_workload(
+        CustomTarget(name="mine:epochs", module="mine", function="epochs"), shard_of(4)
+    )
+    assert [list(epochs.batches) for _ in range(3)] == [[1], [2], [3]]
+
+
+CUSTOM_ERRORS = {
+    "syntax": ("def workload(:\n", r"'mine' cannot be imported \(SyntaxError: .*mine\.py, line 4"),
+    "import": ("import no_such_thing\n", r"imported \(ModuleNotFoundError: No module named 'no_su"),
+    "exit": ("raise SystemExit(3)\n", r"'mine' cannot be imported \(SystemExit: 3\)"),
+    "no function": (
+        "from os.path import join\ndef worklaod(shard): ...\ndef _hidden(): ...\n",
+        r"no mine function 'workload'\. Did you mean 'worklaod'\? Valid: worklaod\.$",
+    ),
+    "not callable": ("workload = {}\n", r"'workload' is a dict, which cannot be called"),
+    "no parameters": (
+        "def workload(): ...\n",
+        r"raised TypeError: workload\(\) takes 0 .* \(\S+/mine\.py\)\. The function is called with",
+    ),
+    "exits": ("def workload(shard):\n    exit('done')\n", r"raised SystemExit: done \(.*mine.py:5"),
+    "None": ("def workload(shard): ...\n", r"returned None, not a scalebench\.Workload\. Return"),
+    "tuple": (returning("(linear, [1], max)"), r"returned a tuple, not a scalebench\.Workload"),
+    "module": (returning("Workload('linear', [1], max)"), r"whose module is a str\. It must be"),
+    "loss": (returning("Workload(linear, [1], 3)"), r"whose loss is an int\. It must be"),
+    "optimizer": (
+        returning("Workload(linear, [1], max, 3)"),
+        r"whose optimizer is an int\. It must be",
+    ),
+    "blocks": (returning("Workload(linear, [1], max, blocks=[1])"), r"whose blocks is a list\."),
+    "not iterable": (
+        returning("Workload(linear, 5, max)"),
+        r"whose batches is an int\. It must be",
+    ),
+    "empty": (returning("Workload(linear, [], max)"), r"whose batches are empty\. They must"),
+    "spent": (returning("Workload(linear, iter(()), max)"), r"whose batches are empty"),
+    "bad batches": (
+        returning("Workload(linear, (1 / n for n in [0]), max)"),
+        r"could not make its first batch: ZeroDivisionError: .* \(\S+/mine\.py:5\)",
+    ),
+}
+
+
+NOT_RAISED = (
+    "not callable",
+    "None",
+    "tuple",
+    "module",
+    "loss",
+    "optimizer",
+    "blocks",
+    "not iterable",
+)
+"""Found by looking: there is no error of the user's code to chain."""
+
+
+@pytest.mark.parametrize("case", CUSTOM_ERRORS)
+def test_custom_error_is_one_line_that_says_what_to_do(custom, case):
+    source, message = CUSTOM_ERRORS[case]
+    with pytest.raises(UsageError, match=message) as caught:
+        custom(source)
+    assert "\n" not in str(caught.value)
+    assert "mine" in str(caught.value)
+    assert (caught.value.__cause__ is None) == (case in NOT_RAISED)
+
+
+def test_custom_error_names_the_line_in_the_users_file(custom):
+    source = """
+    def helper():
+        return torch.zeros(2, 2) @ torch.zeros(3, 3)
+
+    def workload(shard):
+        return helper()
+    """
+    with pytest.raises(UsageError, match=r"raised RuntimeError: .*\(\S+/mine\.py:6\)") as caught:
+        custom(source)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_custom_error_of_several_lines_is_told_in_one(custom):
+    with pytest.raises(UsageError, match="raised ValueError: a b ") as caught:
+        custom(r"""
+        def workload(shard):
+            raise ValueError("a\n  b")
+        """)
+    assert "\n" not in str(caught.value)
+
+
+def test_custom_module_that_does_not_exist(custom, tmp_path):
+    with pytest.raises(UsageError, match="No module named 'mine_too'") as caught:
+        custom("", module="mine_too")
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "torch.OutOfMemoryError"])
+def test_custom_workload_out_of_memory_is_not_a_usage_error(custom, error):
+    with pytest.raises((MemoryError, torch.OutOfMemoryError)):
+        custom(f"def workload(shard):\n    raise {error}\n")
