@@ -12,7 +12,13 @@ import numpy as np
 
 from scalebench import units
 from scalebench.analysis.pipeline_trace import PipelineTrace, pipelines_of
-from scalebench.analysis.steps import _counted, middle_half, midmean, paired_over_bare, steps_of
+from scalebench.analysis.steps import (
+    middle_half,
+    midmean,
+    paired_over_bare,
+    steps_of,
+    steps_of_block,
+)
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult
 from scalebench.records.trace import ClockAlignment, Trace
@@ -155,7 +161,7 @@ class LaunchAttribution:
 
     @cached_property
     def typical_steps(self) -> list[int]:
-        """The middle half of the traced steps, by the slowest rank's time.
+        """The middle half of the traced steps, by the job's time.
 
         The headline is a median; what explains it must not hang on a step in which the operating
         system took a rank off its core.
@@ -169,22 +175,18 @@ class LaunchAttribution:
         return float(own[self.typical_steps].mean())
 
     def skew(self, rank: int) -> float:
-        """Return the slowest rank's typical traced step over this rank's own, minus 1.
-
-        The headline takes the slowest rank at each step. Ranks whose steps end early or late by
-        turns are then all faster on the average than the headline.
-        """
-        slowest = steps_of(self.result.ranks, "traced")[self.typical_steps].mean()
-        return float(slowest) / self.own_traced_step_s(rank) - 1
+        """Return the job's typical traced step over this rank's own, minus 1."""
+        together = steps_of(self.result.ranks, "traced")[self.typical_steps].mean()
+        return float(together) / self.own_traced_step_s(rank) - 1
 
     @cached_property
     def trace_overhead(self) -> float:
-        """Traced over the clean step next to it, minus 1; of the slowest rank at each step."""
+        """The job's traced over its clean step next to it, minus 1."""
         return midmean(steps_of(self.result.ranks, "traced")) / self.paired_step_s - 1
 
     @cached_property
     def paired_step_s(self) -> float:
-        """The clean step next to the traced ones, of the slowest rank at each step, seconds."""
+        """The job's clean step next to the traced ones, seconds."""
         return midmean(steps_of(self.result.ranks, "paired"))
 
     def _record(self, rank: int) -> list[RankRecord]:
@@ -206,11 +208,11 @@ class LaunchAttribution:
     @cached_property
     def part_step_s(self) -> dict[int, float]:
         """Samples of the batch → the step on them, seconds, next to the clean steps."""
-        slowest = np.array([rank.step_s for rank in self.result.ranks]).max(axis=0)
+        ranks = self.result.ranks
         found: dict[int, list[float]] = {}
-        for block in self.result.ranks[0].blocks:
+        for block in ranks[0].blocks:
             if block.phase == "part" and block.num_samples:
-                found.setdefault(block.num_samples, []).extend(slowest[_counted(block)])
+                found.setdefault(block.num_samples, []).extend(steps_of_block(ranks, block))
         return {samples: midmean(np.array(step_s)) for samples, step_s in found.items()}
 
     def logged_exposed_s(self, rank: int) -> float | None:

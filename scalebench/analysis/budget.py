@@ -16,7 +16,7 @@ The parts come from traced steps, the two step times from clean ones. Tracing ma
 work longer, not the wire: what a traced step takes beyond the clean steps next to it is taken off
 computation, encoding and idle time in proportion. All parts are then scaled from the rank's own
 step to the headline's: the machine may have become faster or slower in between, launches differ,
-and the headline is the slowest rank's at each step. The residual closes the sum exactly. It is
+and the headline is the job's pace. The residual closes the sum exactly. It is
 small only if the parts, which are the profiler's, add up to the step as the loop's own clock has
 it.
 """

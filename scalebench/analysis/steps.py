@@ -1,4 +1,11 @@
-"""What one launch says by itself: its clean steps, step time, throughput and losses."""
+"""What one launch says by itself: its clean steps, step time, throughput and losses.
+
+The pace of the job is what its step time and throughput are: in a block, the ranks' times are
+added up, the job has done a step when its latest rank has, and a step took the job as long as lies
+between two of those moments. Where ranks end a step early or late by turns, taking the slowest
+rank of each step would count every lateness, although the next synchronisation absorbs it; a
+single rank has nothing of the kind, so efficiency would fall with every rank added.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,9 +34,14 @@ def clean_steps(result: CellResult) -> list[float]:
     ]
 
 
+def clean_pace(result: CellResult) -> list[float]:
+    """Return the clean steps of a launch as the job went, first of each block left out."""
+    return [float(s) for s in steps_of(result.ranks, "clean")]
+
+
 def launch_step_s(result: CellResult) -> float:
-    """Return a launch's step time: the median of its clean steps, seconds."""
-    return float(np.median(clean_steps(result)))
+    """Return a launch's step time: the median of the job's clean steps, seconds."""
+    return float(np.median(steps_of(result.ranks, "clean")))
 
 
 def launch_throughput(result: CellResult) -> float:
@@ -47,10 +59,21 @@ def mean_losses(result: CellResult) -> list[float]:
 
 
 def steps_of(ranks: Sequence[RankRecord], phase: Phase) -> NDArray[np.float64]:
-    """Return every step of a phase that counts, of the slowest rank at each; seconds."""
-    slowest = np.array([rank.step_s for rank in ranks]).max(axis=0)
-    parts = [slowest[_counted(block)] for block in ranks[0].blocks if block.phase == phase]
+    """Return every step of a phase that counts, as these ranks went together; seconds."""
+    parts = [steps_of_block(ranks, block) for block in ranks[0].blocks if block.phase == phase]
     return np.concatenate(parts) if parts else np.empty(0)
+
+
+def steps_of_block(ranks: Sequence[RankRecord], block: Block) -> NDArray[np.float64]:
+    """Return the steps of a block as these ranks went together, without the first; seconds.
+
+    They sum to the time from the moment at which all had done the first to that at which all had
+    done the last.
+    """
+    of_ranks = [rank.step_s[block.first : block.first + block.count] for rank in ranks]
+    if len(of_ranks) == 1:
+        return np.array(of_ranks[0][1:])
+    return np.diff(np.cumsum(of_ranks, axis=1).max(axis=0))
 
 
 def paired_over_bare(ranks: Sequence[RankRecord]) -> list[float]:

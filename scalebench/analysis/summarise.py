@@ -21,7 +21,13 @@ from scalebench.analysis.rows.launches import Launches, Table, grouped
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.analysis.rows.resources import use_of_row
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.steps import clean_steps, launch_step_s, launch_throughput, mean_losses
+from scalebench.analysis.steps import (
+    clean_pace,
+    clean_steps,
+    launch_step_s,
+    launch_throughput,
+    mean_losses,
+)
 from scalebench.analysis.validity import validity_stamps
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.records.largest_batch import from_notices
@@ -157,10 +163,15 @@ def _row(row: Launches, table: Table, run: StoredRun) -> Row:
             **_no_hosts(cell),
             **{name: why for part in fields for name, why in part.reasons.items()},
         },
-        samples=[StepSamples(repeat=r.cell.repeat, step_s=clean_steps(r)) for r in good],
+        samples=[_samples(r) for r in good],
         **values,
         **{name: value for part in fields for name, value in part.values.items()},
     )
+
+
+def _samples(result: CellResult) -> StepSamples:
+    repeat = result.cell.repeat
+    return StepSamples(repeat=repeat, step_s=clean_steps(result), pace_s=clean_pace(result))
 
 
 def _hosts(cell: Cell) -> dict[str, Any]:

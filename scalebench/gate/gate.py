@@ -25,7 +25,7 @@ from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import Results as Results
 from scalebench.gate.results import mismatches_of, notes_on
 from scalebench.gate.settings import GateSettings
-from scalebench.records.baseline import baseline_of, key_of
+from scalebench.records.baseline import baseline_of, key_of, series_of
 from scalebench.records.summary import Row, RowKey
 
 
@@ -168,8 +168,10 @@ def _comparisons(
 ) -> Iterator[Comparison]:
     """Yield every metric that at least one of two rows has."""
     others = (results[0].rows, results[1].rows)
+    series = series_of(base, new)
     for metric in settings.metrics:
-        was, is_ = observe(base, metric, others[0]), observe(new, metric, others[1])
+        was = observe(base, metric, others[0], series)
+        is_ = observe(new, metric, others[1], series)
         if was is not None or is_ is not None:
             yield Comparison(metric, base, new, was, is_)
     counts = (collective_counts(base), collective_counts(new))

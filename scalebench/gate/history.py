@@ -11,6 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.gate.changepoint import SHORTEST, change_points
 from scalebench.gate.metrics import METRICS, Metric
 from scalebench.gate.observation import observe
+from scalebench.records.baseline import series_of
 from scalebench.records.summary import Row, Summary
 
 FEWEST = 2 * SHORTEST
@@ -97,11 +98,12 @@ def history(summaries: Sequence[Summary]) -> History:
 def _series(ordered: Sequence[Summary]) -> list[_Series]:
     """Return one series for each row and metric that any of the runs has."""
     metrics = [metric for metric in METRICS if metric.name in ("step_s", "efficiency")]
+    steps = series_of(*(row for summary in ordered for row in summary.rows))
     found: dict[tuple[str, str, int, str], _Series] = {}
     for summary in ordered:
         for row in summary.rows:
             for metric in metrics:
-                seen = observe(row, metric, ()) if row.status == "ok" else None
+                seen = observe(row, metric, summary.rows, steps) if row.status == "ok" else None
                 if seen is None or seen.value <= 0:
                     continue
                 key = (row.suite, row.case, row.world_size, metric.name)

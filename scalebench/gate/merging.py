@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from scalebench.records.baseline import key_of
+from scalebench.records.baseline import key_of, series_of, steps_in
 from scalebench.records.rows.budget import Budget
-from scalebench.records.summary import Row, RowKey, StepSamples, Summary
+from scalebench.records.summary import Row, RowKey, Summary
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
 _POSITIVE = ("throughput", "tokens_per_s", "speedup", "efficiency", "energy_j_per_sample")
@@ -42,12 +42,14 @@ def _merged_row(key: RowKey, by_run: Sequence[dict[RowKey, Row]]) -> Row:
     if bad is not None:
         return bad
     samples = [
-        StepSamples(repeat=number, step_s=launch.step_s)
+        launch.model_copy(update={"repeat": number})
         for number, found in enumerate(by_run)
         if key in found
         for launch in found[key].samples[:1]
     ]
-    medians = [float(np.median(launch.step_s)) for launch in samples if launch.step_s]
+    measured = [launch for launch in samples if launch.step_s]
+    series = series_of(*rows)
+    medians = [float(np.median(steps_in(launch, series))) for launch in measured]
     peaks = [row.peak_memory_bytes for row in rows if row.peak_memory_bytes is not None]
     return rows[0].model_copy(
         update={

@@ -12,7 +12,14 @@ from scalebench.gate.change import quantile
 from scalebench.gate.family import Measured, measured
 from scalebench.gate.metrics import Metric
 from scalebench.gate.variance import Variance
-from scalebench.records.baseline import baseline_of, log_efficiencies, log_medians
+from scalebench.records.baseline import (
+    StepSeries,
+    baseline_of,
+    log_efficiencies,
+    log_medians,
+    series_of,
+    steps_in,
+)
 from scalebench.records.summary import Row
 from scalebench.stats import CONFIDENCE, Estimate
 
@@ -40,13 +47,17 @@ def number(value: Any) -> float | None:
     return float(value) if abs(value) < LARGEST else None
 
 
-def observe(row: Row, metric: Metric, others: Sequence[Row]) -> Observation | None:
+def observe(
+    row: Row, metric: Metric, others: Sequence[Row], series: StepSeries | None = None
+) -> Observation | None:
     """Return what a row says of a metric; None: nothing.
 
     Args:
         row: Of one run.
         metric: Any but a count.
         others: All rows of the run: efficiency rests on a second one.
+        series: What step times are taken from, so that runs of two versions can be compared; None:
+            what the row's own are.
     """
     if metric.name == "predicted_bubble_ratio":
         return Observation(row.pipeline.bubble_equal_stages) if row.pipeline else None
@@ -54,7 +65,7 @@ def observe(row: Row, metric: Metric, others: Sequence[Row]) -> Observation | No
         return None  # the baseline's is 1 by definition
     found = getattr(row, metric.name)
     if isinstance(found, Estimate):
-        return _estimated(row, metric, found, others)
+        return _estimated(row, metric, found, others, series)
     value = number(found)
     return None if value is None else Observation(value)
 
@@ -68,38 +79,47 @@ def collective_counts(row: Row) -> dict[str, float]:
     return counts
 
 
-def _estimated(row: Row, metric: Metric, found: Estimate, others: Sequence[Row]) -> Observation:
+def _estimated(
+    row: Row,
+    metric: Metric,
+    found: Estimate,
+    others: Sequence[Row],
+    series: StepSeries | None,
+) -> Observation:
+    own = series_of(row)
     if metric.name == "step_s":
-        launches = _step_launches(row)
+        launches = _step_launches(row, series or own)
     elif metric.name == "efficiency":
-        launches = _efficiency_launches(row, others)
+        launches = _efficiency_launches(row, others, series or own)
     else:
         launches = None
     if launches is None:
         launches = from_estimate(found, logarithmic=metric.kind == "positive")
+    elif series not in (None, own):
+        return Observation(math.exp(launches.center), launches)
     return Observation(found.value, launches)
 
 
-def _within(row: Row) -> float:
+def _within(row: Row, series: StepSeries) -> float:
     """Return the variance of the logarithm of one launch's median, as the launches know it."""
-    found = [median_variance(s.step_s) for s in row.samples if s.step_s]
+    found = [median_variance(steps_in(s, series)) for s in row.samples if s.step_s]
     return float(np.mean(found)) if found else 0.0
 
 
-def _step_launches(row: Row) -> Measured | None:
-    medians = log_medians(row)
+def _step_launches(row: Row, series: StepSeries) -> Measured | None:
+    medians = log_medians(row, series)
     if not medians:
         return None
-    return measured(list(medians.values()), _within(row))
+    return measured(list(medians.values()), _within(row, series))
 
 
-def _efficiency_launches(row: Row, others: Iterable[Row]) -> Measured | None:
+def _efficiency_launches(row: Row, others: Iterable[Row], series: StepSeries) -> Measured | None:
     """Return the efficiency of every round, from the plain baseline's steps."""
     baseline = baseline_of(row, others)
-    ratios = log_efficiencies(row, baseline) if baseline is not None else []
+    ratios = log_efficiencies(row, baseline, series) if baseline is not None else []
     if baseline is None or not ratios:
         return None
-    return measured(ratios, _within(row) + _within(baseline))
+    return measured(ratios, _within(row, series) + _within(baseline, series))
 
 
 def _log(value: float | None) -> float | None:

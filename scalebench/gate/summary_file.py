@@ -9,7 +9,7 @@ from pathlib import Path
 from scalebench.errors import UsageError
 from scalebench.records.base import LARGE
 from scalebench.records.files import read_model, read_text
-from scalebench.records.summary import SUMMARY_FORMAT, Estimate, Row, Summary
+from scalebench.records.summary import SUMMARY_FORMAT, Estimate, Row, StepSamples, Summary
 
 LARGEST_BYTES = 64 * 1024 * 1024
 """A summary is smaller: three million steps fit."""
@@ -79,8 +79,18 @@ def _wrong(row: Row) -> str | None:
         if estimate is not None and not _is_positive(estimate):
             return f"{name}: not a positive number with an interval around it"
     for place, samples in enumerate(row.samples):
-        if any(step <= 0 for step in samples.step_s):
-            return f"samples.{place}.step_s: a step that took no time"
+        wrong = _wrong_samples(samples)
+        if wrong:
+            return f"samples.{place}.{wrong}"
+    return None
+
+
+def _wrong_samples(samples: StepSamples) -> str | None:
+    for name in ("step_s", "pace_s"):
+        if any(step <= 0 for step in getattr(samples, name)):
+            return f"{name}: a step that took no time"
+    if samples.pace_s and len(samples.pace_s) != len(samples.step_s):
+        return "pace_s: not as many steps as step_s has"
     return None
 
 

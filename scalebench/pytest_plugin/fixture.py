@@ -80,7 +80,7 @@ class Measured:
         return self.quantity("throughput", num_ranks)
 
     def step_s(self, num_ranks: int) -> Quantity:
-        """Return the step time of the slowest rank, seconds."""
+        """Return the step time of the job, seconds."""
         return self.quantity("step_s", num_ranks)
 
     def exposed_comm_s(self, num_ranks: int) -> Quantity:

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Iterable
 from statistics import fmean, median
+from typing import Literal
 
-from scalebench.records.summary import Row, RowKey
+from scalebench.records.summary import Row, RowKey, StepSamples
 
 SAME = 1e-6
 """Numbers closer than this, as a ratio, were worked out from the same samples."""
@@ -27,14 +28,29 @@ def baseline_of(row: Row, rows: Iterable[Row]) -> Row | None:
     return next((other for other in rows if _gives_its_efficiency(other, row)), None)
 
 
-def log_medians(row: Row) -> dict[int, float]:
+StepSeries = Literal["pace_s", "step_s"]
+"""Which series of `StepSamples` a launch's step time is the median of."""
+
+
+def series_of(*rows: Row) -> StepSeries:
+    """Return the series that all of the rows have: those of version 0.1 have no pace."""
+    samples = [sample for row in rows for sample in row.samples if sample.step_s]
+    return "pace_s" if all(sample.pace_s for sample in samples) else "step_s"
+
+
+def steps_in(samples: StepSamples, series: StepSeries) -> list[float]:
+    """Return the clean steps of a launch, seconds."""
+    return samples.pace_s if series == "pace_s" else samples.step_s
+
+
+def log_medians(row: Row, series: StepSeries) -> dict[int, float]:
     """Return the logarithm of the median clean step of every launch, by its number."""
-    return {s.repeat: math.log(median(s.step_s)) for s in row.samples if s.step_s}
+    return {s.repeat: math.log(median(steps_in(s, series))) for s in row.samples if s.step_s}
 
 
-def log_efficiencies(row: Row, baseline: Row) -> list[float]:
+def log_efficiencies(row: Row, baseline: Row, series: StepSeries) -> list[float]:
     """Return the logarithm of the efficiency in every round in which both rows went well."""
-    own, theirs = log_medians(row), log_medians(baseline)
+    own, theirs = log_medians(row, series), log_medians(baseline, series)
     work = math.log(row.global_batch / baseline.global_batch / row.world_size)
     return [work + theirs[repeat] - own[repeat] for repeat in own if repeat in theirs]
 
@@ -43,5 +59,5 @@ def _gives_its_efficiency(other: Row, row: Row) -> bool:
     """Tell whether a plain row is a row's baseline; summaries of version 0.1 do not say which."""
     if other.strategy != "plain" or other.suite != row.suite or row.efficiency is None:
         return False
-    found = log_efficiencies(row, other)
+    found = log_efficiencies(row, other, series_of(row, other))
     return bool(found) and abs(fmean(found) - math.log(max(row.efficiency.value, 1e-12))) < SAME

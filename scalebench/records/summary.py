@@ -38,15 +38,19 @@ class Correctness(BaseModel):
 
 
 class StepSamples(BaseModel):
-    """The raw clean steps of one launch, for drawing their distribution.
+    """The raw clean steps of one launch.
 
     Attributes:
         repeat: Number of the launch.
-        step_s: Step time of the slowest rank, seconds, by step number.
+        step_s: Step time of the slowest rank, seconds, by step number: their distribution.
+        pace_s: From one moment at which every rank had done a step to the next, seconds, by step
+            number; the row's ``step_s`` is the median of these. Empty: a summary of version 0.1,
+            whose ``step_s`` was the median of the slowest rank's steps.
     """
 
     repeat: int
     step_s: list[FiniteFloat]
+    pace_s: list[FiniteFloat] = []
 
 
 RowKey = tuple[str, str, int]

@@ -1,6 +1,5 @@
 """Runs for the gate whose noise and whose changes are known."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,25 +15,26 @@ from tests.builders.summaries import estimate, make_plain, make_row, make_summar
 
 PLAIN_S = 0.040
 STEPS = 60
+SLOWEST_OVER_PACE = 1.03
 
 
 def launches(
     step_s: float, levels: Sequence[float], generator: np.random.Generator, spread: float = 0.002
 ) -> list[StepSamples]:
-    """One launch for each of ``levels``, relative to ``step_s``; steps differ by ``spread``."""
-    return [
-        StepSamples(
-            repeat=repeat,
-            step_s=[
-                float(step_s * level * math.exp(e)) for e in generator.normal(0, spread, STEPS)
-            ],
-        )
-        for repeat, level in enumerate(levels)
-    ]
+    """One launch for each of ``levels``, relative to ``step_s``; steps differ by ``spread``.
+
+    The slowest rank's steps are longer than the job's, and not what is judged.
+    """
+    found = []
+    for repeat, level in enumerate(levels):
+        pace_s = step_s * level * np.exp(generator.normal(0, spread, STEPS))
+        slowest_s = pace_s * SLOWEST_OVER_PACE
+        found.append(StepSamples(repeat=repeat, step_s=slowest_s.tolist(), pace_s=pace_s.tolist()))
+    return found
 
 
 def medians(samples: Sequence[StepSamples]) -> dict[int, float]:
-    return {s.repeat: float(np.median(s.step_s)) for s in samples}
+    return {s.repeat: float(np.median(s.pace_s or s.step_s)) for s in samples}
 
 
 def gated_row(
@@ -102,6 +102,23 @@ def with_row(summary: Summary, case: str, world_size: int, **changes: Any) -> Su
     rows = [
         row.model_copy(update=changes) if (row.case, row.world_size) == (case, world_size) else row
         for row in summary.rows
+    ]
+    return summary.model_copy(update={"rows": rows})
+
+
+def of_version_0_1(summary: Summary) -> Summary:
+    """The same launches as version 0.1 summarised them: by the slowest rank of each step."""
+    told = [
+        [sample.model_copy(update={"pace_s": []}) for sample in row.samples] for row in summary.rows
+    ]
+    rows = [
+        row.model_copy(
+            update={
+                "samples": samples,
+                "step_s": estimate_over_launches(list(medians(samples).values())),
+            }
+        )
+        for row, samples in zip(summary.rows, told, strict=True)
     ]
     return summary.model_copy(update={"rows": rows})
 

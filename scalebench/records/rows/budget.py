@@ -128,7 +128,7 @@ class Budget(RowPart):
         closes: Whether the parts explain the step.
         points: Part → what it is of the measured step; these and the efficiency sum to 1.
         estimates: Field of a part → estimate over the launches.
-        skew: The slowest rank's traced step over this rank's own, minus 1; mean over launches.
+        skew: The job's traced step over this rank's own, minus 1; mean over launches.
         clock_bound_s: How far a wait may be wrong because two hosts' clocks differ; 0: one host.
         mean_over_ranks: Whether the parts are means over the ranks, which do different work.
         ranks: The traced step of every rank.

@@ -32,7 +32,7 @@ class Measure:
 
 
 MEASURES = (
-    Measure("step_s", "s", "smaller", "Step time of the slowest rank."),
+    Measure("step_s", "s", "smaller", "Step time of the job."),
     Measure("throughput", "samples/s", "bigger", "Samples per second of the whole job."),
     Measure("tokens_per_s", "tokens/s", "bigger", "Tokens per second of the whole job."),
     Measure("speedup", "ratio", "bigger", "Throughput over that of the bare model in a process."),

@@ -1,9 +1,11 @@
 """One sentence for each figure of a suite, made from the rows that it draws."""
 
 from collections.abc import Sequence
+from math import exp
 from statistics import median
 
 from scalebench import units
+from scalebench.records.baseline import log_medians, series_of
 from scalebench.records.summary import Row, StepSamples
 from scalebench.report.findings.findings import headline_row
 from scalebench.report.words import wording
@@ -56,7 +58,7 @@ def steps_sentence(rows: Sequence[Row]) -> str:
     """Conclude the step-time figure of one suite: where launches differ most."""
     spreads = []
     for row in rows:
-        middles = [median(sample.step_s) for sample in row.samples if sample.step_s]
+        middles = [exp(middle) for middle in log_medians(row, series_of(row)).values()]
         if len(middles) > 1 and median(middles) > 0:
             spreads.append(((max(middles) - min(middles)) / median(middles), row))
     if not spreads:

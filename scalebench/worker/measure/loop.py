@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,12 @@ Steps = Callable[[int], list[torch.Tensor]]
 class Measurement:
     """What one rank has seen so far; the fields are those of `RankRecord`.
 
-    ``slowest_s`` holds, for every step, the time of the slowest rank: the same on all ranks.
+    ``pace_s`` holds, for every step, how long it took the job: from one moment at which every rank
+    had done a step to the next. It is the same on all ranks.
     """
 
     step_s: list[float] = field(default_factory=list)
-    slowest_s: list[float] = field(default_factory=list)
+    pace_s: list[float] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     steady: bool = False
@@ -49,13 +51,13 @@ class Measurement:
         """Drop what came after the clean window: ranks may have come differently far."""
         self.blocks = [block for block in self.blocks if block.phase in ("warmup", "clean")]
         last = max(block.first + block.count for block in self.blocks)
-        for series in (self.step_s, self.slowest_s, self.loss):
+        for series in (self.step_s, self.pace_s, self.loss):
             del series[last:]
 
     def clean_s(self) -> list[float]:
-        """Return the clean steps so far, slowest rank, without the first of each block."""
+        """Return the job's clean steps so far, without the first of each block."""
         return [
-            self.slowest_s[i]
+            self.pace_s[i]
             for block in self.blocks
             if block.phase == "clean"
             for i in range(block.first + 1, block.first + block.count)
@@ -91,7 +93,7 @@ class Loop:
         settling = getattr(self.training, "settling_steps", 0)
         self.run_block("warmup", max(settling, min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps)))
         while True:
-            steps = seen.slowest_s[settling:]
+            steps = seen.pace_s[settling:]
             first_steady = steady_start(steps)
             if first_steady is not None:
                 seen.steady = True
@@ -109,7 +111,7 @@ class Loop:
             return
         num_blocks = 1 if plan.precision is None else CLEAN_BLOCKS
         while True:
-            step_s = float(np.median(self.seen.slowest_s[-WARMUP_BLOCK:]))
+            step_s = float(np.median(self.seen.pace_s[-WARMUP_BLOCK:]))
             wanted = steps_still_wanted(self.seen.clean_s(), plan, step_s)
             if wanted == 0:
                 return
@@ -143,7 +145,8 @@ class Loop:
         if len(step_s) < count:
             step_s = [step_s[0], *[step_s[1] / (count - 1)] * (count - 1)]
         seen.step_s += step_s
-        seen.slowest_s += self.context.agree_max(step_s)
+        latest_s = self.context.agree_max(list(accumulate(step_s)))
+        seen.pace_s += np.diff(latest_s, prepend=0.0).tolist()
         seen.loss += on_every_rank(self.training, torch.stack(losses)).tolist()
         seen.blocks.append(
             Block(

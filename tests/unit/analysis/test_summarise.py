@@ -5,23 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.steps import (
-    clean_steps,
-    launch_step_s,
-    launch_throughput,
-    slowest_rank_steps,
-)
 from scalebench.analysis.summarise import failed_rows, summarise
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.outcome import skipped_result
-from scalebench.records.rank import Block, Memory, Verification
+from scalebench.records.rank import Memory, Verification
 from scalebench.records.summary import Row, Summary
 from scalebench.spec import Ddp, Loader, Plain
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.units import bytes_
 from tests.builders.runs import (
-    FIRST_OF_BLOCK_S,
-    WARMUP_S,
     make_cell,
     make_failed,
     make_info,
@@ -82,26 +74,6 @@ def test_weak_scaling_by_hand():
     assert two.speedup.value == pytest.approx(2 * 0.4 / 0.5)
     assert two.efficiency_wrapped.value == pytest.approx(1.0)
     assert (two.scaling, two.global_batch, two.rank_batch) == ("weak", 64, 32)
-
-
-def test_a_step_takes_as_long_as_its_slowest_rank():
-    ranks = [make_record(0, [0.1, 0.4, 0.2]), make_record(1, [0.3, 0.2, 0.2])]
-    result = make_result(TWO, ranks=ranks)
-    assert clean_steps(result) == [0.3, 0.4, 0.2]
-    assert launch_step_s(result) == 0.3
-    assert launch_throughput(result) == pytest.approx(32 / 0.3)
-    assert slowest_rank_steps(result) == [WARMUP_S, FIRST_OF_BLOCK_S, 0.3, 0.4, 0.2]
-
-
-def test_warm_up_and_the_first_step_of_every_block_count_for_nothing():
-    blocks = [
-        Block(phase="warmup", first=0, count=2),
-        Block(phase="clean", first=2, count=3),
-        Block(phase="clean", first=5, count=2),
-        Block(phase="clean", first=7, count=1),
-    ]
-    record = make_record(0, step_s=[9, 9, 5, 0.1, 0.2, 6, 0.3, 7], blocks=blocks)
-    assert clean_steps(make_result(PLAIN, ranks=[record])) == [0.1, 0.2, 0.3]
 
 
 def test_several_launches_are_estimated_by_their_geometric_mean():

@@ -17,6 +17,7 @@ from tests.builders.gated import (
     collectives,
     gated,
     gated_run,
+    of_version_0_1,
     verdict_of,
     with_row,
     without_row,
@@ -424,13 +425,28 @@ def test_sides_and_units_are_symmetrical(factor, scale, seed):
     assert scaled.verdict == verdict_of(gated(base, new, settings=free), "step_s").verdict
 
 
+def test_runs_of_two_versions_are_judged_by_steps_that_both_have():
+    # The old version's steps are 3 % longer: another definition, and no change of the job.
+    base, new = gated_run(seed=1), gated_run(seed=2)
+    slower = gated_run({("ddp", 4): 1.05}, seed=3)
+    old = of_version_0_1(base)
+    assert old.rows[1].step_s.value > 1.02 * base.rows[1].step_s.value
+    for one, other in ((old, new), (of_version_0_1(new), base)):
+        found = gated(one, other)
+        assert verdict_of(found, "step_s").verdict == "unchanged"
+        assert verdict_of(found, "efficiency").verdict == "unchanged"
+    found = verdict_of(gated(old, slower), "step_s", world_size=4)
+    assert found.verdict == "regressed"
+    assert found.new == pytest.approx(1.05 * found.base, rel=0.02)  # both printed numbers alike
+
+
 def _scaled(summary, factor):
     rows = [
         row.model_copy(
             update={
                 "step_s": row.step_s.scaled(factor),
                 "samples": [
-                    s.model_copy(update={"step_s": [x * factor for x in s.step_s]})
+                    s.model_copy(update={"pace_s": [x * factor for x in s.pace_s]})
                     for s in row.samples
                 ],
             }

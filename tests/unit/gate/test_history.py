@@ -11,7 +11,7 @@ from scalebench.errors import UsageError
 from scalebench.gate.changepoint import change_points
 from scalebench.gate.history import history
 from scalebench.records.files import write_model
-from tests.builders.gated import gated_run
+from tests.builders.gated import gated_run, of_version_0_1
 
 
 def runs(count: int, change_at: int | None = None, factor: float = 1.05, seed: int = 0):
@@ -74,6 +74,13 @@ def test_nothing_changed_and_too_few():
     assert history(runs(12)).shifts == ()
     with pytest.raises(UsageError, match="at least 6"):
         history(runs(5))
+
+
+def test_another_definition_of_the_step_is_no_change_of_level():
+    old = [of_version_0_1(run) for run in runs(8)]
+    assert history([*old, *runs(16)[8:]]).shifts == ()
+    told = history([*old, *runs(16, change_at=11)[8:]])
+    assert {shift.run_id for shift in told.shifts} == {"run-11"}
 
 
 def test_the_command(project):

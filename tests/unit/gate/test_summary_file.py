@@ -80,6 +80,8 @@ def test_a_summary_that_is_older_than_its_run_is_worked_out_again(tmp_path):
         ("peak_memory_bytes", -5, "rows.3.peak_memory_bytes"),
         ("wire_bytes", 1.5, "rows.3.wire_bytes"),
         ("samples", [{"repeat": 0, "step_s": [0.02, 0.0]}], "rows.3.samples.0.step_s"),
+        ("samples", [{"repeat": 0, "step_s": [1], "pace_s": [0]}], "rows.3.samples.0.pace_s"),
+        ("samples", [{"repeat": 0, "step_s": [1, 1], "pace_s": [1]}], "rows.3.samples.0.pace_s"),
         ("samples", {"repeat": 0}, "rows.3.samples"),
         ("status", "splendid", "rows.3.status"),
         ("case", "ddp", "occurs twice"),

@@ -82,7 +82,7 @@ def level(step_s):
 
 def check_consistent(seen, fake):
     """What holds for every measurement."""
-    assert len(seen.step_s) == len(seen.loss) == len(seen.slowest_s) == fake.num_steps
+    assert len(seen.step_s) == len(seen.loss) == len(seen.pace_s) == fake.num_steps
     expected = [fake.duration(i) for i in range(fake.num_steps)]
     assert seen.step_s == pytest.approx(expected)
     assert seen.loss == [float(i + 1) for i in range(fake.num_steps)]
@@ -140,12 +140,12 @@ def test_warm_up_goes_on_until_the_transient_lies_in_the_first_half(num_slow):
 
 def test_warm_up_ends_at_the_very_first_block_after_which_the_series_is_steady():
     seen, _ = measured(lambda i: 0.01 * (1 + 9 * math.exp(-i / 6)) * (1 + noise(i)), window_s=0.5)
-    asked = range(FIRST_WARMUP_BLOCK, len(seen.slowest_s) + 1, WARMUP_BLOCK)
-    told = next(n for n in asked if steady_start(seen.slowest_s[:n]) is not None)
+    asked = range(FIRST_WARMUP_BLOCK, len(seen.pace_s) + 1, WARMUP_BLOCK)
+    told = next(n for n in asked if steady_start(seen.pace_s[:n]) is not None)
     assert told > FIRST_WARMUP_BLOCK + 2 * WARMUP_BLOCK
     assert told in {block.first + block.count for block in seen.blocks}
     last_warmup = [block for block in seen.blocks if block.phase == "warmup"][-1]
-    assert last_warmup.first + last_warmup.count == steady_start(seen.slowest_s[:told])
+    assert last_warmup.first + last_warmup.count == steady_start(seen.pace_s[:told])
 
 
 def drifting(i):

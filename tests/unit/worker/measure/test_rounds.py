@@ -90,7 +90,7 @@ def test_what_goes_wrong_in_a_round_is_forgotten_and_the_clean_window_kept():
     loop = make_loop(rounds_s=1000.0)
     loop.run_block("clean", 5)
     before = Measurement(**vars(loop.seen))
-    kept = (list(before.step_s), list(before.slowest_s), list(before.loss), list(before.blocks))
+    kept = (list(before.step_s), list(before.pace_s), list(before.loss), list(before.blocks))
 
     def fails(batch):
         if any(block.phase == "paired" for block in loop.seen.blocks):
@@ -101,7 +101,7 @@ def test_what_goes_wrong_in_a_round_is_forgotten_and_the_clean_window_kept():
     found = Rounds(loop).run()
     assert found.trace_unavailable == "tracing the steps failed: planted"
     seen = loop.seen
-    assert (seen.step_s, seen.slowest_s, seen.loss, seen.blocks) == kept
+    assert (seen.step_s, seen.pace_s, seen.loss, seen.blocks) == kept
 
 
 def test_steps_that_would_not_end_within_the_limit_are_not_looked_into():

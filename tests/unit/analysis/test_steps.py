@@ -1,0 +1,97 @@
+"""The pace of the job: what a step takes where ranks do not end it at the same time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.job_pace import JITTERS, simulated_launch
+from scalebench.analysis.steps import (
+    clean_pace,
+    clean_steps,
+    launch_step_s,
+    launch_throughput,
+    slowest_rank_steps,
+    steps_of,
+    steps_of_block,
+)
+from scalebench.records.rank import Block
+from tests.builders.runs import (
+    FIRST_OF_BLOCK_S,
+    WARMUP_S,
+    make_cell,
+    make_record,
+    make_result,
+)
+
+TWO = make_cell("ddp", 2)
+
+
+def test_a_step_is_over_when_the_latest_rank_is():
+    # After the first step, rank 0 has done a step at 0.1, 0.5 and 0.7 s, rank 1 at 0.3, 0.5, 0.7.
+    ranks = [make_record(0, [0.1, 0.4, 0.2]), make_record(1, [0.3, 0.2, 0.2])]
+    result = make_result(TWO, ranks=ranks)
+    assert clean_pace(result) == pytest.approx([0.3, 0.2, 0.2])
+    assert launch_step_s(result) == pytest.approx(0.2)
+    assert launch_throughput(result) == pytest.approx(TWO.global_batch / 0.2)
+
+
+def test_the_distribution_is_that_of_the_slowest_rank_of_each_step():
+    ranks = [make_record(0, [0.1, 0.4, 0.2]), make_record(1, [0.3, 0.2, 0.2])]
+    result = make_result(TWO, ranks=ranks)
+    assert clean_steps(result) == [0.3, 0.4, 0.2]
+    assert slowest_rank_steps(result) == [WARMUP_S, FIRST_OF_BLOCK_S, 0.3, 0.4, 0.2]
+
+
+def test_blocks_start_anew_and_their_first_steps_count_for_nothing():
+    blocks = [
+        Block(phase="clean", first=0, count=3),
+        Block(phase="clean", first=3, count=2),
+        Block(phase="clean", first=5, count=1),
+    ]
+    ranks = [
+        make_record(0, step_s=[9, 0.1, 0.2, 5, 0.3, 7], blocks=blocks),
+        make_record(1, step_s=[9, 0.2, 0.1, 1, 0.6, 7], blocks=blocks),
+    ]
+    # Rank 1 had done the second block's first step 4 s before rank 0: it waits in the next.
+    assert clean_pace(make_result(TWO, ranks=ranks)) == pytest.approx([0.2, 0.1, 0.3])
+
+
+step_times = st.lists(st.floats(1e-4, 10), min_size=2, max_size=40)
+
+
+@given(st.data(), step_times, st.integers(1, 8))
+def test_the_steps_of_a_block_sum_to_its_time(data, first, num_ranks):
+    others = st.lists(st.floats(1e-4, 10), min_size=len(first), max_size=len(first))
+    each = [first, *(data.draw(others) for _ in range(num_ranks - 1))]
+    block = Block(phase="clean", first=0, count=len(first))
+    ranks = [make_record(r, step_s=steps, blocks=[block]) for r, steps in enumerate(each)]
+    pace = steps_of_block(ranks, block)
+    assert len(pace) == len(first) - 1
+    assert (pace > 0).all()
+    assert pace.sum() == pytest.approx(max(map(sum, each)) - max(s[0] for s in each))
+    if num_ranks == 1:
+        assert pace.tolist() == first[1:]
+
+
+def records_of(boundaries_s):
+    """Ranks that had done each step at these moments, shape ``[steps, ranks]``."""
+    steps = np.diff(boundaries_s, axis=0, prepend=0.0)
+    blocks = [Block(phase="clean", first=0, count=len(steps))]
+    return [
+        make_record(rank, step_s=own.tolist(), blocks=blocks) for rank, own in enumerate(steps.T)
+    ]
+
+
+@pytest.mark.parametrize("jitter", JITTERS)
+@pytest.mark.parametrize("synchronised", [True, False])
+def test_jitter_that_a_synchronisation_absorbs_is_not_counted(jitter, synchronised):
+    generator = np.random.default_rng(5)
+    ends = simulated_launch(generator, 64, 400, jitter, synchronised)
+    true_s = (ends[-1].max() - ends[0].max()) / (len(ends) - 1)
+    ranks = records_of(ends)
+    pace = steps_of(ranks, "clean")
+    slowest = np.array([rank.step_s for rank in ranks]).max(axis=0)[1:]
+    assert pace.mean() == pytest.approx(true_s)
+    assert np.median(pace) == pytest.approx(true_s, rel=0.005)
+    assert np.median(slowest) > 1.01 * true_s
