@@ -14,7 +14,7 @@ def rows_of(run):
 
 
 def other_plain(plain):
-    slower = [s.model_copy(update={"step_s": [2 * t for t in s.step_s]}) for s in plain.samples]
+    slower = [s.model_copy(update={"pace_s": [2 * t for t in s.pace_s]}) for s in plain.samples]
     return plain.model_copy(update={"case": "plain-compile", "samples": slower})
 
 
