@@ -10,7 +10,8 @@ import click
 from scalebench.errors import EnvironmentUnfit, ExitCode
 
 if TYPE_CHECKING:
-    from scalebench.trace.job import JobFigures, Window
+    from scalebench.trace.job import JobFigures
+    from scalebench.trace.reading import Window
 
 
 @click.command()

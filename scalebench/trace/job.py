@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalebench.errors import UsageError
-from scalebench.trace.analysis import Figures, Share, analyse, together
-from scalebench.trace.classify import timeline_of
-from scalebench.trace.intervals import Intervals
-from scalebench.trace.kineto import read_kineto
-from scalebench.trace.steps import whole_steps
+from scalebench.trace.analysis import Figures, Share, together
+from scalebench.trace.reading import ReadTrace, Window, read_all
 from scalebench.trace.timeline import Timeline
 from scalebench.trace.waits import JobWaits, RankWait, waits_of
 
 FORMAT = "scalebench.trace/1"
-
-Window = Literal["file", "steps"]
-"""``file``: everything in the trace; ``steps``: whole profiler steps only."""
 
 RankSource = Literal["trace", "file name", "order"]
 
@@ -32,6 +26,7 @@ class RankTrace:
 
     Attributes:
         rank_from: Who says that it is of this rank.
+        timeline: As `ReadTrace` keeps it.
     """
 
     file: str
@@ -88,27 +83,20 @@ def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigu
     Raises:
         UsageError: None of the files can be used.
     """
-    timelines: list[tuple[str, Timeline]] = []
-    within: dict[str, Intervals | None] = {}
-    refused: list[str] = []
-    for file in dict.fromkeys(str(file) for file in files):
-        try:
-            timeline, within[file] = _read(file, window)
-        except UsageError as error:
-            refused.append(str(error))
-        else:
-            timelines.append((file, timeline))
-    if not timelines:
+    found = read_all(list(dict.fromkeys(str(file) for file in files)), window)
+    refused = [str(one) for one in found.values() if isinstance(one, UsageError)]
+    read = {file: one for file, one in found.items() if not isinstance(one, UsageError)}
+    if not read:
         raise UsageError(" ".join(refused))
+    timelines = [(file, one.timeline) for file, one in read.items()]
     traces = sorted(name_ranks(timelines), key=lambda trace: trace.rank)
     world_sizes = {t.world_size for _, t in timelines if t.world_size is not None}
     world_size = world_sizes.pop() if len(world_sizes) == 1 else None
-    figures = {t.file: analyse(t.timeline, within[t.file]) for t in traces}
-    waits = _waits(traces, within)
+    waits = _waits(traces, read)
     return JobFigures(
         window=window,
-        ranks=tuple(_of_rank(trace, figures[trace.file], waits) for trace in traces),
-        total=together([figures[trace.file] for trace in traces]),
+        ranks=tuple(_of_rank(trace, read[trace.file].figures, waits) for trace in traces),
+        total=together([read[trace.file].figures for trace in traces]),
         world_size=world_size,
         refused=tuple(refused),
         notices=(*_twice(files), *_notices(traces, world_size)),
@@ -176,21 +164,12 @@ def _without_name(share: Share) -> dict[str, Any]:
     return {name: value for name, value in asdict(share).items() if name != "name"}
 
 
-def _read(file: str, window: Window) -> tuple[Timeline, Intervals | None]:
-    """Return what a file's rank did, and the time to look at; None: all of it."""
-    events = read_kineto(file)
-    try:
-        return whole_steps(events) if window == "steps" else (timeline_of(events), None)
-    except UsageError as error:
-        raise UsageError(f"{file}: {error}") from error
-
-
-def _waits(traces: Sequence[RankTrace], within: Mapping[str, Intervals | None]) -> JobWaits:
+def _waits(traces: Sequence[RankTrace], read: Mapping[str, ReadTrace]) -> JobWaits:
     if len({trace.rank for trace in traces}) < len(traces):
         return JobWaits({}, "several traces are of the same rank")
     return waits_of(
         {trace.rank: trace.timeline for trace in traces},
-        {trace.rank: within[trace.file] for trace in traces},
+        {trace.rank: read[trace.file].exposed for trace in traces},
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.trace import ClockAlignment, Trace, TracedOperation
-from scalebench.trace.intervals import Intervals, intersect, length_s, subtract
+from scalebench.trace.intervals import Intervals, intersect, length_s
 from scalebench.trace.matching import match, stragglers, together
 from scalebench.trace.timeline import Timeline
 
@@ -42,12 +42,12 @@ class JobWaits:
     stragglers: tuple[Straggler, ...] = ()
 
 
-def waits_of(timelines: Mapping[int, Timeline], within: Mapping[int, Intervals | None]) -> JobWaits:
+def waits_of(timelines: Mapping[int, Timeline], exposed: Mapping[int, Intervals]) -> JobWaits:
     """Tell transfer and wait apart, if the traces of all ranks of each group are there.
 
     Args:
-        timelines: Rank → what it did.
-        within: Rank → tidy set of the time to look at; None: the whole trace.
+        timelines: Rank → what it did; of it, the operations and the extent are looked at.
+        exposed: Rank → tidy set of the communication that no computation hides, on its clock.
     """
     if len(timelines) < 2:
         return _unknown("the trace of one rank does not show when the others arrived")
@@ -63,13 +63,10 @@ def waits_of(timelines: Mapping[int, Timeline], within: Mapping[int, Intervals |
     clocks, error_s = clocks_by_ends(traces)
     found = match(traces, clocks)
     shares = {}
-    for rank, timeline in timelines.items():
-        looked_at = within.get(rank)
-        exposed = subtract(timeline.communication, timeline.compute)
-        exposed = exposed if looked_at is None else intersect(exposed, looked_at)
+    for rank in timelines:
         waiting = found.waiting[rank] + traces[rank].origin_ns
-        wait_s = length_s(intersect(exposed, waiting))
-        shares[rank] = RankWait(length_s(exposed) - wait_s, wait_s)
+        wait_s = length_s(intersect(exposed[rank], waiting))
+        shares[rank] = RankWait(length_s(exposed[rank]) - wait_s, wait_s)
     return JobWaits(shares, None, error_s, tuple(stragglers(found.arrivals)))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.trace.intervals import intervals, union
+from scalebench.trace.intervals import intervals, subtract, union
 from scalebench.trace.timeline import Operation, Timeline
 from scalebench.trace.waits import waits_of
 
@@ -28,7 +28,8 @@ def rank(*operations, compute=(), offset=0.0, world_size=2, steps=(), group_size
 
 
 def waits(*timelines):
-    return waits_of(dict(enumerate(timelines)), {})
+    exposed = {r: subtract(t.communication, t.compute) for r, t in enumerate(timelines)}
+    return waits_of(dict(enumerate(timelines)), exposed)
 
 
 def test_the_wait_is_found_though_the_clocks_are_hours_apart():

@@ -1,0 +1,102 @@
+"""Reads the trace files of a job on all cores, and keeps of each what the job's figures need.
+
+A file of 200,000 events takes a second and tens of megabytes to read, and what is kept of it a
+few hundred kilobytes: so files are read by as many processes as there are cores, each one after
+the other.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.machine import num_cores
+from scalebench.trace.analysis import Figures, analyse
+from scalebench.trace.classify import timeline_of
+from scalebench.trace.intervals import Intervals, intersect, none, subtract
+from scalebench.trace.kineto import read_kineto
+from scalebench.trace.steps import whole_steps
+from scalebench.trace.timeline import Timeline
+
+Window = Literal["file", "steps"]
+"""``file``: everything in the trace; ``steps``: whole profiler steps only."""
+
+
+@dataclass(frozen=True)
+class ReadTrace:
+    """What is kept of a file.
+
+    Attributes:
+        timeline: What its rank did, without the sets of computation and copies.
+        figures: Taken while those were at hand.
+        exposed: Communication in the window that no computation hides; a tidy set.
+    """
+
+    timeline: Timeline
+    figures: Figures
+    exposed: Intervals
+
+
+def read_all(
+    files: Sequence[str], window: Window, num_processes: int | None = None
+) -> dict[str, ReadTrace | UsageError]:
+    """Return what each file says, or why it cannot be used; in the order given.
+
+    Args:
+        files: Paths, each once.
+        window: What to look at.
+        num_processes: At most so many at once; None: as many as there are cores.
+
+    Raises:
+        EnvironmentUnfit: A process that read a file was killed.
+    """
+    most = min(len(files), num_processes or num_cores())
+    read = partial(_read_or_refuse, window=window)
+    if most < 2:
+        return {file: read(file) for file in files}
+    context = multiprocessing.get_context("fork")
+    pool = ProcessPoolExecutor(most, mp_context=context, initializer=_leave_ctrl_c_to_parent)
+    try:
+        return dict(zip(files, pool.map(read, files), strict=True))
+    except BrokenProcessPool as error:
+        raise EnvironmentUnfit(
+            "A process that read a trace was killed, probably because memory ran out. Give fewer "
+            "files at once, or shorter traces."
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_ctrl_c_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _read_or_refuse(file: str, window: Window) -> ReadTrace | UsageError:
+    try:
+        return read_trace(file, window)
+    except UsageError as error:
+        return error
+
+
+def read_trace(file: str, window: Window) -> ReadTrace:
+    """Read one file.
+
+    Raises:
+        UsageError: It is no trace, or has no profiler steps where whole steps are asked for.
+    """
+    events = read_kineto(file)
+    try:
+        timeline, within = whole_steps(events) if window == "steps" else (timeline_of(events), None)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from error
+    exposed = subtract(timeline.communication, timeline.compute)
+    return ReadTrace(
+        timeline=replace(timeline, compute=none(), copies=none()),
+        figures=analyse(timeline, within),
+        exposed=exposed if within is None else intersect(exposed, within),
+    )
