@@ -19,12 +19,14 @@ def main(folder: Path) -> None:
     run = load_run(folder)
     loaded = time.perf_counter()
     summary = summarise(run)
+    summarised = time.perf_counter()
     page = render_page([summary], [gather(run, summary)])
     (folder / "report.html").write_text(page, encoding="utf-8")
     ended = time.perf_counter()
     told = {
         "render_s": ended - began,
         "load_s": loaded - began,
+        "page_s": ended - summarised,
         "page_bytes": len(page.encode()),
         "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }

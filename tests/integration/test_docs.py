@@ -101,6 +101,7 @@ def test_the_table_of_the_traces_is_that_of_the_golden_ones(
     assert done.stdout.strip() == shown.strip()
 
 
+@pytest.mark.untimed
 def test_the_example_of_virtual_hosts(scalebench: Scalebench) -> None:
     possible = try_lab()
     if possible.network or possible.quota:
@@ -112,6 +113,7 @@ def test_the_example_of_virtual_hosts(scalebench: Scalebench) -> None:
     assert done.stdout.count("verified") == 3
 
 
+@pytest.mark.untimed
 def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> None:
     for arguments in commands("docs/predictions.md"):
         done = scalebench(*arguments)

@@ -239,6 +239,7 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
     again.communicate(timeout=30)
 
 
+@pytest.mark.untimed
 def test_a_budget_ends_the_run_and_says_so(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:

@@ -59,9 +59,11 @@ def test_a_busy_rank_gets_its_share_of_a_core(measure: Measure) -> None:
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,), cpus_per_rank=share)
     for of_rank in measure("spins", 2, hosts, 20):
         # One step spans two or three periods of the quota, and may begin with what was left over
-        # of one: only many of them together come to the share.
-        wall_s, used_s = of_rank.sum(axis=0)
-        assert used_s / wall_s == pytest.approx(share, rel=0.06), f"asked for {share}: {of_rank}"
+        # of one: only many of them together come to the share. On a busy machine others take a
+        # few steps' time away, never the middle one's, and nobody gets more.
+        wall_s, used_s = of_rank.T
+        assert used_s.sum() < 1.06 * share * wall_s.sum(), f"asked for {share}: {of_rank}"
+        assert np.median(used_s / wall_s) == pytest.approx(share, rel=0.1), f"{share}: {of_rank}"
 
 
 def test_ranks_of_one_host_talk_past_its_link(measure: Measure) -> None:
