@@ -13,6 +13,7 @@
 # make bench-gate                       the gate's false alarms and power, beside other rules
 # make bench-gate-real                  the gate on virtual hosts: the same twice, and 5 % slower
 # make faults                           200 kills at random moments of runs: survived, results lost
+# make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
@@ -32,7 +33,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery
+.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -109,6 +110,9 @@ bench-gate-real: $(DEV_STAMP)
 
 faults: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.faults --kills 200
+
+gpu-evidence: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.gpu_evidence
 
 bench-scale: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.at_scale

@@ -1,0 +1,100 @@
+"""The steps of ``make gpu-evidence`` in their dry form, and what a GPU's readings come to."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import gpu_evidence, gpu_probes
+from tests.conftest import PATIENCE_S, Scalebench
+
+pytestmark = pytest.mark.untimed
+
+ROOT = Path(__file__).parents[2]
+
+
+def gathered(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu_evidence", "--dry", "--out", str(folder)]
+        + list(arguments),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def test_steps_are_done_once_and_told(tmp_path: Path) -> None:
+    names = ("gpu-power", "gpu-trace", "gpu-trace-read", "gpu-shared-by-two")
+    wanted = [argument for name in names for argument in ("--step", name)]
+    done = gathered(tmp_path, *wanted)
+    assert done.returncode == 0, done.stdout + done.stderr
+    state = json.loads((tmp_path / "gpu-evidence.json").read_text())
+    assert {name: one["status"] for name, one in state.items()} == dict.fromkeys(names, "done")
+    assert "all_reduce" in state["gpu-trace-read"]["output"]  # the trace holds DDP's steps
+    told = (tmp_path / "gpu-evidence.md").read_text()
+    assert "says nothing of a GPU" in told
+    assert "| ddp | 2 | ok |" in told and "the ranks ran on the CPU" in told
+    assert (tmp_path / "gpu-shared-by-two" / "report.html").exists()
+
+    again = gathered(tmp_path, *wanted)
+    assert "gpu-trace: " not in again.stdout
+    assert json.loads((tmp_path / "gpu-evidence.json").read_text()) == state
+
+
+def test_a_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+    step = ("--step", "gpu-ddp-cnn-56")
+    cut = gathered(tmp_path, *step, "--budget", "0.07")
+    state = json.loads((tmp_path / "gpu-evidence.json").read_text())
+    assert state["gpu-ddp-cnn-56"]["status"] == "cut off", cut.stdout
+    whole = gathered(tmp_path, *step)
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    rows = json.loads((tmp_path / "gpu-ddp-cnn-56" / "summary.json").read_text())["rows"]
+    assert [(row["case"], row["status"]) for row in rows] == [("plain", "ok"), ("ddp", "ok")]
+
+
+def test_a_step_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(gpu_evidence.main, ["--out", str(tmp_path), "--step", "gpu-fast"])
+    assert done.exit_code == 2 and "gpu-trace-read" in done.output
+
+
+@pytest.mark.parametrize(
+    "step", [s for s in gpu_evidence.steps(Path("x"), dry=False) if s.is_run], ids=lambda s: s.name
+)
+def test_the_runs_for_the_gpu_are_valid_but_for_the_gpu(
+    scalebench: Scalebench, step: gpu_evidence.Step
+) -> None:
+    done = scalebench("run", *step.arguments, "--device", "cpu", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "launches" in done.stdout
+
+
+def test_all_steps_together_fit_into_an_hour_and_the_first_matter_most() -> None:
+    steps = gpu_evidence.steps(Path("x"), dry=False)
+    assert len({step.name for step in steps}) == len(steps)
+    assert sum(step.limit_s for step in steps) <= 1.25 * gpu_evidence.TOTAL_S
+
+
+def test_power_is_compared_by_three_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 1.0)
+    monkeypatch.setattr(gpu_probes.time, "monotonic", lambda: next(clock))
+    energies = itertools.count(100.0, 50.0)
+    worked: list[int] = []
+    found = gpu_probes.compared(
+        lambda queries: {"energy_j": next(energies), "power_w": 300.0},
+        lambda: 310.0,
+        lambda: worked.append(1),
+        3.0,
+    )
+    # Readings at 1 and 2 s, the end at 4 s; the counter moved by 50 J at each of three readings.
+    assert found == {
+        "nvml_w": 300.0,
+        "nvidia_smi_w": 310.0,
+        "energy_counter_w": 150.0 / 4.0,
+        "seconds": 4.0,
+    }
+    assert len(worked) == 2
