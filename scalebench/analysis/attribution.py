@@ -102,6 +102,12 @@ class LaunchAttribution:
         )
 
     @property
+    def knows_copies(self) -> bool:
+        """Whether the traces tell when memory was copied; on CPU nothing counts as a copy."""
+        on_cpu = self.result.cell.device == "cpu"
+        return on_cpu or all(trace.copies is not None for trace in self.traces.values())
+
+    @property
     def clock_bound_s(self) -> float:
         """How far a wait may be wrong because two ranks' clocks differ, seconds."""
         bounds = sorted(clock.bound_ns for clock in self.clocks.values())

@@ -8,6 +8,8 @@ has. What is missing, ``T_N − T_ideal``, is split into::
     wait                for other ranks, inside communication
     bubble              idle by the pipeline's schedule
     codec               encoding and decoding of compressed gradients
+    copies              copies and fills of GPU memory while nothing else runs, beyond the
+                        baseline's
     data stall          waiting for the next batch, beyond the baseline's
     other idle          nothing of these, beyond the baseline's
     residual            what the parts leave of the gap
@@ -28,7 +30,7 @@ import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.steps import launch_step_s
-from scalebench.records.rows.budget import MEASURED, WAIT, Budget
+from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, Budget, Part
 from scalebench.stats import Estimate, estimate_signed
 
 MOST_OF_HOST = 0.5
@@ -56,6 +58,7 @@ class StepParts:
     data_stall_s: float
     other_idle_s: float
     bubble_s: float = 0.0
+    copies_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -89,6 +92,7 @@ def clean_parts(
         data_stall_s=scale * traced.data_stall_s,
         other_idle_s=scale * host * traced.other_idle_s,
         bubble_s=scale * host * traced.bubble_s,
+        copies_s=scale * traced.copies_alone_s,
     )
 
 
@@ -106,6 +110,7 @@ def losses(parts: StepParts, baseline: StepParts, batch_part: float) -> dict[str
         "wait_s": parts.wait_s,
         "bubble_s": parts.bubble_s,
         "codec_s": parts.codec_s,
+        "copies_s": parts.copies_s - batch_part * baseline.copies_s,
         "data_stall_s": parts.data_stall_s - batch_part * baseline.data_stall_s,
         "other_idle_s": parts.other_idle_s - batch_part * baseline.other_idle_s,
     }
@@ -174,6 +179,8 @@ def loss_budget(
             only together do they have the baseline's. Empty: all do the same.
     """
     apart = not_apart is None
+    copies_known = all(launch.knows_copies for pair in rounds for launch in pair)
+    unknown = [part for part, known in ((WAIT, apart), (COPIES, copies_known)) if not known]
     headline: list[dict[str, float]] = []
     own: list[dict[str, float]] = []
     for row, base in rounds:
@@ -182,8 +189,9 @@ def loss_budget(
             (own, (launch_step_s(row.result), launch_step_s(base.result))),
         ):
             parts = _mean([clean_parts(row, one, row_s, apart) for one in over or (rank,)])
-            found.append(losses(parts, clean_parts(base, 0, base_s), batch_part))
-    names = [part.field for part in MEASURED if apart or part is not WAIT]
+            of_round = losses(parts, clean_parts(base, 0, base_s), batch_part)
+            found.append(_held_by_others(of_round, unknown))
+    names = [part.field for part in MEASURED if part not in unknown]
     return closed_budget(
         ideal_s=batch_part * step_s[1],
         measured_s=step_s[0],
@@ -192,6 +200,14 @@ def loss_budget(
         not_apart=not_apart,
         drift=max((drift(x) for pair in rounds for x in pair), key=abs),
     )
+
+
+def _held_by_others(found: Mapping[str, float], unknown: Sequence[Part]) -> dict[str, float]:
+    """Return the losses with each unknown part put to the part that holds it."""
+    held = dict(found)
+    for part in unknown:
+        held[f"{part.held_by}_s"] += held.pop(part.field)
+    return held
 
 
 def _mean(parts: Sequence[StepParts]) -> StepParts:

@@ -25,9 +25,12 @@ def explain_efficiency(base: Row, new: Row) -> list[str]:
     )
     if base.budget is None or new.budget is None:
         return [f"{line}; the cause is not known, because one side has no loss budget"]
-    ours, theirs = base.budget.points, new.budget.points
+    was_s, is_s = base.budget.known_like(new.budget), new.budget.known_like(base.budget)
     lost = {
-        part.cause: 100 * (ours.get(part.key, 0.0) - theirs.get(part.key, 0.0)) for part in PARTS
+        part.cause: 100
+        * (was_s[part.field] / base.budget.measured_s - is_s[part.field] / new.budget.measured_s)
+        for part in PARTS
+        if part.field in was_s
     }
     told = _largest(lost, points)
     return [f"{line}; {told}" if told else line]
@@ -38,10 +41,10 @@ def explain_step(base: Row, new: Row) -> list[str]:
     if base.step_s is None or new.step_s is None or base.budget is None or new.budget is None:
         return []
     moved = {"the same work on one process": new.budget.ideal_s - base.budget.ideal_s}
+    was_s, is_s = base.budget.known_like(new.budget), new.budget.known_like(base.budget)
     for part in PARTS:
-        ours, theirs = base.budget.seconds(part), new.budget.seconds(part)
-        if ours is not None and theirs is not None:
-            moved[part.cause] = theirs - ours
+        if part.field in was_s:
+            moved[part.cause] = is_s[part.field] - was_s[part.field]
     total = new.step_s.value - base.step_s.value
     if not total:
         return []

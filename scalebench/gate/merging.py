@@ -11,7 +11,10 @@ from scalebench.records.summary import Row, RowKey, Summary
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
 _POSITIVE = ("throughput", "tokens_per_s", "speedup", "efficiency", "energy_j_per_sample")
-_SIGNED = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s")
+_SIGNED = (
+    *("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s"),
+    *("compute_s", "copies_s", "comm_beside_copies_s"),
+)
 
 
 def merged(runs: Sequence[Summary]) -> Summary:

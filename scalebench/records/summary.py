@@ -69,7 +69,8 @@ class Row(BaseModel):
     cores) that each rank may use, null where there is no quota. ``communication`` has every kind
     of operation and every bucket of the rank that waits most, ``stragglers`` the ranks that came
     last, the most frequent first. ``strategy_settings`` are the fields of the suite's own
-    strategy, which a newer version may have more of.
+    strategy, which a newer version may have more of. ``copies_s`` is the union of copies and fills
+    of GPU memory, ``comm_beside_copies_s`` exposed communication during them; null on CPU.
     """
 
     suite: str
@@ -103,6 +104,8 @@ class Row(BaseModel):
     exposed_transfer_s: Estimate | None = None
     wait_s: Estimate | None = None
     compute_s: Estimate | None = None
+    copies_s: Estimate | None = None
+    comm_beside_copies_s: Estimate | None = None
     comm_compute_ratio: Estimate | None = None
     overlap_ratio: Estimate | None = None
     bubble_ratio: Estimate | None = None

@@ -66,6 +66,8 @@ class Trace(Record):
         operations: Communication in those steps.
         compute: ``aten::`` operators, or kernels that are not communication; the stages of a
             paced workload.
+        copies: Copies and fills of a GPU's memory that are no kernels; on CPU none, there copying
+            is computation. Null: a trace of version 0.1 of a GPU, which did not keep them.
         data: While the rank's loop waited for a batch.
         codec: Inside a communication hook that encodes or decodes.
         encode: The part of it that encodes.
@@ -86,6 +88,7 @@ class Trace(Record):
     steps: list[tuple[int, int]]
     operations: list[TracedOperation] = []
     compute: list[int] = []
+    copies: list[int] | None = None
     data: list[int] = []
     codec: list[int] = []
     encode: list[int] = []
@@ -100,7 +103,7 @@ class Trace(Record):
     @property
     def _sets(self) -> tuple[list[int], ...]:
         ranked = (self.compute, self.data, self.codec, self.encode, self.decode)
-        return (*ranked, self.blocked, self.blocked_sending)
+        return (*ranked, self.blocked, self.blocked_sending, self.copies or [])
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

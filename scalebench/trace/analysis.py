@@ -51,10 +51,12 @@ class Figures:
         exposed_comm_s: Communication while nothing was computed: ``comm_s − overlap_s``.
         overlap_ratio: ``1 − exposed / comm``; None without communication.
         comm_compute_ratio: ``comm / compute``; None without computation.
-        copies_s: Copies and fills of GPU memory; they count as neither.
+        copies_s: Copies and fills of GPU memory; they count as neither, and hide nothing.
         idle_s: The window without communication, computation and copies.
         kinds: By kind of operation, the longest first.
         phases: By what the rank was doing when it asked for them.
+        copies_alone_s: The part of the copies during which nothing was computed or communicated.
+        comm_beside_copies_s: The part of exposed communication during which memory was copied.
     """
 
     window_s: float
@@ -68,6 +70,8 @@ class Figures:
     idle_s: float
     kinds: tuple[Share, ...] = ()
     phases: tuple[Share, ...] = ()
+    copies_alone_s: float = 0.0
+    comm_beside_copies_s: float = 0.0
 
 
 def analyse(timeline: Timeline, within: Intervals | None = None) -> Figures:
@@ -82,7 +86,8 @@ def analyse(timeline: Timeline, within: Intervals | None = None) -> Figures:
     comm = intersect(_spans(operations), whole)
     compute = intersect(timeline.compute, whole)
     copies = intersect(timeline.copies, whole)
-    exposed_s = length_s(subtract(comm, compute))
+    exposed = subtract(comm, compute)
+    exposed_s = length_s(exposed)
     comm_s, compute_s = length_s(comm), length_s(compute)
     return Figures(
         window_s=length_s(whole),
@@ -96,6 +101,8 @@ def analyse(timeline: Timeline, within: Intervals | None = None) -> Figures:
         idle_s=length_s(subtract(whole, union(comm, compute, copies))),
         kinds=_shares(operations, lambda op: op.kind, whole, compute),
         phases=_shares(operations, lambda op: op.phase, whole, compute),
+        copies_alone_s=length_s(subtract(copies, union(comm, compute))),
+        comm_beside_copies_s=length_s(intersect(exposed, copies)),
     )
 
 
@@ -119,6 +126,8 @@ def together(ranks: Sequence[Figures]) -> Figures:
         idle_s=total(lambda f: f.idle_s),
         kinds=_summed(share for figures in ranks for share in figures.kinds),
         phases=_summed(share for figures in ranks for share in figures.phases),
+        copies_alone_s=total(lambda f: f.copies_alone_s),
+        comm_beside_copies_s=total(lambda f: f.comm_beside_copies_s),
     )
 
 

@@ -2,9 +2,12 @@
 
 Every moment of a step is given to exactly one part, in this order: encoding and decoding;
 computation; waiting for other ranks inside an operation; exposed transfer (the rest of the
-communication that nothing hides); waiting for the next batch; other idle time (on the host: the
-interpreter, DDP's bookkeeping, the operating system; on a GPU: nothing was running). The parts
-add up to the step.
+communication that nothing hides); copies and fills of GPU memory; waiting for the next batch;
+other idle time (on the host: the interpreter, DDP's bookkeeping, the operating system; on a GPU:
+nothing was running). The parts add up to the step.
+
+Copies hide no communication: overlap is communication during computation, as
+HolisticTraceAnalysis counts it. Communication during copies alone is exposed, and has a number.
 
 Source of the definitions: docs/definitions.md.
 """
@@ -33,7 +36,7 @@ class Breakdown:
     """One rank's step: seconds per step, means over the traced steps that were chosen.
 
     The parts that share out the step are ``codec_s``, ``busy_s``, ``wait_s``,
-    ``exposed_transfer_s``, ``data_stall_s``, ``other_idle_s`` and ``bubble_s``.
+    ``exposed_transfer_s``, ``copies_alone_s``, ``data_stall_s``, ``other_idle_s`` and ``bubble_s``.
 
     Attributes:
         step_s: The traced step.
@@ -44,6 +47,9 @@ class Breakdown:
         exposed_comm_s: Communication while nothing was computed: wait, exposed transfer, bubble.
         bubble_s: The part of waiting for other ranks that a pipeline's schedule explains; it is
             no part of ``wait_s``.
+        copies_s: Union of copies and fills of GPU memory, whatever else ran.
+        copies_alone_s: The part of it during which nothing was computed or communicated.
+        comm_beside_copies_s: The part of ``exposed_comm_s`` during which memory was copied.
     """
 
     rank: int
@@ -61,6 +67,9 @@ class Breakdown:
     bubble_s: float = 0.0
     encode_s: float = 0.0
     decode_s: float = 0.0
+    copies_s: float = 0.0
+    copies_alone_s: float = 0.0
+    comm_beside_copies_s: float = 0.0
     by_kind: tuple[OperationFigures, ...] = ()
     by_bucket: tuple[OperationFigures, ...] = ()
 
@@ -102,8 +111,10 @@ def break_down(
     communication = within(steps, in_flight(trace, operations))
     exposed = subtract(communication, compute)
     wait = intersect(exposed, none() if waiting is None else waiting)
-    stall = subtract(within(steps, intervals(trace.data)), union(compute, communication))
-    accounted = union(compute, communication, stall)
+    copies = within(steps, intervals(trace.copies or []))
+    busy = union(compute, communication, copies)
+    stall = subtract(within(steps, intervals(trace.data)), busy)
+    accounted = union(busy, stall)
 
     def per_step(spans: Intervals) -> float:
         return length_s(spans) / num_steps
@@ -123,6 +134,9 @@ def break_down(
         other_idle_s=per_step(subtract(steps, accounted)),
         encode_s=per_step(within(steps, intervals(trace.encode))),
         decode_s=per_step(within(steps, intervals(trace.decode))),
+        copies_s=per_step(copies),
+        copies_alone_s=per_step(subtract(copies, union(compute, communication))),
+        comm_beside_copies_s=per_step(intersect(exposed, copies)),
         by_kind=_figures(operations, num_steps, steps, compute, by_bucket=False),
         by_bucket=_figures(operations, num_steps, steps, compute, by_bucket=True),
     )

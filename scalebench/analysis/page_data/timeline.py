@@ -20,7 +20,9 @@ MOST_RANKS = 16
 VISIBLE = 1 / 2000
 """Of the step: shorter gaps between spans of one kind are closed, nobody could see them."""
 
-ACTIVITIES = ("compute", "codec", "wait", "exposed_transfer", "data_stall", "other_idle")
+ACTIVITIES = (
+    *("compute", "codec", "wait", "exposed_transfer", "copies", "data_stall", "other_idle"),
+)
 """What a rank does at any moment; they share out the step."""
 
 HIDDEN = "hidden_comm"
@@ -132,13 +134,16 @@ def _rank_step(
     communication = clip(in_flight(trace, operations), start, end)
     exposed = subtract(communication, compute)
     wait = intersect(exposed, none() if waiting is None else waiting)
-    stall = subtract(clip(intervals(trace.data), start, end), union(compute, communication))
-    idle = subtract(whole, union(compute, communication, stall))
+    copies = clip(intervals(trace.copies or []), start, end)
+    busy = union(compute, communication, copies)
+    stall = subtract(clip(intervals(trace.data), start, end), busy)
+    idle = subtract(whole, union(busy, stall))
     found = {
         "compute": subtract(compute, codec),
         "codec": codec,
         "wait": wait,
         "exposed_transfer": subtract(exposed, wait),
+        "copies": subtract(copies, union(compute, communication)),
         "data_stall": stall,
         "other_idle": idle,
         HIDDEN: intersect(communication, compute),

@@ -16,6 +16,7 @@ from scalebench.records.rows.communication import OperationFigures, Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.spec import Pipeline
 from scalebench.stats import Estimate, estimate_signed
+from scalebench.trace.breakdown import Breakdown
 from scalebench.trace.matching import stragglers
 
 VISIBLE = 0.01
@@ -25,6 +26,9 @@ LARGEST_PROBE_EFFECT = 0.005
 """Of the step: what the clean loop's own marks may cost."""
 
 BREAKDOWN_FIELDS = ("comm_s", "exposed_comm_s", "exposed_transfer_s", "wait_s", "compute_s")
+
+COPY_FIELDS = ("copies_s", "comm_beside_copies_s")
+"""Likewise, of rows on GPUs."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ def _why_not_traced(row: Launches) -> str:
 
 FIELDS = (
     *BREAKDOWN_FIELDS,
+    *COPY_FIELDS,
     *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "pipeline"),
     *("wire_bytes", "payload_bytes"),
     *("trace_overhead", "probe_effect", "exposed_comm_estimates", "communication"),
@@ -90,6 +95,7 @@ def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: 
     if not_apart:
         for name in ("exposed_transfer_s", "wait_s"):
             row.set(name, None, not_apart)
+    _set_copies(row, launches, parts)
     ratios = [p.comm_s / p.compute_s for p in parts if p.compute_s > 0]
     row.set("comm_compute_ratio", estimate_signed(ratios) if ratios else None, "nothing computed")
     overlaps = [1 - p.exposed_comm_s / p.comm_s for p in parts if p.comm_s > 0]
@@ -100,6 +106,23 @@ def _set_breakdown(row: RowFields, launches: Sequence[LaunchAttribution], rank: 
         )
         row.set("overlap_ratio", None, hidden)
     _set_bubble(row, launches)
+
+
+def _set_copies(
+    row: RowFields, launches: Sequence[LaunchAttribution], parts: Sequence[Breakdown]
+) -> None:
+    reason = None
+    if launches[0].result.cell.device == "cpu":
+        reason = "on CPU copying is part of the computation"
+    elif not _know_copies(launches):
+        reason = "traces of version 0.1 do not say when memory was copied"
+    for name in COPY_FIELDS:
+        found = estimate_signed([getattr(part, name) for part in parts])
+        row.set(name, None if reason else found, reason or "")
+
+
+def _know_copies(launches: Sequence[LaunchAttribution]) -> bool:
+    return all(launch.knows_copies for launch in launches)
 
 
 def _set_bubble(row: RowFields, launches: Sequence[LaunchAttribution]) -> None:
@@ -259,6 +282,7 @@ def _set_budget(
 def _rank_times(launches: Sequence[LaunchAttribution], rank: int) -> RankTimes:
     """Return one rank's traced step and its parts: means over the launches, seconds."""
     parts = [launch.breakdowns[rank] for launch in launches]
-    names = [name for name in RankTimes.model_fields if name != "rank"]
+    unknown = () if _know_copies(launches) else (*COPY_FIELDS, "copies_alone_s")
+    names = [name for name in RankTimes.model_fields if name not in ("rank", *unknown)]
     means = {name: float(np.mean([getattr(p, name) for p in parts])) for name in names}
     return RankTimes(rank=rank, **means)

@@ -18,6 +18,7 @@ class Part:
         cause: What takes the time, as a sentence's subject.
         gain: The same where the part is negative: what gives time back.
         meaning: One line for a key.
+        held_by: Key of the part that holds it where it has no number of its own.
     """
 
     key: str
@@ -25,6 +26,7 @@ class Part:
     cause: str
     gain: str
     meaning: str
+    held_by: str | None = None
 
     @property
     def field(self) -> str:
@@ -53,6 +55,7 @@ PARTS = (
         "waiting for other ranks",
         "waiting for other ranks",
         "Inside a communication that the last rank has not reached yet.",
+        held_by="exposed_transfer",
     ),
     Part(
         "bubble",
@@ -67,6 +70,14 @@ PARTS = (
         "encoding and decoding",
         "encoding and decoding",
         "Encoding and decoding compressed gradients.",
+    ),
+    Part(
+        "copies",
+        "copies",
+        "copying",
+        "less copying",
+        "Copying or filling GPU memory while nothing else runs, longer than one rank did.",
+        held_by="other_idle",
     ),
     Part(
         "data_stall",
@@ -96,10 +107,15 @@ RESIDUAL = PARTS[-1]
 MEASURED = PARTS[:-1]
 """The parts that traced steps tell, each with an interval; the residual closes the sum."""
 WAIT = next(part for part in PARTS if part.key == "wait")
+COPIES = next(part for part in PARTS if part.key == "copies")
 
 
 class RankTimes(RowPart):
-    """One rank's traced step and its parts, seconds: means over the launches."""
+    """One rank's traced step and its parts, seconds: means over the launches.
+
+    See `scalebench.trace.breakdown.Breakdown`. What is about copies is null where the traces of a
+    GPU do not have them (version 0.1).
+    """
 
     rank: int
     step_s: FiniteFloat
@@ -113,6 +129,9 @@ class RankTimes(RowPart):
     data_stall_s: FiniteFloat
     other_idle_s: FiniteFloat
     bubble_s: FiniteFloat | None = None
+    copies_s: FiniteFloat | None = None
+    copies_alone_s: FiniteFloat | None = None
+    comm_beside_copies_s: FiniteFloat | None = None
 
 
 class Budget(RowPart):
@@ -120,6 +139,7 @@ class Budget(RowPart):
 
     Attributes:
         wait_s: None: could not be told from transfer, and ``exposed_transfer_s`` holds both.
+        copies_s: None: the traces do not tell (version 0.1), and ``other_idle_s`` holds them.
         measured_s: The headline's step.
         not_apart: Why transfer and wait could not be told apart; None: they could.
         drift: How much slower the clean steps next to the traced ones were than those of the clean
@@ -140,6 +160,7 @@ class Budget(RowPart):
     wait_s: FiniteFloat | None
     bubble_s: FiniteFloat
     codec_s: FiniteFloat
+    copies_s: FiniteFloat | None = None
     data_stall_s: FiniteFloat
     other_idle_s: FiniteFloat
     residual_s: FiniteFloat
@@ -173,6 +194,18 @@ class Budget(RowPart):
     def knows(self, part: Part) -> bool:
         """Whether a part of the budget has a number of its own."""
         return self.seconds(part) is not None
+
+    def known_like(self, other: "Budget") -> dict[str, float]:
+        """Return the parts that both know, field → seconds; one that it alone knows is held.
+
+        So two budgets can be compared part by part: what ``other`` has no number for is put to
+        the part that holds it there.
+        """
+        found = {part.field: self.seconds(part) or 0.0 for part in PARTS if self.knows(part)}
+        for part in PARTS:
+            if not other.knows(part) and part.held_by and part.field in found:
+                found[f"{part.held_by}_s"] += found.pop(part.field)
+        return found
 
     def share(self, part: Part) -> float:
         """Return a part as a part of the measured step; one that another part holds: 0."""

@@ -1,10 +1,10 @@
 """The traced steps of a run in the Trace Event format, for Perfetto and chrome://tracing.
 
 A process stands for a rank of a launch, a thread for one kind of what it did: steps, computation,
-communication, waiting for data, encoding and decoding, a pipeline's passes. Times are those of the
-run folder, put on rank 0's clock; every launch begins at 0, so that launches lie below one another
-and their distance in time is not shown. Source: the Trace Event Format document of the Chromium
-project (complete events ``X``, metadata events ``M``; times in microseconds).
+communication, waiting for data, encoding and decoding, copies, a pipeline's passes. Times are those
+of the run folder, put on rank 0's clock; every launch begins at 0, so that launches lie below one
+another and their distance in time is not shown. Source: the Trace Event Format document of the
+Chromium project (complete events ``X``, metadata events ``M``; times in microseconds).
 """
 
 import json
@@ -23,12 +23,13 @@ from scalebench.report.words.plain_text import plain
 Event = dict[str, Any]
 Span = tuple[int, int]
 
-SETS = ("compute", "data", "codec", "blocked")
+SETS = ("compute", "data", "codec", "blocked", "copies")
 NAMES = {
     "compute": "computation",
     "data": "waiting for data",
     "codec": "encoding and decoding",
     "blocked": "blocked on sends and receives",
+    "copies": "copies",
 }
 FIRST_LANE = 100
 """Threads from here on are lanes of communication: what overlaps lies in several."""
@@ -105,7 +106,7 @@ def _process(
     for number, span in enumerate(trace.steps):
         yield _event(f"step {number}", "step", process, 0, span, shift)
     for thread, field in enumerate(SETS, start=1):
-        flat: list[int] = getattr(trace, field)
+        flat: list[int] = getattr(trace, field) or []
         if flat:
             yield _named("thread_name", process, thread, NAMES[field])
         for span in zip(flat[::2], flat[1::2], strict=True):

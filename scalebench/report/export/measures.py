@@ -43,6 +43,8 @@ MEASURES = (
     Measure("exposed_transfer_s", "s", "smaller", "The part of it in which data moves."),
     Measure("wait_s", "s", "smaller", "The part of it in which a rank waits for another."),
     Measure("compute_s", "s", "smaller", "Computation per step."),
+    Measure("copies_s", "s", "smaller", "Copies and fills of GPU memory per step."),
+    Measure("comm_beside_copies_s", "s", None, "Exposed communication during copies, per step."),
     Measure("overlap_ratio", "ratio", "bigger", "Share of the communication that is hidden."),
     Measure("bubble_ratio", "ratio", "smaller", "Share of a step that a pipeline idles."),
     Measure("peak_memory_bytes", "bytes", "smaller", "Peak memory, the largest over the ranks."),

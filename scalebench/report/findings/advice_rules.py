@@ -226,6 +226,13 @@ def _more_workers(case: AdviceInput) -> str:
     )
 
 
+def _copy_during_computation(case: AdviceInput) -> str:
+    return (
+        "Copy while the GPU computes (pin_memory=True, non_blocking=True, the next batch ahead of"
+        f" time): copies during which nothing else runs take {case.points_of('copies')} points."
+    )
+
+
 def _longer_steps(case: AdviceInput) -> str:
     return (
         "Make steps longer or the host's part shorter (a larger batch, --compile): other idle"
@@ -264,6 +271,7 @@ RULES = (
     Rule("more microbatches", "bubble", _more_microbatches),
     Rule("other schedule", "bubble", _other_schedule),
     Rule("cheaper codec", "codec", _cheaper_codec),
+    Rule("copy during computation", "copies", _copy_during_computation),
     Rule("more workers", "data_stall", _more_workers),
     Rule("longer steps", "other_idle", _longer_steps),
 )

@@ -25,7 +25,8 @@ PART_COLORS = dict(
     zip(
         (part.key for part in PARTS),
         (
-            *("#EE8866", "#77AADD", "#FFAABB", "#BBCC33", "#44BB99", "#EEDD88", "#AAAA00"),
+            *("#EE8866", "#77AADD", "#FFAABB", "#BBCC33", "#44BB99"),
+            *("#99DDFF", "#EEDD88", "#AAAA00"),
             "#DDDDDD",
         ),
         strict=True,

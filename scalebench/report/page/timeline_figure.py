@@ -25,6 +25,7 @@ KINDS = {
         "Data on the wire while it computes nothing.",
     ),
     "wait": ("wait", PART_COLORS["wait"], "Inside a communication that others have not reached."),
+    "copies": ("copies", "#AAAA00", "It copies or fills GPU memory, nothing else."),
     "data_stall": ("data stall", PART_COLORS["data_stall"], "It waits for the next batch."),
     "other_idle": ("other idle", "#C8CCD0", "Nothing of these."),
     COMMUNICATION: ("in flight", "#99A8B5", "Below each rank: its communication; hover for sizes."),

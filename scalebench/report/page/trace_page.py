@@ -1,6 +1,6 @@
 """The page of ``scalebench trace``: where each rank's time went, and by which collective."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
 
@@ -12,6 +12,7 @@ from scalebench.report.page.palette import COLORS
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.trace_table import (
     WINDOWS,
+    copy_lines,
     device,
     rank_columns,
     rank_lines,
@@ -29,16 +30,20 @@ MOST_LABELS = 40
 
 _SQUARE = "M-6,-5H6V5H-6Z"
 
-# Name, colour, and how many seconds of a rank it stands for. Together they fill the window.
-_PARTS: tuple[tuple[str, str, Callable[[Figures], float]], ...] = (
+# Name, colour, and how many seconds of a rank it stands for.
+_Part = tuple[str, str, Callable[[Figures], float]]
+
+_ON_GPU: tuple[_Part, ...] = (
+    ("communication during copies", COLORS[5], lambda f: f.comm_beside_copies_s),
+    ("copies only", COLORS[3], lambda f: f.copies_alone_s),
+)
+
+# Together they fill the window.
+_PARTS: tuple[_Part, ...] = (
     ("compute only", COLORS[0], lambda f: f.compute_s - f.overlap_s),
     ("both at once", COLORS[4], lambda f: f.overlap_s),
-    ("exposed communication", COLORS[1], lambda f: f.exposed_comm_s),
-    (
-        "copies only",
-        COLORS[3],
-        lambda f: round(max(f.window_s - f.idle_s - f.compute_s - f.exposed_comm_s, 0.0), 9),
-    ),
+    ("communication alone", COLORS[1], lambda f: f.exposed_comm_s - f.comm_beside_copies_s),
+    *_ON_GPU,
     ("idle", "rgba(128,136,144,0.35)", lambda f: f.idle_s),
 )
 
@@ -50,7 +55,7 @@ def render_trace_page(job: JobFigures) -> str:
         with_charts=True,
         title=_title(job),
         facts=f"{device(job)} · {WINDOWS[job.window]} · scalebench {__version__}",
-        notices=(*job.notices, *job.refused, *wait_lines(job)),
+        notices=(*job.notices, *job.refused, *copy_lines(job), *wait_lines(job)),
         conclusion=_conclusion(job),
         chart=_chart(job),
         tables=_tables(job),
@@ -89,7 +94,8 @@ def _conclusion(job: JobFigures) -> str:
 def _chart(job: JobFigures) -> Chart:
     figure = go.Figure()
     labels = [_label(rank, job) for rank in job.ranks]
-    for name, color, seconds_of in _PARTS:
+    parts = _parts(job)
+    for name, color, seconds_of in parts:
         spent = [seconds_of(rank.figures) for rank in job.ranks]
         figure.add_trace(
             go.Bar(
@@ -123,14 +129,20 @@ def _chart(job: JobFigures) -> Chart:
         height=height,
         key=tuple(
             KeyEntry(name, color, _SQUARE, None, str(place))
-            for place, (name, color, _) in enumerate(_PARTS)
+            for place, (name, color, _) in enumerate(parts)
         ),
-        header=("rank", *(name for name, _, _ in _PARTS)),
+        header=("rank", *(name for name, _, _ in parts)),
         table=tuple(
-            (str(rank.trace.rank), *(units.seconds(read(rank.figures)) for _, _, read in _PARTS))
+            (str(rank.trace.rank), *(units.seconds(read(rank.figures)) for _, _, read in parts))
             for rank in job.ranks
         ),
     )
+
+
+def _parts(job: JobFigures) -> Sequence[_Part]:
+    """Return the parts that there can be: without a GPU there are no copies."""
+    on_gpu = any(rank.trace.timeline.on_gpu for rank in job.ranks)
+    return [part for part in _PARTS if on_gpu or part not in _ON_GPU]
 
 
 def _label(rank: RankFigures, job: JobFigures) -> str:

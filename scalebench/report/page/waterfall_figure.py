@@ -22,6 +22,9 @@ BAR = 0.66
 ROOM = 0.05
 """Of the longest bar, kept free behind it."""
 
+HOLDERS = {"exposed_transfer": "transfer", "other_idle": "other idle", "": "another part"}
+"""Key of a part that holds another → how a bar's number calls it."""
+
 Accounted = list[tuple[Row, Budget]]
 
 
@@ -118,7 +121,7 @@ def _labels(row: Row, budget: Budget, parts: Sequence[Part]) -> list[str]:
 def _told(part: Part, budget: Budget, doubt: bool) -> str:
     share = budget.share(part)
     if not budget.knows(part):
-        return "with transfer"
+        return f"with {HOLDERS[part.held_by or '']}"
     if abs(share) < NEGLIGIBLE:
         return "0"
     sign = "+" if share > 0 else ""

@@ -97,6 +97,11 @@ def _buckets(rows: Sequence[Row]) -> PlainTable:
     )
 
 
+_OF_GPUS: tuple[Column[tuple[Row, RankTimes]], ...] = (
+    value("during copies", lambda of: of[1].comm_beside_copies_s, _time),
+    value("copies alone", lambda of: of[1].copies_alone_s, _time),
+)
+
 RANK_STEP: tuple[Column[tuple[Row, RankTimes]], ...] = (
     *PLACE,
     Column("rank", lambda of: f"rank {of[1].rank}", numeric=False),
@@ -105,18 +110,25 @@ RANK_STEP: tuple[Column[tuple[Row, RankTimes]], ...] = (
     Column("communication", lambda of: _time(of[1].comm_s)),
     Column("exposed", lambda of: _time(of[1].exposed_comm_s)),
     Column("wait", lambda of: NOTHING if _unknown_wait(of[0]) else _time(of[1].wait_s)),
+    *_OF_GPUS,
     Column("data stall", lambda of: _time(of[1].data_stall_s)),
     Column("other idle", lambda of: _time(of[1].other_idle_s)),
 )
 
 
 def _ranks(rows: Sequence[Row]) -> PlainTable:
+    on_gpu = any(row.device == "cuda" for row in rows)
+    copies = (
+        " During copies: the part of exposed communication during which GPU memory was copied."
+        if on_gpu
+        else ""
+    )
     return PlainTable.of(
         "Every rank",
         "Traced steps as they are, tracing's own cost included; means over the launches. Exposed"
-        " communication is transfer and wait, and the bubble of a pipeline. The budget is that of"
-        " the rank that waits most, or the mean of all ranks of a pipeline.",
-        RANK_STEP,
+        f" communication is transfer and wait, and the bubble of a pipeline.{copies} The budget is"
+        " that of the rank that waits most, or the mean of all ranks of a pipeline.",
+        [column for column in RANK_STEP if on_gpu or column not in _OF_GPUS],
         [(row, rank) for row in rows if row.budget for rank in row.budget.ranks or ()],
         folded=True,
     )

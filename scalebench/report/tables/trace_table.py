@@ -130,11 +130,22 @@ def render_traces(
     for title, shares in (("operation", job.total.kinds), ("asked for in", job.total.phases)):
         if shares:
             parts += [Text(""), table(share_columns(title), shares, ascii_only)]
-    parts += [Text(""), *(line(text, ascii_only, "dim") for text in wait_lines(job)), Text("")]
+    last = [*copy_lines(job), *wait_lines(job)]
+    parts += [Text(""), *(line(text, ascii_only, "dim") for text in last), Text("")]
     for name, spent in suspects(job).items():
         told = f"{wording.plain(name, LONGEST_NAME)}, {units.seconds(spent)}"
         parts.append(line(f"may be communication: {told}", ascii_only))
     return printed(parts, width, color, ascii_only)
+
+
+def copy_lines(job: JobFigures) -> list[str]:
+    """Say on which ranks communication ran during copies, without any computation."""
+    return [
+        f"rank {rank.trace.rank}: {units.seconds(rank.figures.comm_beside_copies_s)} of the exposed"
+        " communication ran during copies, without computation"
+        for rank in job.ranks
+        if rank.figures.comm_beside_copies_s > 0
+    ]
 
 
 def wait_lines(job: JobFigures) -> list[str]:

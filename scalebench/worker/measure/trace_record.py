@@ -14,7 +14,7 @@ from scalebench.trace.timeline import Timeline
 from scalebench.worker.measure.tracing import Capture
 from scalebench.worker.strategies.pipelining.actions import traced_actions
 
-SETS = ("compute", "data", "codec", "encode", "decode", "blocked", "blocked_sending")
+SETS = ("compute", "copies", "data", "codec", "encode", "decode", "blocked", "blocked_sending")
 """Sets of intervals that a trace holds."""
 
 
@@ -111,6 +111,8 @@ def _set(timeline: Timeline, name: str) -> Intervals:
         # On the host, what makes a batch on the training thread is no part of the model.
         own = timeline.compute if timeline.on_gpu else subtract(timeline.compute, data)
         return union(own, stages)
+    if name == "copies":
+        return timeline.copies
     if name == "codec":
         marks = [timeline.annotations.get(mark, none()) for mark in ("encode", "decode")]
         return union(*marks)

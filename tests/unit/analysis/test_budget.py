@@ -47,6 +47,21 @@ def row_of(*results):
     return next(row for row in summary.rows if row.world_size == 2)
 
 
+def on_gpu(result):
+    """The same launch on a GPU."""
+    return result.model_copy(update={"cell": result.cell.model_copy(update={"device": "cuda"})})
+
+
+def with_copies(result, *spans):
+    """The same launch on a GPU whose ranks copied then; None: their traces do not say."""
+    copies = None if spans == (None,) else flat(spans)
+    ranks = [
+        r.model_copy(update={"trace": r.trace.model_copy(update={"copies": copies})})
+        for r in result.ranks
+    ]
+    return on_gpu(result.model_copy(update={"ranks": ranks}))
+
+
 def check_closed(budget):
     total = sum(getattr(budget, name) or 0.0 for name in SUMMED)
     assert total == pytest.approx(budget.measured_s - budget.ideal_s, abs=1e-9)
@@ -73,6 +88,51 @@ def test_a_budget_by_hand():
     assert row.comm_compute_ratio.value == pytest.approx(25 / 45)
     assert row.stragglers[0].rank == 1
     assert [rank.wait_s for rank in budget.ranks] == pytest.approx([0.020, 0.0])
+
+
+def test_copies_are_a_part_of_their_own():
+    """Plain copies for 4 of its 10 ms of idle time, so 2 were ideal; of 80 ms a rank copies 8:
+    3 beside rank 0's communication, 5 alone."""
+    row = row_of(with_copies(plain(), (92, 96)), with_copies(pair(), (60, 63), (75, 80)))
+    budget = row.budget
+    assert budget.copies_s == pytest.approx(0.005 - 0.5 * 0.004)
+    assert budget.points["copies"] == pytest.approx(3 / 80)
+    assert budget.estimates["copies_s"].value == pytest.approx(0.003)
+    assert budget.other_idle_s == pytest.approx(0.010 - 0.005 - 0.5 * (0.010 - 0.004))
+    assert (budget.wait_s, budget.exposed_transfer_s) == pytest.approx((0.020, 0.005))
+    assert budget.closes is True
+    check_closed(budget)
+    assert row.copies_s.value == pytest.approx(0.008)
+    assert row.comm_beside_copies_s.value == pytest.approx(0.003)
+    assert row.overlap_ratio.value == pytest.approx(0.0)
+    assert [rank.copies_alone_s for rank in budget.ranks] == pytest.approx([0.005, 0.005 + 0.003])
+    assert [rank.comm_beside_copies_s for rank in budget.ranks] == pytest.approx([0.003, 0.0])
+
+
+def test_on_cpu_there_are_no_copies():
+    row = row_of(plain(), pair())
+    assert row.budget.copies_s == 0 and row.budget.points["copies"] == 0
+    assert row.copies_s is None and row.comm_beside_copies_s is None
+    assert row.unavailable["copies_s"] == "on CPU copying is part of the computation"
+
+
+def test_a_gpus_trace_of_version_0_1_has_no_number_for_copies():
+    """What such a trace leaves of a step is idle time, as before; its budget closes."""
+    row = row_of(with_copies(plain(), None), with_copies(pair(), None))
+    assert row.budget.copies_s is None and "copies" not in row.budget.points
+    assert row.budget.other_idle_s == pytest.approx(0.010 - 0.005)
+    assert row.budget.closes is True
+    assert row.copies_s is None and "version 0.1" in row.unavailable["comm_beside_copies_s"]
+    assert [rank.copies_alone_s for rank in row.budget.ranks] == [None, None]
+    check_closed(row.budget)
+
+
+def test_copies_that_only_one_side_knows_stay_in_idle_time():
+    row = row_of(with_copies(plain(), None), with_copies(pair(), (60, 63), (75, 80)))
+    assert row.budget.copies_s is None
+    assert row.budget.other_idle_s == pytest.approx(0.010 - 0.005)
+    assert row.copies_s.value == pytest.approx(0.008)
+    check_closed(row.budget)
 
 
 def test_points_and_efficiency_sum_to_one():

@@ -24,6 +24,7 @@ from scalebench.trace.intervals import intervals, length
 from tests.builders.runs import make_cell, make_record, make_result, make_run, make_small_run
 from tests.builders.traced import (
     MS,
+    flat,
     make_operation,
     make_trace,
     make_traced_record,
@@ -49,6 +50,18 @@ def test_a_step_is_shared_out_among_the_activities():
         assert rank.total_s("exposed_transfer") == pytest.approx(0.02)
         assert rank.total_s(HIDDEN) == pytest.approx(0.01)
         assert rank.total_s("other_idle") == pytest.approx(0.005)
+
+
+def test_copies_of_a_gpu_are_an_activity():
+    """The all-reduce lasts to 70; copies run from 45 to 55, beside both, and from 68 to 72."""
+    trace = make_trace(
+        [make_operation(40, 70)], [(0, 50), (75, 100)], copies=flat([(45, 55), (68, 72)])
+    )
+    (rank,) = step_timeline(attribute(make_traced_result(make_traced_record(0, trace)))).ranks
+    assert rank.total_s("copies") == pytest.approx(0.002)
+    assert rank.total_s("other_idle") == pytest.approx(0.003)
+    assert rank.total_s("exposed_transfer") == pytest.approx(0.020)
+    assert sum(rank.total_s(kind) for kind in ACTIVITIES) == pytest.approx(0.1)
 
 
 def test_who_comes_early_waits_for_who_comes_late():

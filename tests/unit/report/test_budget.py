@@ -14,7 +14,7 @@ from scalebench.records.summary import Estimate, Row
 from scalebench.report import render_markdown, render_page, render_table
 from scalebench.report.export import frames
 from scalebench.report.findings import findings
-from scalebench.report.page import budget_figure, charts, kinds, palette
+from scalebench.report.page import budget_figure, charts, kinds, palette, waterfall_figure
 from scalebench.report.tables import budget_table, communication
 from scalebench.report.tables.layout import Column, cells
 from scalebench.report.tables.listing import PlainTable
@@ -100,6 +100,37 @@ def test_a_row_without_a_budget_says_why_if_it_was_traced():
     assert said(row) == "No cause is named for what is missing to ideal: plain failed."
     assert said(make_row()) == ""
     assert said(attributed(make_plain())) == ""
+
+
+def test_copies_are_a_cause_a_column_and_a_bar():
+    row = traced(losses={**LOSSES, "other_idle": 1.1, "copies": 3.0})
+    assert "exposed transfer 5.4, copying 3.0 and other idle time 1.1" in said(row)
+    assert re.search(
+        r"5\.4 +9\.4 +3\.0 +1\.1", second_table(render_table(make_summary([row]), 120))
+    )
+    assert [line[2:5] for line in budget_figure.tabulate([row]) if line[2] == "copies"] == [
+        ("copies", f"{0.03 * row.step_s.value * 1e3:.3f} ms", "3.0")
+    ]
+    assert "GPU memory while nothing else runs" in render_page([make_summary([make_plain(), row])])
+
+
+def test_a_budget_of_version_0_1_has_no_copies_and_still_sums():
+    row = traced()
+    old = row.budget.model_dump(mode="json")
+    del old["copies_s"], old["points"]["copies"], old["estimates"]["copies_s"]
+    budget = read_with(row, budget=old).budget
+    copies = next(part for part in PARTS if part.key == "copies")
+    assert not budget.knows(copies) and budget.share(copies) == 0.0
+    assert budget.ideal + sum(budget.share(part) for part in PARTS) == pytest.approx(1.0)
+    assert said(read_with(row, budget=old)) == said(row)
+    old_beside_new = [
+        read_with(row, budget=old),
+        attributed(make_row("ddp-1mb", efficiency=0.85), losses={**LOSSES, "copies": 3.0}),
+    ]
+    waterfall = waterfall_figure.waterfall_figure(old_beside_new, {})
+    assert "copies<br><b>with other idle</b>" in waterfall.layout.yaxis.ticktext
+    dashes = [f for f in budget_figure.tabulate(old_beside_new) if f[2] == "copies"]
+    assert dashes[0][3:] == ("–", "–", "–")
 
 
 def test_parts_that_could_not_be_told_apart_are_no_causes():
@@ -462,7 +493,7 @@ def test_the_page_shows_budget_and_communication():
     assert ">Where the rest went</h2>" in text and ">Communication</h2>" in text
     assert text.index("Where the rest went") < text.index(">Ranks and steps</h2>")
     for part in PARTS:
-        shown = part.key not in ("bubble", "codec", "data_stall")
+        shown = part.key not in ("bubble", "codec", "copies", "data_stall")
         assert (part.meaning.replace("'", "&#39;") in text) is shown
     assert ">Communication</h2>" not in render_page([make_summary()])
 

@@ -49,6 +49,26 @@ def test_the_whole_file(timeline):
     assert found.idle_s == us(400 - 300 - 10)
 
 
+def test_copies_hide_no_communication():
+    """Microseconds: compute 0-50, comm 40-100, copies 30-60, 55-70 and 95-120."""
+    timeline = timeline_of(
+        events(
+            kernel(GEMM, 0, 50),
+            collective("allreduce", 100, 40, 100, 20),
+            Event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 30, 60),
+            Event("gpu_memset", "Memset (Device)", 55, 70),
+            Event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 95, 120),
+        )
+    )
+    found = analyse(timeline)
+    assert (found.overlap_s, found.exposed_comm_s) == (us(10), us(50))
+    assert found.copies_s == us(40 + 25)
+    assert found.comm_beside_copies_s == us(20 + 5)
+    assert found.copies_alone_s == us(20)
+    both = together([found, found])
+    assert (both.comm_beside_copies_s, both.copies_alone_s) == (us(50), us(40))
+
+
 def test_kinds_overlap_each_other_and_are_each_a_union(timeline):
     broadcast, reduce = analyse(timeline).kinds  # the longest first
     assert (broadcast.name, broadcast.count, broadcast.payload_bytes) == ("broadcast", 1, 7)

@@ -8,7 +8,10 @@ from scalebench.trace.breakdown import break_down
 from scalebench.trace.intervals import intervals, union
 from tests.builders.traced import flat, make_operation, make_trace
 
-PARTS = ("codec_s", "busy_s", "wait_s", "exposed_transfer_s", "data_stall_s", "other_idle_s")
+PARTS = (
+    *("codec_s", "busy_s", "wait_s", "exposed_transfer_s"),
+    *("copies_alone_s", "data_stall_s", "other_idle_s"),
+)
 
 
 def waiting(*spans):
@@ -34,6 +37,34 @@ def test_a_step_by_hand():
     assert found.exposed_transfer_s == pytest.approx(0.015)
     assert found.data_stall_s == pytest.approx(0.01)
     assert found.other_idle_s == pytest.approx(0.02)
+
+
+def test_copies_by_hand():
+    """0-40 compute, 30-60 communication, 20-35, 50-70 and 75-85 copies, 80-95 data."""
+    trace = make_trace(
+        [make_operation(30, 60)],
+        compute=[(0, 40)],
+        copies=flat([(20, 35), (50, 70), (75, 85)]),
+        data=flat([(80, 95)]),
+    )
+    found = break_down(0, trace, waiting((40, 52)))
+    assert found.copies_s == pytest.approx(0.045)
+    assert found.copies_alone_s == pytest.approx(0.010 + 0.010)  # 60-70, 75-85
+    assert found.comm_beside_copies_s == pytest.approx(0.010)  # 50-60
+    assert found.data_stall_s == pytest.approx(0.010)  # a GPU that copies does not stand still
+    assert found.other_idle_s == pytest.approx(0.005 + 0.005)  # 70-75, 95-100
+    # What communication is, and what hides it, is what it was: copies hide nothing.
+    assert found.exposed_comm_s == pytest.approx(0.020)
+    assert (found.wait_s, found.exposed_transfer_s) == pytest.approx((0.012, 0.008))
+    assert sum(getattr(found, part) for part in PARTS) == pytest.approx(0.1)
+
+
+def test_a_trace_without_copies_is_shared_out_as_before():
+    trace = make_trace([make_operation(30, 60)], compute=[(0, 40)])
+    assert trace.copies is None
+    found = break_down(0, trace)
+    assert (found.copies_s, found.copies_alone_s, found.comm_beside_copies_s) == (0, 0, 0)
+    assert found.other_idle_s == pytest.approx(0.040)
 
 
 def test_what_lies_outside_the_steps_does_not_count():
@@ -82,13 +113,17 @@ def tidy(spans):
     return union(intervals(flat(spans))).ravel().tolist()
 
 
-@given(spans_, spans_, spans_, spans_, spans_)
-def test_the_parts_add_up_to_the_step_whatever_happened(compute, comm, data, codec, waits):
+@given(spans_, spans_, spans_, spans_, spans_, spans_)
+def test_the_parts_add_up_to_the_step_whatever_happened(compute, comm, data, codec, copies, waits):
     operations = [make_operation(a, b) for a, b in comm]
     trace = make_trace(operations, steps=[(0, 100), (100, 250), (250, 300)])
     sets = {"compute": tidy(compute), "data": tidy(data), "codec": tidy(codec)}
+    sets["copies"] = tidy(copies)
     found = break_down(0, trace.model_copy(update=sets), union(intervals(flat(waits))))
     assert sum(getattr(found, part) for part in PARTS) == pytest.approx(0.1, abs=1e-9)
     assert all(getattr(found, part) >= 0 for part in PARTS)
     assert found.wait_s + found.exposed_transfer_s == pytest.approx(found.exposed_comm_s, abs=1e-12)
     assert found.exposed_comm_s <= found.comm_s + 1e-12
+    assert found.comm_beside_copies_s <= found.exposed_comm_s + 1e-12
+    shown = found.copies_alone_s + found.comm_beside_copies_s
+    assert shown <= found.copies_s + 1e-12

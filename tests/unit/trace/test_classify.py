@@ -47,6 +47,23 @@ def test_totals_of_overlapping_kernels(nccl):
     assert timeline.extent == (0, 255 * US)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_Broadcast_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+    ],
+)
+def test_a_kernel_of_nccl_that_only_copies_is_communication(name):
+    copying = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>"
+    timeline = timeline_of(events(kernel(name, 0, 10), kernel(copying, 5, 20)))
+    assert length(timeline.communication) == 10 * US
+    assert length(timeline.compute) == 15 * US
+    assert length(timeline.copies) == 0
+
+
 METADATA = {
     "Collective name": "allreduce",
     "In msg nelems": 1000,

@@ -114,6 +114,7 @@ NAMES = {
     "file", "rank", "rank_from", "device", "num_steps", "window_s", "comm_s", "compute_s",
     "overlap_s", "exposed_comm_s", "overlap_ratio", "comm_compute_ratio", "copies_s", "idle_s",
     "kinds", "phases", "exposed_transfer_s", "wait_s", "unknown_kernels", "unavailable",
+    "copies_alone_s", "comm_beside_copies_s",
 }  # fmt: skip
 """A contract: never take one away."""
 
@@ -133,6 +134,8 @@ def test_json():
             "kind", "count", "payload_bytes", "total_s", "exposed_s", "hidden_s",
         }  # fmt: skip
     assert answer["files"][0]["comm_s"] == pytest.approx(0.396199, rel=1e-3)
+    beside = [file["comm_beside_copies_s"] for file in answer["files"]]
+    assert beside == pytest.approx([0.950e-3, 4.028e-3], rel=1e-3)  # counted by tenths of a µs
     assert answer["total"]["comm_s"] == pytest.approx(0.396199 + 0.379053, rel=1e-3)
 
 
@@ -148,6 +151,45 @@ def test_the_table_shows_what_the_json_says(width):
     assert "\x1b" not in text
 
 
+BESIDE = "communication during copies"
+
+
+def with_copies():
+    """Compute 0-10, communication 5-25, a copy 20-40: 5 µs of communication beside it alone."""
+    copying = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH", "ts": 20, "dur": 20, "tid": 9}
+    written = trace(0, 1)
+    return {**written, "traceEvents": [*written["traceEvents"], copying]}
+
+
+def test_communication_beside_copies_is_shown_as_that(write):
+    job = analyse_job([write("a.json", with_copies())])
+    (file,) = as_json(job)["files"]
+    assert file["comm_beside_copies_s"] == pytest.approx(5e-6)
+    assert file["copies_alone_s"] == pytest.approx(15e-6)
+    assert (file["overlap_s"], file["exposed_comm_s"]) == (
+        pytest.approx(5e-6),
+        pytest.approx(15e-6),
+    )
+    told = "rank 0: 5.00 µs of the exposed communication ran during copies, without computation"
+    assert told in render_traces(job)
+    page = render_trace_page(job)
+    assert told in page
+    spec = json.loads(re.search(r'id="trace-parts-spec">(.*?)</script>', page, re.DOTALL)[1])
+    bars = {bar["name"]: bar["x"][0] for bar in spec["data"]}
+    assert bars[BESIDE] == pytest.approx(0.005)
+    assert bars["communication alone"] == pytest.approx(0.010)
+    assert bars["copies only"] == pytest.approx(0.015)
+    assert sum(bars.values()) == pytest.approx(0.040)
+
+
+def test_where_there_are_no_copies_nothing_is_said_of_them(write):
+    job = analyse_job([write("a.json", trace(0, 1))])
+    assert "during copies" not in render_traces(job)
+    cpu = analyse_job(sorted(GOLDEN.glob("gloo*.json.gz")))
+    assert cpu.total.copies_s == 0
+    assert "copies" not in render_traces(cpu) and BESIDE not in render_trace_page(cpu)
+
+
 def test_names_of_a_trace_are_harmless_in_table_and_page(write):
     job = analyse_job([write("a.json", trace(0, 2, [(HOSTILE, 30, 40)]))])
     assert "\x1b" not in render_traces(job)
@@ -161,7 +203,8 @@ def test_the_page_holds_the_figures_and_fetches_nothing():
     assert "<h1>Communication of 2 of 128 ranks</h1>" in page
     spec = json.loads(re.search(r'id="trace-parts-spec">(.*?)</script>', page, re.DOTALL)[1])
     bars = {bar["name"]: bar["x"] for bar in spec["data"]}
-    assert bars["exposed communication"] == pytest.approx([336.983, 303.523], rel=1e-3)
+    exposed = [sum(x) for x in zip(bars["communication alone"], bars[BESIDE], strict=True)]
+    assert exposed == pytest.approx([336.983, 303.523], rel=1e-3)
     assert bars["both at once"] == pytest.approx([59.216, 75.530], rel=1e-3)
     whole = [sum(parts) for parts in zip(*bars.values(), strict=True)]
     assert whole == pytest.approx([1230.289, 1238.593], rel=1e-3)

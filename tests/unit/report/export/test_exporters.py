@@ -454,6 +454,7 @@ def traced_run():
         compute=[(0, 55)],
         origin=997,
         actions=[TracedAction(kind="F", stage=0, microbatch=1, step=0, start_ns=5, end_ns=1005)],
+        copies=[55_000_000, 57_000_000],
     )
     result = make_traced_result(
         make_traced_record(0, first), make_traced_record(1, second, clock=behind)
@@ -476,6 +477,8 @@ def test_chrome_trace_puts_ranks_on_one_clock():
     ]
     (action,) = (e for e in events if e.get("cat") == "pipeline")
     assert (action["name"], action["ts"], action["dur"]) == ("F1 stage 0", 0.005, 1.0)
+    copies = [(e["ts"], e["dur"]) for e in events if e.get("name") == "copies"]
+    assert copies == [(55_000.0, 2000.0)]
     sent = [e for e in events if e.get("cat") == "communication"]
     assert [e["args"]["num_bytes"] for e in sent] == [1000] * 3
 

@@ -87,6 +87,10 @@ SPEAKS = {
     ),
     "other schedule": (row_with({"bubble": 15.0}), "the bubble takes 15.0 points"),
     "cheaper codec": (row_with({"codec": 15.0}), "encoding and decoding take 15.0 points"),
+    "copy during computation": (
+        row_with({"copies": 15.0}),
+        "copies during which nothing else runs take 15.0 points",
+    ),
     "more workers": (row_with({"data_stall": 15.0}), "waiting for batches takes 15.0 points"),
     "longer steps": (row_with({"other_idle": 15.0}), "other idle time takes 15.0 points"),
     "more launches": (

@@ -238,3 +238,28 @@ def test_on_the_host_making_a_batch_is_no_computation_of_the_model():
     trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
     assert trace.data == [10 * MS, 16 * MS]
     assert trace.compute == [20 * MS, 25 * MS]
+
+
+def test_copies_of_a_gpu_are_stored_step_by_step():
+    """Copies at 6 ms, before the step that counts, and at 18.5 ms; a fill during the all-reduce."""
+    copies = [
+        twin("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 6, 8),
+        twin("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 18.5, 19.5),
+        twin("gpu_memset", "Memset (Device)", 30, 32),
+    ]
+    events, _ = read_events([*asynchronous_steps(), *copies], [0, 10 * MS])
+    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
+    assert [t / MS for t in trace.copies] == [18.5, 19.5, 30, 32]
+    found = break_down(0, trace)
+    assert found.copies_s == pytest.approx(0.003)
+    assert found.copies_alone_s == pytest.approx(0.001)
+    assert found.comm_beside_copies_s == pytest.approx(0.002)
+    assert found.other_idle_s == pytest.approx(0.001)  # of the 2 ms before the first kernel
+
+
+def test_a_cpu_rank_has_no_copies():
+    raw = [twin("user_annotation", STEP, 0, 9), twin("user_annotation", STEP, 10, 19)]
+    raw.append(twin("cpu_op", "aten::copy_", 11, 12))
+    events, _ = read_events(raw, [0, 10 * MS])
+    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
+    assert trace.copies == [] and trace.compute == [11 * MS, 12 * MS]
