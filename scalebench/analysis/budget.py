@@ -14,86 +14,29 @@ has. What is missing, ``T_N − T_ideal``, is split into::
     other idle          nothing of these, beyond the baseline's
     residual            what the parts leave of the gap
 
-The parts come from traced steps, the two step times from clean ones. Tracing makes the host's
-work longer, not the wire: what a traced step takes beyond the clean steps next to it is taken off
-computation, encoding and idle time in proportion. All parts are then scaled from the rank's own
-step to the headline's: the machine may have become faster or slower in between, launches differ,
-and the headline is the job's pace. The residual closes the sum exactly. It is
-small only if the parts, which are the profiler's, add up to the step as the loop's own clock has
-it.
+The parts come from traced steps, the two step times from clean ones. What a traced step takes
+beyond the clean steps next to it is taken off where tracing added it, which depends on the device:
+see `scalebench.analysis.step_parts`. All parts are then scaled from the rank's own step to the
+headline's: the machine may have become faster or slower in between, launches differ, and the
+headline is the job's pace. The residual closes the sum exactly. It is small only if the parts,
+which are the profiler's, add up to the step as the loop's own clock has it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.step_parts import StepParts, clean_parts
 from scalebench.analysis.steps import launch_step_s
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, Budget, Part
 from scalebench.stats import Estimate, estimate_signed
-
-MOST_OF_HOST = 0.5
-"""Tracing never makes up more than this of the host's time: if traced steps seem to say so, they
-were slower than the clean ones next to them for other reasons, which affect all parts equally."""
 
 LARGEST_RESIDUAL = 0.02
 """Of the step: a larger residual means that the parts do not explain it."""
 
 LARGEST_DRIFT = 0.25
 """Steps that differ more than this from the clean ones do not have their proportions."""
-
-
-@dataclass(frozen=True)
-class StepParts:
-    """What a clean step of one rank is made of, seconds, as far as traced steps tell.
-
-    ``compute_s`` is without encoding and decoding.
-    """
-
-    compute_s: float
-    exposed_transfer_s: float
-    wait_s: float
-    codec_s: float
-    data_stall_s: float
-    other_idle_s: float
-    bubble_s: float = 0.0
-    copies_s: float = 0.0
-
-    @property
-    def total_s(self) -> float:
-        """The sum of all parts."""
-        return float(sum(vars(self).values()))
-
-
-def clean_parts(
-    launch: LaunchAttribution, rank: int, step_s: float, apart: bool = True
-) -> StepParts:
-    """Return what a rank's clean step was made of.
-
-    Args:
-        launch: Tells the proportions.
-        rank: Whose.
-        step_s: The clean step of the headline, seconds.
-        apart: Whether transfer and wait are separated; if not, all of it is transfer.
-    """
-    traced = launch.breakdowns[rank]
-    traced_s = launch.own_traced_step_s(rank)
-    added_s = traced_s * (1 - 1 / (1 + launch.trace_overhead))
-    removed_s = min(max(added_s, 0.0), MOST_OF_HOST * traced.host_s)
-    host = 1 - removed_s / traced.host_s if traced.host_s > 0 else 1.0
-    scale = step_s / (traced_s - removed_s)
-    wait_s = traced.wait_s if apart else 0.0
-    return StepParts(
-        compute_s=scale * host * traced.busy_s,
-        exposed_transfer_s=scale * (traced.exposed_comm_s - traced.bubble_s - wait_s),
-        wait_s=scale * wait_s,
-        codec_s=scale * host * traced.codec_s,
-        data_stall_s=scale * traced.data_stall_s,
-        other_idle_s=scale * host * traced.other_idle_s,
-        bubble_s=scale * host * traced.bubble_s,
-        copies_s=scale * traced.copies_alone_s,
-    )
 
 
 def losses(parts: StepParts, baseline: StepParts, batch_part: float) -> dict[str, float]:

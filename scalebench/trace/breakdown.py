@@ -73,14 +73,6 @@ class Breakdown:
     by_kind: tuple[OperationFigures, ...] = ()
     by_bucket: tuple[OperationFigures, ...] = ()
 
-    @property
-    def host_s(self) -> float:
-        """The parts that tracing itself makes longer: the host issues every operator.
-
-        A bubble is one rank idle while others compute: it grows with what they do.
-        """
-        return self.busy_s + self.codec_s + self.other_idle_s + self.bubble_s
-
     def with_bubble(self, bubble_s: float) -> Self:
         """Return the breakdown with this much of the wait called bubble, or as much as there is."""
         bubble_s = min(bubble_s, self.wait_s)

@@ -83,3 +83,9 @@ def make_traced_record(
 def make_traced_result(*records: RankRecord, case: str = "ddp", **changes) -> CellResult:
     cell = make_cell(case, len(records), **changes)
     return make_result(cell, ranks=list(records))
+
+
+def on_gpu(result: CellResult) -> CellResult:
+    """The same launch on a GPU."""
+    cell = result.cell.model_copy(update={"device": "cuda"})
+    return result.model_copy(update={"cell": cell})

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.budget import clean_parts
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.step_parts import clean_parts
 from scalebench.analysis.steps import launch_step_s
 from scalebench.costmodel.break_even import break_even_byte_per_s, saved_bytes, sent_bytes
 from scalebench.records.rank import CompressionTraffic

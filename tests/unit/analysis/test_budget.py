@@ -20,6 +20,7 @@ from tests.builders.traced import (
     make_trace,
     make_traced_record,
     make_traced_result,
+    on_gpu,
 )
 
 SUMMED = tuple(part.field for part in PARTS)
@@ -45,11 +46,6 @@ def pair(clean=80.0, compute=(45.0, 45.0), starts=(50.0, 70.0), end=75.0, traced
 def row_of(*results):
     summary = summarise(make_run([make_inspection(results[0].cell), *results]))
     return next(row for row in summary.rows if row.world_size == 2)
-
-
-def on_gpu(result):
-    """The same launch on a GPU."""
-    return result.model_copy(update={"cell": result.cell.model_copy(update={"device": "cuda"})})
 
 
 def with_copies(result, *spans):
@@ -150,6 +146,18 @@ def test_what_tracing_costs_is_taken_off_the_host_and_not_off_the_wire():
     assert budget.exposed_transfer_s == pytest.approx(0.005)
     host_s = budget.compute_inflation_s + budget.other_idle_s
     assert host_s == pytest.approx(0.005)
+    check_closed(budget)
+
+
+def test_on_a_gpu_what_tracing_costs_is_taken_off_the_gaps():
+    """A clean plain step has 10 ms of gaps, a traced one 22; a clean step of the pair 10, a traced
+    one 19. All kernels take as long as without the profiler."""
+    base = on_gpu(plain(traced=112.0, compute=90.0 * 100 / 112))
+    traced = on_gpu(pair(traced=89.0, clean=80.0))
+    budget = row_of(base, traced).budget
+    assert budget.compute_inflation_s == pytest.approx(0.0, abs=1e-9)
+    assert budget.other_idle_s == pytest.approx(0.010 - 0.5 * 0.010)
+    assert (budget.wait_s, budget.exposed_transfer_s) == pytest.approx((0.020, 0.005))
     check_closed(budget)
 
 

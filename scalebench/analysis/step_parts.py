@@ -1,0 +1,126 @@
+"""What a rank's clean step was made of: its traced steps without what tracing itself added.
+
+How much tracing adds is known: traced steps against the clean ones next to them. Where it adds
+depends on the device.
+
+On CPU the host's work is the computation, and the profiler makes every operator longer: what it
+adds is taken off computation, encoding and decoding, idle time and bubble in proportion.
+
+On CUDA the profiler makes the host slower at asking for kernels. A kernel takes as long as before;
+the gaps between kernels grow. What tracing adds is taken off idle time first (other idle time, then
+waiting for the next batch, then the bubble), and only what is left after that off kernels.
+
+Transfer, waiting for other ranks and copies are as long as they were. At last all parts are scaled
+to the headline's step.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.trace.breakdown import Breakdown
+
+MOST_OF_WORK = 0.5
+"""Tracing never makes up more than this of the host's time, or of a GPU's kernels: if traced steps
+seem to say so, they were slower than the clean ones next to them for other reasons, which affect
+all parts equally. A GPU's gaps may all be due to tracing: nothing else shows how long they were."""
+
+HOST_WORK = ("compute_s", "codec_s", "other_idle_s", "bubble_s")
+"""On CPU: what tracing makes longer. A bubble grows with what other ranks compute."""
+
+GAPS = ("other_idle_s", "data_stall_s", "bubble_s")
+"""On CUDA: what tracing makes longer, in the order in which it is taken off."""
+
+KERNELS = ("compute_s", "codec_s")
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """What a step of one rank is made of, seconds, as far as traced steps tell.
+
+    ``compute_s`` is without encoding and decoding; ``copies_s`` is copies alone.
+    """
+
+    compute_s: float
+    exposed_transfer_s: float
+    wait_s: float
+    codec_s: float
+    data_stall_s: float
+    other_idle_s: float
+    bubble_s: float = 0.0
+    copies_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """The sum of all parts."""
+        return self.sum_of(tuple(vars(self)))
+
+    def sum_of(self, names: tuple[str, ...]) -> float:
+        """Return the sum of some parts, seconds."""
+        return float(sum(getattr(self, name) for name in names))
+
+    def times(self, factor: float, names: tuple[str, ...]) -> Self:
+        """Return the parts with some of them multiplied."""
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
+
+
+def clean_parts(
+    launch: LaunchAttribution, rank: int, step_s: float, apart: bool = True
+) -> StepParts:
+    """Return what a rank's clean step was made of.
+
+    Args:
+        launch: Tells the proportions, what tracing added, and the device.
+        rank: Whose.
+        step_s: The clean step of the headline, seconds.
+        apart: Whether transfer and wait are separated; if not, all of it is transfer.
+    """
+    traced = traced_parts(launch.breakdowns[rank], apart)
+    traced_s = launch.own_traced_step_s(rank)
+    added_s = max(traced_s * (1 - 1 / (1 + launch.trace_overhead)), 0.0)
+    on_cpu = launch.result.cell.device == "cpu"
+    found, removed_s = (off_work if on_cpu else off_gaps)(traced, added_s)
+    return found.times(step_s / (traced_s - removed_s), tuple(vars(found)))
+
+
+def traced_parts(traced: Breakdown, apart: bool) -> StepParts:
+    """Return a traced step as it is; see `clean_parts`."""
+    wait_s = traced.wait_s if apart else 0.0
+    return StepParts(
+        compute_s=traced.busy_s,
+        exposed_transfer_s=traced.exposed_comm_s - traced.bubble_s - wait_s,
+        wait_s=wait_s,
+        codec_s=traced.codec_s,
+        data_stall_s=traced.data_stall_s,
+        other_idle_s=traced.other_idle_s,
+        bubble_s=traced.bubble_s,
+        copies_s=traced.copies_alone_s,
+    )
+
+
+def off_work(
+    parts: StepParts, added_s: float, names: tuple[str, ...] = HOST_WORK
+) -> tuple[StepParts, float]:
+    """Take what tracing added off some parts in proportion, at most half of them.
+
+    Returns:
+        The parts, and the seconds that were taken off.
+    """
+    whole_s = parts.sum_of(names)
+    removed_s = min(added_s, MOST_OF_WORK * whole_s)
+    return parts.times(1 - removed_s / whole_s if whole_s > 0 else 1.0, names), removed_s
+
+
+def off_gaps(parts: StepParts, added_s: float) -> tuple[StepParts, float]:
+    """Take what tracing added off idle time, one kind after the other; the rest off kernels.
+
+    Returns:
+        The parts, and the seconds that were taken off.
+    """
+    left_s = added_s
+    for name in GAPS:
+        taken_s = min(left_s, getattr(parts, name))
+        parts = replace(parts, **{name: getattr(parts, name) - taken_s})
+        left_s -= taken_s
+    parts, off_kernels_s = off_work(parts, left_s, KERNELS)
+    return parts, added_s - left_s + off_kernels_s
