@@ -1,12 +1,15 @@
 """From events to a rank's timeline: what is communication, of which kind, what is compute.
 
-With GPU kernels in the trace, communication is the kernels of NCCL, RCCL and MSCCL and compute
-is every other kernel. Without, communication is torch's annotations of a CPU backend
-(``gloo:all_reduce``) and compute is the ``aten::`` operators of all threads, but for those that
-gloo's own threads run inside a collective, to copy its buffers; autograd's and c10d's own wrappers
-are left out, because waiting hides inside them. Kernels without one of NCCL's
-among them, but with gloo at work (several ranks on one GPU): communication is gloo's annotations.
+With GPU kernels in the trace, communication is the kernels of NCCL, RCCL and MSCCL, and the copies
+with which NCCL carries out an operation instead, and compute is every other kernel. Without,
+communication is torch's annotations of a CPU backend (``gloo:all_reduce``) and compute is the
+``aten::`` operators of all threads, but for those that gloo's own threads run inside a collective,
+to copy its buffers; autograd's and c10d's own wrappers are left out, because waiting hides inside
+them. Kernels without one of NCCL's among them, but with gloo at work (several ranks on one GPU):
+communication is gloo's annotations.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +18,13 @@ from scalebench.trace import names
 from scalebench.trace.events import Events
 from scalebench.trace.gloo_requests import match_requests
 from scalebench.trace.intervals import Intervals, union
-from scalebench.trace.kernel_launches import NEVER, Launch, find_launches, runtime_calls
+from scalebench.trace.kernel_launches import (
+    NEVER,
+    Launch,
+    collectives_by_copies,
+    find_launches,
+    runtime_calls,
+)
 from scalebench.trace.marks import DECODE, ENCODE
 from scalebench.trace.metadata import Facts, from_annotation, from_metadata, from_request
 from scalebench.trace.phases import phases_of
@@ -35,11 +44,15 @@ def timeline_of(events: Events) -> Timeline:
             nor computation can be seen.
     """
     kernels = events.of("kernel")
+    copying = np.concatenate((events.of("gpu_memcpy"), events.of("gpu_memset")))
     on_gpu = len(kernels) > 0
     if on_gpu:
         is_comm = named(events, [names.is_communication_kernel(name) for name in events.names])
         communicating = _by_start(events, kernels[is_comm[kernels]])
-        operations = _gpu_operations(events, communicating)
+        carried_out = collectives_by_copies(events, events.of("gpu_memcpy"), communicating)
+        copying = np.setdiff1d(copying, np.concatenate((copying[:0], *carried_out)))
+        alone = [np.array([kernel]) for kernel in communicating.tolist()]
+        operations = _gpu_operations(events, [*alone, *carried_out])
         if not operations:
             operations = _host_operations(events)
         computing = kernels[~is_comm[kernels]]
@@ -52,9 +65,7 @@ def timeline_of(events: Events) -> Timeline:
     return Timeline(
         operations=operations,
         compute=union(_spans(events, computing)),
-        copies=union(
-            _spans(events, events.of("gpu_memcpy")), _spans(events, events.of("gpu_memset"))
-        ),
+        copies=union(_spans(events, copying)),
         steps=_spans(events, _by_start(events, _annotations(events, _STEP))),
         annotations=_own_marks(events) | (_codec_kernels(events, computing) if on_gpu else {}),
         unknown=_suspects(events, computing) if on_gpu else {},
@@ -193,12 +204,14 @@ def _host_operations(events: Events) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
-def _gpu_operations(events: Events, kernels: Indices) -> tuple[Operation, ...]:
-    """Return the operations that kernels carried out."""
-    launches = find_launches(events, kernels)
+def _gpu_operations(events: Events, carriers: Sequence[Indices]) -> tuple[Operation, ...]:
+    """Return the operations that a kernel, or several copies, carried out; by their start."""
+    carriers = sorted(carriers, key=lambda group: int(events.start_ns[group].min()))
+    firsts = np.array([_by_start(events, group)[0] for group in carriers], dtype=np.int64)
+    launches = find_launches(events, firsts)
     phases = phases_of(events).at(launches.asked_ns)
     operations = []
-    for position, kernel in enumerate(kernels.tolist()):
+    for position, kernel in enumerate(firsts.tolist()):
         facts = _gpu_facts(events, kernel, launches.of(position))
         asked_ns = int(launches.asked_ns[position])
         operations.append(
@@ -206,7 +219,7 @@ def _gpu_operations(events: Events, kernels: Indices) -> tuple[Operation, ...]:
                 kind=facts.kind,
                 name=_name(events, kernel),
                 start_ns=int(events.start_ns[kernel]),
-                end_ns=int(events.end_ns[kernel]),
+                end_ns=int(events.end_ns[carriers[position]].max()),
                 enqueued_ns=None if asked_ns == NEVER else asked_ns,
                 num_bytes=facts.num_bytes,
                 dtype=facts.dtype,

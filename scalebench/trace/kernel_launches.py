@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
-from scalebench.trace.names import BACKEND_PREFIXES, COMMS_RECORD
+from scalebench.trace.names import BACKEND_PREFIXES, COMMS_RECORD, NCCL_PREFIX
 from scalebench.trace.spans import Indices, Spans, named
 
 NEVER = np.iinfo(np.int64).min
@@ -69,6 +69,27 @@ def find_launches(events: Events, kernels: Indices) -> KernelLaunches:
     asked = np.where(request >= 0, events.start_ns[request], moments)
     annotation = np.where(annotation >= 0, annotation, _annotation_on_gpu(events, kernels))
     return KernelLaunches(asked, annotation, request, record)
+
+
+def collectives_by_copies(events: Events, copies: Indices, kernels: Indices) -> tuple[Indices, ...]:
+    """Return the copies with which NCCL carried out an operation, one array for each operation.
+
+    They were asked for inside NCCL's annotation, and no kernel of NCCL was. So it is with a single
+    rank, and with copy engines (NCCL 2.28 and later). Next to a kernel, torch copies to or from the
+    operation's buffers.
+
+    Args:
+        events: Of one rank.
+        copies: Indices of copies of memory.
+        kernels: Indices of NCCL's kernels.
+    """
+    of_nccl = [name.startswith(NCCL_PREFIX) for name in events.names]
+    on_host = np.concatenate((events.of("cpu_op"), events.of("user_annotation")))
+    annotations = Spans.of(events, on_host[named(events, of_nccl)[on_host]])
+    around = annotations.containing(*runtime_calls(events, copies))
+    with_kernel = annotations.containing(*runtime_calls(events, kernels))
+    found = np.setdiff1d(around[around >= 0], with_kernel)
+    return tuple(copies[around == annotation] for annotation in found)
 
 
 def runtime_calls(events: Events, kernels: Indices) -> tuple[Indices, Indices]:

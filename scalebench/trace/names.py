@@ -4,7 +4,8 @@ import re
 
 from scalebench.trace.timeline import Kind
 
-BACKEND_PREFIXES = ("nccl:", "gloo:", "mpi:", "ucc:")
+NCCL_PREFIX = "nccl:"
+BACKEND_PREFIXES = (NCCL_PREFIX, "gloo:", "mpi:", "ucc:")
 """How torch begins the annotation that it puts around an operation of a process group."""
 
 HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")

@@ -64,6 +64,82 @@ def test_a_kernel_of_nccl_that_only_copies_is_communication(name):
     assert length(timeline.copies) == 0
 
 
+def memcpy(start, end, correlation, stream=20):
+    return Event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", start, end, stream, correlation)
+
+
+def gathered(*copies, **more):
+    """An all-gather for which NCCL asks copy engines: two copies, asked for within it."""
+    sizes = {"Input Dims": [[50]], "Input type": ["float"]}
+    return (
+        annotation("nccl:_all_gather_base", 10, 30, **sizes),
+        launch(12, correlation=5),
+        launch(14, correlation=6),
+        memcpy(40, 50, 5),
+        memcpy(52, 70, 6),
+        kernel(GEMM, 0, 45),
+        *copies,
+    )
+
+
+def test_a_collective_that_nccl_carries_out_by_copies_is_communication():
+    """NCCL of one rank copies, and from 2.28 on it may ask copy engines instead of a kernel."""
+    timeline = timeline_of(events(*gathered()))
+    found = only(timeline)
+    assert (found.kind, found.start_ns, found.end_ns) == ("all_gather", 40 * US, 70 * US)
+    assert found.enqueued_ns == 12 * US and found.stream == 20
+    assert length(timeline.copies) == 0
+    assert length(timeline.compute) == 45 * US
+
+
+def test_other_copies_stay_copies():
+    after = (launch(80, correlation=7), memcpy(90, 95, 7), Event("gpu_memset", "Memset", 97, 98))
+    timeline = timeline_of(events(*gathered(*after)))
+    assert len(timeline.operations) == 1
+    assert length(timeline.copies) == 6 * US
+
+
+def test_copies_around_a_kernel_of_nccl_are_torchs():
+    """An all-gather into a list: NCCL's kernel, then torch copies what was gathered."""
+    timeline = timeline_of(
+        events(
+            annotation("nccl:all_gather", 10, 30),
+            launch(12, correlation=5),
+            kernel(GENERIC, 40, 60, correlation=5),
+            launch(14, correlation=6),
+            memcpy(60, 65, 6),
+            Event("gpu_memset", "Memset (Device)", 38, 39, 20, 5),
+        )
+    )
+    assert only(timeline).end_ns == 60 * US
+    assert length(timeline.copies) == 6 * US
+
+
+def test_a_fill_and_the_copies_of_gloo_are_no_operations_of_their_own():
+    """With one rank a barrier only fills its tensor; gloo copies from and to the GPU itself."""
+    timeline = timeline_of(
+        events(
+            kernel(GEMM, 0, 5),
+            annotation("nccl:barrier", 10, 30),
+            launch(12, correlation=5),
+            Event("gpu_memset", "Memset (Device)", 40, 41, 20, 5),
+            annotation("gloo:all_reduce", 50, 90, thread=2),
+            launch(52, correlation=6, thread=2),
+            memcpy(54, 60, 6),
+        )
+    )
+    found = only(timeline)
+    assert (found.name, found.start_ns, found.end_ns) == ("gloo:all_reduce", 50 * US, 90 * US)
+    assert length(timeline.copies) == 7 * US
+
+
+def test_operations_of_kernels_and_of_copies_stand_in_the_order_of_their_start():
+    earlier = (launch(1, correlation=8), kernel(REDUCE_219, 5, 20, correlation=8, stream=20))
+    later = (launch(32, correlation=9), kernel(REDUCE_219, 80, 90, correlation=9, stream=20))
+    timeline = timeline_of(events(*later, *gathered(), *earlier))
+    assert [op.kind for op in timeline.operations] == ["all_reduce", "all_gather", "all_reduce"]
+
+
 METADATA = {
     "Collective name": "allreduce",
     "In msg nelems": 1000,
