@@ -5,7 +5,8 @@ whole job, so that strong and weak scaling are one formula. T_1 is the bare mode
 (``plain``); against the strategy's own N=1 it is called *wrapped*.
 
 Launches are interleaved over sizes in rounds. Ratios are formed within a round and then
-estimated over the rounds: what drifts from round to round cancels.
+estimated over the rounds: what drifts from round to round cancels. How much launches differ is told
+by all rows of a suite: see `round_noise`.
 """
 
 import shlex
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalebench.analysis.prediction_scores import score, with_intervals
+from scalebench.analysis.round_noise import launch_variances, ratio_over_rounds
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.compression import compression_of_row
@@ -30,11 +32,13 @@ from scalebench.analysis.steps import (
 )
 from scalebench.analysis.validity import validity_stamps
 from scalebench.costmodel.links.times import LinkModel
+from scalebench.gate.variance import Variance
 from scalebench.records.largest_batch import from_notices
 from scalebench.records.run import CellResult, Status
 from scalebench.records.summary import (
     Correctness,
     Row,
+    RowKey,
     StepSamples,
     Summary,
     TimedCollectives,
@@ -45,26 +49,15 @@ from scalebench.spec.presets import PacedShape
 from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.units import bytes_
 
-
-def ratio_by_round(row: Launches, base: Launches, per_rank: bool) -> Estimate | None:
-    """Estimate X_N / X_1 (or X_N / (N·X_1)) over the rounds in which both launches succeeded.
-
-    Returns:
-        None when there is no such round.
-    """
-    divisor = row.cell.world_size if per_rank else 1
-    ratios = [
-        launch_throughput(result) / launch_throughput(base.good[repeat]) / divisor
-        for repeat, result in row.good.items()
-        if repeat in base.good
-    ]
-    return estimate_over_launches(ratios) if ratios else None
+Noise = dict[RowKey, Variance]
+"""How much the launches of a row differ beyond what their rounds share; rows that are known."""
 
 
 def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
     table = grouped(run)
-    rows = [_row(launches, table, run) for launches in table.values()]
+    noise = _noise_of_launches(table)
+    rows = [_row(launches, table, run, noise) for launches in table.values()]
     rows = with_intervals(against_uncompressed(rows, table, _link(run)))
     return Summary(
         run_id=run.info.run_id,
@@ -103,7 +96,29 @@ def _collectives(run: StoredRun) -> TimedCollectives | None:
     )
 
 
-def _row(row: Launches, table: Table, run: StoredRun) -> Row:
+def _noise_of_launches(table: Table) -> Noise:
+    """Return by how much launches of each row differ, the rows of a suite together."""
+    noise: Noise = {}
+    for suite in dict.fromkeys(key[0] for key in table):
+        rows = {key: row for key, row in table.items() if key[0] == suite}
+        logs = {key: row.log_steps for key, row in rows.items()}
+        noise |= launch_variances(logs, {key: row.within for key, row in rows.items()})
+    return noise
+
+
+def _speedup(row: Launches, base: Launches | None, noise: Noise, per_rank: bool) -> Estimate | None:
+    """Estimate X_N / X_1 (or X_N / (N·X_1)) over the rounds in which both launches succeeded."""
+    if base is None:
+        return None
+    factor = row.cell.global_batch / base.cell.global_batch
+    factor /= row.cell.world_size if per_rank else 1
+    keys = (row.cell.row_key, base.cell.row_key)
+    known = keys[0] != keys[1] and all(key in noise for key in keys)
+    variances = (noise[keys[0]], noise[keys[1]]) if known else None
+    return ratio_over_rounds(row.log_steps, base.log_steps, variances, factor)
+
+
+def _row(row: Launches, table: Table, run: StoredRun, noise: Noise) -> Row:
     cell, good = row.cell, list(row.good.values())
     status, reason = _status(row, run.info.status)
     baseline = _plain_baseline(row, table)
@@ -130,10 +145,10 @@ def _row(row: Launches, table: Table, run: StoredRun) -> Row:
         "step_s": step_s,
         "throughput": throughput,
         "tokens_per_s": throughput.scaled(tokens) if throughput and tokens else None,
-        "speedup": ratio_by_round(row, baseline, per_rank=False) if baseline else None,
-        "efficiency": ratio_by_round(row, baseline, per_rank=True) if baseline else None,
+        "speedup": _speedup(row, baseline, noise, per_rank=False),
+        "efficiency": _speedup(row, baseline, noise, per_rank=True),
         "baseline": baseline.cell.row_key if baseline else None,
-        "efficiency_wrapped": ratio_by_round(row, wrapped, per_rank=True) if wrapped else None,
+        "efficiency_wrapped": _speedup(row, wrapped, noise, per_rank=True),
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
         "launch_s": estimate_over_launches(starts) if starts else None,

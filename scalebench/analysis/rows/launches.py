@@ -1,11 +1,16 @@
 """The launches that make up each row of the summary."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from scalebench.analysis.attribution import LaunchAttribution, attribute
 from scalebench.analysis.run import StoredRun
+from scalebench.analysis.steps import clean_pace, launch_step_s
+from scalebench.gate.bootstrap import median_variance
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell
 
@@ -30,6 +35,17 @@ class Launches:
     def good(self) -> dict[int, CellResult]:
         """The measuring launches that succeeded."""
         return {r: result for r, result in self.measured.items() if result.status == "ok"}
+
+    @cached_property
+    def log_steps(self) -> dict[int, float]:
+        """Repeat → logarithm of the step time, of the launches that succeeded."""
+        return {repeat: math.log(launch_step_s(result)) for repeat, result in self.good.items()}
+
+    @cached_property
+    def within(self) -> float:
+        """Variance of the logarithm of a launch's step time as its own steps tell it."""
+        found = [median_variance(clean_pace(result)) for result in self.good.values()]
+        return float(np.mean(found)) if found else 0.0
 
     @cached_property
     def attributed(self) -> dict[int, LaunchAttribution]:
