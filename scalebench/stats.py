@@ -5,6 +5,7 @@ Only numpy and ``scipy.special``: the worker imports this in every launch.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,6 +59,30 @@ class Estimate(BaseModel):
     def _mapped(self, function: Callable[[float], float]) -> "Estimate":
         ends = [None if end is None else function(end) for end in (self.low, self.high)]
         return Estimate(value=function(self.value), low=ends[0], high=ends[1], n=self.n)
+
+
+@dataclass(frozen=True)
+class Variance:
+    """A variance and the degrees of freedom that stand behind it."""
+
+    value: float
+    dof: float
+
+
+def sum_variances(parts: Sequence[Variance]) -> Variance:
+    """Return the variance of a sum of independent terms, from the estimate of each term's.
+
+    ``Σvᵢ`` with ``(Σvᵢ)² / Σ(vᵢ²/dᵢ)`` degrees of freedom: by those, Student's t gives the interval
+    of the sum. Source: Satterthwaite 1946; Welch 1947.
+
+    Args:
+        parts: At least one. Where all are 0, the fewest degrees of freedom stand.
+    """
+    total = sum(part.value for part in parts)
+    below = sum(part.value**2 / part.dof for part in parts if part.value)
+    if below == 0:
+        return Variance(total, min(part.dof for part in parts))
+    return Variance(total, total**2 / below)
 
 
 def estimate_over_launches(values: Sequence[float]) -> Estimate:
@@ -177,6 +202,11 @@ def median_precision(step_s: ArrayLike) -> float | None:
     medians = np.array([np.median(batch) for batch in np.array_split(x, num_batches)])
     half_width = float(stdtrit(num_batches - 1, (1 + CONFIDENCE) / 2))
     return half_width * float(medians.std(ddof=1)) / math.sqrt(num_batches) / float(np.median(x))
+
+
+def t_half_width(variance: Variance, confidence: float = CONFIDENCE) -> float:
+    """Return half the width of Student's t interval of a value with this squared error."""
+    return math.sqrt(variance.value) * float(stdtrit(variance.dof, (1 + confidence) / 2))
 
 
 def quantile(dof: ArrayLike) -> Floats:

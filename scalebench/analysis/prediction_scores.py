@@ -1,8 +1,7 @@
 """How good the predictions of a run are: compared with the measured rows, and with other laws.
 
-A prediction's interval holds what is known to be uncertain about it: the link's fit, the launches
-that it starts from, and how far the model was off in the run's other rows. A single row has none:
-nothing tells how far the model may be off.
+A prediction's interval comes from how far the model was off in the run's other rows; a single row
+has none (`scalebench.analysis.prediction_intervals`).
 """
 
 import math
@@ -11,11 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from scalebench.analysis.prediction_intervals import (
+    PREDICTION_CONFIDENCE,
+    Compared,
+    half_width,
+    known_of_row,
+    typical_error,
+)
 from scalebench.costmodel.scaling_laws import fit_all
 from scalebench.records.summary import Row
 
-PREDICTION_CONFIDENCE = 0.90
-NORMAL_90, NORMAL_95 = 1.6448536269514722, 1.959963984540054
 MECHANISTIC = "cost model"
 TEXTBOOK = "bandwidth term"
 
@@ -30,11 +34,8 @@ def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
     predicted, told = row.predicted_step_s, row.prediction
     if predicted is None or told is None:
         return row
-    others = [_log_error(other) for other in scored if other is not row]
-    typical = math.sqrt(float(np.mean(np.square(others)))) if others else None
-    link = math.log(told.link_high_s / predicted) * NORMAL_90 / NORMAL_95
-    launches = told.launch_spread * NORMAL_90
-    half_width = math.hypot(link, launches, NORMAL_90 * (typical or 0.0))
+    others = [_compared(other) for other in scored if other is not row]
+    reach = half_width(known_of_row(predicted, told), others)
     efficiency, changed = None, told.what_if
     if row.efficiency is not None and row.step_s is not None:
         ideal_s = row.efficiency.value * row.step_s.value
@@ -43,10 +44,10 @@ def _with_interval(row: Row, scored: Sequence[Row]) -> Row:
             found.model_copy(update={"efficiency": ideal_s / found.step_s}) for found in changed
         ]
     scored_fields = {
-        "low_s": predicted * math.exp(-half_width) if others else None,
-        "high_s": predicted * math.exp(half_width) if others else None,
+        "low_s": None if reach is None else predicted * math.exp(-reach),
+        "high_s": None if reach is None else predicted * math.exp(reach),
         "confidence": PREDICTION_CONFIDENCE,
-        "typical_error": typical,
+        "typical_error": typical_error(others),
         "efficiency": efficiency,
         "what_if": changed,
     }
@@ -58,8 +59,10 @@ def predicted_rows(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row.prediction_error is not None]
 
 
-def _log_error(row: Row) -> float:
-    return math.log1p(row.prediction_error or 0.0)
+def _compared(row: Row) -> Compared:
+    assert row.prediction is not None and row.predicted_step_s is not None, "it has an error"
+    known = known_of_row(row.predicted_step_s, row.prediction)
+    return Compared(math.log1p(row.prediction_error or 0.0), known)
 
 
 def score(rows: Sequence[Row], profile_differs: Sequence[str] = ()) -> dict[str, Any] | None:

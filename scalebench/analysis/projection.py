@@ -1,23 +1,25 @@
 """Sizes that were not measured: a run's cases, projected to other numbers of ranks.
 
 A projection starts from the strategy at N=1 and from the links as the run calibrated them, or
-from a topology with nominal links. Its interval holds the link's, which widens with every
-doubling beyond what was calibrated, the launches' spread, and how far the model was off where it
-could be compared with a measurement, once more for every doubling.
+from a topology with nominal links. Its interval holds how far the model was off where it could be
+compared with a measurement, once more for every doubling, and what the link is less certain than
+there: its own interval widens with every doubling beyond what was calibrated.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
-
-from scalebench.analysis.prediction_scores import (
-    NORMAL_90,
-    NORMAL_95,
+from scalebench.analysis.prediction_intervals import (
     PREDICTION_CONFIDENCE,
-    predicted_rows,
+    Compared,
+    half_width,
+    known_of_row,
+    known_of_step,
+    typical_error,
+    variance_at_one_rank,
+    variance_of_link,
 )
+from scalebench.analysis.prediction_scores import predicted_rows
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, grouped
 from scalebench.analysis.rows.prediction import PipelineAtOneRank, StepAtOneRank, step_at_one_rank
@@ -33,6 +35,7 @@ from scalebench.records.base import Record
 from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row, RowKey, Summary
 from scalebench.spec import Cell
+from scalebench.stats import sum_variances
 
 
 class NothingToProject(ScalebenchError):
@@ -119,14 +122,6 @@ class Projection(Record):
     rows: tuple[ProjectedRow, ...]
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """How far the model was off, and at how many rows; None: not known."""
-
-    typical_error: float | None
-    num_rows: int
-
-
 def project(
     run: StoredRun,
     world_sizes: Sequence[int],
@@ -153,7 +148,7 @@ def project(
     """
     _check(world_sizes, topology, what_if)
     summary = summary or summarise(run)
-    scores = _scores(summary.rows)
+    scores = compared_rows(summary.rows)
     links = _links(run, topology, profile, what_if)
     measured = {(shard.suite, shard.case, shard.world_size): shard for shard in shards}
     rows: list[ProjectedRow] = []
@@ -172,7 +167,10 @@ def project(
                 continue
             shard = measured.get((one.cell.suite, one.cell.case, world_size))
             predicted = _predicted(there, bare, links, what_if, shard)
-            row = _row(there, predicted, bare.spread, plain_s, scores, topology)
+            row = _row(there, predicted, plain_s)
+            if not isinstance(predicted, str):
+                reach = _reach(predicted, bare, scores, topology, world_size)
+                row = _with_interval(row, predicted.step_s, reach)
             rows.append(row.model_copy(update={"share": shard}))
     if not rows:
         told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
@@ -187,8 +185,8 @@ def project(
     return Projection(
         run_id=run.info.run_id,
         assumptions=(told_links, *what_if.told(), "no waiting, no stalls, no contention"),
-        typical_error=scores.typical_error,
-        num_scored=scores.num_rows,
+        typical_error=typical_error(scores),
+        num_scored=len(scores),
         rows=tuple(rows),
     )
 
@@ -237,18 +235,28 @@ def _plain_step(rows: Sequence[Row], key: RowKey) -> tuple[float, int] | None:
     return baseline.step_s.value, baseline.rank_batch
 
 
-def _scores(rows: Sequence[Row]) -> _Scores:
-    """Return how far the model was off: where it knew least, if anywhere."""
+def compared_rows(rows: Sequence[Row]) -> list[Compared]:
+    """Return the rows that the model was compared with: where it knew least, if anywhere."""
     scored = predicted_rows(rows)
-    blind = [
-        row.prediction.left_out.prediction_error
+    return [one for one in map(_without_its_links, scored) if one] or [
+        Compared(math.log1p(row.prediction_error or 0.0), known_of_row(step_s, row.prediction))
         for row in scored
-        if row.prediction and row.prediction.left_out.prediction_error is not None
+        if row.prediction is not None and (step_s := row.predicted_step_s) is not None
     ]
-    errors = blind or [row.prediction_error or 0.0 for row in scored]
-    if not errors:
-        return _Scores(None, 0)
-    return _Scores(math.sqrt(float(np.mean(np.log1p(errors) ** 2))), len(errors))
+
+
+def _without_its_links(row: Row) -> Compared | None:
+    """Return a row as it was predicted from links of fewer ranks; None: it was not."""
+    told = row.prediction
+    blind = told.left_out if told is not None else None
+    if told is None or blind is None or blind.prediction_error is None:
+        return None
+    launches = variance_at_one_rank(told.launch_spread, told.launch_dof)
+    step_s, high_s = blind.predicted_step_s, blind.link_high_s
+    if step_s is None or high_s is None:
+        return Compared(math.log1p(blind.prediction_error), launches)
+    link = variance_of_link(step_s, high_s, told.link_dof)
+    return Compared(math.log1p(blind.prediction_error), sum_variances([launches, link]))
 
 
 def cell_at(cell: Cell, world_size: int) -> Cell | str:
@@ -300,10 +308,7 @@ def _predicted(
 def _row(
     cell: Cell,
     step: PredictedStep | str,
-    spread: float,
     plain: tuple[float, int] | None,
-    scores: _Scores,
-    topology: Topology | None,
 ) -> ProjectedRow:
     world_size = cell.world_size
     row = ProjectedRow(
@@ -315,12 +320,8 @@ def _row(
     )
     if isinstance(step, str):
         return row.model_copy(update={"reason": step})
-    half_width, why_not = _half_width(step, spread, scores, topology, world_size)
     found = {
         "step_s": step.step_s,
-        "low_s": None if half_width is None else step.step_s * math.exp(-half_width),
-        "high_s": None if half_width is None else step.step_s * math.exp(half_width),
-        "interval_reason": why_not,
         "throughput": cell.global_batch / step.step_s,
         "bubble_s": step.bubble_s,
         "exposed_transfer_s": step.stalled_s,
@@ -337,20 +338,27 @@ def _row(
     return row.model_copy(update=found)
 
 
-def _half_width(
+def _reach(
     step: PredictedStep,
-    spread: float,
-    scores: _Scores,
+    bare: StepAtOneRank | PipelineAtOneRank,
+    compared: Sequence[Compared],
     topology: Topology | None,
     world_size: int,
-) -> tuple[float | None, str | None]:
+) -> float | str:
     """Return the half width of the interval of the step's logarithm; or why there is none."""
     if topology is not None:
-        return None, "the links are nominal, not measured"
-    if scores.typical_error is None:
-        return None, "no prediction of this run could be compared with a measurement"
+        return "the links are nominal, not measured"
     largest = max(step.world_sizes, default=1)
     doublings = max(1.0, math.log2(world_size / largest))
-    link = math.log(step.high_s / step.step_s) * NORMAL_90 / NORMAL_95
-    model = NORMAL_90 * scores.typical_error * doublings
-    return math.hypot(link, NORMAL_90 * spread, model), None
+    known = known_of_step(step, bare.spread, bare.num_launches)
+    found = half_width(known, compared, doublings)
+    if found is None:
+        return "no prediction of this run could be compared with a measurement"
+    return found
+
+
+def _with_interval(row: ProjectedRow, step_s: float, reach: float | str) -> ProjectedRow:
+    if isinstance(reach, str):
+        return row.model_copy(update={"interval_reason": reach})
+    ends = {"low_s": step_s * math.exp(-reach), "high_s": step_s * math.exp(reach)}
+    return row.model_copy(update=ends)

@@ -1,5 +1,6 @@
 """Predict a step: the shape of a computation, the fitted link, and who waits for what."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -95,6 +96,7 @@ class PredictedStep:
         outside: Sizes at which a line of the link was continued beyond its support, in words.
         bubble_s: The part of ``computing_s`` in which a pipeline's rank, on average, has nothing
             to do by the schedule.
+        link_dof: The fewest degrees of freedom behind the interval of one of the times.
     """
 
     step_s: float
@@ -107,6 +109,7 @@ class PredictedStep:
     world_sizes: tuple[int, ...]
     outside: tuple[str, ...] = ()
     bubble_s: float = 0.0
+    link_dof: float = math.inf
 
 
 def predict_step(
@@ -136,4 +139,5 @@ def predict_step(
         times=tuple(times),
         world_sizes=tuple(sorted({n for time in times for n in time.world_sizes})),
         outside=tuple(dict.fromkeys(time.outside for time in times if time.outside)),
+        link_dof=min((time.dof for time in times), default=math.inf),
     )

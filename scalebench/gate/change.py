@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
-from scalebench.gate.variance import Variance
-from scalebench.stats import CONFIDENCE
+from scalebench.stats import CONFIDENCE, Variance, sum_variances
 
 POWER = 0.95
 """How sure a change of the size ``min_detectable`` is to be found."""
@@ -105,17 +104,13 @@ def change_between(base: Side, new: Side, confidence: float = CONFIDENCE) -> Cha
     value = new.center - base.center
     if of_base is None or of_new is None:
         return Change(value)
-    error, dof = _welch((of_base, base.num_launches), (of_new, new.num_launches))
-    return Change(value, error, dof, confidence)
-
-
-def _welch(*sides: tuple[Variance, int]) -> tuple[float, float]:
-    parts = [variance.value / n for variance, n in sides]
-    squared = sum(parts)
-    if squared == 0:
-        return 0.0, min(variance.dof for variance, _ in sides)
-    below = sum(p**2 / variance.dof for p, (variance, _) in zip(parts, sides, strict=True))
-    return math.sqrt(squared), squared**2 / below
+    squared = sum_variances(
+        [
+            Variance(of_base.value / base.num_launches, of_base.dof),
+            Variance(of_new.value / new.num_launches, of_new.dof),
+        ]
+    )
+    return Change(value, math.sqrt(squared.value), squared.dof, confidence)
 
 
 def rank_p_value(base: Sequence[float], new: Sequence[float], sign: int) -> float | None:

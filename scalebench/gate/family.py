@@ -28,8 +28,8 @@ from scalebench.gate.change import (
     min_detectable,
     rank_p_value,
 )
-from scalebench.gate.variance import Typical, Variance, sample_variance, typical_variance
-from scalebench.stats import CONFIDENCE
+from scalebench.gate.variance import Typical, sample_variance, typical_variance
+from scalebench.stats import CONFIDENCE, Variance
 
 Finding = Literal["regressed", "improved", "unchanged", "inconclusive"]
 

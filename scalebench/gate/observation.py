@@ -11,7 +11,6 @@ from scalebench.gate.bootstrap import median_variance
 from scalebench.gate.change import quantile
 from scalebench.gate.family import Measured, measured
 from scalebench.gate.metrics import Metric
-from scalebench.gate.variance import Variance
 from scalebench.records.baseline import (
     StepSeries,
     baseline_of,
@@ -21,7 +20,7 @@ from scalebench.records.baseline import (
     steps_in,
 )
 from scalebench.records.summary import Row
-from scalebench.stats import CONFIDENCE, Estimate
+from scalebench.stats import CONFIDENCE, Estimate, Variance
 
 LARGEST = 1e300
 

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import digamma, fdtrc, polygamma
 
+from scalebench.stats import Variance
+
 OWN_WAY = 0.001
 """A row whose variance the others' makes less likely than this stands alone."""
 
@@ -21,14 +23,6 @@ SMALLEST_FAMILY = 3
 
 _NO_NOISE = 1e-20
 """Launches whose logarithms differ by less than 1e-10 are equal as far as clocks tell."""
-
-
-@dataclass(frozen=True)
-class Variance:
-    """A variance between launches and the degrees of freedom that stand behind it."""
-
-    value: float
-    dof: float
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def make_prediction(step_s: float = 0.02, **changes: Any) -> Prediction:
     fields: dict[str, Any] = {
         "computing_s": 0.8 * step_s, "bubble_s": 0.0, "exposed_comm_s": 0.2 * step_s,
         "link_low_s": 0.99 * step_s, "link_high_s": 1.01 * step_s, "link_world_sizes": [2],
-        "launch_spread": 0.01,
+        "launch_spread": 0.01, "launch_dof": 2,
     }  # fmt: skip
     return Prediction(**{**fields, **changes})
 

@@ -8,13 +8,13 @@ with what each of them overlaps; where the two predictions meet, nothing is gain
 import math
 from collections.abc import Callable
 
-from scalebench.analysis.prediction_scores import NORMAL_95
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import StepAtOneRank, step_at_one_rank
+from scalebench.analysis.steps import launch_step_s
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.spec import Cell
-from scalebench.stats import Estimate
+from scalebench.stats import Estimate, estimate_signed
 
 FARTHEST = 2.0**12
 """A link that many times as fast as the calibrated one, or as slow, is not looked at."""
@@ -31,8 +31,9 @@ def replayed_break_even(
 ) -> Estimate:
     """Return the bandwidth below which a compressed row's step is the shorter one.
 
-    It is that of the exact all-reduce's fit, bytes/s. The interval comes from the scatter of both
-    steps' launches at N=1; None with one launch.
+    It is that of the exact all-reduce's fit, bytes/s. The interval comes from the scatter of the
+    launches at N=1: of the logarithm of one step over the other within the rounds, so that drift
+    cancels, by Student's t (`estimate_signed`). None with fewer than two common rounds.
 
     Args:
         cell: Of the row, N ≥ 2.
@@ -53,18 +54,35 @@ def replayed_break_even(
         steps = [bare.predict(cell, faster).step_s for bare in (whole, compressed)]
         return math.log(steps[0] / steps[1])
 
-    off = NORMAL_95 * math.hypot(compressed.spread, whole.spread)
-    num_launches = min(len(one.good) if one else 0 for one in (own, exact))
+    ratio = ratio_at_one_rank(own, exact)
+    off = ratio.half_width if ratio is not None else None
     try:
         bandwidth = link.bandwidth_byte_per_s("all_reduce", cell.world_size)
         if gain(FARTHEST) > 0:
             raise Unavailable("its step is predicted to be shorter on every link")
         value = bandwidth * _rate_where(gain, 0.0)
-        low = None if num_launches < 2 else bandwidth * _rate_where(gain, off)
-        high = None if num_launches < 2 else bandwidth * _rate_where(gain, -off)
+        low = None if off is None else bandwidth * _rate_where(gain, off)
+        high = None if off is None else bandwidth * _rate_where(gain, -off)
     except NoFit as reason:
         raise Unavailable(str(reason)) from reason
-    return Estimate(value=value, low=low, high=high, n=num_launches)
+    return Estimate(value=value, low=low, high=high, n=ratio.n if ratio is not None else 1)
+
+
+def ratio_at_one_rank(own: Launches | None, exact: Launches | None) -> Estimate | None:
+    """Estimate the logarithm of the method's step at N=1 over the exact one's, within the rounds.
+
+    None: they have no round in common.
+    """
+    steps = [
+        {repeat: launch_step_s(found.result) for repeat, found in one.attributed.items()}
+        for one in (own, exact)
+        if one is not None
+    ]
+    if len(steps) < 2:
+        return None
+    common = [repeat for repeat in steps[0] if repeat in steps[1]]
+    ratios = [math.log(steps[0][repeat] / steps[1][repeat]) for repeat in common]
+    return estimate_signed(ratios) if ratios else None
 
 
 def _rate_where(gain: Callable[[float], float], level: float) -> float:

@@ -1,5 +1,6 @@
 """What the cost model predicts for a row, and its error; never fitted on the row itself."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,12 +41,14 @@ class StepAtOneRank:
     Attributes:
         shape: Of its step.
         spread: Standard error over its launches of the logarithm of the step; 0 for one.
+        num_launches: How many that rests on.
         groups: Parameters that a sharded strategy gathers together; None: it is not sharded.
         decode_s: Decoding one rank's messages, seconds per step; None: nothing is compressed.
     """
 
     shape: StepShape
     spread: float
+    num_launches: int
     groups: Groups | None = None
     decode_s: float | None = None
 
@@ -98,6 +101,7 @@ class PipelineAtOneRank:
 
     shape: PipelineShape
     spread: float
+    num_launches: int
 
     def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf = AS_MEASURED) -> PredictedStep:
         """Predict a cell; raises NoFit."""
@@ -124,12 +128,12 @@ def step_at_one_rank(at_one: Launches | None) -> StepAtOneRank | PipelineAtOneRa
     logs = np.log([launch_step_s(launch.result) for launch in launches])
     spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
     if isinstance(strategy, Pipeline):
-        return PipelineAtOneRank(pipeline_shape_of(strategy, launches), spread)
+        return PipelineAtOneRank(pipeline_shape_of(strategy, launches), spread, len(launches))
     silent = is_sharded or (isinstance(strategy, Compressed) and strategy.method == "noop")
     shape = shape_of(launches, may_be_silent=silent)
     groups = _groups(first) if is_sharded else None
     decode_s = decoding_s(launches) if isinstance(strategy, Compressed) else None
-    return StepAtOneRank(shape, spread, groups, decode_s)
+    return StepAtOneRank(shape, spread, len(launches), groups, decode_s)
 
 
 def _groups(result: CellResult) -> Groups:
@@ -169,6 +173,8 @@ def predict_row(
         link_high_s=predicted.high_s,
         link_world_sizes=list(predicted.world_sizes),
         launch_spread=bare.spread,
+        launch_dof=bare.num_launches - 1,
+        link_dof=predicted.link_dof if math.isfinite(predicted.link_dof) else None,
         outside=list(predicted.outside),
         operations=_operations(predicted, list(of_row.attributed.values())),
         left_out=_left_out(cell, bare, model.below(cell.world_size), measured_s),

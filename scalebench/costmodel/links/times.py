@@ -26,6 +26,7 @@ class LinkTime:
         world_sizes: Numbers of ranks at which was measured what this rests on.
         outside: Why no fitted regime holds at this size, so that a line was continued beyond its
             support; None: one does.
+        dof: Degrees of freedom behind the interval; infinite: it has none to speak of.
     """
 
     time_s: float
@@ -33,6 +34,7 @@ class LinkTime:
     high_s: float
     world_sizes: tuple[int, ...]
     outside: str | None = None
+    dof: float = math.inf
 
 
 class LinkModel:
@@ -115,7 +117,8 @@ class LinkModel:
 def _direct(fit: LinkFit, size_bytes: int) -> LinkTime:
     predicted = fit.predict(size_bytes)
     low, high = _interval(predicted, fit, size_bytes)
-    return LinkTime(predicted.time_s, low, high, (fit.world_size,), predicted.outside)
+    dof = _nearest(fit, size_bytes).freedom
+    return LinkTime(predicted.time_s, low, high, (fit.world_size,), predicted.outside, dof)
 
 
 def _interval(predicted: PredictedTime, fit: LinkFit, size_bytes: int) -> tuple[float, float]:
@@ -159,6 +162,7 @@ def _by_law(fits: Sequence[LinkFit], world_size: int, size_bytes: int) -> LinkTi
         center * high / predicted.time_s * math.exp(reach),
         tuple(sorted(fit.world_size for fit in fits)),
         predicted.outside,
+        _nearest(nearest, size_bytes).freedom,
     )
 
 

@@ -123,6 +123,7 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
         world_sizes=tuple(sorted({n for time in times for n in time.world_sizes})),
         outside=tuple(dict.fromkeys(time.outside for time in times if time.outside)),
         bubble_s=sum(map(bare.idle_s, range(ranks))) / ranks,
+        link_dof=min(time.dof for time in times),
     )
 
 

@@ -82,6 +82,8 @@ class Prediction(RowPart):
         link_high_s: At the upper end.
         link_world_sizes: Numbers of ranks at which the link was measured.
         launch_spread: Standard error of the logarithm of the step at N=1, over its launches.
+        launch_dof: Degrees of freedom behind it: launches but one; 0: nothing tells the spread.
+        link_dof: The fewest behind the interval of an operation's time; None: they do not count.
         outside: Sizes at which a line of the link was continued beyond its support, in words.
         low_s: Lower end of the prediction's interval; None: no other row tells the model's error.
         confidence: Of that interval.
@@ -96,6 +98,8 @@ class Prediction(RowPart):
     link_high_s: FiniteFloat
     link_world_sizes: list[int]
     launch_spread: FiniteFloat
+    launch_dof: int = 0
+    link_dof: FiniteFloat | None = None
     outside: list[str] = []
     operations: list[PredictedOperation] = []
     left_out: PredictionFromFewer = PredictionFromFewer()

@@ -21,8 +21,8 @@ from scalebench.gate.change import (
 )
 from scalebench.gate.family import Pair, _finding, judge, measured
 from scalebench.gate.observation import from_estimate
-from scalebench.gate.variance import Typical, Variance, sample_variance, typical_variance
-from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
+from scalebench.gate.variance import Typical, sample_variance, typical_variance
+from scalebench.stats import Estimate, Variance, estimate_over_launches, estimate_signed
 
 values = st.lists(st.floats(-5, 5), min_size=3, max_size=6)
 

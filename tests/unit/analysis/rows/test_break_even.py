@@ -1,6 +1,12 @@
+import math
+
 import pytest
 
-from scalebench.analysis.rows.break_even import FARTHEST, replayed_break_even
+from scalebench.analysis.rows.break_even import (
+    FARTHEST,
+    ratio_at_one_rank,
+    replayed_break_even,
+)
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
 from scalebench.costmodel.links.profile import profile_of
@@ -46,6 +52,26 @@ def test_the_scatter_of_the_launches_is_its_interval():
     found = replayed_break_even(N2, own, whole, LINK)
     assert found.low < 3_000_000 / 0.02 < found.high
     assert found.n == 2
+
+
+def test_two_rounds_are_one_degree_of_freedom():
+    ratio = ratio_at_one_rank(launches(smaller(119), smaller(121)), launches(exact(99), exact(101)))
+    logs = [math.log(119 / 99), math.log(121 / 101)]
+    t = math.tan(0.475 * math.pi)  # 12.7 where the normal distribution has 1.96
+    assert ratio.half_width == pytest.approx(t * abs(logs[0] - logs[1]) / 2, rel=1e-6)
+
+
+def test_drift_that_both_steps_share_does_not_widen_it():
+    own = launches(smaller(120), smaller(240))
+    found = replayed_break_even(N2, own, launches(exact(100), exact(200)), LINK)
+    assert found.low == pytest.approx(found.value) == pytest.approx(found.high)
+
+
+def test_without_a_common_round_there_is_no_interval():
+    own = Launches(smaller(120).cell, measured={0: smaller(120), 1: smaller(121)})
+    whole = Launches(exact().cell, measured={2: exact(), 3: exact(101)})
+    found = replayed_break_even(N2, own, whole, LINK)
+    assert (found.low, found.high, found.n) == (None, None, 1)
 
 
 def test_more_bytes_and_more_computing_never_pay():
