@@ -10,7 +10,8 @@
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
-# make bench-gate                       the gate's false alarms and power, beside other rules
+# make bench-gate                       the gate's false alarms and power, beside other rules, and
+#                                       where runs differ by their hosts
 # make bench-gate-real                  the gate on virtual hosts: the same twice, and 5 % slower
 # make faults                           200 kills at random moments of runs: survived, results lost
 # make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
@@ -104,6 +105,7 @@ bench-codecs: $(DEV_STAMP)
 
 bench-gate: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_power --write docs/gate.md
+	$(BIN)/python -m benchmarks.gate_hosts --write docs/gate.md
 
 bench-gate-real: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_real

@@ -136,11 +136,12 @@ def text_of(results: Sequence[tuple[Noise, dict[str, Counts]]]) -> str:
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def write_into(path: Path, text: str) -> None:
-    """Replace what stands between the marks in a document."""
-    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+def write_into(path: Path, text: str, marks: tuple[str, str] = (BEGIN, END)) -> None:
+    """Replace what stands between two marks in a document."""
+    begin, end = marks
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
 
 
 def main() -> None:

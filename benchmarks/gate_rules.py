@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
 from scalebench.gate.bootstrap import median_variance
-from scalebench.gate.family import Judgement, Measured, Pair, judge, measured
+from scalebench.gate.family import Judgement, Pair, judge
+from scalebench.gate.measured import Measured, measured
 from scalebench.gate.metrics import METRICS
+from scalebench.gate.run_variance import pooled_runs
 
 Steps = NDArray[np.float64]
 """Steps of a run, seconds, shape ``[rows, launches, steps]``; row 0 is the plain model."""
@@ -26,37 +28,40 @@ def medians_of(run: Steps) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.log(np.median(run, axis=2)), np.array(within)
 
 
-def gate_pairs(
-    base: tuple[NDArray[np.float64], NDArray[np.float64]],
-    new: tuple[NDArray[np.float64], NDArray[np.float64]],
-) -> list[Pair]:
+Medians = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""What `medians_of` returns of a run."""
+
+
+def gate_pairs(base: Medians, new: Medians, *further: Medians) -> list[Pair]:
     """Return what the gate judges of two runs: every row's step, and its efficiency but row 0's.
 
     Args:
         base: Of `medians_of`.
         new: Likewise.
+        further: Likewise, of further accepted runs of the baseline.
     """
     num_rows = len(base[0])
+    runs = (base, *further, new)
     steps = [
-        _pair("step_s", [measured(m[row], w[row].mean()) for m, w in (base, new)])
+        _pair("step_s", [measured(m[row], w[row].mean()) for m, w in runs])
         for row in range(num_rows)
     ]
     efficiencies = [
-        _pair(
-            "efficiency",
-            [measured(m[0] - m[row], w[0].mean() + w[row].mean()) for m, w in (base, new)],
-        )
+        _pair("efficiency", [measured(m[0] - m[row], w[0].mean() + w[row].mean()) for m, w in runs])
         for row in range(1, num_rows)
     ]
     return steps + efficiencies
 
 
-def _pair(kind: str, sides: list[Measured]) -> Pair:
+def _pair(kind: str, runs: list[Measured]) -> Pair:
+    """Return one pair; the last of the runs is the new one."""
     floor = FLOORS[kind]
     worse = -1 if kind == "efficiency" else 1
     up, down = math.log1p(floor), -math.log1p(-floor)
-    base, new = sides
-    return Pair(kind, base, new, up, down, worse, shared=kind == "efficiency")
+    *accepted, new = runs
+    several = tuple(accepted) if len(accepted) > 1 else ()
+    base = pooled_runs(several) if several else accepted[0]
+    return Pair(kind, base, new, up, down, worse, shared=kind == "efficiency", runs=several)
 
 
 def gate_alarms(pairs: list[Pair], num_rows: int) -> tuple[set[int], list[Judgement]]:

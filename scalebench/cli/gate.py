@@ -309,11 +309,17 @@ def baseline() -> None:
 @baseline.command("accept")
 @click.argument("run", required=False)
 @click.option("--name", help="Folder of the machine; default: by its hardware.")
-def accept_(run: str | None, name: str | None) -> None:
+@click.option(
+    "--add",
+    is_flag=True,
+    help="Add RUN to the accepted runs of the same code instead of replacing them: several show "
+    "how much runs differ from job to job.",
+)
+def accept_(run: str | None, name: str | None, add: bool) -> None:
     """Accept RUN (default: the newest) as the baseline of its machine, one file per suite."""
     from scalebench.gate.baselines import accept
 
-    for path in accept(results_of(run), name):
+    for path in accept(results_of(run), name, add):
         click.echo(path)
 
 
@@ -334,6 +340,7 @@ def list_baselines_(as_json: bool) -> None:
     for one in found:
         rows = f"{one.num_rows} row{'' if one.num_rows == 1 else 's'}"
         about = f"{rows}, {one.num_launches} launches, {Path(one.run_id).name} of {one.created}"
+        about += f", and {one.num_runs - 1} more" if one.num_runs > 1 else ""
         emit(f"{one.machine}  {one.suite}  {about}")
 
 

@@ -1,4 +1,8 @@
-"""Accepted baselines: ``reports/baselines/<machine>/<suite>.json``, made to be committed."""
+"""Accepted baselines: ``reports/baselines/<machine>/<suite>.json``, made to be committed.
+
+Further runs of the same code and machine are kept as ``<suite>/2.json`` and so on. They tell how
+much runs differ from job to job.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import UsageError
+from scalebench.gate.fingerprint import environment_mismatches
 from scalebench.gate.gate import Results
 from scalebench.gate.summary_file import read_summary
 from scalebench.records.files import write_model
-from scalebench.records.paths import baseline_file, baselines_folder
+from scalebench.records.paths import baseline_file, baselines_folder, further_baselines
 from scalebench.records.summary import Summary
 
 _LONGEST = 60
@@ -32,15 +37,17 @@ def machine_name(environment: Mapping[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", slug).strip("-")[:_LONGEST].rstrip("-") or "unknown"
 
 
-def accept(run: Results, machine: str | None = None) -> list[Path]:
+def accept(run: Results, machine: str | None = None, add: bool = False) -> list[Path]:
     """Make a run the baseline of its machine, a file for each suite; return the files.
 
     Args:
         run: What was measured.
         machine: Name of the folder; None: by the hardware.
+        add: Keep the accepted runs and add this one, instead of replacing them.
 
     Raises:
-        UsageError: The run is not whole: a baseline with holes would let regressions through.
+        UsageError: The run is not whole: a baseline with holes would let regressions through. Or
+            it cannot be added: it is there already, or of another machine or software.
     """
     written = []
     for summary in run.summaries:
@@ -55,10 +62,32 @@ def accept(run: Results, machine: str | None = None) -> list[Path]:
                     "slashes."
                 ) from error
             rows = [row for row in summary.rows if row.suite == suite]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_model(target, summary.model_copy(update={"rows": rows}), indent=None)
-            written.append(target)
+            place = _place(target, summary, add)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_model(place, summary.model_copy(update={"rows": rows}), indent=None)
+            written.append(place)
     return written
+
+
+def _place(first: Path, run: Summary, add: bool) -> Path:
+    """Return the file for a run; where it replaces others, the further ones are deleted."""
+    further = further_baselines(first)
+    if not add or not first.is_file():
+        for path in further:
+            path.unlink()
+        return first
+    for path in (first, *further):
+        accepted = read_summary(path)
+        if accepted.run_id == run.run_id:
+            raise UsageError(f"{run.run_id} is an accepted run already: {path}. Add another one.")
+        found = environment_mismatches(accepted.environment, run.environment, ())
+        if found:
+            raise UsageError(
+                f"{run.run_id} cannot be added to {path}: {found[0].name} was {found[0].base} and "
+                f"is {found[0].new}. Accept it without --add, or with another --name."
+            )
+    last = int(further[-1].stem) if further else 1
+    return first.with_suffix("") / f"{last + 1}.json"
 
 
 def _refuse_holes(summary: Summary, name: str) -> None:
@@ -88,6 +117,7 @@ class Baseline:
     num_rows: int
     num_launches: int
     path: str
+    num_runs: int = 1
 
 
 def list_baselines(folder: Path | None = None) -> Sequence[Baseline]:
@@ -101,5 +131,6 @@ def list_baselines(folder: Path | None = None) -> Sequence[Baseline]:
         summary = read_summary(path)
         launches = [row.step_s.n for row in summary.rows if row.step_s is not None]
         about = (summary.run_id, summary.created, len(summary.rows), min(launches, default=0))
-        found.append(Baseline(path.parent.name, path.stem, *about, str(path)))
+        num_runs = 1 + len(further_baselines(path))
+        found.append(Baseline(path.parent.name, path.stem, *about, str(path), num_runs))
     return found

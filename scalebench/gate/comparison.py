@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scalebench.gate.family import Judgement, Measured, Pair, paired
+from scalebench.gate.family import Judgement, Pair, paired
+from scalebench.gate.measured import Measured
 from scalebench.gate.metrics import Metric
 from scalebench.gate.observation import Observation
 from scalebench.gate.result import Basis, RowVerdict, Verdict
@@ -25,6 +26,7 @@ class Comparison:
         base: None: the baseline's row has no number.
         new: None: the new run's row has none.
         rounds: Whether the launches of both sides took turns, so that they form pairs.
+        base_runs: Every accepted run of the baseline by itself, where there are several.
     """
 
     metric: Metric
@@ -33,6 +35,7 @@ class Comparison:
     base: Observation | None
     new: Observation | None
     rounds: bool = False
+    base_runs: tuple[Measured, ...] = ()
 
     @property
     def launches(self) -> tuple[Measured, Measured] | None:
@@ -83,6 +86,7 @@ class Comparison:
             reason=reason,
             base_launches=sides[0].num_launches if sides else 0,
             new_launches=sides[1].num_launches if sides else 0,
+            base_runs=max(len(self.base_runs), 1),
         )
 
     def pair(self) -> Pair:
@@ -96,7 +100,8 @@ class Comparison:
         name, decides = self.metric.name, self.metric.decides
         sides = paired(*self.launches) if self.rounds else self.launches
         return Pair(name, *sides, floor=up, floor_down=down, worse=self.worse,
-                    decides=decides, shared=self.rounds or name == "efficiency")  # fmt: skip
+                    decides=decides, shared=self.rounds or name == "efficiency",
+                    runs=self.base_runs)  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
         """Turn a difference on the judged scale into a change."""
@@ -124,6 +129,7 @@ class Comparison:
             p_value=judgement.p_value,
             rank_p_value=judgement.rank_p_value,
             further_launches=judgement.further_launches,
+            run_sd=self._ratio(judgement.run_sd),
         )
         reason, no_worse = _reason(told, judgement, self)
         return replace(told, reason=reason, no_worse=no_worse)
@@ -153,6 +159,9 @@ def _reason(told: RowVerdict, judgement: Judgement, comparison: Comparison) -> t
     low, high = judgement.change.interval
     if (high < pair.floor) if pair.worse > 0 else (low > -pair.floor_down):
         return f"not worse by the {floor}; it is not clear whether better", True
+    if told.run_sd is not None:
+        differ = f"{told.base_runs} accepted runs differ by {100 * told.run_sd:.2g} %"
+        return f"the interval crosses the {floor}; {differ} beyond their launches", False
     return f"the interval crosses the {floor}", False
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scalebench.gate.change import (
     RANK_LEVEL,
@@ -28,30 +27,12 @@ from scalebench.gate.change import (
     min_detectable,
     rank_p_value,
 )
-from scalebench.gate.variance import Typical, sample_variance, typical_variance
+from scalebench.gate.measured import Measured
+from scalebench.gate.run_variance import change_over_runs, run_sd
+from scalebench.gate.variance import Typical, typical_variance
 from scalebench.stats import CONFIDENCE, Variance
 
 Finding = Literal["regressed", "improved", "unchanged", "inconclusive"]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one run measured of one metric of one row, before anything is taken from other rows.
-
-    Attributes:
-        center: Mean over the launches, on the scale on which changes are differences.
-        num_launches: At least one.
-        variance: Between the launches; None: fewer than two.
-        within: Variance of one launch's value as the launch itself knows it; launches cannot
-            differ by less.
-        values: One per launch; empty: only mean and variance are known.
-    """
-
-    center: float
-    num_launches: int
-    variance: Variance | None = None
-    within: float = 0.0
-    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +48,8 @@ class Pair:
         shared: Rows of this kind rest on the same launches of a further row, as efficiencies do on
             the plain model's. They are no independent witnesses of noise and lend none: if those
             launches agree by luck, all rows seem quiet at once.
+        runs: Every accepted run of the baseline by itself, where there are several; ``base`` is all
+            of them together.
     """
 
     kind: str
@@ -77,6 +60,7 @@ class Pair:
     worse: int = 1
     decides: bool = True
     shared: bool = False
+    runs: tuple[Measured, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +71,7 @@ class Judgement:
         p_value: Of no change in the direction of the change, corrected for the family.
         objection: Why a change whose interval lies beyond the floor does not count; ``""``: none.
         borrowed: Whether the noise of one side is not its own.
+        run_sd: By how much accepted runs differ beyond their launches; None: there is only one.
     """
 
     finding: Finding
@@ -97,13 +82,7 @@ class Judgement:
     further_launches: int | None
     objection: str = ""
     borrowed: bool = False
-
-
-def measured(values: Sequence[float] | NDArray[np.float64], within: float = 0.0) -> Measured:
-    """Return what one value per launch says; ``within`` as in `Measured`."""
-    array = np.asarray(values, dtype=float)
-    told = tuple(float(value) for value in array)
-    return Measured(float(array.mean()), len(array), sample_variance(array), within, told)
+    run_sd: float | None = None
 
 
 def paired(base: Measured, new: Measured) -> tuple[Measured, Measured]:
@@ -136,7 +115,10 @@ def judge(pairs: Sequence[Pair], error_budget: float = 1.0) -> list[Judgement]:
     level, confidence = TEST_LEVEL * error_budget, 1 - (1 - CONFIDENCE) * error_budget
     bases = _sides(pairs, [pair.base for pair in pairs])
     news = _sides(pairs, [pair.new for pair in pairs])
-    changes = [change_between(base, new, confidence) for base, new in zip(bases, news, strict=True)]
+    changes = [
+        change_over_runs(change_between(base, new, confidence), pair.runs, (base, new))
+        for pair, base, new in zip(pairs, bases, news, strict=True)
+    ]
     corrected = _corrected(pairs, changes)
     sizes = {flag: sum(pair.decides == flag for pair in pairs) for flag in (True, False)}
     return [
@@ -202,7 +184,9 @@ def _judge(
     rank = rank_p_value(sides[0].values, sides[1].values, sign)
     finding, objection = _finding(pair, change, p, rank, of_all)
     floor_worse = pair.floor if pair.worse > 0 else pair.floor_down
-    open_ = finding == "inconclusive"
+    open_ = (
+        finding == "inconclusive" and not pair.runs
+    )  # launches do not narrow what runs differ by
     return Judgement(
         finding=finding,
         change=change,
@@ -214,6 +198,7 @@ def _judge(
         else None,
         objection=objection,
         borrowed=pair.base.variance is None or pair.new.variance is None,
+        run_sd=run_sd(pair.runs, sides[0].variance),
     )
 
 

@@ -1,8 +1,10 @@
 """Two runs, row by row and metric by metric, made into one `GateResult`."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from scalebench.gate.accepted_runs import further_runs, usable
 from scalebench.gate.comparison import Comparison, exact_verdict, single_verdict
 from scalebench.gate.explanation import (
     explain_baseline,
@@ -24,6 +26,7 @@ from scalebench.gate.observation import Observation, collective_counts, observe
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import Results as Results
 from scalebench.gate.results import mismatches_of, notes_on
+from scalebench.gate.run_variance import pooled_runs
 from scalebench.gate.settings import GateSettings
 from scalebench.records.baseline import baseline_of, key_of, series_of
 from scalebench.records.summary import Row, RowKey
@@ -63,11 +66,12 @@ def compare(
     settings = settings or GateSettings()
     check_names(allowed, [*base.rows, *new.rows])
     draft = _Draft()
+    base, left_out = usable(base, new)
     environments = {
         id(ours): mismatches_of(ours, new.summaries, allowed) for ours in base.summaries
     }
     draft.mismatches = list(dict.fromkeys(m for found in environments.values() for m in found))
-    draft.notes = notes_on(base, new)
+    draft.notes = [*notes_on(base, new), *left_out]
     ours, theirs = base.by_key(), new.by_key()
     without_baseline = []
     for key in _keys(base, new):
@@ -97,6 +101,7 @@ def compare(
         rows=tuple(draft.rows),
         mismatches=tuple(draft.mismatches),
         notes=tuple(draft.notes),
+        interleaved=rounds,
     )
 
 
@@ -168,12 +173,14 @@ def _comparisons(
 ) -> Iterator[Comparison]:
     """Yield every metric that at least one of two rows has."""
     others = (results[0].rows, results[1].rows)
-    series = series_of(base, new)
+    further = list(further_runs(base, results[0]))
+    series = series_of(base, new, *(row for row, _ in further))
     for metric in settings.metrics:
         was = observe(base, metric, others[0], series)
         is_ = observe(new, metric, others[1], series)
+        again = [observe(row, metric, rows, series) for row, rows in further]
         if was is not None or is_ is not None:
-            yield Comparison(metric, base, new, was, is_)
+            yield _over_runs(Comparison(metric, base, new, was, is_), again)
     counts = (collective_counts(base), collective_counts(new))
     told = base.communication is not None, new.communication is not None
     for kind in sorted({*counts[0], *counts[1]}):
@@ -183,6 +190,20 @@ def _comparisons(
         ]
         metric = count_metric(kind, settings.collectives)
         yield Comparison(metric, base, new, observed[0], observed[1])
+
+
+def _over_runs(comparison: Comparison, again: Sequence[Observation | None]) -> Comparison:
+    """Return a comparison with all accepted runs of its baseline, where they have launches."""
+    if comparison.base is None or comparison.base.launches is None:
+        return comparison
+    found = [one.launches for one in again if one is not None and one.launches is not None]
+    if not found:
+        return comparison
+    runs = (comparison.base.launches, *found)
+    together = pooled_runs(runs)
+    logarithmic = comparison.metric.kind == "positive"
+    value = math.exp(together.center) if logarithmic else together.center
+    return replace(comparison, base=Observation(value, together), base_runs=runs)
 
 
 def _compare_metric(

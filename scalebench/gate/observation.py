@@ -9,7 +9,7 @@ import numpy as np
 
 from scalebench.gate.bootstrap import median_variance
 from scalebench.gate.change import quantile
-from scalebench.gate.family import Measured, measured
+from scalebench.gate.measured import Measured, measured
 from scalebench.gate.metrics import Metric
 from scalebench.records.baseline import (
     StepSeries,

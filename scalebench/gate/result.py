@@ -24,6 +24,11 @@ Basis = Literal["launches", "single", "exact", "none"]
 each side, compared with the floor; ``exact``: a count or a prediction that has no noise, any
 difference counts; ``none``: nothing could be compared."""
 
+Noise = Literal["launches", "runs", "interleaved"]
+"""What the promise on false alarms covers: ``launches``: how launches of one job differ, not how
+jobs and hosts do; ``runs``: that, too, estimated from several accepted runs; ``interleaved``: both
+versions were measured alternately in one job, so it does not arise."""
+
 Unit = Literal["s", "bytes", "j", "ratio", "count", "loss"]
 
 SEVERITY: tuple[Verdict, ...] = (
@@ -74,6 +79,9 @@ class RowVerdict:
         further_launches: How many more launches on each side would decide it, if the change and
             the noise stay what they are; null: decided, or no number up to 1000 would.
         explanation: Lines that say where the change comes from; empty: nothing to explain.
+        base_runs: Accepted runs behind ``base``; of several, ``base`` is the mean.
+        run_sd: By how much these differ beyond what their launches explain, a ratio (standard
+            deviation); it is in the interval. Null: there is only one.
     """
 
     suite: str
@@ -101,6 +109,8 @@ class RowVerdict:
     new_launches: int = 0
     further_launches: int | None = None
     explanation: tuple[str, ...] = ()
+    base_runs: int = 1
+    run_sd: float | None = None
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -140,7 +150,8 @@ class GateResult:
         notes: Lines that the reader has to know, for example rows without a baseline.
         confidence: Of the intervals.
         false_alarm_rate: Of calls in which nothing changed, at most so many report a
-            regression.
+            regression; see ``covers``.
+        interleaved: Whether both versions were measured alternately in one job.
     """
 
     base: str
@@ -152,11 +163,25 @@ class GateResult:
     notes: tuple[str, ...] = ()
     confidence: float = 0.95
     false_alarm_rate: float = 0.01
+    interleaved: bool = False
 
     @property
     def deciding(self) -> tuple[RowVerdict, ...]:
         """The rows that count for the exit code."""
         return tuple(row for row in self.rows if row.decides)
+
+    @property
+    def covers(self) -> Noise | None:
+        """By what kind of noise the promise on false alarms holds; None: no row rests on launches.
+
+        Where one row has a single accepted run, that of ``launches`` is all that is promised.
+        """
+        runs = [row.base_runs for row in self.deciding if row.basis == "launches"]
+        if not runs:
+            return None
+        if self.interleaved:
+            return "interleaved"
+        return "runs" if min(runs) > 1 else "launches"
 
     @property
     def verdict(self) -> Overall:
@@ -187,5 +212,10 @@ class GateResult:
         """Return the machine interface of ``gate --json``: names are a contract, add only."""
         told = asdict(self)
         rows = told.pop("rows")
-        head = {"format": GATE_FORMAT, "verdict": self.verdict, "exit_code": int(self.exit_code)}
+        head = {
+            "format": GATE_FORMAT,
+            "verdict": self.verdict,
+            "exit_code": int(self.exit_code),
+            "covers": self.covers,
+        }
         return {**head, **told, "rows": rows}

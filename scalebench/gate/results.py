@@ -15,11 +15,13 @@ class Results:
 
     Attributes:
         partial: Whether suites that the other side has not run are no loss: of a baseline folder.
+        repeats: Further accepted runs of the same suites, which tell how much runs differ.
     """
 
     name: str
     summaries: tuple[Summary, ...]
     partial: bool = False
+    repeats: tuple[Summary, ...] = ()
 
     @property
     def rows(self) -> list[Row]:

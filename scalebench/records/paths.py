@@ -125,6 +125,12 @@ def baseline_file(machine: str, suite: str) -> Path:
     return baselines_folder() / _checked(machine) / f"{_checked(suite)}.json"
 
 
+def further_baselines(first: Path) -> list[Path]:
+    """Return the further accepted runs of a suite: ``<suite>/2.json`` … beside its first file."""
+    found = [path for path in first.with_suffix("").glob("*.json") if path.stem.isdecimal()]
+    return sorted(found, key=lambda path: int(path.stem))
+
+
 def bundled_suites() -> Path:
     """Return the folder of the suites that come with scalebench (wheel, or source checkout)."""
     package = Path(__file__).resolve().parents[1]

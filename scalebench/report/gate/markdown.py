@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from scalebench.gate.result import SEVERITY, GateResult, Mismatch, RowVerdict
+from scalebench.report.gate.promise import promise_text
 from scalebench.report.gate.table import (
     change_text,
     detectable_text,
@@ -29,6 +30,8 @@ def render_verdict_markdown(result: GateResult) -> str:
     blocks += [_story(row) for row in changed if row.decides and (row.reason or row.explanation)]
     blocks += [f"> {_mismatch(mismatch)}" for mismatch in result.mismatches]
     blocks += [f"> {escape(note, LONGEST_TEXT)}" for note in result.notes]
+    promise = promise_text(result)
+    blocks += [f"{escape(promise, LONGEST_TEXT)}."] if promise else []
     return within_limit(blocks, ELSEWHERE)
 
 

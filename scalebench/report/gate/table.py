@@ -10,6 +10,7 @@ from rich.text import Text
 from scalebench import units
 from scalebench.gate.metrics import METRICS, count_metric
 from scalebench.gate.result import SEVERITY, GateResult, Mismatch, RowVerdict
+from scalebench.report.gate.promise import promise_text
 from scalebench.report.tables.layout import (
     CASE,
     CASE_WIDTHS,
@@ -174,7 +175,8 @@ def _legend(result: GateResult, shown: Sequence[RowVerdict], everything: bool) -
         lines.append("(in brackets): shown, does not decide")
     if any(row.further_launches is not None for row in shown):
         lines.append("+n launches: so many more on each side would decide, at this noise")
-    return lines
+    promise = promise_text(result)
+    return [*lines, promise] if promise else lines
 
 
 def _stories(rows: Sequence[RowVerdict]) -> list[list[RowVerdict]]:

@@ -8,7 +8,7 @@ from scalebench.gate.gate import Results
 from scalebench.gate.summary_file import _checked, read_summary
 from scalebench.records.files import read_model
 from scalebench.records.folder import is_run_folder
-from scalebench.records.paths import RunPaths
+from scalebench.records.paths import RunPaths, further_baselines
 from scalebench.records.run import RunInfo
 from scalebench.records.summary import Summary
 
@@ -32,7 +32,13 @@ def read_results(path: Path) -> Results:
                 f"There is no run and no baseline in {path}. Give a run folder, a summary.json, or "
                 "a folder of reports/baselines/ (`scalebench baseline list`)."
             )
-        return Results(name, tuple(read_summary(file) for file in files), partial=True)
+        further = [path for file in files for path in further_baselines(file)]
+        return Results(
+            name,
+            tuple(read_summary(file) for file in files),
+            partial=True,
+            repeats=tuple(read_summary(path) for path in further),
+        )
     if not path.exists():
         raise UsageError(
             f"There is no {path}. Give a run folder, a summary.json, or a folder of "

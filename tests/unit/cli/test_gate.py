@@ -93,6 +93,20 @@ def test_baselines_are_accepted_listed_and_the_default(call, project):
     assert call("gate", "--baseline", "mine", "same.json")[0] == 0
 
 
+def test_a_further_accepted_run_is_added_and_counts(call, project):
+    call("baseline", "accept", "base.json")
+    write_model(project / "again.json", gated_run(seed=7))
+    code, text = call("baseline", "accept", "again.json", "--add")
+    assert code == 0 and text.strip().endswith("ddp/2.json")
+    assert "and 1 more" in call("baseline", "list")[1]
+    (listed,) = json.loads(call("baseline", "list", "--json")[1])
+    assert listed["num_runs"] == 2
+    told = json.loads(call("gate", "same.json", "--json")[1])
+    assert told["covers"] == "runs"
+    assert {r["base_runs"] for r in told["rows"] if r["basis"] == "launches"} == {2}
+    assert told["rows"][0]["run_sd"] is not None
+
+
 def test_run_folders_and_the_newest_run(call, project):
     paths = make_stored_run(project / "reports" / "earlier")
     (project / "reports" / "latest").symlink_to("earlier")

@@ -19,7 +19,8 @@ from scalebench.gate.change import (
     min_detectable,
     rank_p_value,
 )
-from scalebench.gate.family import Pair, _finding, judge, measured
+from scalebench.gate.family import Pair, _finding, judge
+from scalebench.gate.measured import measured
 from scalebench.gate.observation import from_estimate
 from scalebench.gate.variance import Typical, sample_variance, typical_variance
 from scalebench.stats import Estimate, Variance, estimate_over_launches, estimate_signed

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from scalebench.gate.change import change_between
-from scalebench.gate.family import Pair, _sides, measured, paired
+from scalebench.gate.family import Pair, _sides, paired
+from scalebench.gate.measured import measured
 from scalebench.gate.merging import merged
 from tests.builders.gated import budget_points, gated, gated_run, verdict_of, with_row
 from tests.builders.summaries import make_missing

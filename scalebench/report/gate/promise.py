@@ -1,0 +1,22 @@
+"""What the gate promises about false alarms in this call, in words."""
+
+from scalebench.gate.result import GateResult
+
+_COVERED = {
+    "launches": (
+        "covers how launches of one job differ, not how jobs and hosts do; for those use "
+        "--interleave, or accept more runs of the same code (`scalebench baseline accept --add`)"
+    ),
+    "runs": "covers how jobs and hosts differ, too: estimated from {runs} accepted runs",
+    "interleaved": "covers drift of the machine, too: both versions were interleaved in one job",
+}
+
+
+def promise_text(result: GateResult) -> str | None:
+    """Return one sentence; None: nothing rests on launches."""
+    covers = result.covers
+    if covers is None:
+        return None
+    runs = min(row.base_runs for row in result.deciding if row.basis == "launches")
+    rate = f"at most {100 * result.false_alarm_rate:g} % false alarms"
+    return f"{rate}: {_COVERED[covers].format(runs=runs)}"
