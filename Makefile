@@ -106,6 +106,7 @@ bench-codecs: $(DEV_STAMP)
 bench-gate: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_power --write docs/gate.md
 	$(BIN)/python -m benchmarks.gate_hosts --write docs/gate.md
+	$(BIN)/python -m benchmarks.gate_recorded --write docs/gate.md
 
 bench-gate-real: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gate_real

@@ -5,7 +5,7 @@ turns between four arms: the step as it is, twice (A and B: nothing differs), wi
 5 % of its median spent in a spin at its end. A window is one round there and back over the arms, so
 that a drift hits all alike. In a second recording other processes keep the cores busy from half way
 on. About 5 minutes on two quiet cores. Nothing is judged here; see
-tests/unit/gate/test_recorded_steps.py.
+benchmarks/gate_recorded.py.
 """
 
 import multiprocessing
