@@ -21,7 +21,7 @@ from scalebench.analysis.rows.compression import compression_of_row
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.launches import Launches, Table, grouped
 from scalebench.analysis.rows.prediction import predict_row
-from scalebench.analysis.rows.resources import use_of_row
+from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import (
     clean_pace,
@@ -185,8 +185,12 @@ def _row(row: Launches, table: Table, run: StoredRun, noise: Noise) -> Row:
 
 
 def _samples(result: CellResult) -> StepSamples:
-    repeat = result.cell.repeat
-    return StepSamples(repeat=repeat, step_s=clean_steps(result), pace_s=clean_pace(result))
+    return StepSamples(
+        repeat=result.cell.repeat,
+        step_s=clean_steps(result),
+        pace_s=clean_pace(result),
+        peak_memory_bytes=peak_memory_of(result),
+    )
 
 
 def _hosts(cell: Cell) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from scalebench.gate.fingerprint import (
     row_mismatches,
 )
 from scalebench.gate.metrics import Metric, count_metric
-from scalebench.gate.observation import Observation, collective_counts, observe
+from scalebench.gate.observation import Observation, collective_counts, have_peaks, observe
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import Results as Results
 from scalebench.gate.results import mismatches_of, notes_on
@@ -174,11 +174,12 @@ def _comparisons(
     """Yield every metric that at least one of two rows has."""
     others = (results[0].rows, results[1].rows)
     further = list(further_runs(base, results[0]))
-    series = series_of(base, new, *(row for row, _ in further))
+    rows = (base, new, *(row for row, _ in further))
+    series, by_launch = series_of(*rows), have_peaks(*rows)
     for metric in settings.metrics:
-        was = observe(base, metric, others[0], series)
-        is_ = observe(new, metric, others[1], series)
-        again = [observe(row, metric, rows, series) for row, rows in further]
+        was = observe(base, metric, others[0], series, by_launch)
+        is_ = observe(new, metric, others[1], series, by_launch)
+        again = [observe(row, metric, run, series, by_launch) for row, run in further]
         if was is not None or is_ is not None:
             yield _over_runs(Comparison(metric, base, new, was, is_), again)
     counts = (collective_counts(base), collective_counts(new))

@@ -7,7 +7,8 @@ from scalebench.gate.result import Unit
 
 Kind = Literal["positive", "signed", "single", "exact"]
 """``positive``: an estimate over launches that is never 0, changes are ratios; ``signed``: an
-estimate that may be 0; ``single``: one number per run; ``exact``: a number without noise."""
+estimate that may be 0; ``single``: one number per run; ``exact``: a number without noise. Peak
+memory is ``positive``, and one number per run where launches did not count it."""
 
 COUNT_SUFFIX = "_count"
 """``all_reduce_count`` and so on: how many collectives of a kind a rank takes part in per step."""
@@ -50,7 +51,7 @@ METRICS = (
         absolute_floor=0.005,
     ),
     Metric(
-        *("peak_memory_bytes", "peak memory", "bytes", "single"),
+        *("peak_memory_bytes", "peak memory", "bytes", "positive"),
         relative_floor=0.005,
         absolute_floor=65_536,
     ),

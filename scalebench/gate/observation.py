@@ -46,8 +46,18 @@ def number(value: Any) -> float | None:
     return float(value) if abs(value) < LARGEST else None
 
 
+def have_peaks(*rows: Row) -> bool:
+    """Tell whether each of the rows has the peak memory of every launch, of two or more."""
+    samples = [[s.peak_memory_bytes for s in row.samples if s.step_s] for row in rows]
+    return all(len(peaks) > 1 and all(peaks) for peaks in samples)
+
+
 def observe(
-    row: Row, metric: Metric, others: Sequence[Row], series: StepSeries | None = None
+    row: Row,
+    metric: Metric,
+    others: Sequence[Row],
+    series: StepSeries | None = None,
+    by_launch: bool = False,
 ) -> Observation | None:
     """Return what a row says of a metric; None: nothing.
 
@@ -57,11 +67,14 @@ def observe(
         others: All rows of the run: efficiency rests on a second one.
         series: What step times are taken from, so that runs of two versions can be compared; None:
             what the row's own are.
+        by_launch: Whether peak memory is that of the launches (`have_peaks`), not of the row.
     """
     if metric.name == "predicted_bubble_ratio":
         return Observation(row.pipeline.bubble_equal_stages) if row.pipeline else None
     if metric.name == "efficiency" and row.strategy == "plain":
         return None  # the baseline's is 1 by definition
+    if metric.name == "peak_memory_bytes" and by_launch:
+        return _peak_memory(row)
     found = getattr(row, metric.name)
     if isinstance(found, Estimate):
         return _estimated(row, metric, found, others, series)
@@ -97,6 +110,13 @@ def _estimated(
     elif series not in (None, own):
         return Observation(math.exp(launches.center), launches)
     return Observation(found.value, launches)
+
+
+def _peak_memory(row: Row) -> Observation:
+    """Return the peaks of the launches, and their geometric mean."""
+    peaks = [s.peak_memory_bytes for s in row.samples if s.step_s and s.peak_memory_bytes]
+    launches = measured(np.log(peaks))
+    return Observation(math.exp(launches.center), launches)
 
 
 def _within(row: Row, series: StepSeries) -> float:

@@ -46,11 +46,14 @@ class StepSamples(BaseModel):
         pace_s: From one moment at which every rank had done a step to the next, seconds, by step
             number; the row's ``step_s`` is the median of these. Empty: a summary of version 0.1,
             whose ``step_s`` was the median of the slowest rank's steps.
+        peak_memory_bytes: Of the launch, the largest over its ranks; None: it counted none (on CPU
+            a launch that is not timed counts it), or an earlier version did not keep it.
     """
 
     repeat: int
     step_s: list[FiniteFloat]
     pace_s: list[FiniteFloat] = []
+    peak_memory_bytes: int | None = None
 
 
 RowKey = tuple[str, str, int]

@@ -64,6 +64,13 @@ def _set_memory(
     row.set("peak_memory_bytes", peak, "the inspection launch, which counts it, failed")
 
 
+def peak_memory_of(result: CellResult) -> int | None:
+    """Return the peak memory of a launch, the largest over its ranks, bytes; None: not counted."""
+    known = [rank.memory.allocated_bytes for rank in result.ranks]
+    peaks = [peak for peak in known if peak is not None]
+    return max(peaks) if peaks and len(peaks) == len(known) else None
+
+
 def _largest(memories: Sequence[Memory], kind: str) -> int | None:
     known = [value for memory in memories if (value := getattr(memory, kind)) is not None]
     return max(known, default=None)
