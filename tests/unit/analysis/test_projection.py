@@ -14,6 +14,7 @@ from scalebench.costmodel.what_if import WhatIf, with_buckets
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.paths import RunPaths
 from scalebench.report.tables.projection import render_projection
+from scalebench.spec import Ddp, Plain
 from tests.builders.link_sweeps import sizes, sweep
 from tests.builders.runs import make_cell, make_info, make_result
 from tests.unit.analysis.rows.test_prediction import (
@@ -193,3 +194,43 @@ def test_what_is_no_gradient_stays_as_it_is():
     gather = CommRequest("all_gather", 8, 0.0, 0.0)
     only = StepShape((gather,), 0.1, 0.0, 32)
     assert with_buckets(only, 100).requests == (gather,)
+
+
+BF16 = {"strategy": Plain(autocast=True)}
+
+
+@pytest.mark.parametrize("first", ["float32", "bfloat16"])
+def test_a_case_is_projected_against_the_plain_row_of_its_precision_and_batch(tmp_path, first):
+    """Three plain rows, in either order; each case has its own ideal."""
+    plain = [
+        make_result(make_cell("plain", 1), 0.1),
+        make_result(make_cell("plain-bf16", 1, **BF16), 0.04),
+        make_result(make_cell("plain-64", 1, global_batch=64, rank_batch=64), 0.15),
+    ]
+    one = at_one(*BUCKETS)
+    bf16 = make_cell("ddp-bf16", 1, strategy=Ddp(autocast=True))
+    larger = make_cell("ddp-64", 1, global_batch=64, rank_batch=64)
+    cases = [one, *(one.model_copy(update={"cell": cell}) for cell in (bf16, larger))]
+    results = [*(plain if first == "float32" else plain[::-1]), *cases]
+    run = StoredRun(
+        RunPaths(tmp_path),
+        make_info([result.cell for result in results]),
+        {result.cell.id: result for result in results},
+        link=the_profile(2),
+    )
+    found = {row.case: row.ideal_s for row in project(run, [8]).rows}
+    assert found == pytest.approx({"ddp": 0.1 / 8, "ddp-bf16": 0.04 / 8, "ddp-64": 0.15 / 8})
+
+
+def test_a_case_without_a_plain_row_of_its_precision_has_no_efficiency(tmp_path):
+    one = at_one(*BUCKETS)
+    bf16 = make_cell("ddp-bf16", 1, strategy=Ddp(autocast=True))
+    results = [make_result(make_cell("plain", 1), 0.1), one.model_copy(update={"cell": bf16})]
+    run = StoredRun(
+        RunPaths(tmp_path),
+        make_info([result.cell for result in results]),
+        {result.cell.id: result for result in results},
+        link=the_profile(2),
+    )
+    (row,) = project(run, [8]).rows
+    assert row.step_s is not None and row.efficiency is None and row.ideal_s is None
