@@ -10,6 +10,7 @@
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
 # make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
+# make bench-coverage                   how often intervals of efficiency hold, simulated
 # make bench-gate                       the gate's false alarms and power, beside other rules, and
 #                                       where runs differ by their hosts
 # make bench-gate-real                  the gate on virtual hosts: the same twice, and 5 % slower
@@ -34,7 +35,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence
+.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -116,6 +117,9 @@ faults: $(DEV_STAMP)
 
 gpu-evidence: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gpu_evidence
+
+bench-coverage: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.coverage --write docs/definitions.md
 
 bench-scale: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.at_scale

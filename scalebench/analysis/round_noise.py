@@ -22,11 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import stdtrit
 
-from scalebench.gate.variance import Variance, typical_variance
+from scalebench.gate.variance import typical_variance
 from scalebench.records.summary import RowKey
-from scalebench.stats import CONFIDENCE, Estimate, estimate_over_launches
+from scalebench.stats import (
+    Estimate,
+    Variance,
+    estimate_over_launches,
+    sum_variances,
+    t_half_width,
+)
 
 SAME = 1e-20
 """Logarithms that differ by less than 1e-10 are equal as far as clocks tell."""
@@ -170,10 +175,9 @@ def ratio_over_rounds(
     own = estimate_over_launches([math.exp(ratio) for ratio in ratios])
     if variances is None or own.low is None:
         return own
-    total = sum(one.value for one in variances)
-    dof = total**2 / sum(one.value**2 / one.dof for one in variances)
-    dof = min(dof, max(one.dof for one in variances))  # both may rest on the same rows
-    width = float(stdtrit(dof, (1 + CONFIDENCE) / 2)) * math.sqrt(total / len(shared))
+    both = sum_variances(variances)
+    dof = min(both.dof, max(one.dof for one in variances))  # both may rest on the same rows
+    width = t_half_width(Variance(both.value / len(shared), dof))
     center = math.log(own.value)
     ends = {"low": math.exp(center - width), "high": math.exp(center + width)}
     return own.model_copy(update=ends)

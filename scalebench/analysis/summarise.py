@@ -32,7 +32,6 @@ from scalebench.analysis.steps import (
 )
 from scalebench.analysis.validity import validity_stamps
 from scalebench.costmodel.links.times import LinkModel
-from scalebench.gate.variance import Variance
 from scalebench.records.largest_batch import from_notices
 from scalebench.records.run import CellResult, Status
 from scalebench.records.summary import (
@@ -46,7 +45,7 @@ from scalebench.records.summary import (
 )
 from scalebench.spec import Cell
 from scalebench.spec.presets import PacedShape
-from scalebench.stats import Estimate, estimate_over_launches
+from scalebench.stats import Estimate, Variance, estimate_over_launches
 from scalebench.units import bytes_
 
 Noise = dict[RowKey, Variance]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.coverage import simulate
 from scalebench.analysis.round_noise import launch_variances, ratio_over_rounds
 from scalebench.analysis.summarise import summarise
-from scalebench.gate.variance import Variance
-from scalebench.stats import estimate_over_launches
+from scalebench.stats import Variance, estimate_over_launches
 from tests.builders.runs import make_cell, make_result, make_run
 
 

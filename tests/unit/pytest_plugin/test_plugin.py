@@ -306,11 +306,11 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
     )
     result = session(f"--scaling-run={GALLERY}", "--benchmark-json=out.json")
     result.assert_outcomes(passed=2, failed=9)
-    where = "E *Of the 16.4 points missing, other idle time takes 5.6*"
+    where = "E *Of the 16.3 points missing, other idle time takes 5.6*"
     result.stdout.fnmatch_lines(
         [
             "E *assert efficiency > 0.99 is refuted",
-            "E *efficiency of ddp, N=2: 0.836 (0.813 to 0.861, 95 %, 5 launches)",
+            "E *efficiency of ddp, N=2: 0.837 (0.815 to 0.860, 95 %, 5 launches)",
             where,
             "E *assert efficiency > 0.98 is refuted",
             where,
@@ -359,7 +359,7 @@ def test_a_claim_names_the_caveats_of_its_row(session, pytester, stored):
     ]
     result = session(stored(results=rounds))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *speedup of ddp, N=4, oversubscribed: 1.00 (*"])
+    result.stdout.fnmatch_lines(["E *speedup of ddp, N=4, oversubscribed: 1.00*(*"])
 
 
 def test_a_row_that_failed_fails_the_claim(session, pytester, stored):
