@@ -18,8 +18,9 @@ from scalebench.spec import Cell, Purpose
 from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.fit import measure_fit
 from scalebench.worker.inspection.memory import allocator_retries, read_memory
+from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.shard import measure_shard
-from scalebench.worker.inspection.verify import fresh_workload, inspect
+from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.measure.ddp_logger import logged_exposed_s
 from scalebench.worker.measure.loop import Measurement, measure
 from scalebench.worker.measure.rounds import Rounds

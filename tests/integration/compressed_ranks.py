@@ -23,7 +23,7 @@ from scalebench.spec import Cell, Compressed, StepPlan
 from scalebench.spec.compression import METHODS
 from scalebench.spec.presets import MlpShape
 from scalebench.worker.inspection.compressed import inspect_compressed
-from scalebench.worker.inspection.verify import fresh_workload
+from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext, connected
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies.compressed import CompressedTraining

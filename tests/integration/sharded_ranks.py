@@ -30,7 +30,8 @@ from scalebench.records.rank import Block, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Ddp, Fsdp, Fsdp1, Plain, StepPlan, Strategy, Zero1
 from scalebench.spec.presets import PRESETS, CustomTarget
-from scalebench.worker.inspection.verify import fresh_workload, inspect
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import traced
 from scalebench.worker.process.context import RankContext

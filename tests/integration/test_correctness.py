@@ -62,4 +62,19 @@ def test_a_healthy_custom_workload_is_verified(
     assert done.returncode == 0, done.stderr
     correctness = row_of(project / "r", "ddp-static-graph", 2)["correctness"]
     assert correctness["status"] == "verified"
-    assert 0 < correctness["gradient_deviation"] < 1e-5
+    assert 0 <= correctness["gradient_deviation"] < 1e-5
+
+
+def test_a_model_that_one_process_cannot_hold_is_measured_unverified(
+    scalebench: Scalebench, project: Path, troubled: None
+) -> None:
+    done = scalebench(*DDP, "--workload", "troubled:too_large_for_one_process")
+    assert done.returncode == 0, done.stderr
+    row = row_of(project / "r", "ddp-static-graph", 2)
+    assert row["status"] == "ok" and row["step_s"] is not None
+    assert row["peak_memory_bytes"] is not None
+    assert row["correctness"]["status"] == "unverified"
+    assert "planted: the bare model does not fit" in row["correctness"]["reason"]
+    assert "unverified" in row["stamps"]
+    assert "one process cannot hold" in row["unavailable"]["flops_per_sample"]
+    assert row_of(project / "r", "ddp-static-graph", 1)["correctness"]["status"] == "verified"

@@ -92,8 +92,7 @@ def test_every_row_is_whole_and_correct(finished: tuple[Path, str]) -> None:
         if row["case"] != "plain":
             assert row["correctness"]["status"] == "verified"
             deviation = row["correctness"]["gradient_deviation"]
-            assert deviation < row["correctness"]["tolerance"]
-            assert deviation > 0 or row["world_size"] == 1  # another order of summation shows
+            assert 0 <= deviation < row["correctness"]["tolerance"]  # sums of two have one order
 
 
 def test_speedup_is_throughput_against_plain(finished: tuple[Path, str]) -> None:

@@ -58,7 +58,7 @@ def test_a_pipeline_trains_what_one_process_trains(
     tolerance = 5e-2 if name == "bf16" else 1e-5
     for one in found:
         assert one["status"] == "verified", one["reason"]
-    assert 0 < found[0]["gradient_deviation"] < tolerance
+    assert 0 <= found[0]["gradient_deviation"] < tolerance
     assert found[0]["loss_deviation"] < tolerance
     assert found[0]["losses"] != found[0]["losses"][::-1], "a loss that stays has learnt nothing"
 

@@ -70,6 +70,17 @@ def out_of_memory(shard: Shard) -> Workload:
     return with_trouble(shard, lambda value: torch.empty(1 << 50), rank=0, step=LATE)
 
 
+def too_large_for_one_process(shard: Shard) -> Workload:
+    """Fit only under a wrapper: the reference runs out of memory."""
+
+    def loss(module, batch):
+        if shard.world_size > 1 and not hasattr(module, "no_sync"):
+            raise torch.OutOfMemoryError("planted: the bare model does not fit")
+        return mean_loss(module, batch)
+
+    return replace(healthy(shard), loss=loss)
+
+
 def slow(shard: Shard) -> Workload:
     def loss(module, batch):
         time.sleep(0.05)

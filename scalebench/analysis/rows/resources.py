@@ -186,7 +186,7 @@ def _set_mfu(
 ) -> None:
     ranks = inspection.ranks if inspection else ()
     flops = next((rank.flops_per_sample for rank in ranks if rank.flops_per_sample), None)
-    row.set("flops_per_sample", flops, "torch's FLOP counter knows no operator of the model")
+    row.set("flops_per_sample", flops, _why_no_flops(ranks))
     if not good or throughput is None:
         row.set("mfu", None, "no launch of this row succeeded")
         return
@@ -200,6 +200,14 @@ def _set_mfu(
         row.set("mfu", None, reason or "not known")
         return
     row.set("mfu", throughput.scaled(mfu(flops, 1.0, _num_devices(trained), peak)), "not known")
+
+
+def _why_no_flops(ranks: Sequence[RankRecord]) -> str:
+    """Return why no FLOPs were counted: no reference ran, or no operator has a formula."""
+    verified = ranks[0].verification if ranks else None
+    if verified is not None and verified.status == "unverified" and verified.reason:
+        return verified.reason
+    return "torch's FLOP counter knows no operator of the model"
 
 
 def _num_devices(ranks: Sequence[RankRecord]) -> int:

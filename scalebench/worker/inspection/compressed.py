@@ -16,28 +16,36 @@ import torch.distributed as dist
 from scalebench.records.rank import GradientError, Verification
 from scalebench.spec import Compressed
 from scalebench.spec.compression import first_compressed_step
-from scalebench.worker.inspection.memory import watch_memory
-from scalebench.worker.inspection.verify import (
-    NUM_STEPS,
+from scalebench.worker.inspection.deviation import (
     Deviation,
-    Inspection,
-    build_watched,
     finite,
-    fresh_workload,
-    judge,
     loss_deviation,
-    mean_over_ranks,
     parameter_deviation,
-    reference_run,
     tolerance,
     total_norm,
     worse_of,
+)
+from scalebench.worker.inspection.memory import watch_memory
+from scalebench.worker.inspection.reference import (
+    NoReference,
+    Reference,
+    fresh_workload,
+    on_rank_0,
+    reference_run,
+)
+from scalebench.worker.inspection.verify import (
+    NUM_STEPS,
+    Inspection,
+    build_watched,
+    first_batches,
+    flops_of,
+    judge,
+    mean_over_ranks,
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.compression.emulation import Emulation, Gradients
 from scalebench.worker.workloads.batches import to_device
-from scalebench.worker.workloads.feed import check_size, endless
 
 BOUND = "nothing is communicated: this row bounds what compression can gain"
 
@@ -49,9 +57,8 @@ def inspect_compressed(context: RankContext) -> Inspection:
     """Train a few steps, check them against the emulation, count memory; every rank takes part."""
     strategy = context.cell.strategy
     assert isinstance(strategy, Compressed)
-    batches = _batches(num_steps(strategy), context)
+    batches = first_batches(num_steps(strategy), context)
     reference = reference_run(batches, context)
-    context.barrier()  # in the control group: the reference may take longer than a collective may
     with watch_memory(context.device) as watch:
         training, _kept = build_watched(watch, context)
         assert isinstance(training, CompressedTraining)
@@ -60,27 +67,19 @@ def inspect_compressed(context: RankContext) -> Inspection:
         for batch in batches:
             with watch.stretch("communication"):
                 losses.append(float(training.step(batch)))
-            if reference is not None and apart is None:
+            if isinstance(reference, Reference) and apart is None:
                 apart = gradient_error(dict(training.gradients()), reference.gradients, 0)
-    flops = None if reference is None else reference.flops / context.cell.global_batch
+    flops = flops_of(reference, context)
     if strategy.method == "noop":
         unverified = Verification(status="unverified", reason=BOUND)
-        return Inspection(unverified, losses, watch.memory, flops or None, apart)
+        return Inspection(unverified, losses, watch.memory, flops, apart)
     differing = _differing_bits(training)
-    emulation, expected_losses = _emulated(batches, training, context)
-    by_gradient = _compare(training, emulation, context)
-    mean_losses = mean_over_ranks(losses, context)
-    verification, error = Verification(status="verified"), None
-    if reference is not None and emulation is not None:
-        by_loss = loss_deviation(mean_losses, expected_losses)
-        verification = judge(by_gradient, by_loss, reference, _allowed(strategy, context))
-        last = len(batches) - 1
-        error = gradient_error(dict(training.gradients()), emulation.exact, last)
+    verification, error = _against_emulation(batches, losses, reference, training, context)
     if differing is not None:
         reason = f"the ranks hold different gradients after decoding (first: {differing})"
         verification = Verification(status="deviates", reason=reason)
     verification = verification.model_copy(update={"num_steps": len(batches)})
-    return Inspection(verification, losses, watch.memory, flops or None, error)
+    return Inspection(verification, losses, watch.memory, flops, error)
 
 
 def num_steps(strategy: Compressed) -> int:
@@ -90,6 +89,7 @@ def num_steps(strategy: Compressed) -> int:
 
 def gradient_error(given: Gradients, exact: Gradients, step: int) -> GradientError:
     """Return relative L2 distance and cosine of two sets of gradients, over all parameters."""
+    given = {name: given[name].to(gradient.device) for name, gradient in exact.items()}
     dot = sum(float((given[n].double() * exact[n].double()).sum()) for n in exact)
     distance = total_norm({n: given[n].double() - exact[n].double() for n in exact})
     lengths = total_norm(given) * total_norm(exact)
@@ -100,14 +100,6 @@ def gradient_error(given: Gradients, exact: Gradients, step: int) -> GradientErr
         cosine=cosine if math.isfinite(cosine) else None,
         step=step,
     )
-
-
-def _batches(count: int, context: RankContext) -> list[Any]:
-    feed = endless(fresh_workload(context).batches, context.device, context.cell.rank_batch)
-    batches = [next(feed) for _ in range(count)]
-    for batch in batches:
-        check_size(batch, context.cell.rank_batch)
-    return batches
 
 
 def _allowed(strategy: Compressed, context: RankContext) -> float:
@@ -135,19 +127,45 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(left.view(torch.uint8), right.view(torch.uint8))
 
 
+def _against_emulation(
+    batches: Sequence[Any],
+    losses: Sequence[float],
+    reference: Reference | NoReference | None,
+    training: CompressedTraining,
+    context: RankContext,
+) -> tuple[Verification, GradientError | None]:
+    """Compare with all ranks in one process; rank 0, which holds them, speaks for all."""
+    if isinstance(reference, NoReference):
+        return Verification(status="unverified", reason=reference.reason), None
+    emulated = _emulated(batches, training, context)
+    if isinstance(emulated, NoReference):
+        return Verification(status="unverified", reason=emulated.reason), None
+    emulation, expected_losses = emulated or (None, [])
+    by_gradient = _compare(training, emulation, context)
+    mean_losses = mean_over_ranks(losses, context)
+    if emulation is None or reference is None:
+        return Verification(status="verified"), None
+    by_loss = loss_deviation(mean_losses, expected_losses)
+    strategy = training.strategy
+    verification = judge(by_gradient, by_loss, reference, _allowed(strategy, context))
+    last = len(batches) - 1
+    return verification, gradient_error(dict(training.gradients()), emulation.exact, last)
+
+
 def _emulated(
     batches: Sequence[Any], training: CompressedTraining, context: RankContext
-) -> tuple[Emulation | None, list[float]]:
+) -> tuple[Emulation, list[float]] | NoReference | None:
     """Return, on rank 0, the emulation after all steps and its losses."""
     per_rank = context.gather([to_device(batch, torch.device("cpu")) for batch in batches])
-    emulation, losses = None, []
-    if per_rank is not None:
-        emulation = Emulation(fresh_workload(context), context)
-        for step, of_ranks in enumerate(zip(*per_rank, strict=True)):
+
+    def emulate() -> tuple[Emulation, list[float]]:
+        emulation, losses = Emulation(fresh_workload(context), context), []
+        for step, of_ranks in enumerate(zip(*per_rank or [], strict=True)):
             parts = [to_device(batch, context.device) for batch in of_ranks]
             losses.append(emulation.step(parts, training.observer.layout_at(step)))
-    context.barrier()
-    return emulation, losses
+        return emulation, losses
+
+    return on_rank_0(emulate, context)
 
 
 def _compare(

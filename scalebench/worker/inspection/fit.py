@@ -5,7 +5,8 @@ from collections.abc import Callable
 from scalebench import units
 from scalebench.records.rank import Memory
 from scalebench.worker.inspection.memory import watch_memory
-from scalebench.worker.inspection.verify import build_watched, fresh_workload
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.verify import build_watched
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training, keeps_buffers
 from scalebench.worker.workloads.feed import endless

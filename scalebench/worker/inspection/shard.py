@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.worker.inspection.fit import train_watched
-from scalebench.worker.inspection.verify import fresh_workload
+from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.measure.loop import Measurement, measure
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training

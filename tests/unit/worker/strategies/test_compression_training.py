@@ -5,7 +5,7 @@ import torch
 
 from scalebench.spec import Compressed
 from scalebench.spec.presets import MlpShape
-from scalebench.worker.inspection.verify import fresh_workload
+from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.compression.emulation import Emulation
 from scalebench.worker.workloads.batches import to_device

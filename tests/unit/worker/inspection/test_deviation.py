@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scalebench.records.rank import Verification
 from scalebench.spec import Ddp, Plain
-from scalebench.worker.inspection.verify import (
+from scalebench.worker.inspection.deviation import (
     BF16_TOLERANCE,
     FP32_TOLERANCE,
     TF32_TOLERANCE,

@@ -1,0 +1,254 @@
+"""The single-process run that the ranks are compared with, in the memory of one rank.
+
+One process computes the pieces into which the ranks divide a global batch, one after another, and
+takes the mean of their gradients: for a loss that is a mean over samples this is the gradient of
+the whole batch. So the reference takes the memory of one rank's batch, whatever the number of
+ranks, and a batch that fills a device can be verified there.
+
+Some models give another result when a batch is split, no matter what splits it: BatchNorm
+normalises over the piece, dropout draws other masks, a loss may be no mean over samples. A trial on
+one piece shows it: its gradient is compared with the mean of its two halves'. Such a model's
+reference is worked out on the whole global batch at once, which may not fit.
+"""
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from scalebench.spec.workload import Workload
+from scalebench.worker.inspection.deviation import (
+    Gradients,
+    deviation_floor,
+    finite,
+    gradient_deviation,
+    tolerance,
+    total_norm,
+)
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import classify, describe
+from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.workloads import build_workload
+from scalebench.worker.workloads.batches import (
+    concatenate,
+    first_samples,
+    num_samples,
+    same,
+    split,
+    to_device,
+)
+from scalebench.worker.workloads.flops import count_flops
+
+T = TypeVar("T")
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class NoReference:
+    """One process could not hold the reference; the same on every rank."""
+
+    reason: str
+
+
+def fresh_workload(context: RankContext) -> Workload:
+    """Build the cell's workload from the run's seed: the same parameters every time."""
+    torch.manual_seed(context.cell.seed)
+    return build_workload(context.cell.workload, context.shard, context.cell.loader)
+
+
+def plain_training(context: RankContext) -> PlainTraining:
+    """Return the bare model from the run's seed, in the precision of the cell's strategy."""
+    baseline = context.cell.strategy.baseline()
+    return PlainTraining(baseline, fresh_workload(context), context)
+
+
+class Reference:
+    """The single-process run on rank 0. Nothing of it stays on the device.
+
+    Attributes:
+        losses: Of each step, mean over the global batch.
+        gradients: Name → mean gradient of the first step, in host memory.
+        flops: Of forward and backward of the first step.
+        in_pieces: Whether the global batches were computed piece by piece.
+        fed_alike: Ranks that got the very samples of rank 0.
+
+    Args:
+        context: Of rank 0.
+        steps: The pieces of the global batch of each step, in host memory.
+    """
+
+    def __init__(self, context: RankContext, steps: Sequence[Sequence[Any]]) -> None:
+        self.context = context
+        self.first_pieces = steps[0]
+        self.fed_alike: list[int] = []
+        self.in_pieces = len(steps[0]) > 1 and self._may_be_done_in_pieces()
+        if self.in_pieces:
+            self._run(steps)
+            return
+        with _at_once():
+            self._run([[concatenate(pieces)] for pieces in steps])
+
+    def _run(self, steps: Sequence[Sequence[Any]]) -> None:
+        training = plain_training(self.context)
+        self.split_dependent_modules = _split_dependent_modules(training.module)
+        loss, self.flops = first_step(training, steps[0])
+        self.gradients = {name: g.to(CPU, copy=True) for name, g in training.gradients()}
+        self.total_norm = finite(total_norm(self.gradients))
+        self.losses = [loss]
+        for pieces in steps[1:]:
+            training.optimizer.zero_grad()
+            self.losses.append(forward_backward(training, pieces))
+            training.optimizer.step()
+
+    def _may_be_done_in_pieces(self) -> bool:
+        """Try on one piece whether its gradient is the mean of its halves'."""
+        halves = _two_halves(self.first_pieces)
+        allowed = tolerance(self.context.cell.strategy, self.context.device)
+        return self._deviation_of(halves, self._gradients_at_once(halves)) <= allowed
+
+    def _gradients_at_once(self, parts: Sequence[Any]) -> Gradients:
+        training = plain_training(self.context)
+        forward_backward(training, [concatenate(parts)])
+        return {name: g.to(CPU, copy=True) for name, g in training.gradients()}
+
+    def deviation_of_parts(self) -> float:
+        """Return how far the mean gradient of the pieces is from the reference; 0: they are it."""
+        return 0.0 if self.in_pieces else self._deviation_of(self.first_pieces, self.gradients)
+
+    def _deviation_of(self, parts: Sequence[Any], whole: Gradients) -> float:
+        """Return how far the mean gradient of the parts is from that of the whole.
+
+        Each part draws its own random numbers, as it does on its own rank: the parts of one
+        stream could by chance of layout be the very masks of the whole batch.
+        """
+        cell = self.context.cell
+        training = plain_training(self.context)
+        mean: Gradients = {}
+        for number, part in enumerate(parts):
+            torch.manual_seed(cell.seed + 1 + number)
+            training.optimizer.zero_grad()
+            forward_backward(training, [part])
+            for name, gradient in training.gradients():
+                here = gradient.to(CPU) / len(parts)
+                mean[name] = mean[name] + here if name in mean else here
+        return gradient_deviation(mean, whole, deviation_floor(cell.strategy)).value
+
+
+def first_step(training: PlainTraining, pieces: Sequence[Any]) -> tuple[float, int]:
+    """Train one step; return its loss and the FLOPs of its forward and backward.
+
+    What the optimizer does is no FLOP of the model.
+    """
+    training.optimizer.zero_grad()
+    with count_flops() as flops:
+        loss = forward_backward(training, pieces)
+    training.optimizer.step()
+    return loss, flops.total
+
+
+def forward_backward(training: PlainTraining, pieces: Sequence[Any]) -> float:
+    """Leave the mean gradient of equal pieces in the parameters; return the mean loss.
+
+    One piece after another is brought to the device, so no more than one is there.
+    """
+    losses = [
+        float(training.forward_backward(to_device(piece, training.device))) for piece in pieces
+    ]
+    for parameter in training.module.parameters():
+        if parameter.grad is not None and len(pieces) > 1:
+            parameter.grad.div_(len(pieces))
+    return sum(losses) / len(losses)
+
+
+def reference_run(batches: Sequence[Any], context: RankContext) -> Reference | NoReference | None:
+    """Return, on rank 0, the reference on the global batches that the ranks' batches make up.
+
+    Every rank takes part, and waits until it is worked out.
+
+    Returns:
+        None on the other ranks; `NoReference` on all of them if it does not fit.
+    """
+    gathered = context.gather([to_device(batch, CPU) for batch in batches])
+    return on_rank_0(lambda: _reference_of(gathered or [], context), context)
+
+
+def _reference_of(gathered: Sequence[Sequence[Any]], context: RankContext) -> Reference:
+    cell = context.cell
+    ranks_per_shard = cell.world_size // cell.num_shards
+    per_shard = gathered[::ranks_per_shard]
+    parts = cell.strategy.num_parts(cell.world_size) // cell.num_shards
+    steps = [
+        [piece for batch in of_shards for piece in split(batch, parts)]
+        for of_shards in zip(*per_shard, strict=True)
+    ]
+    reference = Reference(context, steps)
+    reference.fed_alike = [
+        number * ranks_per_shard
+        for number, batches_there in enumerate(per_shard)
+        if number and same(per_shard[0][0], batches_there[0])
+    ]
+    return reference
+
+
+def on_rank_0(work: Callable[[], T], context: RankContext) -> T | NoReference | None:
+    """Do on rank 0 what one process does for all; say on every rank if it ran out of memory.
+
+    The others wait in the control group: this may take longer than a collective may.
+
+    Returns:
+        What ``work`` returns on rank 0, None on the others; `NoReference` on every rank if it does
+        not fit.
+    """
+    done: T | None = None
+    told = ""
+    if context.rank == 0:
+        try:
+            done = work()
+        except Exception as error:
+            if classify(error) != "oom":
+                raise
+            told = describe(error).message
+        _give_back(context.device)
+    (missing,) = context.agree_max([float(bool(told))])
+    if not missing:
+        return done
+    return NoReference(f"one process cannot hold the reference: {told or 'see rank 0'}")
+
+
+def _give_back(device: torch.device) -> None:
+    """Return to the device what nobody uses any more, for the training that follows."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def _at_once() -> Iterator[None]:
+    """Say of memory that runs out here why the whole global batch was needed at once."""
+    try:
+        yield
+    except Exception as error:
+        if classify(error) != "oom":
+            raise
+        raise MemoryError(
+            "the whole global batch at once does not fit, and pieces of it would not give the "
+            f"same result ({describe(error).message})"
+        ) from error
+
+
+def _two_halves(pieces: Sequence[Any]) -> list[Any]:
+    """Return halves of the first piece; two pieces where each is a single sample."""
+    samples = num_samples(pieces[0])
+    if samples < 2:
+        return list(pieces[:2])
+    return split(first_samples(pieces[0], samples - samples % 2), 2)
+
+
+def _split_dependent_modules(module: torch.nn.Module) -> list[str]:
+    """Return the kinds of module known to depend on how a batch is split."""
+    kinds = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.dropout._DropoutNd)
+    found = (m for m in module.modules() if isinstance(m, kinds))
+    return sorted({type(m).__name__ for m in found})

@@ -1,0 +1,223 @@
+"""The single-process reference: in the memory of one rank, and right where pieces are not."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+
+from scalebench.spec import Ddp, Fsdp, Pipeline, Plain
+from scalebench.spec.presets import PRESETS
+from scalebench.spec.workload import Workload
+from scalebench.worker.inspection import reference
+from scalebench.worker.inspection.deviation import Deviation, gradient_deviation, total_norm
+from scalebench.worker.inspection.memory import watch_memory
+from scalebench.worker.inspection.reference import NoReference, Reference, reference_run
+from scalebench.worker.inspection.verify import flops_of, judge
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.workloads import build_workload
+from tests.builders.runs import make_cell
+
+CPU = torch.device("cpu")
+NUM_STEPS = 3
+CONTEXT_7B = PRESETS["gpt-7b"].context
+
+
+class Rank0(RankContext):
+    """Rank 0, to which the other ranks' batches come without other processes."""
+
+    def gather(self, item):
+        return [self.batches_of(shard) for shard in range(self.cell.num_shards)]
+
+    def batches_of(self, shard):
+        torch.manual_seed(0)
+        workload = build_workload(self.cell.workload, replace(self.shard, rank=shard))
+        stream = iter(workload.batches)
+        return [next(stream) for _ in range(NUM_STEPS)]
+
+
+def rank_0(world_size: int, strategy=None, rank_batch: int = 16, **changes) -> Rank0:
+    cell = make_cell(
+        strategy=strategy or Ddp(),
+        world_size=world_size,
+        scaling="weak",
+        rank_batch=rank_batch,
+        global_batch=rank_batch * world_size,
+        purpose="inspect",
+        **changes,
+    )
+    return Rank0(cell, 0, 0, CPU)
+
+
+def peak_bytes(context: Rank0) -> int:
+    with watch_memory(CPU) as watch, watch.stretch("activations"):
+        reference_run([], context)
+    assert watch.memory.allocated_bytes is not None
+    return watch.memory.allocated_bytes
+
+
+def test_four_ranks_are_checked_in_the_memory_of_one():
+    """Weak scaling: the global batch of four ranks has four times the activations of one."""
+    alone = peak_bytes(rank_0(1))
+    assert peak_bytes(rank_0(4)) == pytest.approx(alone, rel=0.1)
+
+
+@pytest.mark.parametrize("strategy", [Ddp(), Ddp(accumulate=4), Fsdp()])
+@pytest.mark.parametrize("rank_batch", [8, 4])
+def test_pieces_make_the_gradient_and_the_losses_of_the_whole_batch(strategy, rank_batch):
+    context = rank_0(3, strategy, rank_batch)
+    in_pieces = reference_run([], context)
+    with never_in_pieces():
+        whole = reference_run([], context)
+    assert isinstance(in_pieces, Reference) and isinstance(whole, Reference)
+    assert in_pieces.in_pieces and not whole.in_pieces
+    assert gradient_deviation(in_pieces.gradients, whole.gradients).value < 1e-5
+    assert in_pieces.losses == pytest.approx(whole.losses, rel=1e-4)
+    assert in_pieces.flops == whole.flops
+
+
+def test_single_samples_are_tried_two_at_a_time():
+    found = reference_run([], rank_0(2, rank_batch=1))
+    assert isinstance(found, Reference) and found.in_pieces
+
+
+def test_the_pieces_of_a_pipeline_are_its_microbatches():
+    context = rank_0(2, Pipeline(schedule="gpipe", microbatches=4), 4)
+    found = reference_run([], context)
+    assert isinstance(found, Reference)
+    assert [len(inputs) for inputs, _ in found.first_pieces] == [1] * 4
+
+
+@contextmanager
+def never_in_pieces():
+    with patch.object(Reference, "_may_be_done_in_pieces", lambda _: False):
+        yield
+
+
+def summed_loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="sum")
+
+
+def mean_loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def of_most_frequent(module, batch):
+    """A loss that looks at the whole batch: classes are weighed by how often they are in it."""
+    weights = torch.bincount(batch[1], minlength=4).float()
+    return (
+        nn.functional.cross_entropy(module(batch[0]), batch[1], reduction="none")
+        @ weights[batch[1]]
+    ) / len(batch[1])
+
+
+def perceptron(layers=(), loss=mean_loss):
+    def build(spec, shard, loader=None):
+        module = nn.Sequential(nn.Linear(16, 32), *(kind() for kind in layers), nn.Linear(32, 4))
+        data = torch.Generator().manual_seed(100 + shard.rank)
+        size = shard.batch_size
+        batches = [
+            (torch.randn(size, 16, generator=data), torch.randint(4, (size,), generator=data))
+            for _ in range(NUM_STEPS)
+        ]
+        return Workload(module=module, batches=batches, loss=loss)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("build", "in_pieces"),
+    [
+        (perceptron(), True),
+        (perceptron([lambda: nn.LayerNorm(32)]), True),
+        (perceptron([lambda: nn.BatchNorm1d(32)]), False),
+        (perceptron([nn.Dropout]), False),
+        (perceptron(loss=summed_loss), False),
+        (perceptron(loss=of_most_frequent), False),
+    ],
+)
+def test_a_model_that_depends_on_the_split_is_computed_at_once(monkeypatch, build, in_pieces):
+    monkeypatch.setattr(reference, "build_workload", build)
+    monkeypatch.setattr(f"{__name__}.build_workload", build)
+    found = reference_run([], rank_0(2))
+    assert isinstance(found, Reference)
+    assert found.in_pieces is in_pieces
+    assert (found.deviation_of_parts() < 1e-4) is in_pieces
+    verdict = judge(Deviation(0.5, "0.weight"), Deviation(0.0), found, 1e-4)
+    assert verdict.status == ("deviates" if in_pieces else "unverified")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        MemoryError("planted"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    ],
+)
+def test_a_model_that_one_process_cannot_hold_has_no_reference_and_is_no_failure(
+    monkeypatch, error
+):
+    def fails(self, batch):
+        raise error
+
+    monkeypatch.setattr(PlainTraining, "forward_backward", fails)
+    found = reference_run([], rank_0(2))
+    assert isinstance(found, NoReference)
+    assert "one process cannot hold the reference" in found.reason
+    assert str(error).splitlines()[0] in found.reason
+
+
+@pytest.mark.parametrize("workload", ["gpt-tiny", "cnn-8", "mlp-tiny"])
+def test_flops_follow_from_the_shapes_where_nothing_could_be_computed(workload):
+    context = rank_0(2, workload=PRESETS[workload])
+    computed = reference_run([], context)
+    assert isinstance(computed, Reference)
+    expected = flops_of(computed, context)
+    assert expected
+    assert flops_of(NoReference("too large"), context) == expected
+    rank_1 = RankContext(context.cell, 1, 1, CPU)
+    assert flops_of(NoReference("too large"), rank_1) is None
+
+
+def test_flops_of_the_largest_model_take_no_memory():
+    context = rank_0(2, workload=PRESETS["gpt-7b"], rank_batch=1)
+    found = flops_of(NoReference("too large"), context)
+    assert found == pytest.approx(6 * PRESETS["gpt-7b"].num_parameters * CONTEXT_7B, rel=0.2)
+
+
+def test_memory_that_only_the_whole_batch_lacks_is_said(monkeypatch):
+    monkeypatch.setattr(Reference, "_may_be_done_in_pieces", lambda _: False)
+    once = PlainTraining.forward_backward
+
+    def fails(self, batch):
+        if len(batch[0]) > 16:
+            raise torch.OutOfMemoryError("planted")
+        return once(self, batch)
+
+    monkeypatch.setattr(PlainTraining, "forward_backward", fails)
+    found = reference_run([], rank_0(2))
+    assert isinstance(found, NoReference)
+    assert "the whole global batch at once" in found.reason
+
+
+def test_any_other_error_of_the_reference_is_raised(monkeypatch):
+    def fails(self, batch):
+        raise ValueError("planted")
+
+    monkeypatch.setattr(PlainTraining, "forward_backward", fails)
+    with pytest.raises(ValueError, match="planted"):
+        reference_run([], rank_0(2))
+
+
+def test_the_reference_is_the_plain_training():
+    context = rank_0(1, Ddp())
+    found = reference_run([], context)
+    assert isinstance(found, Reference)
+    training = PlainTraining(Plain(), reference.fresh_workload(context), context)
+    losses = [float(training.step(batch)) for batch in context.batches_of(0)]
+    assert found.losses == losses
+    assert found.total_norm == total_norm(found.gradients)
