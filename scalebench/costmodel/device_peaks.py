@@ -171,11 +171,32 @@ def compute_dtype(execution: Execution, tf32: bool) -> Dtype:
     Args:
         execution: Of the row.
         tf32: Whether float32 products run in TF32: the rank's fact ``matmul_tf32``, for
-            convolutional networks ``convolution_tf32``.
+            convolutions ``convolution_tf32``.
     """
     if execution.computes_in_bfloat16:
         return "bfloat16"
     return "tf32" if tf32 else "float32"
+
+
+def mixed_peak(flops: Mapping[Dtype, float], device_name: str) -> float | None:
+    """Return the peak of a device for a mix of formats, FLOP/s: Σ f / Σ (f / peak).
+
+    At this rate the device would do the work if each format ran at its own peak.
+
+    Args:
+        flops: Format → how much of the work is in it.
+        device_name: As for `peak_flops`.
+
+    Returns:
+        None if the peak of a format that takes part is not known, or there is no work.
+    """
+    seconds = 0.0
+    for dtype, amount in flops.items():
+        peak = peak_flops(device_name, dtype)
+        if amount and peak is None:
+            return None
+        seconds += amount / peak if peak else 0.0
+    return sum(flops.values()) / seconds if seconds else None
 
 
 def mfu(flops_per_sample: float, throughput: float, num_devices: int, peak: float) -> float:

@@ -184,6 +184,8 @@ class RankRecord(Record):
             one sample, counted in the ``inspect`` launch on rank 0; see
             ``worker/workloads/flops.py``.
             Null: not counted there, or no operator of the model is known to the counter.
+        convolution_flops_per_sample: Of these, in convolutions, which have a TF32 setting of their
+            own; null: not counted, as in older runs.
         compression: What compressed training handed over in its last measured step; null: the
             strategy compresses nothing.
         gradient_error: Of compressed training, from the ``inspect`` launch, on rank 0.
@@ -209,6 +211,7 @@ class RankRecord(Record):
     clock: ClockAlignment | None = None
     logged_exposed_s: FiniteFloat | None = None
     flops_per_sample: FiniteFloat | None = Field(None, gt=0)
+    convolution_flops_per_sample: FiniteFloat | None = Field(None, ge=0)
     memory: Memory = Memory()
     verification: Verification | None = None
     compression: CompressionTraffic | None = None

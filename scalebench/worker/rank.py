@@ -61,7 +61,9 @@ def run_cell(request: dict[str, Any]) -> int:
             facts |= _backend_facts(context)
 
             def keep(seen: dict[str, Any]) -> None:
-                record = RankRecord(**identity, **seen | {"facts": facts | seen["facts"]})
+                arithmetic = tf32_in_force(context.device)  # the user's module may have set it
+                of_rank = {"facts": facts | arithmetic | seen["facts"]}
+                record = RankRecord(**identity, **seen | of_rank)
                 write_model(paths.record(rank), record, indent=None)
 
             _WORK[cell.purpose](context, keep)
@@ -88,7 +90,6 @@ def _backend_facts(context: RankContext) -> dict[str, Any]:
         "device_name": properties.name if properties else "cpu",
         "device_uuid": str(properties.uuid) if properties else None,
         "backend": dist.get_backend() if dist.is_initialized() else None,
-        **tf32_in_force(context.device),
     }
 
 
@@ -145,7 +146,8 @@ def _inspect(context: RankContext, keep: Keep) -> None:
             "verification": found.verification,
             "loss": _json_losses(found.losses),
             "memory": found.memory,
-            "flops_per_sample": found.flops_per_sample,
+            "flops_per_sample": found.flops and found.flops.total,
+            "convolution_flops_per_sample": found.flops and found.flops.convolutions,
             "gradient_error": found.gradient_error,
             "facts": {},
         }

@@ -6,7 +6,13 @@ from scalebench.analysis.energy import energy_per_sample
 from scalebench.analysis.pipeline_shape import layers_of
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.step_shape import NoShape
-from scalebench.costmodel.device_peaks import compute_dtype, mfu, peak_flops, why_no_peak
+from scalebench.costmodel.device_peaks import (
+    Dtype,
+    compute_dtype,
+    mfu,
+    mixed_peak,
+    why_no_peak,
+)
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
@@ -191,15 +197,36 @@ def _set_mfu(
         row.set("mfu", None, "no launch of this row succeeded")
         return
     trained = good[0].ranks
-    facts = trained[0].facts
-    device = str(facts.get("device_name", "cpu"))
-    dtype = compute_dtype(good[0].cell.strategy, bool(facts.get("matmul_tf32")))
-    peak = peak_flops(device, dtype)
+    device = str(trained[0].facts.get("device_name", "cpu"))
+    by_format = _flops_by_format(good[0], flops or 1.0, _convolution_share(good[0].cell, ranks))
+    peak = mixed_peak(by_format, device)
     if flops is None or peak is None:
-        reason = why_no_peak(device, dtype) or row.reasons.get("flops_per_sample")
+        reasons = [why_no_peak(device, dtype) for dtype, amount in by_format.items() if amount]
+        reason = next(filter(None, reasons), row.reasons.get("flops_per_sample"))
         row.set("mfu", None, reason or "not known")
         return
     row.set("mfu", throughput.scaled(mfu(flops, 1.0, _num_devices(trained), peak)), "not known")
+
+
+def _convolution_share(cell: Cell, inspected: Sequence[RankRecord]) -> float:
+    """Return how much of the FLOPs is in convolutions, 0 to 1; of old runs by the kind of model."""
+    for rank in inspected:
+        if rank.flops_per_sample and rank.convolution_flops_per_sample is not None:
+            return rank.convolution_flops_per_sample / rank.flops_per_sample
+    return 1.0 if cell.workload.kind == "cnn" else 0.0
+
+
+def _flops_by_format(
+    result: CellResult, flops: float, convolution_share: float
+) -> dict[Dtype, float]:
+    """Return number format → FLOPs: convolutions and matrix products have a setting each."""
+    strategy, facts = result.cell.strategy, result.ranks[0].facts
+    parts = {"convolution_tf32": convolution_share, "matmul_tf32": 1 - convolution_share}
+    by_format: dict[Dtype, float] = {}
+    for setting, share in parts.items():
+        dtype = compute_dtype(strategy, bool(facts.get(setting)))
+        by_format[dtype] = by_format.get(dtype, 0.0) + flops * share
+    return by_format
 
 
 def _why_no_flops(ranks: Sequence[RankRecord]) -> str:

@@ -102,10 +102,10 @@ def gradient_error(given: Gradients, exact: Gradients, step: int) -> GradientErr
     )
 
 
-def _allowed(strategy: Compressed, context: RankContext) -> float:
+def _allowed(strategy: Compressed, reference: Reference, context: RankContext) -> float:
     """Return what rounding may explain: two summands have one order, more have several."""
     by_order = HALF_ROUNDING.get(strategy.method, 0.0) * max(0, context.cell.world_size - 2)
-    return max(tolerance(strategy, context.device), by_order)
+    return max(tolerance(strategy, context.device, reference.flops), by_order)
 
 
 def _differing_bits(training: CompressedTraining) -> str | None:
@@ -147,7 +147,7 @@ def _against_emulation(
         return Verification(status="verified"), None
     by_loss = loss_deviation(mean_losses, expected_losses)
     strategy = training.strategy
-    verification = judge(by_gradient, by_loss, reference, _allowed(strategy, context))
+    verification = judge(by_gradient, by_loss, reference, _allowed(strategy, reference, context))
     last = len(batches) - 1
     return verification, gradient_error(dict(training.gradients()), emulation.exact, last)
 

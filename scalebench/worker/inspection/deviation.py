@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from scalebench.spec import Execution
+from scalebench.worker.strategies.execution import tf32_in_force
+from scalebench.worker.workloads.flops import CountedFlops
 
 FP32_TOLERANCE = 1e-4
 TF32_TOLERANCE = 1e-2
@@ -30,16 +32,26 @@ class Deviation:
     where: str | None = None
 
 
-def tolerance(execution: Execution, device: torch.device) -> float:
+def tolerance(execution: Execution, device: torch.device, flops: CountedFlops) -> float:
     """Return what rounding may explain, by the arithmetic in use.
 
     float32 sums in another order agree to about 1e-6 of their size; gradients pass through
     hundreds of such sums. TF32 keeps 10 bits of each factor, bfloat16 keeps 8.
+
+    Args:
+        execution: Of the row.
+        device: Of the ranks.
+        flops: Of the model: TF32 is allowed for only in the operators that it has. Where none is
+            known to the counter, any TF32 that is on may be in use.
     """
     if execution.computes_in_bfloat16 or execution.rounds_parameters:
         return BF16_TOLERANCE
-    reduced = torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
-    return TF32_TOLERANCE if device.type == "cuda" and reduced else FP32_TOLERANCE
+    on = tf32_in_force(device)
+    unknown = not flops.total
+    convolves = unknown or flops.convolutions > 0
+    multiplies = unknown or flops.total > flops.convolutions
+    reduced = (convolves and on["convolution_tf32"]) or (multiplies and on["matmul_tf32"])
+    return TF32_TOLERANCE if reduced else FP32_TOLERANCE
 
 
 def deviation_floor(execution: Execution) -> float:

@@ -5,12 +5,12 @@ import torch
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.workloads.batches import first_samples, to_device
-from scalebench.worker.workloads.flops import count_flops
+from scalebench.worker.workloads.flops import CountedFlops, count_flops
 
 META = torch.device("meta")
 
 
-def count_flops_on_meta(context: RankContext) -> float | None:
+def count_flops_on_meta(context: RankContext) -> CountedFlops | None:
     """Return the FLOPs of forward and backward on one sample; no parameter is given a value.
 
     Returns:
@@ -23,4 +23,4 @@ def count_flops_on_meta(context: RankContext) -> float | None:
     batch = to_device(first_samples(next(iter(workload.batches)), 1), META)
     with count_flops() as flops:
         workload.loss(workload.module, batch).backward()
-    return float(flops.total) or None
+    return flops.per_sample(1)

@@ -40,7 +40,7 @@ from scalebench.worker.workloads.batches import (
     split,
     to_device,
 )
-from scalebench.worker.workloads.flops import count_flops
+from scalebench.worker.workloads.flops import CountedFlops, count_flops
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -106,13 +106,16 @@ class Reference:
     def _may_be_done_in_pieces(self) -> bool:
         """Try on one piece whether its gradient is the mean of its halves'."""
         halves = _two_halves(self.first_pieces)
-        allowed = tolerance(self.context.cell.strategy, self.context.device)
-        return self._deviation_of(halves, self._gradients_at_once(halves)) <= allowed
+        whole, flops = self._gradients_of_joined(halves)
+        allowed = tolerance(self.context.cell.strategy, self.context.device, flops)
+        return self._deviation_of(halves, whole) <= allowed
 
-    def _gradients_at_once(self, parts: Sequence[Any]) -> Gradients:
+    def _gradients_of_joined(self, parts: Sequence[Any]) -> tuple[Gradients, CountedFlops]:
+        """Return the gradients of the joined parts, and what they took."""
         training = plain_training(self.context)
-        forward_backward(training, [concatenate(parts)])
-        return {name: g.to(CPU, copy=True) for name, g in training.gradients()}
+        with count_flops() as flops:
+            forward_backward(training, [concatenate(parts)])
+        return {name: g.to(CPU, copy=True) for name, g in training.gradients()}, flops
 
     def deviation_of_parts(self) -> float:
         """Return how far the mean gradient of the pieces is from the reference; 0: they are it."""
@@ -137,7 +140,7 @@ class Reference:
         return gradient_deviation(mean, whole, deviation_floor(cell.strategy)).value
 
 
-def first_step(training: PlainTraining, pieces: Sequence[Any]) -> tuple[float, int]:
+def first_step(training: PlainTraining, pieces: Sequence[Any]) -> tuple[float, CountedFlops]:
     """Train one step; return its loss and the FLOPs of its forward and backward.
 
     What the optimizer does is no FLOP of the model.
@@ -146,7 +149,7 @@ def first_step(training: PlainTraining, pieces: Sequence[Any]) -> tuple[float, i
     with count_flops() as flops:
         loss = forward_backward(training, pieces)
     training.optimizer.step()
-    return loss, flops.total
+    return loss, flops
 
 
 def forward_backward(training: PlainTraining, pieces: Sequence[Any]) -> float:

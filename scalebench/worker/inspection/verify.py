@@ -44,6 +44,7 @@ from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import Training, keeps_buffers, on_every_rank
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads.feed import check_size, endless
+from scalebench.worker.workloads.flops import CountedFlops
 
 NUM_STEPS = 3
 
@@ -55,15 +56,15 @@ class Inspection:
     Attributes:
         losses: Of the first steps, mean over this rank's batch.
         memory: Peak over build and steps, and what it was made of.
-        flops_per_sample: Of forward and backward of the bare model; None on ranks without the
-            reference.
+        flops: Of forward and backward of the bare model on one sample; None on ranks without the
+            reference, and where no operator has a formula.
         gradient_error: Of compressed training, on ranks with the reference.
     """
 
     verification: Verification
     losses: list[float]
     memory: Memory
-    flops_per_sample: float | None
+    flops: CountedFlops | None
     gradient_error: GradientError | None = None
 
 
@@ -101,7 +102,9 @@ def first_batches(count: int, context: RankContext) -> list[Any]:
     return batches
 
 
-def flops_of(reference: Reference | NoReference | None, context: RankContext) -> float | None:
+def flops_of(
+    reference: Reference | NoReference | None, context: RankContext
+) -> CountedFlops | None:
     """Return, on rank 0, the FLOPs of forward and backward on one sample.
 
     The reference counted them; where there is none they follow from the shapes.
@@ -110,7 +113,7 @@ def flops_of(reference: Reference | NoReference | None, context: RankContext) ->
         return count_flops_on_meta(context) if context.rank == 0 else None
     if reference is None:
         return None
-    return reference.flops / context.cell.global_batch or None
+    return reference.flops.per_sample(context.cell.global_batch)
 
 
 def _inspect_reference_itself(batches: Sequence[Any], context: RankContext) -> Inspection:
@@ -124,8 +127,8 @@ def _inspect_reference_itself(batches: Sequence[Any], context: RankContext) -> I
             with watch.stretch("activations"):
                 losses.append(float(training.step(batch)))
     recomputes = context.cell.strategy.checkpointing
-    per_sample = None if recomputes else flops / context.cell.global_batch
-    return Inspection(Verification(status="reference"), losses, watch.memory, per_sample or None)
+    per_sample = None if recomputes else flops.per_sample(context.cell.global_batch)
+    return Inspection(Verification(status="reference"), losses, watch.memory, per_sample)
 
 
 def build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, Workload]:
@@ -153,7 +156,7 @@ def _verification(
     if reference is None:
         return Verification(status="verified")
     by_loss = loss_deviation(mean_losses, reference.losses)
-    allowed = tolerance(context.cell.strategy, context.device)
+    allowed = tolerance(context.cell.strategy, context.device, reference.flops)
     return judge(by_gradient, by_loss, reference, allowed)
 
 

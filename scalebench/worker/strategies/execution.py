@@ -98,9 +98,14 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> str:
 
 
 def tf32_in_force(device: torch.device) -> dict[str, bool]:
-    """Return whether float32 matrix products and convolutions may run in TF32."""
-    on_cuda = device.type == "cuda"
+    """Return whether float32 matrix products and convolutions run in TF32 now.
+
+    Ask after the user's module was built: it may set either. ``fp32_precision`` follows all of
+    torch's switches; ``allow_tf32`` raises an error where the newer ones were used.
+    """
+    can = device.type == "cuda" and torch.cuda.is_tf32_supported()
+    backends: Any = torch.backends
     return {
-        "matmul_tf32": on_cuda and torch.backends.cuda.matmul.allow_tf32,
-        "convolution_tf32": on_cuda and torch.backends.cudnn.allow_tf32,
+        "matmul_tf32": can and backends.cuda.matmul.fp32_precision == "tf32",
+        "convolution_tf32": can and backends.cudnn.conv.fp32_precision == "tf32",
     }

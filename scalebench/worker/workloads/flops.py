@@ -14,6 +14,7 @@ implementation's business. Both are counted as twice the forward pass.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,14 +30,23 @@ _BACKWARD = (
 Shape = Sequence[int]
 
 
+@dataclass
 class CountedFlops:
-    """Floating-point operations of a block.
+    """Floating-point operations of a block, known after it.
 
     Attributes:
-        total: Known after the block.
+        total: Of all operators with a formula.
+        convolutions: Of these, in convolutions; the others are matrix products and attention.
     """
 
-    total: int = 0
+    total: float = 0
+    convolutions: float = 0
+
+    def per_sample(self, num_samples: int) -> "CountedFlops | None":
+        """Return the operations of one sample; None: no operator has a formula."""
+        if not self.total:
+            return None
+        return CountedFlops(self.total / num_samples, self.convolutions / num_samples)
 
 
 @contextmanager
@@ -49,6 +59,8 @@ def count_flops() -> Iterator[CountedFlops]:
     with FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:
         yield counted
     counted.total = counter.get_total_flops()
+    by_operator = counter.get_flop_counts().get("Global", {})
+    counted.convolutions = sum(n for op, n in by_operator.items() if "conv" in str(op))
 
 
 def _formulas() -> dict[Any, Any]:

@@ -4,7 +4,14 @@ import re
 
 import pytest
 
-from scalebench.costmodel.device_peaks import DEVICES, compute_dtype, mfu, peak_flops, why_no_peak
+from scalebench.costmodel.device_peaks import (
+    DEVICES,
+    compute_dtype,
+    mfu,
+    mixed_peak,
+    peak_flops,
+    why_no_peak,
+)
 from scalebench.spec import Ddp, Plain
 
 PUBLISHED_DENSE_BF16 = {
@@ -115,3 +122,13 @@ def test_mfu_of_palm():
     assert mfu(without, 238.3e3, 6144, 275e12) == pytest.approx(0.457, abs=1e-3)
     attention = 12 * 118 * 48 * 256 * 2048
     assert mfu(without + attention, 238.3e3, 6144, 275e12) == pytest.approx(0.462, abs=1e-3)
+
+
+def test_the_peak_of_a_mix_is_that_of_doing_each_part_at_its_own():
+    name = "NVIDIA A100-SXM4-80GB"  # TF32 156, float32 19.5 TFLOP/s
+    assert mixed_peak({"tf32": 5.0}, name) == pytest.approx(156e12)
+    assert mixed_peak({"tf32": 8.0, "float32": 1.0}, name) == pytest.approx(9 * 156e12 / 16)
+    assert mixed_peak({"tf32": 5.0, "fp8": 0.0}, name) == pytest.approx(156e12)
+    assert mixed_peak({"tf32": 5.0, "fp8": 1.0}, name) is None
+    assert mixed_peak({"tf32": 5.0}, "cpu") is None
+    assert mixed_peak({}, name) is None

@@ -8,6 +8,8 @@ from scalebench.analysis.rows.resources import use_of_row
 from scalebench.costmodel.pipelines.layers import Layers
 from scalebench.records.rank import Memory
 from scalebench.spec import Pipeline
+from scalebench.spec.presets import PRESETS
+from scalebench.stats import Estimate
 from tests.builders.runs import make_cell, make_inspection, make_record, make_result
 
 LAYERS = Layers(
@@ -48,3 +50,40 @@ def test_a_pipeline_is_not_predicted_from_microbatches_of_another_size(other):
     row = predicted(counted_by(other))
     assert "predicted_memory_bytes" not in row.values
     assert "microbatches of this size" in row.reasons["predicted_memory_bytes"]
+
+
+A100 = {"device_name": "NVIDIA A100-SXM4-80GB", "device_uuid": "a"}
+FLOPS = 1e9
+THROUGHPUT = Estimate(value=1000.0, n=3)
+TF32_PEAK, FLOAT32_PEAK = 156e12, 19.5e12
+
+
+def mfu_of(workload, convolutions, **tf32):
+    """The row of one rank on an A100 that trains 1000 samples/s, of 1 GFLOP each, in float32."""
+    cell = make_cell("plain", 1, workload=PRESETS[workload], device="cuda")
+    record = make_record(
+        flops_per_sample=FLOPS, convolution_flops_per_sample=convolutions, facts={**A100, **tf32}
+    )
+    good = make_result(cell, ranks=[record])
+    return use_of_row(cell, good, {0: good}, [], THROUGHPUT).values["mfu"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "convolutions", "matmul_tf32", "convolution_tf32", "peak"),
+    [
+        ("gpt-tiny", 0.0, False, True, FLOAT32_PEAK),
+        ("gpt-tiny", 0.0, True, False, TF32_PEAK),
+        ("cnn-8", FLOPS, False, True, TF32_PEAK),
+        ("cnn-8", FLOPS, True, False, FLOAT32_PEAK),
+        ("cnn-8", None, False, True, TF32_PEAK),  # a stored run that did not count them
+        ("gpt-tiny", None, False, True, FLOAT32_PEAK),
+        ("cnn-8", 0.5 * FLOPS, False, True, 2 / (1 / TF32_PEAK + 1 / FLOAT32_PEAK)),
+    ],
+)
+def test_the_peak_is_that_of_the_arithmetic_in_use(
+    workload, convolutions, matmul_tf32, convolution_tf32, peak
+):
+    found = mfu_of(
+        workload, convolutions, matmul_tf32=matmul_tf32, convolution_tf32=convolution_tf32
+    )
+    assert found.value == pytest.approx(FLOPS * THROUGHPUT.value / peak)

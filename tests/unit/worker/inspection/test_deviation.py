@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from scalebench.records.rank import Verification
 from scalebench.spec import Ddp, Plain
+from scalebench.worker.inspection import deviation
 from scalebench.worker.inspection.deviation import (
     BF16_TOLERANCE,
     FP32_TOLERANCE,
@@ -17,6 +18,7 @@ from scalebench.worker.inspection.deviation import (
     loss_deviation,
     tolerance,
 )
+from scalebench.worker.workloads.flops import CountedFlops
 
 NAN, INF = math.nan, math.inf
 
@@ -126,18 +128,34 @@ def test_what_json_cannot_hold_becomes_a_deviation_that_is_never_allowed(value):
     assert finite(0.25) == 0.25
 
 
+GPT = CountedFlops(total=6e9)
+CNN = CountedFlops(total=1e9, convolutions=1e9 - 640)
+PURE_CNN = CountedFlops(total=1e9, convolutions=1e9)
+UNKNOWN = CountedFlops()
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
 def test_tolerance_follows_the_arithmetic():
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert tolerance(Plain(), cpu) == FP32_TOLERANCE
-    assert tolerance(Ddp(autocast=True), cpu) == BF16_TOLERANCE
-    assert tolerance(Ddp(autocast=True), cuda) == BF16_TOLERANCE
+    assert tolerance(Plain(), CPU, GPT) == FP32_TOLERANCE
+    assert tolerance(Ddp(autocast=True), CPU, GPT) == BF16_TOLERANCE
+    assert tolerance(Ddp(autocast=True), CUDA, GPT) == BF16_TOLERANCE
     assert FP32_TOLERANCE < TF32_TOLERANCE < BF16_TOLERANCE < 1
 
 
-def test_tf32_is_allowed_for_only_where_it_is_in_use(monkeypatch):
-    cuda = torch.device("cuda")
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert tolerance(Plain(), cuda) == FP32_TOLERANCE
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert tolerance(Plain(), cuda) == TF32_TOLERANCE
-    assert tolerance(Plain(), torch.device("cpu")) == FP32_TOLERANCE
+@pytest.mark.parametrize(
+    ("matmul", "convolution", "reduced"),
+    [
+        (False, True, {"cnn", "pure", "unknown"}),  # torch's defaults
+        (True, False, {"gpt", "cnn", "unknown"}),
+        (False, False, set()),
+        (True, True, {"gpt", "cnn", "pure", "unknown"}),
+    ],
+)
+def test_tf32_is_allowed_for_only_where_the_model_uses_it(
+    monkeypatch, matmul, convolution, reduced
+):
+    on = {"matmul_tf32": matmul, "convolution_tf32": convolution}
+    monkeypatch.setattr(deviation, "tf32_in_force", lambda _: on)
+    models = {"gpt": GPT, "cnn": CNN, "pure": PURE_CNN, "unknown": UNKNOWN}
+    found = {name for name, flops in models.items() if tolerance(Plain(), CUDA, flops) > 1e-4}
+    assert found == reduced

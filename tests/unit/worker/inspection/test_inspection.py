@@ -49,16 +49,16 @@ def test_plain(plain):
     assert memory.optimizer_bytes == pytest.approx(8 * GPT.num_parameters, abs=2000)
     assert memory.communication_bytes == 0
     assert memory.data_bytes > 1_000_000  # the corpus
-    assert plain.flops_per_sample == FLOPS
+    assert plain.flops.total == FLOPS
 
 
 def test_recomputation_is_no_model_flop(tmp_path, plain):
     """Under DDP the reference is counted, which does not recompute; plain that does is not."""
     found = inspected(tmp_path, Ddp(checkpointing=True))
     assert found.verification.status == "verified"
-    assert found.flops_per_sample == FLOPS
+    assert found.flops.total == FLOPS
     assert found.memory.activations_peak_bytes < 0.7 * plain.memory.activations_peak_bytes
-    assert inspected(tmp_path, Plain(checkpointing=True)).flops_per_sample is None
+    assert inspected(tmp_path, Plain(checkpointing=True)).flops is None
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,8 @@ def test_flops_follow_from_the_shapes_where_nothing_could_be_computed(workload):
 def test_flops_of_the_largest_model_take_no_memory():
     context = rank_0(2, workload=PRESETS["gpt-7b"], rank_batch=1)
     found = flops_of(NoReference("too large"), context)
-    assert found == pytest.approx(6 * PRESETS["gpt-7b"].num_parameters * CONTEXT_7B, rel=0.2)
+    assert found is not None
+    assert found.total == pytest.approx(6 * PRESETS["gpt-7b"].num_parameters * CONTEXT_7B, rel=0.2)
 
 
 def test_memory_that_only_the_whole_batch_lacks_is_said(monkeypatch):

@@ -1,5 +1,8 @@
 """What the worker says of how a rank computes."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -88,3 +91,34 @@ def test_blocks_to_recompute_have_to_be_named():
 
 def test_tf32_is_a_matter_of_cuda():
     assert set(tf32_in_force(torch.device("cpu")).values()) == {False}
+
+
+@pytest.mark.parametrize(
+    ("switch", "matmul", "convolution"),
+    [
+        ("pass", False, True),
+        ("torch.set_float32_matmul_precision('high')", True, True),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", True, True),
+        ("torch.backends.cudnn.allow_tf32 = False", False, False),
+        ("torch.backends.fp32_precision = 'tf32'", True, True),
+        ("torch.backends.fp32_precision = 'ieee'", False, False),
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True, True),
+        ("torch.backends.cudnn.conv.fp32_precision = 'ieee'", False, False),
+    ],
+)
+def test_every_switch_of_torch_for_tf32_is_read(switch, matmul, convolution):
+    """In a process of its own: after some switches torch refuses to read the others."""
+    script = f"""
+import torch
+from scalebench.worker.strategies.execution import tf32_in_force
+torch.cuda.is_tf32_supported = lambda: True
+{switch}
+print(*tf32_in_force(torch.device("cuda")).values())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split() == [str(matmul), str(convolution)], done.stderr
+
+
+def test_a_device_without_tf32_does_not_use_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: False)
+    assert set(tf32_in_force(torch.device("cuda")).values()) == {False}

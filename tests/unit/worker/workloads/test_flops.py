@@ -35,6 +35,17 @@ def test_convolution():
     assert counted(module, torch.randn(BATCH, 3, 10, 10)) == 2 * BATCH * 2 * 3 * 5 * 9 * 100
 
 
+def test_convolutions_are_counted_apart():
+    """They have a TF32 setting of their own."""
+    module = nn.Sequential(nn.Conv2d(3, 5, 3, padding=1), nn.Flatten(), nn.Linear(500, 4))
+    with count_flops() as flops:
+        module(torch.randn(BATCH, 3, 10, 10)).sum().backward()
+    linear = BATCH * 3 * 2 * 500 * 4
+    assert flops.total - flops.convolutions == linear
+    assert flops.convolutions == BATCH * 2 * 2 * 3 * 5 * 9 * 100
+    assert flops.per_sample(BATCH).convolutions == flops.convolutions / BATCH
+
+
 def gpt_by_hand(shape: GptShape) -> int:
     """PaLM, appendix B: 6·(matrix parameters) + 12·L·H·Q·T a token."""
     matrices = shape.layers * 12 * shape.width**2 + shape.vocabulary * shape.width
