@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scalebench.analysis.windows import Window, clean_windows, used_devices
 from scalebench.records.run import CellResult
 from scalebench.records.telemetry import DeviceTrack
+from scalebench.spec.suites import ENERGY_WINDOW_S
 
-MIN_WINDOW_S = 2.0
 MIN_UPDATES = 10
 MAX_GAP_S = 1.0
 
@@ -54,11 +54,12 @@ def energy_per_sample(result: CellResult) -> Energy:
     windows = clean_windows(result)
     if not windows:
         return Energy(reason="the start and end of the clean steps were not recorded")
-    long_enough = [window for window in windows if window.length_s >= MIN_WINDOW_S]
+    long_enough = [window for window in windows if window.length_s >= ENERGY_WINDOW_S]
     if not long_enough:
         longest = max(window.length_s for window in windows)
         return Energy(
-            reason=f"the longest clean window is {longest:.2g} s; energy needs {MIN_WINDOW_S:g} s"
+            reason=f"the longest clean window is {longest:.2g} s; energy needs "
+            f"{ENERGY_WINDOW_S:g} s, so leave out --quick, --steps and --precision"
         )
     samples = sum(window.num_steps for window in long_enough) * result.cell.global_batch
     joules = 0.0

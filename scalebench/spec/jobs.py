@@ -97,9 +97,14 @@ class Cell(Job):
         return (self.suite, self.case, self.world_size)
 
     def shortened(self, window_s: float) -> Self:
-        """Return this cell with a clean window, and rounds, of at most ``window_s`` seconds."""
+        """Return this cell with a clean window, and rounds, of at most ``window_s`` seconds.
+
+        An energy window that does not fit is left out: a shorter one tells nothing.
+        """
+        energy_s = self.steps.energy_s
         plan = self.steps.model_copy(
             update={
+                "energy_s": None if energy_s is None or energy_s > window_s else energy_s,
                 "window_s": min(self.steps.window_s, window_s),
                 "rounds_s": min(self.steps.rounds_s, window_s),
             }

@@ -58,6 +58,10 @@ class Case(Spec):
     optional: bool = False
 
 
+ENERGY_WINDOW_S = 2.0
+"""The shortest window whose energy means something: NVML's counter moves every 20 to 100 ms."""
+
+
 class StepPlan(Spec):
     """How many steps a launch takes, and when it may stop.
 
@@ -67,6 +71,9 @@ class StepPlan(Spec):
             ± this fraction of it; None: always fill the window.
         window_s: Length of the clean window, seconds of measured steps; an upper limit when
             ``precision`` is given.
+        energy_s: Run clean blocks in close succession for at least this long, whatever the two
+            limits above say: a GPU's energy counter needs `ENERGY_WINDOW_S`. None: the plan asks
+            for it on CUDA, unless ``steps``, ``precision`` or ``--quick`` make a launch short.
         min_steps: Never stop before this many clean steps (unless ``steps`` says so).
         max_warmup_steps: Give up waiting for the steady state after this many steps and measure
             all the same; the row is then stamped ``unsteady``.
@@ -79,6 +86,7 @@ class StepPlan(Spec):
     steps: int | None = Field(None, gt=0)
     precision: float | None = Field(None, gt=0, lt=1)
     window_s: float = Field(1.0, gt=0)
+    energy_s: float | None = Field(None, ge=0)
     min_steps: int = Field(10, ge=2)
     max_warmup_steps: int = Field(200, ge=2)
     max_warmup_s: float = Field(30.0, gt=0)

@@ -15,8 +15,11 @@ from scalebench.spec import (
 )
 from scalebench.spec.presets import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
 from scalebench.spec.selection import matches, words
+from scalebench.spec.suites import ENERGY_WINDOW_S
 
 QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
+ENERGY_S = 1.1 * ENERGY_WINDOW_S
+"""With a margin: the ranks agree on seconds of steps, the window is one of the clock."""
 QUICK_REPEATS = 1
 QUICK_COLLECTIVES = {"max_bytes": 2**18, "repeats": 3}
 
@@ -48,13 +51,17 @@ def repeats_of(request: Request, suite: Suite) -> int:
     return request.repeats or (QUICK_REPEATS if request.quick else suite.repeats)
 
 
-def step_plan_of(request: Request, suite: Suite) -> StepPlan:
-    """Return how long the steps of each launch are looked at."""
+def step_plan_of(request: Request, suite: Suite, device: Device) -> StepPlan:
+    """Return how long the steps of each launch are looked at: on CUDA, long enough for energy."""
     changes: dict[str, Any] = dict(QUICK) if request.quick else {}
     changes |= {"steps": request.steps} if request.steps else {}
     changes |= {"precision": request.precision} if request.precision else {}
     changes |= {} if request.trace else {"trace": False}
-    return suite.steps.model_copy(update=changes)
+    plan = suite.steps.model_copy(update=changes)
+    is_short = request.quick or plan.steps is not None or plan.precision is not None
+    if device == "cuda" and plan.energy_s is None and not is_short:
+        return plan.model_copy(update={"energy_s": ENERGY_S})
+    return plan
 
 
 def with_request(suite: Suite, request: Request, device: Device) -> Suite:
@@ -81,7 +88,7 @@ def with_request(suite: Suite, request: Request, device: Device) -> Suite:
         "cases": cases,
         "collectives": collectives,
         "scaling": request.scaling or suite.scaling,
-        "steps": step_plan_of(request, suite),
+        "steps": step_plan_of(request, suite, device),
         "repeats": repeats_of(request, suite),
     }
     return suite.model_copy(update=changes)

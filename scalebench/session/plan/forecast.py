@@ -83,6 +83,7 @@ def _wall_s(plan: Plan) -> float | None:
             continue
         if cell.steps.steps is not None:
             return None
-        window = INSPECTION_S if cell.purpose == "inspect" else cell.steps.window_s
+        clean_s = max(cell.steps.window_s, cell.steps.energy_s or 0.0)
+        window = INSPECTION_S if cell.purpose == "inspect" else clean_s
         total += START_S + window * (1 if cell.purpose == "inspect" else 1 + WARMUP_SHARE)
     return min(total, plan.spec.budget_s) if plan.spec.budget_s else total

@@ -58,7 +58,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         virtual_hosts=request.virtual_hosts,
         oversubscribe=request.oversubscribe,
         threads=_threads(request, machine, [n for n in sizes if n <= capacity]),
-        steps=step_plan_of(request, suites[0]),
+        steps=step_plan_of(request, suites[0], device),
         repeats=repeats_of(request, suites[0]),
         budget_s=request.budget_s,
         quick=request.quick,

@@ -63,6 +63,14 @@ class Measurement:
             for i in range(block.first + 1, block.first + block.count)
         ]
 
+    def timed_clean_s(self) -> float:
+        """Return the job's seconds in whole clean blocks; one cut out of the warm-up is none."""
+        return sum(
+            sum(self.pace_s[block.first : block.first + block.count])
+            for block in self.blocks
+            if block.phase == "clean" and block.start_ns is not None
+        )
+
 
 def measure(training: Training, batches: Iterator[Any], context: RankContext) -> "Loop":
     """Train, and measure the steps, as the cell's plan of steps says."""
@@ -113,9 +121,10 @@ class Loop:
         while True:
             step_s = float(np.median(self.seen.pace_s[-WARMUP_BLOCK:]))
             wanted = steps_still_wanted(self.seen.clean_s(), plan, step_s)
-            if wanted == 0:
+            for_energy = energy_steps_still_wanted(self.seen.timed_clean_s(), plan, step_s)
+            if wanted == for_energy == 0:
                 return
-            self.run_block("clean", math.ceil(wanted / num_blocks) + 1)
+            self.run_block("clean", max(math.ceil(wanted / num_blocks), for_energy) + 1)
 
     def run_block(
         self,
@@ -207,3 +216,15 @@ def steps_still_wanted(clean_s: list[float], plan: StepPlan, step_s: float) -> i
     if left_s < WINDOW_SLACK * plan.window_s:
         return max(missing, 0)
     return max(missing, math.ceil(left_s / step_s))
+
+
+def energy_steps_still_wanted(timed_s: float, plan: StepPlan, step_s: float) -> int:
+    """Return how many more clean steps energy needs; 0: enough, or it was not asked for.
+
+    Args:
+        timed_s: Seconds in clean blocks so far whose start was noted, the same on every rank.
+        plan: Its ``energy_s`` is looked at.
+        step_s: What the next step will take, seconds.
+    """
+    left_s = (plan.energy_s or 0.0) - timed_s
+    return max(0, math.ceil(left_s / step_s))

@@ -396,3 +396,29 @@ def test_a_run_names_the_launcher_that_starts_its_ranks():
     machine = Machine(num_gpus=0, num_cores=4, launcher_name="mine")
     assert plan_of(machine=machine).spec.launcher == "mine"
     assert plan_of().spec.launcher == "local"
+
+
+def energy_s(machine=GPU_4, settings=None, **request):
+    plan = plan_of(machine=machine, settings=settings, **request)
+    (found,) = {cell.steps.energy_s for cell in plan.cells}
+    assert plan.spec.steps.energy_s == found
+    return found
+
+
+def test_a_gpu_is_measured_long_enough_for_its_energy_counter():
+    assert energy_s() == pytest.approx(2.2)
+    assert energy_s(settings={"steps": StepPlan(window_s=0.5)}) == pytest.approx(2.2)
+    assert energy_s(settings={"steps": StepPlan(energy_s=7.0)}) == 7.0
+
+
+@pytest.mark.parametrize(
+    "request_", [{"quick": True}, {"steps": 12}, {"precision": 0.01}, {"machine": CPU_4}]
+)
+def test_launches_that_are_to_be_short_and_cpus_have_no_energy_window(request_):
+    assert energy_s(**request_) is None
+
+
+def test_a_launch_shortened_by_the_budget_leaves_out_what_does_not_fit():
+    cell = plan_of(machine=GPU_4).cells[-1]
+    assert cell.shortened(5.0).steps.energy_s == cell.steps.energy_s
+    assert cell.shortened(0.5).steps.energy_s is None
