@@ -59,11 +59,12 @@ def shape_of(launches: Sequence[LaunchAttribution], may_be_silent: bool = False)
 
 def _shape_of_launch(launch: LaunchAttribution, may_be_silent: bool) -> StepShape:
     trace = launch.traces[0]
+    on_device = launch.result.cell.backend == "nccl"
     steps = []
     for index in launch.typical_steps:
         start, end = trace.steps[index]
         sent = [op for op in trace.operations if op.step == index and op.num_bytes]
-        asked = sorted((_asked_ns(op) - start, op.ordinal, op) for op in sent)
+        asked = sorted((_ready_ns(op, on_device) - start, op.ordinal, op) for op in sent)
         steps.append(((end - start) / 1e9, [(moment / 1e9, op) for moment, _, op in asked]))
     kinds = {tuple((op.kind, op.num_bytes) for _, op in sent) for _, sent in steps}
     if len(kinds) > 1:
@@ -85,8 +86,13 @@ def _shape_of_launch(launch: LaunchAttribution, may_be_silent: bool) -> StepShap
     return StepShape(tuple(requests), batch_s, step_s - batch_s, batch, parts)
 
 
-def _asked_ns(operation: TracedOperation) -> int:
-    asked = operation.enqueued_ns
+def _ready_ns(operation: TracedOperation, on_device: bool) -> int:
+    """Return when what is sent was there: on the CPU when it was asked for.
+
+    On a GPU the host asks long before the device has computed it. NCCL's stream waits for that, and
+    at N=1 for nothing else, so the operation's own beginning tells.
+    """
+    asked = None if on_device else operation.enqueued_ns
     return operation.start_ns if asked is None else asked
 
 

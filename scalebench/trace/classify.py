@@ -6,7 +6,8 @@ communication is torch's annotations of a CPU backend (``gloo:all_reduce``) and 
 ``aten::`` operators of all threads, but for those that gloo's own threads run inside a collective,
 to copy its buffers; autograd's and c10d's own wrappers are left out, because waiting hides inside
 them. Kernels without one of NCCL's among them, but with gloo at work (several ranks on one GPU):
-communication is gloo's annotations.
+communication is gloo's annotations. What a group of one rank does with nothing on the GPU is taken
+from torch's records of it.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from scalebench.trace.kernel_launches import (
 from scalebench.trace.marks import DECODE, ENCODE
 from scalebench.trace.metadata import Facts, from_annotation, from_metadata, from_request
 from scalebench.trace.phases import phases_of
+from scalebench.trace.silent_operations import silent_operations
 from scalebench.trace.spans import Indices, Spans, named
 from scalebench.trace.timeline import Operation, Timeline
 
@@ -205,12 +207,13 @@ def _host_operations(events: Events) -> tuple[Operation, ...]:
 
 
 def _gpu_operations(events: Events, carriers: Sequence[Indices]) -> tuple[Operation, ...]:
-    """Return the operations that a kernel, or several copies, carried out; by their start."""
+    """Return the operations, by start: of a kernel, of several copies, or of nothing at all."""
     carriers = sorted(carriers, key=lambda group: int(events.start_ns[group].min()))
     firsts = np.array([_by_start(events, group)[0] for group in carriers], dtype=np.int64)
     launches = find_launches(events, firsts)
-    phases = phases_of(events).at(launches.asked_ns)
-    operations = []
+    all_phases = phases_of(events)
+    phases = all_phases.at(launches.asked_ns)
+    operations = list(silent_operations(events, launches, all_phases))
     for position, kernel in enumerate(firsts.tolist()):
         facts = _gpu_facts(events, kernel, launches.of(position))
         asked_ns = int(launches.asked_ns[position])
@@ -230,7 +233,7 @@ def _gpu_operations(events: Events, carriers: Sequence[Indices]) -> tuple[Operat
                 stream=int(events.thread[kernel]),
             )
         )
-    return tuple(operations)
+    return tuple(sorted(operations, key=lambda operation: operation.start_ns))
 
 
 def _gpu_facts(events: Events, kernel: int, launch: Launch) -> Facts:
