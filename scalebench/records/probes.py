@@ -15,7 +15,8 @@ class TimedTransfer(Record):
         size_bytes: What was really moved.
         time_s: Mean of the operations of one timing, for every repeat; seconds. Of each
             operation, the rank counts that took longest.
-        each_s: Every single operation likewise, those of one timing after one another.
+        each_s: Every single operation likewise, those of one timing after one another. Empty on a
+            GPU, where only all operations of a timing together are timed.
         num_elements: Elements that were compared with the known result, over all ranks.
         num_wrong: Elements that differ from it.
     """

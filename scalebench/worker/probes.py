@@ -1,7 +1,7 @@
 """One rank of a probe: join the job, time operations or compare clocks, leave a record."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,7 +67,8 @@ def sweep(plan: Sweep, context: JobContext[Sweep]) -> tuple[TimedTransfer, ...]:
             seen[index].append(_Timing(size, each_s, *checked(operations, context)))
     if context.rank != 0:
         return ()
-    return tuple(map(_answer, plan.transfers, seen))
+    singly = context.device.type != "cuda"
+    return tuple(_answer(*each, singly) for each in zip(plan.transfers, seen, strict=True))
 
 
 class _Timing(NamedTuple):
@@ -80,18 +81,36 @@ class _Timing(NamedTuple):
 
 
 def timed(operations: list[Operation], context: JobContext[Sweep]) -> list[float]:
-    """Return the time of each operation on the rank that took longest; the first counts not."""
+    """Return the time of each operation on the rank that took longest; the first is discarded.
+
+    On a GPU the mean of them all, once: see `timed_on_device`.
+    """
     first, *counted = operations
-    wait = _waiter(context.device)
     context.barrier()
+    if context.device.type == "cuda":
+        return context.agree_max([timed_on_device(first, counted, context.device)])
     first.run()
-    wait()
     marks = [time.perf_counter()]
     for operation in counted:
         operation.run()
-        wait()
         marks.append(time.perf_counter())
     return context.agree_max([b - a for a, b in pairwise(marks)])
+
+
+def timed_on_device(first: Operation, counted: Sequence[Operation], device: torch.device) -> float:
+    """Return the mean time of operations that a GPU does one after another, seconds.
+
+    As nccl-tests does it: one to warm up, then all of them between two events on the stream, and
+    one synchronisation at the end. Waiting after each would add the host's launch to every one.
+    """
+    first.run()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for operation in counted:
+        operation.run()
+    end.record()
+    torch.cuda.synchronize(device)
+    return float(begin.elapsed_time(end)) / 1e3 / len(counted)
 
 
 def checked(operations: list[Operation], context: JobContext[Sweep]) -> tuple[int, int]:
@@ -103,19 +122,13 @@ def checked(operations: list[Operation], context: JobContext[Sweep]) -> tuple[in
     return sum(n for n, _ in found), sum(wrong for _, wrong in found)
 
 
-def _waiter(device: torch.device) -> Callable[[], None]:
-    """Return what waits until the device has done what it was given."""
-    if device.type == "cuda":
-        return lambda: torch.cuda.synchronize(device)
-    return lambda: None
-
-
-def _answer(transfer: Transfer, timings: list[_Timing]) -> TimedTransfer:
+def _answer(transfer: Transfer, timings: list[_Timing], singly: bool) -> TimedTransfer:
+    """Put the timings of a transfer together; ``singly``: each operation was timed by itself."""
     return TimedTransfer(
         transfer=transfer,
         size_bytes=timings[0].size_bytes,
         time_s=tuple(sum(timing.each_s) / len(timing.each_s) for timing in timings),
-        each_s=tuple(one for timing in timings for one in timing.each_s),
+        each_s=tuple(one for timing in timings for one in timing.each_s) if singly else (),
         num_elements=sum(timing.num_elements for timing in timings),
         num_wrong=sum(timing.num_wrong for timing in timings),
     )

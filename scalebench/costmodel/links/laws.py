@@ -137,6 +137,17 @@ def tree(n: int) -> Terms:
     return Terms(steps, steps)
 
 
+def pipelined_ring(n: int) -> Terms:
+    """``(N−1)·α + D/B``: down a chain in small pieces, each passed on while the next arrives.
+
+    The last rank gets its first piece after N−1 messages and the rest at the link's rate, so the
+    bytes do not grow with N. The only algorithm that NCCL has for broadcast and reduce
+    (``src/graph/tuning.cc``). Source: Patarasuk, Faraj & Yuan 2006, "Pipelined broadcast on
+    Ethernet switched clusters".
+    """
+    return Terms(n - 1, 1) if n > 1 else Terms(0, 0)
+
+
 def point_to_point(n: int) -> Terms:
     """``α + D/B``: one message from one rank to another, whatever N. Source: Hockney 1994."""
     return Terms(1, 1) if n > 1 else Terms(0, 0)
@@ -178,7 +189,9 @@ LAWS: Mapping[tuple[str, str], Law] = {
     ("reduce_scatter", "recursive halving"): doubling_gather,
     ("all_to_all", "pairwise"): pairwise_all_to_all,
     ("broadcast", "tree"): tree,
+    ("broadcast", "ring"): pipelined_ring,
     ("reduce", "tree"): tree,
+    ("reduce", "ring"): pipelined_ring,
     ("send_recv", "point-to-point"): point_to_point,
     ("send_recv", "ring"): ring_send_recv,
     ("send_recv_ring", "ring"): ring_send_recv,
@@ -187,6 +200,14 @@ LAWS: Mapping[tuple[str, str], Law] = {
 
 OPERATIONS = tuple(dict.fromkeys(op for op, _ in LAWS))
 """The operations that have a law."""
+
+
+_NCCL_LAWS: Mapping[str, str] = {"broadcast": "ring", "reduce": "ring"}
+
+
+def usual_laws(backend: str | None) -> Mapping[str, str]:
+    """Return operation → algorithm of a backend, where it is not the operation's default."""
+    return _NCCL_LAWS if backend in ("nccl", "nccl-legacy") else {}
 
 
 def algorithms(op: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from scalebench.costmodel.links.fitted import LinkFit
 from scalebench.costmodel.links.fitting.fit import fit_link, fit_links
 from scalebench.costmodel.links.fitting.sweeps import group_points
 from scalebench.costmodel.links.law_naming import LawNaming, name_law
+from scalebench.costmodel.links.laws import usual_laws
 from scalebench.costmodel.links.nccl_tests import Log
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.errors import UsageError
@@ -70,9 +71,12 @@ REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def point_of(timed: TimedTransfer, world_size: int, link: str) -> CalibratedPoint:
-    """Return the point of a measured transfer: the median operation, and the 99th percentile."""
+    """Return the point of a measured transfer: the median operation, and the 99th percentile.
+
+    Where operations were not timed one by one, the median timing, and no percentile.
+    """
     transfer = timed.transfer
-    center, noise = median_with_noise(timed.each_s)
+    center, noise = median_with_noise(timed.each_s or timed.time_s)
     return CalibratedPoint(
         op=transfer.operation,
         dtype=transfer.dtype,
@@ -86,7 +90,7 @@ def point_of(timed: TimedTransfer, world_size: int, link: str) -> CalibratedPoin
         high_s=center + noise,
         link=link,
         redop="sum" if transfer.operation in REDUCING else None,
-        p99_s=float(np.percentile(timed.each_s, 99)),
+        p99_s=float(np.percentile(timed.each_s, 99)) if timed.each_s else None,
         num_elements=timed.num_elements,
     )
 
@@ -152,7 +156,8 @@ def profile_of(
         num_devices: More ranks than this shared a device; None: every rank had its own.
         origin: ``created``, ``version``, ``machine``, ``device``, ``backend`` and ``link``.
     """
-    found = fit_links(p for p in points if p.algorithm == BACKEND and p.size_bytes)
+    usable = [p for p in points if p.algorithm == BACKEND and p.size_bytes]
+    found = fit_links(usable, usual_laws(origin.get("backend")))
     own, refused = _own_fits(points)
     return LinkProfile(
         points=tuple(points),

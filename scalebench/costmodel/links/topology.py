@@ -123,7 +123,7 @@ class Topology(Spec):
     def _ring(
         self, op: str, world_size: int, size_bytes: int, bandwidth: float, latency_s: float
     ) -> float:
-        law = {"broadcast": "tree", "reduce": "tree", "all_to_all": "pairwise"}.get(op, "ring")
+        law = "pairwise" if op == "all_to_all" else "ring"
         try:
             return law_terms(op, law, world_size).time_s(size_bytes, latency_s, bandwidth)
         except (UsageError, ValueError) as reason:

@@ -13,13 +13,14 @@ from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.records.files import read_model, write_checked
 from scalebench.session.calibration.sweeps import Sweeps, measured_points, measured_profile
-from scalebench.spec import Cell, Collectives
+from scalebench.spec import Cell, Collectives, Device
 from scalebench.spec.collectives import COLLECTIVES
 
 PARTS = (1, 2, 4, 16, 64)
 """The largest message and these parts of it: more would keep a slow link busy for long."""
 
-REPEATS = 2
+REPEATS: dict[Device, int] = {"cpu": 2, "cuda": 5}
+"""Timings of each size; a GPU's has one number for all of its operations."""
 SMALLEST_LARGEST_BYTES = 2**16
 LARGEST_BYTES = 2**28
 
@@ -125,7 +126,7 @@ def _sweeps(cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
         dtypes=("float32",),
         max_bytes=max_bytes,
         sizes=tuple(max_bytes // part for part in reversed(PARTS)),
-        repeats=REPEATS,
+        repeats=REPEATS[stored.info.spec.device],
         hosts=stored.info.spec.virtual_hosts,
     )
 

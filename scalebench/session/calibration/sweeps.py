@@ -31,7 +31,8 @@ from scalebench.spec.probes import Sweep, Transfer
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 SMALLEST_BYTES = 8
-AT_ONCE_BYTES = 1 << 20
+AT_ONCE_BYTES: dict[Device, int] = {"cpu": 1 << 20, "cuda": 1 << 26}
+"""A GPU times a batch of operations as a whole, so there have to be some."""
 MOST_BACK_TO_BACK = 20
 LIMIT_S = 900.0
 
@@ -88,7 +89,7 @@ def sizes_up_to(max_bytes: int) -> list[int]:
     return sizes
 
 
-def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
+def transfers_of(sweeps: Sweeps, device: Device = "cpu") -> tuple[Transfer, ...]:
     """Return every operation at every size; small ones more often in one timing."""
     wanted: list[tuple[CollectiveName, str, bool]]
     wanted = [(op, BACKEND, False) for op in sweeps.operations if op != "barrier"]
@@ -104,7 +105,7 @@ def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
                 dtype=dtype,
                 algorithm=algorithm,
                 in_place=in_place,
-                back_to_back=_at_once(sweeps, size),
+                back_to_back=_at_once(sweeps, size, device),
             )
             for operation, algorithm, in_place in wanted
             for dtype in sweeps.dtypes
@@ -113,9 +114,11 @@ def transfers_of(sweeps: Sweeps) -> tuple[Transfer, ...]:
     )
 
 
-def _at_once(sweeps: Sweeps, size: int) -> int:
-    """Return how many operations of a size one timing has; few where the sizes are chosen."""
-    return 2 if sweeps.sizes else min(max(AT_ONCE_BYTES // size, 2), MOST_BACK_TO_BACK)
+def _at_once(sweeps: Sweeps, size: int, device: Device) -> int:
+    """Return how many operations of a size one timing has; on CPU few where sizes are chosen."""
+    if sweeps.sizes and device == "cpu":
+        return 2
+    return min(max(AT_ONCE_BYTES[device] // size, 2), MOST_BACK_TO_BACK)
 
 
 def calibrate(
@@ -200,7 +203,7 @@ def measured_points(
             threads=1,
             virtual_hosts=sweeps.hosts,
             limit_s=LIMIT_S,
-            transfers=transfers_of(sweeps),
+            transfers=transfers_of(sweeps, device),
             repeats=sweeps.repeats,
         )
         found = launcher.probe(plan, logs / str(world_size))[0].sweep

@@ -5,7 +5,7 @@ least squares without the points that stand out above it (`outliers`, `lines`), 
 latency and slope are divided by the factors of the operation's law (`laws`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,11 +82,16 @@ def fit_link(points: Sequence[LinkPoint], law: str | None = None) -> LinkFit:
     reason = _why_not(key, members, law)
     if reason:
         raise UsageError(reason)
-    return _fit([make_sweep(members)], law)[0]
+    return _fit([make_sweep(members)], {key.op: law} if law else {})[0]
 
 
-def fit_links(points: Iterable[LinkPoint]) -> LinkFits:
-    """Fit every operation, number of ranks, element type and link, by its default law."""
+def fit_links(points: Iterable[LinkPoint], laws: Mapping[str, str] | None = None) -> LinkFits:
+    """Fit every operation, number of ranks, element type and link.
+
+    Args:
+        points: Of any kinds.
+        laws: Operation → algorithm whose law gives α and B; others have their default.
+    """
     sweeps, refused = [], []
     for key, members in group_points(points).items():
         reason = _why_not(key, members, None)
@@ -94,7 +99,7 @@ def fit_links(points: Iterable[LinkPoint]) -> LinkFits:
             refused.append(Refused(key, reason))
         else:
             sweeps.append(make_sweep(members))
-    return LinkFits(tuple(_fit(sweeps, None)), tuple(refused))
+    return LinkFits(tuple(_fit(sweeps, laws or {})), tuple(refused))
 
 
 def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str | None:
@@ -128,18 +133,18 @@ def _why_not_by(law: str, key: SweepKey) -> str | None:
     return None if terms.latency_steps else f"the law {law!r} has no latency term"
 
 
-def _fit(sweeps: Sequence[Sweep], law: str | None) -> list[LinkFit]:
+def _fit(sweeps: Sequence[Sweep], laws: Mapping[str, str]) -> list[LinkFit]:
     """Fit all sweeps at once."""
     if not sweeps:
         return []
     pieces = fit_pieces(*stack(sweeps))
-    return [_link_fit(sweep, pieces, number, law) for number, sweep in enumerate(sweeps)]
+    return [_link_fit(sweep, pieces, number, laws) for number, sweep in enumerate(sweeps)]
 
 
-def _link_fit(sweep: Sweep, pieces: Pieces, number: int, law: str | None) -> LinkFit:
+def _link_fit(sweep: Sweep, pieces: Pieces, number: int, laws: Mapping[str, str]) -> LinkFit:
     """Make the record of one sweep, the given one by number."""
     key = sweep.key
-    name = law or algorithms(key.op)[0]
+    name = laws.get(key.op) or algorithms(key.op)[0]
     terms = law_terms(key.op, name, key.world_size)
     rows = pieces.of_sweep(number)
     regimes = tuple(_regime(pieces, row, terms) for row in rows)

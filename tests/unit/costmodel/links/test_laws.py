@@ -15,6 +15,7 @@ from scalebench.costmodel.links.laws import (
     busbw_factor,
     hierarchical_all_reduce,
     law_terms,
+    usual_laws,
 )
 from scalebench.costmodel.links.nccl_tests import operations as nccl_operations
 from scalebench.errors import UsageError
@@ -78,7 +79,8 @@ def test_recursive_doubling_of_other_numbers_is_refused():
 def test_every_law_is_held_against_something():
     approximate = {("all_reduce", "double binary tree"), ("all_reduce", "parameter server")}
     powers = {("all_gather", "recursive doubling"), ("reduce_scatter", "recursive halving")}
-    assert set(LAWS) == set(MESSAGES) | approximate | powers
+    pipelined = {("broadcast", "ring"), ("reduce", "ring")}
+    assert set(LAWS) == set(MESSAGES) | approximate | powers | pipelined
 
 
 @pytest.mark.parametrize(
@@ -215,3 +217,34 @@ def test_nccl_tests_the_laws_and_the_trace_count_bytes_alike(n):
         assert nccl_operations.busbw_factor(op, n) == pytest.approx(busbw_factor(op, n)), op
     for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
         assert WIRE_FACTORS[op](n) == pytest.approx(busbw_factor(op, n)), op
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_a_pipelined_ring_is_a_chain_that_passes_small_pieces_on(n):
+    """Piece by piece and rank by rank: a link sends one piece at a time, which arrives α later."""
+    alpha_s, piece_s, num_pieces = 5e-6, 1e-7, 2000
+    arrives = [0.0] * num_pieces
+    for _ in range(n - 1):
+        free = 0.0
+        for piece in range(num_pieces):
+            free = max(arrives[piece], free) + piece_s
+            arrives[piece] = free + alpha_s
+    by_law = law_terms("broadcast", "ring", n).time_s(num_pieces, alpha_s, 1 / piece_s)
+    assert arrives[-1] == pytest.approx(by_law, rel=0.01)
+
+
+def test_a_pipelined_ring_passes_bytes_on_while_they_arrive():
+    """Its bytes do not grow with N; against a tree of whole messages it wins where they count."""
+    for n in (2, 4, 8):
+        assert law_terms("broadcast", "ring", n) == law_terms("reduce", "ring", n) == (n - 1, 1)
+    chain = law_terms("broadcast", "ring", 8).time_s(1e9, 1e-5, 1e10)
+    tree = law_terms("broadcast", "tree", 8).time_s(1e9, 1e-5, 1e10)
+    assert tree / chain == pytest.approx(3, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("backend", "law"),
+    [("nccl", "ring"), ("nccl-legacy", "ring"), ("gloo", "tree"), (None, "tree")],
+)
+def test_under_nccl_rooted_operations_follow_the_pipelined_ring(backend, law):
+    assert usual_laws(backend).get("broadcast", algorithms("broadcast")[0]) == law

@@ -200,3 +200,43 @@ def test_a_file_that_is_no_log_is_refused_by_name(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing of the sort\n")
     with pytest.raises(UsageError, match=r"notes\.txt"):
         imported([tmp_path / "notes.txt"], None)
+
+
+@pytest.mark.parametrize(("backend", "law"), [("nccl", "ring"), ("gloo", "tree")])
+def test_a_broadcast_is_fitted_by_the_backends_law(backend, law):
+    """On a chain of 4 ranks: 3 messages until the last rank's first piece, then the link's rate."""
+    points = [
+        point(size, 3 * ALPHA_S + size / BANDWIDTH, operation="broadcast", num_ranks=4)
+        for size in sizes_up_to(1 << 22)
+    ]
+    profile = profile_of(points, (), **ORIGIN | {"backend": backend})
+    (fit,) = profile.fits
+    assert fit.law == law
+    (regime,) = fit.regimes
+    if law == "ring":
+        assert regime.alpha_s == pytest.approx(ALPHA_S, rel=1e-3)
+        assert regime.bandwidth_byte_per_s == pytest.approx(BANDWIDTH, rel=1e-3)
+
+
+def test_timings_of_whole_batches_have_a_median_and_no_percentile():
+    transfer = Transfer(operation="all_reduce", size_bytes=1024)
+    timed = TimedTransfer(
+        transfer=transfer,
+        size_bytes=1024,
+        time_s=(1e-5, 3e-5, 2e-5),
+        num_elements=256,
+        num_wrong=0,
+    )
+    found = point_of(timed, 2, "")
+    assert found.time_s == 2e-5
+    assert found.p99_s is None
+
+
+def test_a_gpu_has_a_batch_of_operations_at_most_sizes():
+    planned = transfers_of(Sweeps((2,), ("all_reduce",), ("float32",), 1 << 28), "cuda")
+    times = {one.size_bytes: one.back_to_back for one in planned}
+    assert times[8] == times[1 << 21] == 20
+    assert times[1 << 24] == 4
+    assert times[1 << 28] == 2
+    few = transfers_of(Sweeps((2,), ("all_reduce",), ("float32",), 1 << 20, sizes=(1 << 20,)))
+    assert {one.back_to_back for one in few} == {2}

@@ -1,0 +1,131 @@
+"""How operations are timed: one by one on the host's clock, or together between two CUDA events."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from scalebench.spec.probes import Sweep, Transfer
+from scalebench.worker import probes
+from scalebench.worker.collectives import operations
+from scalebench.worker.collectives.operations import Operation
+from scalebench.worker.probes import sweep, timed
+
+OPERATION_S = 0.004
+
+
+class Device:
+    """Operations, events and synchronisations in the order in which they were asked for."""
+
+    def __init__(self, monkeypatch):
+        self.asked = []
+        self.now_s = 0.0
+        cuda = SimpleNamespace(Event=self.event, synchronize=self.synchronize)
+        monkeypatch.setattr(probes.torch, "cuda", cuda)
+
+    def operation(self, name):
+        def run():
+            self.asked.append(name)
+            self.now_s += OPERATION_S
+
+        return Operation(run, torch.zeros(1), torch.zeros(1), 4)
+
+    def event(self, enable_timing):
+        assert enable_timing
+        event = SimpleNamespace(at_s=None)
+
+        def record():
+            self.asked.append("event")
+            event.at_s = self.now_s
+
+        event.record = record
+        event.elapsed_time = lambda end: 1e3 * (end.at_s - event.at_s)
+        return event
+
+    def synchronize(self, device):
+        self.asked.append("synchronise")
+
+
+class Context(SimpleNamespace):
+    """Of one rank of two; the other's times are twice as long."""
+
+    def barrier(self):
+        self.log.append("barrier")
+
+    def agree_max(self, values):
+        return [2 * value for value in values]
+
+    def gather(self, item):
+        return [item, item]
+
+
+def context(kind, log):
+    return Context(device=torch.device(kind), rank=0, log=log, job=SimpleNamespace(world_size=2))
+
+
+def test_on_a_gpu_a_batch_is_timed_between_two_events_with_one_synchronisation(monkeypatch):
+    """As nccl-tests does it: warm up, n operations, divide."""
+    device = Device(monkeypatch)
+    batch = [device.operation(name) for name in ("warm", "a", "b", "c")]
+    found = timed(batch, context("cuda", device.asked))
+    assert device.asked == ["barrier", "warm", "event", "a", "b", "c", "event", "synchronise"]
+    assert found == pytest.approx([2 * OPERATION_S])  # the mean, of the slower rank
+
+
+def test_on_a_cpu_each_is_timed_by_itself(monkeypatch):
+    device = Device(monkeypatch)
+    monkeypatch.setattr(probes.time, "perf_counter", lambda: device.now_s)
+    batch = [device.operation(name) for name in ("warm", "a", "b")]
+    found = timed(batch, context("cpu", device.asked))
+    assert device.asked == ["barrier", "warm", "a", "b"]
+    assert found == pytest.approx([2 * OPERATION_S] * 2)
+
+
+@pytest.mark.parametrize(("kind", "num_single"), [("cuda", 0), ("cpu", 9)])
+def test_a_gpus_sweep_has_timings_and_no_single_operations(monkeypatch, kind, num_single):
+    device = Device(monkeypatch)
+    monkeypatch.setattr(probes.time, "perf_counter", lambda: device.now_s)
+    monkeypatch.setattr(probes, "build", lambda transfer, _: device.operation("one"))
+    transfer = Transfer(operation="all_reduce", size_bytes=4, back_to_back=3)
+    job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
+    plan = Sweep(**job, transfers=(transfer,), repeats=3)
+    (found,) = sweep(plan, context(kind, device.asked))
+    assert found.time_s == pytest.approx([2 * OPERATION_S] * 3)
+    assert len(found.each_s) == num_single
+    assert device.asked.count("synchronise") == (3 if kind == "cuda" else 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "called"), [("cuda", "all_gather_into_tensor"), ("cpu", "all_gather")]
+)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_gpu_gathers_into_one_tensor(monkeypatch, kind, called, in_place):
+    calls = []
+    for name in ("all_gather_into_tensor", "all_gather"):
+        monkeypatch.setattr(dist, name, lambda *given, name=name: calls.append((name, given)))
+    buffers = operations._Buffers(1, 2, 8, torch.float32, torch.device("cpu"), (0, 0))
+    of_kind = SimpleNamespace(**{n: getattr(buffers, n) for n in ("rank", "world_size", "whole")})
+    for name in ("of", "slot", "total", "blank"):
+        setattr(of_kind, name, getattr(buffers, name))
+    of_kind.device = torch.device(kind)
+    transfer = Transfer(operation="all_gather", size_bytes=32, in_place=in_place)
+    run, output, expected = operations._all_gather(of_kind, transfer)
+    run()
+    ((name, (given, mine)),) = calls
+    assert name == called
+    assert given is output if kind == "cuda" else len(given) == 2
+    assert len(mine) == 4 and len(output) == len(expected) == 8
+    assert (mine.data_ptr() == output[4:].data_ptr()) is in_place
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_scatter_has_one_tensor_everywhere(monkeypatch, in_place):
+    calls = []
+    monkeypatch.setattr(dist, "reduce_scatter_tensor", lambda *given: calls.append(given))
+    buffers = operations._Buffers(1, 2, 8, torch.float32, torch.device("cpu"), (0, 0))
+    transfer = Transfer(operation="reduce_scatter", size_bytes=32, in_place=in_place)
+    run, output, _ = operations._reduce_scatter(buffers, transfer)
+    run()
+    ((given, whole),) = calls
+    assert given is output and len(whole) == 8
