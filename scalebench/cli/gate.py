@@ -11,7 +11,7 @@ import click
 
 from scalebench.cli.options import Duration, config_file
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run
-from scalebench.errors import UsageError
+from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from scalebench.gate.gate import Results
@@ -205,11 +205,19 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
     type=Duration(),
     help="With --interleave: repeat inconclusive rows for at most this long, e.g. 20m.",
 )
+@click.option(
+    "--on-inconclusive",
+    type=click.Choice(["fail", "warn"]),
+    default="fail",
+    show_default=True,
+    help="warn: exit with 0 where noise is all that is in the way of a verdict.",
+)
 @_shared
 def gate(
     arguments: tuple[str, ...],
     base: str | None,
     exact_only: bool,
+    on_inconclusive: str,
     interleave: bool,
     base_python: str | None,
     base_dir: str | None,
@@ -233,6 +241,13 @@ def gate(
         measured = results_of(arguments[0] if arguments else None)
         result = judged(_baseline(base, measured), measured, allowed, exact_only)
     show_result(result, "json" if as_json else form, everything)
+    if result.verdict == "inconclusive" and on_inconclusive == "warn":
+        click.echo(
+            "scalebench: warning: inconclusive: the noise hides whether something changed. "
+            "--on-inconclusive warn lets it pass; more --repeats decide.",
+            err=True,
+        )
+        return int(ExitCode.OK)
     return int(result.exit_code)
 
 

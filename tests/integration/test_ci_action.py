@@ -164,7 +164,8 @@ def test_the_action_passes_what_is_as_before(action):
         *("--repeats", "5", "-k", "*"),
     ]
     assert gate[2:] == [
-        *("gate", "scalebench-run", "--baseline", "base", "--format", "github", "--all"),
+        *("gate", "scalebench-run", "--baseline", "base", "--format", "github"),
+        *("--on-inconclusive", "warn", "--all"),
     ]
     assert "::notice title=scalebench gate::passed" in action.printed
     summary = (action.folder / "summary.md").read_text()
@@ -178,6 +179,15 @@ def test_the_action_fails_what_is_slower(action):
     assert (code, outputs["exit-code"]) == (1, "1"), action.printed
     assert "::error title=regressed%3A ddp%2C N=2%2C step time::" in action.printed
     assert not any("pip" in call for call in calls(action))
+
+
+@pytest.mark.parametrize(("choice", "code"), [({}, 0), ({"on_inconclusive": "fail"}, 3)])
+def test_noise_alone_fails_only_where_that_is_wanted(action, choice, code):
+    leave(action.folder / "measured", gated_run(num_launches=2, launch_sd=0.2, seed=2))
+    found, outputs = action(baseline="base", **choice)
+    assert (found, outputs["exit-code"]) == (code, str(code)), action.printed
+    assert "### scalebench gate: inconclusive" in (action.folder / "summary.md").read_text()
+    assert ("--on-inconclusive warn lets it pass" in action.printed) == (code == 0)
 
 
 def test_without_a_baseline_nothing_is_judged(action):

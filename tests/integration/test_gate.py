@@ -30,7 +30,13 @@ def test_a_changed_bucket_size_is_seen_and_explained(
     told = {r["reason"] for r in json.loads(noisy.stdout)["rows"] if r["verdict"] == "inconclusive"}
     assert any("--repeats" in reason for reason in told)
 
-    refused = scalebench("gate", "--baseline", "base", "buckets", "--exact-only")
+    let_pass = scalebench("gate", "--baseline", "base", "base", "--on-inconclusive", "warn")
+    assert let_pass.returncode == 0 and "inconclusive" in let_pass.stdout
+    assert let_pass.stderr.startswith("scalebench: warning: inconclusive")
+
+    refused = scalebench(
+        "gate", "--baseline", "base", "buckets", "--exact-only", "--on-inconclusive", "warn"
+    )
     assert refused.returncode == 3 and "--allow-mismatch bucket_mb" in " ".join(
         refused.stdout.split()
     )
