@@ -29,6 +29,8 @@ def significant(value: float, uncertainty: float | None = None, digits: int = 3)
         places = min(supported, places + 1)
         places = max(places, -magnitude)
     rounded = round(value, places)
+    if rounded and math.floor(math.log10(abs(rounded))) > magnitude:  # 9.996 is 10.0, not 10.00
+        return significant(rounded, uncertainty, digits)
     return f"{rounded:.{max(places, 0)}f}"
 
 

@@ -1,4 +1,5 @@
 import math
+from decimal import Decimal
 
 import pytest
 from hypothesis import example, given
@@ -7,6 +8,8 @@ from hypothesis import strategies as st
 from scalebench import units
 
 MAGNITUDES = st.floats(min_value=1e-12, max_value=1e12)
+UNCERTAINTIES = st.floats(min_value=-6, max_value=3).map(lambda power: 10.0**power)
+"""As a part of the value, every order of magnitude as likely as any other."""
 
 
 @pytest.mark.parametrize(
@@ -34,11 +37,24 @@ def test_rounding_stays_inside_the_interval(value, relative):
     assert abs(written - value) <= uncertainty
 
 
-@given(MAGNITUDES, st.floats(min_value=1e-6, max_value=1e3))
-def test_never_more_than_one_digit_beyond_the_default(value, relative):
-    written = units.significant(value, value * relative)
-    digits = written.replace(".", "").lstrip("0")
-    assert len(digits) <= max(5, len(written.partition(".")[0]))
+def last_place(value, uncertainty):
+    """The power of ten of the last digit: the uncertainty's second, and four digits at most."""
+    magnitude, second = (math.floor(math.log10(x)) for x in (value, uncertainty / 10))
+    return min(magnitude, max(second, magnitude - 3))
+
+
+@given(MAGNITUDES, UNCERTAINTIES)
+@example(9.9996, 1e-6)
+@example(0.99996, 1e-6)
+@example(123456.0, 1e-6)
+@example(2.0, 100.0)
+def test_the_last_digit_is_the_uncertaintys_second_or_the_fourth(value, relative):
+    text = units.significant(value, value * relative)
+    written = Decimal(text)
+    place = last_place(float(written), value * relative)  # 9.9996 is written as 10.00
+    assert abs(written - Decimal(value)) <= Decimal("0.50001") * Decimal(10) ** place
+    assert written % Decimal(10) ** place == 0
+    assert len(text.partition(".")[2]) == max(0, -place)
 
 
 @given(MAGNITUDES)
@@ -47,10 +63,21 @@ def test_without_an_uncertainty_three_digits_survive_the_round_trip(value):
     assert math.isclose(written, value, rel_tol=5.01e-3)
 
 
-@given(MAGNITUDES, st.floats(min_value=1e-6, max_value=1.0))
+@given(MAGNITUDES, UNCERTAINTIES)
 def test_writing_twice_writes_the_same(value, relative):
     once = units.significant(value, value * relative)
-    assert units.significant(float(once), value * relative) == once or "0" in once
+    assert units.significant(float(once), value * relative) == once
+
+
+@given(MAGNITUDES)
+@example(9.996)
+@example(0.09999)
+def test_without_an_uncertainty_there_are_three_digits(value):
+    written = units.significant(value)
+    assert units.significant(float(written)) == written
+    assert len(written.replace(".", "").strip("0")) <= 3
+    if value < 99:
+        assert len(written.replace(".", "").lstrip("0")) == 3
 
 
 @pytest.mark.parametrize(
