@@ -18,6 +18,7 @@ from scalebench.report.tables.layout import (
     Column,
     fit,
     folded,
+    names,
     table,
     without,
 )
@@ -120,10 +121,11 @@ def render_verdict(
         line(headline(result), ascii_only, STYLES[result.verdict]),
         line(sides, ascii_only, "dim"),
     ]
+    columns = fit(_COLUMNS, shown, width, ascii_only, _NARROWING)
     if shown:
-        columns = fit(_COLUMNS, shown, width, ascii_only, _NARROWING)
         parts += [Text(""), table(columns, shown, ascii_only)]
-    parts += [line(text, ascii_only, "dim") for text in _legend(result, shown, everything)]
+    legend = _legend(result, shown, names(columns), everything)
+    parts += [line(text, ascii_only, "dim") for text in legend]
     for rows in _stories(shown)[:MOST_EXPLAINED]:
         parts += _story(rows, ascii_only)
     parts += [line(text, ascii_only, "yellow") for text in _warnings(result)]
@@ -153,24 +155,27 @@ _COLUMNS: tuple[Column[RowVerdict], ...] = (
     ),
 )
 
+_DETECTS_FROM = "detects from"
 _NARROWING = (
     *folded(CASE_WIDTHS[1]),
     *without("base"),
     *folded(CASE_WIDTHS[2]),
-    *without("detects from", "new"),
+    *without(_DETECTS_FROM, "new"),
 )
 
 
-def _legend(result: GateResult, shown: Sequence[RowVerdict], everything: bool) -> list[str]:
+def _legend(
+    result: GateResult, shown: Sequence[RowVerdict], columns: Sequence[str], everything: bool
+) -> list[str]:
     lines = []
     unchanged = len(result.rows) - len(shown)
     if unchanged and not everything:
         lines.append(f"{unchanged} unchanged, not shown")
     if any(row.low is not None for row in shown):
-        lines.append(
-            "change: new against base with the 95 % interval over launches; detects from: what "
-            "this comparison would have found 95 times in 100"
-        )
+        told = "change: new against base with the 95 % interval over launches"
+        if _DETECTS_FROM in columns:
+            told += f"; {_DETECTS_FROM}: what this comparison would have found 95 times in 100"
+        lines.append(told)
     if any(not row.decides for row in shown):
         lines.append("(in brackets): shown, does not decide")
     if any(row.further_launches is not None for row in shown):

@@ -551,11 +551,17 @@ def test_export_writes_two_files_for_two_directions(export, tmp_path):
     done = export("--format", "github-action-benchmark", "--out", "bench.json")
     assert done.returncode == 0, done.err
     assert done.out.split() == ["bench.bigger.json", "bench.smaller.json"]
+    measures = []
     for name in done.out.split():
-        assert len(json.loads((tmp_path / name).read_text())) >= 3
+        found = json.loads((tmp_path / name).read_text())
+        measures.append({entry["name"].rpartition(" ")[2] for entry in found})
         umask = os.umask(0)
         os.umask(umask)
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o666 & ~umask
+    bigger, smaller = measures
+    efficiencies = {"efficiency", "efficiency_wrapped"}
+    assert bigger == {"throughput", "tokens_per_s", "speedup"} | efficiencies
+    assert {"step_s", "peak_memory_bytes"} <= smaller and not bigger & smaller
 
 
 def test_export_refuses_in_one_line(export):
