@@ -289,6 +289,13 @@ def test_a_probe_effect_that_cannot_be_chance_is_stamped():
     assert doubtful.stamps == []
 
 
+def test_the_probe_effect_is_the_mean_over_the_ranks_of_what_each_measured_of_itself():
+    """Rank 0 takes 70 ms without a clock at each step and 80 with; rank 1 takes 80 either way."""
+    unlike = pair().model_copy(update={"ranks": [pair(bare=70).ranks[0], pair(bare=80).ranks[1]]})
+    assert paired_over_bare(unlike.ranks) == pytest.approx([(80 / 70 + 1) / 2])
+    assert row_of(plain(), unlike).probe_effect.value == pytest.approx((80 / 70 - 1) / 2, rel=0.01)
+
+
 def test_bytes_by_the_law_of_the_ring():
     row = row_of(plain(), pair())
     assert row.payload_bytes == 1000

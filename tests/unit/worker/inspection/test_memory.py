@@ -376,8 +376,13 @@ def test_only_the_device_in_question_counts():
     assert owned_storages(nn.Linear(4, 4), None, torch.device("meta")) == {}
 
 
-def test_retries_are_a_matter_of_cuda():
+def test_retries_are_a_matter_of_cuda(monkeypatch):
+    told = {"num_alloc_retries": 3, "num_ooms": 1}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: told)
+    assert allocator_retries(torch.device("cuda", 0)) == 3
     assert allocator_retries(CPU) is None
+    told.clear()  # of a device that this process has not used yet
+    assert allocator_retries(torch.device("cuda", 0)) == 0
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -89,34 +90,44 @@ def test_blocks_to_recompute_have_to_be_named():
         prepare_module(workload, Plain(checkpointing="selective"), torch.device("cpu"))
 
 
-def test_tf32_is_a_matter_of_cuda():
+def test_tf32_is_a_matter_of_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: True)
+    products = SimpleNamespace(allow_tf32=True, fp32_precision="tf32")
+    monkeypatch.setattr(torch.backends.cuda, "matmul", products)
+    assert tf32_in_force(torch.device("cuda"))["matmul_tf32"] is True
     assert set(tf32_in_force(torch.device("cpu")).values()) == {False}
 
 
-@pytest.mark.parametrize(
-    ("switch", "matmul", "convolution"),
-    [
-        ("pass", False, True),
-        ("torch.set_float32_matmul_precision('high')", True, True),
-        ("torch.backends.cuda.matmul.allow_tf32 = True", True, True),
-        ("torch.backends.cudnn.allow_tf32 = False", False, False),
-        ("torch.backends.fp32_precision = 'tf32'", True, True),
-        ("torch.backends.fp32_precision = 'ieee'", False, False),
-        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", True, True),
-        ("torch.backends.cudnn.conv.fp32_precision = 'ieee'", False, False),
-    ],
-)
-def test_every_switch_of_torch_for_tf32_is_read(switch, matmul, convolution):
-    """In a process of its own: after some switches torch refuses to read the others."""
+SWITCHES = {
+    "pass": (False, True),
+    "torch.set_float32_matmul_precision('high')": (True, True),
+    "torch.backends.cuda.matmul.allow_tf32 = True": (True, True),
+    "torch.backends.cudnn.allow_tf32 = False": (False, False),
+    "torch.backends.fp32_precision = 'tf32'": (True, True),
+    "torch.backends.fp32_precision = 'ieee'": (False, False),
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'": (True, True),
+    "torch.backends.cudnn.conv.fp32_precision = 'ieee'": (False, False),
+}
+"""Statement → whether matrix products and convolutions may then run in TF32."""
+
+
+def test_every_switch_of_torch_for_tf32_is_read():
+    """Each in a process of its own: after some switches torch refuses to read the others."""
     script = f"""
+import os
 import torch
 from scalebench.worker.strategies.execution import tf32_in_force
 torch.cuda.is_tf32_supported = lambda: True
-{switch}
-print(*tf32_in_force(torch.device("cuda")).values())
+for switch in {list(SWITCHES)!r}:
+    if os.fork() == 0:
+        exec(switch)
+        print(*tf32_in_force(torch.device("cuda")).values(), flush=True)
+        os._exit(0)
+    os.wait()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.split() == [str(matmul), str(convolution)], done.stderr
+    found = [tuple(line.split()) for line in done.stdout.splitlines()]
+    assert found == [(str(a), str(b)) for a, b in SWITCHES.values()], done.stderr
 
 
 def test_a_device_without_tf32_does_not_use_it(monkeypatch):
