@@ -3,6 +3,7 @@
 import pytest
 
 from scalebench import machine
+from scalebench.processors import Processor
 
 NVIDIA = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
@@ -29,6 +30,21 @@ def test_the_driver_tells_its_version(tmp_path, text, version):
     path = tmp_path / "version"
     path.write_text(text)
     assert machine.driver_version([str(tmp_path / "absent"), str(path)]) == version
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [(None, 4), (8.0, 4), (4.0, 4), (2.5, 2), (1.0, 1), (0.25, 1)]
+)
+def test_cores_are_physical_ones_as_far_as_the_quota_goes(monkeypatch, quota, cores):
+    """Four cores with two siblings each: eight processors."""
+    monkeypatch.setattr(machine, "allowed_processors", lambda: list(range(8)))
+    monkeypatch.setattr(
+        machine, "read_processors", lambda of: [Processor(n, n % 4, n // 4) for n in of]
+    )
+    monkeypatch.setattr(machine, "cgroup_cpu_quota", lambda: quota)
+    assert machine.num_cores() == cores
+    told = machine.fingerprint({})
+    assert (told["cores"], told["processors"]) == (cores, 8)
 
 
 def test_another_driver_is_another_machine():

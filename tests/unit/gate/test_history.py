@@ -83,6 +83,22 @@ def test_another_definition_of_the_step_is_no_change_of_level():
     assert {shift.run_id for shift in told.shifts} == {"run-11"}
 
 
+def with_later_ranks(run, factor=1.1):
+    """The run, its job as fast as it was, with a slowest rank of each step that is slower."""
+    rows = [
+        row.model_copy(update={"samples": [
+            s.model_copy(update={"step_s": [factor * t for t in s.step_s]}) for s in row.samples
+        ]})
+        for row in run.rows
+    ]  # fmt: skip
+    return run.model_copy(update={"rows": rows})
+
+
+def test_the_pace_of_the_job_is_followed_and_not_the_slowest_rank_of_each_step():
+    steady = runs(16)
+    assert history([*steady[:9], *map(with_later_ranks, steady[9:])]).shifts == ()
+
+
 def test_the_command(project):
     names = []
     for run in runs(16, change_at=9):

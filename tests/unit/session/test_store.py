@@ -54,6 +54,14 @@ def test_what_a_full_disk_does_not_take_is_handed_out_also_where_an_older_file_i
     ]
 
 
+def test_a_cell_whose_file_was_damaged_is_whole_again_when_it_is_stored(resumed):
+    store, again = resumed
+    name = store.run.paths.cell(again.cell.id).name
+    store.run.damaged.update({name: "cut", "other.json": "cut"})
+    store.keep_result(again)
+    assert store.run.damaged == {"other.json": "cut"}
+
+
 def test_what_was_stored_is_not_handed_out(resumed):
     store, again = resumed
     store.keep_result(again)

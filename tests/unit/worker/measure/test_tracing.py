@@ -1,6 +1,7 @@
 """Reading the profiler from memory, held against the same trace read from its file."""
 
 import json
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from scalebench.trace.events import CATEGORIES
 from scalebench.trace.intervals import length
 from scalebench.trace.kineto import read_kineto
 from scalebench.trace.marks import STEP
+from scalebench.worker.measure import tracing
 from scalebench.worker.measure.trace_record import step_spans, trace_record
 from scalebench.worker.measure.tracing import Capture, read_events, traced
 
@@ -97,6 +99,38 @@ def test_a_real_profile_is_put_on_the_clock_of_the_steps():
     assert np.median(np.abs(np.sort(marks) - np.array(capture.step_ns))) < 5 * MS
     assert capture.clock_error_s < 1e-3
     assert "aten::sum" in events.names
+
+
+def test_on_the_cpu_threads_that_training_did_not_start_are_seen():
+    """PowerSGD's second all-reduce begins on a thread of gloo's."""
+
+    def elsewhere():
+        torch.ones(1000).cumsum(0)
+
+    with traced(torch.device("cpu")) as capture, capture.step():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        torch.ones(1000).sum()
+    assert {"aten::cumsum", "aten::sum"} <= set(capture.events.names)
+
+
+def test_a_gpus_rank_is_not_asked_for_every_thread(monkeypatch):
+    """There it costs time, and kernels are seen wherever they begin."""
+    asked = []
+
+    def fake(**options):
+        asked.append(options)
+        raise InterruptedError
+
+    monkeypatch.setattr(tracing, "profile", fake)
+    for device in ("cuda", "cpu"):
+        with pytest.raises(InterruptedError), traced(torch.device(device)):
+            pass
+    on_gpu, on_cpu = asked
+    assert on_gpu["experimental_config"] is None and on_cpu["experimental_config"] is not None
+    assert on_gpu["activities"] == [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    assert on_cpu["activities"] == [ProfilerActivity.CPU]
 
 
 def test_a_clock_that_is_set_meanwhile_is_noticed():
