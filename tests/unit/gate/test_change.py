@@ -61,6 +61,14 @@ def test_the_rank_test_of_separated_launches_is_one_of_all_splits(low, high):
     assert rank_p_value(low, high, -1) == pytest.approx(1.0)
 
 
+def test_launches_that_are_all_equal_leave_no_error():
+    same, slower = side([1.0, 1.0, 1.0]), side([1.5, 1.5, 1.5, 1.5])
+    change = change_between(same, slower)
+    assert (change.value, change.interval) == (0.5, (0.5, 0.5))
+    assert change.dof == 2
+    assert change_between(side([0.0, 1.0, 2.0]), side([0.0, 1.0, 2.0])).interval[1] > 1.0
+
+
 def test_the_rank_test_is_scipys_exact_one():
     generator = np.random.default_rng(5)
     for _ in range(20):

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks.gate_noise import LEVELS, Noise
-from benchmarks.gate_power import BEGIN, END, GATE, simulate, upper_bound
+from benchmarks.gate_power import BEGIN, END, GATE, MOST_FALSE, simulate, upper_bound
 from benchmarks.gate_rules import gate_alarms, gate_pairs
+from scalebench.gate.change import CONFIDENCE
+from scalebench.gate.result import GateResult
 
 CALLS = 200
 MEDIAN_ERROR = 0.006
@@ -63,6 +65,12 @@ def test_the_documented_rates_are_generated_and_keep_the_promise():
     assert {line[0] for line in lines} == set(LEVELS)
     for _, _, calls, false, found in lines:
         assert int(calls) >= 200 and float(false) <= 1.0 and float(found) >= 95.0
+
+
+def test_a_result_promises_what_was_simulated():
+    result = GateResult("a", "b", "one", "two", rows=())
+    assert (result.false_alarm_rate, result.confidence) == (MOST_FALSE, CONFIDENCE)
+    assert result.as_json()["false_alarm_rate"] == MOST_FALSE
 
 
 def test_the_bound_of_a_rate_is_the_textbooks():

@@ -223,6 +223,22 @@ def test_the_prediction_error_is_compared_by_its_magnitude():
     assert row.verdict == "regressed" and row.change == pytest.approx(0.03)
 
 
+def test_without_a_floor_what_the_interval_shows_is_a_change():
+    base, new = gated_run(seed=1), gated_run({("ddp", 2): 1.008, ("ddp", 4): 0.992}, seed=2)
+    none = dict.fromkeys(("relative_floor", "absolute_floor"), 0.0)
+    free = gated(base, new, settings=settings(step_s=none, efficiency=none))
+    usual = gated(base, new)
+    for size, metric, verdict in (
+        (2, "step_s", "regressed"),
+        (4, "step_s", "improved"),
+        (4, "efficiency", "improved"),
+    ):
+        assert verdict_of(free, metric, "ddp", size).verdict == verdict
+        assert verdict_of(usual, metric, "ddp", size).verdict == "unchanged"
+    # Where every change counts, none can be shown to be absent.
+    assert verdict_of(free, "step_s", "ddp-small", 2).verdict == "inconclusive"
+
+
 def test_exposed_communication_may_be_zero():
     zero = Estimate(value=0.0, low=0.0, high=0.0, n=5)
     base = with_row(gated_run(seed=1), "ddp", 2, exposed_comm_s=zero)
@@ -230,6 +246,16 @@ def test_exposed_communication_may_be_zero():
     row = verdict_of(gated(base, new), "exposed_comm_s")
     assert (row.verdict, row.change, row.decides) == ("regressed", None, False)
     json.dumps(gated(base, new).as_json(), allow_nan=False)
+
+
+def test_a_change_of_exposed_communication_is_in_proportion_to_what_it_was():
+    base = with_row(gated_run(seed=1), "ddp", 2, exposed_comm_s=estimate(0.008, 0.001, 5))
+    new = with_row(gated_run(seed=2), "ddp", 2, exposed_comm_s=estimate(0.006, 0.001, 5))
+    row = verdict_of(gated(base, new), "exposed_comm_s")
+    assert (row.verdict, row.decides) == ("improved", False)
+    assert row.change == pytest.approx(-0.25)
+    assert row.low < row.change < row.high < -0.24
+    assert 0.05 < row.min_detectable < 0.06
 
 
 @pytest.mark.parametrize("status", ["failed", "oom"])
@@ -385,6 +411,18 @@ def test_the_explanation_names_points_counts_and_settings():
     assert "longer" in step and "in exposed transfer" in step
     refused = verdict_of(explained(allowed=()), "efficiency", "ddp", 4)
     assert refused.verdict == "not comparable" and refused.explanation
+
+
+def test_a_part_of_the_budget_that_one_side_does_not_have_counts_as_none_of_it():
+    def side(seed, efficiency, **points):
+        budget = budget_points(efficiency).model_copy(update={"points": points})
+        found = estimate(efficiency, 0.001, 5)
+        return with_row(gated_run(seed=seed), "ddp", 4, efficiency=found, budget=budget)
+
+    sides = side(1, 0.80, other_idle=0.20), side(2, 0.74, wait=0.04, other_idle=0.22)
+    for base, new in (sides, sides[::-1]):
+        told = verdict_of(gated(base, new), "efficiency", "ddp", 4).explanation
+        assert "; waiting for other ranks explains 4.0 of them, other idle time 2.0" in told[0]
 
 
 def test_a_faster_baseline_is_named_where_efficiency_fell():

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scalebench.cli import cli
 from scalebench.errors import UsageError
@@ -44,6 +46,13 @@ def test_two_changes_are_both_found():
     generator = np.random.default_rng(1)
     series = np.repeat([0.0, 5.0, 1.0], 10) + generator.normal(0, 0.5, 30)
     assert [point.index for point in change_points(list(series))] == [10, 20]
+
+
+@given(st.permutations([0.0, 4.0, 9.0, 15.0]), st.lists(st.integers(6, 9), min_size=4, max_size=4))
+def test_every_level_that_is_well_apart_begins_where_it_does(levels, lengths):
+    generator = np.random.default_rng(3)
+    series = np.repeat(levels, lengths) + generator.normal(0, 0.3, sum(lengths))
+    assert [point.index for point in change_points(list(series))] == list(np.cumsum(lengths)[:-1])
 
 
 def test_a_family_needs_more_and_short_or_constant_series_say_nothing():

@@ -50,6 +50,15 @@ def test_runs_are_merged_launch_by_launch():
     assert row.efficiency.n == 3 and row.efficiency.value == pytest.approx(0.8, rel=0.02)
 
 
+def test_of_a_run_with_several_launches_the_first_is_its_round():
+    runs = [gated_run(num_launches=2, seed=seed) for seed in (1, 2, 3)]
+    row = next(r for r in merged(runs).rows if (r.case, r.world_size) == ("ddp", 2))
+    first = [next(r for r in run.rows if r.case == "ddp").samples[0] for run in runs]
+    assert [s.pace_s for s in row.samples] == [s.pace_s for s in first]
+    assert [s.repeat for s in row.samples] == [0, 1, 2]
+    assert row.num_clean_steps == sum(len(s.step_s) for s in first)
+
+
 def test_budgets_are_the_means_of_the_runs():
     runs = [
         with_row(run, "ddp", 2, budget=budget_points(0.8, rank=1, exposed_transfer=part))
