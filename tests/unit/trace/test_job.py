@@ -81,6 +81,8 @@ def test_the_same_file_twice_counts_once(write):
     job = analyse_job([file, file])
     assert len(job.ranks) == 1
     assert f"{file} was given 2 times and is counted once." in job.notices
+    (other,) = analyse_job([write("b.json", trace(rank=0))]).ranks
+    assert not any("given" in notice for notice in analyse_job([other.trace.file]).notices)
 
 
 def test_a_bad_file_among_good_ones(write, tmp_path):
