@@ -36,6 +36,11 @@ def test_an_all_gather_stops_paying_when_ranks_are_many():
     assert pays(found, 1.0) is False
 
 
+def test_where_it_never_pays_the_interval_is_negative_too():
+    found = break_even_byte_per_s(-10, Estimate(value=2, low=1, high=4, n=3))
+    assert (found.value, found.low, found.high, found.n) == (-5, -10, -2.5, 3)
+
+
 def test_an_interval_around_zero_cannot_be_inverted():
     with pytest.raises(ValueError, match="must take some time"):
         break_even_byte_per_s(10, Estimate(value=1, low=-0.1, high=2, n=3))

@@ -268,6 +268,14 @@ def test_a_scattered_fit_calls_itself_poor():
     assert "4 of 20 sizes were too slow" in fit_link(sweep(sizes(20), busy)).poor
 
 
+def test_one_slow_size_of_twenty_does_not_make_a_fit_poor():
+    times = line(sizes(20))
+    times[9] *= 3
+    fit = fit_link(sweep(sizes(20), times))
+    assert fit.regimes[0].set_aside_bytes == (sizes(20)[9],)
+    assert fit.poor is None
+
+
 def test_a_regime_that_only_just_begins_is_said():
     times = noisy(line(sizes(20)), 0.02, np.random.default_rng(8))
     times[-2:] *= 2

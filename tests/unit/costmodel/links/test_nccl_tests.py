@@ -1,6 +1,7 @@
 """Reading nccl-tests: published logs, every header written here, and files that are none."""
 
 import json
+import math
 import tracemalloc
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scalebench.costmodel.links.nccl_tests import json_file, read_log, text
 from scalebench.costmodel.links.nccl_tests.operations import OPERATIONS, busbw_factor
 from scalebench.costmodel.links.nccl_tests.run import Printed, version_of_code
+from scalebench.costmodel.links.nccl_tests.table import _rate
 from scalebench.errors import UsageError
 from tests.builders import nccl_logs as logs
 from tests.builders.nccl_logs import Result, Run
@@ -716,3 +718,9 @@ def test_damaged_json_gives_points_or_one_clear_line(tmp_path_factory, data, val
     except UsageError as error:
         assert str(path) in str(error)
         assert "\n" not in str(error)
+
+
+def test_a_rate_lies_between_what_rounding_of_its_time_allows():
+    """1 MB in 100 µs are 10 GB/s."""
+    assert _rate(10**6, Printed(100, 80, 125)) == pytest.approx((12.5, 8, 12.5))
+    assert _rate(10**6, Printed(0, 0, 0.005)).high == math.inf

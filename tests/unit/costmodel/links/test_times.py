@@ -6,7 +6,7 @@ import pytest
 from scalebench.costmodel.links.fitting.fit import fit_links
 from scalebench.costmodel.links.laws import ring_all_reduce, ring_gather
 from scalebench.costmodel.links.times import LinkModel, NoFit
-from tests.builders.link_sweeps import ALPHA_S, BANDWIDTH, at_several_sizes, sizes
+from tests.builders.link_sweeps import ALPHA_S, BANDWIDTH, at_several_sizes, sizes, sweep
 
 SIZES = sizes(16, 1 << 10, 1 << 24)
 
@@ -29,6 +29,25 @@ def test_it_follows_the_law_to_sizes_and_ranks_that_were_not_measured(world_size
 def test_at_a_number_that_was_measured_its_own_fit_answers():
     assert model_of(2, 4).time("all_reduce", 4, 10**6).world_sizes == (4,)
     assert model_of(2, 4).time("all_reduce", 8, 10**6).world_sizes == (2, 4)
+
+
+@pytest.mark.parametrize(("world_size", "nearest"), [(3, 2), (4, 2), (40, 64), (200, 64)])
+def test_between_two_measured_numbers_the_nearer_one_answers(world_size, nearest):
+    """At 64 ranks the links were twice as slow."""
+    exact = {
+        n: [ring_all_reduce(n).time_s(int(d), ALPHA_S, BANDWIDTH) for d in SIZES] for n in (2, 64)
+    }
+    points = sweep(SIZES, np.array(exact[2]), world_size=2)
+    points += sweep(SIZES, 2 * np.array(exact[64]), world_size=64)
+    model = LinkModel(fit_links(points).fits)
+    truth = ring_all_reduce(world_size).time_s(10**6, ALPHA_S, BANDWIDTH)
+    slower = 1 if nearest == 2 else 2
+    assert model.time("all_reduce", world_size, 10**6).time_s == pytest.approx(
+        slower * truth, rel=0.02
+    )
+    factor = ring_all_reduce(world_size).bytes_factor
+    term = model.bandwidth_term("all_reduce", world_size, 10**6)
+    assert term == pytest.approx(slower * factor * 10**6 / BANDWIDTH, rel=0.02)
 
 
 def test_intervals_cover_what_the_law_gives_at_twice_the_ranks():

@@ -10,10 +10,12 @@ from scalebench.costmodel.pipelines.orders import (
     STYLES,
     bubble_law,
     plan_schedule,
+    why_no_pipeline,
     why_not,
 )
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
 from scalebench.errors import UsageError
+from scalebench.spec import Pipeline
 
 RULED = [name for name in STYLES if name not in FROM_TORCH]
 ranks = st.integers(1, 6)
@@ -135,6 +137,22 @@ def test_a_wrong_schedule_is_refused_with_the_action(ranks: list[list[str]], tol
     actions = [tuple(Action(int(a[0]), a[1], int(a[2])) for a in rank) for rank in ranks]
     with pytest.raises(ValueError, match=told):
         check(Schedule("wrong", 2, tuple(actions)))
+
+
+def test_ranks_that_cannot_run_a_pipeline_are_told_why() -> None:
+    def why(world_size: int, rank_batch: int = 8, **settings: object) -> str | None:
+        asked = {"schedule": "1f1b", "microbatches": 4, **settings}
+        return why_no_pipeline(Pipeline.model_validate(asked), rank_batch, world_size)
+
+    assert why(4) is None
+    assert why(8, data_parallel=2) is None
+    assert "4 for 8 stages" in str(why(8))
+    assert "4 for 5 stages" in str(why(10, data_parallel=2))
+    assert "9 ranks cannot be split into 2 pipelines" in str(why(9, data_parallel=2))
+    assert "6 samples per pipeline cannot be split into 4" in str(why(4, rank_batch=6))
+    interleaved = {"schedule": "interleaved-1f1b", "chunks": 2, "microbatches": 6}
+    assert why(2, rank_batch=12, **interleaved) is None
+    assert "6 cannot be split into 1 rounds" not in str(why(4, rank_batch=12, **interleaved))
 
 
 def test_what_torch_refuses_is_refused_with_the_reason() -> None:
