@@ -124,6 +124,24 @@ def test_the_grid_shows_who_is_slow_and_leaves_out_what_does_not_count():
     assert grid.deviation[0, 0] == pytest.approx(8.0)
 
 
+def test_what_runs_after_the_clean_window_is_not_drawn():
+    """Rounds follow, in which some steps are trained without synchronisation."""
+    trained = rank_with([9, 1, 5, 1, 1, 1])
+    rounds = Block(phase="paired", first=6, count=3)
+    longer = trained.model_copy(
+        update={
+            "step_s": [*trained.step_s, 7, 7, 7],
+            "loss": [*trained.loss, 1.0, 1.0, 1.0],
+            "blocks": [*trained.blocks, rounds],
+        }
+    )
+    grid, alone = (
+        rank_grid(make_result(make_cell("ddp", 1), ranks=[rank])) for rank in (longer, trained)
+    )
+    assert grid.deviation.shape == (1, 6)
+    assert np.array_equal(grid.deviation, alone.deviation, equal_nan=True)
+
+
 grids = st.tuples(st.integers(1, 40), st.integers(1, 60), st.integers(1, 12), st.integers(1, 20))
 
 

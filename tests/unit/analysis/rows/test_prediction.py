@@ -4,14 +4,16 @@ import pytest
 
 from scalebench.analysis.attribution import attribute
 from scalebench.analysis.prediction_scores import score, with_intervals
+from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.prediction import FIELDS, predict_row
+from scalebench.analysis.rows.prediction import FIELDS, predict_row, step_at_one_rank
 from scalebench.analysis.step_shape import NoShape, shape_of
 from scalebench.costmodel.links.fitting.fit import fit_links
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.step import StepShape, predict_step
 from scalebench.records.rank import Block
 from scalebench.records.rows.prediction import ChangedStep
+from scalebench.spec import Ddp, Fsdp, Fsdp1
 from tests.builders.link_sweeps import sizes, sweep
 from tests.builders.runs import make_cell
 from tests.builders.summaries import make_prediction, make_row
@@ -169,6 +171,21 @@ def test_a_row_without_a_prediction_says_why(why, arguments):
     assert not row.values
     assert set(row.reasons) == set(FIELDS)
     assert all(why in reason for reason in row.reasons.values())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("strategy", [Ddp(), Fsdp(), Fsdp1()], ids=lambda one: one.kind)
+def test_on_a_gpu_no_sharded_step_is_predicted_from_one_rank(device, strategy):
+    """Gathers run ahead of the computation there."""
+    first = at_one(*BUCKETS)
+    cell = first.cell.model_copy(update={"device": device, "strategy": strategy})
+    first = first.model_copy(update={"cell": cell})
+    launches = Launches(make_cell("ddp", 1), measured={0: first})
+    if device == "cuda" and strategy.kind != "ddp":
+        with pytest.raises(Unavailable, match="gathers run ahead"):
+            step_at_one_rank(launches)
+    else:
+        assert len(step_at_one_rank(launches).shape.requests) == len(BUCKETS)
 
 
 def row_with(world_size, error, left_out=None, case="ddp", efficiency=0.8):
