@@ -1,8 +1,5 @@
 """Sizes that were not measured, projected from runs whose every number is known."""
 
-import math
-from statistics import NormalDist
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,15 +7,13 @@ from hypothesis import strategies as st
 from scalebench.analysis.projection import (
     MeasuredShard,
     NothingToProject,
-    _half_width,
-    _Scores,
     project,
 )
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import CalibratedPoint, profile_of
 from scalebench.costmodel.links.topology import TOPOLOGIES
 from scalebench.costmodel.replay import CommRequest
-from scalebench.costmodel.step import PredictedStep, StepShape
+from scalebench.costmodel.step import StepShape
 from scalebench.costmodel.what_if import WhatIf, with_buckets
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.paths import RunPaths
@@ -106,23 +101,6 @@ def test_intervals_hold_the_model_s_own_error_and_widen(tmp_path):
     assert widths == sorted(widths)
     assert widths[0] < widths[-1]
     assert all(row.low_s < row.step_s < row.high_s for row in found.rows)
-
-
-def test_the_interval_has_what_the_link_the_launches_and_the_model_are_uncertain_by():
-    def width(high_s=0.1, spread=0.0, error=0.0, world_size=8):
-        times = {"step_s": 0.1, "low_s": 0.1, "high_s": high_s, "computing_s": 0.1, "stalled_s": 0}
-        step = PredictedStep(**times, requests=(), times=(), world_sizes=(2, 4))
-        return _half_width(step, spread, _Scores(error, 3), None, world_size)[0]
-
-    of_90, of_95 = (NormalDist().inv_cdf(p) for p in (0.95, 0.975))
-    link = math.log(1.1) * of_90 / of_95  # the link's is a 95 % interval
-    assert width(high_s=0.11) == pytest.approx(link)
-    assert width(spread=0.02) == pytest.approx(0.02 * of_90)
-    assert width(error=0.05) == pytest.approx(0.05 * of_90)
-    assert width(error=0.05, world_size=2) == pytest.approx(0.05 * of_90)
-    assert width(error=0.05, world_size=32) == pytest.approx(3 * 0.05 * of_90)
-    every = width(0.11, 0.02, 0.05, 32)
-    assert every == pytest.approx(math.hypot(link, 0.02 * of_90, 0.15 * of_90))
 
 
 def test_what_if_the_links_were_twice_as_fast(tmp_path):

@@ -413,16 +413,20 @@ def test_the_explanation_names_points_counts_and_settings():
     assert refused.verdict == "not comparable" and refused.explanation
 
 
-def test_a_part_of_the_budget_that_one_side_does_not_have_counts_as_none_of_it():
-    def side(seed, efficiency, **points):
-        budget = budget_points(efficiency).model_copy(update={"points": points})
+def test_a_part_of_the_budget_that_one_side_does_not_know_is_put_where_it_is_held():
+    def side(seed, efficiency, **parts):
+        budget = budget_points(efficiency).model_copy(update=parts)
         found = estimate(efficiency, 0.001, 5)
         return with_row(gated_run(seed=seed), "ddp", 4, efficiency=found, budget=budget)
 
-    sides = side(1, 0.80, other_idle=0.20), side(2, 0.74, wait=0.04, other_idle=0.22)
+    # Of the first side's step nothing was waiting, or it was not told apart from the transfer.
+    sides = (
+        side(1, 0.80, other_idle_s=2.0e-3, wait_s=None),
+        side(2, 0.74, other_idle_s=2.2e-3, wait_s=0.4e-3),
+    )
     for base, new in (sides, sides[::-1]):
         told = verdict_of(gated(base, new), "efficiency", "ddp", 4).explanation
-        assert "; waiting for other ranks explains 4.0 of them, other idle time 2.0" in told[0]
+        assert "; exposed transfer explains 4.0 of them, other idle time 2.0" in told[0]
 
 
 def test_a_faster_baseline_is_named_where_efficiency_fell():

@@ -118,6 +118,7 @@ def error_bound(variant, x):
         return (
             chunk_reduced(x, 16, torch.linalg.vector_norm) / (2 ** (given["bits"] - 1) - 1)
             + rounding
+            + 1e-18  # squares of what is smaller are no float32: the norm loses them
         )
     if method == "threshold":
         return torch.full_like(x, given["threshold"])
