@@ -77,22 +77,22 @@ def draw(packages: Sequence[str], count: int, seed: int) -> list[Mutant]:
     return mutants
 
 
-def tests_of(path: str) -> list[str]:
+def tests_of(tree: Path, path: str) -> list[str]:
     """Return the test files of a module's package: first its own, then those that name it."""
     module = Path(path).stem
-    package = Path(path).parts[1]
+    package = package_of(path)
     dotted = path.removesuffix(".py").replace("/", ".")
 
     def order(test: Path) -> tuple[bool, bool, int]:
         text = test.read_text(encoding="utf-8")
         return test.stem != f"test_{module}", dotted not in text, len(text)
 
-    files = sorted((ROOT / "tests" / "unit" / package).rglob("test_*.py"), key=order)
-    return [str(file.relative_to(ROOT)) for file in files]
+    files = sorted((tree / "tests" / "unit" / package).rglob("test_*.py"), key=order)
+    return [str(file.relative_to(tree)) for file in files]
 
 
 def run_tests(tree: Path, tests: Sequence[str]) -> str:
-    """Return what noticed: a test, "time limit" or "collection"; "" if all tests passed."""
+    """Return what noticed: a test, "time limit" or "import"; "" if all tests passed."""
     command = ["prlimit", f"--cpu={CPU_S}", f"--as={MEMORY_BYTES}"]
     command += [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no"]
     command += ["-p", "no:cacheprovider", "--hypothesis-profile", "quick", *tests]
@@ -116,21 +116,33 @@ def run_tests(tree: Path, tests: Sequence[str]) -> str:
     if process.returncode < 0:
         return "time limit"
     failed = [line.split()[1] for line in output.splitlines() if line.startswith("FAILED ")]
-    return failed[0] if failed else "collection"
+    return failed[0] if failed else "import"
 
 
 def try_mutant(tree: Path, mutant: Mutant) -> dict[str, Any]:
     """Change the copy, run the tests, change it back; return the mutant and what noticed it."""
     file = tree / mutant.path
     source = file.read_bytes()
-    users = USERS[Path(mutant.path).parts[1]]
     rest = source[mutant.begin + len(mutant.before.encode()) :]
     file.write_bytes(source[: mutant.begin] + mutant.after.encode() + rest)
     try:
-        noticed = run_tests(tree, tests_of(mutant.path)) or run_tests(tree, users)
+        tests, users = tests_of(tree, mutant.path), USERS[package_of(mutant.path)]
+        noticed = run_tests(tree, tests) or run_tests(tree, users)
     finally:
         file.write_bytes(source)
     return asdict(mutant) | {"noticed_by": noticed}
+
+
+def package_of(path: str) -> str:
+    """Return the package that a module belongs to."""
+    return Path(path).parts[1]
+
+
+def check_unchanged(tree: Path, mutants: Sequence[Mutant]) -> None:
+    """Run the tests on the copy as it is; exits where they fail, since nothing could be learnt."""
+    for package, path in {package_of(m.path): m.path for m in mutants}.items():
+        if failed := run_tests(tree, [*tests_of(tree, path), *USERS[package]]):
+            raise SystemExit(f"{failed} fails on the unchanged code.")
 
 
 def copy_tree(to: Path) -> Path:
@@ -147,7 +159,7 @@ def show(results: Sequence[dict[str, Any]]) -> None:
     """Print what was not noticed, and the share of what was, for each package and in all."""
     total, noticed = Counter[str](), Counter[str]()
     for result in results:
-        for package in (Path(result["path"]).parts[1], "all"):
+        for package in (package_of(result["path"]), "all"):
             total[package] += 1
             noticed[package] += bool(result["noticed_by"])
         if not result["noticed_by"]:
@@ -188,11 +200,14 @@ def main() -> None:
             file.write(json.dumps(results[mutant], ensure_ascii=False) + "\n")
         print(f"{mutant.path}:{mutant.line}", results[mutant]["noticed_by"] or "NOT NOTICED")
 
+    todo = [mutant for mutant in mutants if mutant not in done]
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(options.processes):
-            trees.put(copy_tree(Path(folder) / str(number)))
+        copies = [copy_tree(Path(folder) / str(number)) for number in range(options.processes)]
+        check_unchanged(copies[0], todo)
+        for copy in copies:
+            trees.put(copy)
         with ThreadPoolExecutor(options.processes) as pool:
-            list(pool.map(attempt, [m for m in mutants if m not in done]))
+            list(pool.map(attempt, todo))
     show([results[mutant] for mutant in mutants])
 
 

@@ -73,7 +73,7 @@ def test_every_change_is_another_program_and_the_same_seed_draws_the_same():
 
 
 def test_a_modules_own_tests_come_first():
-    tests = files_for("scalebench/trace/reading.py")
+    tests = files_for(ROOT, "scalebench/trace/reading.py")
     assert tests[0] == "tests/unit/trace/test_reading.py"
     assert len(tests) == len({*tests}) == len(list((ROOT / "tests/unit/trace").glob("test_*.py")))
     assert all((ROOT / path).exists() for paths in USERS.values() for path in paths)
