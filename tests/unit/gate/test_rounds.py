@@ -50,6 +50,15 @@ def test_runs_are_merged_launch_by_launch():
     assert row.efficiency.n == 3 and row.efficiency.value == pytest.approx(0.8, rel=0.02)
 
 
+def test_the_memory_of_several_runs_is_the_largest_that_is_known():
+    runs = drifting(1, 1.0, [1.0, 1.0, 1.0])
+    peaks = (2e8, None, 3e8)
+    told = [with_row(r, "ddp", 2, peak_memory_bytes=p) for r, p in zip(runs, peaks, strict=True)]
+    for order in (told, told[::-1]):
+        row = next(r for r in merged(order).rows if (r.case, r.world_size) == ("ddp", 2))
+        assert row.peak_memory_bytes == 3e8
+
+
 def test_of_a_run_with_several_launches_the_first_is_its_round():
     runs = [gated_run(num_launches=2, seed=seed) for seed in (1, 2, 3)]
     row = next(r for r in merged(runs).rows if (r.case, r.world_size) == ("ddp", 2))
