@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scalebench.analysis.attribution import attribute
+from scalebench.analysis.attribution import attribute, why_not
 from scalebench.analysis.rows.attribution import disagreements
 from scalebench.analysis.steps import middle_half, midmean, paired_over_bare, steps_of
 from scalebench.analysis.summarise import summarise
@@ -215,6 +215,21 @@ def test_a_rank_without_a_trace_takes_only_the_attribution_away():
     assert row.budget is None and row.comm_s is None
     assert row.unavailable["budget"] == "no launch of this row was traced"
     assert row.step_s is not None
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [((True, False), "rank 1"), ((False, True), "rank 0"), ((True, True), "rank 0")],
+)
+def test_why_a_launch_has_no_attribution_is_what_the_first_rank_with_a_reason_says(left, told):
+    result = pair()
+    ranks = [
+        rank.model_copy(
+            update={"trace_unavailable": f"rank {rank.rank}", "another_rank_left": gone}
+        )
+        for rank, gone in zip(result.ranks, left, strict=True)
+    ]
+    assert why_not(result.model_copy(update={"ranks": ranks})) == told
 
 
 def test_without_a_traced_baseline_there_is_no_budget_but_all_else():

@@ -242,6 +242,23 @@ def test_the_page_draws_what_was_done_over_what_was_planned() -> None:
     assert schedule_figure.schedule_figure([make_row()], {}) is None
 
 
+def test_passes_are_timed_from_the_first_of_them() -> None:
+    """The step was traced 7 ms before the first pass began, and the clocks' zero lies 3 s back."""
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4))
+    later = replace(
+        timeline,
+        start_s=tuple(tuple(t + 7 for t in row) for row in timeline.start_s),
+        end_s=tuple(tuple(t + 7 for t in row) for row in timeline.end_s),
+    )
+    traces = {rank: trace_of(later, rank, shift_ms=3000) for rank in (0, 1)}
+    told = pipeline_figures([PipelineTrace(strategy, (0, 1), traces, {}, (0,))]).actions
+    assert min(action.start_s for action in told) == 0.0
+    for action in told:
+        planned = (action.planned_start_s, action.planned_end_s)
+        assert (action.start_s, action.end_s) == pytest.approx(planned, abs=1e-9)
+
+
 def test_the_self_test_takes_the_worse_of_two_bubbles_and_shows_the_overhead() -> None:
     strategy = Pipeline(schedule="gpipe", microbatches=4)
     schedule = plan_schedule("gpipe", 2, 4)

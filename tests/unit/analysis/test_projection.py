@@ -82,8 +82,9 @@ def test_more_ranks_than_samples_are_refused_by_row(tmp_path):
 
 
 def test_without_a_scored_row_there_is_no_interval(tmp_path):
-    (row,) = project(make_run(tmp_path, link=the_profile(2)), [8]).rows
-    assert row.low_s is None
+    found = project(make_run(tmp_path, link=the_profile(2)), [8])
+    (row,) = found.rows
+    assert (found.num_scored, found.typical_error, row.low_s) == (0, None, None)
     assert "compared with" in row.interval_reason
 
 
