@@ -68,6 +68,12 @@ def test_else_their_order(write):
     assert any("do not say" in notice for notice in analyse_job(files).notices)
 
 
+@pytest.mark.parametrize("names", [("rank3.json", "other.json"), ("a_rank3.json", "b_rank3.json")])
+def test_names_that_do_not_tell_every_rank_tell_none(write, names):
+    first, second = (write(name, trace()) for name in names)
+    assert ranks_of(first, second) == {names[0]: (0, "order"), names[1]: (1, "order")}
+
+
 def test_two_files_of_one_rank(write):
     job = analyse_job([write("a.json", trace(0, 2)), write("b.json", trace(0, 2))])
     assert "1 of the job's 2 ranks were given." in job.notices

@@ -115,6 +115,8 @@ def test_compression_is_told_by_content_not_by_name(tmp_path):
         (float("nan"), None),
         (float("inf"), None),
         (10**30, None),
+        (-(10**30), None),
+        (-17, -17_000),
     ],
 )
 def test_time_is_exact_to_the_nanosecond(microseconds, expected):
