@@ -141,6 +141,10 @@ def test_which_events_count(tmp_path):
         {"ph": "E", "ts": 42, "pid": 4, "tid": 4},
         {"ph": "E", "ts": 44, "pid": 4, "tid": 4},
         {"ph": "E", "ts": 45, "pid": 4, "tid": 4},
+        {**OP, "ph": "B", "ts": None, "name": "no beginning"},
+        {"ph": "E", "ts": 47, "pid": 4, "tid": 4},
+        {**OP, "ph": "B", "ts": 48, "name": "no end"},
+        {"ph": "E", "ts": "soon", "pid": 4, "tid": 4},
         None,
         17,
     ]

@@ -3,6 +3,8 @@
 import pytest
 
 from scalebench.analysis.attribution import attribute
+from scalebench.analysis.rows.against_uncompressed import against_uncompressed
+from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.summarise import summarise
 from scalebench.records.rank import CompressionTraffic, GradientError
 from scalebench.report.findings.findings import judge
@@ -17,6 +19,7 @@ from tests.builders.traced import (
     make_traced_record,
     make_traced_result,
 )
+from tests.unit.analysis.rows.test_prediction import the_link
 
 WHOLE = 1_000_000
 
@@ -140,6 +143,19 @@ def test_the_loss_is_held_against_that_of_none():
     told = next(r for r in summary.rows if r.case == "sign").compression.losses
     assert told.loss_of_none_after_steps == pytest.approx(1.0)
     assert told.equal_steps == 6
+
+
+def test_one_rank_has_no_link_on_which_compression_pays():
+    both = [
+        make_traced_result(found.ranks[0], case=method, strategy=found.cell.strategy)
+        for method, found in (("none", none()[0]), ("top-k", launch("top-k", 20_000)))
+    ]
+    run = make_run([*map(inspection, both), *both])
+    rows = summarise(run).rows
+    for link, reason in ((the_link(2), "one rank sends nothing"), ("no link", "no link")):
+        (_, told) = (row.compression for row in against_uncompressed(rows, grouped(run), link))
+        assert told.break_even_replayed_byte_per_s is None
+        assert told.unavailable["break_even_replayed_byte_per_s"] == reason
 
 
 def test_the_verdict_is_that_compression_does_not_pay_where_no_step_is_shorter():

@@ -7,13 +7,14 @@ from scalebench.analysis.prediction_scores import score, with_intervals
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import FIELDS, predict_row, step_at_one_rank
+from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.step_shape import NoShape, shape_of
 from scalebench.costmodel.links.fitting.fit import fit_links
 from scalebench.costmodel.links.times import LinkModel
-from scalebench.costmodel.step import StepShape, predict_step
+from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
 from scalebench.records.rank import Block
 from scalebench.records.rows.prediction import ChangedStep
-from scalebench.spec import Ddp, Fsdp, Fsdp1
+from scalebench.spec import Ddp, Fsdp, Fsdp1, Pipeline
 from tests.builders.link_sweeps import sizes, sweep
 from tests.builders.runs import make_cell
 from tests.builders.summaries import make_prediction, make_row
@@ -254,6 +255,16 @@ def test_a_row_says_what_would_change_it():
     assert told["buckets of 4 MiB"].gain < 0 < told["2 times the bandwidth"].gain
     halved = told["gradients of 16 bits, conversion not counted"]
     assert halved.step_s == pytest.approx(told["2 times the bandwidth"].step_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(("rank_batch", "twice"), [(16, [8]), (8, [8]), (12, []), (4, [])])
+def test_a_pipeline_is_asked_for_twice_the_microbatches_where_the_batch_allows(rank_batch, twice):
+    cell = make_cell("1f1b", 2, strategy=Pipeline(microbatches=4), rank_batch=rank_batch)
+    times = {"step_s": 0.1, "low_s": 0.1, "high_s": 0.1, "computing_s": 0.1, "stalled_s": 0.0}
+    step = PredictedStep(**times, requests=(), times=(), world_sizes=(2,))
+    told = what_ifs(cell, lambda *_: step, the_link(2), step)
+    assert [one.microbatches for one in told if one.microbatches is not None] == twice
+    assert not any(one.gradient_bits or one.bucket_mb for one in told)
 
 
 def test_a_changed_row_has_the_efficiency_that_its_step_means():
