@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs, so that ``--help`` answers at o
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
@@ -24,6 +25,9 @@ from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
 from scalebench.cli.view import list_, report, show
 from scalebench.errors import ExitCode, ScalebenchError
+
+SILENT_S = 5.0
+"""How long a process of a world that has nothing to say leaves the word to the first one."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -104,9 +108,15 @@ def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _complain(message: str, code: ExitCode) -> ExitCode:
-    """Print one line on standard error; of a world's processes only the first one does."""
+    """Print one line on standard error; of a world's processes only the first one does.
+
+    The others wait for a moment: mpirun ends the world as soon as one process fails, and that must
+    not be before the first one has spoken.
+    """
     if _speaks():
         click.echo(f"scalebench: {' '.join(message.split())}", err=True)
+    else:
+        time.sleep(SILENT_S)
     return code
 
 
