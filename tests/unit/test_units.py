@@ -39,8 +39,8 @@ def test_rounding_stays_inside_the_interval(value, relative):
 
 def last_place(value, uncertainty):
     """The power of ten of the last digit: the uncertainty's second, and four digits at most."""
-    magnitude, second = (math.floor(math.log10(x)) for x in (value, uncertainty / 10))
-    return min(magnitude, max(second, magnitude - 3))
+    magnitude, of_uncertainty = (math.floor(math.log10(x)) for x in (value, uncertainty))
+    return min(magnitude, max(of_uncertainty - 1, magnitude - 3))
 
 
 @given(MAGNITUDES, UNCERTAINTIES)
