@@ -15,7 +15,7 @@ from scalebench.gate.baselines import accept, list_baselines
 from scalebench.gate.change import Change, Side
 from scalebench.gate.gate import Results, compare
 from scalebench.gate.measured import Measured, measured
-from scalebench.gate.run_variance import change_over_runs, pooled_runs, run_sd
+from scalebench.gate.run_variance import change_over_runs, launch_part, pooled_runs, run_sd
 from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
 from scalebench.session.interleaved.results import read_results
@@ -29,6 +29,15 @@ ALL = [("plain", 1), *((case, n) for case in ("ddp", "ddp-small") for n in (2, 4
 def on_host(level, seed, **changes):
     """A run on a host that makes every step ``level`` times as long."""
     return gated_run(dict.fromkeys(ALL, level), seed=seed, **changes)
+
+
+def test_what_launches_alone_make_runs_differ_by_is_taken_off():
+    """Launches of variance 8: a mean of four has 2, a mean of two has 4, on average 3."""
+    variance = Variance(8.0, 4)
+    runs = [Measured(0.0, 4, variance), Measured(4.0, 2, variance)]
+    assert launch_part(runs, variance) == pytest.approx(3.0)
+    assert launch_part(runs, None) == 0.0
+    assert run_sd(runs, variance) == pytest.approx(math.sqrt(8.0 - 3.0))
 
 
 def test_the_interval_is_that_of_a_prediction_of_one_more_run():
