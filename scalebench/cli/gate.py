@@ -234,8 +234,9 @@ def gate(
         result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only)
     elif len(arguments) > 1 or base_python or base_dir or budget_s:
         raise UsageError(
-            "gate judges one run. Name one NEW; --base-python, --base-dir, --repeat-until-decided "
-            "and arguments of `run` are for --interleave."
+            "gate judges one run: name one NEW, and what to compare it with after --baseline. "
+            "--base-python, --base-dir, --repeat-until-decided and arguments of `run` are for "
+            "--interleave."
         )
     else:
         measured = results_of(arguments[0] if arguments else None)

@@ -67,11 +67,13 @@ def _budget_open(case: AdviceInput) -> str | None:
     found = case.row.budget
     if found is None or found.closes:
         return None
-    off = max(abs(found.share(RESIDUAL)), abs(found.drift))
-    return (
-        f"Quiet the machine and run it again before acting on it: the traced steps are"
-        f" {_percent(off)} off."
+    residual, drift = abs(found.share(RESIDUAL)), abs(found.drift)
+    why = (
+        f"the parts leave {_percent(residual)} of the step unexplained"
+        if residual > drift
+        else f"clean steps next to the traced ones differ by {_percent(drift)} from the headline's"
     )
+    return f"Quiet the machine and run it again before acting on it: {why}."
 
 
 def _nothing_to_gain(case: AdviceInput) -> str | None:

@@ -19,7 +19,7 @@ from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
 NOTE = (
     "Zero is where the ideal step ends. Right of it: what takes time; left of it: what gives time "
     "back. Behind each bar: the points missing to ideal. Hatched: not significantly different "
-    "from zero. Open: the parts do not add up to the step within 2 %."
+    "from zero. Open: the parts do not explain the step; the marks of the row say why."
 )
 
 NUMBER_ROOM, OPEN_ROOM = 0.12, 0.26

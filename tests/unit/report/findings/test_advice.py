@@ -56,7 +56,7 @@ SPEAKS = {
     "one launch": (row_with(spread=None), "1 launch gives no interval"),
     "interval too wide": (row_with(efficiency=0.8, spread=0.6), "--repeats 6: 32–128 %"),
     "nothing to gain": (row_with(efficiency=0.99, spread=0.01), "at most 2.0 points"),
-    "budget open": (row_with({"wait": -40.0}), "the traced steps are 55 % off"),
+    "budget open": (row_with({"wait": -40.0}), "the parts leave 55 % of the step unexplained"),
     "other buckets": (
         row_with(TRANSFER, **predicted(bucket_mb=(1.0, 0.91))),
         "Try buckets of 1 MiB: the cost model predicts 91 % instead of 84 %"
