@@ -69,7 +69,7 @@ def project(
     hierarchical: bool,
     measure_shard: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Predict the steps of RUN's cases at numbers of ranks that were not measured.
 
     Default: the newest run. Exit code 3: nothing in the run supports a projection.
@@ -79,7 +79,7 @@ def project(
     from scalebench.costmodel.links.profile import LinkProfile
     from scalebench.costmodel.links.topology import load_topology
     from scalebench.costmodel.what_if import WhatIf
-    from scalebench.errors import UsageError
+    from scalebench.errors import ExitCode, UsageError
     from scalebench.records.files import read_model
     from scalebench.report.tables.projection import render_projection
 
@@ -99,6 +99,8 @@ def project(
         emit(projection.model_dump_json(indent=1))
     else:
         emit_for_terminal(lambda *terminal: render_projection(projection, *terminal))
+    has_step = any(row.step_s is not None for row in projection.rows)
+    return int(ExitCode.OK if has_step else ExitCode.INCONCLUSIVE)
 
 
 def _measured_shards(run: "StoredRun", world_sizes: tuple[int, ...]) -> "list[MeasuredShard]":
