@@ -88,6 +88,7 @@ def simulate(
     effects: Sequence[float],
     runs: int,
     seed: int = SEED,
+    at_two_ranks: float = 0.0,
 ) -> Coverage:
     """Simulate runs of one kind.
 
@@ -97,6 +98,8 @@ def simulate(
         effects: By how much launches of each row differ (standard deviation, as a ratio).
         runs: How many.
         seed: Of the draws.
+        at_two_ranks: What a round does to all rows on two ranks and to no other (standard
+            deviation, as a ratio), as load from elsewhere that takes one core of two.
     """
     generator = np.random.default_rng((seed, num_launches, list(NOISES).index(noise)))
     shape = (len(SCATTER), num_launches, STEPS)
@@ -106,6 +109,10 @@ def simulate(
         logs -= np.median(NOISES[noise](generator, (20_000,))) * SCATTER[:, None, None]
         logs += (np.array(effects)[:, None] * generator.standard_normal(shape[:2]))[..., None]
         logs += np.cumsum(DRIFT * generator.standard_normal(num_launches))[:, None]
+        if at_two_ranks:
+            logs[SCATTER[0] < SCATTER] += at_two_ranks * generator.standard_normal(
+                (num_launches, 1)
+            )
         rows = [dict(enumerate(np.median(row, axis=1).tolist())) for row in logs]
         within = [float(np.mean([median_variance(np.exp(x)) for x in row])) for row in logs]
         keys = [("suite", str(row), 1) for row in range(len(rows))]
@@ -165,8 +172,15 @@ def main() -> None:
     """Simulate, print, and write where told."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--at-two-ranks", type=float, help="only this effect, e.g. 0.03")
     parser.add_argument("--write", type=Path, help="document with the marks")
     asked = parser.parse_args()
+    if asked.at_two_ranks is not None:
+        for num_launches in LAUNCHES:
+            same = [0.01] * len(SCATTER)
+            found = simulate("white", num_launches, same, asked.runs, SEED, asked.at_two_ranks)
+            print(num_launches, found)
+        return
     text = table(asked.runs)
     if asked.write:
         whole = asked.write.read_text(encoding="utf-8")

@@ -12,7 +12,8 @@ effect of launching afresh, which is one for the suite. What a row varies by bey
 moderated over the rows (Smyth 2004, `scalebench.gate.variance`).
 
 ``make bench-coverage`` simulates how often the intervals hold. They are too narrow for a row whose
-launches differ several times more than those of the other rows without its steps showing it.
+launches differ several times more than those of the other rows without its steps showing it, and
+where a round does something to one number of ranks alone.
 """
 
 import math
