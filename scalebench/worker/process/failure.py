@@ -12,7 +12,7 @@ _PEER_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Connection refused",
-    "ChecksumMismatch pipe",
+    "Broken pipe",
     "Timed out waiting",
     "collective operation timeout",
     "wait timeout after",
