@@ -106,6 +106,12 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder itself.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Finish an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
+@option(
+    "--shared/--isolated",
+    default=None,
+    help="Launch the rows of a suite together and let them take turns, or each by itself. "
+    "Default: together on CPU.",
+)
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
 @click.option(
@@ -234,6 +240,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         precision=flags["precision"],
         budget_s=flags["budget"],
         quick=flags["quick"],
+        shared=flags["shared"],
         trace=not flags["no_trace"],
         selection=flags["selection"],
         only=flags["only"],

@@ -1,5 +1,6 @@
 """What a launcher offers to the session."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,7 +9,7 @@ from scalebench.records.probes import ProbeRecord
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import Failure
 from scalebench.records.telemetry import NodeTrack
-from scalebench.spec import Cell, Device
+from scalebench.spec import Cell, Device, SharedLaunch
 from scalebench.spec.faults import InjectedFault
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.probes import ClockCheck, Sweep
@@ -45,11 +46,13 @@ class Launcher(Protocol):
 
     Attributes:
         name: What a run calls it.
+        shares: Whether it can launch cells that take turns.
         world: The world that the ranks are taken from; None: they are made for each launch, or
             it was not surveyed yet.
     """
 
     name: str
+    shares: bool
     world: World | None
 
     def survey(self, rates: bool = False) -> dict[str, Any]:
@@ -66,6 +69,21 @@ class Launcher(Protocol):
 
     def launch(self, cell: Cell, logs: Path) -> Launched:
         """Run one cell to its end, or to the end of its time."""
+        ...
+
+    def launch_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Launched]:
+        """Run cells that take turns to the end of all of them.
+
+        Args:
+            shared: What to run.
+            logs: For each cell the folder for one log per rank; made here.
+
+        Returns:
+            What each cell left behind, without ``launch_s``: its first step waited for its turn.
+
+        Raises:
+            SharingFailed: One of them failed.
+        """
         ...
 
     def probe(self, probe: Sweep | ClockCheck, logs: Path) -> list[ProbeRecord]:

@@ -1,6 +1,7 @@
 """What launchers have in common that fork each rank from a process with torch imported."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from scalebench.launch.scratch import Scratch
 from scalebench.records.probes import ProbeRecord
 from scalebench.records.rank import RankRecord
 from scalebench.records.telemetry import NodeTrack
-from scalebench.spec import Cell, Device, Job
+from scalebench.spec import Cell, Device, Job, SharedLaunch
 from scalebench.spec.faults import InjectedFault
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.probes import ClockCheck, Sweep
@@ -27,6 +28,7 @@ class ForkingLauncher(ABC):
 
     Attributes:
         name: What a run calls it.
+        shares: Whether it can launch cells that take turns.
         scratch: A folder of this launcher's own.
         world: The world that the ranks are taken from; None: they are made here.
         num_launches: Launches so far; each has its number.
@@ -34,6 +36,7 @@ class ForkingLauncher(ABC):
     """
 
     name = "local"
+    shares = False
 
     def __init__(self) -> None:
         self._scratch = Scratch()
@@ -120,6 +123,17 @@ class ForkingLauncher(ABC):
         with NodeWatch(cell.device, self.device_uuids, parents) as watch:
             ended = self.run_job("cell", cell, RankRecord, logs)
         return launched_of(ended, watch.track)
+
+    def launch_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Launched]:
+        """Run cells that take turns to the end of all of them; see `Launcher.launch_shared`."""
+        parents = self.parents()
+        with NodeWatch(shared.device, self.device_uuids, parents) as watch:
+            ended = self.run_shared(shared, logs)
+        return [Launched(one.records, None, None, one.wall_s, watch.track) for one in ended]
+
+    def run_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Ended[RankRecord]]:
+        """Run cells that take turns; only where ``shares`` is true."""
+        raise NotImplementedError(f"the launcher {self.name} starts one cell at a time")
 
     def probe(self, probe: Sweep | ClockCheck, logs: Path) -> list[ProbeRecord]:
         """Run a probe; return what its ranks found, by rank.

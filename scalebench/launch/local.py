@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import remove_abandoned_groups
 from scalebench.launch.placement import Placement, ThisMachine
 from scalebench.launch.ranks import Ended, R, Ranks, what_went_wrong
+from scalebench.launch.sharing import SharingFailed, why_not_shared
 from scalebench.launch.zygote_client import ZygoteClient
 from scalebench.records.files import read_model, write_model
 from scalebench.records.paths import LaunchPaths
-from scalebench.spec import Job
+from scalebench.records.rank import RankRecord
+from scalebench.spec import Job, SharedLaunch
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 
@@ -34,6 +37,8 @@ class LocalLauncher(ForkingLauncher):
     Attributes:
         placement: Where ranks are put. Closed with the launcher.
     """
+
+    shares = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,13 +108,8 @@ class LocalLauncher(ForkingLauncher):
         write_model(paths.job_json, job)
         rank_logs = fresh_logs(logs, job.num_processes)
         for rank, log in rank_logs.items():
-            folder = os.fspath(paths.root)
-            request = {"job": name, "rank": rank, "folder": folder, "log": os.fspath(log)}
-            placed = self.placement.of(rank) if job.virtual_hosts else {}
-            told = {**request, **placed, **self.fault, "tag": [self.num_launches, rank]}
-            self.zygote.send({"start": told})
-        deadline = time.monotonic() + job.limit_s
-        ranks = Ranks(self.zygote, self.num_launches, job.num_processes, deadline)
+            self._start({"job": name}, job, paths, rank, rank, log)
+        ranks = self._ranks_of(job)
         in_time = ranks.wait()
         wall_s = (time.monotonic_ns() - decided_ns) / 1e9
         records = [
@@ -125,3 +125,48 @@ class LocalLauncher(ForkingLauncher):
         shutil.rmtree(paths.root, ignore_errors=True)
         failure = what_went_wrong(job, ranks, in_time, records, rank_logs, positions)
         return Ended(records, failure, decided_ns, wall_s)
+
+    def run_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Ended[RankRecord]]:
+        """Run cells that take turns to the end of all of them."""
+        decided_ns = time.monotonic_ns()
+        paths = LaunchPaths(self._launch_folder())
+        write_model(paths.job_json, shared)
+        log_of = [
+            fresh_logs(folder, cell.world_size)
+            for cell, folder in zip(shared.cells, logs, strict=True)
+        ]
+        places = shared.places()
+        for process, (place, rank) in enumerate(places):
+            self._start({"job": "shared"}, shared, paths, process, rank, log_of[place][rank])
+        ranks = self._ranks_of(shared)
+        in_time = ranks.wait()
+        wall_s = (time.monotonic_ns() - decided_ns) / 1e9
+        records: list[list[RankRecord]] = [[] for _ in shared.cells]
+        for process, (place, _) in enumerate(places):
+            if paths.record(process).exists():
+                records[place].append(read_model(paths.record(process), RankRecord))
+        shutil.rmtree(paths.root, ignore_errors=True)
+        reason = why_not_shared(shared, ranks.exits, records, in_time)
+        if reason is not None:
+            raise SharingFailed(reason)
+        return [Ended(of_cell, None, decided_ns, wall_s) for of_cell in records]
+
+    def _start(
+        self,
+        request: dict[str, Any],
+        job: Job,
+        paths: LaunchPaths,
+        process: int,
+        rank: int,
+        log: Path,
+    ) -> None:
+        """Have the zygote fork one process of the newest launch."""
+        where = {"rank": rank, "folder": os.fspath(paths.root), "log": os.fspath(log)}
+        placed = self.placement.of(rank) if job.virtual_hosts else {}
+        tag = {"process": process, "tag": [self.num_launches, process]}
+        self.zygote.send({"start": {**request, **where, **placed, **self.fault, **tag}})
+
+    def _ranks_of(self, job: Job) -> Ranks:
+        """Return the processes of the newest launch, whose time begins now."""
+        deadline = time.monotonic() + job.limit_s
+        return Ranks(self.zygote, self.num_launches, job.num_processes, deadline)

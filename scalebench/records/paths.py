@@ -96,6 +96,10 @@ class LaunchPaths:
         """The FileStore; a fresh one for each launch."""
         return self.root / "store"
 
+    def store_of(self, place: int) -> Path:
+        """Return the FileStore of one of the cells that share the launch."""
+        return self.root / f"store{place}"
+
     def record(self, rank: int) -> Path:
         """Return what a rank leaves: written whole or not at all."""
         return self.root / f"rank{rank}.json"

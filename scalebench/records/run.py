@@ -39,6 +39,8 @@ class CellResult(Record):
         launch_s: From the session's decision to the last rank's first training step, seconds.
         wall_s: From the decision to the end of the last rank, seconds.
         started: UTC, ISO 8601.
+        shared_with: Ids of the cells that took turns in this launch, its own included; empty: it
+            had the launch to itself.
         node: What the GPUs and processors of the machine did meanwhile; null: not watched.
     """
 
@@ -51,6 +53,7 @@ class CellResult(Record):
     launch_s: FiniteFloat | None = Field(None, ge=0)
     wall_s: FiniteFloat | None = Field(None, ge=0)
     ranks: list[RankRecord] = []
+    shared_with: list[str] = []
     node: NodeTrack | None = None
 
 
@@ -61,6 +64,7 @@ class RunSpec(Record):
         launcher: Who starts ranks.
         world: The processes that it has started, and where they are; null: ranks are started for
             each launch.
+        shared: The rows of a suite are launched together in each round, and take turns.
         anonymise: Names of hosts and users, and paths, are taken out before anything is stored.
         keep_going: Cells are tried although a smaller one of their case ran out of memory.
     """
@@ -79,6 +83,7 @@ class RunSpec(Record):
     repeats: int
     budget_s: float | None = None
     quick: bool = False
+    shared: bool = False
     selection: str | None = None
     keep_going: bool = False
     anonymise: bool = False

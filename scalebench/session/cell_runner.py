@@ -1,17 +1,21 @@
 """Launching a run's cells one after the other, each stored as soon as it has ended."""
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import inf
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher
+from scalebench.launch.sharing import SharingFailed
 from scalebench.records.outcome import launched_result, skipped_result
 from scalebench.records.run import CellResult
 from scalebench.session.calibration.of_run import calibrate_run
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.progress import ProgressListener
+from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
 from scalebench.session.store import RunStore
-from scalebench.spec import Cell
+from scalebench.spec import Cell, SharedLaunch
 
 
 class CellRunner:
@@ -28,6 +32,7 @@ class CellRunner:
         self.store = store
         self.progress = progress
         self._calibrated = False
+        self._by_itself: set[tuple[str, str, int]] = set()
 
     def run_missing(self) -> str:
         """Launch every cell without a result; return the run's status afterwards."""
@@ -39,14 +44,79 @@ class CellRunner:
         for cell in info.plan:
             if cell.id in results:
                 continue
-            left_s = deadline - time.monotonic() if deadline else float("inf")
+            left_s = deadline - time.monotonic() if deadline else inf
             if left_s <= 0:
                 return "over budget"
             if cell.purpose == "measure":
                 self._calibrate_once()
+            together = self._to_share(cell)
+            if len(together) > 1 and self._launch_shared(together, left_s):
+                continue
             result = self._result_of(cell if deadline is None else cell.shortened(left_s))
             self.progress.ended(self.store.keep_result(result))
         return "complete"
+
+    def _to_share(self, first: Cell) -> list[Cell]:
+        """Return the cells that can be launched together with one that is due, itself included."""
+        run = self.store.run
+        spec = run.info.spec
+        missing = [cell for cell in run.info.plan if cell.id not in run.results]
+        cells = [
+            cell
+            for cell in cells_to_share(first, missing)
+            if can_share(cell, spec, self.launcher.shares)
+            and cell.row_key not in self._by_itself
+            and self._why_not(cell) is None
+        ]
+        return cells if first in cells else []
+
+    def _launch_shared(self, cells: Sequence[Cell], left_s: float) -> bool:
+        """Launch cells that take turns and keep their results; False: not possible."""
+        run = self.store.run
+        too_much = too_much_memory(cells, run.results)
+        if too_much is not None:
+            self._part(cells, too_much)
+            return False
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        for cell in cells:
+            self.progress.started(cell)
+        shortened = [c.shortened(left_s / len(cells)) for c in cells] if left_s < inf else cells
+        logs = [run.paths.logs(cell.id) for cell in cells]
+        try:
+            launched = self.launcher.launch_shared(SharedLaunch.of(shortened), logs)
+        except SharingFailed as failed:
+            self._find_the_one_to_blame(cells, str(failed), left_s)
+            return True
+        ids = [cell.id for cell in cells]
+        for cell, one in zip(shortened, launched, strict=True):
+            times = (one.launch_s, one.wall_s)
+            result = launched_result(cell, one.records, one.failure, now, times, one.node)
+            result = result.model_copy(update={"shared_with": ids})
+            self.progress.ended(self.store.keep_result(result))
+        return True
+
+    def _find_the_one_to_blame(self, cells: Sequence[Cell], reason: str, left_s: float) -> None:
+        """Launch cells by themselves that did not come to their end together.
+
+        Those that fail by themselves are not launched with others again. If none fails, they
+        cannot share a launch at all.
+        """
+        failed = []
+        for cell in cells:
+            result = self._result_of(cell if left_s == inf else cell.shortened(left_s))
+            self.progress.ended(self.store.keep_result(result))
+            if result.status in ("failed", "oom"):
+                failed.append(cell)
+        self._part(failed or cells, None if failed else reason)
+
+    def _part(self, cells: Sequence[Cell], reason: str | None) -> None:
+        """Have cells launched by themselves from now on; say so once if it is nobody's fault."""
+        self._by_itself.update(cell.row_key for cell in cells)
+        if reason is None:
+            return
+        info = self.store.run.info
+        notice = f"{cells[0].suite}: launched one row at a time, not by turns: {reason}"
+        self.store.run.info = info.model_copy(update={"notices": [*info.notices, notice]})
 
     def _calibrate_once(self) -> None:
         """Calibrate the run's links, unless it has a profile of them."""
@@ -55,17 +125,23 @@ class CellRunner:
             self.store.anonymise_calibration()
         self._calibrated = True
 
+    def _why_not(self, cell: Cell) -> str | None:
+        """Say why a cell is not launched; None: it is."""
+        run = self.store.run
+        inspection = run.results.get(cell.model_copy(update={"purpose": "inspect"}).id)
+        if cell.skip_reason:
+            return cell.skip_reason
+        if inspection is not None and inspection.status != "ok":
+            return f"not measured: {inspection.reason}"
+        too_large = why_too_large(cell, run.results.values())
+        return None if run.info.spec.keep_going else too_large
+
     def _result_of(self, cell: Cell) -> CellResult:
         run = self.store.run
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        inspection = run.results.get(cell.model_copy(update={"purpose": "inspect"}).id)
-        if cell.skip_reason:
-            return skipped_result(cell, cell.skip_reason, now)
-        if inspection is not None and inspection.status != "ok":
-            return skipped_result(cell, f"not measured: {inspection.reason}", now)
-        too_large = why_too_large(cell, run.results.values())
-        if too_large is not None and not run.info.spec.keep_going:
-            return skipped_result(cell, too_large, now)
+        reason = self._why_not(cell)
+        if reason is not None:
+            return skipped_result(cell, reason, now)
         self.progress.started(cell)
         launched = self.launcher.launch(cell, run.paths.logs(cell.id))
         if launched.failure is not None and launched.failure.kind == "usage":

@@ -4,7 +4,7 @@ Everything here is frozen, hashable, and serialises to JSON and back. Nothing he
 """
 
 from scalebench.spec.base import Device, FloatDtype, Name, Scaling, Spec
-from scalebench.spec.jobs import Cell, Job, Purpose
+from scalebench.spec.jobs import Cell, Job, Purpose, SharedLaunch
 from scalebench.spec.strategies import (
     STRATEGIES,
     Compressed,
@@ -40,6 +40,7 @@ __all__ = [
     "Purpose",
     "Scaling",
     "ScheduleName",
+    "SharedLaunch",
     "Spec",
     "StepPlan",
     "Strategy",

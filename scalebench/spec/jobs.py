@@ -1,5 +1,6 @@
 """Jobs and cells: what is launched, complete, so that a rank needs nothing else."""
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field
@@ -110,3 +111,42 @@ class Cell(Job):
             }
         )
         return self.model_copy(update={"steps": plan})
+
+
+class SharedLaunch(Job):
+    """Cells that are launched at the same time and take turns: one trains, the others wait.
+
+    Every cell has its own processes, process groups and seed, as if it was launched alone; only
+    when it works is agreed with the others. The processes are numbered through: those of the
+    first cell by rank, then those of the second, and so on.
+
+    Attributes:
+        cells: At least two, of one device.
+        seed: Of the order of turns.
+    """
+
+    cells: tuple[Cell, ...] = Field(min_length=2)
+    seed: int = 0
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell]) -> Self:
+        """Return the launch of cells, with the time limits of all of them together."""
+        first = cells[0]
+        return cls(
+            cells=tuple(cells),
+            world_size=sum(cell.world_size for cell in cells),
+            device=first.device,
+            backend=None,
+            threads=first.threads,
+            virtual_hosts=first.virtual_hosts,
+            limit_s=sum(cell.limit_s for cell in cells),
+            seed=first.seed + first.repeat,
+        )
+
+    def places(self) -> list[tuple[int, int]]:
+        """Return, for each process, the index of its cell and its rank there."""
+        return [
+            (place, rank)
+            for place, cell in enumerate(self.cells)
+            for rank in range(cell.world_size)
+        ]

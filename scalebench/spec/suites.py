@@ -74,6 +74,8 @@ class StepPlan(Spec):
         energy_s: Run clean blocks in close succession for at least this long, whatever the two
             limits above say: a GPU's energy counter needs `ENERGY_WINDOW_S`. None: the plan asks
             for it on CUDA, unless ``steps``, ``precision`` or ``--quick`` make a launch short.
+        turn_s: Length of a clean block where launches take turns, seconds of measured steps; the
+            clean window is divided into turns.
         min_steps: Never stop before this many clean steps (unless ``steps`` says so).
         max_warmup_steps: Give up waiting for the steady state after this many steps and measure
             all the same; the row is then stamped ``unsteady``.
@@ -87,6 +89,7 @@ class StepPlan(Spec):
     precision: float | None = Field(None, gt=0, lt=1)
     window_s: float = Field(1.0, gt=0)
     energy_s: float | None = Field(None, ge=0)
+    turn_s: float = Field(0.25, gt=0)
     min_steps: int = Field(10, ge=2)
     max_warmup_steps: int = Field(200, ge=2)
     max_warmup_s: float = Field(30.0, gt=0)

@@ -16,6 +16,7 @@ from scalebench.worker.process.setup import redirect_output
 
 _JOBS = {
     "cell": rank.run_cell,
+    "shared": rank.run_shared,
     "probe": probes.run_probe,
     "survey": survey.run_survey,
     "describe": survey.run_describe,

@@ -5,34 +5,38 @@ import math
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from scalebench.records.files import read_model, write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.rank import Memory, RankRecord
-from scalebench.spec import Cell, Purpose
+from scalebench.spec import Cell, Purpose, SharedLaunch
 from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.fit import measure_fit
 from scalebench.worker.inspection.memory import allocator_retries, read_memory
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.shard import measure_shard
 from scalebench.worker.inspection.verify import inspect
+from scalebench.worker.measure.clock import step_clock
 from scalebench.worker.measure.ddp_logger import logged_exposed_s
-from scalebench.worker.measure.loop import Measurement, measure
+from scalebench.worker.measure.loop import Loop, Measurement
 from scalebench.worker.measure.rounds import Rounds
 from scalebench.worker.process import setup as process
-from scalebench.worker.process.context import RankContext, connected
+from scalebench.worker.process.context import RankContext, TakingTurns, connected
 from scalebench.worker.process.failure import describe
 from scalebench.worker.process.rendezvous import rendezvous_store
+from scalebench.worker.process.turns import Token
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import facts_of
 from scalebench.worker.strategies.compressed import traffic_of
 from scalebench.worker.strategies.execution import optimizer_kind, tf32_in_force
-from scalebench.worker.workloads.feed import endless
+from scalebench.worker.workloads.feed import endless, refuse_prefetching
 
 Keep = Callable[[dict[str, Any]], None]
 """Writes what a rank has seen as its record; a later call replaces it."""
@@ -51,28 +55,68 @@ def run_cell(request: dict[str, Any]) -> int:
     local_rank = int(request.get("local_rank", rank))
     paths = LaunchPaths(Path(request["folder"]))
     cell = read_model(paths.job_json, Cell)
+    return _run_rank(cell, _Place(rank, local_rank, paths, paths.record(rank)), request)
+
+
+def run_shared(request: dict[str, Any]) -> int:
+    """Run one rank of one of the cells that take turns; see `run_cell`.
+
+    Args:
+        request: ``process``, its number among all of them, and ``folder``.
+    """
+    number = int(request["process"])
+    paths = LaunchPaths(Path(request["folder"]))
+    shared = read_model(paths.job_json, SharedLaunch)
+    place, rank = shared.places()[number]
+    cell = shared.cells[place].model_copy(update={"limit_s": shared.limit_s})
+    here = _Place(rank, rank, paths, paths.record(number), paths.store_of(place))
+    if rank:
+        return _run_rank(cell, here, request, TakingTurns(None))
+    with Token(paths.root, place, len(shared.cells), shared.seed, shared.limit_s) as token:
+        return _run_rank(cell, here, request, TakingTurns(token))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Which rank this process is, and where its files are."""
+
+    rank: int
+    local_rank: int
+    paths: LaunchPaths
+    record: Path
+    store: Path | None = None
+
+
+def _run_rank(
+    cell: Cell, here: _Place, request: dict[str, Any], taking_turns: TakingTurns | None = None
+) -> int:
+    rank, local_rank, paths = here.rank, here.local_rank, here.paths
     host = request.get("host") or socket.gethostname()
     identity = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "host": host}
     try:
         process.keep_sockets_in(paths.root)
         facts = process.settle(cell, local_rank)
-        store = rendezvous_store(request, paths, cell) if cell.backend else paths.store
-        with connected(cell, rank, store, local_rank) as context:
+        store = here.store or _store_of(cell, request, paths)
+        with connected(cell, rank, store, local_rank, taking_turns) as context:
             facts |= _backend_facts(context)
 
             def keep(seen: dict[str, Any]) -> None:
                 arithmetic = tf32_in_force(context.device)  # the user's module may have set it
                 of_rank = {"facts": facts | arithmetic | seen["facts"]}
                 record = RankRecord(**identity, **seen | of_rank)
-                write_model(paths.record(rank), record, indent=None)
+                write_model(here.record, record, indent=None)
 
             _WORK[cell.purpose](context, keep)
     except BaseException as error:
         record = RankRecord(**identity, error=describe(error), memory=_peaks_so_far(cell))
-        write_model(paths.record(rank), record)
+        write_model(here.record, record)
         print(record.error.traceback if record.error else "", flush=True)
         return 1
     return 0
+
+
+def _store_of(cell: Cell, request: dict[str, Any], paths: LaunchPaths) -> Path | Store:
+    return rendezvous_store(request, paths, cell) if cell.backend else paths.store
 
 
 def _peaks_so_far(cell: Cell) -> Memory:
@@ -98,13 +142,18 @@ def _measure(context: RankContext, keep: Keep) -> None:
 
     What was timed is kept before: nothing that happens to this process later takes it away.
     """
-    workload = fresh_workload(context)
-    num_parameters = sum(p.numel() for p in workload.module.parameters())  # before they are divided
-    training = build_training(workload, context)
-    batches = endless(workload.batches, context.device, context.cell.rank_batch)
-    gc.collect()
-    retries = allocator_retries(context.device)
-    loop = measure(training, batches, context)
+    with context.turn():
+        workload = fresh_workload(context)
+        if context.taking_turns is not None:
+            refuse_prefetching(workload.batches)
+        num_parameters = sum(p.numel() for p in workload.module.parameters())  # not yet divided
+        training = build_training(workload, context)
+        batches = endless(workload.batches, context.device, context.cell.rank_batch)
+        gc.collect()
+        retries = allocator_retries(context.device)
+        loop = Loop(training, batches, context, step_clock(context.device))
+        loop.warm_up(context.cell.steps)
+    loop.measure_clean(context.cell.steps)
     memory = read_memory(context.device)
     if retries is not None:
         retried = (allocator_retries(context.device) or 0) - retries
@@ -119,7 +168,8 @@ def _measure(context: RankContext, keep: Keep) -> None:
         "facts": {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)},
     }
     keep(clean | _steps(loop.seen) | {"trace_unavailable": DID_NOT_COME_BACK})
-    looked = Rounds(loop).run()
+    with context.turn(last=True):
+        looked = Rounds(loop).run()
     keep(
         clean
         | _steps(loop.seen)

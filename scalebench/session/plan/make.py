@@ -62,6 +62,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         repeats=repeats_of(request, suites[0]),
         budget_s=request.budget_s,
         quick=request.quick,
+        shared=device == "cpu" if request.shared is None else request.shared,
         selection=request.selection,
         keep_going=request.keep_going,
         anonymise=request.anonymise,

@@ -21,6 +21,7 @@ class Request:
 
     Attributes:
         selection: Expression that chooses cases; see `scalebench.spec.selection`.
+        shared: Launch the rows of a suite together and let them take turns; None: on the CPU.
         only: Rows, as `scalebench.session.plan.cells.row_name` writes them; none: all.
     """
 
@@ -37,6 +38,7 @@ class Request:
     precision: float | None = None
     budget_s: float | None = None
     quick: bool = False
+    shared: bool | None = None
     trace: bool = True
     selection: str | None = None
     only: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ WARMUP_BLOCK = 5
 FIRST_WARMUP_BLOCK = 10
 CLEAN_BLOCKS = 4
 WINDOW_SLACK = 0.1
+FEWEST_STEPS_OF_TURN = 2
 
 Steps = Callable[[int], list[torch.Tensor]]
 """Trains a number of steps, marks their ends on the loop's clock, returns their losses."""
@@ -74,10 +75,9 @@ class Measurement:
 
 def measure(training: Training, batches: Iterator[Any], context: RankContext) -> "Loop":
     """Train, and measure the steps, as the cell's plan of steps says."""
-    plan = context.cell.steps
     loop = Loop(training, batches, context, step_clock(context.device))
-    loop.warm_up(plan)
-    loop.fill_clean_window(plan)
+    loop.warm_up(context.cell.steps)
+    loop.measure_clean(context.cell.steps)
     return loop
 
 
@@ -95,7 +95,8 @@ class Loop:
         """Run until the steady state is found or the plan's limits are reached.
 
         The steps after the transient are as clean as any that follow: they count, unless the plan
-        asks for an exact number of steps.
+        asks for an exact number of steps, or other launches take turns with this one: then only
+        steps count that have steps of the others next to them.
         """
         seen = self.seen
         settling = getattr(self.training, "settling_steps", 0)
@@ -105,12 +106,22 @@ class Loop:
             first_steady = steady_start(steps)
             if first_steady is not None:
                 seen.steady = True
-                if plan.steps is None:
+                if plan.steps is None and self.context.taking_turns is None:
                     seen.blocks = clean_from(settling + first_steady, seen.blocks)
                 return
             if len(steps) >= plan.max_warmup_steps or sum(steps) >= plan.max_warmup_s:
                 return
             self.run_block("warmup", min(WARMUP_BLOCK, plan.max_warmup_steps - len(steps)))
+
+    def measure_clean(self, plan: StepPlan) -> None:
+        """Run the clean blocks, in turns with other launches where there are any."""
+        if self.context.taking_turns is None:
+            self.fill_clean_window(plan)
+            return
+        step_s = float(np.median(self.seen.pace_s[-WARMUP_BLOCK:]))
+        for count in steps_of_turns(plan, step_s):
+            with self.context.turn():
+                self.run_block("clean", count + 1)
 
     def fill_clean_window(self, plan: StepPlan) -> None:
         """Run clean blocks until the plan is satisfied."""
@@ -198,6 +209,28 @@ def clean_from(first_steady: int, blocks: Sequence[Block]) -> list[Block]:
             rest = {"first": block.first + cut, "count": block.count - cut, "start_ns": start_ns}
             relabelled.append(block.model_copy(update={"phase": "clean", **rest}))
     return relabelled
+
+
+def steps_of_turns(plan: StepPlan, step_s: float) -> list[int]:
+    """Return how many clean steps each turn of a launch has.
+
+    Every launch of a round has the same number of turns, whatever its steps take.
+
+    Args:
+        plan: ``steps`` are divided over the turns; None: a turn lasts ``turn_s``.
+        step_s: What a step takes, seconds.
+    """
+    num_turns = max(1, round(plan.window_s / plan.turn_s))
+    if plan.steps is not None:
+        num_turns = min(num_turns, max(1, plan.steps // FEWEST_STEPS_OF_TURN))
+        return [
+            plan.steps * (turn + 1) // num_turns - plan.steps * turn // num_turns
+            for turn in range(num_turns)
+        ]
+    fewest = max(FEWEST_STEPS_OF_TURN, math.ceil(plan.min_steps / num_turns))
+    counts = [max(fewest, math.ceil(plan.turn_s / step_s))] * num_turns
+    for_energy = energy_steps_still_wanted(0.0, plan, step_s)
+    return [max(counts[0], for_energy), *counts[1:]]
 
 
 def steps_still_wanted(clean_s: list[float], plan: StepPlan, step_s: float) -> int:

@@ -14,9 +14,21 @@ from torch._C._distributed_c10d import FileStore, Store
 
 from scalebench.spec import Cell, Job
 from scalebench.spec.workload import Shard
+from scalebench.worker.process.turns import Token
 
 J = TypeVar("J", bound=Job)
 J_co = TypeVar("J_co", bound=Job, covariant=True)
+
+
+@dataclass(frozen=True)
+class TakingTurns:
+    """That a launch takes turns with others.
+
+    Attributes:
+        token: What says whose turn it is, on rank 0 of each launch; None: on the other ranks.
+    """
+
+    token: Token | None
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,8 @@ class JobContext(Generic[J_co]):
     Attributes:
         control: A gloo group of all ranks for what scalebench itself has to say, so that it
             never mixes with the collectives of the training; None for a single process.
+        taking_turns: Other launches live at the same time, and one of them works at a time; None:
+            there are no others.
     """
 
     job: J_co
@@ -33,6 +47,28 @@ class JobContext(Generic[J_co]):
     local_rank: int
     device: torch.device
     control: "dist.ProcessGroup | None" = None
+    taking_turns: TakingTurns | None = None
+
+    @contextmanager
+    def turn(self, last: bool = False) -> Iterator[None]:
+        """Work inside the block while the other launches wait; without any, work at once.
+
+        On an error the turn is not passed on: the launcher ends all of them.
+
+        Args:
+            last: This launch takes no further turn.
+        """
+        if self.taking_turns is None:
+            yield
+            return
+        token = self.taking_turns.token
+        if token is not None:
+            token.wait()
+        self.barrier()
+        yield
+        self.barrier()
+        if token is not None:
+            token.pass_on(last)
 
     def agree_max(self, values: list[float]) -> list[float]:
         """Return, on every rank alike, the element-wise largest of all ranks' values.
@@ -92,12 +128,18 @@ def rank_device(job: Job, local_rank: int) -> torch.device:
 
 @contextmanager
 def connected(
-    cell: Cell, rank: int, store: Path | Store, local_rank: int | None = None
+    cell: Cell,
+    rank: int,
+    store: Path | Store,
+    local_rank: int | None = None,
+    taking_turns: TakingTurns | None = None,
 ) -> Iterator[RankContext]:
     """Join the ranks of a cell; yield this rank's view of it. See `joined` and `alone`."""
     joins = alone(cell) if cell.purpose == "shard" else joined(cell, rank, store, local_rank)
     with joins as context:
-        yield RankContext(cell, rank, context.local_rank, context.device, context.control)
+        yield RankContext(
+            cell, rank, context.local_rank, context.device, context.control, taking_turns
+        )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from scalebench.errors import UsageError
+from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.workloads.batches import num_samples, to_device
 
 
@@ -25,6 +26,19 @@ def check_size(batch: Any, batch_size: int) -> None:
         raise UsageError(
             f"The workload's batches contain {found} samples, but {batch_size} were requested. Use "
             "shard.batch_size for the loader's batch size, and drop the last, smaller batch."
+        )
+
+
+def refuse_prefetching(batches: Iterable[Any]) -> None:
+    """Raise Unsupported where worker processes make batches in advance.
+
+    They go on while the rank waits for its turn, and its next steps would find more batches ready
+    than in a job of its own.
+    """
+    num_workers = getattr(batches, "num_workers", 0)
+    if num_workers:
+        raise Unsupported(
+            f"the {num_workers} workers of its DataLoader do not wait while another row is measured"
         )
 
 

@@ -1,0 +1,66 @@
+"""Which cells of a run are launched together and take turns, and which by themselves.
+
+Cells of one suite and one round share a launch, so that what the machine does in a minute it does
+to all of them, and a block of steps has blocks of the baseline next to it.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scalebench.records.run import CellResult, RunSpec
+from scalebench.spec import Cell
+from scalebench.units import bytes_
+
+PROCESS_BYTES = 150 * 2**20
+"""What a rank keeps for itself besides tensors: its own copies of what it was forked with."""
+LARGEST_SHARE_OF_MEMORY = 0.7
+
+
+def can_share(cell: Cell, spec: RunSpec, launcher_shares: bool) -> bool:
+    """Tell whether a cell may take turns with others.
+
+    Not with a DataLoader: its workers would go on making batches while the rank waits.
+    """
+    return launcher_shares and spec.shared and cell.purpose == "measure" and cell.loader is None
+
+
+def cells_to_share(first: Cell, missing: Sequence[Cell]) -> list[Cell]:
+    """Return the cells of the same suite and round as ``first``, itself among them."""
+    key = (first.suite, first.repeat)
+    return [cell for cell in missing if (cell.suite, cell.repeat) == key]
+
+
+def too_much_memory(cells: Sequence[Cell], results: Mapping[str, CellResult]) -> str | None:
+    """Say why cells do not fit into the machine's memory at once; None: they do, or nobody knows.
+
+    Args:
+        cells: What would be launched together.
+        results: With the launches that inspected them, which counted their memory.
+    """
+    available = _available_bytes()
+    if available is None:
+        return None
+    wanted = sum(_bytes_of(cell, results) for cell in cells)
+    if wanted <= LARGEST_SHARE_OF_MEMORY * available:
+        return None
+    return (
+        f"together they need about {bytes_(wanted)}, and {bytes_(available)} of memory are "
+        "available"
+    )
+
+
+def _bytes_of(cell: Cell, results: Mapping[str, CellResult]) -> int:
+    inspected = results.get(cell.model_copy(update={"purpose": "inspect"}).id)
+    ranks = inspected.ranks if inspected is not None else []
+    tensors = [rank.memory.allocated_bytes or rank.memory.rss_bytes or 0 for rank in ranks]
+    return sum(tensors) + cell.world_size * PROCESS_BYTES
+
+
+def _available_bytes() -> int | None:
+    """Return the memory that new processes can have without swapping (Linux; elsewhere None)."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None
