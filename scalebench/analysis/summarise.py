@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalebench.analysis.prediction_scores import score, with_intervals
-from scalebench.analysis.round_noise import launch_variances, ratio_over_rounds
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.compression import compression_of_row
+from scalebench.analysis.rows.efficiency import Ratios, plain_baseline
 from scalebench.analysis.rows.fields import RowFields
-from scalebench.analysis.rows.launches import Launches, Table, grouped
+from scalebench.analysis.rows.launches import Launches, grouped
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.run import StoredRun
@@ -37,7 +37,6 @@ from scalebench.records.run import CellResult, Status
 from scalebench.records.summary import (
     Correctness,
     Row,
-    RowKey,
     StepSamples,
     Summary,
     TimedCollectives,
@@ -45,18 +44,15 @@ from scalebench.records.summary import (
 )
 from scalebench.spec import Cell
 from scalebench.spec.presets import PacedShape
-from scalebench.stats import Estimate, Variance, estimate_over_launches
+from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.units import bytes_
-
-Noise = dict[RowKey, Variance]
-"""How much the launches of a row differ beyond what their rounds share; rows that are known."""
 
 
 def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
     table = grouped(run)
-    noise = _noise_of_launches(table)
-    rows = [_row(launches, table, run, noise) for launches in table.values()]
+    ratios = Ratios.of(table)
+    rows = [_row(launches, ratios, run) for launches in table.values()]
     rows = with_intervals(against_uncompressed(rows, table, _link(run)))
     return Summary(
         run_id=run.info.run_id,
@@ -69,6 +65,7 @@ def summarise(run: StoredRun) -> Summary:
         damaged=run.damaged,
         largest_batches=run.info.largest_batches or from_notices(run.info.notices, run.info.plan),
         certificate=run.info.certificate,
+        precision=run.info.precision,
         model=score(rows, run.info.profile_differs),
         gate={suite.name: suite.gate for suite in run.info.spec.suites if suite.gate},
         collectives=_collectives(run),
@@ -95,32 +92,11 @@ def _collectives(run: StoredRun) -> TimedCollectives | None:
     )
 
 
-def _noise_of_launches(table: Table) -> Noise:
-    """Return by how much launches of each row differ, the rows of a suite together."""
-    noise: Noise = {}
-    for suite in dict.fromkeys(key[0] for key in table):
-        rows = {key: row for key, row in table.items() if key[0] == suite}
-        logs = {key: row.log_steps for key, row in rows.items()}
-        noise |= launch_variances(logs, {key: row.within for key, row in rows.items()})
-    return noise
-
-
-def _speedup(row: Launches, base: Launches | None, noise: Noise, per_rank: bool) -> Estimate | None:
-    """Estimate X_N / X_1 (or X_N / (N·X_1)) over the rounds in which both launches succeeded."""
-    if base is None:
-        return None
-    factor = row.cell.global_batch / base.cell.global_batch
-    factor /= row.cell.world_size if per_rank else 1
-    keys = (row.cell.row_key, base.cell.row_key)
-    known = keys[0] != keys[1] and all(key in noise for key in keys)
-    variances = (noise[keys[0]], noise[keys[1]]) if known else None
-    return ratio_over_rounds(row.log_steps, base.log_steps, variances, factor)
-
-
-def _row(row: Launches, table: Table, run: StoredRun, noise: Noise) -> Row:
+def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
+    table = ratios.table
     cell, good = row.cell, list(row.good.values())
     status, reason = _status(row, run.info.status)
-    baseline = _plain_baseline(row, table)
+    baseline = plain_baseline(row, table)
     wrapped = table.get((cell.suite, cell.case, 1))
     throughput = estimate_over_launches([launch_throughput(r) for r in good]) if good else None
     tokens = next((r.ranks[0].tokens_per_sample for r in good), None)
@@ -144,10 +120,10 @@ def _row(row: Launches, table: Table, run: StoredRun, noise: Noise) -> Row:
         "step_s": step_s,
         "throughput": throughput,
         "tokens_per_s": throughput.scaled(tokens) if throughput and tokens else None,
-        "speedup": _speedup(row, baseline, noise, per_rank=False),
-        "efficiency": _speedup(row, baseline, noise, per_rank=True),
+        "speedup": ratios.speedup(row, baseline),
+        "efficiency": ratios.efficiency(row, baseline),
         "baseline": baseline.cell.row_key if baseline else None,
-        "efficiency_wrapped": _speedup(row, wrapped, noise, per_rank=True),
+        "efficiency_wrapped": ratios.efficiency(row, wrapped),
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
         "launch_s": estimate_over_launches(starts) if starts else None,
@@ -245,30 +221,8 @@ def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float
     return estimate_over_launches(steps).value if steps else None
 
 
-def _plain_baseline(row: Launches, table: Table) -> Launches | None:
-    """Return the plain model's launches, with the same loader if there are such."""
-    wanted = row.cell.strategy.baseline()
-    for loader in (row.cell.loader, None):
-        for other in table.values():
-            cell = other.cell
-            if (
-                cell.strategy == wanted
-                and cell.loader == loader
-                and cell.suite == row.cell.suite
-                and cell.workload == row.cell.workload
-                and _reference_batch(cell) == _reference_batch(row.cell)
-            ):
-                return other
-    return None
-
-
-def _reference_batch(cell: Cell) -> int:
-    """Return the batch that stays the same over N: global when strong, per rank when weak."""
-    return cell.global_batch // (1 if cell.scaling == "strong" else cell.world_size)
-
-
 def _batch_words(cell: Cell) -> str:
-    return f"{_reference_batch(cell)}{'' if cell.scaling == 'strong' else ' per rank'}"
+    return f"{cell.reference_batch}{'' if cell.scaling == 'strong' else ' per rank'}"
 
 
 def _reference_launch(*others: Launches | None) -> CellResult | None:

@@ -7,6 +7,7 @@ from pydantic import Field, FiniteFloat
 from scalebench.records.base import Record
 from scalebench.records.certificate import Certificate
 from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.precision import PrecisionReached
 from scalebench.records.rank import ErrorKind, RankRecord
 from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
@@ -64,6 +65,9 @@ class RunSpec(Record):
         launcher: Who starts ranks.
         world: The processes that it has started, and where they are; null: ranks are started for
             each launch.
+        precision: Wanted half-width of the 95 % interval of every row's efficiency, as a fraction
+            of ideal; further rounds are launched until it is reached. Null: none are.
+        precision_budget_s: Seconds after which no further round is begun.
         shared: The rows of a suite are launched together in each round, and take turns.
         anonymise: Names of hosts and users, and paths, are taken out before anything is stored.
         keep_going: Cells are tried although a smaller one of their case ran out of memory.
@@ -83,6 +87,8 @@ class RunSpec(Record):
     repeats: int
     budget_s: float | None = None
     quick: bool = False
+    precision: FiniteFloat | None = None
+    precision_budget_s: FiniteFloat | None = None
     shared: bool = False
     selection: str | None = None
     keep_going: bool = False
@@ -101,6 +107,7 @@ class RunInfo(Record):
         largest_batches: What ``--max-batch`` found; empty: it was not asked for.
         certificate: The newest of this machine when the run began; null: there was none.
         profile_differs: In what the machine of the link profile that was given is another one.
+        precision: What became of the wanted precision; null: none was wanted.
         sealed: Every file of the run has a checksum; older versions wrote none.
         status: ``running`` also means: was killed before it could say otherwise.
     """
@@ -117,5 +124,6 @@ class RunInfo(Record):
     largest_batches: list[LargestBatch] = []
     certificate: Certificate | None = None
     profile_differs: list[str] = []
+    precision: PrecisionReached | None = None
     sealed: bool = False
     status: Literal["running", "complete", "interrupted", "over budget"] = "running"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, FiniteFloat
 
 from scalebench.records.certificate import Certificate
 from scalebench.records.largest_batch import LargestBatch
+from scalebench.records.precision import PrecisionReached
 from scalebench.records.rows.base import IfValid
 from scalebench.records.rows.budget import Budget
 from scalebench.records.rows.communication import OperationFigures, Straggler
@@ -169,6 +170,7 @@ class Summary(BaseModel):
         damaged: File of the run folder → why it was not used; null: not recorded.
         largest_batches: What ``--max-batch`` found; empty: it was not asked for.
         certificate: Of the newest self-test of this machine when the run began; null: none.
+        precision: What became of the wanted precision; null: none was wanted.
         model: How good the predictions of the run's steps are; null: there are none. See
             `scalebench.analysis.prediction_scores.score`.
         collectives: What its suites of collectives came to; null: it has none.
@@ -188,6 +190,7 @@ class Summary(BaseModel):
     damaged: dict[str, str] | None = None
     largest_batches: list[LargestBatch] = []
     certificate: Certificate | None = None
+    precision: PrecisionReached | None = None
     model: dict[str, Any] | None = None
     collectives: TimedCollectives | None = None
     gate: dict[str, dict[str, dict[str, bool | float]]] = {}

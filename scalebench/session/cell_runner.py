@@ -25,20 +25,23 @@ class CellRunner:
         launcher: Starts the ranks.
         store: Has what is there already, and keeps what is added.
         progress: Hears how it goes.
+
+    Attributes:
+        began: When it was made, on the monotonic clock: budgets count from then.
     """
 
     def __init__(self, launcher: Launcher, store: RunStore, progress: ProgressListener) -> None:
         self.launcher = launcher
         self.store = store
         self.progress = progress
+        self.began = time.monotonic()
         self._calibrated = False
         self._by_itself: set[tuple[str, str, int]] = set()
 
     def run_missing(self) -> str:
         """Launch every cell without a result; return the run's status afterwards."""
         info, results = self.store.run.info, self.store.run.results
-        budget_s = info.spec.budget_s
-        deadline = time.monotonic() + budget_s if budget_s else None
+        deadline = self.began + info.spec.budget_s if info.spec.budget_s else None
         if not info.plan:
             self._calibrate_once()
         for cell in info.plan:

@@ -22,6 +22,7 @@ from scalebench.session.claim import claim_default_folder, claim_devices, run_id
 from scalebench.session.finish import Run, finish, results_not_saved
 from scalebench.session.gpu_locks import GpuClaims
 from scalebench.session.plan import Request
+from scalebench.session.precision import add_rounds
 from scalebench.session.prepare import Prepared, check_same_machine, prepare
 from scalebench.session.progress import ProgressListener
 from scalebench.session.store import RunStore, anonymiser_for
@@ -137,7 +138,7 @@ class Session:
         with working_on(stored.paths):
             self.progress.planned(stored.info, len(stored.results))
             try:
-                return finish(stored, CellRunner(self.launcher, store, self.progress).run_missing())
+                return finish(stored, self._launch_all(store))
             except KeyboardInterrupt:
                 raise Interrupted(_interrupted(store)) from None
             except OSError as error:
@@ -146,6 +147,14 @@ class Session:
                 with suppress(OSError):  # the disk may be what went wrong
                     finish(stored, "interrupted")
                 raise
+
+    def _launch_all(self, store: RunStore) -> str:
+        """Launch the plan, and further rounds where a precision is wanted; return the status."""
+        runner = CellRunner(self.launcher, store, self.progress)
+        status = runner.run_missing()
+        if status != "complete":
+            return status
+        return add_rounds(store, runner.run_missing, runner.began)
 
 
 def _interrupted(store: RunStore) -> Run:

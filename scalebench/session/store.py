@@ -1,5 +1,7 @@
 """What a run stores while it goes on, without names where it is to have none."""
 
+from collections.abc import Sequence
+
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.launch.base import Launcher
@@ -7,6 +9,7 @@ from scalebench.records.files import write_checked
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.session.anonymise import Anonymiser, anonymise_files, names_of_this_machine
+from scalebench.spec import Cell
 
 
 class RunStore:
@@ -37,6 +40,12 @@ class RunStore:
         if link is not None:
             write_checked(paths.link_profile, link)
         return store
+
+    def extend_plan(self, cells: Sequence[Cell]) -> None:
+        """Add cells to the plan, and store it."""
+        info = self.run.info
+        self.run.info = info.model_copy(update={"plan": [*info.plan, *cells]})
+        write_checked(self.run.paths.run_json, self.run.info)
 
     def keep_result(self, result: CellResult) -> CellResult:
         """Store a launch; return it as it was stored."""

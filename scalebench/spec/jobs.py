@@ -86,6 +86,11 @@ class Cell(Job):
         return self.strategy.num_shards(self.world_size)
 
     @property
+    def reference_batch(self) -> int:
+        """The batch that stays the same over N: global when strong, per rank when weak."""
+        return self.global_batch // (1 if self.scaling == "strong" else self.world_size)
+
+    @property
     def id(self) -> str:
         """File name stem of this cell's result; unique within a run."""
         tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}", "shard": "shard"}

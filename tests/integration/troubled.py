@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 import torch
+import torch.utils.data
 from torch import nn
 
 from scalebench import Shard, Workload
@@ -45,6 +46,20 @@ def with_trouble(shard: Shard, trouble, rank: int = 1, step: int = LATE) -> Work
         return trouble(value) if shard.rank == rank and calls > step else value
 
     return replace(healthy(shard), loss=loss)
+
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, index):
+        return torch.full((16,), index / 512), index % 4
+
+
+def fed_by_workers(shard: Shard) -> Workload:
+    """A DataLoader whose worker makes batches in advance."""
+    loader = torch.utils.data.DataLoader(Samples(), shard.batch_size, num_workers=1)
+    return replace(healthy(shard), batches=loader)
 
 
 def raises_on_rank_1(shard: Shard) -> Workload:

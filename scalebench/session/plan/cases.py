@@ -21,6 +21,10 @@ QUICK = {"window_s": 0.25, "min_steps": 5, "rounds_s": 0.25}
 ENERGY_S = 1.1 * ENERGY_WINDOW_S
 """With a margin: the ranks agree on seconds of steps, the window is one of the clock."""
 QUICK_REPEATS = 1
+PRECISION = 0.03
+"""Wanted half-width of the interval of every row's efficiency, unless the user says."""
+PRECISION_BUDGET_S = 90.0
+"""Time to reach it, for each suite."""
 QUICK_COLLECTIVES = {"max_bytes": 2**18, "repeats": 3}
 
 
@@ -46,6 +50,23 @@ def workload_of(case: Case, name: str, device: Device) -> WorkloadSpec:
     return workload
 
 
+def precision_of(request: Request, suites: Sequence[Suite], device: Device) -> dict[str, Any]:
+    """Return whether rows take turns, how precisely to know efficiency, and the time for it.
+
+    Whoever says how many launches or steps to make gets those and no more.
+    """
+    shared = device == "cpu" if request.shared is None else request.shared
+    exact = request.quick or request.repeats is not None or request.steps is not None
+    precision = PRECISION if shared and device == "cpu" and not exact else None
+    precision = request.precision or precision
+    budget_s = request.budget_s or PRECISION_BUDGET_S * len(suites)
+    return {
+        "shared": shared,
+        "precision": precision,
+        "precision_budget_s": None if precision is None else budget_s,
+    }
+
+
 def repeats_of(request: Request, suite: Suite) -> int:
     """Return the launches of each cell."""
     return request.repeats or (QUICK_REPEATS if request.quick else suite.repeats)
@@ -55,7 +76,6 @@ def step_plan_of(request: Request, suite: Suite, device: Device) -> StepPlan:
     """Return how long the steps of each launch are looked at: on CUDA, long enough for energy."""
     changes: dict[str, Any] = dict(QUICK) if request.quick else {}
     changes |= {"steps": request.steps} if request.steps else {}
-    changes |= {"precision": request.precision} if request.precision else {}
     changes |= {} if request.trace else {"trace": False}
     plan = suite.steps.model_copy(update=changes)
     is_short = request.quick or plan.steps is not None or plan.precision is not None

@@ -7,6 +7,7 @@ from scalebench.records.run import RunSpec
 from scalebench.session.plan.cases import (
     cases_to_run,
     chosen_cases,
+    precision_of,
     repeats_of,
     step_plan_of,
     with_request,
@@ -62,7 +63,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         repeats=repeats_of(request, suites[0]),
         budget_s=request.budget_s,
         quick=request.quick,
-        shared=device == "cpu" if request.shared is None else request.shared,
+        **precision_of(request, suites, device),
         selection=request.selection,
         keep_going=request.keep_going,
         anonymise=request.anonymise,

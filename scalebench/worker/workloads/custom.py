@@ -132,11 +132,15 @@ class _Batches:
 
     The first iteration goes on with the iterator that gave it, so that nothing is lost from a
     generator and no epoch of a data loader is spent on the check.
+
+    Attributes:
+        num_workers: Processes that make batches in advance, as a DataLoader calls them.
     """
 
     def __init__(self, batches: Any, first: Any, rest: Iterator[Any]) -> None:
         self.first = first
         self._batches = batches
+        self.num_workers = getattr(batches, "num_workers", 0)
         self._begun: Iterator[Any] | None = chain([first], rest)
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,0 +1,113 @@
+"""Further rounds for the rows whose efficiency is known least, until all are known as asked.
+
+A further round holds only those rows and the baselines that they are measured against. It ends
+when every row is precise enough, or when the next round would go beyond the time.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from scalebench.analysis.rows.efficiency import Ratios
+from scalebench.analysis.rows.launches import grouped
+from scalebench.analysis.run import StoredRun
+from scalebench.records.precision import ImpreciseRow, PrecisionReached
+from scalebench.records.summary import RowKey
+from scalebench.session.store import RunStore
+from scalebench.spec import Cell
+
+LONGER = 2
+"""A further round has clean windows so many times as long: nothing is traced in it."""
+
+
+def add_rounds(store: RunStore, run_missing: Callable[[], str], began: float) -> str:
+    """Launch further rounds as the run's precision asks for; return the run's status.
+
+    Args:
+        store: Of a run whose plan is done.
+        run_missing: Launches what the plan holds and nobody has launched; returns the status.
+        began: When the run began, on the monotonic clock, seconds.
+    """
+    spec = store.run.info.spec
+    if spec.precision is None or spec.precision_budget_s is None:
+        return "complete"
+    while True:
+        reached = reached_by(store.run, spec.precision, spec.precision_budget_s)
+        store.run.info = store.run.info.model_copy(update={"precision": reached})
+        cells = next_round(store.run, reached.imprecise)
+        left_s = spec.precision_budget_s - (time.monotonic() - began)
+        if not cells or expected_s(store.run, cells) > left_s:
+            return "complete"
+        store.extend_plan(cells)
+        status = run_missing()
+        if status != "complete":
+            return status
+
+
+def reached_by(run: StoredRun, half_width: float, budget_s: float) -> PrecisionReached:
+    """Return how precisely the efficiencies of a run are known.
+
+    Args:
+        run: As far as it came.
+        half_width: Wanted, as a fraction of ideal.
+        budget_s: Time for it, seconds.
+    """
+    found = list(Ratios.of(grouped(run)).efficiencies())
+    imprecise = [
+        ImpreciseRow(
+            suite=row.cell.suite,
+            case=row.cell.case,
+            world_size=row.cell.world_size,
+            half_width=estimate.half_width,
+            more_s=_more_s(run, row.cell.suite, estimate.half_width, half_width),
+        )
+        for row, _, estimate in found
+        if all(result.status == "ok" for result in row.measured.values())
+        and (estimate.half_width is None or estimate.half_width > half_width)
+    ]
+    return PrecisionReached(
+        half_width=half_width, budget_s=budget_s, num_rows=len(found), imprecise=imprecise
+    )
+
+
+def next_round(run: StoredRun, imprecise: Sequence[ImpreciseRow]) -> list[Cell]:
+    """Return the cells of a further round: imprecise rows, and the rows they are compared with."""
+    table = grouped(run)
+    wanted: set[RowKey] = {(row.suite, row.case, row.world_size) for row in imprecise}
+    for row, base, _ in Ratios.of(table).efficiencies():
+        if row.cell.row_key in wanted:
+            wanted.add(base.cell.row_key)
+    return [_further(row.cell, row.num_planned) for key, row in table.items() if key in wanted]
+
+
+def _further(cell: Cell, repeat: int) -> Cell:
+    steps = cell.steps.model_copy(update={"trace": False, "window_s": LONGER * cell.steps.window_s})
+    return cell.model_copy(update={"repeat": repeat, "steps": steps})
+
+
+def expected_s(run: StoredRun, cells: Sequence[Cell]) -> float:
+    """Return how long a round of cells will take, from the newest rounds of their suites."""
+    return sum(_seconds_of_a_cell(run, cell) for cell in cells)
+
+
+def _seconds_of_a_cell(run: StoredRun, cell: Cell) -> float:
+    launches = [
+        result
+        for result in run.results.values()
+        if result.cell.suite == cell.suite and result.cell.purpose == "measure" and result.wall_s
+    ]
+    if not launches:
+        return 0.0
+    newest = max(launches, key=lambda result: result.cell.repeat)
+    return (newest.wall_s or 0.0) / max(1, len(newest.shared_with))
+
+
+def _more_s(run: StoredRun, suite: str, found: float | None, wanted: float) -> float | None:
+    """Return the time in which an interval would shrink as wanted: it does so by the root of it."""
+    if found is None:
+        return None
+    spent_s = sum(
+        (result.wall_s or 0.0) / max(1, len(result.shared_with))
+        for result in run.results.values()
+        if result.cell.suite == suite and result.cell.purpose == "measure"
+    )
+    return max(0.0, spent_s * ((found / wanted) ** 2 - 1))

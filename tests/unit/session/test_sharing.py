@@ -1,0 +1,46 @@
+"""Which cells share a launch, and when they have to be launched by themselves."""
+
+import pytest
+
+from scalebench.session import sharing
+from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
+from scalebench.spec import Loader, SharedLaunch
+from tests.builders.runs import make_cell, make_info, make_inspection
+
+SPEC = make_info([]).spec.model_copy(update={"shared": True})
+
+
+def test_measured_cells_share_where_the_launcher_and_the_run_do() -> None:
+    cell = make_cell()
+    assert can_share(cell, SPEC, launcher_shares=True)
+    assert not can_share(cell, SPEC, launcher_shares=False)
+    assert not can_share(cell, SPEC.model_copy(update={"shared": False}), launcher_shares=True)
+    assert not can_share(make_cell(purpose="inspect"), SPEC, launcher_shares=True)
+    assert not can_share(make_cell(loader=Loader(num_workers=1)), SPEC, launcher_shares=True)
+
+
+def test_cells_of_one_suite_and_round_go_together() -> None:
+    cells = [make_cell("plain", 1), make_cell(), make_cell(repeat=1), make_cell(suite="fsdp")]
+    assert cells_to_share(cells[0], cells) == cells[:2]
+
+
+def test_cells_that_need_more_than_the_free_memory_do_not_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = [make_cell("plain", 1), make_cell("ddp", 2)]
+    inspected = [make_inspection(cell, allocated_bytes=10**9) for cell in cells]
+    results = {result.cell.id: result for result in inspected}
+    needed = 3 * (10**9 + sharing.PROCESS_BYTES) / sharing.LARGEST_SHARE_OF_MEMORY
+    monkeypatch.setattr(sharing, "_available_bytes", lambda: int(needed * 1.01))
+    assert too_much_memory(cells, results) is None
+    monkeypatch.setattr(sharing, "_available_bytes", lambda: int(needed * 0.99))
+    assert "together they need about 3." in (too_much_memory(cells, results) or "")
+    monkeypatch.setattr(sharing, "_available_bytes", lambda: None)
+    assert too_much_memory(cells, results) is None
+
+
+def test_a_shared_launch_numbers_its_processes_cell_by_cell() -> None:
+    cells = [make_cell("plain", 1, limit_s=5.0), make_cell("ddp", 2, limit_s=7.0)]
+    shared = SharedLaunch.of(cells)
+    assert shared.places() == [(0, 0), (1, 0), (1, 1)]
+    assert (shared.num_processes, shared.limit_s) == (3, 12.0)
