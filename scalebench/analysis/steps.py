@@ -40,7 +40,13 @@ def clean_pace(result: CellResult) -> list[float]:
 
 
 def launch_step_s(result: CellResult) -> float:
-    """Return a launch's step time: the median of the job's clean steps, seconds."""
+    """Return a launch's step time: the median of the job's clean steps, seconds.
+
+    Of independent ranks, which have no job, the mean of their medians.
+    """
+    if result.cell.purpose == "independent":
+        medians = [float(np.median(steps_of([rank], "clean"))) for rank in result.ranks]
+        return float(np.mean(medians))
     return float(np.median(steps_of(result.ranks, "clean")))
 
 

@@ -19,7 +19,8 @@ from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.compression import compression_of_row
 from scalebench.analysis.rows.efficiency import Ratios, plain_baseline
 from scalebench.analysis.rows.fields import RowFields
-from scalebench.analysis.rows.launches import Launches, grouped
+from scalebench.analysis.rows.inflation import inflation_of
+from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.run import StoredRun
@@ -50,10 +51,9 @@ from scalebench.units import bytes_
 
 def summarise(run: StoredRun) -> Summary:
     """Work out the summary of a run, however far it came."""
-    table = grouped(run)
-    ratios = Ratios.of(table)
-    rows = [_row(launches, ratios, run) for launches in table.values()]
-    rows = with_intervals(against_uncompressed(rows, table, _link(run)))
+    ratios = Ratios.of(run)
+    rows = [_row(launches, ratios, run) for launches in ratios.table.values()]
+    rows = with_intervals(against_uncompressed(rows, ratios.table, _link(run)))
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,
@@ -108,9 +108,11 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
     reference = _reference_launch(wrapped, baseline) if row.measured or row.inspection else None
     used = use_of_row(cell, row.inspection, row.good, alone, throughput, reference)
     fields = (
-        _attribution(row, baseline),
+        _attribution(row, baseline, ratios),
         used,
-        _prediction(row, wrapped, run, step_s),
+        _prediction(
+            row, wrapped, run, step_s, ratios.contention(row, baseline) if baseline else None
+        ),
         compression_of_row(row),
     )
     predicted_bytes = used.values.get("predicted_memory_bytes")
@@ -196,20 +198,32 @@ def _step_estimate(row: Launches) -> Estimate | None:
     return estimate_over_launches([launch_step_s(r) for r in good]) if good else None
 
 
-def _attribution(row: Launches, baseline: Launches | None) -> RowFields:
+def _attribution(row: Launches, baseline: Launches | None, ratios: Ratios) -> RowFields:
     """Attribute a row, by the steps of the rounds that its efficiency rests on."""
     base = baseline.good if baseline else {}
     rounds = [repeat for repeat in row.good if repeat in base]
     row_s = _mean_step_s(row.good, rounds or list(row.good))
     steps = StepTimes(row_s, _mean_step_s(base, rounds)) if row_s else None
-    return attribute_row(row, baseline, steps)
+    fields = attribute_row(row, baseline, steps)
+    budget = fields.values.get("budget")
+    if budget is not None:
+        inflation = inflation_of(row, baseline, ratios, budget)
+        if inflation is not None:
+            fields.values["budget"] = budget.model_copy(update={"inflation": inflation})
+    return fields
 
 
 def _prediction(
-    row: Launches, wrapped: Launches | None, run: StoredRun, measured: Estimate | None
+    row: Launches,
+    wrapped: Launches | None,
+    run: StoredRun,
+    measured: Estimate | None,
+    contention: Estimate | None,
 ) -> RowFields:
-    """Predict a row from its strategy at N=1 and the run's own calibration."""
-    return predict_row(row, wrapped, _link(run), measured.value if measured else None)
+    """Predict a row from its strategy at N=1, the run's own calibration, and contention."""
+    step_s = measured.value if measured else None
+    factor = contention.value if contention else None
+    return predict_row(row, wrapped, _link(run), step_s, factor)
 
 
 def _link(run: StoredRun) -> LinkModel | str:

@@ -63,6 +63,28 @@ class StepShape:
             self, requests=requests, batch_s=batch_s, fixed_s=fixed_s, num_samples=num_samples
         )
 
+    def slowed(self, factor: float, num_samples: int) -> "StepShape":
+        """Return the step on ``num_samples`` where all of it takes ``factor`` times as long."""
+        if factor == 1:
+            return self
+        here = self.with_batch(num_samples)
+        step_s = factor * here.batch_s + factor * here.fixed_s
+
+        def moved(moment_s: float) -> float:
+            return min(factor * moment_s, step_s)
+
+        requests = tuple(
+            request._replace(ready_s=moved(request.ready_s), needed_s=moved(request.needed_s))
+            for request in here.requests
+        )
+        return replace(
+            here,
+            requests=requests,
+            batch_s=factor * here.batch_s,
+            fixed_s=factor * here.fixed_s,
+            part_step_s={},
+        )
+
     def computing_of(self, num_samples: int) -> float:
         """Return the step on so many samples, seconds.
 

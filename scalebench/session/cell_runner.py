@@ -36,7 +36,7 @@ class CellRunner:
         self.progress = progress
         self.began = time.monotonic()
         self._calibrated = False
-        self._by_itself: set[tuple[str, str, int]] = set()
+        self._by_itself: set[str] = set()
 
     def run_missing(self) -> str:
         """Launch every cell without a result; return the run's status afterwards."""
@@ -50,7 +50,7 @@ class CellRunner:
             left_s = deadline - time.monotonic() if deadline else inf
             if left_s <= 0:
                 return "over budget"
-            if cell.purpose == "measure":
+            if cell.purpose != "inspect":
                 self._calibrate_once()
             together = self._to_share(cell)
             if len(together) > 1 and self._launch_shared(together, left_s):
@@ -68,7 +68,7 @@ class CellRunner:
             cell
             for cell in cells_to_share(first, missing)
             if can_share(cell, spec, self.launcher.shares)
-            and cell.row_key not in self._by_itself
+            and _sort(cell) not in self._by_itself
             and self._why_not(cell) is None
         ]
         return cells if first in cells else []
@@ -114,7 +114,7 @@ class CellRunner:
 
     def _part(self, cells: Sequence[Cell], reason: str | None) -> None:
         """Have cells launched by themselves from now on; say so once if it is nobody's fault."""
-        self._by_itself.update(cell.row_key for cell in cells)
+        self._by_itself.update(map(_sort, cells))
         if reason is None:
             return
         info = self.store.run.info
@@ -151,3 +151,8 @@ class CellRunner:
             raise UsageError(launched.failure.message)
         times = (launched.launch_s, launched.wall_s)
         return launched_result(cell, launched.records, launched.failure, now, times, launched.node)
+
+
+def _sort(cell: Cell) -> str:
+    """Return what the launches of a cell have in common, whatever the round."""
+    return cell.model_copy(update={"repeat": 0}).id

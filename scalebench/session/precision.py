@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from scalebench.analysis.rows.efficiency import Ratios
-from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.run import StoredRun
 from scalebench.records.precision import ImpreciseRow, PrecisionReached
 from scalebench.records.summary import RowKey
@@ -51,7 +50,7 @@ def reached_by(run: StoredRun, half_width: float, budget_s: float) -> PrecisionR
         half_width: Wanted, as a fraction of ideal.
         budget_s: Time for it, seconds.
     """
-    found = list(Ratios.of(grouped(run)).efficiencies())
+    found = list(Ratios.of(run).efficiencies())
     imprecise = [
         ImpreciseRow(
             suite=row.cell.suite,
@@ -71,12 +70,14 @@ def reached_by(run: StoredRun, half_width: float, budget_s: float) -> PrecisionR
 
 def next_round(run: StoredRun, imprecise: Sequence[ImpreciseRow]) -> list[Cell]:
     """Return the cells of a further round: imprecise rows, and the rows they are compared with."""
-    table = grouped(run)
+    ratios = Ratios.of(run)
     wanted: set[RowKey] = {(row.suite, row.case, row.world_size) for row in imprecise}
-    for row, base, _ in Ratios.of(table).efficiencies():
+    for row, base, _ in ratios.efficiencies():
         if row.cell.row_key in wanted:
             wanted.add(base.cell.row_key)
-    return [_further(row.cell, row.num_planned) for key, row in table.items() if key in wanted]
+    return [
+        _further(row.cell, row.num_planned) for key, row in ratios.table.items() if key in wanted
+    ]
 
 
 def _further(cell: Cell, repeat: int) -> Cell:

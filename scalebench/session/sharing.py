@@ -21,7 +21,12 @@ def can_share(cell: Cell, spec: RunSpec, launcher_shares: bool) -> bool:
 
     Not with a DataLoader: its workers would go on making batches while the rank waits.
     """
-    return launcher_shares and spec.shared and cell.purpose == "measure" and cell.loader is None
+    return (
+        launcher_shares
+        and spec.shared
+        and cell.purpose in ("measure", "independent")
+        and cell.loader is None
+    )
 
 
 def cells_to_share(first: Cell, missing: Sequence[Cell]) -> list[Cell]:

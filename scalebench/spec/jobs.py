@@ -11,7 +11,7 @@ from scalebench.spec.strategies import Strategy
 from scalebench.spec.suites import Loader, StepPlan
 from scalebench.spec.virtual_hosts import VirtualHosts
 
-Purpose = Literal["inspect", "measure", "fit", "shard"]
+Purpose = Literal["inspect", "measure", "independent", "fit", "shard"]
 
 
 class Job(Spec):
@@ -45,8 +45,10 @@ class Cell(Job):
     Attributes:
         purpose: ``inspect``: check gradients and losses against the single-process reference
             and count the memory, with instruments on and nothing timed; ``measure``: time steps
-            with no instrument on; ``fit``: find out whether the batch fits; ``shard``: rank 0 alone
-            does its share of a job of ``world_size`` ranks, and no other rank answers.
+            with no instrument on; ``independent``: the same of plain ranks that train at once and
+            know nothing of one another, for what sharing a machine costs; ``fit``: find out
+            whether the batch fits; ``shard``: rank 0 alone does its share of a job of
+            ``world_size`` ranks, and no other rank answers.
         repeat: Number of the launch, from 0.
         rank_batch: Samples that a rank is fed per step: ``global_batch`` over all ranks, or over
             all pipelines, whose ranks share them.
@@ -93,7 +95,12 @@ class Cell(Job):
     @property
     def id(self) -> str:
         """File name stem of this cell's result; unique within a run."""
-        tails = {"inspect": "inspect", "fit": f"fit{self.rank_batch}", "shard": "shard"}
+        tails = {
+            "inspect": "inspect",
+            "independent": f"independent{self.rank_batch}.r{self.repeat}",
+            "fit": f"fit{self.rank_batch}",
+            "shard": "shard",
+        }
         tail = tails.get(self.purpose, f"r{self.repeat}")
         return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"
 

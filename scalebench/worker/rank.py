@@ -219,6 +219,7 @@ def _shard(context: RankContext, keep: Keep) -> None:
 _WORK: dict[Purpose, Callable[[RankContext, Keep], None]] = {
     "inspect": _inspect,
     "measure": _measure,
+    "independent": _measure,
     "fit": _fit,
     "shard": _shard,
 }

@@ -1,44 +1,55 @@
-"""Speedup and efficiency of every row of a run, each against a row that it is measured against."""
+"""Ratios between the rows of a run: speedup, efficiency, and what sharing a machine costs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from scalebench.analysis.round_noise import launch_variances, ratio_over_rounds
-from scalebench.analysis.rows.launches import Launches, Table
+from scalebench.analysis.rows.launches import (
+    Launches,
+    Table,
+    grouped,
+    independent,
+    independent_case,
+)
+from scalebench.analysis.run import StoredRun
 from scalebench.records.summary import RowKey
 from scalebench.stats import Estimate, Variance
 
 
 @dataclass(frozen=True)
 class Ratios:
-    """Ratios between rows of a run, with what all rows of a suite know of their noise.
+    """Ratios between rows of a run, with what all launches of a suite know of their noise.
 
     Attributes:
         table: The launches of every row.
+        independent: Those of independent plain ranks.
         noise: How much the launches of a row differ beyond what their rounds share; rows that are
             known.
     """
 
     table: Table
+    independent: Table
     noise: Mapping[RowKey, Variance]
 
     @classmethod
-    def of(cls, table: Table) -> "Ratios":
-        """Work out the noise of launches, the rows of a suite together."""
+    def of(cls, run: StoredRun) -> "Ratios":
+        """Work out the noise of launches, those of a suite together."""
+        table, others = grouped(run), independent(run)
+        timed = {**table, **others}
         noise: dict[RowKey, Variance] = {}
-        for suite in dict.fromkeys(key[0] for key in table):
-            rows = {key: row for key, row in table.items() if key[0] == suite}
+        for suite in dict.fromkeys(key[0] for key in timed):
+            rows = {key: row for key, row in timed.items() if key[0] == suite}
             logs = {key: row.log_steps for key, row in rows.items()}
             noise |= launch_variances(logs, {key: row.within for key, row in rows.items()})
-        return cls(table, noise)
+        return cls(table, others, noise)
 
     def speedup(self, row: Launches, base: Launches | None) -> Estimate | None:
         """Estimate ``X_N / X_1``, X the samples per second of the job; None: not known."""
-        return self._ratio(row, base, 1)
+        return self._throughput(row, base, 1)
 
     def efficiency(self, row: Launches, base: Launches | None) -> Estimate | None:
         """Estimate ``X_N / (N · X_1)``; None: there is no round in which both succeeded."""
-        return self._ratio(row, base, row.cell.world_size)
+        return self._throughput(row, base, row.cell.world_size)
 
     def efficiencies(self) -> Iterator[tuple[Launches, Launches, Estimate]]:
         """Yield every row whose efficiency has an estimate, its baseline, and the estimate."""
@@ -48,14 +59,52 @@ class Ratios:
             if base is not None and found is not None and row is not base:
                 yield row, base, found
 
-    def _ratio(self, row: Launches, base: Launches | None, ranks: int) -> Estimate | None:
+    def smaller_batch(self, row: Launches, base: Launches) -> Estimate | None:
+        """Estimate how much longer plain training takes for each sample of a rank's batch.
+
+        Over each sample of the baseline's batch, both on one rank; 1: no longer. None: it was not
+        measured.
+        """
+        if row.cell.rank_batch == base.cell.rank_batch:
+            return Estimate(value=1.0, low=1.0, high=1.0, n=max(1, len(base.good)))
+        alone = self._independent(row, base, 1)
+        if alone is None:
+            return None
+        return self._steps(alone, base, base.cell.rank_batch / row.cell.rank_batch)
+
+    def contention(self, row: Launches, base: Launches) -> Estimate | None:
+        """Estimate how much longer a plain step takes where N ranks train at once.
+
+        Over the same step on one rank alone, nothing being sent; 1: no longer. None: it was not
+        measured.
+        """
+        crowd = self._independent(row, base, row.cell.world_size)
+        same_batch = row.cell.rank_batch == base.cell.rank_batch
+        alone = base if same_batch else self._independent(row, base, 1)
+        return None if crowd is None or alone is None else self._steps(crowd, alone, 1)
+
+    def _independent(self, row: Launches, base: Launches, num_ranks: int) -> Launches | None:
+        name = independent_case(base.cell.case, row.cell.rank_batch)
+        return self.independent.get((row.cell.suite, name, num_ranks))
+
+    def _throughput(self, row: Launches, base: Launches | None, ranks: int) -> Estimate | None:
         if base is None:
             return None
-        factor = row.cell.global_batch / base.cell.global_batch / ranks
-        keys = (row.cell.row_key, base.cell.row_key)
+        return self._steps(base, row, row.cell.global_batch / base.cell.global_batch / ranks)
+
+    def _steps(self, above: Launches, below: Launches, factor: float) -> Estimate | None:
+        """Estimate ``factor · step of above / step of below`` over the rounds that have both."""
+        keys = (_key(below), _key(above))
         known = keys[0] != keys[1] and all(key in self.noise for key in keys)
         variances = (self.noise[keys[0]], self.noise[keys[1]]) if known else None
-        return ratio_over_rounds(row.log_steps, base.log_steps, variances, factor)
+        return ratio_over_rounds(below.log_steps, above.log_steps, variances, factor)
+
+
+def _key(row: Launches) -> RowKey:
+    cell = row.cell
+    if cell.purpose != "independent":
+        return cell.row_key
+    return (cell.suite, independent_case(cell.case, cell.rank_batch), cell.world_size)
 
 
 def plain_baseline(row: Launches, table: Table) -> Launches | None:

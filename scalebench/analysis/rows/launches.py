@@ -78,3 +78,28 @@ def grouped(run: StoredRun) -> Table:
         )
         for key, launches in cells.items()
     }
+
+
+def independent(run: StoredRun) -> Table:
+    """Return the launches of plain ranks that know nothing of one another; see `Cell.purpose`.
+
+    Their case is called `independent_case`.
+    """
+    cells: dict[tuple[str, str, int], list[Cell]] = {}
+    for cell in run.info.plan:
+        if cell.purpose == "independent":
+            key = (cell.suite, independent_case(cell.case, cell.rank_batch), cell.world_size)
+            cells.setdefault(key, []).append(cell)
+    return {
+        key: Launches(
+            cell=launches[0],
+            measured={c.repeat: run.results[c.id] for c in launches if c.id in run.results},
+            num_planned=len(launches),
+        )
+        for key, launches in cells.items()
+    }
+
+
+def independent_case(case: str, rank_batch: int) -> str:
+    """Return the name for independent ranks of a plain case, each on ``rank_batch`` samples."""
+    return f"{case}, {rank_batch} samples each"

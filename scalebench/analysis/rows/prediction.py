@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -44,6 +44,7 @@ class StepAtOneRank:
         num_launches: How many that rests on.
         groups: Parameters that a sharded strategy gathers together; None: it is not sharded.
         decode_s: Decoding one rank's messages, seconds per step; None: nothing is compressed.
+        contention: How much longer a rank computes where others compute at the same time.
     """
 
     shape: StepShape
@@ -51,6 +52,7 @@ class StepAtOneRank:
     num_launches: int
     groups: Groups | None = None
     decode_s: float | None = None
+    contention: float = 1.0
 
     def at(self, cell: Cell, world_size: int) -> StepShape:
         """Return the shape at a number of ranks; a sharded strategy sends nothing at N=1."""
@@ -81,6 +83,7 @@ class StepAtOneRank:
         shape = what_if.shape(self.at(cell, cell.world_size))
         if shard_s is not None:
             shape = shape.lasting(shard_s, cell.rank_batch)
+        shape = shape.slowed(self.contention, cell.rank_batch)
         return predict_step(shape, link, cell.world_size, cell.rank_batch)
 
     def textbook_s(self, cell: Cell, predicted: PredictedStep, link: LinkModel) -> float:
@@ -102,10 +105,11 @@ class PipelineAtOneRank:
     shape: PipelineShape
     spread: float
     num_launches: int
+    contention: float = 1.0
 
     def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf = AS_MEASURED) -> PredictedStep:
         """Predict a cell; raises NoFit."""
-        shape = what_if.pipeline(self.shape.with_batch(cell.rank_batch))
+        shape = what_if.pipeline(self.shape.with_batch(cell.rank_batch).slowed(self.contention))
         return predict_pipeline(shape, link, cell.world_size)
 
     def textbook_s(self, cell: Cell, *_: object) -> float:
@@ -146,6 +150,7 @@ def predict_row(
     wrapped: Launches | None,
     link: LinkModel | str,
     measured_s: float | None,
+    contention: float | None = None,
 ) -> RowFields:
     """Predict a row from the strategy at N=1 and the calibrated link.
 
@@ -154,10 +159,14 @@ def predict_row(
         wrapped: The strategy's launches at N=1.
         link: Or why none was calibrated.
         measured_s: Its step; None: there is none to compare the prediction with.
+        contention: How much longer a plain step takes where so many ranks compute at once; None:
+            not measured, and then the prediction has none.
     """
     row, cell = RowFields(), of_row.cell
     try:
         bare, model = _start(cell, wrapped, link)
+        if contention is not None:
+            bare = replace(bare, contention=contention)
         predicted = bare.predict(cell, model.time)
     except (Unavailable, NoFit) as reason:
         row.reasons = dict.fromkeys(FIELDS, str(reason))
@@ -167,6 +176,7 @@ def predict_row(
     row.set("prediction_error", error, "there is no measured step to compare it with")
     row.values["prediction"] = Prediction(
         computing_s=predicted.computing_s,
+        contention=contention,
         bubble_s=predicted.bubble_s,
         exposed_comm_s=predicted.stalled_s,
         link_low_s=predicted.low_s,

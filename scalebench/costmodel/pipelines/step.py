@@ -64,6 +64,15 @@ class PipelineShape:
         strategy = self.strategy.model_copy(update={"microbatches": microbatches})
         return self._resized(self.strategy.microbatches / microbatches, strategy=strategy)
 
+    def slowed(self, factor: float) -> "PipelineShape":
+        """Return the step where all of its computation takes ``factor`` times as long."""
+        return replace(
+            self,
+            passes_s={kind: factor * seconds for kind, seconds in self.passes_s.items()},
+            between_s=factor * self.between_s,
+            after_s=factor * self.after_s,
+        )
+
     def _resized(self, factor: float, **changes: Any) -> "PipelineShape":
         """Return the step with microbatches of ``factor`` times as many samples."""
         outputs = tuple(max(1, round(factor * size)) for size in self.layers.output_bytes)

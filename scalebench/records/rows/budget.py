@@ -134,6 +134,25 @@ class RankTimes(RowPart):
     comm_beside_copies_s: FiniteFloat | None = None
 
 
+class ComputeInflation(RowPart):
+    """Why a rank computes longer than its share of the baseline's step; seconds per step.
+
+    Attributes:
+        smaller_batch_s: What plain training on the rank's batch takes longer than that share, on
+            one rank.
+        contention_s: What it takes longer on N ranks that train at once and send nothing.
+        own_operators_s: The rest of the budget's compute inflation: the strategy's own.
+        contention: The step on N ranks at once over that on one; a plain ratio.
+        unavailable: Field → why it is null.
+    """
+
+    smaller_batch_s: Estimate | None = None
+    contention_s: Estimate | None = None
+    own_operators_s: Estimate | None = None
+    contention: Estimate | None = None
+    unavailable: dict[str, str] = {}
+
+
 class Budget(RowPart):
     """Where a row's step goes, seconds per step; see `scalebench.analysis.budget`.
 
@@ -152,6 +171,7 @@ class Budget(RowPart):
         clock_bound_s: How far a wait may be wrong because two hosts' clocks differ; 0: one host.
         mean_over_ranks: Whether the parts are means over the ranks, which do different work.
         ranks: The traced step of every rank.
+        inflation: Parts of ``compute_inflation_s``; None: one rank, or no baseline.
     """
 
     ideal_s: FiniteFloat
@@ -175,6 +195,7 @@ class Budget(RowPart):
     clock_bound_s: FiniteFloat = 0.0
     mean_over_ranks: bool = False
     ranks: IfValid[list[RankTimes]] = None
+    inflation: IfValid[ComputeInflation] = None
 
     @property
     def ideal(self) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalebench.errors import UsageError
-from scalebench.session.plan.request import Request
+from scalebench.session.plan.request import Machine, Request
 from scalebench.spec import (
     Case,
     Collectives,
@@ -50,12 +50,22 @@ def workload_of(case: Case, name: str, device: Device) -> WorkloadSpec:
     return workload
 
 
-def precision_of(request: Request, suites: Sequence[Suite], device: Device) -> dict[str, Any]:
+def precision_of(
+    request: Request, suites: Sequence[Suite], device: Device, machine: Machine
+) -> dict[str, Any]:
     """Return whether rows take turns, how precisely to know efficiency, and the time for it.
 
     Whoever says how many launches or steps to make gets those and no more.
+
+    Raises:
+        UsageError: Rows are to take turns, and the launcher starts one at a time.
     """
-    shared = device == "cpu" if request.shared is None else request.shared
+    if request.shared and not machine.shares:
+        raise UsageError(
+            f"--shared: the launcher {machine.launcher} starts one row at a time. Leave --shared "
+            "out, or run on this machine alone."
+        )
+    shared = device == "cpu" and machine.shares if request.shared is None else request.shared
     exact = request.quick or request.repeats is not None or request.steps is not None
     precision = PRECISION if shared and device == "cpu" and not exact else None
     precision = request.precision or precision

@@ -121,6 +121,51 @@ def _unfit(strategy: Strategy, rank_batch: int, n: int) -> str | None:
     )
 
 
+def independent_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
+    """Return the cells that tell apart why a rank computes slower at N: repeat 0.
+
+    The plain baseline on the rank's batch, on one rank alone: what a smaller batch costs. The same
+    on N ranks that train at once and send nothing: what sharing the machine costs. Only where rows
+    take turns, which makes them comparable, and where steps are traced, which they explain.
+    """
+    if not spec.shared or spec.quick or not spec.steps.trace:
+        return []
+    found: dict[str, Cell] = {}
+    for row in rows:
+        base = _baseline_among(rows, row)
+        if base is None or row.world_size == 1 or row.skip_reason or row.oversubscribed:
+            continue
+        alone = [] if row.rank_batch == base.rank_batch else [1]
+        for num_ranks in (*alone, row.world_size):
+            cell = _independent(base, num_ranks, row.rank_batch)
+            found.setdefault(cell.id, cell)
+    return list(found.values())
+
+
+def _baseline_among(rows: Sequence[Cell], row: Cell) -> Cell | None:
+    """Return the plain row whose computation a rank of this row has a part of."""
+    same = (row.suite, row.workload, row.reference_batch)
+    for other in rows:
+        is_baseline = other.strategy == row.strategy.baseline() and other.loader is None
+        if is_baseline and (other.suite, other.workload, other.reference_batch) == same:
+            return other
+    return None
+
+
+def _independent(base: Cell, num_ranks: int, rank_batch: int) -> Cell:
+    return base.model_copy(
+        update={
+            "purpose": "independent",
+            "world_size": num_ranks,
+            "backend": None if num_ranks == 1 else "gloo",
+            "global_batch": num_ranks * rank_batch,
+            "rank_batch": rank_batch,
+            "part_batches": (),
+            "steps": base.steps.model_copy(update={"trace": False}),
+        }
+    )
+
+
 def row_name(suite: str, case: str, world_size: int) -> str:
     """Return what ``--only`` calls a row: ``ddp.ddp-bucket-1mb.n4``."""
     return f"{suite}.{case}.n{world_size}"
@@ -146,14 +191,15 @@ def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     """Return all launches: inspections first, then rounds over cases and sizes.
 
     Correctness comes before speed. Each round launches every cell once, so that a drift of the
-    machine hits all sizes alike.
+    machine affects all sizes equally.
     """
+    timed = [*rows, *independent_cells(rows, spec)]
     inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in rows]
     repeats_of = {suite.name: suite.repeats for suite in spec.suites}
     rounds = [
         cell.model_copy(update={"repeat": repeat})
         for repeat in range(max(repeats_of.values(), default=0))
-        for cell in rows
+        for cell in timed
         if repeat < repeats_of[cell.suite]
     ]
     return inspections + rounds

@@ -52,6 +52,8 @@ def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
     """
     cells: dict[tuple[str, str, int], list[Cell]] = {}
     for cell in plan.cells:
+        if cell.purpose == "independent":
+            continue
         cells.setdefault(cell.row_key, []).append(cell)
     rows = tuple(
         ForecastRow(

@@ -63,7 +63,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         repeats=repeats_of(request, suites[0]),
         budget_s=request.budget_s,
         quick=request.quick,
-        **precision_of(request, suites, device),
+        **precision_of(request, suites, device, machine),
         selection=request.selection,
         keep_going=request.keep_going,
         anonymise=request.anonymise,

@@ -88,3 +88,8 @@ class Machine:
     def launcher(self) -> str:
         """Who starts the ranks."""
         return self.launcher_name if self.world is None else self.world.launcher
+
+    @property
+    def shares(self) -> bool:
+        """Whether the launcher can start rows together that take turns."""
+        return self.world is None and self.launcher_name in ("local", "lab")

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -38,14 +39,18 @@ def test_inspections_come_first_then_rounds_over_the_sizes():
     table = [(cell.purpose, cell.repeat, cell.case, cell.world_size) for cell in cells]
     once = [("plain", 1), ("ddp", 1), ("ddp", 2), ("ddp", 4)]
     expected = [("inspect", 0, *row) for row in once]
-    expected += [("measure", repeat, *row) for repeat in range(3) for row in once]
+    at_once = [("plain", 1), ("plain", 2), ("plain", 1), ("plain", 4)]  # on 8 and on 4 samples
+    for repeat in range(3):
+        expected += [("measure", repeat, *row) for row in once]
+        expected += [("independent", repeat, *row) for row in at_once]
     assert table == expected
 
 
 def test_each_round_has_every_size_of_every_suite_once():
     suites = [suite(name="one", repeats=2), suite(name="two", repeats=4)]
     cells = make_plan(Request(world_sizes=(1, 2)), suites, CPU_4).cells
-    rounds = [list(group) for _, group in groupby(cells, lambda c: (c.purpose, c.repeat))]
+    rows = [cell for cell in cells if cell.purpose != "independent"]
+    rounds = [list(group) for _, group in groupby(rows, lambda c: (c.purpose, c.repeat))]
     assert [len(cells) for cells in rounds] == [6, 6, 6, 3, 3]
     assert all(len({cell.row_key for cell in cells}) == len(cells) for cells in rounds)
     assert {cell.suite for cell in rounds[-1]} == {"two"}
@@ -165,7 +170,7 @@ def test_cuda_that_is_not_there_is_the_environments_fault():
 
 
 def test_the_baseline_is_one_process_without_a_backend():
-    plain = [cell for cell in plan_of().cells if cell.case == "plain"]
+    plain = [c for c in plan_of().cells if c.case == "plain" and c.purpose != "independent"]
     assert {(cell.world_size, cell.backend) for cell in plain} == {(1, None)}
 
 
@@ -252,7 +257,8 @@ def test_quick_is_one_short_launch_of_each_cell():
 def test_what_is_given_beside_quick_holds():
     plan = plan_of(quick=True, repeats=2, steps=7, precision=0.05)
     assert max(cell.repeat for cell in plan.cells) == 1
-    assert {(cell.steps.steps, cell.steps.precision) for cell in plan.cells} == {(7, 0.05)}
+    assert {cell.steps.steps for cell in plan.cells} == {7}
+    assert plan.spec.precision == 0.05
 
 
 def test_the_request_overrides_the_suite():
@@ -265,7 +271,8 @@ def test_the_request_overrides_the_suite():
     plan = plan_of(
         settings=settings, scaling="strong", repeats=2, batch_size=16, workload="mlp-tiny"
     )
-    assert {(c.scaling, c.global_batch, c.workload.name) for c in plan.cells} == {
+    rows = [c for c in plan.cells if c.purpose != "independent"]
+    assert {(c.scaling, c.global_batch, c.workload.name) for c in rows} == {
         ("strong", 16, "mlp-tiny")
     }
     assert plan.spec.repeats == 2
@@ -386,8 +393,12 @@ def test_rows_by_name_are_as_if_all_were_run():
     names = ("ddp.plain.n1", "ddp.ddp.n4")
     part = plan_of(only=names)
     assert part.spec.threads == whole.spec.threads
-    kept = [cell for cell in whole.cells if row_name(*cell.row_key) in names]
-    assert list(part.cells) == kept and {cell.world_size for cell in kept} == {1, 4}
+    rows = [cell for cell in whole.cells if cell.purpose != "independent"]
+    kept = [cell for cell in rows if row_name(*cell.row_key) in names]
+    measured = [cell for cell in part.cells if cell.purpose != "independent"]
+    assert measured == kept and {cell.world_size for cell in kept} == {1, 4}
+    at_once = {(c.world_size, c.rank_batch) for c in part.cells if c not in measured}
+    assert at_once == {(1, 4), (4, 4)}  # what explains the row at N=4
     with pytest.raises(UsageError, match="row for --only"):
         plan_of(only=("ddp.ddp.n3",))
 
@@ -411,9 +422,7 @@ def test_a_gpu_is_measured_long_enough_for_its_energy_counter():
     assert energy_s(settings={"steps": StepPlan(energy_s=7.0)}) == 7.0
 
 
-@pytest.mark.parametrize(
-    "request_", [{"quick": True}, {"steps": 12}, {"precision": 0.01}, {"machine": CPU_4}]
-)
+@pytest.mark.parametrize("request_", [{"quick": True}, {"steps": 12}, {"machine": CPU_4}])
 def test_launches_that_are_to_be_short_and_cpus_have_no_energy_window(request_):
     assert energy_s(**request_) is None
 
@@ -422,3 +431,47 @@ def test_a_launch_shortened_by_the_budget_leaves_out_what_does_not_fit():
     cell = plan_of(machine=GPU_4).cells[-1]
     assert cell.shortened(5.0).steps.energy_s == cell.steps.energy_s
     assert cell.shortened(0.5).steps.energy_s is None
+
+
+def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
+    assert plan_of().spec.shared
+    assert not plan_of(shared=False).spec.shared
+    assert not plan_of(machine=GPU_4).spec.shared
+    slurm = replace(CPU_4, launcher_name="slurm")
+    assert not plan_of(machine=slurm).spec.shared
+    with pytest.raises(UsageError, match="launcher slurm starts one row at a time"):
+        plan_of(machine=slurm, shared=True)
+
+
+def test_independent_ranks_are_measured_where_they_explain_a_row():
+    def at_once(**request):
+        cells = [c for c in plan_of(**request).cells if c.purpose == "independent"]
+        return {(c.case, c.world_size, c.rank_batch, c.backend) for c in cells if not c.repeat}
+
+    assert at_once() == {
+        ("plain", 1, 8, None),
+        ("plain", 2, 8, "gloo"),
+        ("plain", 1, 4, None),
+        ("plain", 4, 4, "gloo"),
+    }
+    assert at_once(scaling="weak") == {("plain", 2, 16, "gloo"), ("plain", 4, 16, "gloo")}
+    for without in ({"shared": False}, {"quick": True}, {"trace": False}):
+        assert at_once(**without) == set()
+
+
+@pytest.mark.parametrize(
+    ("request_", "precision", "budget_s"),
+    [
+        ({}, 0.03, 90.0),
+        ({"precision": 0.01}, 0.01, 90.0),
+        ({"precision": 0.01, "budget_s": 30.0, "repeats": 2}, 0.01, 30.0),
+        ({"budget_s": 30.0}, 0.03, 30.0),
+        ({"repeats": 3}, None, None),
+        ({"steps": 10}, None, None),
+        ({"quick": True}, None, None),
+        ({"shared": False}, None, None),
+    ],
+)
+def test_rounds_go_on_to_a_precision_unless_their_number_was_given(request_, precision, budget_s):
+    spec = plan_of(**request_).spec
+    assert (spec.precision, spec.precision_budget_s) == (precision, budget_s)

@@ -1,0 +1,125 @@
+"""Why a rank computes longer: a smaller batch, sharing the machine, and the strategy's own."""
+
+import math
+
+import pytest
+
+from scalebench.analysis.rows.efficiency import Ratios
+from scalebench.analysis.rows.inflation import inflation_of
+from scalebench.records.rank import RankRecord
+from scalebench.records.rows.budget import Budget
+from scalebench.records.run import CellResult
+from scalebench.spec import Cell, Pipeline
+from scalebench.stats import Estimate
+from tests.builders.runs import make_cell, make_record, make_result, make_run
+
+PLAIN_S, HALF_S, CROWDED_S, DDP_S = 0.4, 0.22, 0.242, 0.3
+"""A plain step on 32 samples, on 16, on 16 beside another rank; DDP's at N=2."""
+
+WOBBLE = (0.0, 0.002, -0.001)
+
+
+def independent(num_ranks: int, repeat: int) -> Cell:
+    return make_cell(
+        "plain",
+        num_ranks,
+        repeat,
+        purpose="independent",
+        rank_batch=16,
+        global_batch=16 * num_ranks,
+        backend=None if num_ranks == 1 else "gloo",
+    )
+
+
+def launch(cell: Cell, step_s: float) -> CellResult:
+    phase = cell.repeat + cell.world_size + (cell.purpose == "independent")
+    return make_result(cell, step_s * math.exp(WOBBLE[phase % 3]))
+
+
+def rounds(**changes: object) -> list[CellResult]:
+    return [
+        launch(cell, step_s)
+        for repeat in range(3)
+        for cell, step_s in (
+            (make_cell("plain", 1, repeat), PLAIN_S),
+            (make_cell("ddp", 2, repeat, **changes), DDP_S),
+            (independent(1, repeat), HALF_S),
+            (independent(2, repeat), CROWDED_S),
+        )
+    ]
+
+
+def budget(compute_inflation_s: float) -> Budget:
+    estimate = Estimate(
+        value=compute_inflation_s,
+        low=compute_inflation_s - 0.01,
+        high=compute_inflation_s + 0.01,
+        n=3,
+    )
+    rest = dict.fromkeys(
+        ("exposed_transfer_s", "wait_s", "bubble_s", "codec_s", "data_stall_s", "other_idle_s"), 0.0
+    )
+    return Budget(
+        ideal_s=PLAIN_S / 2,
+        compute_inflation_s=compute_inflation_s,
+        residual_s=0.0,
+        measured_s=DDP_S,
+        rank=0,
+        closes=True,
+        estimates={"compute_inflation_s": estimate},
+        **rest,
+    )
+
+
+def found_in(results: list[CellResult], inflation_s: float = 0.06):  # type: ignore[no-untyped-def]
+    ratios = Ratios.of(make_run(results))
+    row, base = ratios.table["ddp", "ddp", 2], ratios.table["ddp", "plain", 1]
+    return inflation_of(row, base, ratios, budget(inflation_s))
+
+
+def test_each_part_is_what_was_measured_and_they_sum_to_the_whole() -> None:
+    found = found_in(rounds())
+    assert found.smaller_batch_s.value == pytest.approx(HALF_S - PLAIN_S / 2)
+    assert found.contention_s.value == pytest.approx(CROWDED_S - HALF_S)
+    assert found.own_operators_s.value == pytest.approx(0.06 - 0.02 - 0.022)
+    assert found.contention.value == pytest.approx(CROWDED_S / HALF_S)
+    assert found.own_operators_s.half_width > 0.01  # no narrower than the whole that it is left of
+    for part in (found.smaller_batch_s, found.contention_s):
+        assert part.low < part.value < part.high
+    assert found.unavailable == {}
+
+
+def test_independent_ranks_are_rows_of_nothing() -> None:
+    ratios = Ratios.of(make_run(rounds()))
+    assert list(ratios.table) == [("ddp", "plain", 1), ("ddp", "ddp", 2)]
+
+
+def test_what_was_not_measured_is_said() -> None:
+    without = [r for r in rounds() if r.cell.purpose == "measure"]
+    found = found_in(without)
+    assert (found.smaller_batch_s, found.contention_s, found.own_operators_s) == (None,) * 3
+    assert set(found.unavailable) == {"smaller_batch_s", "contention_s", "own_operators_s"}
+
+
+def test_a_pipelines_microbatches_are_its_own() -> None:
+    pipeline = Pipeline(schedule="gpipe", microbatches=2)
+    found = found_in(rounds(strategy=pipeline))
+    assert found.smaller_batch_s is None and "stages" in found.unavailable["smaller_batch_s"]
+    assert found.contention_s.value == pytest.approx((CROWDED_S / HALF_S - 1) * PLAIN_S / 2)
+
+
+def test_one_rank_has_nobody_to_contend_with() -> None:
+    results = [*rounds(), *(launch(make_cell("ddp", 1, repeat), 0.41) for repeat in range(3))]
+    ratios = Ratios.of(make_run(results))
+    row, base = ratios.table["ddp", "ddp", 1], ratios.table["ddp", "plain", 1]
+    assert inflation_of(row, base, ratios, budget(0.01)) is None
+
+
+def test_the_step_of_independent_ranks_is_their_mean_not_the_slowest() -> None:
+    ranks = [make_record(0, (0.2,) * 4), make_record(1, (0.3,) * 4)]
+    assert all(isinstance(rank, RankRecord) for rank in ranks)
+    results = [
+        make_result(r.cell, ranks=ranks) if r.cell.id.startswith("ddp.plain.n2") else r
+        for r in rounds()
+    ]
+    assert found_in(results).contention.value == pytest.approx(0.25 / HALF_S, rel=0.01)

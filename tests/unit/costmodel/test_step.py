@@ -1,0 +1,37 @@
+"""A step's shape where its computation takes longer: everything moves, nothing falls out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.costmodel.replay import CommRequest, replay
+from scalebench.costmodel.step import StepShape
+
+MOMENTS = st.floats(0, 1)
+
+
+@given(
+    moments=st.lists(st.tuples(MOMENTS, MOMENTS), max_size=6),
+    factor=st.floats(0.2, 5.0),
+    num_samples=st.sampled_from((8, 16)),
+)
+def test_a_slowed_step_is_as_much_longer_and_can_be_replayed(
+    moments: list[tuple[float, float]], factor: float, num_samples: int
+) -> None:
+    pairs = sorted((min(pair), max(pair)) for pair in moments)
+    requests = tuple(CommRequest("all_reduce", 100, ready, needed) for ready, needed in pairs)
+    shape = StepShape(requests, 0.8, 0.2, 16, {8: 0.55})
+    slowed = shape.slowed(factor, num_samples)
+    bare = shape.with_batch(num_samples)
+    assert slowed.computing_s == pytest.approx(factor * bare.computing_s)
+    assert slowed.with_batch(num_samples).computing_s == pytest.approx(slowed.computing_s)
+    replay(
+        slowed.requests, [0.0] * len(requests), slowed.computing_s
+    )  # raises what is out of order
+    for before, after in zip(bare.requests, slowed.requests, strict=True):
+        assert after.ready_s == pytest.approx(factor * before.ready_s)
+
+
+def test_no_contention_changes_nothing() -> None:
+    shape = StepShape((), 0.8, 0.2, 16, {8: 0.55})
+    assert shape.slowed(1.0, 8) is shape
