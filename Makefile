@@ -11,6 +11,8 @@
 # make bench-break-even                 where compression stops paying: predicted and measured
 # make bench-codecs                     gradient codecs beside a plain copy
 # make bench-coverage                   how often intervals of efficiency hold, simulated
+# make bench-precision                  how precisely efficiency is known after a minute, beside
+#                                       launches of each row by itself and a loop of torchrun
 # make bench-gate                       the gate's false alarms and power, beside other rules, and
 #                                       where runs differ by their hosts
 # make bench-gate-real                  the gate on virtual hosts: the same twice, and 5 % slower
@@ -35,7 +37,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage
+.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -120,6 +122,9 @@ gpu-evidence: $(DEV_STAMP)
 
 bench-coverage: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.coverage --write docs/definitions.md
+
+bench-precision: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.precision
 
 bench-scale: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.at_scale

@@ -39,14 +39,19 @@ class Sweep:
         return [r for r in self.results if r.cell.purpose == "measure"]
 
     @property
+    def timed(self) -> list[CellResult]:
+        """Those, and the launches of independent ranks that explain them."""
+        return [r for r in self.results if r.cell.purpose in ("measure", "independent")]
+
+    @property
     def window_s(self) -> float:
         """Seconds inside the clean windows."""
-        return sum(phase_s(result, "clean") for result in self.measured)
+        return sum(phase_s(result, "clean") for result in self.timed)
 
     @property
     def rounds_s(self) -> float:
         """Seconds inside the rounds that follow them, in which steps are looked into."""
-        return sum(phase_s(result, phase) for result in self.measured for phase in ROUNDS)
+        return sum(phase_s(result, phase) for result in self.timed for phase in ROUNDS)
 
 
 def phase_s(result: CellResult, phase: str) -> float:
@@ -91,12 +96,12 @@ def print_sweep(sweep: Sweep) -> None:
     """Print where the wall clock of scalebench's sweep went."""
     inspected = [r for r in sweep.results if r.cell.purpose == "inspect"]
     inspect_s = sum(r.wall_s or 0.0 for r in inspected)
-    launch_s = sum(r.launch_s or 0.0 for r in sweep.measured)
-    warmup_s = sum(phase_s(r, "warmup") for r in sweep.measured)
-    cells_s = sum(r.wall_s or 0.0 for r in sweep.measured)
+    launch_s = sum(r.launch_s or 0.0 for r in sweep.timed)
+    warmup_s = sum(phase_s(r, "warmup") for r in sweep.timed)
+    cells_s = sum((r.wall_s or 0.0) / max(1, len(r.shared_with)) for r in sweep.timed)
     between_s = cells_s - launch_s - warmup_s - sweep.window_s - sweep.rounds_s
     rows = [
-        ("clean windows", sweep.window_s, f"{len(sweep.measured)} launches"),
+        ("clean windows", sweep.window_s, f"{len(sweep.timed)} launches"),
         ("rounds: traced and other blocks", sweep.rounds_s, ""),
         ("launching them, to the first step", launch_s, ""),
         ("warm-up steps", warmup_s, ""),
