@@ -129,6 +129,11 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option("--anonymise", is_flag=True, help="Do not store host names, user names or paths.")
 @option("--no-trace", is_flag=True, help="Do not trace steps: faster, but no loss budget.")
 @click.option("--no-report", is_flag=True, help="Do not write report.html.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Print also what scalebench show --verbose prints: budgets, predictions, sentences.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of the table.")
 @click.option(
     "--show-config", is_flag=True, help="Show where each setting comes from; run nothing."
@@ -212,7 +217,7 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
 
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:
     """Render the report and print the table (or JSON), as the flags say."""
-    from scalebench.cli.view import emit, print_json, print_table
+    from scalebench.cli.view import emit, print_json, print_table, print_where_the_rest_is
     from scalebench.session.finish import render_report
 
     if flags["no_report"]:
@@ -223,8 +228,10 @@ def show_result(measured: "Run", flags: dict[str, Any]) -> None:
         print_json(measured.summary)
         click.echo(where, err=True)
     else:
-        print_table(measured.summary)
+        print_table(measured.summary, flags["verbose"])
         emit(where)
+        if not flags["verbose"]:
+            print_where_the_rest_is(str(measured.paths.root))
 
 
 def request_from(flags: dict[str, Any]) -> "Request":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -36,11 +37,23 @@ def resolve_run(name: str | None) -> Path:
     return below if not Path(name).exists() and below.exists() else Path(name)
 
 
-def print_table(summary: "Summary") -> None:
-    """Print the table on standard output, as wide and as colourful as it allows."""
+def print_table(summary: "Summary", verbose: bool) -> None:
+    """Print tables and verdict on standard output, as wide and as colourful as it allows."""
     from scalebench.report import render_table
 
-    emit_for_terminal(lambda width, color, plain: render_table(summary, width, color, plain))
+    emit_for_terminal(
+        lambda width, color, plain: render_table(summary, width, color, plain, verbose)
+    )
+
+
+def print_where_the_rest_is(run: str | None) -> None:
+    """Say which command prints what the short form leaves out.
+
+    Args:
+        run: As the command has to name it; None: the newest run.
+    """
+    named = shlex.quote(run) if run else ""
+    emit(f"More    scalebench show --verbose {named}".rstrip())
 
 
 def emit_for_terminal(render: Callable[[int, bool, bool], str]) -> None:
@@ -69,6 +82,11 @@ def emit(text: str, color: bool | None = None) -> None:
 @click.command()
 @click.argument("run", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Also loss budgets, compression and predictions, and every case in sentences.",
+)
 @click.option("--schedule", metavar="NAME", help="Draw this pipeline schedule instead of a run.")
 @click.option(
     "-p", "ranks", type=click.IntRange(1, 4096), help="Ranks of the schedule (default 4)."
@@ -88,12 +106,13 @@ def emit(text: str, color: bool | None = None) -> None:
 def show(
     run: str | None,
     as_json: bool,
+    verbose: bool,
     schedule: str | None,
     ranks: int | None,
     microbatches: int | None,
     chunks: int | None,
 ) -> None:
-    """Print the table of RUN again (default: the newest run), or draw a pipeline's schedule."""
+    """Print table and verdict of RUN (default: the newest run), or draw a pipeline's schedule."""
     if schedule is not None:
         if run is not None:
             raise UsageError("--schedule draws without a run. Leave out RUN, or --schedule.")
@@ -107,8 +126,10 @@ def show(
     summary = summarise(load_run(resolve_run(run)))
     if as_json:
         print_json(summary)
-    else:
-        print_table(summary)
+        return
+    print_table(summary, verbose)
+    if not verbose:
+        print_where_the_rest_is(run)
 
 
 def draw_schedule(

@@ -16,12 +16,16 @@ __all__ = ["render_csv", "render_markdown", "render_page", "render_table"]
 
 
 def render_table(
-    summary: Summary, width: int = 100, color: bool = False, ascii_only: bool = False
+    summary: Summary,
+    width: int = 100,
+    color: bool = False,
+    ascii_only: bool = False,
+    verbose: bool = False,
 ) -> str:
-    """Return the table as text for a terminal; see `scalebench.report.table`."""
+    """Return tables and verdict as text for a terminal; see `scalebench.report.table`."""
     from scalebench.report import table
 
-    return table.render_table(summary, width, color, ascii_only)
+    return table.render_table(summary, width, color, ascii_only, verbose)
 
 
 def render_markdown(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""The terminal table."""
+"""The terminal's tables: in brief what an engineer needs in ten seconds, or all there is."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,7 @@ from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.findings.findings import judge
 from scalebench.report.tables import certificate
+from scalebench.report.tables.brief_verdict import brief_parts
 from scalebench.report.tables.budget_table import budget_parts
 from scalebench.report.tables.calibration import fit_parts
 from scalebench.report.tables.columns import lettered, present
@@ -29,21 +30,27 @@ LONGEST_REASON = 400
 
 
 def render_table(
-    summary: Summary, width: int = 100, color: bool = False, ascii_only: bool = False
+    summary: Summary,
+    width: int = 100,
+    color: bool = False,
+    ascii_only: bool = False,
+    verbose: bool = False,
 ) -> str:
-    """Return the table as text for a terminal.
+    """Return tables and verdict as text for a terminal.
 
     Args:
         summary: The run.
         width: Columns of the terminal; less important table columns give way below 140.
         color: Whether ANSI styles are written.
         ascii_only: Write nothing but ASCII, for terminals that are not UTF-8.
+        verbose: Also budgets, compression and predictions, every case in sentences, and what the
+            instrument is worth.
     """
     width = max(width, NARROWEST)
-    return printed(_parts(summary, width, ascii_only), width, color, ascii_only)
+    return printed(_parts(summary, width, ascii_only, verbose), width, color, ascii_only)
 
 
-def _parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableType]:
+def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [
         line(wording.plain(notice), ascii_only, "yellow") for notice in summary.notices
     ]
@@ -52,12 +59,14 @@ def _parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableTyp
         parts.append(line(status, ascii_only, "yellow"))
     for suite, rows in wording.by_suite(summary.rows).items():
         parts += _suite(suite, rows, width, ascii_only)
+        parts += _details(rows, width, ascii_only) if verbose else []
     if summary.collectives is not None:
         parts += _collectives(summary.collectives, summary.link, ascii_only)
-    parts += _verdict(summary, ascii_only)
+    verdict = _verdict(summary, ascii_only) if verbose else brief_parts(summary, width, ascii_only)
+    parts += verdict
     if not summary.rows and summary.collectives is None:
         parts.append(line("No cell was planned; there is nothing to show.", ascii_only))
-    if summary.certificate is not None:
+    if summary.certificate is not None and (verbose or summary.certificate.failed):
         parts.append(line(certificate.reference(summary.certificate), ascii_only, "dim"))
     return parts
 
@@ -86,7 +95,7 @@ def _verdict(summary: Summary, ascii_only: bool) -> list[RenderableType]:
         told = [finding for finding in suite.findings if finding.kind != "baseline"]
         if told or suite.ranking:
             name = wording.plain(suite.suite, 64)
-            parts += [Text(""), line(f"verdict: {name}", ascii_only, "bold")]
+            parts += [Text(""), line(f"verdict on suite {name}", ascii_only, "bold")]
             parts += [line(suite.ranking, ascii_only)] if suite.ranking else []
         for finding in told:
             text = line(f"{wording.plain(finding.case, 64)}: {finding.verdict}", ascii_only)
@@ -112,8 +121,11 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
     if dropped:
         left_out = f"not shown at this width: {', '.join(dropped)}"
         parts.append(line(left_out, ascii_only, "dim"))
+    return parts
+
+
+def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableType]:
     return [
-        *parts,
         *budget_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),

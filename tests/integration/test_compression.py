@@ -124,7 +124,7 @@ def squeezed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
     ended = subprocess.run(
         [
             *(sys.executable, "-m", "scalebench", "run", "compression_suite.py"),
-            *("--gpus", "1,2", "--quick", "--no-report", "--out", "r"),
+            *("--gpus", "1,2", "--quick", "--no-report", "--verbose", "--out", "r"),
             *("-k", "none or noop or topk or powersgd or batched"),
         ],
         cwd=folder,

@@ -319,7 +319,7 @@ def test_a_hang_after_the_clean_window_ends_at_the_limit_and_loses_nothing(
 def test_without_traces_there_is_no_budget_and_the_reason_is_said(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
-    done = scalebench(*ONE, "--workload", "troubled:healthy", "--no-trace")
+    done = scalebench(*ONE, "--workload", "troubled:healthy", "--no-trace", "--verbose")
     assert done.returncode == 0, done.stderr
     row = row_of(project / "r", "ddp-static-graph", 2)
     assert row["budget"] is None

@@ -87,7 +87,8 @@ def test_this_machine_passes(scalebench: Scalebench) -> None:
     assert sure["clock offset across hosts"] is True
 
     run = scalebench(
-        *("run", "ddp", "-k", "plain", "--gpus", "1", "--quick", "--no-report", "--out", "r")
+        *("run", "ddp", "-k", "plain", "--gpus", "1", "--quick", "--no-report"),
+        *("--verbose", "--out", "r"),
     )
     assert run.returncode == 0, run.stderr
     summary = json.loads(Path("r/summary.json").read_text())

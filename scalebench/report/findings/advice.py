@@ -6,12 +6,12 @@ See `scalebench.report.findings.advice_rules`.
 from collections.abc import Sequence
 
 from scalebench.records.summary import Row
-from scalebench.report.findings.advice_case import AdviceInput, Rule
+from scalebench.report.findings.advice_case import Advice, AdviceInput, Rule
 from scalebench.report.findings.advice_rules import FIRST, LAST, RULES
 from scalebench.report.words import wording
 
 
-def advise(row: Row, of_suite: Sequence[Row] = ()) -> str | None:
+def advise(row: Row, of_suite: Sequence[Row] = ()) -> Advice | None:
     """Say what to do about a case; None: no rule has a number to go by."""
     case = AdviceInput(row, of_suite)
     if wording.is_baseline(row) or row.world_size == 1 or row.efficiency is None:

@@ -72,7 +72,32 @@ class AdviceInput:
         return most if most.gain > max(error, LEAST_GAIN) else None
 
 
-Says = Callable[[AdviceInput], str | None]
+@dataclass(frozen=True)
+class Advice:
+    """What to do, and the number that says so.
+
+    Attributes:
+        action: What to do.
+        because: Why; empty: the action says it.
+        in_brief: The next step in at most 75 characters; empty: the action says it.
+    """
+
+    action: str
+    because: str = ""
+    in_brief: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The sentence of page, Markdown and ``show --verbose``."""
+        return f"{self.action}: {self.because}." if self.because else f"{self.action}."
+
+    @property
+    def next_step(self) -> str:
+        """The line of the terminal."""
+        return self.in_brief or self.action
+
+
+Says = Callable[[AdviceInput], Advice | None]
 
 
 @dataclass(frozen=True)
@@ -82,7 +107,7 @@ class Rule:
     Attributes:
         name: What it is called in tests.
         about: The part of the loss budget that it is about; None: no single one.
-        says: The advice with its number; None: the rule does not apply.
+        says: The advice; None: the rule does not apply.
     """
 
     name: str

@@ -11,7 +11,7 @@ from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.records.rows.budget import RESIDUAL
 from scalebench.records.rows.prediction import ChangedStep
 from scalebench.records.summary import Estimate
-from scalebench.report.findings.advice_case import AdviceInput, Rule
+from scalebench.report.findings.advice_case import Advice, AdviceInput, Rule
 from scalebench.report.words import wording
 from scalebench.report.words.attributed import straggler
 from scalebench.report.words.causes import points
@@ -20,41 +20,43 @@ NOTHING_TO_GAIN = 0.97
 """An efficiency whose interval lies above this."""
 
 
-def _wrong_result(case: AdviceInput) -> str | None:
+def _wrong_result(case: AdviceInput) -> Advice | None:
     found = case.row.correctness
     if found is None or found.status != "deviates" or found.tolerance is None:
         return None
     known = [d for d in (found.gradient_deviation, found.loss_deviation) if d is not None]
     if not known:
         return None
-    return (
-        f"Find out first why the result is wrong: it deviates by {max(known):.1e} where"
-        f" {found.tolerance:.0e} is allowed."
+    deviates, allowed = f"{max(known):.1e}", f"{found.tolerance:.0e}"
+    return Advice(
+        "Find out first why the result is wrong",
+        f"it deviates by {deviates} where {allowed} is allowed",
+        f"Find out first why the result is wrong: {deviates}, allowed {allowed}",
     )
 
 
-def _oversubscribed(case: AdviceInput) -> str | None:
+def _oversubscribed(case: AdviceInput) -> Advice | None:
     if not case.row.oversubscribed:
         return None
     few = wording.scarce(case.row)
-    return f"Measure on {case.row.world_size} {few} before reading this as scaling."
+    return Advice(f"Measure on {case.row.world_size} {few} before reading this as scaling")
 
 
-def _one_launch(case: AdviceInput) -> str | None:
+def _one_launch(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
     if efficiency is None or efficiency.n > 1:
         return None
-    return "Run it again with --repeats 3 before acting on it: 1 launch gives no interval."
+    return Advice("Run it again with --repeats 3 before acting on it", "1 launch gives no interval")
 
 
-def _too_wide(case: AdviceInput) -> str | None:
+def _too_wide(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
     if efficiency is None or not _allows_anything(efficiency):
         return None
     span = wording.interval(efficiency, 100)
-    return (
-        f"Quiet the machine and run it again with --repeats {2 * efficiency.n}: {span} % is too"
-        " wide to act on."
+    return Advice(
+        f"Quiet the machine and run it again with --repeats {2 * efficiency.n}",
+        f"{span} % is too wide to act on",
     )
 
 
@@ -63,7 +65,7 @@ def _allows_anything(efficiency: Estimate) -> bool:
     return low is not None and high is not None and low < 0.5 and high >= 1.0
 
 
-def _budget_open(case: AdviceInput) -> str | None:
+def _budget_open(case: AdviceInput) -> Advice | None:
     found = case.row.budget
     if found is None or found.closes:
         return None
@@ -73,17 +75,18 @@ def _budget_open(case: AdviceInput) -> str | None:
         if residual > drift
         else f"clean steps next to the traced ones differ by {_percent(drift)} from the headline's"
     )
-    return f"Quiet the machine and run it again before acting on it: {why}."
+    return Advice("Quiet the machine and run it again before acting on it", why)
 
 
-def _nothing_to_gain(case: AdviceInput) -> str | None:
+def _nothing_to_gain(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
     if efficiency is None or efficiency.low is None or efficiency.low < NOTHING_TO_GAIN:
         return None
-    return f"Leave it: at most {points(1 - efficiency.low)} points can be gained."
+    most = f"at most {points(1 - efficiency.low)} points can be gained"
+    return Advice("Leave it", most, f"Leave it: {most}")
 
 
-def _faster_neighbour(case: AdviceInput) -> str | None:
+def _faster_neighbour(case: AdviceInput) -> Advice | None:
     """Point to another case of the same strategy that was measured to be faster here."""
     own = case.row
     rivals = [
@@ -102,10 +105,9 @@ def _faster_neighbour(case: AdviceInput) -> str | None:
         return None
     best = max(rivals, key=lambda row: row.efficiency.value if row.efficiency else 0.0)
     assert best.efficiency is not None
-    return (
-        f"Use the settings of {wording.plain(best.case, 64)}, which was measured at"
-        f" {wording.plus_minus(best.efficiency, 100)} % on the same ranks."
-    )
+    settings = f"Use the settings of {wording.plain(best.case, 64)}"
+    measured = f"{wording.plus_minus(best.efficiency, 100)} % on the same ranks"
+    return Advice(f"{settings}, which was measured at {measured}", "", f"{settings}: {measured}")
 
 
 def _surely_better(other: Estimate | None, own: Estimate | None) -> bool:
@@ -114,86 +116,89 @@ def _surely_better(other: Estimate | None, own: Estimate | None) -> bool:
     return other.low > own.high
 
 
-def _model_says(case: AdviceInput, what_if: ChangedStep) -> str:
+def _model_says(case: AdviceInput, action: str, condition: str, what_if: ChangedStep) -> Advice:
+    """Advise ``action``, for which the cost model predicts a gain under a condition."""
     now = case.row.prediction.efficiency if case.row.prediction else None
+    better = _percent(what_if.efficiency or 0.0)
     before = "" if now is None else f" instead of {_percent(now)}"
     off = _percent(case.model_error or 0.0)
-    return f"{_percent(what_if.efficiency or 0.0)}{before} (the model is off by up to {off} here)"
+    return Advice(
+        action,
+        f"{condition}the cost model predicts {better}{before} (the model is off by up to {off}"
+        " here)",
+        f"{action}: {better}{before} is predicted",
+    )
 
 
 def _percent(ratio: float) -> str:
     return f"{100 * ratio:.3g} %" if ratio >= 0.1 else f"{100 * ratio:.2g} %"
 
 
-def _other_buckets(case: AdviceInput) -> str | None:
+def _other_buckets(case: AdviceInput) -> Advice | None:
     best = case.best("bucket_mb")
     if best is None:
         return None
-    return (
-        f"Try buckets of {best.bucket_mb:g} MiB: the cost model predicts {_model_says(case, best)}."
-    )
+    return _model_says(case, f"Try buckets of {best.bucket_mb:g} MiB", "", best)
 
 
-def _fewer_bits(case: AdviceInput) -> str | None:
+def _fewer_bits(case: AdviceInput) -> Advice | None:
     best = case.best("gradient_bits")
     if best is None:
         return None
-    return (
-        f"Try gradients of {best.gradient_bits} bits: conversion not counted, the cost model"
-        f" predicts {_model_says(case, best)}."
-    )
+    action = f"Try gradients of {best.gradient_bits} bits"
+    return _model_says(case, action, "conversion not counted, ", best)
 
 
-def _faster_link(case: AdviceInput) -> str | None:
+def _faster_link(case: AdviceInput) -> Advice | None:
     best = case.best("times_bandwidth")
     if best is None:
         return None
-    return (
-        f"The link is the limit: with {best.times_bandwidth:g} times the bandwidth the cost"
-        f" model predicts {_model_says(case, best)}."
+    times = f"with {best.times_bandwidth:g} times the bandwidth "
+    return _model_says(case, "The link is the limit", times, best)
+
+
+def _send_less_often(case: AdviceInput) -> Advice:
+    return Advice(
+        "Send less often",
+        f"more samples per rank and step than {case.row.rank_batch}, or gradient accumulation,"
+        f" divide the {case.points_of('exposed_transfer')} points of exposed transfer",
+        f"Send less often: more than {case.row.rank_batch} samples per rank, or accumulation",
     )
 
 
-def _send_less_often(case: AdviceInput) -> str:
-    return (
-        f"Send less often: more samples per rank and step than {case.row.rank_batch}, or gradient"
-        f" accumulation, divide the {case.points_of('exposed_transfer')} points of exposed"
-        " transfer."
-    )
-
-
-def _late_rank(case: AdviceInput) -> str | None:
+def _late_rank(case: AdviceInput) -> Advice | None:
     late = straggler(case.row)
     if late is None:
         return None
-    return (
-        f"Look at rank {late.rank}: it comes last to {100 * late.share:.0f} % of the operations,"
-        f" by {units.seconds(late.median_late_s)}."
+    last = f"it comes last to {100 * late.share:.0f} % of the operations"
+    look = f"Look at rank {late.rank}"
+    return Advice(look, f"{last}, by {units.seconds(late.median_late_s)}", f"{look}: {last}")
+
+
+def _uneven_ranks(case: AdviceInput) -> Advice:
+    return Advice(
+        "Give the ranks equal work and a quiet machine",
+        f"no rank is always the last, and waiting takes {case.points_of('wait')} points",
     )
 
 
-def _uneven_ranks(case: AdviceInput) -> str:
-    return (
-        "Give the ranks equal work and a quiet machine: no rank is always the last, and waiting"
-        f" takes {case.points_of('wait')} points."
-    )
-
-
-def _small_share(case: AdviceInput) -> str | None:
+def _small_share(case: AdviceInput) -> Advice | None:
     row = case.row
     taken = case.points_of("compute_inflation")
     if row.scaling == "strong" and row.rank_batch < row.global_batch:
-        return (
-            f"Give each rank more than {row.rank_batch} samples (a larger --batch-size, or"
-            f" --scaling weak): its share takes {taken} points longer than on one rank."
+        more = f"Give each rank more than {row.rank_batch} samples"
+        return Advice(
+            f"{more} (a larger --batch-size, or --scaling weak)",
+            f"its share takes {taken} points longer than on one rank",
+            f"{more} (--batch-size, or --scaling weak)",
         )
-    return (
-        "Look for what the ranks share (memory bandwidth, cores, clocks): the same work takes"
-        f" {taken} points longer than on one rank."
+    return Advice(
+        "Look for what the ranks share (memory bandwidth, cores, clocks)",
+        f"the same work takes {taken} points longer than on one rank",
     )
 
 
-def _more_microbatches(case: AdviceInput) -> str | None:
+def _more_microbatches(case: AdviceInput) -> Advice | None:
     pipeline = case.row.pipeline
     if pipeline is None or not pipeline.bubble_law:
         return None
@@ -201,54 +206,57 @@ def _more_microbatches(case: AdviceInput) -> str | None:
     twice = bubble_law(pipeline.schedule, pipeline.num_ranks, 2 * m, pipeline.chunks)
     if twice is None:
         return None
-    return (
-        f"Cut the batch into {2 * m} microbatches instead of {m}: by the schedule's law the bubble"
-        f" shrinks from {units.percent(law)} to {units.percent(twice)}."
+    shrinks = f"the bubble shrinks from {units.percent(law)} to {units.percent(twice)}"
+    return Advice(
+        f"Cut the batch into {2 * m} microbatches instead of {m}",
+        f"by the schedule's law {shrinks}",
     )
 
 
-def _other_schedule(case: AdviceInput) -> str:
-    return (
-        "Compare other schedules with `scalebench show --schedule`: the bubble takes"
-        f" {case.points_of('bubble')} points."
+def _other_schedule(case: AdviceInput) -> Advice:
+    return Advice(
+        "Compare other schedules with `scalebench show --schedule`",
+        f"the bubble takes {case.points_of('bubble')} points",
     )
 
 
-def _cheaper_codec(case: AdviceInput) -> str:
-    return (
-        "Compress with a cheaper method, or not at all: encoding and decoding take"
-        f" {case.points_of('codec')} points."
+def _cheaper_codec(case: AdviceInput) -> Advice:
+    return Advice(
+        "Compress with a cheaper method, or not at all",
+        f"encoding and decoding take {case.points_of('codec')} points",
     )
 
 
-def _more_workers(case: AdviceInput) -> str:
-    return (
-        "Give the loader more workers (num_workers): waiting for batches takes"
-        f" {case.points_of('data_stall')} points."
+def _more_workers(case: AdviceInput) -> Advice:
+    return Advice(
+        "Give the loader more workers (num_workers)",
+        f"waiting for batches takes {case.points_of('data_stall')} points",
     )
 
 
-def _copy_during_computation(case: AdviceInput) -> str:
-    return (
+def _copy_during_computation(case: AdviceInput) -> Advice:
+    return Advice(
         "Copy while the GPU computes (pin_memory=True, non_blocking=True, the next batch ahead of"
-        f" time): copies during which nothing else runs take {case.points_of('copies')} points."
+        " time)",
+        f"copies during which nothing else runs take {case.points_of('copies')} points",
+        "Copy while the GPU computes (pin_memory=True, non_blocking=True)",
     )
 
 
-def _longer_steps(case: AdviceInput) -> str:
-    return (
-        "Make steps longer or the host's part shorter (a larger batch, --compile): other idle"
-        f" time takes {case.points_of('other_idle')} points."
+def _longer_steps(case: AdviceInput) -> Advice:
+    return Advice(
+        "Make steps longer or the host's part shorter (a larger batch, --compile)",
+        f"other idle time takes {case.points_of('other_idle')} points",
     )
 
 
-def _more_launches(case: AdviceInput) -> str | None:
+def _more_launches(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
     if efficiency is None or efficiency.low is None or case.budget is None:
         return None
-    return (
-        f"Run it again with --repeats {2 * efficiency.n} before acting on it: no loss can be told"
-        f" from zero by {efficiency.n} launches."
+    return Advice(
+        f"Run it again with --repeats {2 * efficiency.n} before acting on it",
+        f"no loss can be told from zero by {efficiency.n} launches",
     )
 
 

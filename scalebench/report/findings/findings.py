@@ -9,7 +9,7 @@ from typing import Literal
 
 from scalebench import units
 from scalebench.records.summary import Estimate, Row, Summary
-from scalebench.report.findings import advice
+from scalebench.report.findings import advice, ranking
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
 from scalebench.report.words import causes, wording
@@ -33,6 +33,7 @@ class Finding:
         sentence: How it scales.
         because: What costs most, and what the cost model says, where there is a number for it.
         advice: What to do about it; None: no rule has a number to go by.
+        next_step: The advice in one line.
         notes: What has to be known with it, short sentences.
         headline: The row that the answer is about; None when nothing was measured.
     """
@@ -44,6 +45,7 @@ class Finding:
     sentence: str
     because: tuple[str, ...]
     advice: str | None
+    next_step: str | None
     notes: tuple[str, ...]
     headline: Row | None
 
@@ -105,8 +107,14 @@ def general(summary: Summary) -> tuple[str, ...]:
 
 
 def _ranking(findings: Sequence[Finding], rows: Sequence[Row]) -> str | None:
-    said = [text for text in (rank_cases(findings), compression.verdict(rows)) if text]
+    ranked = ranking.sentence(ranking.rank(headlines(findings)))
+    said = [text for text in (ranked, compression.verdict(rows)) if text]
     return " ".join(said) or None
+
+
+def headlines(findings: Sequence[Finding]) -> list[Row]:
+    """Return the rows that the cases of a suite are judged by."""
+    return [finding.headline for finding in findings if finding.headline is not None]
 
 
 def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
@@ -129,6 +137,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_missing_sizes(rows),
         *_stamped(rows),
     ]
+    told = advice.advise(headline, of_suite or rows) if headline else None
     last = rows[-1]
     label = wording.strategy_label(last)
     return Finding(
@@ -138,7 +147,8 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         kind=kind,
         sentence=sentence,
         because=_because(headline) if headline else (),
-        advice=advice.advise(headline, of_suite or rows) if headline else None,
+        advice=told.whole if told else None,
+        next_step=told.next_step if told else None,
         notes=tuple(notes),
         headline=headline,
     )
@@ -305,56 +315,3 @@ def _with_care(name: str, bearers: Sequence[Row]) -> str:
     number = DOUBTED.get(name, "efficiency" if rated else "step time")
     sizes = wording.joined([str(row.world_size) for row in bearers])
     return f"Read the {number} at N = {sizes} with care: {why}."
-
-
-def rank_cases(findings: Sequence[Finding]) -> str | None:
-    """Say which case scales best at the largest N, or that the cases cannot be told apart.
-
-    Only cases of one workload, one batch and one kind of place are compared, and only those
-    whose result is not known to be wrong.
-    """
-    rows = [f.headline for f in findings if f.headline is not None and f.kind != "baseline"]
-    rows = [row for row in rows if row.efficiency and row.world_size > 1 and not _wrong(row)]
-    rows = [row for row in rows if not compression.is_bound(row)]
-    if not rows:
-        return None
-    largest = max(row.world_size for row in rows)
-    at_largest = [row for row in rows if row.world_size == largest]
-    if len(at_largest) < 2:
-        return None
-    if len({(r.workload, r.global_batch, r.oversubscribed) for r in at_largest}) > 1:
-        return "The cases run different workloads or batches: they are not ranked."
-    return _best_of(at_largest)
-
-
-def _wrong(row: Row) -> bool:
-    return row.correctness is not None and row.correctness.status == "deviates"
-
-
-def _ends(row: Row) -> tuple[float, float] | None:
-    estimate = row.efficiency
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return None
-    return estimate.low, estimate.high
-
-
-def _best_of(rows: Sequence[Row]) -> str:
-    where = f"on {wording.ranks(rows[0])}"
-    ends = {row.case: _ends(row) for row in rows}
-    if any(end is None for end in ends.values()):
-        return f"Which case scales best {where} is not known: some have no interval."
-    known = {case: end for case, end in ends.items() if end is not None}
-    best = max(rows, key=lambda row: row.efficiency.value if row.efficiency else 0.0)
-    floor = known[best.case][0]
-    rivals = [case for case, end in known.items() if case != best.case and end[1] >= floor]
-    name = wording.plain(best.case, 64)
-    if not rivals:
-        return f"{name} scales best {where}: its interval lies above all others."
-    if len(rivals) == len(rows) - 1:
-        subject = "The cases" if len(rows) > 2 else f"{name} and {wording.plain(rivals[0], 64)}"
-        return f"{subject} show no significant difference {where}: their intervals overlap."
-    named = wording.joined([wording.plain(case, 64) for case in rivals])
-    return (
-        f"{name} has the highest efficiency {where}, but not significantly higher than {named}: "
-        "intervals overlap."
-    )

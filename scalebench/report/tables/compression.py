@@ -1,6 +1,7 @@
 """What compressed gradients sent, cost and did: the table, and the sentences under it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -157,8 +158,23 @@ def _rate(break_even: Estimate) -> str:
     return f"{text} ({low} to {high})"
 
 
-def verdict(rows: Sequence[Row]) -> str | None:
-    """Say whether any method makes the step shorter than the exact all-reduce does.
+@dataclass(frozen=True)
+class Payoff:
+    """Which methods make the step shorter than the exact all-reduce does, at the largest N.
+
+    Attributes:
+        exact: The row of the exact all-reduce.
+        shorter: Cases whose step is shorter, with an interval below 1.
+        doubtful: Cases whose step may be shorter or longer.
+    """
+
+    exact: Row
+    shorter: tuple[str, ...]
+    doubtful: tuple[str, ...]
+
+
+def payoff(rows: Sequence[Row]) -> Payoff | None:
+    """Compare the methods with the exact all-reduce.
 
     Args:
         rows: Of one suite.
@@ -174,26 +190,59 @@ def verdict(rows: Sequence[Row]) -> str | None:
     here = [row for row in measured if row.world_size == largest]
     exact = next((row for row in here if told(row).method == "none"), None)
     methods = [row for row in here if row is not exact and not is_bound(row)]
-    if exact is None or exact.step_s is None or not methods:
+    if exact is None or not methods:
         return None
-    where = f"on {wording.ranks(exact)}"
-    takes = units.seconds(exact.step_s.value, exact.step_s.half_width)
     ratios = {row.case: told(row).step_ratio_to_none for row in methods}
     known = {case: r for case, r in ratios.items() if r is not None and r.high is not None}
     shorter = [case for case, r in known.items() if r.high is not None and r.high < 1]
-    if shorter:
-        verb = "takes a shorter step" if len(shorter) == 1 else "take shorter steps"
-        return f"{_names(shorter)} {verb} than the exact all-reduce ({takes}) {where}."
     doubtful = [case for case, r in ratios.items() if r is None or case not in known or r.value < 1]
-    if doubtful:
+    return Payoff(exact, tuple(shorter), tuple(doubtful))
+
+
+def verdict(rows: Sequence[Row]) -> str | None:
+    """Say whether any method makes the step shorter than the exact all-reduce does.
+
+    Args:
+        rows: Of one suite.
+
+    Returns:
+        None: there is nothing to compare.
+    """
+    found = payoff(rows)
+    if found is None or found.exact.step_s is None:
+        return None
+    where = f"on {wording.ranks(found.exact)}"
+    takes = units.seconds(found.exact.step_s.value, found.exact.step_s.half_width)
+    if found.shorter:
+        verb = "takes a shorter step" if len(found.shorter) == 1 else "take shorter steps"
+        return f"{_names(found.shorter)} {verb} than the exact all-reduce ({takes}) {where}."
+    if found.doubtful:
         return (
-            f"It is not clear whether compression pays {where}: the step of {_names(doubtful)} may "
-            f"be shorter or longer than that of the exact all-reduce ({takes})."
+            f"It is not clear whether compression pays {where}: the step of"
+            f" {_names(found.doubtful)} may be shorter or longer than that of the exact all-reduce"
+            f" ({takes})."
         )
     return (
         f"Compression does not pay {where}: no method's step is shorter than that of the exact"
         f" all-reduce ({takes})."
     )
+
+
+MOST_NAMED = 2
+"""Methods that a headline names; of more it says how many."""
+
+
+def headline(rows: Sequence[Row]) -> str | None:
+    """Say in a few words whether compression pays; None: there is nothing to compare."""
+    found = payoff(rows)
+    if found is None:
+        return None
+    if not found.shorter:
+        unclear = "Whether compression pays is not clear."
+        return unclear if found.doubtful else "No compression pays here."
+    several = len(found.shorter) > MOST_NAMED
+    names = f"{len(found.shorter)} methods" if several else _names(found.shorter)
+    return f"{names} {'pays' if len(found.shorter) == 1 else 'pay'} here."
 
 
 def _names(cases: Sequence[str]) -> str:

@@ -101,7 +101,10 @@ def test_the_table_shows_every_line_and_fits(width, ascii_only):
 
 def test_a_run_names_its_certificate_in_table_and_page():
     summary = make_summary(certificate=a_certificate(PASSING, NOISY))
-    assert "20260101T000000Z_quick_abc: 1 of 2 lines pass" in render_table(summary)
+    told = "20260101T000000Z_quick_abc: 1 of 2 lines pass"
+    assert told in render_table(summary, verbose=True) and told not in render_table(summary)
+    failed = make_summary(certificate=a_certificate(PASSING, FAILING))
+    assert "1 of 2 lines pass; failed: " in render_table(failed)
     page = render_page([summary])
     assert "Certificate of the instrument" in page
     assert "rank 1 of 2" in page

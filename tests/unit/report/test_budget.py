@@ -106,7 +106,8 @@ def test_copies_are_a_cause_a_column_and_a_bar():
     row = traced(losses={**LOSSES, "other_idle": 1.1, "copies": 3.0})
     assert "exposed transfer 5.4, copying 3.0 and other idle time 1.1" in said(row)
     assert re.search(
-        r"5\.4 +9\.4 +3\.0 +1\.1", second_table(render_table(make_summary([row]), 120))
+        r"5\.4 +9\.4 +3\.0 +1\.1",
+        second_table(render_table(make_summary([row]), 120, verbose=True)),
     )
     assert [line[2:5] for line in budget_figure.tabulate([row]) if line[2] == "copies"] == [
         ("copies", f"{0.03 * row.step_s.value * 1e3:.3f} ms", "3.0")
@@ -168,12 +169,12 @@ def test_transfer_and_wait_together_are_one_cause():
 
 def test_where_wait_is_in_transfer_its_cell_is_a_dash_and_a_line_says_why():
     rows = [together(), attributed(make_row("ddp-1mb", 2, efficiency=0.85))]
-    text = second_table(render_table(make_summary(rows), 120))
+    text = second_table(render_table(make_summary(rows), 120, verbose=True))
     line = next(line for line in text.splitlines() if line.startswith("ddp-25mb  "))
     assert re.search(r"2 +85\.0 +−3\.9 +14\.8 +– +4\.1", line)
     assert f"– exposed transfer includes wait, ddp-25mb, N=2: {JUMPED}" in text
     assert "exposed transfer includes wait" not in second_table(
-        render_table(make_summary(rows[1:]), 120)
+        render_table(make_summary(rows[1:]), 120, verbose=True)
     )
     waits = [line for line in budget_figure.tabulate(rows) if line[2] == "wait"]
     assert waits[0][3:] == ("–", "–", "–") and waits[1][4] == "9.4"
@@ -195,9 +196,9 @@ def bounded(seconds):
 def test_waits_between_hosts_are_said_to_be_as_certain_as_the_clocks():
     rows = [bounded(12e-6), bounded(45e-6)]
     line = "aits are certain to ± 45.0 µs: the hosts' clocks were aligned by messages"
-    assert f"w{line}" in render_table(make_summary(rows), 120)
+    assert f"w{line}" in render_table(make_summary(rows), 120, verbose=True)
     assert budget_figure.remarks(rows) == [f"W{line}."]
-    assert "waits are certain" not in render_table(make_summary([bounded(0.0)]), 120)
+    assert "waits are certain" not in render_table(make_summary([bounded(0.0)]), 120, verbose=True)
     assert budget_figure.remarks([bounded(0.0)]) == []
     assert "Waits are certain to ± 45.0 µs" in escaped_text(rows)
 
@@ -293,7 +294,7 @@ def test_what_is_not_a_budget_counts_as_none():
     for nonsense in ({"ideal_s": "<b>"}, {}, {**budget, "measured_s": 0.0}, {"a": 1}, [1], 5):
         row = read_with(traced(), budget=nonsense)
         assert row.budget is None and said(row) == ""
-        assert render_table(make_summary([row]))
+        assert render_table(make_summary([row]), verbose=True)
 
 
 def test_what_a_newer_version_adds_to_a_budget_does_no_harm():
@@ -323,11 +324,11 @@ def test_the_written_row_sums_to_the_whole_step(losses, efficiency):
 
 
 def second_table(text):
-    return text[text.index(budget_table.TITLE) :].partition("\nverdict: ")[0]
+    return text[text.index(budget_table.TITLE) :].partition("\nverdict on suite ")[0]
 
 
 def test_the_table_leaves_out_what_is_nothing_in_every_row():
-    text = second_table(render_table(make_summary(traced_rows()), 120))
+    text = second_table(render_table(make_summary(traced_rows()), 120, verbose=True))
     header = " ".join(text.splitlines()[1:3])
     for name in ("inflation", "transfer", "wait", "idle", "residual", "ideal"):
         assert name in header
@@ -336,7 +337,7 @@ def test_the_table_leaves_out_what_is_nothing_in_every_row():
 
 
 def test_the_table_marks_doubt_and_what_does_not_close():
-    text = second_table(render_table(make_summary(traced_rows()), 120))
+    text = second_table(render_table(make_summary(traced_rows()), 120, verbose=True))
     lines = text.splitlines()
     wide = next(line for line in lines if "85.0" in line)
     assert re.search(r"2 +85\.0 +−3\.9 +5\.4 +9\.4\? +4\.1 +0\.0", wide)
@@ -351,7 +352,9 @@ def test_the_table_marks_doubt_and_what_does_not_close():
 def test_the_table_fits_and_still_sums(width, ascii_only):
     many = {part.key: 2.0 for part in PARTS[:-1]}
     rows = [attributed(make_row("c" * 30, 2, efficiency=0.85), losses=many)]
-    text = second_table(render_table(make_summary(rows), width, ascii_only=ascii_only))
+    text = second_table(
+        render_table(make_summary(rows), width, ascii_only=ascii_only, verbose=True)
+    )
     assert max(map(len, text.splitlines())) <= width
     (line,) = [line for line in text.splitlines() if "85.0" in line]
     numbers = [float(n) for n in re.findall(r"-?\d+\.\d", line.replace("−", "-"))]
@@ -362,8 +365,8 @@ def test_the_table_fits_and_still_sums(width, ascii_only):
 
 def test_without_traces_there_is_no_second_table():
     summary = make_summary([make_row(unavailable={"budget": "tracing was turned off"})])
-    assert budget_table.TITLE not in render_table(summary)
-    assert "no loss budget: tracing was turned off" in render_table(summary)
+    assert budget_table.TITLE not in render_table(summary, verbose=True)
+    assert "no loss budget: tracing was turned off" in render_table(summary, verbose=True)
     assert "Where the rest went" not in render_markdown(make_summary())
 
 

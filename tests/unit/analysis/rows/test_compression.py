@@ -212,7 +212,7 @@ def test_a_code_larger_than_float32_never_pays():
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_the_table_stands_under_the_run_and_its_sentence_under_the_table(width, ascii_only):
     summary = summary_of(*none(), *three("top-k", 20_000, clean=95.0))
-    text = render_table(summary, width=width, ascii_only=ascii_only)
+    text = render_table(summary, width=width, ascii_only=ascii_only, verbose=True)
     assert all(len(line) <= width for line in text.splitlines())
     joined = " ".join(text.split())
     assert "what compression sends and costs" in joined

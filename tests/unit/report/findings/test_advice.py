@@ -7,7 +7,7 @@ import pytest
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.summary import Correctness, Row
 from scalebench.report import render_markdown, render_table
-from scalebench.report.findings.advice import advise
+from scalebench.report.findings import advice
 from scalebench.report.findings.advice_rules import FIRST, LAST, RULES
 from scalebench.report.findings.findings import judge
 from tests.builders.summaries import (
@@ -21,6 +21,13 @@ from tests.builders.summaries import (
     make_summary,
     traced_rows,
 )
+
+
+def advise(row, of_suite=()):
+    """The advice as page and Markdown have it."""
+    told = advice.advise(row, of_suite)
+    return told and told.whole
+
 
 SURE = {"efficiency": 0.85, "spread": 0.02}
 
@@ -173,7 +180,7 @@ def test_verdict_table_and_markdown_say_the_same():
     for finding in judge(summary).suites[0].findings:
         if finding.kind != "baseline":
             assert finding.because and finding.advice
-            table = " ".join(render_table(summary, 4000).split())
+            table = " ".join(render_table(summary, 4000, verbose=True).split())
             assert finding.verdict in table
             assert finding.advice.split(":")[0] in render_markdown(summary)
 

@@ -1,0 +1,157 @@
+"""The verdict as a terminal has room for it: a headline per suite, two lines per case.
+
+The same findings as `scalebench.report.findings.findings`, without the rest of what is known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget
+from scalebench.records.summary import Row, Summary
+from scalebench.report.findings import ranking
+from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines, judge
+from scalebench.report.tables import compression
+from scalebench.report.words import causes, wording
+
+LONGEST_REASON = 60
+
+
+@dataclass(frozen=True)
+class CaseInBrief:
+    """What a terminal says about one case.
+
+    Attributes:
+        speedup: At the largest N; empty: there is none.
+        result: The efficiency with its interval, or why there is none.
+        losses: The largest significant part of the loss budget, or why none is named; the same in
+            several lengths, the longest first; empty: nothing is missing to ideal.
+        next_step: What helps most; None: no rule has a number to go by.
+    """
+
+    case: str
+    speedup: str
+    result: str
+    losses: tuple[str, ...]
+    next_step: str | None
+
+
+@dataclass(frozen=True)
+class SuiteInBrief:
+    """What a terminal says about one suite.
+
+    Attributes:
+        title: Which suite, and at which size it is judged.
+        headline: What scales best, with its interval, and how certain that is.
+        next_step: That of all cases, where it is the same for several; then no case has one.
+    """
+
+    title: str
+    headline: str
+    cases: tuple[CaseInBrief, ...]
+    next_step: str | None = None
+
+
+def judge_in_brief(summary: Summary) -> list[SuiteInBrief]:
+    """Return the verdict of each suite that has more than a baseline."""
+    groups = wording.by_suite(summary.rows)
+    found = (_suite(verdict, groups[verdict.suite]) for verdict in judge(summary).suites)
+    return [suite for suite in found if suite.cases]
+
+
+def _suite(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
+    ranked = ranking.rank(headlines(verdict.findings))
+    best = ranked.best if ranked else None
+    findings = [finding for finding in verdict.findings if finding.kind != "baseline"]
+    cases = [_case(finding, best) for finding in findings]
+    steps = {case.next_step for case in cases}
+    same = cases[0].next_step if len(cases) > 1 and len(steps) == 1 else None
+    return SuiteInBrief(
+        title=f"verdict on suite {wording.plain(verdict.suite, 64)}{_where(best)}",
+        headline=" ".join(t for t in (ranking.headline(ranked), compression.headline(rows)) if t),
+        cases=tuple(replace(case, next_step=None) if same else case for case in cases),
+        next_step=same,
+    )
+
+
+def _where(best: Row | None) -> str:
+    if best is None:
+        return ""
+    few = f", oversubscribed: more ranks than {wording.scarce(best)}" if best.oversubscribed else ""
+    return f", {wording.ranks(best)}{few}"
+
+
+def _case(finding: Finding, best: Row | None) -> CaseInBrief:
+    row = finding.headline
+    rated = row is not None and row.efficiency is not None and row.world_size > 1
+    return CaseInBrief(
+        case=wording.plain(finding.case, 64),
+        speedup=_speedup(row, best) if row is not None and rated else "",
+        result=_result(finding),
+        losses=losses(row) if row is not None and rated else (),
+        next_step=finding.next_step,
+    )
+
+
+def _speedup(row: Row, best: Row | None) -> str:
+    elsewhere = best is None or row.world_size != best.world_size
+    where = f"N={row.world_size} " if elsewhere else ""
+    return where + (f"{wording.point(row.speedup)}{wording.TIMES}" if row.speedup else "")
+
+
+def _result(finding: Finding) -> str:
+    row = finding.headline
+    if row is None:
+        return "no result at any size"
+    if finding.kind == "inconclusive":
+        return f"inconclusive: {wording.interval(row.efficiency, 100)} %" if row.efficiency else ""
+    if row.world_size == 1:
+        return "measured on one rank only: nothing can be said about scaling"
+    if row.efficiency is None:
+        reason = row.unavailable.get("efficiency", "there is no plain baseline")
+        return f"efficiency unknown: {wording.plain(reason, LONGEST_REASON)}"
+    return f"{wording.plus_minus(row.efficiency, 100)} %"
+
+
+def losses(row: Row) -> tuple[str, ...]:
+    """Name the largest significant part of a row's loss budget, or say why none is named.
+
+    Returns:
+        The same in several lengths, the longest first; nothing where nothing is missing.
+    """
+    if compression.is_bound(row):
+        return ("a bound, not a way to train: nothing is communicated", "a bound: no communication")
+    budget = row.budget
+    if budget is None:
+        reason = row.unavailable.get("budget")
+        return (f"no loss budget: {wording.plain(reason, LONGEST_REASON)}",) if reason else ()
+    if not budget.closes:
+        return (f"budget open: {_why_open(budget)}", "budget open: no part is named")
+    least = max(causes.LEAST_GAP, causes.LEAST_OF_GAP * abs(budget.gap))
+    positive = [p for p in PARTS if p is not RESIDUAL and budget.share(p) >= least]
+    certain = [part for part in positive if causes.certain(row, budget, part)]
+    if certain:
+        largest = max(certain, key=budget.share)
+        takes = f"{causes.name(largest, budget)}, {causes.points(budget.share(largest))}"
+        is_largest = all(budget.share(part) <= budget.share(largest) for part in positive)
+        words = (
+            ("largest loss", "loss")
+            if is_largest
+            else ("largest significant loss", "significant loss")
+        )
+        of = f" of {causes.points(budget.gap)}" if budget.share(largest) < budget.gap else ""
+        return tuple(
+            dict.fromkeys(f"{word}: {takes}{total} points" for word in words for total in (of, ""))
+        )
+    if not positive:
+        return ()
+    if all(estimate.low is None for estimate in budget.estimates.values()):
+        return ("no part of the loss is significant: one launch", "one launch: no loss is named")
+    return ("no part of the loss is significant",)
+
+
+def _why_open(budget: Budget) -> str:
+    unexplained = abs(budget.share(RESIDUAL))
+    if unexplained > causes.LARGEST_RESIDUAL:
+        return f"its parts leave {causes.points(unexplained)} points unexplained"
+    slower = "longer" if budget.drift > 0 else "shorter"
+    return f"steps next to traced ones {abs(100 * budget.drift):.0f} % {slower}"

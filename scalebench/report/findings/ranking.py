@@ -1,0 +1,140 @@
+"""Which case of a suite has the highest efficiency, and which others may be as good."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalebench.records.summary import Row
+from scalebench.report.tables import compression
+from scalebench.report.words import wording
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The rated cases at the largest N.
+
+    Attributes:
+        rows: Their rows, one for each case; at least one.
+        comparable: Whether they ran the same workload and batch in the same kind of place.
+    """
+
+    rows: tuple[Row, ...]
+    comparable: bool
+
+    @property
+    def best(self) -> Row:
+        """The row of the highest efficiency."""
+        return max(self.rows, key=lambda row: row.efficiency.value if row.efficiency else 0.0)
+
+    @property
+    def known(self) -> bool:
+        """Whether every efficiency has an interval."""
+        return all(_ends(row) is not None for row in self.rows)
+
+    @property
+    def rivals(self) -> tuple[Row, ...]:
+        """The others whose interval reaches that of the best; without intervals: none is known."""
+        floor = _ends(self.best)
+        if floor is None:
+            return ()
+        found = [(row, _ends(row)) for row in self.rows if row is not self.best]
+        return tuple(row for row, ends in found if ends is not None and ends[1] >= floor[0])
+
+
+def rank(headlines: Sequence[Row]) -> Ranking | None:
+    """Return the ranking of a suite's cases; None: no case was rated on several ranks.
+
+    Only cases of one workload, one batch and one kind of place are compared, and only those
+    whose result is not known to be wrong.
+
+    Args:
+        headlines: The row of each case that it is judged by.
+    """
+    rated = [
+        row
+        for row in headlines
+        if row.efficiency
+        and row.world_size > 1
+        and not wording.is_baseline(row)
+        and not _wrong(row)
+        and not compression.is_bound(row)
+    ]
+    if not rated:
+        return None
+    largest = max(row.world_size for row in rated)
+    rows = tuple(row for row in rated if row.world_size == largest)
+    kinds = {(row.workload, row.global_batch, row.oversubscribed) for row in rows}
+    return Ranking(rows, comparable=len(kinds) == 1)
+
+
+def sentence(ranking: Ranking | None) -> str | None:
+    """Say which case scales best, or that none does; None: nothing to compare."""
+    if ranking is None or len(ranking.rows) < 2:
+        return None
+    if not ranking.comparable:
+        return NOT_RANKED
+    best, rivals = ranking.best, ranking.rivals
+    where = f"on {wording.ranks(best)}"
+    if not ranking.known:
+        return f"Which case scales best {where} is not known: some have no interval."
+    name = wording.plain(best.case, 64)
+    if not rivals:
+        return f"{name} scales best {where}: its interval lies above all others."
+    if len(rivals) == len(ranking.rows) - 1:
+        both = f"{name} and {wording.plain(rivals[0].case, 64)}"
+        subject = "The cases" if len(ranking.rows) > 2 else both
+        return f"{subject} show no significant difference {where}: their intervals overlap."
+    return (
+        f"{name} has the highest efficiency {where}, but not significantly higher than"
+        f" {_names(rivals)}: intervals overlap."
+    )
+
+
+NOT_RANKED = "The cases run different workloads or batches: they are not ranked."
+
+MOST_NAMED = 2
+"""Rivals that a headline names; of more it says how many."""
+
+
+def headline(ranking: Ranking | None) -> str:
+    """Say in one line which efficiency is the highest, with its interval, and how certain that is.
+
+    The number of ranks stands in the title above it.
+    """
+    if ranking is None:
+        return "No case has an efficiency on several ranks."
+    if not ranking.comparable:
+        return NOT_RANKED
+    best, others = ranking.best, len(ranking.rows) - 1
+    assert best.efficiency is not None
+    span = wording.interval(best.efficiency, 100)
+    reached = f"{wording.point(best.efficiency, 100)} %" + (f" ({span})" if span else "")
+    said = f"Highest efficiency: case {wording.plain(best.case, 64)}, {reached}."
+    if not others:
+        return said if span else f"{said} It has no interval."
+    if not ranking.known:
+        return f"{said} Not certain: {_without_interval(best)}"
+    if not ranking.rivals:
+        return f"{said} Certain: its interval lies above all others."
+    many = len(ranking.rivals) > MOST_NAMED
+    rivals = f"{len(ranking.rivals)} of {others} others" if many else _names(ranking.rivals)
+    return f"{said} Not certain: {rivals} may be as good."
+
+
+def _without_interval(best: Row) -> str:
+    one = best.efficiency is not None and best.efficiency.n == 1
+    return "one launch gives no interval." if one else "not every case has an interval."
+
+
+def _names(rows: Sequence[Row]) -> str:
+    return wording.joined([wording.plain(row.case, 64) for row in rows])
+
+
+def _wrong(row: Row) -> bool:
+    return row.correctness is not None and row.correctness.status == "deviates"
+
+
+def _ends(row: Row) -> tuple[float, float] | None:
+    estimate = row.efficiency
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return None
+    return estimate.low, estimate.high

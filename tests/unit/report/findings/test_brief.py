@@ -1,0 +1,222 @@
+"""The verdict in brief: one headline per suite, at most two lines per case."""
+
+import pytest
+
+from scalebench.records.summary import Correctness, Estimate
+from scalebench.report import render_table
+from scalebench.report.findings import advice
+from scalebench.report.findings.brief import judge_in_brief, losses
+from tests.builders.summaries import (
+    LOSSES,
+    attributed,
+    gpu_rows,
+    make_compression,
+    make_missing,
+    make_plain,
+    make_row,
+    make_summary,
+    merged_budget,
+    traced_rows,
+)
+from tests.unit.report.findings.test_advice import SPEAKS
+
+
+def in_brief(*rows):
+    (suite,) = judge_in_brief(make_summary([make_plain(), *rows]))
+    return suite
+
+
+def headline(*rows):
+    return in_brief(*rows).headline
+
+
+def case(*rows):
+    (found,) = in_brief(*rows).cases
+    return found
+
+
+def test_the_title_names_suite_and_size_and_not_a_winner():
+    assert in_brief(make_row()).title == "verdict on suite ddp, 2 CPU ranks"
+    crowded = in_brief(make_row(oversubscribed=True))
+    assert crowded.title.endswith("2 CPU ranks, oversubscribed: more ranks than cores")
+
+
+def test_the_headline_names_the_best_with_its_interval_and_whether_that_is_certain():
+    apart = headline(make_row("a", efficiency=0.9), make_row("b", efficiency=0.7))
+    assert apart == (
+        "Highest efficiency: case a, 90.0 % (86.4–93.6). Certain: its interval lies above all"
+        " others."
+    )
+    close = headline(
+        make_row("a", efficiency=0.9), make_row("b", efficiency=0.88), make_row("c", efficiency=0.5)
+    )
+    assert close.endswith("(86.4–93.6). Not certain: b may be as good.")
+
+
+def test_many_rivals_are_counted():
+    rows = [make_row(name, efficiency=0.9 - i / 1000) for i, name in enumerate("abcd")]
+    assert headline(*rows).endswith("Not certain: 3 of 3 others may be as good.")
+
+
+def test_without_intervals_the_headline_is_not_certain():
+    text = headline(make_row("a", efficiency=0.9, spread=None), make_row("b", efficiency=0.2))
+    assert text.endswith("case a, 90.0 %. Not certain: one launch gives no interval.")
+    other = headline(make_row("a", efficiency=0.9), make_row("b", efficiency=0.2, spread=None))
+    assert other.endswith("Not certain: not every case has an interval.")
+    alone = headline(make_row("a", efficiency=0.9, spread=None))
+    assert alone.endswith("case a, 90.0 %. It has no interval.")
+
+
+def test_one_case_alone_is_neither_certain_nor_not():
+    assert headline(make_row("a", efficiency=0.9)) == (
+        "Highest efficiency: case a, 90.0 % (86.4–93.6)."
+    )
+
+
+def test_a_wrong_result_is_never_the_highest_and_its_next_step_is_to_find_out():
+    wrong = Correctness(status="deviates", gradient_deviation=0.02, tolerance=1e-4)
+    suite = in_brief(
+        make_row("a", efficiency=0.99, correctness=wrong), make_row("b", efficiency=0.7)
+    )
+    assert "case b, 70.0 %" in suite.headline
+    assert "why the result is wrong: 2.0e-02, allowed 1e-04" in (suite.cases[0].next_step or "")
+
+
+def test_other_workloads_are_not_ranked_and_no_rated_case_has_no_best():
+    mixed = headline(make_row("a"), make_row("b", workload="cnn"))
+    assert mixed == "The cases run different workloads or batches: they are not ranked."
+    assert headline(make_row(world_size=1)) == "No case has an efficiency on several ranks."
+
+
+def test_of_compression_the_headline_says_whether_it_pays():
+    def rows(ratio):
+        told = make_compression("topk", step_ratio_to_none=ratio)
+        return [
+            make_row("none", compression=make_compression("none")),
+            make_row("topk", compression=told),
+        ]
+
+    sure = Estimate(value=0.8, low=0.7, high=0.9, n=3)
+    assert headline(*rows(sure)).endswith("topk pays here.")
+    open_ = Estimate(value=0.8, low=0.7, high=1.1, n=3)
+    assert headline(*rows(open_)).endswith("Whether compression pays is not clear.")
+    never = Estimate(value=1.2, low=1.1, high=1.3, n=3)
+    assert headline(*rows(never)).endswith("No compression pays here.")
+
+
+def test_what_communicates_nothing_is_called_a_bound():
+    row = attributed(make_row(efficiency=0.85), compression=make_compression("noop"))
+    assert losses(row)[0] == "a bound, not a way to train: nothing is communicated"
+
+
+def test_a_case_has_speedup_efficiency_loss_and_next_step():
+    found = case(attributed(make_row(efficiency=0.85)))
+    assert (found.speedup, found.result) == ("1.700×", "85.0 ± 3.4 %")
+    assert found.losses[0] == "largest loss: waiting for other ranks, 9.4 of 15.0 points"
+    assert found.losses[-1] == "loss: waiting for other ranks, 9.4 points"
+    assert found.next_step is not None
+
+
+def test_a_larger_loss_that_is_not_significant_is_not_passed_over_in_silence():
+    row = attributed(make_row(efficiency=0.85), doubtful=["wait"])
+    assert losses(row)[0] == "largest significant loss: exposed transfer, 5.4 of 15.0 points"
+
+
+def test_a_loss_that_is_larger_than_what_is_missing_is_not_a_part_of_it():
+    row = attributed(make_row(efficiency=0.98), losses={"wait": 9.0, "compute_inflation": -7.0})
+    assert losses(row)[0] == "largest loss: waiting for other ranks, 9.0 points"
+
+
+def test_where_no_part_is_significant_the_line_says_so():
+    assert losses(attributed(make_row(efficiency=0.85), doubtful=LOSSES)) == (
+        "no part of the loss is significant",
+    )
+    one = attributed(make_row(efficiency=0.85, spread=None), n=1)
+    assert losses(one)[0].endswith("significant: one launch")
+
+
+def test_an_open_budget_says_why_and_names_no_part():
+    told = losses(attributed(make_row(efficiency=0.85), losses={"wait": 10.0}))
+    assert told[0] == "budget open: its parts leave 5.0 points unexplained"
+    assert not any("waiting" in text for text in told)
+    row = attributed(make_row(efficiency=0.85))
+    drifted = row.budget.model_copy(update={"closes": False, "drift": 0.4})
+    assert losses(row.model_copy(update={"budget": drifted}))[0] == (
+        "budget open: steps next to traced ones 40 % longer"
+    )
+
+
+def test_wait_that_is_part_of_transfer_is_named_so():
+    row = merged_budget(attributed(make_row(efficiency=0.85)), "the clock jumped")
+    assert losses(row)[0].startswith("largest loss: exposed transfer including wait, 14.8")
+
+
+def test_without_a_budget_the_reason_is_given_or_nothing():
+    assert losses(make_row(unavailable={"budget": "tracing was turned off"})) == (
+        "no loss budget: tracing was turned off",
+    )
+    assert losses(make_row(unavailable={})) == ()
+
+
+def test_a_case_judged_at_another_size_says_so():
+    suite = in_brief(make_row("a", 4), make_row("b", 2), make_missing("b", 4))
+    assert [found.speedup[:4] for found in suite.cases] == ["3.42", "N=2 "]
+
+
+def test_cases_without_an_efficiency_say_why():
+    assert case(make_missing(status="failed", reason="no")).result == "no result at any size"
+    assert "one rank only" in case(make_row(world_size=1)).result
+    unknown = make_row(unavailable={"efficiency": "plain failed"}).model_copy(
+        update={"efficiency": None}
+    )
+    assert case(unknown).result == "efficiency unknown: plain failed"
+    wide = Estimate(value=0.8, low=0.41, high=1.18, n=3)
+    assert case(make_row().model_copy(update={"efficiency": wide})).result == (
+        "inconclusive: 41–118 %"
+    )
+
+
+def test_a_next_step_that_all_cases_share_is_said_once():
+    suite = in_brief(*(make_row(name, spread=None) for name in "ab"))
+    assert suite.next_step == "Run it again with --repeats 3 before acting on it"
+    assert [found.next_step for found in suite.cases] == [None, None]
+    text = render_table(make_summary([make_row(name, spread=None) for name in "ab"]), 100)
+    assert text.count("--repeats 3") == 1 and "→ All cases: Run it again" in text
+
+
+@pytest.mark.parametrize("name", SPEAKS)
+def test_every_next_step_fits_its_line(name):
+    row, _ = SPEAKS[name]
+    told = advice.advise(row)
+    assert told is not None and len(told.next_step) <= 75
+    assert not told.next_step.endswith(".")
+
+
+def verdict_lines(rows, width=100, ascii_only=False):
+    text = render_table(make_summary(rows), width, ascii_only=ascii_only)
+    return text[text.index("verdict on suite") :].splitlines()
+
+
+@pytest.mark.parametrize("rows", [traced_rows(), gpu_rows()], ids=["traced", "gpu"])
+def test_at_100_columns_a_case_has_at_most_two_lines(rows):
+    (suite,) = judge_in_brief(make_summary(rows))
+    assert len(verdict_lines(rows)) <= 2 + 2 * len(suite.cases)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_no_number_of_the_verdict_is_broken(width, ascii_only):
+    lines = verdict_lines(traced_rows(), width, ascii_only)
+    text = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= width
+    assert ("85.0 +/- 3.4" if ascii_only else "85.0 ± 3.4") in text
+    assert "5.4" in text and "…" not in text
+
+
+def test_the_short_form_has_the_main_table_and_leaves_the_others_to_verbose():
+    summary = make_summary(traced_rows())
+    brief, whole = render_table(summary, 120), render_table(summary, 120, verbose=True)
+    for only_verbose in ("where the rest went", "points missing, exposed transfer takes"):
+        assert only_verbose in whole and only_verbose not in brief
+    assert brief.partition("verdict on suite")[0].strip() in whole
+    assert "verdict on suite ddp" in whole
