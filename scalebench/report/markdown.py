@@ -12,6 +12,7 @@ from scalebench.report.tables import budget_table, predictions
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import Column, cells, names
 from scalebench.report.words import wording
+from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.attributed import budgeted
 
 S = TypeVar("S")
@@ -73,6 +74,9 @@ def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
         blocks.append(f"**{escape(verdict.ranking)}**")
     blocks.append("\n".join(_finding(finding) for finding in verdict.findings))
     blocks.append(table(present(rows), rows))
+    notes = [escape(note[0].upper() + note[1:], 400) for note in above_ideal(rows)]
+    if notes:
+        blocks.append("<br>\n".join(notes))
     return [*blocks, *_budget_blocks(rows), *_prediction_blocks(rows)]
 
 

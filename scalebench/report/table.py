@@ -19,6 +19,7 @@ from scalebench.report.tables.layout import FOLDED, fit, names, table, without
 from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.words import wording
+from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.warnings import explain, marks
 
 LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak mem", "MFU")
@@ -117,6 +118,7 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
     if told and not any(c.name == "marks" and c in columns for c in shown):
         legend = ", ".join(f"{explain(name).letter} {name}" for name in told)
         parts.append(line(f"marks: {legend}", ascii_only, "dim"))
+    parts += [line(text, ascii_only, "dim") for text in above_ideal(rows)]
     dropped = [name for name in LEAST if name in names(columns) and name not in names(shown)]
     if dropped:
         left_out = f"not shown at this width: {', '.join(dropped)}"
