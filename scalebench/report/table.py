@@ -8,6 +8,7 @@ from rich.text import Text
 
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.records.summary import Row, Summary, TimedCollectives
+from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.findings.findings import judge
 from scalebench.report.tables import certificate
 from scalebench.report.tables.brief_verdict import brief_parts
@@ -58,6 +59,8 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
     if summary.status != "complete":
         status = f"This run is not complete: {wording.plain(summary.status, 40)}."
         parts.append(line(status, ascii_only, "yellow"))
+    disturbed = disturbance(summary)
+    parts += [line(disturbed, ascii_only, "bold yellow")] if disturbed else []
     for suite, rows in wording.by_suite(summary.rows).items():
         parts += _suite(suite, rows, width, ascii_only)
         parts += _details(rows, width, ascii_only) if verbose else []

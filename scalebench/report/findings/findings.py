@@ -10,6 +10,7 @@ from typing import Literal
 from scalebench import units
 from scalebench.records.summary import Estimate, Row, Summary
 from scalebench.report.findings import advice, ranking
+from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
 from scalebench.report.words import causes, wording
@@ -95,6 +96,8 @@ def general(summary: Summary) -> tuple[str, ...]:
             f"This run is not complete ({wording.plain(summary.status, 40)}): what follows is"
             " what was measured until then."
         )
+    disturbed = disturbance(summary)
+    said += [disturbed] if disturbed else []
     measured = [row for row in summary.rows if row.status == "ok"]
     if not measured and summary.collectives is None:
         said.append("Nothing was measured; the reasons are listed below.")

@@ -1,0 +1,73 @@
+"""Whether something spoiled a whole run: other programs, throttling, swapping, drift.
+
+One sentence that stands above all tables, from what the run recorded: the stamps of its rows, and
+how the rounds of launches differ.
+"""
+
+from collections.abc import Sequence
+from math import exp
+from statistics import fmean
+
+from scalebench.records.baseline import log_medians, series_of
+from scalebench.records.summary import Row, Summary
+from scalebench.report.words import wording
+from scalebench.report.words.warnings import details, marks
+
+DISTURBING = ("foreign load", "throttled", "clocks differ", "swap")
+"""Stamps that speak of the machine, not of the case."""
+
+LEAST_ROWS = 3
+"""Rows that have to slow down together before it is the machine that drifted."""
+
+LEAST_DRIFT = 0.05
+"""Between the slowest and the fastest round, as a ratio of steps."""
+
+
+def disturbance(summary: Summary) -> str | None:
+    """Say in one sentence what disturbed a run; None: nothing that it recorded."""
+    measured = [row for row in summary.rows if row.status == "ok"]
+    found = [_stamped(measured, name) for name in DISTURBING]
+    drifted = drift(measured)
+    if drifted is not None and drifted >= LEAST_DRIFT:
+        found.append(
+            f"all cases together were {100 * drifted:.0f} % slower in one round than in another"
+        )
+    told = [text for text in found if text]
+    if not told:
+        return None
+    return (
+        f"The machine was not quiet: {'; '.join(told)}. Read the numbers with care, or stop what"
+        " disturbs (scalebench doctor) and run again."
+    )
+
+
+def _stamped(rows: Sequence[Row], name: str) -> str:
+    """Say how many rows have a stamp, with the details of one: the baseline, if it has it."""
+    stamped = [row for row in rows if name in marks(row)]
+    if not stamped:
+        return ""
+    first = next((row for row in stamped if wording.is_baseline(row)), stamped[0])
+    example = wording.plain(details(first, name), 120)
+    told = f" ({wording.place(first)}: {example})" if example else ""
+    return f"{name} on {len(stamped)} of {len(rows)} rows{told}"
+
+
+def drift(rows: Sequence[Row]) -> float | None:
+    """Return how much slower the slowest round was than the fastest, over all rows alike.
+
+    The logarithm of a launch's median step, less the mean of its row, averaged over the rows: what
+    is left is what the round did to all of them.
+
+    Returns:
+        A plain ratio minus 1; None: too few rows with the same launches.
+    """
+    series = series_of(*rows)
+    of_rows = [log_medians(row, series) for row in rows]
+    rounds = {repeat for medians in of_rows for repeat in medians}
+    whole = [medians for medians in of_rows if medians.keys() == rounds]
+    if len(rounds) < 2 or len(whole) < LEAST_ROWS:
+        return None
+    effects = [
+        fmean(medians[repeat] - fmean(medians.values()) for medians in whole) for repeat in rounds
+    ]
+    return exp(max(effects) - min(effects)) - 1
