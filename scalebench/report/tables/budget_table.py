@@ -28,6 +28,7 @@ TITLE = "where the rest went"
 UNIT = "percent of the measured step; ideal + parts = 100"
 DOUBT = "?"
 DOUBTFUL = f"{DOUBT} not significantly different from zero"
+DOUBTFUL_OR_OPEN = f"{DOUBTFUL}, or of a budget that is open"
 OPEN = "open"
 OPEN_MEANS = "open: traced steps were unlike the clean ones (see the report); no cause is named"
 MERGED = "rest"
@@ -69,9 +70,14 @@ def _part_column(header: str, parts: tuple[Part, ...]) -> PartColumn:
 
 
 def doubtful(row: Row, budget: Budget, parts: Sequence[Part]) -> bool:
-    """Whether one of the parts is written as a number but cannot be told from zero."""
+    """Whether one of the parts is written as a number that is no cause.
+
+    It cannot be told from zero, or the budget is open: then no part of it is certain. The residual
+    of a budget is what it is.
+    """
     return any(
-        abs(budget.share(part)) >= NEGLIGIBLE and not causes.certain(row, budget, part)
+        abs(budget.share(part)) >= NEGLIGIBLE
+        and not (budget.closes and causes.certain(row, budget, part))
         for part in parts
         if part is not RESIDUAL
     )
@@ -102,7 +108,8 @@ def footnotes(rows: Sequence[Row], accounted: Accounted) -> list[str]:
     columns = [c for c in columns_of(accounted) if isinstance(c, PartColumn)]
     doubt = any(doubtful(*pair, column.parts) for column in columns for pair in accounted)
     is_open = any(not budget.closes for _, budget in accounted)
-    signs = [text for text, needed in ((DOUBTFUL, doubt), (OPEN_MEANS, is_open)) if needed]
+    marked = DOUBTFUL_OR_OPEN if is_open else DOUBTFUL
+    signs = [text for text, needed in ((marked, doubt), (OPEN_MEANS, is_open)) if needed]
     cost = causes.tracing_cost([row for row, _ in accounted])
     bound = causes.clock_bound(accounted)
     late = [

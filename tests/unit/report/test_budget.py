@@ -342,7 +342,7 @@ def test_the_table_marks_doubt_and_what_does_not_close():
     wide = next(line for line in lines if "85.0" in line)
     assert re.search(r"2 +85\.0 +−3\.9 +5\.4 +9\.4\? +4\.1 +0\.0", wide)
     assert next(line for line in lines if " 95.0 " in line).endswith("5.0  open")
-    assert "? not significantly different from zero" in text
+    assert "? not significantly different from zero, or of a budget that is open" in text
     assert "traced steps took 14 % longer than clean ones" in text
     assert "ddp-25mb, N=2: rank 1 arrives last in 97 % of the operations, by" in text
 
@@ -374,7 +374,7 @@ def test_markdown_has_the_budget():
     text = render_markdown(make_summary(traced_rows()))
     assert "| case | N | ideal | compute inflation | exposed transfer | wait |" in text
     assert "| ddp-25mb | 2 | 85.0 | −3.9 | 5.4 | 9.4? | 4.1 | 0.0 |" in text
-    assert "? not significantly different from zero<br>" in text
+    assert "? not significantly different from zero, or of a budget that is open<br>" in text
 
 
 def bars(rows):
@@ -541,3 +541,13 @@ def test_the_finding_carries_cause_straggler_and_doubt():
     text = " ".join((found.verdict, *found.notes))
     for phrase in ("Of the 15.0 points", "Rank 1 arrives last", "disagree about exposed"):
         assert phrase in text
+
+
+def test_every_number_of_an_open_budget_is_marked_and_its_residual_is_not():
+    row = traced(losses={"wait": 10.0, "other_idle": 0.5})
+    accounted = budgeted([row])
+    *parts, residual, _ = cells(budget_table.columns_of(accounted), accounted[0])[3:]
+    assert parts == ["10.0?", "0.5?"] and residual == "4.5"
+    assert budget_table.DOUBTFUL_OR_OPEN in budget_table.footnotes([row], accounted)
+    closed = budgeted([traced()])
+    assert not any("?" in text for text in cells(budget_table.columns_of(closed), closed[0]))
