@@ -9,6 +9,7 @@ from scalebench.report.gate.table import (
     detectable_text,
     headline,
     interval_text,
+    left_out,
     metric_phrase,
     value_text,
 )
@@ -23,10 +24,10 @@ LONGEST_TEXT = 400
 def render_verdict_markdown(result: GateResult) -> str:
     """Return the verdicts, the worst first and what is unchanged only counted; below 60 kB."""
     changed = worst_first([row for row in result.rows if row.verdict != "unchanged"])
-    unchanged = len(result.rows) - len(changed)
     blocks = [f"### scalebench gate: {escape(headline(result))}", _sides(result)]
     blocks += [table(COLUMNS, changed)] if changed else []
-    blocks += [f"{unchanged} unchanged, not shown."] if unchanged else []
+    hidden = left_out(result)
+    blocks += [f"{hidden}."] if hidden else []
     blocks += [_story(row) for row in changed if row.decides and (row.reason or row.explanation)]
     blocks += [f"> {_mismatch(mismatch)}" for mismatch in result.mismatches]
     blocks += [f"> {escape(note, LONGEST_TEXT)}" for note in result.notes]

@@ -97,6 +97,19 @@ def headline(result: GateResult) -> str:
     return f"{result.verdict}: {of}{told}"
 
 
+def left_out(result: GateResult) -> str:
+    """Say how many rows are not shown because nothing changed, and whether they decide.
+
+    Those that decide are the ones that `headline` counts. Empty: there are none.
+    """
+    unchanged = [row.decides for row in result.rows if row.verdict == "unchanged"]
+    if not unchanged:
+        return ""
+    decide, do_not = sum(unchanged), len(unchanged) - sum(unchanged)
+    which = f"{decide} decide, {do_not} do not" if do_not else "all of them decide"
+    return f"{len(unchanged)} unchanged, not shown: {which}"
+
+
 def render_verdict(
     result: GateResult,
     width: int = 100,
@@ -168,9 +181,8 @@ def _legend(
     result: GateResult, shown: Sequence[RowVerdict], columns: Sequence[str], everything: bool
 ) -> list[str]:
     lines = []
-    unchanged = len(result.rows) - len(shown)
-    if unchanged and not everything:
-        lines.append(f"{unchanged} unchanged, not shown")
+    if not everything and (hidden := left_out(result)):
+        lines.append(hidden)
     if any(row.low is not None for row in shown):
         told = "change: new against base with the 95 % interval over launches"
         if _DETECTS_FROM in columns:

@@ -92,7 +92,7 @@ def test_markdown_has_the_verdict_the_numbers_and_the_story():
     assert cells[3:] == ["100 ms", "106 ms", "+6.0 %", "+5.2 to +6.8", "2.1 %", "regressed"]
     assert "  - exposed communication explains 5 of 6 points" in lines
     assert "  - all\\_reduce: 5 → 21 per step" in lines
-    assert "1 unchanged, not shown." in lines
+    assert "1 unchanged, not shown: all of them decide." in lines
     assert any("(regressed)" in line for line in lines)
     assert any("12 more launches on each side would decide" in line for line in lines)
 

@@ -1,12 +1,13 @@
 """How verdicts look in a terminal."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 
 from scalebench.gate.settings import GateSettings
-from scalebench.report.gate.table import headline, render_verdict
+from scalebench.report.gate.table import headline, left_out, render_verdict
 from tests.builders.gated import collectives, gated, gated_run, with_row
 from tests.builders.summaries import HOSTILE, make_missing
 
@@ -52,6 +53,20 @@ def test_the_worst_comes_first_and_what_is_unchanged_is_counted(result):
     count = sum(row.verdict == "unchanged" for row in result.rows)
     assert f"{count} unchanged, not shown" in text
     assert "unchanged, not shown" not in render_verdict(result, 100, everything=True)
+
+
+def test_the_rows_not_shown_are_those_of_the_headline_and_those_that_do_not_decide(result):
+    unchanged = [row.decides for row in result.rows if row.verdict == "unchanged"]
+    decide = sum(unchanged)
+    assert 0 < decide < len(unchanged)
+    assert f"{decide} unchanged" in headline(result)
+    text = (
+        f"{len(unchanged)} unchanged, not shown: {decide} decide, {len(unchanged) - decide} do not"
+    )
+    assert text in render_verdict(result, 100)
+    deciding = replace(result, rows=result.deciding)
+    assert left_out(deciding) == f"{decide} unchanged, not shown: all of them decide"
+    assert left_out(replace(result, rows=result.of("regressed"))) == ""
 
 
 def test_every_verdict_on_launches_says_what_it_could_have_seen(result):
