@@ -97,6 +97,20 @@ def headline(result: GateResult) -> str:
     return f"{result.verdict}: {of}{told}"
 
 
+def judged_together(result: GateResult) -> str:
+    """Say how many rows ``detects from`` allows for: those that decide apart from the others.
+
+    The more rows are judged together, the larger a change has to be in one of them. Empty: one row.
+    """
+    noisy = [row.decides for row in result.rows if row.basis == "launches"]
+    decide, do_not = sum(noisy), len(noisy) - sum(noisy)
+    counts = [f"{n} that {what}" for n, what in ((decide, "decide"), (do_not, "do not")) if n]
+    if len(noisy) < 2:
+        return ""
+    apart = ", separately" if len(counts) > 1 else ""
+    return f", in one of the rows judged together ({wording.joined(counts)}{apart})"
+
+
 def left_out(result: GateResult) -> str:
     """Say how many rows are not shown because nothing changed, and whether they decide.
 
@@ -187,6 +201,7 @@ def _legend(
         told = "change: new against base with the 95 % interval over launches"
         if _DETECTS_FROM in columns:
             told += f"; {_DETECTS_FROM}: what this comparison would have found 95 times in 100"
+            told += judged_together(result)
         lines.append(told)
     if any(not row.decides for row in shown):
         lines.append("(in brackets): shown, does not decide")

@@ -7,7 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from scalebench.gate.settings import GateSettings
-from scalebench.report.gate.table import headline, left_out, render_verdict
+from scalebench.report.gate.table import headline, judged_together, left_out, render_verdict
 from tests.builders.gated import collectives, gated, gated_run, with_row
 from tests.builders.summaries import HOSTILE, make_missing
 
@@ -53,6 +53,16 @@ def test_the_worst_comes_first_and_what_is_unchanged_is_counted(result):
     count = sum(row.verdict == "unchanged" for row in result.rows)
     assert f"{count} unchanged, not shown" in text
     assert "unchanged, not shown" not in render_verdict(result, 100, everything=True)
+
+
+def test_the_legend_says_how_many_rows_are_judged_together(result):
+    noisy = [row for row in result.rows if row.basis == "launches"]
+    one_apart = (*noisy[1:], replace(noisy[0], decides=False))
+    told = f"({len(noisy) - 1} that decide and 1 that do not, separately)"
+    text = " ".join(render_verdict(replace(result, rows=one_apart), 100).split())
+    assert f"95 times in 100, in one of the rows judged together {told}" in text
+    assert judged_together(result).endswith(f"({len(noisy)} that decide)")
+    assert judged_together(replace(result, rows=(noisy[0],))) == ""
 
 
 def test_the_rows_not_shown_are_those_of_the_headline_and_those_that_do_not_decide(result):
