@@ -86,7 +86,7 @@ def _prediction_blocks(rows: Sequence[Row]) -> list[str]:
         return []
     notes = [escape(note[0].upper() + note[1:], 400) for note in predictions.footnotes(rows)]
     title = f"**{predictions.TITLE.capitalize()}** ({predictions.UNIT})"
-    return [title, table(predictions.COLUMNS, told), "<br>\n".join(notes)]
+    return [title, table(predictions.columns_of(told), told), "<br>\n".join(notes)]
 
 
 def _budget_blocks(rows: Sequence[Row]) -> list[str]:

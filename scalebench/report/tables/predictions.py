@@ -79,6 +79,12 @@ COLUMNS: tuple[Column[Row], ...] = (
 )
 
 
+def columns_of(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
+    """Return the table's columns; without any N that smaller ones predict, not the last one."""
+    some = any(_from_smaller(row) != NOTHING for row in rows)
+    return COLUMNS if some else COLUMNS[:-1]
+
+
 def footnotes(rows: Sequence[Row]) -> list[str]:
     """Say how good the predictions of a suite are, and those of other laws for the largest N."""
     found = score(rows)
@@ -117,7 +123,7 @@ def prediction_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[
     told = predicted_rows(rows)
     if not told:
         return []
-    columns = fit(COLUMNS, told, width, ascii_only, FOLDED)
+    columns = fit(columns_of(told), told, width, ascii_only, FOLDED)
     notes = [line(note, ascii_only, "dim") for note in footnotes(rows)]
     title = titled(TITLE, UNIT, ascii_only)
     return [Text(""), title, table(columns, told, ascii_only), *notes]
@@ -129,7 +135,7 @@ def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     if not told:
         return ()
     notes = " ".join(f"{note[0].upper()}{note[1:]}." for note in footnotes(rows))
-    steps = PlainTable.of(f"Predicted steps: {UNIT}", notes, COLUMNS, told)
+    steps = PlainTable.of(f"Predicted steps: {UNIT}", notes, columns_of(told), told)
     return tuple(t for t in (steps, _operations(told), _laws(rows)) if t.lines)
 
 
