@@ -80,9 +80,8 @@ def render_inventory(inventory: Mapping[str, Sequence[Mapping[str, Any]]]) -> st
                 about = f"{about}; cannot run: {entry['cannot_run']}".lstrip("; ")
             rows.append((entry["name"], about))
             for case in entry.get("cases", ()):
-                rows.append(
-                    (f"  {case['name']}", "optional: select it with -k" if case["optional"] else "")
-                )
+                how = "; optional: select it with -k" if case["optional"] else ""
+                rows.append((f"  {case['name']}", f"{case['about']}{how}"))
         parts.append(f"{kind}\n{columns(rows) if rows else '  none yet'}")
     return "\n\n".join(parts)
 

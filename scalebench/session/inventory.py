@@ -8,8 +8,9 @@ from scalebench.errors import UsageError
 from scalebench.launch.launchers import LAUNCHERS
 from scalebench.records.folder import find_runs
 from scalebench.records.paths import default_runs_folder
+from scalebench.report.words.wording import settings_label
 from scalebench.session.suite_files import load_suite, suite_files
-from scalebench.spec import STRATEGIES, Suite
+from scalebench.spec import STRATEGIES, Case, Suite
 from scalebench.spec.presets import PRESETS
 
 ADAM_BYTES_PER_PARAMETER = 16
@@ -54,7 +55,25 @@ def _suite(name: str) -> dict[str, Any]:
 
 
 def _cases(suite: Suite) -> list[dict[str, Any]]:
-    return [{"name": case.name, "optional": case.optional} for case in suite.cases]
+    return [
+        {"name": case.name, "optional": case.optional, "about": describe(case)}
+        for case in suite.cases
+    ]
+
+
+def describe(case: Case) -> str:
+    """Describe a case in one line: its strategy, and what differs from the suite's defaults."""
+    strategy = case.strategy.model_dump(exclude={"kind"})
+    parts = [settings_label(case.strategy.kind, strategy)]
+    if case.workload is not None:
+        parts.append(f"workload {case.workload}")
+    if case.batch_size is not None:
+        parts.append(f"batch {case.batch_size}")
+    if case.loader is not None:
+        workers = case.loader.num_workers
+        where = f"{workers} worker process{'es' * (workers > 1)}" if workers else "the rank itself"
+        parts.append(f"batches loaded by {where}")
+    return ", ".join(parts)
 
 
 def _strategies(survey: Mapping[str, Any]) -> list[dict[str, Any]]:

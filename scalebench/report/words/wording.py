@@ -4,7 +4,7 @@ A run's strings come from other machines and other people's code. `plain` takes 
 could steer a terminal or reorder a line; escaping for HTML or Markdown is the renderer's part.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from scalebench import units
@@ -107,8 +107,12 @@ def by_case(rows: Iterable[Row]) -> dict[CaseKey, list[Row]]:
 
 def strategy_label(row: Row) -> str:
     """Name the strategy and the settings that tell it from its neighbours."""
-    name = STRATEGY_NAMES.get(row.strategy, plain(row.strategy, 40))
-    settings = row.strategy_settings
+    return settings_label(row.strategy, row.strategy_settings)
+
+
+def settings_label(strategy: str, settings: Mapping[str, Any]) -> str:
+    """Name a strategy and its settings: ``"DDP (25 MiB buckets, 4 microbatches)"``."""
+    name = STRATEGY_NAMES.get(strategy, plain(strategy, 40))
     phrases = [say(settings[key]) for key, say in SETTING_PHRASES.items() if key in settings]
     told = [phrase for phrase in phrases if phrase]
     return f"{name} ({', '.join(told)})" if told else name

@@ -4,8 +4,8 @@ import pytest
 
 from scalebench.cli.text_tables import render_inventory
 from scalebench.launch.launchers import LAUNCHERS
-from scalebench.session.inventory import take_inventory
-from scalebench.spec import STRATEGIES
+from scalebench.session.inventory import describe, take_inventory
+from scalebench.spec import STRATEGIES, Case, Ddp
 from scalebench.spec.presets import PRESETS
 from tests.builders.runs import make_small_run, make_stored_run
 
@@ -57,7 +57,8 @@ def test_suites_are_listed_with_question_and_cases_and_a_broken_one_with_its_err
     (here / "suites" / "broken.py").write_text("raise ValueError('why')")
     suites = by_name("suites")
     assert suites["ddp"]["about"].endswith("?")
-    assert {"name": "ddp", "optional": False} in suites["ddp"]["cases"]
+    told = "DDP (25 MiB buckets)"
+    assert {"name": "ddp", "optional": False, "about": told} in suites["ddp"]["cases"]
     assert any(case["optional"] for case in suites["ddp"]["cases"])
     assert "why" in suites["broken"]["cannot_run"]
 
@@ -92,3 +93,19 @@ def test_every_launcher_and_every_strategy_says_what_it_is():
     assert list(by_name("launchers")) == [*LAUNCHERS, "external"]
     found = by_name("strategies", {**SURVEY, "strategies": list(STRATEGIES)})
     assert all(entry["about"] for entry in found.values())
+
+
+def test_every_case_is_described_in_one_line_that_no_other_case_of_its_suite_has():
+    for name, suite in by_name("suites").items():
+        lines = [case["about"] for case in suite.get("cases", ())]
+        assert all(lines) and len(set(lines)) == len(lines), name
+
+
+def test_a_case_says_what_differs_from_the_defaults_of_its_suite():
+    loaders = {c["name"]: c["about"] for c in by_name("suites")["ddp"]["cases"]}
+    assert loaders["ddp-loader"].endswith("buckets), batches loaded by 2 worker processes")
+    assert loaders["ddp-loader-inline"].endswith("batches loaded by the rank itself")
+    own = Case(name="own", strategy=Ddp(), workload="cnn", batch_size=8)
+    assert describe(own) == "DDP (25 MiB buckets), workload cnn, batch 8"
+    text = render_inventory(take_inventory(SURVEY))
+    assert "DDP (25 MiB buckets, static graph); optional: select it with -k" in text
