@@ -137,6 +137,10 @@ class Mismatch:
     allowed: bool = False
 
 
+SAME_RUN = "baseline and new run are the same run"
+"""The note that takes the meaning from every other line, so it stands first."""
+
+
 @dataclass(frozen=True)
 class GateResult:
     """The verdict on a new run compared with its baseline.

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from scalebench.gate.fingerprint import environment_mismatches, notable, profile_mismatches
-from scalebench.gate.result import Mismatch
+from scalebench.gate.result import SAME_RUN, Mismatch
 from scalebench.records.baseline import key_of
 from scalebench.records.summary import Row, RowKey, Summary
 
@@ -50,14 +50,14 @@ def mismatches_of(
 def notes_on(base: Results, new: Results) -> list[str]:
     """Return what the reader has to know of two results before any number."""
     notes = []
+    if {s.run_id for s in base.summaries} & {s.run_id for s in new.summaries}:
+        notes.append(SAME_RUN)
     for ours in base.summaries:
         for theirs in new.summaries:
             notes += notable(ours.environment, theirs.environment)
             versions = (ours.scalebench_version, theirs.scalebench_version)
             if versions[0] != versions[1]:
                 notes.append(f"scalebench was {versions[0]} and is {versions[1]}")
-    if {s.run_id for s in base.summaries} & {s.run_id for s in new.summaries}:
-        notes.append("baseline and new run are the same run")
     for side, results in (("baseline", base), ("new run", new)):
         for summary in results.summaries:
             if summary.status != "complete":

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scalebench.gate.result import SEVERITY, GateResult, Mismatch, RowVerdict
+from scalebench.gate.result import SAME_RUN, SEVERITY, GateResult, Mismatch, RowVerdict
 from scalebench.report.gate.promise import promise_text
 from scalebench.report.gate.table import (
     change_text,
@@ -25,12 +25,14 @@ def render_verdict_markdown(result: GateResult) -> str:
     """Return the verdicts, the worst first and what is unchanged only counted; below 60 kB."""
     changed = worst_first([row for row in result.rows if row.verdict != "unchanged"])
     blocks = [f"### scalebench gate: {escape(headline(result))}", _sides(result)]
+    blocks += [f"> {note}" for note in result.notes if note == SAME_RUN]
     blocks += [table(COLUMNS, changed)] if changed else []
     hidden = left_out(result)
     blocks += [f"{hidden}."] if hidden else []
     blocks += [_story(row) for row in changed if row.decides and (row.reason or row.explanation)]
     blocks += [f"> {_mismatch(mismatch)}" for mismatch in result.mismatches]
-    blocks += [f"> {escape(note, LONGEST_TEXT)}" for note in result.notes]
+    notes = [note for note in result.notes if note != SAME_RUN]
+    blocks += [f"> {escape(note, LONGEST_TEXT)}" for note in notes]
     promise = promise_text(result)
     blocks += [f"{escape(promise, LONGEST_TEXT)}."] if promise else []
     return within_limit(blocks, ELSEWHERE)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from scalebench import units
 from scalebench.gate.metrics import METRICS, count_metric
-from scalebench.gate.result import SEVERITY, GateResult, Mismatch, RowVerdict
+from scalebench.gate.result import SAME_RUN, SEVERITY, GateResult, Mismatch, RowVerdict
 from scalebench.report.gate.promise import promise_text
 from scalebench.report.tables.layout import (
     CASE,
@@ -145,6 +145,7 @@ def render_verdict(
     shown.sort(key=lambda row: (not row.decides, SEVERITY.index(row.verdict)))
     sides = f"{wording.plain(result.base, 200)} → {wording.plain(result.new, 200)}"
     parts: list[RenderableType] = [
+        *(line(f"note: {note}", ascii_only, "yellow") for note in result.notes if note == SAME_RUN),
         line(headline(result), ascii_only, STYLES[result.verdict]),
         line(sides, ascii_only, "dim"),
     ]
@@ -233,7 +234,8 @@ def _story(rows: Sequence[RowVerdict], ascii_only: bool) -> list[RenderableType]
 
 
 def _warnings(result: GateResult) -> list[str]:
-    lines = [f"note: {wording.plain(note, LONGEST_TEXT)}" for note in result.notes]
+    notes = [note for note in result.notes if note != SAME_RUN]  # that one stands on top
+    lines = [f"note: {wording.plain(note, LONGEST_TEXT)}" for note in notes]
     return [*(_mismatch_text(m) for m in result.mismatches), *lines]
 
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from scalebench.gate.result import SAME_RUN
 from scalebench.gate.settings import GateSettings
+from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import headline, judged_together, left_out, render_verdict
 from tests.builders.gated import collectives, gated, gated_run, with_row
 from tests.builders.summaries import HOSTILE, make_missing
@@ -42,6 +44,15 @@ def test_what_a_row_detects_is_explained_where_it_is_shown(result, width, shown)
     text = render_verdict(result, width)
     (header,) = (line for line in text.splitlines() if line.startswith("case "))
     assert ("from" in header) == ("detects from: " in " ".join(text.split())) == shown
+
+
+def test_that_both_runs_are_the_same_stands_first_and_once(result):
+    same = replace(result, notes=("torch was 1 and is 2", SAME_RUN))
+    text = render_verdict(same, 100)
+    assert text.splitlines()[0] == f"note: {SAME_RUN}"
+    assert text.count(SAME_RUN) == 1 and text.index("torch was 1") > text.index("verdict")
+    markdown = render_verdict_markdown(same)
+    assert markdown.count(SAME_RUN) == 1 and markdown.index(SAME_RUN) < markdown.index("| case |")
 
 
 def test_the_worst_comes_first_and_what_is_unchanged_is_counted(result):
