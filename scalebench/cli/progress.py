@@ -1,5 +1,9 @@
-"""Progress on standard error: a bar on a terminal, only what went wrong elsewhere."""
+"""Progress on standard error: a bar on a terminal, elsewhere a short line now and then.
 
+A log of CI has to show that something is still going on: some end a job that is silent.
+"""
+
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -17,13 +21,39 @@ from rich.progress import (
 from scalebench.records.run import CellResult, RunInfo
 from scalebench.spec import Cell
 
+EVERY_S = 10.0
+"""Off a terminal a line is printed at most this often, and none by what ends sooner."""
+
+
+class Log:
+    """Prints on a console that is no terminal how far something is; on a terminal nothing.
+
+    Args:
+        clock: Seconds, from any beginning.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console = console
+        self.clock = clock
+        self.began = self.printed = clock()
+
+    def tell(self, text: str) -> None:
+        """Print a line, if the last one is long enough ago."""
+        now = self.clock()
+        if self.console.is_terminal or now - self.printed < EVERY_S:
+            return
+        self.printed = now
+        told = f"scalebench: {now - self.began:.0f} s: {text}"
+        self.console.print(told, markup=False, highlight=False, soft_wrap=True)
+
 
 class TerminalProgress:
     """Shows a session on a console."""
 
-    def __init__(self, console: Console, bar: Progress) -> None:
+    def __init__(self, console: Console, bar: Progress, log: Log | None = None) -> None:
         self.console = console
         self.bar = bar
+        self.log = log or Log(console)
         self.task = bar.add_task("starting", total=None)
 
     def preparing(self) -> None:
@@ -40,6 +70,7 @@ class TerminalProgress:
     def calibrating(self, what: str, _: object) -> None:
         """Say which links are being calibrated."""
         self.bar.update(self.task, description=f"calibrating {what}")
+        self.log.tell(f"calibrating {what}")
 
     def started(self, cell: Cell) -> None:
         """Name the cell that is being launched."""
@@ -50,6 +81,8 @@ class TerminalProgress:
     def ended(self, result: CellResult) -> None:
         """Count the cell; print what went wrong, with the end of the first failed rank's log."""
         self.bar.advance(self.task)
+        cell = result.cell
+        self.log.tell(f"{self._so_far()}, last {cell.case} at N={cell.world_size}")
         if result.status in ("failed", "oom"):
             text = f"{result.cell.id} {result.status}: {result.reason}"
             self.console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
@@ -57,16 +90,33 @@ class TerminalProgress:
                 indented = "\n".join(f"  {line}" for line in result.failure.log_tail.splitlines())
                 self.console.print(indented, markup=False, highlight=False, soft_wrap=True)
 
+    def _so_far(self) -> str:
+        """Say how many launches ended; rounds for precision come on top of what was planned."""
+        task = next(task for task in self.bar.tasks if task.id == self.task)
+        if task.total is None:
+            return f"{task.completed:.0f} launches"
+        if task.completed > task.total:
+            return f"{task.completed:.0f} launches, {task.total:.0f} were planned"
+        return f"{task.completed:.0f} of {task.total:.0f} launches"
+
 
 @contextmanager
-def parts_on(stream: TextIO) -> Iterator[Callable[[str, object], None]]:
-    """Show on a terminal which part of something is under way; elsewhere nothing."""
+def parts_on(
+    stream: TextIO, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[str, object], None]]:
+    """Show which part of something is under way: on a terminal at once, elsewhere in a log."""
     console = Console(file=stream)
+    log = Log(console, clock)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     task = bar.add_task("starting")
     with bar:
-        yield lambda part, _: bar.update(task, description=part)
+
+        def on_part(part: str, _: object) -> None:
+            bar.update(task, description=part)
+            log.tell(part)
+
+        yield on_part
 
 
 @contextmanager

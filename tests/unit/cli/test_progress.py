@@ -1,0 +1,81 @@
+"""Off a terminal a line says now and then how far a run is."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from scalebench.cli.progress import EVERY_S, Log, TerminalProgress, parts_on
+from scalebench.records.run import RunInfo
+from tests.builders.runs import make_cell, make_result, make_run
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def shown_on(terminal: bool, clock: Clock) -> tuple[io.StringIO, TerminalProgress]:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=60)
+    bar = Progress(console=console, disable=True)
+    return stream, TerminalProgress(console, bar, Log(console, clock))
+
+
+def info() -> RunInfo:
+    return make_run([make_result(make_cell(repeat=i)) for i in range(3)]).info
+
+
+def test_a_line_is_printed_when_a_launch_ends_and_the_last_line_is_ten_seconds_old(clock):
+    stream, progress = shown_on(False, clock)
+    progress.preparing()
+    progress.planned(info(), 0)
+    clock.now += EVERY_S - 0.1
+    progress.ended(make_result(make_cell()))
+    assert stream.getvalue() == ""
+    clock.now += 0.1
+    progress.ended(make_result(make_cell("ddp-bucket-1mb")))
+    assert stream.getvalue() == "scalebench: 10 s: 2 of 3 launches, last ddp-bucket-1mb at N=2\n"
+    progress.ended(make_result(make_cell()))
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_further_rounds_come_on_top_of_the_plan(clock):
+    stream, progress = shown_on(False, clock)
+    progress.planned(info(), 3)
+    clock.now += 12
+    progress.ended(make_result(make_cell()))
+    assert "12 s: 4 launches, 3 were planned, last ddp at N=2" in stream.getvalue()
+
+
+def test_calibrations_are_told_too(clock):
+    stream, progress = shown_on(False, clock)
+    clock.now += 25
+    progress.calibrating("all_reduce, N=2", None)
+    assert stream.getvalue() == "scalebench: 25 s: calibrating all_reduce, N=2\n"
+
+
+def test_a_terminal_has_its_bar_instead(clock):
+    stream, progress = shown_on(True, clock)
+    clock.now += 60
+    progress.ended(make_result(make_cell()))
+    assert "launches" not in stream.getvalue()
+
+
+def test_parts_of_other_commands_are_logged_alike(clock):
+    stream = io.StringIO()
+    with parts_on(stream, clock) as on_part:
+        on_part("straggler", None)
+        clock.now += 11
+        on_part("link rate", None)
+    assert stream.getvalue() == "scalebench: 11 s: link rate\n"
