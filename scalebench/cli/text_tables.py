@@ -34,6 +34,12 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
         for row in forecast.rows
     ]
     num_launches = sum(row.num_launches for row in forecast.rows)
+    num_checks = sum(row.num_checks for row in forecast.rows)
+    timed_or_not = (
+        f" ({num_launches - num_checks} timed; {num_checks} check results and count memory)"
+        if num_checks
+        else ""
+    )
     wall = (
         "depends on the step time"
         if forecast.wall_s is None
@@ -54,7 +60,8 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
             "",
             columns([header, *body], indent=0),
             "",
-            f"{num_launches} launches, {wall} (estimated from usual times, nothing was trained)",
+            f"{num_launches} launches{timed_or_not}, {wall}",
+            "The time is estimated from usual times; nothing was trained.",
             "State is predicted: parameters, gradients, optimizer, buckets. Activations are extra.",
         ]
     )

@@ -21,12 +21,15 @@ class ForecastRow:
     """One row of the plan.
 
     Attributes:
+        num_launches: Those that are timed and those that check.
+        num_checks: Of these, launches that check results and count memory, and are not timed.
         state_bytes: Predicted parameters, gradients, optimizer state and buckets per rank;
             without activations. None: the number of parameters of a rank is not known.
     """
 
     cell: Cell
     num_launches: int
+    num_checks: int
     state_bytes: int | None
 
 
@@ -59,6 +62,9 @@ def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
         ForecastRow(
             cell=launches[0],
             num_launches=0 if launches[0].skip_reason else len(launches),
+            num_checks=0
+            if launches[0].skip_reason
+            else sum(cell.purpose == "inspect" for cell in launches),
             state_bytes=_state_bytes(launches[0], num_parameters),
         )
         for launches in cells.values()

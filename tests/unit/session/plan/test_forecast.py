@@ -1,5 +1,6 @@
 import pytest
 
+from scalebench.cli.text_tables import render_plan
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.forecast import forecast
@@ -20,6 +21,17 @@ def test_one_row_per_case_and_size_with_all_its_launches():
     found = forecast(plan_of(), {})
     rows = [(row.cell.case, row.cell.world_size, row.num_launches) for row in found.rows]
     assert rows == [("plain", 1, 4), ("ddp", 1, 4), ("ddp", 2, 4)]
+
+
+def test_launches_that_check_are_counted_apart_from_those_that_are_timed():
+    plan = plan_of(repeats=5)
+    found = forecast(plan, {})
+    assert {(row.num_launches, row.num_checks) for row in found.rows} == {(6, 1)}
+    assert "18 launches (15 timed; 3 check results and count memory), about" in render_plan(
+        found, plan
+    )
+    skipped = forecast(plan_of(num_gpus=1), {}).rows[-1]
+    assert (skipped.num_launches, skipped.num_checks) == (0, 0)
 
 
 def test_state_of_adam_is_sixteen_bytes_per_parameter_and_buckets_four():
