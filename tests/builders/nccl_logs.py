@@ -203,29 +203,22 @@ def facts(run):
         for mode in (0, 1):
             time_us = float(time_text(run, result.times_us[mode]))
             algbw, busbw = (float(bandwidth_text(run, v)) for v in run.bandwidths(result, mode))
-            if run.algbw_is_busbw or run.op == "hypercube":
-                algbw = run.size_bytes(result) / time_us / 1e3
-                if run.has_cpu_time:
-                    share = factor(run.op, run.num_ranks)
-                    algbw = busbw / share if share else None
             checked = run.is_mode_checked(mode == 1)
-            deviation = float(f"{result.wrong[mode]:.0e}")
             found.append(
                 {
                     "op": run.op,
                     "size_bytes": run.size_bytes(result),
                     "count": result.count,
                     "dtype": TORCH.get(run.type_name, run.type_name),
+                    "itemsize": ITEMSIZE[run.type_name],
                     "redop": run.redop if run.op in REDUCING and "redop" in run.columns else None,
                     "root": run.root if run.op in ROOTED else None,
                     "world_size": run.num_ranks,
                     "in_place": mode == 1,
-                    "time_s": None if run.has_cpu_time else time_us,
-                    "cpu_time_s": time_us if run.has_cpu_time else None,
-                    "algbw_byte_per_s": algbw,
-                    "busbw_byte_per_s": busbw,
+                    "time_us": None if run.has_cpu_time else time_us,
+                    "algbw_gb_per_s": algbw,
+                    "busbw_gb_per_s": busbw,
                     "num_wrong": result.wrong[mode] if checked and run.style != "own" else None,
-                    "largest_deviation": deviation if checked and run.style == "own" else None,
                 }
             )
     return found

@@ -14,7 +14,7 @@ the tests. Facts that a reader has to know:
 - ``cputime`` is how long the call took, not the operation, while both bandwidths are still
   computed from the operation's time: no time, and no check of it.
 - All-gather and reduce-scatter in early versions (logs up to 2020), and hypercube to this day,
-  print the busbw in the algbw column. Here algbw is always size / time.
+  print the busbw in the algbw column.
 - The ``error`` column of older versions is the largest deviation, no number of wrong elements.
 - Without MPI support ``mpirun`` starts N jobs of one rank each, all of which print.
 - A test split into groups (``NCCL_TESTS_SPLIT``) prints the results of rank 0's group.
@@ -25,13 +25,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalebench.costmodel.links.nccl_tests.json_file import read_json
-from scalebench.costmodel.links.nccl_tests.model import Log, Point, Table
 from scalebench.costmodel.links.nccl_tests.operations import OPERATIONS
-from scalebench.costmodel.links.nccl_tests.table import table_of
+from scalebench.costmodel.links.nccl_tests.table import Log, table_of
 from scalebench.costmodel.links.nccl_tests.text import read_text
 from scalebench.errors import UsageError, unknown_name
 
-__all__ = ["Log", "Point", "Table", "read_log"]
+__all__ = ["Log", "read_log"]
 
 _LONGEST_LINE = 2**16
 """Characters; what stands behind them in a line is no row."""

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from scalebench.costmodel.links.nccl_tests.operations import DTYPES
-from scalebench.costmodel.links.nccl_tests.run import Rank, Row, Run, rows_of, version_of_code
+from scalebench.costmodel.links.nccl_tests.run import Point, Rank, Run, points_of
 from scalebench.errors import UsageError
 
 MAX_BYTES = 64 * 2**20
@@ -75,13 +75,10 @@ class _Result(_Json):
 class _Device(_Json):
     rank: int = Field(ge=0)
     group: _Optional[int] = None
-    hostname: str = "unknown"
-    device_info: str = "unknown"
 
 
 class _File(_Json):
     results: list[_Result] = Field(min_length=1)
-    nccl_version: _Optional[int] = None
     program: _Optional[str] = Field(None, validation_alias=AliasPath("args", 0))
     threads: _Optional[_Few] = Field(None, validation_alias=AliasPath("config", "nthreads"))
     gpus: _Optional[_Few] = Field(None, validation_alias=AliasPath("config", "ngpus"))
@@ -112,8 +109,7 @@ def read_json(path: Path) -> Run:
         program=file.program or "",
         ranks_per_process=file.threads * file.gpus if file.threads and file.gpus else None,
         ranks=_ranks(file),
-        nccl_version=version_of_code(file.nccl_version or 0),
-        rows=[row for i, result in enumerate(file.results) for row in _rows(result, i)],
+        points=[point for i, result in enumerate(file.results) for point in _points(result, i)],
         has_footer=file.average is not None,
         average_busbw_gb_per_s=file.average,
         num_out_of_bounds=file.wrong,
@@ -139,14 +135,14 @@ def _refusal(path: Path, error: ValidationError) -> UsageError:
     )
 
 
-def _rows(result: _Result, i: int) -> Iterator[Row]:
+def _points(result: _Result, i: int) -> Iterator[Point]:
     columns = {name: str(getattr(result, name)) for name in ("size", "count", "type", "root")}
     columns["redop"] = result.redop
     for in_place, mode in enumerate((result.out_of_place, result.in_place)):
         for name, value in mode or ():
             if value is not None:
                 columns[f"{name}{in_place}"] = f"{value:.6f}"  # as many decimals as the file has
-    return rows_of(columns, f"results[{i}]")
+    return points_of(columns, f"results[{i}]")
 
 
 def _ranks(file: _File) -> list[Rank]:
@@ -154,8 +150,4 @@ def _ranks(file: _File) -> list[Rank]:
     devices, each = file.devices or [], (file.threads or 1) * (file.gpus or 1)
     if any(device.rank % each for device in devices):
         each = 1
-    return [
-        Rank(device.rank + i, device.group or 0, device.hostname, device.device_info)
-        for device in devices
-        for i in range(each)
-    ]
+    return [Rank(one.rank + i, one.group or 0) for one in devices for i in range(each)]

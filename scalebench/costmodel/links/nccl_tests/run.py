@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from scalebench.costmodel.links.nccl_tests.model import Point
 from scalebench.costmodel.links.nccl_tests.operations import DTYPES
 
 NUMBER = r"[-+]?\d{1,18}(?:\.\d{1,18})?(?:e(?:-\d{1,3}|\+?\d{1,2}))?"
@@ -30,20 +29,46 @@ class Printed(NamedTuple):
         return cls(float(text), float(text) - half, float(text) + half)
 
 
-class Row(NamedTuple):
-    """A measurement: what it says, and its columns in µs and GB/s for a check of the rounding.
+@dataclass(frozen=True)
+class Point:
+    """One measurement: an operation at one size, out of place or in place.
 
-    ``itemsize`` is in bytes. The point's algbw is what the column holds.
+    Attributes:
+        size_bytes: The full size, as nccl-tests counts it: of all-gather the gathered one.
+        count: The count argument of the call, in elements: of all-gather one rank's share.
+        dtype: As torch spells it.
+        itemsize: Bytes of an element.
+        redop: ``sum``, ``prod``, ``max``, ``min``, ``avg`` or ``mulsum``; None: the operation
+            reduces nothing.
+        root: The root's rank; None: the operation has none.
+        in_place: Whether input and output were the same memory.
+        time_us: Average time of the operation; None: the log has the call's CPU time instead.
+        algbw_gb_per_s: What the column holds: size / time, or the busbw.
+        busbw_gb_per_s: Size / time, times the operation's factor.
+        num_wrong: Wrong elements; None: not checked, or an older version that does not count.
+        place: Where it stands in the file.
     """
 
-    point: Point
+    size_bytes: int
+    count: int
+    dtype: str
     itemsize: int
-    time: Printed | None
-    algbw: Printed
-    busbw: Printed
+    redop: str | None
+    root: int | None
+    in_place: bool
+    time_us: Printed | None
+    algbw_gb_per_s: Printed
+    busbw_gb_per_s: Printed
+    num_wrong: int | None
+    place: str
+
+    @property
+    def time_s(self) -> float | None:
+        """The time as it was printed; None as for ``time_us``."""
+        return self.time_us and self.time_us.value * 1e-6
 
 
-def rows_of(columns: Mapping[str, str | None], place: str) -> Iterator[Row]:
+def points_of(columns: Mapping[str, str | None], place: str) -> Iterator[Point]:
     """Yield the measurements of a row.
 
     The columns of the results have 0 (out of place) or 1 (in place) behind their names.
@@ -51,28 +76,25 @@ def rows_of(columns: Mapping[str, str | None], place: str) -> Iterator[Row]:
     dtype, itemsize = DTYPES[columns["type"] or ""]
     redop, root = columns.get("redop"), int(columns.get("root") or -1)
     for i in (0, 1):
-        time, cpu_time, algbw, busbw, wrong, deviation = (
-            Printed.parse(columns.get(f"{name}{i}"))
-            for name in ("time", "cputime", "algbw", "busbw", "wrong", "error")
+        time, algbw, busbw, wrong = (
+            Printed.parse(columns.get(f"{name}{i}")) for name in ("time", "algbw", "busbw", "wrong")
         )
         if algbw is None or busbw is None:
             continue
-        point = Point(
+        yield Point(
             size_bytes=int(columns["size"] or 0),
             count=int(columns["count"] or 0),
             dtype=dtype,
+            itemsize=itemsize,
             redop=None if redop in ("none", "") else redop,
             root=None if root < 0 else root,
             in_place=i == 1,
-            time_s=time and time.value * 1e-6,
-            cpu_time_s=cpu_time and cpu_time.value * 1e-6,
-            algbw_byte_per_s=algbw.value * 1e9,
-            busbw_byte_per_s=busbw.value * 1e9,
+            time_us=time,
+            algbw_gb_per_s=algbw,
+            busbw_gb_per_s=busbw,
             num_wrong=wrong and round(wrong.value),
-            largest_deviation=deviation and deviation.value,
             place=place,
         )
-        yield Row(point, itemsize, time, algbw, busbw)
 
 
 class Rank(NamedTuple):
@@ -80,8 +102,6 @@ class Rank(NamedTuple):
 
     rank: int
     group: int
-    host: str
-    device: str
 
 
 @dataclass
@@ -101,9 +121,7 @@ class Run:
     commanded: set[str] = field(default_factory=set)
     ranks_per_process: int | None = None
     ranks: list[Rank] = field(default_factory=list)
-    nccl_version: str | None = None
-    nccl_tests_version: str | None = None
-    rows: list[Row] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
     has_footer: bool = False
     average_busbw_gb_per_s: float | None = None
     num_out_of_bounds: int | None = None
@@ -132,14 +150,3 @@ class Run:
                 "each process"
             )
         return None
-
-
-def version_of_code(code: int) -> str | None:
-    """Return ``2.21.5`` for NCCL's number of a version, 22105 (2708 up to 2.8); None: no version.
-
-    Source: ``NCCL_VERSION`` in nccl.h.
-    """
-    if code < 1000:
-        return None
-    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"

@@ -10,14 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from scalebench.costmodel.links.nccl_tests.operations import DTYPES, ops_named_in
-from scalebench.costmodel.links.nccl_tests.run import (
-    NUMBER,
-    Printed,
-    Rank,
-    Run,
-    rows_of,
-    version_of_code,
-)
+from scalebench.costmodel.links.nccl_tests.run import NUMBER, Printed, Rank, Run, points_of
 from scalebench.errors import UsageError
 
 MAX_ROWS = 200_000
@@ -43,12 +36,11 @@ _FACT = re.compile(
     "|".join(
         (
             r"(?:^|[\s#>:])Rank +(?P<rank>\d{1,9})(?: +Group +(?P<group>\d{1,9}))? +Pid +\d+ "
-            r"+on +(?P<host>\S+) +device +\d+ +\[[^]]*\] +(?P<device>\S.*)",
+            r"+on +\S+ +device +\d+ +\[[^]]*\] +\S",
             r"\bnThread:? *(?P<threads>\d{1,6}) +nGpus:? *(?P<gpus>\d{1,6})\b",
-            r"\bnccl-tests version (?P<tests>\S+)(?:.*\bnccl-library=(?P<library>\d{1,9}))?",
+            r"\b(?P<version>nccl-tests version) \S",
             r"\bCollective test starting: *(?P<program>\S+)",
             r"\bCollective test concluded:",
-            r"\bNCCL version (?P<nccl>\d+\.\d+\.\d+)",
             r"\bOut of bounds values *: *(?P<wrong>\d{1,18})",
             r"\bAvg bus bandwidth *: *(?P<average>\S+)",
         )
@@ -57,7 +49,7 @@ _FACT = re.compile(
 """What a line outside a table tells."""
 
 _MAY_MATTER = re.compile(
-    r"algbw|Rank |nThread|version|Collective|Out of|Avg bus|_perf|\d\s+\d+\s+[a-z]"
+    r"algbw|Rank |nThread|nccl-tests|Collective|Out of|Avg bus|_perf|\d\s+\d+\s+[a-z]"
 )
 """Fails on nearly all lines that are not nccl-tests' own: most of a long log."""
 
@@ -117,13 +109,13 @@ class _Log:
         self._commanded: set[str] = set()
 
     def close_table(self) -> None:
-        if self._table and self._table.rows:
+        if self._table and self._table.points:
             self.ended.append(self._table)
         self._table = None
 
     def read(self, place: str, line: str) -> None:
         if row := _row_below(line):
-            is_repeated = self._table is not None and not self._table.rows
+            is_repeated = self._table is not None and not self._table.points
             self.close_table()
             self._table = self._run_at(_Stage.TABLE, is_next=not is_repeated)
             self._row, self.header_place = row, place
@@ -175,7 +167,7 @@ class _Log:
                 f"{self._path}, {place}: more than {MAX_ROWS} rows. Split the log, one file for "
                 "each sweep."
             )
-        self._table.rows += rows_of(found.groupdict(), place)
+        self._table.points += points_of(found.groupdict(), place)
         return True
 
     def _take_fact(self, line: str) -> None:
@@ -183,23 +175,15 @@ class _Log:
         if fact is None:
             self._commanded |= ops_named_in(line)
         elif fact["rank"]:
-            self._run_at(_Stage.RANKS).ranks.append(
-                Rank(int(fact["rank"]), int(fact["group"] or 0), fact["host"], fact["device"])
-            )
+            rank = Rank(int(fact["rank"]), int(fact["group"] or 0))
+            self._run_at(_Stage.RANKS).ranks.append(rank)
         elif fact["threads"]:
             run = self._run_at(_Stage.PARAMETERS)
             run.ranks_per_process = int(fact["threads"]) * int(fact["gpus"])
-        elif fact["tests"]:
-            run = self._run_at(_Stage.TEST)
-            run.nccl_tests_version = fact["tests"]
-            if fact["library"]:
-                run.nccl_version = version_of_code(int(fact["library"]))
+        elif fact["version"]:
+            self._run_at(_Stage.TEST)
         elif fact["program"]:
             self._run_at(_Stage.TEST).program = fact["program"]
-        elif fact["nccl"]:  # stands anywhere in a run
-            has_ended = self._stage == _Stage.TABLE and self._table is None
-            run = self._run_at(_Stage.TEST) if has_ended else self._run
-            run.nccl_version = run.nccl_version or fact["nccl"]
         elif self._table:
             self._take_footer(self._table, fact)
 
