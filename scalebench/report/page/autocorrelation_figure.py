@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from scalebench.analysis.page_data.rank_steps import Autocorrelation
-from scalebench.report.page.charts import ChartKind, KeyEntry, group_key
+from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import Looks, safe, style
-from scalebench.report.page.palette import DASHES, NEUTRAL, SYMBOLS
+from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place_name
 
@@ -22,7 +22,7 @@ def memory_of_steps_kind(found: Sequence[Autocorrelation]) -> ChartKind:
         lambda _: _conclude_autocorrelation(found),
         lambda _: _tabulate_autocorrelation(found),
         ("case", "N", "clean steps", "lag 1", "lag 2", "lag 5", "independent within"),
-        lambda _, looks, figure: _case_entries(figure, found, looks),
+        legend,
         "Autocorrelation of clean steps by lag, mean over the launches; dotted: what independent"
         " steps stay within 19 times in 20.",
     )
@@ -48,9 +48,8 @@ def _autocorrelation(found: Sequence[Autocorrelation], looks: Looks) -> go.Figur
                 mode="lines+markers",
                 line={"color": look.color, "dash": look.dash, "width": 1.6},
                 marker={"symbol": look.symbol, "size": 6, "color": look.color},
-                legendgroup=safe(f"{one.suite}/{one.case}", 200),
-                hovertemplate=f"<b>{safe(place_name(one.case, one.world_size), 90)}</b><br>"
-                "lag %{x}: %{y:.2f}<extra></extra>",
+                name=(name := safe(place_name(one.case, one.world_size), 90)),
+                hovertemplate=f"<b>{name}</b><br>lag %{{x}}: %{{y:.2f}}<extra></extra>",
             )
         )
     style(figure, "autocorrelation")
@@ -58,19 +57,6 @@ def _autocorrelation(found: Sequence[Autocorrelation], looks: Looks) -> go.Figur
     figure.update_xaxes(title="lag, steps", automargin=True)
     figure.update_yaxes(automargin=True, zeroline=True, zerolinecolor=NEUTRAL)
     return figure
-
-
-def _case_entries(
-    figure: go.Figure, found: Sequence[Autocorrelation], looks: Looks
-) -> tuple[KeyEntry, ...]:
-    entries = []
-    for one in found:
-        look = looks[one.suite, one.case]
-        group = safe(f"{one.suite}/{one.case}", 200)
-        name = place_name(one.case, one.world_size)
-        dash = DASHES[look.dash]
-        entries.append(KeyEntry(name, look.color, SYMBOLS[look.symbol], dash, group))
-    return group_key(figure, entries)
 
 
 def _conclude_autocorrelation(found: Sequence[Autocorrelation]) -> str:

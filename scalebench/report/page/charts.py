@@ -1,14 +1,16 @@
 """A figure as the page shows it: with its conclusion, its key, its text and its table."""
 
+import html
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 
 from scalebench.records.summary import Row
 from scalebench.report.page import figure_style
+from scalebench.report.page.palette import AREA, DASHES, SYMBOLS
 from scalebench.report.words import wording
 
 EVERY_VIEW = "in every view"
@@ -93,9 +95,6 @@ class Chart:
     note: str = ""
 
 
-KeyMaker = Callable[[Sequence[Row], figure_style.Looks, go.Figure], tuple[KeyEntry, ...]]
-
-
 @dataclass(frozen=True)
 class ChartKind:
     """How one kind of figure is made for a suite: a plot, a sentence, a table."""
@@ -107,7 +106,7 @@ class ChartKind:
     conclude: Callable[[Sequence[Row]], str]
     tabulate: Callable[[Sequence[Row]], list[tuple[str, ...]]]
     header: tuple[str, ...]
-    key: KeyMaker | None
+    key: Callable[[go.Figure], tuple[KeyEntry, ...]] | None
     note: str = ""
     remark: Callable[[Sequence[Row]], list[str]] | None = None
     choose: Callable[[Sequence[Row], go.Figure], Choices | None] | None = None
@@ -134,7 +133,7 @@ def make_chart(
         label=f"{kind.title}, {suite}: {conclusion} The numbers are in the table below.",
         spec=plot_json(figure),
         height=int(figure.layout.height),
-        key=kind.key(rows, looks, figure) if kind.key else (),
+        key=kind.key(figure) if kind.key else (),
         header=kind.header,
         table=tuple(kind.tabulate(rows)),
         remarks=tuple(kind.remark(rows)) if kind.remark else (),
@@ -152,16 +151,48 @@ def plot_json(figure: go.Figure) -> str:
     return json_for_script(json.dumps(plot, separators=(",", ":"), allow_nan=False))
 
 
-def group_key(figure: go.Figure, entries: Sequence[KeyEntry]) -> tuple[KeyEntry, ...]:
-    """Return the entries with the traces that bear their names as legend group; others go."""
-    traces: dict[str, list[str]] = {}
+def legend(figure: go.Figure, meanings: Mapping[str, str] | None = None) -> tuple[KeyEntry, ...]:
+    """Return the key that the traces' ``name`` and ``legendgroup`` ask for.
+
+    Each group is one entry, under the first name in it; without a name it has none.
+
+    Args:
+        figure: Its traces are looked at as they are drawn.
+        meanings: Every name → a line that explains it, in the order of the entries; None: the
+            order of the traces, and the names are enough.
+    """
+    groups: dict[str, list[int]] = {}
     for index, trace in enumerate(figure.data):
-        traces.setdefault(trace.legendgroup or "", []).append(str(index))
-    return tuple(
-        replace(entry, traces=",".join(traces[entry.traces]))
-        for entry in entries
-        if entry.traces in traces
-    )
+        if trace.x:
+            groups.setdefault(trace.legendgroup or trace.name, []).append(index)
+    entries = []
+    for group in groups.values():
+        traces = [figure.data[index] for index in group]
+        named = next((trace for trace in traces if trace.name), None)
+        if named is not None:
+            name, members = html.unescape(named.name), ",".join(map(str, group))
+            meaning = meanings[name] if meanings else ""
+            sample = _sample(named, traces)
+            entries.append(KeyEntry(name=name, traces=members, meaning=meaning, **sample))
+    order = list(meanings or ())
+    return tuple(sorted(entries, key=lambda entry: order.index(entry.name) if order else 0))
+
+
+def _sample(named: Any, traces: Sequence[Any]) -> dict[str, Any]:
+    """Return how an entry looks: as the trace that names it, with the first marker among all."""
+    if named.type == "bar" or named.fill:
+        color = named.marker.color if named.type == "bar" else named.fillcolor
+        return {"color": color, "path": AREA, "dash": None}
+    has_line = "lines" in named.mode
+    symbols = [trace.marker.symbol for trace in traces if "markers" in trace.mode]
+    firsts = [symbol if isinstance(symbol, str) else symbol[0] for symbol in symbols]
+    known = [first for one in firsts if (first := one.removesuffix("-open")) in SYMBOLS]
+    return {
+        "color": named.line.color if has_line else named.marker.color,
+        "path": SYMBOLS[known[0]] if known else "",
+        "dash": DASHES[named.line.dash or "solid"] if has_line else None,
+        "hollow": not has_line and str(named.marker.symbol).endswith("-open"),
+    }
 
 
 def view_mark(name: str) -> str:

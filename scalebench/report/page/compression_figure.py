@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.records.rows.compression import LossComparison
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, KeyEntry, group_key
+from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import Looks, safe, style, wide_axis
 from scalebench.report.page.lanes import lay
-from scalebench.report.page.palette import DASHES, NEUTRAL, SYMBOLS
+from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import compression
 from scalebench.report.words import wording
 
@@ -53,7 +53,8 @@ def _scatter(
                 x=[x],
                 y=[y],
                 mode="markers",
-                legendgroup=_group(row),
+                name=safe(row.case, 64),
+                legendgroup=safe(f"{row.suite}/{row.case}", 200),
                 marker={
                     "symbol": look.hollow if compression.is_bound(row) else look.symbol,
                     "size": 12, "color": look.color, "line": {"width": 2, "color": look.color},
@@ -66,10 +67,6 @@ def _scatter(
     return figure
 
 
-def _group(row: Row) -> str:
-    return safe(f"{row.suite}/{row.case}", 200)
-
-
 def _hover(row: Row) -> str:
     losses = _losses(row)
     step = units.seconds(row.step_s.value, row.step_s.half_width) if row.step_s else wording.DASH
@@ -79,17 +76,6 @@ def _hover(row: Row) -> str:
         f"loss {losses.loss_after_steps:.4g} after {losses.equal_steps} steps,"
         f" {losses.loss_after_s:.4g} after {units.seconds(losses.equal_s)}"
     )
-
-
-def _key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
-    entries = []
-    for row in compression.compressed(rows):
-        look = looks[wording.case_key(row)]
-        name, hollow = wording.plain(row.case, 64), compression.is_bound(row)
-        entry = KeyEntry(name, look.color, SYMBOLS[look.symbol], None, _group(row), hollow)
-        if entry not in entries:
-            entries.append(entry)
-    return group_key(figure, entries)
 
 
 def _bytes_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
@@ -218,7 +204,7 @@ def _break_even_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     if link is not None:
         figure.add_trace(
             go.Scatter(
-                x=[link / 1e6] * 2, y=[0.1, placed.bottom], mode="lines", legendgroup=LINK,
+                x=[link / 1e6] * 2, y=[0.1, placed.bottom], mode="lines", name=LINK,
                 line={"color": NEUTRAL, "width": 1.6, "dash": "dot"},
                 hovertemplate=f"{LINK}: {units.bit_rate(link)}<extra></extra>",
             )
@@ -251,10 +237,6 @@ def _tabulate_break_even(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _link_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
-    return group_key(figure, [KeyEntry(LINK, NEUTRAL, "", DASHES["dot"], LINK)])
-
-
 COMPRESSION = (
     ChartKind(
         "bytes-loss",
@@ -264,7 +246,7 @@ COMPRESSION = (
         _conclude_bytes,
         _tabulate,
         _HEADER,
-        _key,
+        legend,
         "Left and low is better.",
     ),
     ChartKind(
@@ -275,7 +257,7 @@ COMPRESSION = (
         _conclude_time,
         _tabulate,
         _HEADER,
-        _key,
+        legend,
         "Left and low is better. Hollow: nothing is communicated, the bound of any method.",
     ),
     ChartKind(
@@ -286,7 +268,7 @@ COMPRESSION = (
         _conclude_break_even,
         _tabulate_break_even,
         ("case", "N", "pays below", "low", "high"),
-        _link_key,
+        legend,
         "Serial limit, 95 % intervals: on links slower than its mark a method wins.",
     ),
 )

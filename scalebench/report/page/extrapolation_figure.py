@@ -12,13 +12,13 @@ from scalebench.report.page.charts import (
     EVERY_VIEW,
     ChartKind,
     KeyEntry,
-    group_key,
+    legend,
     view_mark,
     views,
 )
 from scalebench.report.page.figure_style import Looks, safe, style
 from scalebench.report.page.figures import case_line
-from scalebench.report.page.palette import DASHES, NEUTRAL, PALE, SYMBOLS
+from scalebench.report.page.palette import NEUTRAL, PALE
 from scalebench.report.tables import predictions
 from scalebench.report.words import wording
 
@@ -36,7 +36,7 @@ def extrapolation_kind(extrapolation: Extrapolation, suite: str) -> ChartKind:
         lambda rows: conclude(extrapolation, suite),
         lambda rows: tabulate(extrapolation, suite),
         ("what if", "case", "N", "batch all/rank", "step", "90 % interval", "efficiency"),
-        lambda rows, looks, figure: key(rows, looks, figure),
+        key,
         "Predicted, not measured; bands: 90 % prediction intervals. Marks: measured.",
         remark=lambda rows: remarks(extrapolation, suite),
         choose=lambda rows, figure: views(figure, "what if", list(_projections(extrapolation))),
@@ -115,6 +115,7 @@ def _curve(
             line={"color": look.color, "dash": "dot", "width": 1.6},
             marker={"symbol": "x-thin", "size": 8, "color": look.color,
                     "line": {"width": 1.6, "color": look.color}},
+            name=safe(case, 64),
             legendgroup=group,
             customdata=[[_hover(row)] for row in projected],
             hovertemplate="%{customdata[0]}<extra></extra>",
@@ -143,17 +144,9 @@ def _hover(row: ProjectedRow) -> str:
     )
 
 
-def key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
-    """Return the cases that are projected."""
-    entries = [
-        KeyEntry(
-            wording.plain(case[1], 64), looks[case].color, SYMBOLS[looks[case].symbol],
-            DASHES["dot"], safe(f"{case[0]}/{case[1]}", 200),
-        )
-        for case in wording.by_case(rows)
-        if case in looks and looks[case].color != NEUTRAL
-    ]  # fmt: skip
-    return group_key(figure, entries)
+def key(figure: go.Figure) -> tuple[KeyEntry, ...]:
+    """Return the cases that are projected, without the baseline."""
+    return tuple(entry for entry in legend(figure) if entry.color != NEUTRAL)
 
 
 def conclude(extrapolation: Extrapolation, suite: str) -> str:

@@ -193,7 +193,7 @@ def case_line(
         y=[estimate.value * scale for _, _, estimate in known],
         customdata=[[_hover(row, estimate, scale, unit)] for _, row, estimate in known],
         hovertemplate="%{customdata[0]}<extra></extra>",
-        name=safe(key[1], 40),
+        name=safe(key[1], 64),
         legendgroup=safe(f"{key[0]}/{key[1]}", 200),
         mode="lines+markers",
         line={"color": look.color, "dash": look.dash, "width": 2},

@@ -7,43 +7,28 @@ from statistics import median
 import plotly.graph_objects as go
 
 from scalebench import units
+from scalebench.records.rows.budget import PARTS
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.findings import conclusions
 from scalebench.report.page import (
     budget_figure,
-    figure_style,
     figures,
     memory_figure,
     prediction_figure,
     schedule_figure,
     waterfall_figure,
 )
-from scalebench.report.page.charts import ChartKind, Choice, Choices, KeyEntry
+from scalebench.report.page.charts import ChartKind, Choice, Choices, KeyEntry, legend
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.law_curves import law_curves, law_key
-from scalebench.report.page.palette import (
-    AREA,
-    CATEGORY_COLORS,
-    CROSS,
-    DASHES,
-    NEUTRAL,
-    PART_COLORS,
-    SYMBOLS,
-    Look,
-)
+from scalebench.report.page.palette import CROSS, DASHES, NEUTRAL
 from scalebench.report.tables import layout, predictions
+from scalebench.report.tables.memory import CATEGORIES
 from scalebench.report.words import wording
 
 
-def _case_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
-    traces: dict[str, list[str]] = {}
-    for index, trace in enumerate(figure.data):
-        traces.setdefault(trace.legendgroup or "", []).append(str(index))
-    entries = [KeyEntry("ideal", NEUTRAL, "", DASHES["dot"], "0")]
-    for key in wording.by_case(rows):
-        drawn = traces.get(figure_style.safe(f"{key[0]}/{key[1]}", 200))
-        if drawn:
-            entries.append(_entry(key[1], looks[key], ",".join(drawn)))
+def _case_key(figure: go.Figure) -> tuple[KeyEntry, ...]:
+    entries = list(legend(figure))
     crosses = [
         str(index)
         for index, trace in enumerate(figure.data)
@@ -56,11 +41,7 @@ def _case_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[Key
                 meaning="by the cost model",
             )
         )  # fmt: skip
-    hollow = [str(i) for i, trace in enumerate(figure.data) if trace.name == figures.HOLLOW]
-    if hollow:
-        entries.append(
-            KeyEntry(figures.HOLLOW, NEUTRAL, SYMBOLS["circle"], None, hollow[0], hollow=True)
-        )
+    entries.sort(key=lambda entry: entry.name == figures.HOLLOW)
     return (*entries, *law_key(figure))
 
 
@@ -93,45 +74,10 @@ def _axes(rows: Sequence[Row], figure: go.Figure) -> Choices:
     )
 
 
-def _part_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
-    return tuple(
-        KeyEntry(part.header, PART_COLORS[part.key], AREA, None, str(index), meaning=part.meaning)
-        for index, part in enumerate(budget_figure.drawn_parts(rows))
-    )
-
-
-def _category_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
-    shown = memory_figure.shown_categories(rows)
-    entries = [
-        KeyEntry(
-            category.name, CATEGORY_COLORS[category.key], AREA, None, str(index),
-            meaning=category.meaning,
-        )
-        for index, (_, category) in enumerate(shown)
-    ]  # fmt: skip
-    if any(found.predicted is not None for found in memory_figure.apart(rows)):
-        entries.append(
-            KeyEntry(
-                memory_figure.PREDICTION, NEUTRAL, SYMBOLS[memory_figure.PREDICTION_SYMBOL], None,
-                str(len(shown)), meaning=memory_figure.PREDICTION_MEANS,
-            )
-        )  # fmt: skip
-    return tuple(entries)
-
-
-def _pass_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
-    """Return the key of a pipeline's passes."""
-    return tuple(
-        KeyEntry(name, color, AREA, None, str(index))
-        for index, (name, color) in enumerate(
-            schedule_figure.KINDS[kind] for kind in schedule_figure.shown_kinds(rows)
-        )
-    )
-
-
-def _entry(name: str, look: Look, traces: str) -> KeyEntry:
-    label = wording.plain(name, 64)
-    return KeyEntry(label, look.color, SYMBOLS[look.symbol], DASHES[look.dash], traces)
+PART_MEANINGS = {part.header: part.meaning for part in PARTS}
+CATEGORY_MEANINGS = {category.name: category.meaning for category in CATEGORIES} | {
+    memory_figure.PREDICTION: memory_figure.PREDICTION_MEANS
+}
 
 
 def _estimates(
@@ -197,7 +143,7 @@ BUDGET = ChartKind(
     budget_figure.conclude,
     budget_figure.tabulate,
     ("case", "N", "part", "per step", "points", "95 % interval"),
-    _part_key,
+    lambda figure: legend(figure, PART_MEANINGS),
     budget_figure.NOTE,
     budget_figure.remarks,
 )
@@ -260,7 +206,7 @@ SCHEDULE = ChartKind(
     schedule_figure.conclude,
     schedule_figure.tabulate,
     ("case", "N", "rank", "pass", "from", "to", "planned from", "planned to"),
-    _pass_key,
+    legend,
     "One traced step of the largest pipeline of each case. Planned, paler: the dry run with the"
     " measured times of the stages, nothing for transfer.",
 )
@@ -274,6 +220,6 @@ MEMORY = ChartKind(
     memory_figure.conclude,
     memory_figure.tabulate,
     ("case", "N", "category", "bytes", "of the peak"),
-    _category_key,
+    lambda figure: legend(figure, CATEGORY_MEANINGS),
 )
 """The figure of the section of memory, which has tables of its own."""

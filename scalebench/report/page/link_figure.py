@@ -10,7 +10,7 @@ from scalebench import units
 from scalebench.costmodel.links.fitted import LinkFit, Regime
 from scalebench.costmodel.links.laws import busbw_factor
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
-from scalebench.report.page.charts import ChartKind, KeyEntry, group_key
+from scalebench.report.page.charts import ChartKind, legend
 from scalebench.report.page.figure_style import safe, style
 from scalebench.report.page.palette import COLORS, DASHES, NEUTRAL, SYMBOLS
 from scalebench.report.tables.layout import Column, value
@@ -100,7 +100,7 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
             lambda _: _conclude(found, rate),
             lambda _: _tabulate(found),
             ("operation", "N", "size", "time", "busbw", "fitted", "residual"),
-            lambda _, __, figure: _key(figure, found),
+            legend,
             "Bus bandwidth as nccl-tests defines it; lines: the fitted α–β law.",
         ),
         ChartKind(
@@ -111,7 +111,7 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
             lambda _: _conclude_residuals(found),
             lambda _: _tabulate(found),
             ("operation", "N", "size", "time", "busbw", "fitted", "residual"),
-            lambda _, __, figure: _key(figure, found),
+            legend,
         ),
     )
 
@@ -128,6 +128,7 @@ def _busbw(found: Sequence[Sweep], rate: float | None) -> go.Figure:
                 y=[float(f"{f / 1e6:.5g}") for f in fitted],
                 mode="lines",
                 line={"color": color, "width": 1.6, "dash": list(DASHES)[place % 4]},
+                name=safe(sweep.name, 200),
                 legendgroup=sweep.name,
                 hoverinfo="skip",
             )
@@ -137,7 +138,7 @@ def _busbw(found: Sequence[Sweep], rate: float | None) -> go.Figure:
         ends = [min(s.points[0].size_bytes for s in found), max(_largest(s) for s in found)]
         figure.add_trace(
             go.Scatter(
-                x=ends, y=[rate / 1e6] * 2, mode="lines", legendgroup=RATE, hoverinfo="skip",
+                x=ends, y=[rate / 1e6] * 2, mode="lines", name=RATE, hoverinfo="skip",
                 line={"color": NEUTRAL, "width": 1.4, "dash": "dot"},
             )
         )  # fmt: skip
@@ -189,6 +190,7 @@ def _residuals(found: Sequence[Sweep]) -> go.Figure:
                 mode="lines+markers",
                 line={"color": color, "width": 1, "dash": list(DASHES)[place % 4]},
                 marker={"symbol": symbol, "size": 8, "color": color},
+                name=safe(sweep.name, 200),
                 legendgroup=sweep.name,
                 customdata=[[_hover(sweep, p)] for p in sweep.points],
                 hovertemplate="%{customdata[0]}<extra></extra>",
@@ -241,17 +243,6 @@ def _hover(sweep: Sweep, point: CalibratedPoint) -> str:
 
 def _rate(byte_per_s: float) -> str:
     return f"{units.bytes_(byte_per_s)}/s"
-
-
-def _key(figure: go.Figure, found: Sequence[Sweep]) -> tuple[KeyEntry, ...]:
-    entries = [
-        KeyEntry(
-            sweep.name, _look(place)[0], SYMBOLS[_look(place)[1]],
-            list(DASHES.values())[place % 4], sweep.name,
-        )
-        for place, sweep in enumerate(found)
-    ]  # fmt: skip
-    return group_key(figure, [*entries, KeyEntry(RATE, NEUTRAL, "", DASHES["dot"], RATE)])
 
 
 def _conclude(found: Sequence[Sweep], rate: float | None) -> str:

@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.analysis.page_data.telemetry import DeviceSeries
 from scalebench.records.summary import Row
-from scalebench.report.page.charts import ChartKind, Choices, KeyEntry, group_key, view_mark, views
+from scalebench.report.page.charts import ChartKind, Choices, legend, view_mark, views
 from scalebench.report.page.figure_style import Looks, safe, style
 from scalebench.report.page.figures import case_line
-from scalebench.report.page.palette import AREA, COLORS, DASHES, SYMBOLS
+from scalebench.report.page.palette import COLORS, DASHES
 from scalebench.report.words import wording
 
 PANELS = {
@@ -35,7 +35,7 @@ def power_kind(devices: Sequence[DeviceSeries]) -> ChartKind:
         lambda _: conclude(devices),
         lambda _: tabulate(devices),
         ("case", "N", "device", "mean power", "clock low", "clock high", "hottest", "throttled"),
-        lambda _, __, figure: key(figure),
+        lambda figure: legend(figure, dict.fromkeys(BANDS, "")),
         "The first launch of each row, start-up included.",
         choose=lambda _, figure: choose(figure, devices),
     )
@@ -121,6 +121,7 @@ def _bands(one: DeviceSeries, panels: int) -> list[go.Scatter]:
                 fillcolor=color,
                 opacity=opacity,
                 meta=view_mark(_name(one)),
+                name=name,
                 legendgroup=name,
                 hoveron="fills",
                 text=safe("; ".join(dict.fromkeys(text for *_, text in found)), 120),
@@ -128,11 +129,6 @@ def _bands(one: DeviceSeries, panels: int) -> list[go.Scatter]:
             )
         )
     return traces
-
-
-def key(figure: go.Figure) -> tuple[KeyEntry, ...]:
-    """Return the bands that occur."""
-    return group_key(figure, [KeyEntry(n, c, AREA, None, n) for n, (c, _) in BANDS.items()])
 
 
 def choose(figure: go.Figure, devices: Sequence[DeviceSeries]) -> Choices | None:
@@ -226,17 +222,6 @@ def _tabulate_energy(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     ]
 
 
-def _energy_key(rows: Sequence[Row], looks: Looks, figure: go.Figure) -> tuple[KeyEntry, ...]:
-    entries = [
-        KeyEntry(
-            wording.plain(key[1], 64), looks[key].color, SYMBOLS[looks[key].symbol],
-            DASHES[looks[key].dash], safe(f"{key[0]}/{key[1]}", 200),
-        )
-        for key in wording.by_case(rows)
-    ]  # fmt: skip
-    return group_key(figure, entries)
-
-
 ENERGY = ChartKind(
     "energy",
     "Energy per sample",
@@ -245,5 +230,5 @@ ENERGY = ChartKind(
     _conclude_energy,
     _tabulate_energy,
     ("case", "N", "energy per sample", "95 % interval"),
-    _energy_key,
+    legend,
 )

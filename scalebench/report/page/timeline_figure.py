@@ -7,9 +7,9 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.analysis.page_data.timeline import ACTIVITIES, HIDDEN, RankStep, StepTimeline
 from scalebench.records.paths import PERFETTO
-from scalebench.report.page.charts import ChartKind, Choices, KeyEntry, group_key, view_mark, views
+from scalebench.report.page.charts import ChartKind, Choices, legend, view_mark, views
 from scalebench.report.page.figure_style import safe, style
-from scalebench.report.page.palette import AREA, PART_COLORS
+from scalebench.report.page.palette import PART_COLORS
 from scalebench.report.words import wording
 
 LANE_PX = 46
@@ -45,7 +45,7 @@ def timeline_kind(timelines: Sequence[StepTimeline]) -> ChartKind:
         lambda _: conclude(found),
         lambda _: tabulate(found),
         ("case", "N", "rank", "activity", "in the step", "of the step"),
-        lambda _, __, figure: key(figure),
+        lambda figure: legend(figure, {name: meaning for name, _, meaning in KINDS.values()}),
         "The traced step of median length; tracing's own cost included. All ranks on one clock. All"
         f" traced steps of a launch: open {PERFETTO}, in the run's folder, at ui.perfetto.dev.",
         remark=lambda _: remarks(found),
@@ -140,6 +140,7 @@ def _bar(
         hovertemplate=f"{head}%{{customdata[1]}} from %{{base:.4~g}} ms<extra></extra>",
         orientation="h",
         width=height,
+        name=KINDS[kind][0],
         legendgroup=kind,
         meta=view_mark(view_name(one)),
         marker={"color": color, "line": {"width": 0}},
@@ -167,15 +168,6 @@ def choose(figure: go.Figure, timelines: Sequence[StepTimeline]) -> Choices | No
     ]
     names = [view_name(one) for one in timelines]
     return views(figure, "case", names, layouts, [_height(one) for one in timelines])
-
-
-def key(figure: go.Figure) -> tuple[KeyEntry, ...]:
-    """Return the activities that occur, each with its meaning."""
-    entries = [
-        KeyEntry(name, color, AREA, None, kind, meaning=meaning)
-        for kind, (name, color, meaning) in KINDS.items()
-    ]
-    return group_key(figure, entries)
 
 
 def conclude(timelines: Sequence[StepTimeline]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 
 from scalebench import __version__, units
-from scalebench.report.page.charts import Chart, KeyEntry, plot_json
+from scalebench.report.page.charts import Chart, legend, plot_json
 from scalebench.report.page.figure_style import style
 from scalebench.report.page.offline import render_offline
 from scalebench.report.page.palette import COLORS
@@ -27,8 +27,6 @@ from scalebench.trace.job import JobFigures, RankFigures
 
 BAR_PX = 26
 MOST_LABELS = 40
-
-_SQUARE = "M-6,-5H6V5H-6Z"
 
 # Name, colour, and how many seconds of a rank it stands for.
 _Part = tuple[str, str, Callable[[Figures], float]]
@@ -127,10 +125,7 @@ def _chart(job: JobFigures) -> Chart:
         label=f"Where each rank's time went. {conclusion} The numbers are in the table below.",
         spec=plot_json(figure),
         height=height,
-        key=tuple(
-            KeyEntry(name, color, _SQUARE, None, str(place))
-            for place, (name, color, _) in enumerate(parts)
-        ),
+        key=legend(figure),
         header=("rank", *(name for name, _, _ in parts)),
         table=tuple(
             (str(rank.trace.rank), *(units.seconds(read(rank.figures)) for _, _, read in parts))

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import plotly.graph_objects as go
 import pytest
 
 from scalebench.records.largest_batch import LargestBatch
@@ -22,7 +23,7 @@ from scalebench.report.page import (
     timeline_figure,
     waterfall_figure,
 )
-from scalebench.report.page.charts import Chart, make_chart
+from scalebench.report.page.charts import Chart, legend, make_chart
 from scalebench.report.page.compression_figure import COMPRESSION
 from scalebench.report.page.sections import Material, sections
 from scalebench.report.tables.max_batch import max_batch_table
@@ -127,6 +128,33 @@ def test_both_kinds_of_axes_can_be_chosen():
     assert types == ["linear", "log"]
     large, _ = drawn(kinds.SPEEDUP, [make_plain(), make_row(), make_row(world_size=64)])
     assert large.choices is not None and large.choices.views[0].name == "log–log"
+
+
+def test_the_key_is_read_off_the_traces_by_their_legend_groups():
+    """First a line with a hollow marker in its group, an area, a bar, what is empty or nameless."""
+    line = {"color": "red", "dash": "dot"}
+    figure = go.Figure(
+        [
+            go.Scatter(x=[1], mode="lines", line=line, legendgroup="g", name="a &lt;b&gt;"),
+            go.Scatter(x=[1], mode="markers", marker={"symbol": "square"}, legendgroup="g"),
+            go.Scatter(x=[1], mode="lines", fill="toself", fillcolor="blue", name="area"),
+            go.Bar(x=[1], marker={"color": "green"}, name="bar"),
+            go.Scatter(x=[], mode="lines", line=line, name="empty"),
+            go.Scatter(x=[1], mode="lines", line=line, legendgroup="nameless"),
+            go.Scatter(x=[1], mode="markers", marker={"symbol": "circle-open"}, name="hollow"),
+        ]
+    )
+    line_key, area, bar, hollow = legend(figure)
+    assert (line_key.name, line_key.color, line_key.traces) == ("a <b>", "red", "0,1")
+    assert (line_key.path, line_key.dash) == (palette.SYMBOLS["square"], palette.DASHES["dot"])
+    assert [(one.path, one.color, one.dash) for one in (area, bar)] == [
+        (palette.AREA, "blue", None),
+        (palette.AREA, "green", None),
+    ]
+    assert [one.hollow for one in (line_key, area, bar, hollow)] == [False, False, False, True]
+    told = legend(figure, {"bar": "a bar", "area": "", "a <b>": "", "hollow": ""})
+    assert [one.name for one in told] == ["bar", "area", "a <b>", "hollow"]
+    assert told[0].meaning == "a bar"
 
 
 def test_sparklines_have_a_cell_for_each_size():
