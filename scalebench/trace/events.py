@@ -1,23 +1,10 @@
 """The events of one rank's trace as columns, whether they come from a file or from memory."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-
-CATEGORIES = (
-    "other",
-    "cpu_op",
-    "user_annotation",
-    "runtime",
-    "kernel",
-    "gpu_memcpy",
-    "gpu_memset",
-    "gpu_user_annotation",
-)
-"""Kineto's activity types as far as they are distinguished; ``runtime`` is ``cuda_runtime``,
-``cuda_driver``, ``hip_runtime`` and their like. The position is the code in `Events.category`."""
 
 Category = Literal[
     "other",
@@ -29,6 +16,9 @@ Category = Literal[
     "gpu_memset",
     "gpu_user_annotation",
 ]
+CATEGORIES: tuple[str, ...] = get_args(Category)
+"""Kineto's activity types as far as they are distinguished; ``runtime`` is ``cuda_runtime``,
+``cuda_driver``, ``hip_runtime`` and their like. The position is the code in `Events.category`."""
 
 
 @dataclass(frozen=True)

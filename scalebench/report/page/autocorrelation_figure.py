@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from scalebench.analysis.page_data.rank_steps import Autocorrelation
 from scalebench.report.page.charts import ChartKind, legend
-from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.figure_style import Looks, reference_line, safe, style
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.words import wording
 from scalebench.report.words.wording import place_name
@@ -33,12 +33,7 @@ def _autocorrelation(found: Sequence[Autocorrelation], looks: Looks) -> go.Figur
     band = max(one.band for one in found)
     longest = max(len(one.values) for one in found)
     for sign in (1, -1):
-        figure.add_trace(
-            go.Scatter(
-                x=[1, longest], y=[sign * band] * 2, mode="lines", hoverinfo="skip",
-                line={"color": NEUTRAL, "width": 1.2, "dash": "dot"},
-            )
-        )  # fmt: skip
+        figure.add_trace(reference_line([1, longest], [sign * band] * 2))
     for one in found:
         look = looks[one.suite, one.case]
         figure.add_trace(

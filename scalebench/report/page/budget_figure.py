@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
 from scalebench.records.summary import Row
-from scalebench.report.page.figure_style import Looks, safe, style
-from scalebench.report.page.lanes import BAR, lay
+from scalebench.report.page.figure_style import Looks, row_name, style
+from scalebench.report.page.lanes import BAR, lay, texts_behind
 from scalebench.report.page.palette import NEUTRAL, PART_COLORS
 from scalebench.report.words import causes, wording
 from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
@@ -92,19 +92,10 @@ def _bars(part: Part, lanes: Lanes) -> go.Bar:
 def _gaps(lanes: Lanes) -> go.Scatter:
     """Write behind each bar what is missing to ideal."""
     ends = [sum(max(budget.share(part), 0.0) for part in PARTS) * 100 for _, _, budget in lanes]
-    return go.Scatter(
-        x=ends,
-        y=[place for place, _, _ in lanes],
-        text=[
-            f" {causes.points(budget.gap)}{'' if budget.closes else ' open'}"
-            for *_, budget in lanes
-        ],
-        mode="text",
-        textposition="middle right",
-        textfont={"size": 13},
-        hoverinfo="skip",
-        cliponaxis=False,
-    )
+    text = [
+        f" {causes.points(budget.gap)}{'' if budget.closes else ' open'}" for *_, budget in lanes
+    ]
+    return texts_behind(ends, [place for place, _, _ in lanes], text)
 
 
 def _reach(budgets: Sequence[Budget]) -> tuple[float, float]:
@@ -116,8 +107,7 @@ def _reach(budgets: Sequence[Budget]) -> tuple[float, float]:
 
 
 def _hover(part: Part, row: Row, budget: Budget) -> str:
-    where = f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}"
-    return f"{where}<br>{part.header}: {told(part, row, budget)}"
+    return f"{row_name(row)}<br>{part.header}: {told(part, row, budget)}"
 
 
 def told(part: Part, row: Row, budget: Budget) -> str:

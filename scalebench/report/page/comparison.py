@@ -18,7 +18,7 @@ from scalebench.gate.results import Results
 from scalebench.records.baseline import key_of
 from scalebench.records.summary import Row, Summary
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
-from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.figure_style import Looks, row_name, style
 from scalebench.report.page.lanes import lay
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, cells, names
@@ -202,7 +202,7 @@ def _forest(pairs: Sequence[Pair], looks: Looks) -> go.Figure:
                     "size": 10, "color": look.color,
                 },
                 customdata=[[
-                    f"<b>{safe(pair.new.case, 60)}</b>, {wording.ranks(pair.new)}<br>"
+                    f"{row_name(pair.new)}<br>"
                     f"{_change(pair)} ({_interval(pair)}), {pair.word}"
                 ]],
                 hovertemplate="%{customdata[0]}<extra></extra>",

@@ -7,7 +7,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from scalebench.report.page.palette import Look
+from scalebench.records.summary import Row
+from scalebench.report.page.palette import NEUTRAL, Look
 from scalebench.report.words import wording
 from scalebench.report.words.wording import CaseKey
 
@@ -22,6 +23,19 @@ LOG_RATIO = 6.0
 def safe(text: object, limit: int = 80) -> str:
     """Return a run's text so that plotly shows it as it is."""
     return html.escape(wording.plain(text, limit)).replace("%{", "%&#123;")
+
+
+def row_name(row: Row) -> str:
+    """Return what a text about a row begins with: its case and its ranks."""
+    return f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}"
+
+
+def reference_line(
+    x: Sequence[float], y: Sequence[float], name: str | None = None, width: float = 1.2
+) -> go.Scatter:
+    """Return a grey dotted line to compare with; ``width`` in pixels."""
+    line = {"color": NEUTRAL, "width": width, "dash": "dot"}
+    return go.Scatter(x=x, y=y, mode="lines", name=name, line=line, hoverinfo="skip")
 
 
 AXIS: dict[str, Any] = {

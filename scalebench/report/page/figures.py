@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.findings.conclusions import clean_samples
-from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.figure_style import Looks, reference_line, row_name, safe, style
 from scalebench.report.page.palette import NEUTRAL, Look
 from scalebench.report.words import wording
 from scalebench.report.words.wording import CaseKey
@@ -34,11 +34,11 @@ SPEEDUP_DODGE = 0.02
 def speedup_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     """Draw speedup over N against the ideal line; None when there is nothing to draw."""
     drawn = [row for row in rows if row.speedup and not wording.is_baseline(row)]
-    if not _reaches_beyond_one(drawn):
+    if all(row.world_size == 1 for row in drawn):
         return None
     sizes = sorted({1, *(row.world_size for row in drawn)})
     figure = go.Figure()
-    figure.add_trace(_ideal(sizes))
+    figure.add_trace(reference_line(sizes, sizes, "ideal"))
     logarithmic = sizes[-1] > LOG_FROM
     groups = wording.by_case(drawn)
     shifts = dict.fromkeys(groups, 0.0) if logarithmic else _dodged(groups, sizes[-1])
@@ -66,7 +66,7 @@ def efficiency_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     groups = wording.by_case(drawn)
     figure = go.Figure()
     edges = [-0.5, len(sizes) - 0.5]
-    figure.add_trace(_reference_line(edges, [100, 100], "ideal"))
+    figure.add_trace(reference_line(edges, [100, 100], "ideal"))
     step = min(DODGE, 0.6 / len(groups))
     for index, (key, group) in enumerate(groups.items()):
         shift = (index - (len(groups) - 1) / 2) * step
@@ -147,25 +147,12 @@ def sampled(values: Sequence[float], most: int) -> list[float]:
     return [ordered[place] for place in places]
 
 
-def _reaches_beyond_one(rows: Sequence[Row]) -> bool:
-    return any(row.world_size > 1 for row in rows)
-
-
 def _end(estimate: Estimate) -> float:
     return max(estimate.value, estimate.high if estimate.high is not None else -math.inf)
 
 
 def _start(estimate: Estimate) -> float:
     return min(estimate.value, estimate.low if estimate.low is not None else math.inf)
-
-
-def _reference_line(x: Sequence[float], y: Sequence[float], name: str) -> go.Scatter:
-    line = {"color": NEUTRAL, "width": 1.2, "dash": "dot"}
-    return go.Scatter(x=x, y=y, mode="lines", name=name, line=line, hoverinfo="skip")
-
-
-def _ideal(sizes: Sequence[int]) -> go.Scatter:
-    return _reference_line(sizes, sizes, "ideal")
 
 
 def case_line(
@@ -230,7 +217,7 @@ def _prediction(
             x=[x for x, _, _ in known],
             y=[value * scale for _, _, value in known],
             customdata=[
-                [f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}<br>"
+                [f"{row_name(row)}<br>"
                  f"predicted: {value * scale:.3g}{unit}"]
                 for _, row, value in known
             ],
@@ -249,7 +236,7 @@ def _hover(row: Row, estimate: Estimate, scale: float, unit: str) -> str:
     doubt = f"95 % interval {span}" if span else "no interval"
     marked = "<br>oversubscribed" if row.oversubscribed else ""
     return (
-        f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}<br>"
+        f"{row_name(row)}<br>"
         f"{wording.point(estimate, scale)}{unit} ({doubt}, {wording.launches(estimate)})<br>"
         f"{row.scaling} scaling, batch {row.global_batch} ({row.rank_batch} per rank){marked}"
     )

@@ -15,6 +15,22 @@ BAR = 0.62
 STEP = 0.85
 
 
+def write_heading(figure: go.Figure, place: float, text: str) -> None:
+    """Write a text at the left edge, in the middle of the lane at ``place``."""
+    figure.add_annotation(
+        x=0, xref="paper", xanchor="left", y=place, yanchor="middle", showarrow=False,
+        text=text, font={"size": 13}, bgcolor="#ffffff", borderpad=2,
+    )  # fmt: skip
+
+
+def texts_behind(ends: Sequence[float], places: Sequence[float], text: Sequence[str]) -> go.Scatter:
+    """Write a text behind the end of each bar."""
+    return go.Scatter(
+        x=list(ends), y=list(places), text=list(text), mode="text", textposition="middle right",
+        textfont={"size": 13}, hoverinfo="skip", cliponaxis=False,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Lanes:
     """Where the rows of a figure lie, from the top; in lanes.
@@ -34,11 +50,7 @@ class Lanes:
     def draw(self, figure: go.Figure) -> None:
         """Write the cases and the sizes, and make the figure as high as its lanes need."""
         for place, case in self.headings:
-            figure.add_annotation(
-                x=0, xref="paper", xanchor="left", y=place, yanchor="middle", showarrow=False,
-                text=f"<b>{safe(case, 40)}</b>", font={"size": 13}, bgcolor="#ffffff",
-                borderpad=2,
-            )  # fmt: skip
+            write_heading(figure, place, f"<b>{safe(case, 40)}</b>")
         figure.update_layout(
             barmode="relative",
             height=int(self.bottom * LANE_PX + 96),

@@ -11,8 +11,8 @@ from scalebench.costmodel.links.fitted import LinkFit, Regime
 from scalebench.costmodel.links.laws import busbw_factor
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.report.page.charts import ChartKind, legend
-from scalebench.report.page.figure_style import safe, style
-from scalebench.report.page.palette import COLORS, DASHES, NEUTRAL, SYMBOLS
+from scalebench.report.page.figure_style import reference_line, safe, style
+from scalebench.report.page.palette import COLORS, DASHES, SYMBOLS
 from scalebench.report.tables.layout import Column, value
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.words import wording
@@ -135,13 +135,7 @@ def _busbw(found: Sequence[Sweep], rate: float | None) -> go.Figure:
         )
         figure.add_trace(_points(sweep, color, symbol))
     if rate is not None:
-        ends = [min(s.points[0].size_bytes for s in found), max(_largest(s) for s in found)]
-        figure.add_trace(
-            go.Scatter(
-                x=ends, y=[rate / 1e6] * 2, mode="lines", name=RATE, hoverinfo="skip",
-                line={"color": NEUTRAL, "width": 1.4, "dash": "dot"},
-            )
-        )  # fmt: skip
+        figure.add_trace(reference_line(_sizes(found), [rate / 1e6] * 2, RATE, width=1.4))
     style(figure, "busbw")
     _sizes_axis(figure, found)
     figure.update_yaxes(title="bus bandwidth, MB/s", rangemode="tozero", automargin=True)
@@ -173,14 +167,7 @@ def _band(sweep: Sweep, point: CalibratedPoint, end_s: float | None) -> float:
 
 
 def _residuals(found: Sequence[Sweep]) -> go.Figure:
-    figure = go.Figure()
-    ends = [min(s.points[0].size_bytes for s in found), max(_largest(s) for s in found)]
-    figure.add_trace(
-        go.Scatter(
-            x=ends, y=[0, 0], mode="lines", hoverinfo="skip",
-            line={"color": NEUTRAL, "width": 1.2, "dash": "dot"},
-        )
-    )  # fmt: skip
+    figure = go.Figure(reference_line(_sizes(found), [0, 0]))
     for place, sweep in enumerate(found):
         color, symbol = _look(place)
         figure.add_trace(
@@ -219,8 +206,12 @@ def _sizes_axis(figure: go.Figure, found: Sequence[Sweep]) -> None:
     )
 
 
-def _largest(sweep: Sweep) -> int:
-    return sweep.largest.size_bytes
+def _sizes(found: Sequence[Sweep]) -> list[int]:
+    """Return the smallest and the largest size."""
+    return [
+        min(sweep.points[0].size_bytes for sweep in found),
+        max(sweep.largest.size_bytes for sweep in found),
+    ]
 
 
 def _look(place: int) -> tuple[str, str]:

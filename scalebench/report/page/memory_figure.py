@@ -6,8 +6,8 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.records.summary import Row
-from scalebench.report.page.figure_style import Looks, safe, style
-from scalebench.report.page.lanes import BAR, lay
+from scalebench.report.page.figure_style import Looks, row_name, style
+from scalebench.report.page.lanes import BAR, lay, texts_behind
 from scalebench.report.page.palette import CATEGORY_COLORS, NEUTRAL
 from scalebench.report.tables import memory
 from scalebench.report.tables.memory import CATEGORIES, Category, Peak
@@ -68,7 +68,7 @@ def _bars(
         x=[found.parts[index] / scale for found in drawn],
         y=list(places),
         customdata=[
-            [f"{_head(found)}<br>{category.name}: {told(found, index)}"] for found in drawn
+            [f"{row_name(found.row)}<br>{category.name}: {told(found, index)}"] for found in drawn
         ],
         hovertemplate="%{customdata[0]}<extra></extra>",
         orientation="h",
@@ -91,7 +91,7 @@ def _predictions(drawn: Sequence[Peak], places: Sequence[float], scale: float) -
         x=[(found.predicted or 0) / scale for _, found in known],
         y=[y for y, _ in known],
         customdata=[
-            [f"{_head(found)}<br>predicted: {units.bytes_(found.predicted or 0)},"
+            [f"{row_name(found.row)}<br>predicted: {units.bytes_(found.predicted or 0)},"
              f" {memory.error(found)} off the measured {units.bytes_(found.total)}"]
             for _, found in known
         ],
@@ -108,20 +108,8 @@ def _predictions(drawn: Sequence[Peak], places: Sequence[float], scale: float) -
 
 def _totals(drawn: Sequence[Peak], places: Sequence[float], scale: float) -> go.Scatter:
     """Write each peak behind its bar."""
-    return go.Scatter(
-        x=[max(found.total, found.predicted or 0) / scale for found in drawn],
-        y=list(places),
-        text=[f"{GAP}{units.bytes_(found.total)}" for found in drawn],
-        mode="text",
-        textposition="middle right",
-        textfont={"size": 13},
-        hoverinfo="skip",
-        cliponaxis=False,
-    )
-
-
-def _head(found: Peak) -> str:
-    return f"<b>{safe(found.row.case, 60)}</b>, {wording.ranks(found.row)}"
+    ends = [max(found.total, found.predicted or 0) / scale for found in drawn]
+    return texts_behind(ends, places, [f"{GAP}{units.bytes_(found.total)}" for found in drawn])
 
 
 def told(found: Peak, index: int) -> str:

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.analysis.prediction_scores import predicted_rows, score
 from scalebench.records.summary import Row
-from scalebench.report.page.figure_style import Looks, safe, style, wide_axis
+from scalebench.report.page.figure_style import Looks, row_name, safe, style, wide_axis
 from scalebench.report.page.figures import PREDICTION_SYMBOL
-from scalebench.report.page.lanes import lay
+from scalebench.report.page.lanes import lay, texts_behind
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import predictions
 from scalebench.report.tables.layout import cells
@@ -59,7 +59,7 @@ def _measured(lanes: Sequence[tuple[float, Row]], looks: Looks) -> go.Scatter:
         },
         mode="markers",
         legendgroup=MEASURED,
-        customdata=[[f"{_head(row)}<br>measured: {_step(row)}"] for _, row, _ in steps],
+        customdata=[[f"{row_name(row)}<br>measured: {_step(row)}"] for _, row, _ in steps],
         hovertemplate="%{customdata[0]}<extra></extra>",
         marker={
             "size": 9,
@@ -86,7 +86,7 @@ def _predicted(lanes: Sequence[tuple[float, Row]], looks: Looks) -> go.Scatter:
         mode="markers",
         legendgroup=PREDICTED,
         customdata=[
-            [f"{_head(row)}<br>predicted: {units.seconds(value)}"
+            [f"{row_name(row)}<br>predicted: {units.seconds(value)}"
              f" ({units.seconds(low)} to {units.seconds(high)})"]
             for _, row, value, low, high in found
         ],
@@ -103,20 +103,8 @@ def _predicted(lanes: Sequence[tuple[float, Row]], looks: Looks) -> go.Scatter:
 
 
 def _errors(lanes: Sequence[tuple[float, Row]]) -> go.Scatter:
-    return go.Scatter(
-        x=[1e3 * _end(row) for _, row in lanes],
-        y=[y for y, _ in lanes],
-        text=[f"  {predictions.signed_percent(row.prediction_error)}" for _, row in lanes],
-        mode="text",
-        textposition="middle right",
-        textfont={"size": 13},
-        hoverinfo="skip",
-        cliponaxis=False,
-    )
-
-
-def _head(row: Row) -> str:
-    return f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}"
+    text = [f"  {predictions.signed_percent(row.prediction_error)}" for _, row in lanes]
+    return texts_behind([1e3 * _end(row) for _, row in lanes], [y for y, _ in lanes], text)
 
 
 def _step(row: Row) -> str:
@@ -201,7 +189,7 @@ def operations(rows: Sequence[Row]) -> list[tuple[Row, TimedOperation]]:
 
 def _operation_hover(row: Row, found: TimedOperation) -> str:
     return (
-        f"{_head(row)}<br>{safe(found.op, 40)}, {units.bytes_(found.size_bytes)}<br>"
+        f"{row_name(row)}<br>{safe(found.op, 40)}, {units.bytes_(found.size_bytes)}<br>"
         f"predicted {units.seconds(found.predicted_s)},"
         f" measured {units.seconds(found.measured_s)}"
     )

@@ -9,6 +9,7 @@ from scalebench import units
 from scalebench.records.rows.pipeline import TimedPass
 from scalebench.records.summary import Row
 from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.lanes import write_heading
 from scalebench.report.words import wording
 
 KINDS = {
@@ -48,11 +49,7 @@ def schedule_figure(rows: Sequence[Row], _: Looks) -> go.Figure | None:
         figure.add_trace(_trace(kind, [bar for bar in bars if bar.kind == kind]))
     style(figure, "schedule")
     for place, row in headings:
-        figure.add_annotation(
-            x=0, xref="paper", xanchor="left", y=place, yanchor="middle", showarrow=False,
-            text=f"<b>{safe(row.case, 40)}</b>, {wording.ranks(row)}", font={"size": 13},
-            bgcolor="#ffffff", borderpad=2,
-        )  # fmt: skip
+        write_heading(figure, place, f"<b>{safe(row.case, 40)}</b>, {wording.ranks(row)}")
     figure.update_layout(
         barmode="overlay", height=int(bottom * LANE_PX + 96), hovermode="closest", margin={"t": 8}
     )
