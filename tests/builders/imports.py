@@ -1,0 +1,21 @@
+"""What Python files import when they run."""
+
+import ast
+
+
+def imported(code: str) -> set[str]:
+    """Return what code imports, wherever the import stands, as dotted names.
+
+    What only a type checker sees does not count; a relative import keeps its dots.
+    """
+    tree, found = ast.parse(code), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return found
