@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Self
 
 from pydantic import (
     AliasPath,
@@ -11,29 +11,18 @@ from pydantic import (
     Field,
     FiniteFloat,
     ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
     model_validator,
 )
 
 from scalebench.costmodel.links.nccl_tests.operations import DTYPES
 from scalebench.costmodel.links.nccl_tests.run import Point, Rank, Run, points_of
 from scalebench.errors import UsageError
+from scalebench.records.rows.base import IfValid
 
 MAX_BYTES = 64 * 2**20
 """A sweep has some kilobytes; per-iteration times of thousands of ranks some megabytes."""
 
 
-def _none_if_invalid(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    try:
-        return validate(value)
-    except ValidationError:
-        return None
-
-
-_T = TypeVar("_T")
-_Optional = Annotated[_T | None, WrapValidator(_none_if_invalid)]
-"""What a table can do without."""
 _Few = Annotated[int, Field(gt=0, le=1024)]
 _Large = Annotated[int, Field(ge=0, lt=2**63)]
 _Number = Annotated[float, Field(gt=-1e18, lt=1e18)]
@@ -74,19 +63,19 @@ class _Result(_Json):
 
 class _Device(_Json):
     rank: int = Field(ge=0)
-    group: _Optional[int] = None
+    group: IfValid[int] = None
 
 
 class _File(_Json):
     results: list[_Result] = Field(min_length=1)
-    program: _Optional[str] = Field(None, validation_alias=AliasPath("args", 0))
-    threads: _Optional[_Few] = Field(None, validation_alias=AliasPath("config", "nthreads"))
-    gpus: _Optional[_Few] = Field(None, validation_alias=AliasPath("config", "ngpus"))
-    devices: _Optional[list[_Device]] = Field(None, validation_alias=AliasPath("config", "devices"))
-    average: _Optional[FiniteFloat] = Field(
+    program: IfValid[str] = Field(None, validation_alias=AliasPath("args", 0))
+    threads: IfValid[_Few] = Field(None, validation_alias=AliasPath("config", "nthreads"))
+    gpus: IfValid[_Few] = Field(None, validation_alias=AliasPath("config", "ngpus"))
+    devices: IfValid[list[_Device]] = Field(None, validation_alias=AliasPath("config", "devices"))
+    average: IfValid[FiniteFloat] = Field(
         None, validation_alias=AliasPath("average_bus_bandwidth", "bandwidth")
     )
-    wrong: _Optional[int] = Field(None, validation_alias=AliasPath("out_of_bounds", "count"))
+    wrong: IfValid[int] = Field(None, validation_alias=AliasPath("out_of_bounds", "count"))
 
 
 def read_json(path: Path) -> Run:
