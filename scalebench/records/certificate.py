@@ -6,7 +6,9 @@ lies inside the limit (passed), outside it (failed), or across it (not decided).
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import FiniteFloat
+
+from scalebench.records.base import Record
 
 FORMAT = "scalebench.certificate/1"
 
@@ -14,7 +16,7 @@ Unit = Literal["s", "bit/s", "ratio", "elements"]
 Form = Literal["quick", "full"]
 
 
-class Line(BaseModel):
+class Line(Record):
     """One quantity.
 
     Attributes:
@@ -31,8 +33,6 @@ class Line(BaseModel):
         tried: False: it cannot be done here.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
     name: str
     unit: Unit = "ratio"
     injected: FiniteFloat | None = None
@@ -47,7 +47,7 @@ class Line(BaseModel):
     tried: bool = True
 
 
-class Certificate(BaseModel):
+class Certificate(Record):
     """The lines of one self-test.
 
     Attributes:
@@ -56,8 +56,6 @@ class Certificate(BaseModel):
         machine: The fields of the fingerprint that have to agree for it to hold.
         seconds: What the self-test took.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     format: str = FORMAT
     id: str

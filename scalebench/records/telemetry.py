@@ -11,7 +11,9 @@ device was used.
 
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, model_validator
+
+from scalebench.records.base import Record
 
 THROTTLE_REASONS = {
     0x001: "GPU idle",
@@ -29,10 +31,6 @@ THROTTLE_REASONS = {
 """NVML's ``nvmlClocksEventReason*`` (before: ``nvmlClocksThrottleReason*``), bit → name."""
 
 
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
 def throttle_reasons(bits: int) -> tuple[str, ...]:
     """Return the names of the reasons in one reading of ``throttle_bits``.
 
@@ -44,7 +42,7 @@ def throttle_reasons(bits: int) -> tuple[str, ...]:
     )
 
 
-class _Columns(_Stored):
+class _Columns(Record):
     time_ns: list[int] = []
 
     @model_validator(mode="after")
@@ -107,7 +105,7 @@ class DeviceTraffic(_Columns):
     foreign_bytes: list[int | None] = []
 
 
-class DeviceTrack(_Stored):
+class DeviceTrack(Record):
     """One GPU over one launch.
 
     Attributes:
@@ -125,7 +123,7 @@ class DeviceTrack(_Stored):
     unavailable: dict[str, str] = {}
 
 
-class HostLoad(_Stored):
+class HostLoad(Record):
     """What the processors did from the start of a launch to its end.
 
     Only the processors that the launcher may run on are counted, by everyone on the machine.
@@ -176,7 +174,7 @@ class HostLoad(_Stored):
         return None if cores is None or self.num_processors is None else cores / self.num_processors
 
 
-class NodeTrack(_Stored):
+class NodeTrack(Record):
     """One machine over one launch.
 
     Attributes:

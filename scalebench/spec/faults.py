@@ -5,7 +5,9 @@ The ranks know the fault and inject it; the code that analyses the results does 
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from scalebench.spec.base import Spec
 
 SAMPLE_S = 0.02
 """What the self-test's model computes for one sample on its own; seconds."""
@@ -21,7 +23,7 @@ FaultKind = Literal[
 ]
 
 
-class InjectedFault(BaseModel):
+class InjectedFault(Spec):
     """One thing with a known size.
 
     Attributes:
@@ -37,8 +39,6 @@ class InjectedFault(BaseModel):
         log: File, one for each rank, in which ranks write what it really took, a line each;
             sleeping takes longer than asked.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: FaultKind
     rank: int = Field(0, ge=0)

@@ -8,16 +8,13 @@ holds the parameter counts given here against the modules built there.
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from scalebench.errors import UsageError, unknown_name
+from scalebench.spec.base import Spec
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class GptShape(_Shape):
+class GptShape(Spec):
     """A decoder-only transformer: pre-norm, learned positions, output tied to the embedding.
 
     Source: Radford et al. 2019 (GPT-2); the sizes follow Brown et al. 2020, table 2.1.
@@ -39,7 +36,7 @@ class GptShape(_Shape):
         return (self.vocabulary + self.context) * self.width + self.layers * block + 2 * self.width
 
 
-class CnnShape(_Shape):
+class CnnShape(Spec):
     """A CIFAR-style residual network of depth 6n+2 (He et al. 2016, §4.2) with GroupNorm.
 
     GroupNorm (Wu & He 2018) normalises within a sample, so that the gradient does not depend on
@@ -68,7 +65,7 @@ class CnnShape(_Shape):
         return total + channels * self.classes + self.classes
 
 
-class MlpShape(_Shape):
+class MlpShape(Spec):
     """A plain perceptron: ``layers`` hidden layers of ``width`` with GELU between."""
 
     kind: Literal["mlp"] = "mlp"
@@ -86,7 +83,7 @@ class MlpShape(_Shape):
         return sum(a * b + b for a, b in pairwise(sizes))
 
 
-class PacedShape(_Shape):
+class PacedShape(Spec):
     """Stages that wait for a fixed time per sample instead of computing; CPU ranks only.
 
     A backward pass takes twice as long as a forward pass, as that of a layer of matrix products
@@ -112,7 +109,7 @@ class PacedShape(_Shape):
         return third, 2 * third
 
 
-class CustomTarget(_Shape):
+class CustomTarget(Spec):
     """The user's own workload: a function, found by import in the worker."""
 
     kind: Literal["custom"] = "custom"

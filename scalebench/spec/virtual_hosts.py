@@ -9,9 +9,10 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from scalebench.errors import UsageError
+from scalebench.spec.base import Spec
 
 MIN_BIT_PER_S = 1_000_000
 MAX_BIT_PER_S = 10_000_000_000
@@ -63,7 +64,7 @@ def rate_text(bit_per_s: int) -> str:
     return f"{bit_per_s / 1000:g}kbit"
 
 
-class VirtualHosts(BaseModel):
+class VirtualHosts(Spec):
     """Hosts on this machine, each with its own link to a switch.
 
     Attributes:
@@ -74,8 +75,6 @@ class VirtualHosts(BaseModel):
         inter_bit_per_s: Rate of the link between a rack's switch and the one that joins the
             racks, in each direction.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     link_bit_per_s: tuple[Rate, ...] = Field(min_length=1)
     cpus_per_rank: float | None = Field(None, ge=MIN_CPU_SHARE, allow_inf_nan=False)

@@ -8,16 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from scalebench.spec.base import Spec
 
 WorldLauncher = Literal["torchrun", "srun", "mpirun", "pmi", "environment"]
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Rendezvous(_Data):
+class Rendezvous(Spec):
     """Where the processes of a world find one another: a store of keys and values.
 
     Attributes:
@@ -35,7 +33,7 @@ class Rendezvous(_Data):
     prefix: str = "scalebench"
 
 
-class WorldMember(_Data):
+class WorldMember(Spec):
     """One process of a world, as its environment tells.
 
     Attributes:
@@ -50,7 +48,7 @@ class WorldMember(_Data):
     rendezvous: Rendezvous
 
 
-class Node(_Data):
+class Node(Spec):
     """A machine of a world.
 
     Attributes:
@@ -65,7 +63,7 @@ class Node(_Data):
     num_gpus: int = Field(0, ge=0)
 
 
-class World(_Data):
+class World(Spec):
     """All processes of a world and where they are.
 
     Attributes:

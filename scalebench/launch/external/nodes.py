@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from scalebench.records.base import Record
 from scalebench.spec.world import Node, World, WorldLauncher
 
 
-class Registration(BaseModel):
+class Registration(Record):
     """What a process tells first.
 
     Attributes:
@@ -19,8 +18,6 @@ class Registration(BaseModel):
         cgroup_cpus: Limit of its cgroup in cores; None: none.
         torch: Version.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     host: str
     pid: int
