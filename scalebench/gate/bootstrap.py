@@ -1,4 +1,4 @@
-"""How well one launch knows its median step, and the bootstrap over launches and blocks of steps.
+"""How well one launch knows its median step: the bootstrap over blocks of steps.
 
 Steps within a launch are autocorrelated, so blocks of consecutive steps are drawn, not steps.
 """
@@ -51,32 +51,3 @@ def median_variance(step_s: Sequence[float]) -> float:
     Launches differ at least by this; by how much more only several launches can tell.
     """
     return float(resampled_log_medians(step_s).var(ddof=1))
-
-
-def percentile_interval(
-    base: Sequence[Sequence[float]], new: Sequence[Sequence[float]], confidence: float, seed: int
-) -> tuple[float, float]:
-    """Return the hierarchical bootstrap's interval of the log ratio of the medians.
-
-    Launches are drawn with replacement, and blocks of steps within each (Davison & Hinkley 1997,
-    §3.8; Kalibera & Jones 2013); the percentiles of the difference are returned. With 5 launches
-    a side this interval is too narrow, and the gate does not use it: see ``change``. It is here to
-    be held against.
-
-    Args:
-        base: Clean steps of every launch of the baseline.
-        new: The same of the new run.
-        confidence: For example 0.95.
-        seed: Of the draws.
-    """
-    generator = np.random.default_rng(seed)
-    drawn = []
-    for launches in (base, new):
-        medians = np.array([resampled_log_medians(steps) for steps in launches])
-        shape = (1000, len(launches))
-        which = generator.integers(0, len(launches), shape)
-        again = generator.integers(0, medians.shape[1], shape)
-        drawn.append(medians[which, again].mean(axis=1))
-    outside = 50 * (1 - confidence)
-    low, high = np.percentile(drawn[1] - drawn[0], (outside, 100 - outside))
-    return float(low), float(high)

@@ -70,7 +70,6 @@ class Judgement:
     Attributes:
         p_value: Of no change in the direction of the change, corrected for the family.
         objection: Why a change whose interval lies beyond the floor does not count; ``""``: none.
-        borrowed: Whether the noise of one side is not its own.
         run_sd: By how much accepted runs differ beyond their launches; None: there is only one.
     """
 
@@ -81,7 +80,6 @@ class Judgement:
     min_detectable: float | None
     further_launches: int | None
     objection: str = ""
-    borrowed: bool = False
     run_sd: float | None = None
 
 
@@ -197,7 +195,6 @@ def _judge(
         if open_
         else None,
         objection=objection,
-        borrowed=pair.base.variance is None or pair.new.variance is None,
         run_sd=run_sd(pair.runs, sides[0].variance),
     )
 
