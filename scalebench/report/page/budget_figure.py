@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
 from scalebench.records.summary import Row
-from scalebench.report.page.figure_style import Looks, row_name, style
+from scalebench.report.page.figure_style import HATCHES, Looks, row_name, style
 from scalebench.report.page.lanes import BAR, lay, texts_behind
 from scalebench.report.page.palette import NEUTRAL, PART_COLORS
 from scalebench.report.words import causes, wording
@@ -80,11 +80,7 @@ def _bars(part: Part, lanes: Lanes) -> go.Bar:
         marker={
             "color": PART_COLORS[part.key],
             "line": {"color": NEUTRAL, "width": [0.7 * seen for seen in visible]},
-            "pattern": {
-                "shape": ["" if certain else "/" for certain in sure],
-                "fgcolor": "#3c4650", "fgopacity": 0.55, "size": 6, "solidity": 0.18,
-                "fillmode": "overlay",
-            },
+            "pattern": {"shape": ["" if certain else "/" for certain in sure], **HATCHES},
         },
     )  # fmt: skip
 

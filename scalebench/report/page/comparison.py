@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from scalebench import units
 from scalebench.gate import gate
 from scalebench.gate.fingerprint import ENVIRONMENT
 from scalebench.gate.result import RowVerdict, Verdict
@@ -18,7 +17,7 @@ from scalebench.gate.results import Results
 from scalebench.records.baseline import key_of
 from scalebench.records.summary import Row, Summary
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
-from scalebench.report.page.figure_style import Looks, row_name, style
+from scalebench.report.page.figure_style import Looks, row_name, step_text, style
 from scalebench.report.page.lanes import lay
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, cells, names
@@ -214,12 +213,6 @@ def _forest(pairs: Sequence[Pair], looks: Looks) -> go.Figure:
     return figure
 
 
-def _step(row: Row) -> str:
-    if row.step_s is None:
-        return wording.DASH
-    return units.seconds(row.step_s.value, row.step_s.half_width)
-
-
 def _efficiency(row: Row) -> str:
     return wording.DASH if row.efficiency is None else f"{wording.point(row.efficiency, 100)} %"
 
@@ -242,8 +235,8 @@ def _new(pair: Pair) -> Row:
 COLUMNS: tuple[Column[Pair], ...] = (
     CASE.of(_new),
     RANKS.of(_new),
-    Column("step before", lambda pair: _step(pair.base)),
-    Column("step after", lambda pair: _step(pair.new)),
+    Column("step before", lambda pair: step_text(pair.base)),
+    Column("step after", lambda pair: step_text(pair.new)),
     Column("change", _change),
     Column("95 % interval", _interval),
     Column("verdict", lambda pair: pair.word, numeric=False),

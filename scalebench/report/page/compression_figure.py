@@ -8,7 +8,7 @@ from scalebench import units
 from scalebench.records.rows.compression import LossComparison
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind, legend
-from scalebench.report.page.figure_style import Looks, row_name, safe, style, wide_axis
+from scalebench.report.page.figure_style import Looks, row_name, safe, step_text, style, wide_axis
 from scalebench.report.page.lanes import lay
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables import compression
@@ -69,10 +69,9 @@ def _scatter(
 
 def _hover(row: Row) -> str:
     losses = _losses(row)
-    step = units.seconds(row.step_s.value, row.step_s.half_width) if row.step_s else wording.DASH
     return (
         f"{row_name(row)}<br>"
-        f"{units.bytes_(_payload_bytes(row))} per rank and step, step {step}<br>"
+        f"{units.bytes_(_payload_bytes(row))} per rank and step, step {step_text(row)}<br>"
         f"loss {losses.loss_after_steps:.4g} after {losses.equal_steps} steps,"
         f" {losses.loss_after_s:.4g} after {units.seconds(losses.equal_s)}"
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.page.palette import NEUTRAL, Look
 from scalebench.report.words import wording
@@ -28,6 +29,17 @@ def safe(text: object, limit: int = 80) -> str:
 def row_name(row: Row) -> str:
     """Return what a text about a row begins with: its case and its ranks."""
     return f"<b>{safe(row.case, 60)}</b>, {wording.ranks(row)}"
+
+
+def step_text(row: Row) -> str:
+    """Return the row's step time with its interval; a dash: it has none."""
+    return units.seconds(row.step_s.value, row.step_s.half_width) if row.step_s else wording.DASH
+
+
+HATCHES: dict[str, Any] = {
+    "fgcolor": "#3c4650", "fgopacity": 0.55, "size": 6, "solidity": 0.18, "fillmode": "overlay",
+}  # fmt: skip
+"""How the hatched bars of what is not certain look."""
 
 
 def reference_line(

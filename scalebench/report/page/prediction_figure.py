@@ -8,7 +8,15 @@ import plotly.graph_objects as go
 from scalebench import units
 from scalebench.analysis.prediction_scores import predicted_rows, score
 from scalebench.records.summary import Row
-from scalebench.report.page.figure_style import Looks, row_name, safe, style, wide_axis
+from scalebench.report.page.figure_style import (
+    Looks,
+    reference_line,
+    row_name,
+    safe,
+    step_text,
+    style,
+    wide_axis,
+)
 from scalebench.report.page.figures import PREDICTION_SYMBOL
 from scalebench.report.page.lanes import lay, texts_behind
 from scalebench.report.page.palette import NEUTRAL
@@ -59,7 +67,7 @@ def _measured(lanes: Sequence[tuple[float, Row]], looks: Looks) -> go.Scatter:
         },
         mode="markers",
         legendgroup=MEASURED,
-        customdata=[[f"{row_name(row)}<br>measured: {_step(row)}"] for _, row, _ in steps],
+        customdata=[[f"{row_name(row)}<br>measured: {step_text(row)}"] for _, row, _ in steps],
         hovertemplate="%{customdata[0]}<extra></extra>",
         marker={
             "size": 9,
@@ -107,10 +115,6 @@ def _errors(lanes: Sequence[tuple[float, Row]]) -> go.Scatter:
     return texts_behind([1e3 * _end(row) for _, row in lanes], [y for y, _ in lanes], text)
 
 
-def _step(row: Row) -> str:
-    return units.seconds(row.step_s.value, row.step_s.half_width) if row.step_s else wording.DASH
-
-
 def conclude_steps(rows: Sequence[Row]) -> str:
     """Say how far the predicted steps are off."""
     found = score(rows)
@@ -140,12 +144,7 @@ def operations_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     figure = go.Figure()
     ends = [1e3 * t for _, found in drawn for t in (found.predicted_s, found.measured_s)]
     diagonal = [0.8 * min(ends), 1.25 * max(ends)]
-    figure.add_trace(
-        go.Scatter(
-            x=diagonal, y=diagonal, mode="lines", hoverinfo="skip",
-            line={"color": NEUTRAL, "width": 1.2, "dash": "dot"},
-        )
-    )  # fmt: skip
+    figure.add_trace(reference_line(diagonal, diagonal))
     for key, group in wording.by_case(row for row, _ in drawn).items():
         members = {id(row) for row in group}
         mine = [(row, found) for row, found in drawn if id(row) in members]

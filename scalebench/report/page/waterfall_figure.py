@@ -12,7 +12,7 @@ from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
 from scalebench.records.summary import Row
 from scalebench.report.page import budget_figure
 from scalebench.report.page.charts import Choices, view_mark, views
-from scalebench.report.page.figure_style import Looks, safe, style
+from scalebench.report.page.figure_style import HATCHES, Looks, safe, style
 from scalebench.report.page.palette import NEUTRAL, PART_COLORS
 from scalebench.report.words import causes, wording
 from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
@@ -76,7 +76,7 @@ def _bars(row: Row, budget: Budget, parts: Sequence[Part], visible: bool) -> lis
     colors.append("#5b6570")
     hatched.append(False)
     hovers.append(f"measured: {_ms(budget.measured_s)}")
-    name = view_name(row)
+    name = wording.place(row)
     return [
         go.Bar(
             x=[round(length, 6) for length in lengths],
@@ -90,11 +90,7 @@ def _bars(row: Row, budget: Budget, parts: Sequence[Part], visible: bool) -> lis
             hovertemplate="%{customdata[0]}<extra></extra>",
             marker={
                 "color": colors,
-                "pattern": {
-                    "shape": ["/" if one else "" for one in hatched],
-                    "fgcolor": "#3c4650", "fgopacity": 0.55, "size": 6, "solidity": 0.18,
-                    "fillmode": "overlay",
-                },
+                "pattern": {"shape": ["/" if one else "" for one in hatched], **HATCHES},
             },
         )
     ]  # fmt: skip
@@ -141,11 +137,6 @@ def _ms(seconds: float) -> str:
     return f"{wording.signed(seconds * 1e3, 2 if abs(seconds) < 0.1 else 1)} ms"
 
 
-def view_name(row: Row) -> str:
-    """Name the view of a row."""
-    return wording.place(row)
-
-
 def choose(rows: Sequence[Row], figure: go.Figure) -> Choices | None:
     """Return a view for each row, each with an axis of its own."""
     accounted = in_order(rows)
@@ -154,7 +145,7 @@ def choose(rows: Sequence[Row], figure: go.Figure) -> Choices | None:
     return views(
         figure,
         "case and N",
-        [view_name(row) for row, _ in accounted],
+        [wording.place(row) for row, _ in accounted],
         [
             {"xaxis.range": [0, round(end, 6)], "yaxis.ticktext": _labels(row, budget, parts)}
             for end, (row, budget) in zip(reach, accounted, strict=True)
@@ -166,7 +157,8 @@ def conclude(rows: Sequence[Row]) -> str:
     """Conclude the view that is shown at first."""
     (row, budget), *_ = in_order(rows)
     largest = [part for part in PARTS if part is not RESIDUAL and causes.certain(row, budget, part)]
-    told = f"Of the {_ms(budget.measured_s)} step of {view_name(row)}, {_ms(budget.ideal_s)} are"
+    where, ideal = wording.place(row), _ms(budget.ideal_s)
+    told = f"Of the {_ms(budget.measured_s)} step of {where}, {ideal} are"
     if not budget.closes:
         return f"{told} ideal; the parts do not explain the rest."
     takes = [part for part in largest if budget.share(part) > NEGLIGIBLE]
