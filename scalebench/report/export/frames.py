@@ -1,7 +1,7 @@
 """The rows and the raw steps as pandas frames: for CSV files, figures and notebooks."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,6 +20,11 @@ _INTEGERS = tuple(
     for name, field in Row.model_fields.items()
     if int in (field.annotation, *getattr(field.annotation, "__args__", ()))
 )
+_CORRECTNESS = {
+    "gradient_check": "status",
+    **{name: name for name in ("gradient_deviation", "loss_deviation", "tolerance")},
+}
+"""Column → field of a row's correctness."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -32,7 +37,7 @@ def rows_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
     lines = [
         {"run_id": summary.run_id, **flatten(row)} for summary in summaries for row in summary.rows
     ]
-    frame = pd.DataFrame(lines, columns=["run_id", *_columns()])
+    frame = pd.DataFrame(lines, columns=["run_id", *flatten(None)])
     whole = [*_INTEGERS, *(f"{name}_n" for name in ESTIMATES)]
     return frame.astype(dict.fromkeys(whole, "Int64"))
 
@@ -63,53 +68,31 @@ def rows_csv(summaries: Sequence[Summary]) -> str:
     return text
 
 
-def flatten(row: Row) -> dict[str, Any]:
-    """Return a row as one flat record."""
+def flatten(row: Row | None) -> dict[str, Any]:
+    """Return a row as one flat record; None: all its fields are null."""
     flat: dict[str, Any] = {}
-    dumped = row.model_dump(mode="json", exclude={"samples"})
+    dumped = row.model_dump(mode="json", exclude={"samples"}) if row else {}
     for name in Row.model_fields:
         if name in ESTIMATES:
-            flat.update(_estimate(name, getattr(row, name)))
+            flat |= _parts(getattr(row, name, None), _ends_of(name))
         elif name == "correctness":
-            flat.update(_correctness(row))
+            flat |= _parts(getattr(row, name, None), _CORRECTNESS)
         elif name != "samples":
-            flat[name] = _scalar(name, dumped[name])
+            flat[name] = _scalar(name, dumped.get(name))
     return flat
 
 
-def _columns() -> list[str]:
-    names: list[str] = []
-    for name in Row.model_fields:
-        if name in ESTIMATES:
-            names += list(_estimate(name, None))
-        elif name == "correctness":
-            names += ["gradient_check", "gradient_deviation", "loss_deviation", "tolerance"]
-        elif name != "samples":
-            names.append(name)
-    return names
+def _ends_of(name: str) -> dict[str, str]:
+    """Return the columns of an estimate, with the fields that they hold."""
+    return {name: "value", f"{name}_low": "low", f"{name}_high": "high", f"{name}_n": "n"}
 
 
-def _estimate(name: str, estimate: Estimate | None) -> dict[str, float | int | None]:
-    return {
-        name: estimate.value if estimate else None,
-        f"{name}_low": estimate.low if estimate else None,
-        f"{name}_high": estimate.high if estimate else None,
-        f"{name}_n": estimate.n if estimate else None,
-    }
-
-
-def _correctness(row: Row) -> dict[str, str | float | None]:
-    found = row.correctness
-    return {
-        "gradient_check": found.status if found else None,
-        "gradient_deviation": found.gradient_deviation if found else None,
-        "loss_deviation": found.loss_deviation if found else None,
-        "tolerance": found.tolerance if found else None,
-    }
+def _parts(found: object | None, fields: Mapping[str, str]) -> dict[str, Any]:
+    return {column: getattr(found, field, None) for column, field in fields.items()}
 
 
 def _scalar(name: str, value: Any) -> Any:
-    if name == "stamps":
+    if name == "stamps" and value is not None:
         return ";".join(stamp.replace(";", ",") for stamp in value)
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, default=str)

@@ -29,6 +29,11 @@ def export_junit(run: StoredRun, summary: Summary) -> str:
         root.append(_suite(name, rows, run, summary))
     if summary.collectives is not None:
         root.extend(_collectives(name, summary.collectives) for name in summary.collectives.suites)
+    return written(root)
+
+
+def written(root: ElementTree.Element) -> str:
+    """Return test suites as a file, their counts summed in the root."""
     for count in ("tests", "failures", "errors"):
         root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
     ElementTree.indent(root)

@@ -10,7 +10,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
-from scalebench.report.export.junit import legal
+from scalebench.report.export.junit import legal, written
 from scalebench.report.gate.table import (
     change_text,
     detectable_text,
@@ -44,11 +44,7 @@ def render_verdict_junit(result: GateResult) -> str:
         suites.setdefault(f"gate.{row.suite}", []).append(_case(row))
     for name, cases in {**suites, "gate": [_overall(result)]}.items():
         root.append(_suite(name, cases))
-    for count in ("tests", "failures", "errors"):
-        root.set(count, str(sum(int(suite.get(count, "0")) for suite in root)))
-    ElementTree.indent(root)
-    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
-    return head + ElementTree.tostring(root, encoding="unicode") + "\n"
+    return written(root)
 
 
 def _suite(name: str, cases: Sequence[ElementTree.Element]) -> ElementTree.Element:
