@@ -77,6 +77,10 @@ class ForkingLauncher(ABC):
         """Remove the scratch folder."""
         self._scratch.close()
 
+    def _next_launch(self) -> int:
+        self.num_launches += 1
+        return self.num_launches
+
     def survey(self, rates: bool = False) -> dict[str, Any]:
         """Return what torch says of this machine; with ``rates``, measure its devices too."""
         answer = self.ask({"job": "survey", "rates": rates})

@@ -96,8 +96,7 @@ class LocalLauncher(ForkingLauncher):
         return dict(json.loads(answer.read_text()))
 
     def _launch_folder(self) -> Path:
-        self.num_launches += 1
-        folder = self.scratch / f"launch{self.num_launches}"
+        folder = self.scratch / f"launch{self._next_launch()}"
         folder.mkdir()
         return folder
 

@@ -17,12 +17,7 @@ def key_of(row: Row) -> RowKey:
 
 
 def baseline_of(row: Row, rows: Iterable[Row]) -> Row | None:
-    """Return the row that a row's efficiency is measured against; None: it is not there.
-
-    Args:
-        row: Of a run.
-        rows: All rows of the run.
-    """
+    """Return which of a run's rows a row's efficiency is held against; None: it is not there."""
     if row.baseline is not None:
         return next((other for other in rows if key_of(other) == row.baseline), None)
     return next((other for other in rows if _gives_its_efficiency(other, row)), None)

@@ -56,10 +56,6 @@ class ExternalLauncher(ForkingLauncher):
         self.device_uuids = [device["uuid"] for device in answers[0]["devices"]]
         return answers[0]
 
-    def _next_launch(self) -> int:
-        self.num_launches += 1
-        return self.num_launches
-
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have the first process answer a question."""
         return self.group.ask(self._next_launch(), [0], request)[0]

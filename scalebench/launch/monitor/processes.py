@@ -22,12 +22,7 @@ def stat_fields(pid: int, proc: Path = PROC) -> list[str]:
 
 
 def kinship(pid: int, ancestor: int | None = None, proc: Path = PROC) -> Kinship:
-    """Tell whether a process descends from another one.
-
-    Args:
-        pid: The process.
-        ancestor: By default this process.
-        proc: Where the process file system is.
+    """Tell whether a process descends from another one, by default from this process.
 
     Returns:
         ``unknown`` when it cannot be seen from here: it has ended, or its number is of another

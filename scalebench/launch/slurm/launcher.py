@@ -72,10 +72,6 @@ class SlurmLauncher(ForkingLauncher):
             self.relay.step = None
             step.close()
 
-    def _next_launch(self) -> int:
-        self.num_launches += 1
-        return self.num_launches
-
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have the first task answer a question.
 

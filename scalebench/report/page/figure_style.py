@@ -81,11 +81,7 @@ def style(figure: go.Figure, name: str) -> None:
 
 
 def wide_axis(values: Sequence[float]) -> dict[str, Any]:
-    """Return the kind of an axis: logarithmic where the values differ by much.
-
-    Args:
-        values: What is drawn along the axis.
-    """
+    """Return the kind of an axis: logarithmic where the values along it differ by much."""
     known = [value for value in values if value > 0]
     ratio = max(known) / min(known) if known and len(known) == len(values) else 1.0
     if ratio < LOG_RATIO:

@@ -35,10 +35,7 @@ def fit_without_outliers(x: Floats, log_time: Floats, weights: Floats) -> Lines:
     fit without it) exceeds Student's t at `LEVEL` over the number of points left. Looking at the
     last, not the first, keeps outliers from hiding one another.
 
-    Args:
-        x: As for `fit_lines`.
-        log_time: As for `fit_lines`.
-        weights: As for `fit_lines`.
+    The arguments are those of `fit_lines`.
 
     Returns:
         The lines, fitted to the points kept; outliers have weight 0.
