@@ -15,6 +15,7 @@ from scalebench.report.findings.advice_case import Advice, AdviceInput, Rule
 from scalebench.report.words import wording
 from scalebench.report.words.attributed import straggler
 from scalebench.report.words.causes import points
+from scalebench.report.words.inflation import largest_inflation
 
 NOTHING_TO_GAIN = 0.97
 """An efficiency whose interval lies above this."""
@@ -182,6 +183,28 @@ def _uneven_ranks(case: AdviceInput) -> Advice:
     )
 
 
+def _contention(case: AdviceInput) -> Advice | None:
+    largest = largest_inflation(case.budget)
+    if largest is None or largest.field != "contention_s":
+        return None
+    shared = "memory bandwidth, cores" if case.row.device == "cpu" else "power, clocks, the host"
+    return Advice(
+        f"Look for what the ranks share ({shared})",
+        f"{largest.text} points: plain ranks that train at once and send nothing are slower, too",
+    )
+
+
+def _own_operators(case: AdviceInput) -> Advice | None:
+    largest = largest_inflation(case.budget)
+    if largest is None or largest.field != "own_operators_s":
+        return None
+    return Advice(
+        "Look at what the strategy adds to the computation (microbatches, hooks, its wrapper)",
+        f"{largest.text} points: plain ranks with this batch, training at once, do without",
+        "Look at what the strategy adds (microbatches, hooks, its wrapper)",
+    )
+
+
 def _small_share(case: AdviceInput) -> Advice | None:
     row = case.row
     taken = case.points_of("compute_inflation")
@@ -277,6 +300,8 @@ RULES = (
     Rule("send less often", "exposed_transfer", _send_less_often),
     Rule("late rank", "wait", _late_rank),
     Rule("uneven ranks", "wait", _uneven_ranks),
+    Rule("contention", "compute_inflation", _contention),
+    Rule("own operators", "compute_inflation", _own_operators),
     Rule("small share", "compute_inflation", _small_share),
     Rule("more microbatches", "bubble", _more_microbatches),
     Rule("other schedule", "bubble", _other_schedule),

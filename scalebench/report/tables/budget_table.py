@@ -23,6 +23,7 @@ from scalebench.report.tables.layout import (
 from scalebench.report.tables.terminal import line, titled
 from scalebench.report.words import causes, wording
 from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
+from scalebench.report.words.inflation import inflation_note
 
 TITLE = "where the rest went"
 UNIT = "percent of the measured step; ideal + parts = 100"
@@ -117,7 +118,8 @@ def footnotes(rows: Sequence[Row], accounted: Accounted) -> list[str]:
         for row in rows
         for said in causes.held_up(row)
     ]
-    whole = [text for text in (cost, bound) if text]
+    split = [note for row, _ in accounted if (note := inflation_note(row))]
+    whole = [*split, *(text for text in (cost, bound) if text)]
     dashes = [f"{wording.DASH} {text}" for text in causes.not_apart(accounted)]
     return [*signs, *dashes, *whole, *late]
 

@@ -10,6 +10,7 @@ from scalebench.records.rows.budget import PARTS, RESIDUAL, WAIT, Budget, Part
 from scalebench.records.summary import Row
 from scalebench.report.words import wording
 from scalebench.report.words.attributed import disagreements, straggler
+from scalebench.report.words.inflation import largest_inflation
 
 LARGEST_RESIDUAL = 0.02
 """Of the step: a budget that is open with a smaller residual is open for another reason."""
@@ -99,6 +100,9 @@ def _parts(row: Row, budget: Budget) -> list[str]:
     gains = _told([part for part in known if budget.share(part) < 0], budget, "gives back")
     told = "; ".join(clause for clause in (takes, gains) if clause)
     said = [f"{_opening(row, budget)} {told}."]
+    largest = largest_inflation(budget)
+    if largest is not None and any(part.key == "compute_inflation" for part in known):
+        said.append(f"The largest part of the slower computation is {largest.text}.")
     if doubtful:
         said.append(f"Uncertain, with intervals around zero: {_listed(doubtful, budget)}.")
     return [" ".join(said)]

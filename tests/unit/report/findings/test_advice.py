@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.records.rows.budget import ComputeInflation
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.summary import Correctness, Row
 from scalebench.report import render_markdown, render_table
 from scalebench.report.findings import advice
 from scalebench.report.findings.advice_rules import FIRST, LAST, RULES
 from scalebench.report.findings.findings import judge
+from scalebench.stats import Estimate
 from tests.builders.summaries import (
     attributed,
     estimate,
@@ -53,6 +55,22 @@ def predicted(efficiency=0.84, error=0.012, **what_ifs) -> dict:
     }
 
 
+def slower_by(field: str) -> Row:
+    """A row whose computation is slower by 15 points, 12 of them certainly by one part."""
+    row = row_with({"compute_inflation": 15.0})
+    assert row.budget is not None
+    parts = dict.fromkeys(("smaller_batch_s", "contention_s", "own_operators_s"), (1.0, 2.0))
+    in_points = {**parts, field: (12.0, 1.0)}
+    found = {
+        name: Estimate(value=middle, low=middle - width, high=middle + width, n=3).scaled(
+            row.budget.measured_s / 100
+        )
+        for name, (middle, width) in in_points.items()
+    }
+    split = row.budget.model_copy(update={"inflation": ComputeInflation(**found)})
+    return row.model_copy(update={"budget": split})
+
+
 DEVIATES = Correctness(status="deviates", gradient_deviation=0.02, tolerance=1e-4)
 TRANSFER = {"exposed_transfer": 15.0}
 LATE = [Straggler(rank=3, count=97, share=0.97, median_late_s=0.009, longest_run=40)]
@@ -86,6 +104,14 @@ SPEAKS = {
     "small share": (
         row_with({"compute_inflation": 15.0}),
         "more than 16 samples (a larger --batch-size, or --scaling weak): its share takes 15.0",
+    ),
+    "contention": (
+        slower_by("contention_s"),
+        "what the ranks share (memory bandwidth, cores): contention between ranks 12.0 points",
+    ),
+    "own operators": (
+        slower_by("own_operators_s"),
+        "hooks, its wrapper): the strategy's own operators 12.0 points",
     ),
     "more microbatches": (
         row_with({"bubble": 15.0}, pipeline=make_pipeline()),
@@ -122,6 +148,22 @@ def test_every_rule_is_tested_and_has_a_number():
     assert {rule.name for rule in (*FIRST, *RULES, *LAST)} == {*SPEAKS, NEIGHBOUR}
     for row, _ in SPEAKS.values():
         assert any(character.isdigit() for character in advise(row) or "")
+
+
+def test_a_smaller_batch_that_was_measured_asks_for_a_larger_one():
+    assert "more than 16 samples" in (advise(slower_by("smaller_batch_s")) or "")
+
+
+def test_the_verdict_and_the_table_say_what_slower_computation_is_made_of():
+    row = slower_by("contention_s")
+    summary = make_summary([make_plain(), row])
+    said = judge(summary).suites[0].findings[1].verdict
+    assert "part of the slower computation is contention between ranks 12.0." in said
+    table = " ".join(render_table(summary, 4000, verbose=True).split())
+    parts = (
+        "a smaller batch 1.0?, contention between ranks 12.0 and the strategy's own operators 1.0?"
+    )
+    assert f"ddp-25mb, N=2: compute inflation is {parts}" in table
 
 
 def test_a_faster_neighbour_is_named_with_its_number():
