@@ -4,16 +4,21 @@ Three launches of a row know their own variance with two degrees of freedom, and
 4.3. But the rows of a suite were launched in the same rounds on the same machine, and much is known
 of all of them together. The logarithm of a launch's step time is taken to be
 
-    the row's own level + what the round did to all rows + what differs from launch to launch
+    the row's own level + what the round did to all rows at this number of ranks
+    + what differs from launch to launch
 
 and the variance of the last to be the sum of what one launch cannot know of its median step
 (resampled from its steps, the circular block bootstrap of `scalebench.gate.bootstrap`) and an
 effect of launching afresh, which is one for the suite. What a row varies by beyond or below that is
 moderated over the rows (Smyth 2004, `scalebench.gate.variance`).
 
+What a round does to all rows alike cancels in a ratio. What it does to one number of ranks alone
+(load that takes one core of two) cancels only between rows at the same number of ranks. Between two
+numbers of ranks, all rows at one against all rows at the other show it, with one degree of freedom
+less than there are rounds. See `RoundNoise`.
+
 ``make bench-coverage`` simulates how often the intervals hold. They are too narrow for a row whose
-launches differ several times more than those of the other rows without its steps showing it, and
-where a round does something to one number of ranks alone.
+launches differ several times more than those of the other rows without its steps showing it.
 """
 
 import math
@@ -24,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from scalebench.gate.variance import typical_variance
+from scalebench.gate.variance import SMALLEST_FAMILY, typical_variance
 from scalebench.records.summary import RowKey
 from scalebench.stats import (
     Estimate,
@@ -45,7 +50,9 @@ Rounds = Mapping[int, float]
 def launch_variances(
     rows: Mapping[RowKey, Rounds], within: Mapping[RowKey, float]
 ) -> dict[RowKey, Variance]:
-    """Return the variance between a row's launches that their rounds do not share.
+    """Return the variance between a row's launches that no other row at its size shares.
+
+    What a round does to all rows at one number of ranks is left out.
 
     Args:
         rows: Its launches, of every row of a suite.
@@ -53,11 +60,13 @@ def launch_variances(
             steps tell it.
 
     Returns:
-        Only of rows with two launches or more; empty where fewer than three rows have them:
-        nothing is typical of so few.
+        Only of rows with two launches or more; empty where fewer than three rows have them, or
+        where no two rows at one number of ranks do: nothing is typical of so few.
     """
     repeated = {name: rounds for name, rounds in rows.items() if len(rounds) > 1}
-    layout = _Layout.of(list(repeated.values()))
+    if len(repeated) < SMALLEST_FAMILY:
+        return {}
+    layout = _Layout.of(repeated)
     own_scale = np.array([within[name] for name in repeated])
     fresh = layout.effect_of_launching(own_scale)
     if fresh is None:
@@ -68,25 +77,32 @@ def launch_variances(
         Variance(float(square / dof), float(dof)) if dof > 0 else None
         for square, dof in zip(squares, freedom, strict=True)
     ]
-    typical = typical_variance([one for one in relative if one is not None])
-    if typical.dof <= 0:
-        return {}
-    moderated = [typical.moderate(one) for one in relative]
     return {
         name: Variance(one.value * float(of_row), one.dof)
-        for name, one, of_row in zip(repeated, moderated, scale, strict=True)
+        for name, one, of_row in zip(repeated, _moderated(relative), scale, strict=True)
         if one is not None
     }
 
 
+def _moderated(relative: Sequence[Variance | None]) -> Sequence[Variance | None]:
+    """Move each row's variance towards what is typical; pool those of two rows."""
+    known = [one for one in relative if one is not None]
+    if len(known) < SMALLEST_FAMILY:
+        dof = sum(one.dof for one in known)
+        return [Variance(sum(one.value * one.dof for one in known) / dof, dof)] * len(relative)
+    typical = typical_variance(known)
+    return [typical.moderate(one) if typical.dof > 0 else None for one in relative]
+
+
 @dataclass(frozen=True)
 class _Layout:
-    """Launches of rows in rounds: one level for each row, one for each round.
+    """Launches of rows in rounds: a level for each row, one for each size in each round.
 
     Attributes:
         logs: Logarithms of step times, shape ``[launches]``.
         owner: Index of each launch's row.
-        design: Row and round of each launch as ones, shape ``[launches, rows + rounds]``.
+        design: Row, and size and round, of each launch as ones, shape
+            ``[launches, rows + sizes and rounds]``.
     """
 
     logs: Floats
@@ -94,15 +110,19 @@ class _Layout:
     design: Floats
 
     @classmethod
-    def of(cls, rows: Sequence[Rounds]) -> "_Layout":
+    def of(cls, rows: Mapping[RowKey, Rounds]) -> "_Layout":
         """Lay out the launches of rows."""
-        numbers = sorted({number for rounds in rows for number in rounds})
-        places = [(row, numbers.index(n)) for row, rounds in enumerate(rows) for n in rounds]
-        logs = np.array([log for rounds in rows for log in rounds.values()])
-        design = np.zeros((len(logs), len(rows) + len(numbers)))
-        for line, (row, number) in enumerate(places):
-            design[line, row] = design[line, len(rows) + number] = 1
-        return cls(logs, np.array([row for row, _ in places], dtype=np.intp), design)
+        launches = [
+            (owner, (world_size, number), log)
+            for owner, ((_, _, world_size), rounds) in enumerate(rows.items())
+            for number, log in rounds.items()
+        ]
+        shared = sorted({of_round for _, of_round, _ in launches})
+        design = np.zeros((len(launches), len(rows) + len(shared)))
+        for line, (owner, of_round, _) in enumerate(launches):
+            design[line, owner] = design[line, len(rows) + shared.index(of_round)] = 1
+        owners = np.array([owner for owner, _, _ in launches], dtype=np.intp)
+        return cls(np.array([log for _, _, log in launches]), owners, design)
 
     def left_over(self, scale: Floats) -> tuple[Floats, Floats]:
         """Return what the fit leaves of each row: squares in units of ``scale``, and their dof.
@@ -151,34 +171,111 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     return float(brentq(function, low, high * (1 + 1e-9), rtol=1e-6))
 
 
-def ratio_over_rounds(
-    logs: Mapping[int, float],
-    base_logs: Mapping[int, float],
-    variances: tuple[Variance, Variance] | None,
-    factor: float = 1.0,
-) -> Estimate | None:
-    """Estimate ``factor · base / row`` over the rounds in which both were launched.
+@dataclass(frozen=True)
+class RoundNoise:
+    """What is known of the noise of a suite's rows, and the ratios between them.
+
+    Attributes:
+        rows: The launches of every row.
+        variances: Of the rows' launches, by `launch_variances`; rows of which it is known.
+    """
+
+    rows: Mapping[RowKey, Rounds]
+    variances: Mapping[RowKey, Variance]
+
+    @classmethod
+    def of(cls, rows: Mapping[RowKey, Rounds], within: Mapping[RowKey, float]) -> "RoundNoise":
+        """Estimate the noise of a suite's rows; the arguments are those of `launch_variances`."""
+        return cls(rows, launch_variances(rows, within))
+
+    def ratio(self, row: RowKey, base: RowKey, factor: float = 1.0) -> Estimate | None:
+        """Estimate ``factor · base / row`` over the rounds in which both were launched.
+
+        Where the variance of either is not known, the interval is Student's t of the logarithms
+        of the rounds' own ratios.
+
+        Args:
+            row: One of ``rows``.
+            base: Another of them, or the same.
+            factor: How much more work the row's step does.
+
+        Returns:
+            None when there is no such round.
+        """
+        logs, base_logs = self.rows[row], self.rows[base]
+        shared = [number for number in logs if number in base_logs]
+        if not shared:
+            return None
+        ratios = [math.log(factor) + base_logs[number] - logs[number] for number in shared]
+        own = estimate_over_launches([math.exp(ratio) for ratio in ratios])
+        if own.low is None or row == base or not {row, base} <= self.variances.keys():
+            return own
+        width = self._half_width(row, base, shared) / math.sqrt(len(shared))
+        center = math.log(own.value)
+        ends = {"low": math.exp(center - width), "high": math.exp(center + width)}
+        return own.model_copy(update=ends)
+
+    def _half_width(self, row: RowKey, base: RowKey, shared: Sequence[int]) -> float:
+        """Return half the width of the interval of one round's ratio, as a logarithm.
+
+        Between two numbers of ranks the variance is the sum of three independent parts: what the
+        mean of all rows at one number varies by against the mean of all at the other, over the
+        rounds (the effect of a round on one number of ranks is in it), and what each of the two
+        rows varies by around the mean at its own.
+        """
+        if row[2] == base[2]:
+            return t_half_width(self._together([self.variances[row], self.variances[base]]))
+        means, around = [], []
+        for key in (row, base):
+            weights = self._weights(key[2], shared)
+            means.append(
+                [sum(w * self.rows[k][number] for k, w in weights.items()) for number in shared]
+            )
+            own = self.variances[key]
+            around.append(Variance(own.value * (1 - weights[key]), own.dof))
+        between = np.array(means[0]) - np.array(means[1])
+        of_sizes = Variance(float(between.var(ddof=1)), len(shared) - 1)
+        return half_width_of_two(of_sizes, self._together(around))
+
+    def _weights(self, world_size: int, shared: Sequence[int]) -> dict[RowKey, float]:
+        """Return the weights, of sum 1, with which rows make the most precise mean at a size.
+
+        The inverse of their variances: a row then differs from the mean by what the mean does not
+        know, and ``v - 1/Σ(1/v) = v·(1 - weight)`` is the variance of that.
+        """
+        precision = {
+            key: 1 / one.value
+            for key, one in self.variances.items()
+            if key[2] == world_size and all(number in self.rows[key] for number in shared)
+        }
+        total = sum(precision.values())
+        return {key: one / total for key, one in precision.items()}
+
+    @staticmethod
+    def _together(parts: Sequence[Variance]) -> Variance:
+        """Return the variance of a sum of two, which may rest on the same rows."""
+        both = sum_variances(parts)
+        return Variance(both.value, min(both.dof, max(one.dof for one in parts)))
+
+
+def half_width_of_two(few: Variance, many: Variance) -> float:
+    """Return half the width of the interval of a sum whose first part few observations tell.
+
+    Where the few happen to agree, Satterthwaite's degrees of freedom are those of the other part,
+    and the interval is too narrow: if the first part is in truth much the larger, it holds in 88 %
+    with one degree of freedom, in 93 % with two. The quantile of Cochran & Cox (1950, §4.14), the
+    mean of both parts' quantiles weighted by their variances, holds in 94 % there and in 98 % where
+    the first part is small. The quantile taken is Satterthwaite's, moved towards theirs by
+    ``1/(2·dof)`` of the way, which simulation chose (``benchmarks/coverage.py``).
 
     Args:
-        logs: The row's launches, logarithms of step times.
-        base_logs: The baseline's.
-        variances: Of both, by `launch_variances`; None: the rounds' own ratios have to do
-            (Student's t of their logarithms).
-        factor: How much more work the row's step does.
-
-    Returns:
-        None when there is no such round.
+        few: With one degree of freedom or a few.
+        many: Independent of it.
     """
-    shared = [number for number in logs if number in base_logs]
-    if not shared:
-        return None
-    ratios = [math.log(factor) + base_logs[number] - logs[number] for number in shared]
-    own = estimate_over_launches([math.exp(ratio) for ratio in ratios])
-    if variances is None or own.low is None:
-        return own
-    both = sum_variances(variances)
-    dof = min(both.dof, max(one.dof for one in variances))  # both may rest on the same rows
-    width = t_half_width(Variance(both.value / len(shared), dof))
-    center = math.log(own.value)
-    ends = {"low": math.exp(center - width), "high": math.exp(center + width)}
-    return own.model_copy(update=ends)
+    both = sum_variances([few, many])
+    by_both = t_half_width(both)
+    if both.value == 0:
+        return by_both
+    each = (math.sqrt(part.value) * t_half_width(part) for part in (few, many))
+    by_each = sum(each) / math.sqrt(both.value)
+    return by_both + (by_each - by_both) / (2 * few.dof)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from scalebench.analysis.round_noise import launch_variances, ratio_over_rounds
+from scalebench.analysis.round_noise import RoundNoise
 from scalebench.analysis.rows.launches import (
     Launches,
     Table,
@@ -13,7 +13,7 @@ from scalebench.analysis.rows.launches import (
 )
 from scalebench.analysis.run import StoredRun
 from scalebench.records.summary import RowKey
-from scalebench.stats import Estimate, Variance
+from scalebench.stats import Estimate
 
 
 @dataclass(frozen=True)
@@ -23,24 +23,23 @@ class Ratios:
     Attributes:
         table: The launches of every row.
         independent: Those of independent plain ranks.
-        noise: How much the launches of a row differ beyond what their rounds share; rows that are
-            known.
+        noise: Suite → what its launches know of their noise together.
     """
 
     table: Table
     independent: Table
-    noise: Mapping[RowKey, Variance]
+    noise: Mapping[str, RoundNoise]
 
     @classmethod
     def of(cls, run: StoredRun) -> "Ratios":
         """Work out the noise of launches, those of a suite together."""
         table, others = grouped(run), independent(run)
         timed = {**table, **others}
-        noise: dict[RowKey, Variance] = {}
+        noise: dict[str, RoundNoise] = {}
         for suite in dict.fromkeys(key[0] for key in timed):
             rows = {key: row for key, row in timed.items() if key[0] == suite}
             logs = {key: row.log_steps for key, row in rows.items()}
-            noise |= launch_variances(logs, {key: row.within for key, row in rows.items()})
+            noise[suite] = RoundNoise.of(logs, {key: row.within for key, row in rows.items()})
         return cls(table, others, noise)
 
     def speedup(self, row: Launches, base: Launches | None) -> Estimate | None:
@@ -94,10 +93,7 @@ class Ratios:
 
     def _steps(self, above: Launches, below: Launches, factor: float) -> Estimate | None:
         """Estimate ``factor · step of above / step of below`` over the rounds that have both."""
-        keys = (_key(below), _key(above))
-        known = keys[0] != keys[1] and all(key in self.noise for key in keys)
-        variances = (self.noise[keys[0]], self.noise[keys[1]]) if known else None
-        return ratio_over_rounds(below.log_steps, above.log_steps, variances, factor)
+        return self.noise[below.cell.suite].ratio(_key(below), _key(above), factor)
 
 
 def _key(row: Launches) -> RowKey:
