@@ -59,15 +59,19 @@ def drift(rows: Sequence[Row]) -> float | None:
     is left is what the round did to all of them.
 
     Returns:
-        A plain ratio minus 1; None: too few rows with the same launches.
+        A plain ratio minus 1; None: too few rows with several launches, or too few rounds in which
+        all of them were launched.
     """
     series = series_of(*rows)
-    of_rows = [log_medians(row, series) for row in rows]
-    rounds = {repeat for medians in of_rows for repeat in medians}
-    whole = [medians for medians in of_rows if medians.keys() == rounds]
-    if len(rounds) < 2 or len(whole) < LEAST_ROWS:
+    of_rows = [medians for row in rows if len(medians := log_medians(row, series)) > 1]
+    if len(of_rows) < LEAST_ROWS:
         return None
+    shared = set.intersection(*(set(medians) for medians in of_rows))
+    if len(shared) < 2:
+        return None
+    means = [fmean(medians[repeat] for repeat in shared) for medians in of_rows]
     effects = [
-        fmean(medians[repeat] - fmean(medians.values()) for medians in whole) for repeat in rounds
+        fmean(medians[repeat] - mean for medians, mean in zip(of_rows, means, strict=True))
+        for repeat in shared
     ]
     return exp(max(effects) - min(effects)) - 1

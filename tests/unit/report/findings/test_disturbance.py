@@ -55,6 +55,13 @@ def test_drift_is_what_all_rows_share():
     assert (drift(apart) or 0.0) < LEAST_DRIFT / 5
 
 
+def test_rounds_that_only_some_rows_have_do_not_count():
+    slower = [with_rounds(name, 1.0, 1.05, 1.1) for name in "abc"]
+    further = slower[0].samples[0].model_copy(update={"repeat": 3, "step_s": [0.09] * 20})
+    slower[0] = slower[0].model_copy(update={"samples": [*slower[0].samples, further]})
+    assert drift(slower) == pytest.approx(0.1)
+
+
 def test_few_rows_or_one_launch_show_no_drift():
     assert drift([with_rounds(name, 1.0, 1.1, 1.2) for name in "ab"]) is None
     assert drift([make_row(name, spread=None) for name in "abcd"]) is None
