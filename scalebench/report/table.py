@@ -21,6 +21,7 @@ from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.words import wording
 from scalebench.report.words.above_ideal import above_ideal
+from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import explain, marks
 
 LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak mem", "MFU")
@@ -64,6 +65,8 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
     for suite, rows in wording.by_suite(summary.rows).items():
         parts += _suite(suite, rows, width, ascii_only)
         parts += _details(rows, width, ascii_only) if verbose else []
+    wide = precision_note(summary)
+    parts += [line(wide, ascii_only, "dim")] if wide else []
     if summary.collectives is not None:
         parts += _collectives(summary.collectives, summary.link, ascii_only)
     verdict = _verdict(summary, ascii_only) if verbose else brief_parts(summary, width, ascii_only)

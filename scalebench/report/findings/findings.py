@@ -14,6 +14,7 @@ from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
 from scalebench.report.words import causes, wording
+from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
 Kind = Literal["scaling", "inconclusive", "single", "failed", "baseline"]
@@ -98,6 +99,8 @@ def general(summary: Summary) -> tuple[str, ...]:
         )
     disturbed = disturbance(summary)
     said += [disturbed] if disturbed else []
+    wide = precision_note(summary)
+    said += [f"{wide[0].upper()}{wide[1:]}."] if wide else []
     measured = [row for row in summary.rows if row.status == "ok"]
     if not measured and summary.collectives is None:
         said.append("Nothing was measured; the reasons are listed below.")

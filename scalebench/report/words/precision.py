@@ -1,0 +1,44 @@
+"""Where a run fell short of the precision that was wanted, and what would help."""
+
+from math import ceil
+
+from scalebench.records.precision import ImpreciseRow
+from scalebench.records.summary import Summary
+from scalebench.report.words import wording
+
+NAMED = 2
+"""Rows that are named; of more, the widest."""
+
+
+def precision_note(summary: Summary) -> str | None:
+    """Say which efficiencies are known less well than wanted; None: none, or nothing was wanted.
+
+    ``"efficiency is wanted to ± 3 %: 1 of 6 rows is wider after 90 s (ddp, N=2: ± 4.2 %). About
+    2 minutes more would do: --budget 4m"``
+    """
+    reached = summary.precision
+    if reached is None or not reached.imprecise:
+        return None
+    widest = sorted(reached.imprecise, key=lambda row: -(row.half_width or float("inf")))
+    many = len(widest) > 1
+    named = "; ".join(_row(row) for row in widest[:NAMED])
+    more = "; …" if len(widest) > NAMED else ""
+    told = (
+        f"efficiency is wanted to ± {_percent(reached.half_width)}: {len(widest)} of "
+        f"{reached.num_rows} rows {'are' if many else 'is'} wider after "
+        f"{reached.budget_s:g} s ({named}{more})"
+    )
+    missing = [row.more_s for row in widest if row.more_s is not None]
+    if not missing:
+        return told
+    minutes = ceil((reached.budget_s + max(missing)) / 60)
+    return f"{told}; by the square root of time, --budget {minutes}m would do"
+
+
+def _row(row: ImpreciseRow) -> str:
+    width = "no interval" if row.half_width is None else f"± {_percent(row.half_width)}"
+    return f"{wording.plain(row.case, 64)}, N={row.world_size}: {width}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"

@@ -1,0 +1,51 @@
+"""What is said where a run fell short of the precision that was wanted."""
+
+from scalebench.records.precision import ImpreciseRow, PrecisionReached
+from scalebench.report import render_markdown, render_table
+from scalebench.report.words.precision import precision_note
+from tests.builders.summaries import make_plain, make_row, make_summary
+
+
+def summary_with(*imprecise: ImpreciseRow):  # type: ignore[no-untyped-def]
+    reached = PrecisionReached(
+        half_width=0.03, budget_s=90.0, num_rows=6, imprecise=list(imprecise)
+    )
+    summary = make_summary([make_plain(), make_row()])
+    return summary.model_copy(update={"precision": reached})
+
+
+def row(case: str, half_width: float | None, more_s: float | None) -> ImpreciseRow:
+    return ImpreciseRow(suite="ddp", case=case, world_size=2, half_width=half_width, more_s=more_s)
+
+
+def test_a_row_that_is_too_wide_is_named_with_the_budget_that_would_do() -> None:
+    assert precision_note(summary_with(row("ddp", 0.042, 86.4))) == (
+        "efficiency is wanted to ± 3 %: 1 of 6 rows is wider after 90 s (ddp, N=2: ± 4.2 %); by "
+        "the square root of time, --budget 3m would do"
+    )
+
+
+def test_the_widest_are_named_and_the_longest_time_is_asked_for() -> None:
+    note = precision_note(
+        summary_with(row("a", 0.04, 70.0), row("b", 0.09, 720.0), row("c", 0.06, 270.0))
+    )
+    assert note is not None
+    assert "3 of 6 rows are wider" in note
+    assert "(b, N=2: ± 9 %; c, N=2: ± 6 %; …)" in note
+    assert note.endswith("--budget 14m would do")
+
+
+def test_without_an_interval_nothing_tells_how_long_it_would_take() -> None:
+    note = precision_note(summary_with(row("ddp", None, None)))
+    assert note is not None and note.endswith("(ddp, N=2: no interval)")
+
+
+def test_nothing_is_said_where_nothing_is_missing() -> None:
+    assert precision_note(summary_with()) is None
+    assert precision_note(make_summary([make_plain()])) is None
+
+
+def test_terminal_and_markdown_say_it() -> None:
+    summary = summary_with(row("ddp", 0.042, 86.4))
+    assert "efficiency is wanted to ± 3 %" in " ".join(render_table(summary, 200).split())
+    assert "Efficiency is wanted to ± 3 %" in render_markdown(summary)
