@@ -32,9 +32,9 @@ from scipy.optimize import brentq
 from scalebench.gate.variance import SMALLEST_FAMILY, typical_variance
 from scalebench.records.summary import RowKey
 from scalebench.stats import (
+    CONFIDENCE,
     Estimate,
     Variance,
-    estimate_over_launches,
     sum_variances,
     t_half_width,
 )
@@ -188,7 +188,9 @@ class RoundNoise:
         """Estimate the noise of a suite's rows; the arguments are those of `launch_variances`."""
         return cls(rows, launch_variances(rows, within))
 
-    def ratio(self, row: RowKey, base: RowKey, factor: float = 1.0) -> Estimate | None:
+    def ratio(
+        self, row: RowKey, base: RowKey, factor: float = 1.0, confidence: float = CONFIDENCE
+    ) -> Estimate | None:
         """Estimate ``factor · base / row`` over the rounds in which both were launched.
 
         Where the variance of either is not known, the interval is Student's t of the logarithms
@@ -198,6 +200,7 @@ class RoundNoise:
             row: One of ``rows``.
             base: Another of them, or the same.
             factor: How much more work the row's step does.
+            confidence: Of the interval. See `interim.CONFIDENCE_OF_LOOKS`.
 
         Returns:
             None when there is no such round.
@@ -207,15 +210,24 @@ class RoundNoise:
         if not shared:
             return None
         ratios = [math.log(factor) + base_logs[number] - logs[number] for number in shared]
-        own = estimate_over_launches([math.exp(ratio) for ratio in ratios])
-        if own.low is None or row == base or not {row, base} <= self.variances.keys():
-            return own
-        width = self._half_width(row, base, shared) / math.sqrt(len(shared))
-        center = math.log(own.value)
-        ends = {"low": math.exp(center - width), "high": math.exp(center + width)}
-        return own.model_copy(update=ends)
+        center, n = float(np.mean(ratios)), len(shared)
+        if n == 1:
+            return Estimate(value=math.exp(center), n=1)
+        if row == base or not {row, base} <= self.variances.keys():
+            half_width = t_half_width(Variance(float(np.var(ratios, ddof=1)), n - 1), confidence)
+        else:
+            half_width = self._half_width(row, base, shared, confidence)
+        half_width /= math.sqrt(n)
+        return Estimate(
+            value=math.exp(center),
+            low=math.exp(center - half_width),
+            high=math.exp(center + half_width),
+            n=n,
+        )
 
-    def _half_width(self, row: RowKey, base: RowKey, shared: Sequence[int]) -> float:
+    def _half_width(
+        self, row: RowKey, base: RowKey, shared: Sequence[int], confidence: float
+    ) -> float:
         """Return half the width of the interval of one round's ratio, as a logarithm.
 
         Between two numbers of ranks the variance is the sum of three independent parts: what the
@@ -224,7 +236,9 @@ class RoundNoise:
         rows varies by around the mean at its own.
         """
         if row[2] == base[2]:
-            return t_half_width(self._together([self.variances[row], self.variances[base]]))
+            return t_half_width(
+                self._together([self.variances[row], self.variances[base]]), confidence
+            )
         means, around = [], []
         for key in (row, base):
             weights = self._weights(key[2], shared)
@@ -235,7 +249,7 @@ class RoundNoise:
             around.append(Variance(own.value * (1 - weights[key]), own.dof))
         between = np.array(means[0]) - np.array(means[1])
         of_sizes = Variance(float(between.var(ddof=1)), len(shared) - 1)
-        return half_width_of_two(of_sizes, self._together(around))
+        return half_width_of_two(of_sizes, self._together(around), confidence)
 
     def _weights(self, world_size: int, shared: Sequence[int]) -> dict[RowKey, float]:
         """Return the weights, of sum 1, with which rows make the most precise mean at a size.
@@ -258,7 +272,7 @@ class RoundNoise:
         return Variance(both.value, min(both.dof, max(one.dof for one in parts)))
 
 
-def half_width_of_two(few: Variance, many: Variance) -> float:
+def half_width_of_two(few: Variance, many: Variance, confidence: float = CONFIDENCE) -> float:
     """Return half the width of the interval of a sum whose first part few observations tell.
 
     Where the few happen to agree, Satterthwaite's degrees of freedom are those of the other part,
@@ -271,11 +285,12 @@ def half_width_of_two(few: Variance, many: Variance) -> float:
     Args:
         few: With one degree of freedom or a few.
         many: Independent of it.
+        confidence: Of the interval.
     """
     both = sum_variances([few, many])
-    by_both = t_half_width(both)
+    by_both = t_half_width(both, confidence)
     if both.value == 0:
         return by_both
-    each = (math.sqrt(part.value) * t_half_width(part) for part in (few, many))
+    each = (math.sqrt(part.value) * t_half_width(part, confidence) for part in (few, many))
     by_each = sum(each) / math.sqrt(both.value)
     return by_both + (by_each - by_both) / (2 * few.dof)

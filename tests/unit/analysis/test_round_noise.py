@@ -211,6 +211,14 @@ def test_the_width_between_two_numbers_of_ranks_by_hand():
     assert found.value == pytest.approx(math.exp(1.0 - 0.51)) and found.n == 3
 
 
+@pytest.mark.parametrize("row", [1, 4, 5])
+def test_more_confidence_is_a_wider_interval(row):
+    keys, suite = noise(drawn(2, num_rows=6), SIZES)
+    widths = [width(suite.ratio(keys[row], keys[0], confidence=c)) for c in (0.5, 0.9, 0.95, 0.97)]
+    assert widths == sorted(set(widths))
+    assert widths[2] == width(suite.ratio(keys[row], keys[0]))
+
+
 def test_rows_alone_at_their_numbers_of_ranks_know_their_own_ratios_only():
     sizes = (1, 1, 2, 4)
     keys, suite = noise(drawn(4, num_rows=4), sizes)

@@ -1,0 +1,176 @@
+"""Ratios between rows that take turns in short blocks, within each round.
+
+In a round the rows of a suite live at the same time and work one after the other, a block of steps
+each, in a random order: a cycle visits every row once. What the machine does over seconds to all
+rows then cancels within a cycle, and what it does to single blocks is trimmed away:
+
+1. Of each two rows, the difference of the logarithms of their blocks, cycle by cycle; of these the
+   mean of the middle half (a quarter is trimmed on either side), with the variance of a trimmed
+   mean from Winsorized values (Tukey & McLaughlin 1963; Yuen 1974). Simulation preferred the block
+   of the same cycle to an interpolation between the two neighbours in time: that is 5 % more
+   precise in fast drift and takes one block into two differences, so that its variance comes out
+   too small by 10 to 25 %.
+2. A row's level in the round is the mean of its differences from all rows. Differences of levels
+   are those of the rows, whatever one takes for zero.
+3. What a row's level cannot know of itself follows from the variances of its differences
+   (Grubbs 1948).
+
+The levels of several rounds are what `round_noise` makes of one median for each launch: with rounds
+that differ, an effect of launching afresh, and an effect of a round on one number of ranks alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalebench.analysis.round_noise import RoundNoise
+from scalebench.records.summary import RowKey
+
+TRIMMED = 4
+"""One in so many values is trimmed on either side."""
+
+LEAST_KNOWN = 0.1
+"""No row's own variance is taken to be less than so much of the mean of all rows'."""
+
+Floats = NDArray[np.float64]
+
+
+class Block(NamedTuple):
+    """Consecutive steps of a row between two turns of other rows.
+
+    Attributes:
+        start_ns: When its first step began; one clock for all rows of a round.
+        end_ns: When its last step ended.
+        step_s: Mean time of a step, seconds.
+    """
+
+    start_ns: int
+    end_ns: int
+    step_s: float
+
+
+Blocks = Mapping[int, Sequence[Block]]
+"""Number of the round → blocks of a row, in any order."""
+
+
+def paired_rounds(rows: Mapping[RowKey, Blocks]) -> RoundNoise:
+    """Work out the ratios between the rows of a suite from their blocks.
+
+    Args:
+        rows: Blocks of every row; a row may be missing from rounds and from cycles.
+
+    Returns:
+        Its `ratio` estimates ``factor · base / row``; its rounds are those of the blocks. A row
+        that shares no cycle with some other is left out of a round, the one with fewest blocks
+        first.
+
+    Raises:
+        ValueError: A block ends before it starts, or its step time is not positive.
+    """
+    numbers = sorted({number for blocks in rows.values() for number in blocks})
+    levels: dict[RowKey, dict[int, float]] = {key: {} for key in rows}
+    own: dict[RowKey, list[float]] = {key: [] for key in rows}
+    for number in numbers:
+        present = {key: blocks[number] for key, blocks in rows.items() if blocks.get(number)}
+        for key, (level, variance) in levels_of_round(present).items():
+            levels[key][number] = level
+            own[key].append(variance)
+    within = {key: float(np.mean(found)) if found else 0.0 for key, found in own.items()}
+    return RoundNoise.of(levels, within)
+
+
+def levels_of_round(
+    rows: Mapping[RowKey, Sequence[Block]],
+) -> dict[RowKey, tuple[float, float]]:
+    """Return each row's level in a round, and the variance with which its blocks tell it.
+
+    Args:
+        rows: Blocks of every row of the round; one at least for each.
+
+    Returns:
+        Logarithms of step times, of which only the differences between rows say something. A
+        variance is 0 where no row has more than one block.
+    """
+    table = _by_cycle(rows)
+    keys = list(rows)
+    while len(keys) > 1:
+        lonely = [one for one in keys if any(not _shared(table, one, other) for other in keys)]
+        if not lonely:
+            break
+        keys.remove(min(lonely, key=lambda key: len(table[key])))
+    differences, variances = np.zeros((2, len(keys), len(keys)))
+    for (i, one), (j, other) in combinations(enumerate(keys), 2):
+        cycles = _shared(table, one, other)
+        pairs = np.array([table[one][cycle] - table[other][cycle] for cycle in cycles])
+        mean, variance = trimmed_mean(pairs)
+        differences[i, j], differences[j, i] = mean, -mean
+        variances[i, j] = variances[j, i] = variance
+    levels, own = differences.mean(axis=1), own_variances(variances)
+    return {key: (float(levels[i]), float(own[i])) for i, key in enumerate(keys)}
+
+
+def _by_cycle(rows: Mapping[RowKey, Sequence[Block]]) -> dict[RowKey, dict[int, float]]:
+    """Return of every row: number of the cycle → logarithm of the step time.
+
+    A cycle ends where a row would have a second block in it.
+    """
+    table: dict[RowKey, dict[int, float]] = {key: {} for key in rows}
+    cycle = 0
+    for key, block in sorted(
+        ((key, block) for key, blocks in rows.items() for block in blocks),
+        key=lambda one: one[1].start_ns,
+    ):
+        if block.end_ns <= block.start_ns or not 0 < block.step_s < np.inf:
+            raise ValueError(
+                f"block {tuple(block)} of {key}: it has to end after its start, and its step time"
+                " has to be a positive number of seconds"
+            )
+        cycle += cycle in table[key]
+        table[key][cycle] = float(np.log(block.step_s))
+    return table
+
+
+def _shared(table: Mapping[RowKey, Mapping[int, float]], one: RowKey, other: RowKey) -> list[int]:
+    return [cycle for cycle in table[one] if cycle in table[other]]
+
+
+def trimmed_mean(values: Floats) -> tuple[float, float]:
+    """Return the mean of the middle half of values, and its variance.
+
+    With ``k`` of ``n`` values trimmed on either side, ``s²_w / ((1 - 2k/n)²·n)``, where s²_w is the
+    variance of the values with the trimmed ones moved to the outermost that are left. Source:
+    Tukey & McLaughlin 1963.
+
+    Args:
+        values: At least one; fewer than four are not trimmed, and of one the variance is 0.
+    """
+    x = np.sort(values)
+    n = len(x)
+    k = n // TRIMMED
+    mean = float(x[k : n - k].mean())
+    if n == 1:
+        return mean, 0.0
+    moved = np.clip(x, x[k], x[n - 1 - k])
+    return mean, float(moved.var(ddof=1)) / ((1 - 2 * k / n) ** 2 * n)
+
+
+def own_variances(of_differences: Floats) -> Floats:
+    """Return the variance of each row from the variances of all rows' differences.
+
+    With ``v_ij = v_i + v_j`` and n rows, ``v_i = (Σ_j v_ij - Σ_{j<k} v_jk / (n - 1)) / (n - 2)``.
+    Source: Grubbs 1948. Of two rows each has half of it. None is taken to be less than
+    `LEAST_KNOWN` of the mean.
+
+    Args:
+        of_differences: Shape ``[rows, rows]``, symmetric, 0 on the diagonal.
+    """
+    n = len(of_differences)
+    of_rows = of_differences.sum(axis=1)
+    if n < 3:
+        return np.asarray(of_rows / 2)
+    mean = of_rows.sum() / (2 * n * (n - 1))
+    own = (of_rows - n * mean) / (n - 2)
+    return np.asarray(np.maximum(own, LEAST_KNOWN * mean))

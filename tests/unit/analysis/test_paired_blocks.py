@@ -1,0 +1,204 @@
+"""Ratios of rows that take turns in blocks: what cancels, what is trimmed, and that they hold."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.block_coverage import Kind, draw_round, look, truth
+from scalebench.analysis import paired_blocks
+from scalebench.analysis.paired_blocks import (
+    Block,
+    levels_of_round,
+    own_variances,
+    paired_rounds,
+    trimmed_mean,
+)
+
+BASE, DDP, DDP_2 = ("ddp", "plain", 1), ("ddp", "ddp", 1), ("ddp", "ddp", 2)
+KEYS = [BASE, DDP, DDP_2, ("ddp", "other", 2)]
+logs = st.floats(-3, 3)
+
+
+def in_turns(table, seed=0, course=None):
+    """Rows of logarithms, a column for each cycle, as blocks in a random order in each cycle."""
+    order = random.Random(seed)
+    num_rows, num_cycles = np.shape(table)
+    blocks = {key: [] for key in KEYS[:num_rows]}
+    for cycle in range(num_cycles):
+        for turn, row in enumerate(order.sample(range(num_rows), num_rows)):
+            start = cycle * num_rows + turn
+            log = table[row][cycle] + (0 if course is None else course[cycle])
+            blocks[KEYS[row]].append(Block(10 * start, 10 * start + 9, math.exp(log)))
+    return blocks
+
+
+def noisy(seed, num_rows=4, num_cycles=8, spread=0.01):
+    drawn = np.random.default_rng(seed).normal(0, spread, (num_rows, num_cycles))
+    return drawn + np.arange(num_rows)[:, None]
+
+
+def between(levels, row, base=BASE):
+    return levels[base][0] - levels[row][0]
+
+
+def test_without_noise_the_ratio_is_exact_in_every_drift():
+    table = np.repeat([[0.0], [-0.5], [0.25], [1.0]], 6, axis=1)
+    levels = levels_of_round(in_turns(table, course=[0.0, 5.0, -2.0, 0.1, 0.2, 9.0]))
+    assert [between(levels, key) for key in KEYS] == pytest.approx([0, 0.5, -0.25, -1])
+    assert all(variance == pytest.approx(0, abs=1e-20) for _, variance in levels.values())
+
+
+@given(st.integers(0, 1000), st.lists(logs, min_size=8, max_size=8), st.integers(0, 1000))
+def test_what_a_cycle_does_to_all_rows_cancels_in_any_order(seed, course, order):
+    table = noisy(seed)
+    still = levels_of_round(in_turns(table))
+    moved = levels_of_round(in_turns(table, order, course))
+    for key in KEYS:
+        assert between(moved, key) == pytest.approx(between(still, key), abs=1e-9)
+        assert moved[key][1] == pytest.approx(still[key][1], rel=1e-6, abs=1e-15)
+
+
+@given(st.integers(0, 1000), st.integers(0, 7), st.integers(0, 3), st.floats(0.5, 50))
+def test_one_disturbed_block_moves_no_ratio_far(seed, cycle, row, by):
+    table = noisy(seed)
+    spoiled = table.copy()
+    spoiled[row, cycle] += by
+    clean, disturbed = (levels_of_round(in_turns(one)) for one in (table, spoiled))
+    for key in KEYS:
+        assert abs(between(disturbed, key) - between(clean, key)) < 0.05
+        assert disturbed[key][1] < 0.01
+
+
+@given(st.integers(0, 1000), logs, st.sampled_from(KEYS[1:]))
+def test_a_slower_row_has_a_smaller_ratio_by_as_much(seed, slower, key):
+    table = noisy(seed)
+    moved = table.copy()
+    moved[KEYS.index(key)] += slower
+    before, after = (levels_of_round(in_turns(one)) for one in (table, moved))
+    assert between(after, key) == pytest.approx(between(before, key) - slower)
+    for other in KEYS:
+        assert after[other][1] == pytest.approx(before[other][1], rel=1e-6)
+        if other != key:
+            assert between(after, other) == pytest.approx(between(before, other))
+
+
+def test_two_rows_have_the_trimmed_mean_of_their_cycles():
+    table = [[0.1, 0.2, 0.3, 0.4, 9.0], [0.0, 0.0, 0.0, 0.0, 0.0]]
+    levels = levels_of_round(in_turns(table))
+    mean, variance = trimmed_mean(np.array(table[0]))
+    assert between(levels, DDP) == pytest.approx(mean) == pytest.approx(0.3)
+    assert levels[BASE][1] == levels[DDP][1] == pytest.approx(variance / 2)
+
+
+def test_the_trimmed_mean_and_its_variance_by_hand():
+    # A quarter of 8 on either side: 3, 4, 5, 6 are left; 3 and 6 thrice when moved.
+    mean, variance = trimmed_mean(np.array([99.0, 4.0, 1.0, 6.0, 3.0, -50.0, 5.0, 7.0]))
+    assert mean == 4.5
+    assert variance == pytest.approx(np.var([3, 3, 3, 4, 5, 6, 6, 6], ddof=1) / (0.25 * 8))
+    assert trimmed_mean(np.array([1.0, 2.0, 6.0])) == pytest.approx((3, 7 / 3))
+    assert trimmed_mean(np.array([2.0])) == (2, 0)
+
+
+@given(st.lists(logs, min_size=1, max_size=40), logs, st.floats(0.1, 10))
+def test_the_trimmed_mean_moves_and_grows_with_its_values(values, by, factor):
+    x = np.array(values)
+    mean, variance = trimmed_mean(x)
+    assert x.min() - 1e-9 <= mean <= x.max() + 1e-9 and variance >= 0
+    moved = trimmed_mean(x + by)
+    assert moved == pytest.approx((mean + by, variance), rel=1e-6, abs=1e-9)
+    assert trimmed_mean(-factor * x) == pytest.approx(
+        (-factor * mean, factor**2 * variance), rel=1e-6, abs=1e-9
+    )
+
+
+def test_the_variance_of_a_trimmed_mean_is_what_it_varies_by():
+    drawn = np.random.default_rng(3).standard_t(3, (4000, 12))
+    means, variances = np.transpose([trimmed_mean(one) for one in drawn])
+    assert variances.mean() == pytest.approx(means.var(), rel=0.12)
+    assert means.var() < 0.7 * drawn.mean(axis=1).var()
+
+
+@given(st.lists(st.floats(1, 9), min_size=3, max_size=9))
+def test_rows_variances_are_found_from_those_of_differences(own):
+    sums = np.add.outer(own, own) * (1 - np.eye(len(own)))
+    assert own_variances(sums) == pytest.approx(own)
+
+
+def test_no_row_is_taken_to_know_itself_perfectly():
+    assert own_variances(np.array([[0, 4, 4], [4, 0, 12], [4, 12, 0.0]])) == pytest.approx(
+        [1 / 3, 6, 6]
+    )
+    assert own_variances(np.zeros((1, 1))) == pytest.approx([0])
+
+
+def test_a_block_that_is_missing_leaves_the_others_in_their_cycles():
+    table = np.repeat([[0.0], [-0.5], [0.25], [1.0]], 6, axis=1)
+    blocks = in_turns(table, course=[0.0, 5.0, -2.0, 0.1, 0.2, 9.0])
+    del blocks[DDP][4:], blocks[KEYS[3]][5]
+    levels = levels_of_round(blocks)
+    assert [between(levels, key) for key in KEYS] == pytest.approx([0, 0.5, -0.25, -1])
+
+
+def test_a_row_that_shares_no_cycle_with_another_is_left_out_of_the_round():
+    blocks = {
+        BASE: [Block(start, start + 9, 1.0) for start in (0, 10, 20)],  # three cycles
+        DDP: [Block(1, 9, 1.0)],
+        DDP_2: [Block(25, 29, 1.0)],
+    }
+    assert levels_of_round(blocks).keys() == {BASE, DDP_2}
+    blocks[DDP].append(Block(27, 29, 1.0))
+    assert levels_of_round(blocks).keys() == {BASE, DDP, DDP_2}
+
+
+@pytest.mark.parametrize(
+    "bad", [Block(10, 10, 1.0), Block(10, 9, 1.0), Block(0, 9, 0.0), Block(0, 9, math.nan)]
+)
+def test_a_block_that_cannot_be_is_refused(bad):
+    with pytest.raises(ValueError, match="has to end after its start"):
+        paired_rounds({BASE: {0: [Block(0, 9, 1.0)]}, DDP: {0: [bad]}})
+
+
+def test_rounds_are_put_together():
+    rounds = {0: noisy(1), 1: noisy(2), 2: noisy(3)}
+    rows = {key: {} for key in KEYS}
+    for number, table in rounds.items():
+        for key, blocks in in_turns(table, number).items():
+            rows[key][number] = blocks
+    del rows[DDP_2][1]
+    noise = paired_rounds(rows)
+    found = noise.ratio(DDP, BASE, factor=2.0)
+    assert found.n == 3 and found.low < found.value < found.high
+    assert found.value == pytest.approx(2 * math.exp(-1), rel=0.02)
+    assert noise.ratio(DDP_2, BASE).n == 2
+    assert paired_rounds({}).rows == {}
+    assert paired_rounds({BASE: {0: [Block(0, 9, 2.0)]}}).ratio(BASE, BASE).value == 1
+
+
+def test_what_blocks_know_of_a_round_is_the_mean_over_the_rounds(monkeypatch):
+    known = {}
+    monkeypatch.setattr(paired_blocks.RoundNoise, "of", lambda _, within: known.update(within))
+    rounds = [in_turns(noisy(seed, spread=0.01 * (1 + seed)), seed) for seed in range(3)]
+    paired_rounds({key: dict(enumerate(one[key] for one in rounds)) for key in KEYS})
+    for key in KEYS:
+        each = [levels_of_round(one)[key][1] for one in rounds]
+        assert known[key] == pytest.approx(np.mean(each)) and known[key] > 0
+
+
+@pytest.mark.parametrize("noise", ["bursty", "episodes"])
+def test_intervals_hold_and_are_narrower_than_those_of_launches(noise):
+    kind, generator = Kind(noise, 12, 0.0), np.random.default_rng(7)
+    true, true_apart = truth(kind, generator)
+    looks = []
+    for _ in range(60):
+        both = [draw_round(kind, generator) for _ in range(3)]
+        looks.append(
+            (look(kind, [a for a, _ in both], true), look(kind, [b for _, b in both], true_apart))
+        )
+    held = np.mean([np.abs(turns.error) <= turns.half_width for turns, _ in looks])
+    widths = [np.mean([one.half_width for one in some]) for some in zip(*looks, strict=True)]
+    assert 0.92 < held <= 1
+    assert widths[0] < widths[1]
