@@ -188,7 +188,7 @@ def _turns(generator: Generator, num_rows: int, num_blocks: int) -> NDArray[np.i
 
 
 def levels_in_turns(kind: Kind, logs: Floats, turns: NDArray[np.int64]) -> Levels:
-    """Return the levels of a round in turns."""
+    """Return the levels of a round in turns: medians, and what blocks say of their variance."""
     length = round(1e9 * BLOCK_S)
     blocks = {
         key: [
@@ -197,7 +197,10 @@ def levels_in_turns(kind: Kind, logs: Floats, turns: NDArray[np.int64]) -> Level
         ]
         for key, of_row, row in zip(kind.keys, turns, logs, strict=True)
     }
-    return levels_of_round(blocks)
+    told = levels_of_round(blocks)
+    return {
+        key: (float(np.median(row)), told[key][1]) for key, row in zip(kind.keys, logs, strict=True)
+    }
 
 
 def levels_apart(kind: Kind, logs: Floats) -> Levels:
@@ -212,10 +215,8 @@ def truth(kind: Kind, generator: Generator) -> Floats:
     """Return what blocks without number say: the noise is not symmetric, and rows differ in it."""
     noise, _ = NOISES[kind.noise]
     logs = noise(generator, kind.sizes, MANY)
-    levels = levels_in_turns(kind, logs, _turns(generator, *logs.shape))
-    apart = np.median(logs, axis=1)
-    paired = np.array([levels[key][0] for key in kind.keys])
-    return np.array([paired[0] - paired, apart[0] - apart])[:, 1:]
+    levels = np.median(logs, axis=1)
+    return (levels[0] - levels)[1:]
 
 
 def look(kind: Kind, rounds: Sequence[Levels], true: Floats) -> Look:
@@ -246,14 +247,14 @@ def look(kind: Kind, rounds: Sequence[Levels], true: Floats) -> Look:
 def simulate(kind: Kind, runs: int, seed: int = SEED) -> dict[str, str]:
     """Simulate runs of one kind; return the cells of its line."""
     generator = np.random.default_rng((seed, list(NOISES).index(kind.noise), kind.num_blocks))
-    true, true_apart = truth(kind, generator)
+    true = truth(kind, generator)
     turns: list[dict[int, Look]] = []
     apart: list[Look] = []
     for _ in range(runs):
         both = [draw_round(kind, generator) for _ in range(MOST_ROUNDS)]
         rounds, launches = [one for one, _ in both], [one for _, one in both]
         turns.append({n: look(kind, rounds[:n], true) for n in range(2, MOST_ROUNDS + 1)})
-        apart.append(look(kind, launches[:FEWEST_ROUNDS], true_apart))
+        apart.append(look(kind, launches[:FEWEST_ROUNDS], true))
     cells = {
         f"{n} rounds": _held([run[n].error for run in turns], [run[n].half_width for run in turns])
         for n in (2, 3, 5)

@@ -1,4 +1,4 @@
-"""Ratios between rows that take turns in short blocks, within each round.
+"""What the blocks of a round say of a row, where rows take turns.
 
 In a round the rows of a suite live at the same time and work one after the other, a block of steps
 each, in a random order: a cycle visits every row once. What the machine does over seconds to all
@@ -15,8 +15,8 @@ rows then cancels within a cycle, and what it does to single blocks is trimmed a
 3. What a row's level cannot know of itself follows from the variances of its differences
    (Grubbs 1948).
 
-The levels of several rounds are what `round_noise` makes of one median for each launch: with rounds
-that differ, an effect of launching afresh, and an effect of a round on one number of ranks alone.
+Step times stay medians of steps, whose ratios are the speedups of the table. `round_noise` takes
+from here how much a single launch knows of its own, without the drift that rows share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.analysis.round_noise import RoundNoise
 from scalebench.records.summary import RowKey
 
 TRIMMED = 4
@@ -56,30 +55,27 @@ Blocks = Mapping[int, Sequence[Block]]
 """Number of the round → blocks of a row, in any order."""
 
 
-def paired_rounds(rows: Mapping[RowKey, Blocks]) -> RoundNoise:
-    """Work out the ratios between the rows of a suite from their blocks.
+def variances_in_turns(rows: Mapping[RowKey, Blocks]) -> dict[RowKey, float]:
+    """Return what a launch that takes turns cannot know of its own step time.
 
     Args:
         rows: Blocks of every row; a row may be missing from rounds and from cycles.
 
     Returns:
-        Its `ratio` estimates ``factor · base / row``; its rounds are those of the blocks. A row
-        that shares no cycle with some other is left out of a round, the one with fewest blocks
-        first.
+        Variance of the logarithm of a launch's step time without what the machine did to all rows,
+        mean over the rounds; of rows that shared a cycle with all others in one of them.
 
     Raises:
         ValueError: A block ends before it starts, or its step time is not positive.
     """
-    numbers = sorted({number for blocks in rows.values() for number in blocks})
-    levels: dict[RowKey, dict[int, float]] = {key: {} for key in rows}
-    own: dict[RowKey, list[float]] = {key: [] for key in rows}
-    for number in numbers:
+    own: dict[RowKey, list[float]] = {}
+    for number in sorted({number for blocks in rows.values() for number in blocks}):
         present = {key: blocks[number] for key, blocks in rows.items() if blocks.get(number)}
-        for key, (level, variance) in levels_of_round(present).items():
-            levels[key][number] = level
-            own[key].append(variance)
-    within = {key: float(np.mean(found)) if found else 0.0 for key, found in own.items()}
-    return RoundNoise.of(levels, within)
+        if len(present) < 2:
+            continue
+        for key, (_, variance) in levels_of_round(present).items():
+            own.setdefault(key, []).append(variance)
+    return {key: float(np.mean(found)) for key, found in own.items()}
 
 
 def levels_of_round(

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from scalebench.analysis.interim import CONFIDENCE_OF_LOOKS
+from scalebench.analysis.paired_blocks import variances_in_turns
 from scalebench.analysis.round_noise import RoundNoise
 from scalebench.analysis.rows.launches import (
     Launches,
@@ -13,7 +15,7 @@ from scalebench.analysis.rows.launches import (
 )
 from scalebench.analysis.run import StoredRun
 from scalebench.records.summary import RowKey
-from scalebench.stats import Estimate
+from scalebench.stats import CONFIDENCE, Estimate
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,14 @@ class Ratios:
         table: The launches of every row.
         independent: Those of independent plain ranks.
         noise: Suite → what its launches know of their noise together.
+        confidence: With which intervals are taken to hold 95 %; more where rounds were added until
+            they were narrow.
     """
 
     table: Table
     independent: Table
     noise: Mapping[str, RoundNoise]
+    confidence: float = CONFIDENCE
 
     @classmethod
     def of(cls, run: StoredRun) -> "Ratios":
@@ -39,8 +44,11 @@ class Ratios:
         for suite in dict.fromkeys(key[0] for key in timed):
             rows = {key: row for key, row in timed.items() if key[0] == suite}
             logs = {key: row.log_steps for key, row in rows.items()}
-            noise[suite] = RoundNoise.of(logs, {key: row.within for key, row in rows.items()})
-        return cls(table, others, noise)
+            in_turns = variances_in_turns({key: row.blocks for key, row in rows.items()})
+            within = {key: in_turns.get(key, row.within) for key, row in rows.items()}
+            noise[suite] = RoundNoise.of(logs, within)
+        looks = run.info.spec.precision is not None
+        return cls(table, others, noise, CONFIDENCE_OF_LOOKS if looks else CONFIDENCE)
 
     def speedup(self, row: Launches, base: Launches | None) -> Estimate | None:
         """Estimate ``X_N / X_1``, X the samples per second of the job; None: not known."""
@@ -93,7 +101,8 @@ class Ratios:
 
     def _steps(self, above: Launches, below: Launches, factor: float) -> Estimate | None:
         """Estimate ``factor · step of above / step of below`` over the rounds that have both."""
-        return self.noise[below.cell.suite].ratio(_key(below), _key(above), factor)
+        noise = self.noise[below.cell.suite]
+        return noise.ratio(_key(below), _key(above), factor, self.confidence)
 
 
 def _key(row: Launches) -> RowKey:

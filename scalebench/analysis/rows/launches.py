@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution, attribute
+from scalebench.analysis.paired_blocks import Block
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.steps import clean_pace, launch_step_s
+from scalebench.analysis.steps import clean_pace, launch_step_s, steps_of_block
 from scalebench.gate.bootstrap import median_variance
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell
@@ -48,6 +49,11 @@ class Launches:
         return float(np.mean(found)) if found else 0.0
 
     @cached_property
+    def blocks(self) -> dict[int, list[Block]]:
+        """Repeat → clean blocks, of the launches that took turns with those of other rows."""
+        return {n: clean_blocks(result) for n, result in self.good.items() if result.shared_with}
+
+    @cached_property
     def attributed(self) -> dict[int, LaunchAttribution]:
         """The good launches that can be attributed."""
         found = {repeat: attribute(result) for repeat, result in self.good.items()}
@@ -78,6 +84,26 @@ def grouped(run: StoredRun) -> Table:
         )
         for key, launches in cells.items()
     }
+
+
+def clean_blocks(result: CellResult) -> list[Block]:
+    """Return the clean blocks of a launch; of independent ranks the mean over them."""
+    jobs = [[rank] for rank in result.ranks]
+    if result.cell.purpose != "independent":
+        jobs = [result.ranks]
+    return [
+        Block(
+            block.start_ns,
+            block.end_ns,
+            float(np.mean([np.mean(steps_of_block(job, block)) for job in jobs])),
+        )
+        for block in result.ranks[0].blocks
+        if block.phase == "clean"
+        and block.count > 1
+        and block.start_ns is not None
+        and block.end_ns is not None
+        and block.end_ns > block.start_ns
+    ]
 
 
 def independent(run: StoredRun) -> Table:
