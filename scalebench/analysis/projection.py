@@ -8,6 +8,8 @@ there: its own interval widens with every doubling beyond what was calibrated.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from scalebench.analysis.prediction_intervals import (
     PREDICTION_CONFIDENCE,
@@ -153,12 +155,17 @@ def project(
     measured = {(shard.suite, shard.case, shard.world_size): shard for shard in shards}
     rows: list[ProjectedRow] = []
     refusals: dict[str, str] = {}
+    contentions: list[MeasuredContention] = []
     for one in cases_at_one(run):
         try:
             bare = step_at_one_rank(one)
         except Unavailable as reason:
             refusals[one.cell.case] = str(reason)
             continue
+        contended = contention_of_case(summary.rows, one.cell)
+        if contended is not None:
+            bare = replace(bare, contention=contended.factor)
+            contentions.append(contended)
         plain_s = _plain_step(summary.rows, one.cell.row_key)
         for world_size in world_sizes:
             there = cell_at(one.cell, world_size)
@@ -184,10 +191,44 @@ def project(
         told_links = f"links as calibrated {profile.created[:10]} ({profile.backend})"
     return Projection(
         run_id=run.info.run_id,
-        assumptions=(told_links, *what_if.told(), "no waiting, no stalls, no contention"),
+        assumptions=(told_links, *what_if.told(), *_told_contention(contentions)),
         typical_error=typical_error(scores),
         num_scored=len(scores),
         rows=tuple(rows),
+    )
+
+
+class MeasuredContention(NamedTuple):
+    """How much longer a rank computes where others do at the same time, and at how many ranks."""
+
+    factor: float
+    world_size: int
+
+
+def contention_of_case(rows: Sequence[Row], cell: Cell) -> MeasuredContention | None:
+    """Return the contention at the largest number of ranks that a case was measured at.
+
+    More ranks are taken to share as much: they bring their own hosts. None: it was not measured.
+    """
+    known = [
+        MeasuredContention(row.prediction.contention, row.world_size)
+        for row in rows
+        if (row.suite, row.case) == (cell.suite, cell.case)
+        and row.prediction is not None
+        and row.prediction.contention is not None
+    ]
+    return max(known, key=lambda one: one.world_size, default=None)
+
+
+def _told_contention(found: Sequence[MeasuredContention]) -> tuple[str, ...]:
+    if not found:
+        return ("no waiting, no stalls, no contention",)
+    sizes = sorted({one.world_size for one in found})
+    low, high = (100 * (f(one.factor for one in found) - 1) for f in (min, max))
+    factors = f"{low:+.1f} %" if f"{low:.1f}" == f"{high:.1f}" else f"{low:+.1f} to {high:+.1f} %"
+    return (
+        "no waiting, no stalls",
+        f"contention as measured at N = {' and '.join(map(str, sizes))} ({factors})",
     )
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scalebench.analysis.projection import (
     MeasuredShard,
     NothingToProject,
+    contention_of_case,
     project,
 )
 from scalebench.analysis.run import StoredRun
@@ -21,6 +22,7 @@ from scalebench.report.tables.projection import render_projection
 from scalebench.spec import Ddp, Plain
 from tests.builders.link_sweeps import sizes, sweep
 from tests.builders.runs import make_cell, make_info, make_result
+from tests.builders.summaries import make_prediction, make_row
 from tests.unit.analysis.rows.test_prediction import (
     BUCKET,
     BUCKETS,
@@ -239,3 +241,16 @@ def test_a_case_without_a_plain_row_of_its_precision_has_no_efficiency(tmp_path)
     )
     (row,) = project(run, [8]).rows
     assert row.step_s is not None and row.efficiency is None and row.ideal_s is None
+
+
+def test_contention_is_that_of_the_largest_number_of_ranks_that_was_measured():
+    told = make_prediction(contention=1.05)
+    rows = [
+        make_row(world_size=2, prediction=told),
+        make_row(world_size=4, prediction=make_prediction(contention=1.2)),
+        make_row(world_size=8, prediction=make_prediction()),
+        make_row("other", world_size=8, prediction=make_prediction(contention=3.0)),
+    ]
+    cell = make_cell(rows[0].case)
+    assert contention_of_case(rows, cell) == (1.2, 4)
+    assert contention_of_case(rows[2:3], cell) is None
