@@ -69,15 +69,26 @@ def reached_by(run: StoredRun, half_width: float, budget_s: float) -> PrecisionR
 
 
 def next_round(run: StoredRun, imprecise: Sequence[ImpreciseRow]) -> list[Cell]:
-    """Return the cells of a further round: imprecise rows, and the rows they are compared with."""
+    """Return the cells of a further round: imprecise rows, and the rows they are compared with.
+
+    The round has one number in its suite, also for rows that were not in every round before:
+    ratios are formed between launches of the same number.
+    """
     ratios = Ratios.of(run)
     wanted: set[RowKey] = {(row.suite, row.case, row.world_size) for row in imprecise}
     for row, base, _ in ratios.efficiencies():
         if row.cell.row_key in wanted:
             wanted.add(base.cell.row_key)
     return [
-        _further(row.cell, row.num_planned) for key, row in ratios.table.items() if key in wanted
+        _further(row.cell, _next_number(run, row.cell.suite))
+        for key, row in ratios.table.items()
+        if key in wanted
     ]
+
+
+def _next_number(run: StoredRun, suite: str) -> int:
+    """Return the number of a suite's next round: that of no round in the plan."""
+    return 1 + max(cell.repeat for cell in run.info.plan if cell.suite == suite)
 
 
 def _further(cell: Cell, repeat: int) -> Cell:

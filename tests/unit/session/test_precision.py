@@ -45,6 +45,18 @@ def test_the_row_that_is_known_least_gets_a_round_and_its_baseline_with_it() -> 
     assert cells[0].steps.window_s == 2 * make_cell().steps.window_s
 
 
+def test_rows_of_one_round_have_one_number_whatever_rounds_they_missed_before() -> None:
+    further = [("plain", 1, 0.4), ("ddp", 2, 0.25)]  # a round that the row at N=1 was not in
+    of_round = [make_result(make_cell(*row[:2], 3), row[2], wall_s=8.0) for row in further]
+    run = make_run([*results(noisy=0.05, calm=0.05), *of_round])
+    cells = next_round(run, reached_by(run, half_width=0.001, budget_s=90.0).imprecise)
+    assert {(cell.case, cell.world_size): cell.repeat for cell in cells} == {
+        ("plain", 1): 4,
+        ("ddp", 1): 4,
+        ("ddp", 2): 4,
+    }
+
+
 def test_nothing_is_missing_where_all_rows_are_known_well() -> None:
     run = make_run(results(noisy=0.0005))
     reached = reached_by(run, half_width=0.055, budget_s=90.0)
