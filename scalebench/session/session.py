@@ -25,6 +25,7 @@ from scalebench.session.plan import Request
 from scalebench.session.precision import add_rounds
 from scalebench.session.prepare import Prepared, check_same_machine, prepare
 from scalebench.session.progress import ProgressListener
+from scalebench.session.sharing import only_whole_launches
 from scalebench.session.store import RunStore, anonymiser_for
 from scalebench.spec import Suite
 
@@ -129,7 +130,8 @@ class Session:
         shared = claim_devices(self.launcher, self.claims, spec, here, allow_busy)
         stored.info = stored.info.model_copy(update={"notices": [*stored.info.notices, *shared]})
         create_run_folder(root, resume=True)
-        stored.results = {i: r for i, r in stored.results.items() if _is_final(r)}
+        whole = only_whole_launches(stored.results)
+        stored.results = {i: r for i, r in whole.items() if _is_final(r)}
         return self._carry_out(RunStore(stored, anonymiser_for(spec, self.launcher)))
 
     def _carry_out(self, store: RunStore) -> Run:

@@ -35,6 +35,22 @@ def cells_to_share(first: Cell, missing: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in missing if (cell.suite, cell.repeat) == key]
 
 
+def only_whole_launches(results: Mapping[str, CellResult]) -> dict[str, CellResult]:
+    """Return the results without those of shared launches of which some were not stored.
+
+    A run that was killed while it stored them has a part. The rest of that round, launched by
+    itself later, would be compared with launches that it did not take turns with.
+
+    Args:
+        results: Every result that is stored, also of launches that failed.
+    """
+    return {
+        cell_id: result
+        for cell_id, result in results.items()
+        if results.keys() >= set(result.shared_with)
+    }
+
+
 def too_much_memory(cells: Sequence[Cell], results: Mapping[str, CellResult]) -> str | None:
     """Say why cells do not fit into the machine's memory at once; None: they do, or nobody knows.
 

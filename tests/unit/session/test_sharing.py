@@ -3,9 +3,14 @@
 import pytest
 
 from scalebench.session import sharing
-from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
+from scalebench.session.sharing import (
+    can_share,
+    cells_to_share,
+    only_whole_launches,
+    too_much_memory,
+)
 from scalebench.spec import Loader, SharedLaunch
-from tests.builders.runs import make_cell, make_info, make_inspection
+from tests.builders.runs import make_cell, make_failed, make_info, make_inspection, make_result
 
 SPEC = make_info([]).spec.model_copy(update={"shared": True})
 
@@ -44,3 +49,26 @@ def test_a_shared_launch_numbers_its_processes_cell_by_cell() -> None:
     shared = SharedLaunch.of(cells)
     assert shared.places() == [(0, 0), (1, 0), (1, 1)]
     assert (shared.num_processes, shared.limit_s) == (3, 12.0)
+
+
+def test_a_shared_launch_of_which_a_result_is_missing_is_done_again_as_a_whole() -> None:
+    together = [[make_cell("plain", 1, r), make_cell("ddp", 2, r)] for r in range(2)]
+    results = {
+        cell.id: make_result(cell, shared_with=[one.id for one in cells])
+        for cells in together
+        for cell in cells
+    }
+    alone = make_result(make_cell("plain", 1, 2))
+    results[alone.cell.id] = alone
+    assert only_whole_launches(results) == results
+    del results["ddp.ddp.n2.r1"]
+    kept = only_whole_launches(results)
+    assert set(kept) == {"ddp.plain.n1.r0", "ddp.ddp.n2.r0", "ddp.plain.n1.r2"}
+
+
+def test_a_failed_result_does_not_undo_those_that_it_took_turns_with() -> None:
+    cells = [make_cell("plain", 1), make_cell("ddp", 2)]
+    ids = [cell.id for cell in cells]
+    failed = make_failed(cells[1]).model_copy(update={"shared_with": ids})
+    results = {ids[0]: make_result(cells[0], shared_with=ids), ids[1]: failed}
+    assert only_whole_launches(results) == results
