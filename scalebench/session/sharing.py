@@ -71,10 +71,18 @@ def too_much_memory(cells: Sequence[Cell], results: Mapping[str, CellResult]) ->
 
 
 def _bytes_of(cell: Cell, results: Mapping[str, CellResult]) -> int:
-    inspected = results.get(cell.model_copy(update={"purpose": "inspect"}).id)
+    of_rank = PROCESS_BYTES * cell.world_size
+    if cell.purpose == "independent":  # each rank trains what the baseline's only rank does
+        return of_rank + cell.world_size * _tensor_bytes(cell, 1, results)
+    return of_rank + _tensor_bytes(cell, cell.world_size, results)
+
+
+def _tensor_bytes(cell: Cell, world_size: int, results: Mapping[str, CellResult]) -> int:
+    """Return the tensors of all ranks of the launch that inspected a case at a size."""
+    inspection = cell.model_copy(update={"purpose": "inspect", "world_size": world_size})
+    inspected = results.get(inspection.id)
     ranks = inspected.ranks if inspected is not None else []
-    tensors = [rank.memory.allocated_bytes or rank.memory.rss_bytes or 0 for rank in ranks]
-    return sum(tensors) + cell.world_size * PROCESS_BYTES
+    return sum(rank.memory.allocated_bytes or rank.memory.rss_bytes or 0 for rank in ranks)
 
 
 def _available_bytes() -> int | None:

@@ -72,3 +72,16 @@ def test_a_failed_result_does_not_undo_those_that_it_took_turns_with() -> None:
     failed = make_failed(cells[1]).model_copy(update={"shared_with": ids})
     results = {ids[0]: make_result(cells[0], shared_with=ids), ids[1]: failed}
     assert only_whole_launches(results) == results
+
+
+def test_independent_ranks_need_the_memory_of_their_baseline_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    base = make_cell("plain", 1)
+    crowd = make_cell("plain", 2, purpose="independent", rank_batch=16)
+    results = {r.cell.id: r for r in [make_inspection(base, allocated_bytes=10**9)]}
+    needed = 2 * (10**9 + sharing.PROCESS_BYTES) / sharing.LARGEST_SHARE_OF_MEMORY
+    monkeypatch.setattr(sharing, "_available_bytes", lambda: int(needed * 0.99))
+    assert too_much_memory([crowd], results) is not None
+    monkeypatch.setattr(sharing, "_available_bytes", lambda: int(needed * 1.01))
+    assert too_much_memory([crowd], results) is None
