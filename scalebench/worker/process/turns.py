@@ -8,6 +8,7 @@ other ranks in a barrier of their launch.
 """
 
 import json
+import os
 import random
 import socket
 import time
@@ -65,12 +66,15 @@ class Token:
     def __init__(
         self, folder: Path, place: int, num_launches: int, seed: int, limit_s: float
     ) -> None:
-        self.folder, self.place = folder, place
+        self.place = place
         self.num_launches, self.seed = num_launches, seed
         self.limit_s = limit_s
         self.cycle = 0
         self.left: list[int] = []
         self.has_turn = order_of_cycle(0, num_launches, seed)[0] == place
+        self._opened = os.open(folder, os.O_RDONLY)
+        short = Path(f"/proc/self/fd/{self._opened}")
+        self._addresses = short if short.is_dir() else folder
         self._inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._inbox.bind(self._address(place))
         self._inbox.settimeout(limit_s)
@@ -80,6 +84,7 @@ class Token:
 
     def __exit__(self, *_: object) -> None:
         self._inbox.close()
+        os.close(self._opened)
 
     def wait(self) -> None:
         """Return when it is this launch's turn.
@@ -122,4 +127,5 @@ class Token:
         raise TimeoutError(f"launch {place} did not take its turn within {self.limit_s:g} s")
 
     def _address(self, place: int) -> str:
-        return str(self.folder / f"turn{place}")
+        """Return where a launch's socket is: 107 bytes at most, however long the folder's name."""
+        return str(self._addresses / f"turn{place}")

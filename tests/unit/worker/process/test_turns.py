@@ -1,5 +1,6 @@
 """Whose turn it is: every launch once a cycle, in random order, one at a time."""
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -94,3 +95,15 @@ def test_a_turn_that_never_comes_is_waited_for_within_the_limit(tmp_path: Path) 
     second = order_of_cycle(0, 2, seed=3)[1]
     with Token(tmp_path, second, 2, seed=3, limit_s=0.1) as token, pytest.raises(TimeoutError):
         token.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a short name for a folder")
+def test_a_folder_may_have_a_longer_name_than_a_socket(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    first, second = order_of_cycle(0, 2, seed=3)
+    tokens = [Token(folder, place, 2, seed=3, limit_s=5.0) for place in (first, second)]
+    with tokens[0], tokens[1]:
+        tokens[0].pass_on()
+        tokens[1].wait()
+        assert tokens[1].has_turn
