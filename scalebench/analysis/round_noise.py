@@ -42,6 +42,9 @@ from scalebench.stats import (
 SAME = 1e-20
 """Logarithms that differ by less than 1e-10 are equal as far as clocks tell."""
 
+ROUNDING = 1e-6
+"""Of degrees of freedom, which are sums of fractions."""
+
 Floats = NDArray[np.float64]
 Rounds = Mapping[int, float]
 """Number of the round → logarithm of the launch's step time."""
@@ -193,8 +196,8 @@ class RoundNoise:
     ) -> Estimate | None:
         """Estimate ``factor · base / row`` over the rounds in which both were launched.
 
-        Where the variance of either is not known, the interval is Student's t of the logarithms
-        of the rounds' own ratios.
+        Where the variance of either is not known, or known with fewer degrees of freedom than the
+        rounds have, the interval is Student's t of the logarithms of the rounds' own ratios.
 
         Args:
             row: One of ``rows``.
@@ -213,7 +216,7 @@ class RoundNoise:
         center, n = float(np.mean(ratios)), len(shared)
         if n == 1:
             return Estimate(value=math.exp(center), n=1)
-        if row == base or not {row, base} <= self.variances.keys():
+        if row == base or not self._known_better(row, base, n - 1):
             half_width = t_half_width(Variance(float(np.var(ratios, ddof=1)), n - 1), confidence)
         else:
             half_width = self._half_width(row, base, shared, confidence)
@@ -224,6 +227,10 @@ class RoundNoise:
             high=math.exp(center + half_width),
             n=n,
         )
+
+    def _known_better(self, row: RowKey, base: RowKey, dof: int) -> bool:
+        known = [self.variances.get(key) for key in (row, base)]
+        return all(one is not None and one.dof > dof - ROUNDING for one in known)
 
     def _half_width(
         self, row: RowKey, base: RowKey, shared: Sequence[int], confidence: float

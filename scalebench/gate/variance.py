@@ -21,6 +21,9 @@ OWN_WAY = 0.001
 SMALLEST_FAMILY = 3
 """Rows with two launches or more: of fewer, nothing typical can be said."""
 
+_ALONE = 1e-9
+"""All rows but one together weigh less than this: that one is what is typical."""
+
 _NO_NOISE = 1e-20
 """Launches whose logarithms differ by less than 1e-10 are equal as far as clocks tell."""
 
@@ -67,7 +70,9 @@ def typical_variance(own: Sequence[Variance]) -> Typical:
 
     The moments of ``log s²`` under ``s² ~ s₀²·F(d, d₀)`` (Smyth 2004, §6.2): the less the rows
     differ beyond what few launches explain, the larger d₀. It is never taken to be larger than
-    all rows' degrees of freedom together. Rows without any variance tell nothing of noise.
+    all rows' degrees of freedom together. Rows without any variance tell nothing of noise. A row
+    counts by what it knows, the inverse of the variance of its ``log s²`` (DerSimonian & Laird
+    1986): one with a hundredth of a degree of freedom would outweigh all others.
 
     Args:
         own: Of every row with two launches or more.
@@ -77,11 +82,16 @@ def typical_variance(own: Sequence[Variance]) -> Typical:
         return Typical()
     half = np.array([v.dof for v in known]) / 2
     centred = np.log([v.value for v in known]) - digamma(half) + np.log(half)
-    excess = float(np.var(centred, ddof=1) - np.mean(polygamma(1, half)))
+    noise = np.asarray(polygamma(1, half))
+    weights = 1 / noise / (1 / noise).sum()
+    center = float(weights @ centred)
+    beyond = float(weights @ ((centred - center) ** 2 - (1 - weights) * noise))
+    others = float(1 - weights @ weights)
+    excess = beyond / others if others > _ALONE else 0.0
     most = 2 * float(half.sum())
     dof = min(most, 2 * _inverse_trigamma(excess)) if excess > 0 else most
     half_prior = dof / 2
-    level = float(np.mean(centred) + digamma(half_prior) - math.log(half_prior))
+    level = float(center + digamma(half_prior) - math.log(half_prior))
     return Typical(math.exp(level), dof)
 
 

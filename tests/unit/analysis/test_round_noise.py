@@ -211,6 +211,25 @@ def test_the_width_between_two_numbers_of_ranks_by_hand():
     assert found.value == pytest.approx(math.exp(1.0 - 0.51)) and found.n == 3
 
 
+def test_rows_at_one_size_may_know_themselves_a_thousand_times_better_than_others():
+    """Two rows at two ranks were disturbed within their steps: the third has all the weight."""
+    spreads = np.array([0.003] * 4 + [0.2, 0.2, 0.003])
+    logs = np.random.default_rng(1).standard_normal((7, 3)) * 0.003
+    keys = [key(row, size) for row, size in enumerate((1, 1, 1, 1, 2, 2, 2))]
+    rows = {one: dict(enumerate(row)) for one, row in zip(keys, logs.tolist(), strict=True)}
+    suite = RoundNoise.of(rows, dict(zip(keys, (spreads**2).tolist(), strict=True)))
+    for one, spread in zip(keys, spreads, strict=True):
+        assert suite.variances[one].value ** 0.5 < 3 * spread
+
+
+def test_who_knows_less_than_the_rounds_do_is_not_asked():
+    rows = {key(row): dict(enumerate(one)) for row, one in enumerate(drawn(1, 2, 4))}
+    own = RoundNoise(rows, {}).ratio(key(1), key(0))
+    for dof, asked in ((2.5, False), (3.0 - 1e-9, True), (9.0, True)):
+        known = {key(0): Variance(1.0, dof), key(1): Variance(1.0, 9.0)}
+        assert (RoundNoise(rows, known).ratio(key(1), key(0)) != own) is asked
+
+
 @pytest.mark.parametrize("row", [1, 4, 5])
 def test_more_confidence_is_a_wider_interval(row):
     keys, suite = noise(drawn(2, num_rows=6), SIZES)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from scalebench.gate.bootstrap import median_variance, resampled_log_medians
 from scalebench.gate.change import (
@@ -132,6 +132,42 @@ def test_rows_that_differ_by_chance_only_are_taken_for_alike_and_never_surer_tha
     generator = np.random.default_rng(3)
     seen = [Variance(float(1e-4 * generator.chisquare(4) / 4), 4) for _ in range(50)]
     assert 40 < typical_variance(seen).dof <= 200
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=3, max_size=8), st.floats(1e-9, 0.01))
+def test_a_row_that_knows_next_to_nothing_of_its_variance_counts_for_nothing(values, dof):
+    known = [Variance(value, 4.0) for value in values]
+    alone, joined = (typical_variance([*known, *more]) for more in ([], [Variance(5.0, dof)]))
+    assert joined.value == pytest.approx(alone.value, rel=0.02)
+    assert joined.dof == pytest.approx(alone.dof, rel=0.05)
+    lone = typical_variance([Variance(2.0, 8.0), *[Variance(1.0, dof * 1e-3)] * 2])
+    assert lone.value == pytest.approx(2.0, rel=0.1) and lone.dof == pytest.approx(8.0, rel=0.01)
+
+
+def test_what_is_typical_of_rows_with_equally_many_launches_is_smyth_s():
+    seen = [0.1, 1.0, 4.0, 40.0]
+    typical = typical_variance([Variance(value, 4.0) for value in seen])
+    excess = np.var(np.log(seen), ddof=1) - special.polygamma(1, 2.0)
+    assert special.polygamma(1, typical.dof / 2) == pytest.approx(excess)
+    level = np.mean(np.log(seen)) - special.digamma(2.0) + math.log(2.0)
+    half = typical.dof / 2
+    assert math.log(typical.value) == pytest.approx(level + special.digamma(half) - math.log(half))
+
+
+def test_rows_that_know_little_can_show_that_rows_differ():
+    seen = [Variance(1.0, 8.0), Variance(1e9, 0.5), Variance(1e9, 0.5)]
+    assert typical_variance(seen).dof < 5
+
+
+def test_rows_of_unequal_numbers_of_launches_are_put_together():
+    generator = np.random.default_rng(3)
+    seen = []
+    for dof in [1.0, 2.0, 8.0] * 400:
+        true = 1e-4 * 6 / generator.chisquare(6)
+        seen.append(Variance(float(true * generator.chisquare(dof) / dof), dof))
+    typical = typical_variance(seen)
+    assert typical.value == pytest.approx(1e-4, rel=0.1)
+    assert typical.dof == pytest.approx(6, rel=0.3)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=8))
