@@ -45,5 +45,5 @@ SUITE = Suite(
     ),
     workload="gpt-deep",
     steps=StepPlan(window_s=0.4, min_steps=8, rounds_s=0.4),
-    repeats=2,
+    repeats=3,
 )
