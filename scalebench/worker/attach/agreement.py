@@ -1,0 +1,69 @@
+"""How rank 0's schedule reaches the other ranks: through a store apart from the script's groups.
+
+The other ranks wait for it in a thread of their own, inside the store's own code, which lets go of
+the interpreter: their steps are not held up.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import timedelta
+from typing import Any
+
+from scalebench.worker.attach.schedule import Schedule
+
+KEY = "schedule"
+
+
+class Agreement:
+    """Sends or receives the schedule.
+
+    Args:
+        rank: This rank.
+        world_size: N.
+        address: ``host`` and ``port`` of the store, which rank 0 opens; None: there is one rank.
+        limit_s: How long ranks may take until the schedule is known.
+
+    Attributes:
+        received: The schedule, once it is known here.
+    """
+
+    def __init__(
+        self, rank: int, world_size: int, address: dict[str, Any] | None, limit_s: float
+    ) -> None:
+        self.rank = rank
+        self.received: Schedule | None = None
+        self._store: Any = None
+        self._address = address
+        self._limit = timedelta(seconds=limit_s)
+        if world_size > 1 and address is not None:
+            if rank == 0:
+                self._store = self._open()
+            else:
+                threading.Thread(target=self._listen, name="scalebench", daemon=True).start()
+
+    def _open(self) -> Any:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        address = self._address or {}
+        return TCPStore(
+            address["host"],
+            address["port"],
+            is_master=self.rank == 0,
+            timeout=self._limit,
+            wait_for_workers=False,
+        )
+
+    def _listen(self) -> None:
+        try:
+            self._store = self._open()
+            self.received = Schedule.from_json(json.loads(self._store.get(KEY)))
+        except Exception:  # rank 0 has gone: it, or the launcher, says why
+            return
+
+    def send(self, schedule: Schedule) -> None:
+        """Tell every rank, this one included."""
+        if self._store is not None:
+            self._store.set(KEY, json.dumps(schedule.to_json()))
+        self.received = schedule

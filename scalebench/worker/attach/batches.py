@@ -1,0 +1,146 @@
+"""What the script's DataLoaders hand over: samples, and how long the script waited for them.
+
+Iterators are watched where every one of torch's passes: ``_BaseDataLoaderIter.__next__``. One
+whose batch was the last before a backward pass feeds the training; the others evaluate.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.profiler import record_function
+
+DATA = "scalebench.data"
+"""`scalebench.trace.marks.DATA`."""
+
+DEEPEST = 4
+
+
+class Fed(NamedTuple):
+    """What the training was fed between two steps.
+
+    Attributes:
+        began: Mark of the moment at which the first batch was asked for; None: none was.
+        samples: In all microbatches; 0: not known.
+        tokens: Likewise; 0: the batches hold no tokens.
+        waited_s: In the loader's ``__next__``, on the host.
+        batches: Microbatches.
+    """
+
+    began: Any
+    samples: int
+    tokens: int
+    waited_s: float
+    batches: int
+
+
+class _Feed:
+    """One iterator since the last step."""
+
+    def __init__(self) -> None:
+        self.trains = False
+        self.clear()
+
+    def clear(self) -> None:
+        self.began: Any = None
+        self.samples = self.tokens = self.waited_ns = self.batches = 0
+
+
+class Batches:
+    """Counts what iterators hand over.
+
+    Attributes:
+        clock: Of the steps.
+        tracing: Whether waiting is marked in the profiler's trace.
+        off: Whether iterators are left alone, in steps that are to be bare.
+    """
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+        self.tracing = False
+        self.off = False
+        self._active: list[_Feed] = []
+        self._last: _Feed | None = None
+
+    def next_of(self, iterator: Any, original: Any) -> Any:
+        """Do what an iterator's own ``__next__`` does, and note what it hands over."""
+        if self.off:
+            return original(iterator)
+        feed = iterator.__dict__.get("_scalebench")
+        if feed is None:
+            feed = iterator.__dict__["_scalebench"] = _Feed()
+        if feed.began is None:
+            feed.began = self.clock.now()
+            self._active.append(feed)
+        before = time.monotonic_ns()
+        try:
+            if self.tracing:
+                with record_function(DATA):
+                    batch = original(iterator)
+            else:
+                batch = original(iterator)
+        except StopIteration:
+            if not feed.batches:
+                feed.began = None  # the end of an epoch is no beginning of a step
+            raise
+        feed.waited_ns += time.monotonic_ns() - before
+        feed.batches += 1
+        if torch.is_grad_enabled():
+            samples, tokens = size_of(batch)
+            feed.samples += samples
+            feed.tokens += tokens
+            self._last = feed
+        return batch
+
+    def backward(self) -> None:
+        """Note that a backward pass has begun: the last batch was one to train on."""
+        if self._last is not None:
+            self._last.trains = True
+
+    def take(self) -> Fed:
+        """Return what came since the last call for training, and begin again."""
+        feeds = [feed for feed in self._active if feed.trains and feed.batches]
+        fed = Fed(
+            feeds[0].began if feeds else None,
+            sum(feed.samples for feed in feeds),
+            sum(feed.tokens for feed in feeds),
+            sum(feed.waited_ns for feed in feeds) / 1e9,
+            sum(feed.batches for feed in feeds),
+        )
+        for feed in self._active:
+            feed.clear()
+        self._active.clear()
+        return fed
+
+
+def size_of(batch: Any) -> tuple[int, int]:
+    """Return samples and tokens of a batch: of its first tensor; 0 where it does not say.
+
+    The leading dimension is the samples. Whole numbers in two dimensions are tokens.
+    """
+    tensor = _first_tensor(batch, DEEPEST)
+    if tensor is None:
+        return 0, 0
+    is_tokens = tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
+    return int(tensor.shape[0]), int(tensor.numel()) if is_tokens else 0
+
+
+def _first_tensor(batch: Any, depth: int) -> Any:
+    """Return the first tensor with a dimension in nested containers, or None."""
+    if isinstance(batch, torch.Tensor):
+        return batch if batch.dim() else None
+    if depth == 0 or isinstance(batch, (str, bytes)):
+        return None
+    if hasattr(batch, "values") and callable(batch.values):
+        parts = list(batch.values())
+    elif isinstance(batch, (list, tuple)):
+        parts = list(batch)
+    else:
+        parts = list(getattr(batch, "__dict__", {}).values())
+    for part in parts:
+        found = _first_tensor(part, depth - 1)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,58 @@
+"""Which calls of optimizers end a training step.
+
+A step is a call of an optimizer after at least one backward pass. Calls without a backward pass
+in between belong to the same step: inner and outer optimizers (ZeRO), one optimizer a parameter
+group (DeepSpeed) or a parameter (optimizer in backward), several after one backward pass. Where
+optimizers take turns, each after a backward pass of its own (a GAN), a step is one period of the
+turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LONGEST_PERIOD = 8
+FEWEST_CALLS = 10
+PATIENCE = 64
+"""Calls after which optimizers without a regular order are taken to make a step each."""
+
+
+class OptimizerCalls:
+    """Counts the calls that matter: the first of each optimizer after a backward pass.
+
+    Attributes:
+        order: Key of the optimizer of each call that matters, until they are no longer wanted.
+    """
+
+    def __init__(self) -> None:
+        self.order: list[int] | None = []
+        self._backward = False
+
+    def backward(self) -> None:
+        """Note that a backward pass has begun."""
+        self._backward = True
+
+    def matters(self, optimizer: int) -> bool:
+        """Tell whether this call of an optimizer is the first after a backward pass."""
+        if not self._backward:
+            return False
+        self._backward = False
+        if self.order is not None:
+            self.order.append(optimizer)
+        return True
+
+
+def find_period(order: Sequence[int]) -> int | None:
+    """Return how many calls make a step; None: more calls are needed to tell.
+
+    The smallest number with which the last calls repeat: a script may begin in another way.
+    Without one, every call is a step.
+    """
+    if len(order) < FEWEST_CALLS:
+        return None
+    for period in range(1, LONGEST_PERIOD + 1):
+        last = order[-max(FEWEST_CALLS, 3 * period) :]
+        repeats = all(last[i] == last[i + period] for i in range(len(last) - period))
+        if repeats and len(last) >= 2 * period:
+            return period
+    return 1 if len(order) >= PATIENCE else None

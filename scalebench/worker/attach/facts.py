@@ -1,0 +1,103 @@
+"""What is said of a rank's training besides its steps: memory, versions, how it is distributed."""
+
+from __future__ import annotations
+
+import gc
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def memory(device: str) -> dict[str, Any]:
+    """Return the peaks so far in bytes, under the names of `scalebench.records.rank.Memory`."""
+    found: dict[str, Any] = {"rss_bytes": _peak_rss_bytes()}
+    if device == "cuda" and torch.cuda.is_initialized():
+        free, total = torch.cuda.mem_get_info()
+        found["allocated_bytes"] = torch.cuda.max_memory_allocated()
+        found["reserved_bytes"] = torch.cuda.max_memory_reserved()
+        found["device_bytes"] = total - free
+        found["allocator_retries"] = torch.cuda.memory_stats().get("num_alloc_retries")
+    return found
+
+
+def _peak_rss_bytes() -> int | None:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line for line in lines if line.startswith("VmHWM:")]
+    return int(found[0].split()[1]) * 1024 if found else None
+
+
+def of_training(optimizers: Sequence[Any]) -> dict[str, Any]:
+    """Return the number of parameters that the optimizers update, and the facts of the rank."""
+    parameters = {
+        id(p): int(p.numel())
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    return {
+        "num_parameters": sum(parameters.values()) or None,
+        "facts": {
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "optimizer": ", ".join(dict.fromkeys(type(one).__name__ for one in optimizers)),
+            "backend": _backend(),
+            "num_groups": _num_groups(),
+            "wrappers": wrappers(),
+            **_device(),
+        },
+    }
+
+
+def _device() -> dict[str, Any]:
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return {"device_name": "cpu", "device_uuid": None}
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {"device_name": properties.name, "device_uuid": str(getattr(properties, "uuid", None))}
+
+
+def _backend() -> str | None:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return str(distributed.get_backend())
+
+
+def _num_groups() -> int | None:
+    world = getattr(getattr(torch.distributed, "distributed_c10d", None), "_world", None)
+    return None if world is None else len(world.pg_names)
+
+
+def wrappers() -> list[dict[str, Any]]:
+    """Return how the modules are distributed: the wrappers that exist, with their settings.
+
+    Called after the measurement: it looks at every object of the process.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    found: list[dict[str, Any]] = []
+    sharded: dict[str, int] = {}
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if not isinstance(kind, type) or not issubclass(kind, torch.nn.Module):
+            continue
+        if issubclass(kind, DistributedDataParallel):
+            found.append(
+                {
+                    "kind": "DistributedDataParallel",
+                    "bucket_bytes": getattr(thing, "bucket_bytes_cap", None),
+                    "find_unused_parameters": getattr(thing, "find_unused_parameters", None),
+                    "static_graph": getattr(thing, "static_graph", None),
+                    "gradient_as_bucket_view": getattr(thing, "gradient_as_bucket_view", None),
+                }
+            )
+        for base in kind.__mro__:
+            if base.__name__ in ("FSDPModule", "FullyShardedDataParallel"):
+                sharded[base.__name__] = sharded.get(base.__name__, 0) + 1
+    return found + [{"kind": name, "modules": count} for name, count in sharded.items()]

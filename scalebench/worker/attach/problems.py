@@ -1,0 +1,27 @@
+"""What a script does that cannot be measured: one line each, with what to do about it."""
+
+
+class ScriptProblem(Exception):
+    """The script cannot be measured as it is; the text says why, and what to change."""
+
+
+NO_GROUP = (
+    "the processes train separately: the script made no process group, so each rank did the whole "
+    "job alone. Call torch.distributed.init_process_group() and wrap the model, for example in "
+    "DistributedDataParallel; RANK, LOCAL_RANK and WORLD_SIZE are set as torchrun sets them"
+)
+
+WRONG_DEVICE = (
+    "the script trains on a GPU, and the run was started with --device cpu. Leave out --device cpu"
+)
+
+SPAWNS = (
+    "the script starts its own processes with torch.multiprocessing.spawn. Each rank is already a "
+    "process here: call the spawned function directly, with int(os.environ['RANK']) as its rank "
+    "and int(os.environ['WORLD_SIZE']) as the number of processes"
+)
+
+NO_STEP = (
+    "the script ended without a training step: no optimizer of torch was called after a backward "
+    "pass. If it trains in another way, call scalebench.step() after each step"
+)

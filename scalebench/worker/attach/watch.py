@@ -1,0 +1,265 @@
+"""Watches the steps of a user's script in one rank: takes marks, follows the schedule, ends it.
+
+Between two steps there is one mark and one look-up in a table. Everything else happens at the
+borders of blocks, whose first step counts for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalebench.worker.attach import facts, schedule
+from scalebench.worker.attach.agreement import Agreement
+from scalebench.worker.attach.batches import Batches, Fed
+from scalebench.worker.attach.calls import OptimizerCalls, find_period
+from scalebench.worker.attach.clocks import between, clock_for
+from scalebench.worker.attach.problems import NO_GROUP, WRONG_DEVICE, ScriptProblem
+from scalebench.worker.attach.tracing import Traces
+
+MOST_ENDINGS = 3
+"""A script that catches SystemExit is asked again at its next steps; then it is ended by force."""
+
+
+class Done(SystemExit):
+    """Ends the script: everything was measured."""
+
+
+class Watch:
+    """One rank's steps.
+
+    Args:
+        request: What the supervising process asks for; see `scalebench.worker.script.supervise`.
+        keep: Stores the rank's record.
+
+    Attributes:
+        marks: The beginning of the first step, then the end of every call that matters; None in
+            bare steps.
+        over: Whether the record is stored.
+    """
+
+    def __init__(self, request: dict[str, Any], keep: Callable[[dict[str, Any]], None]) -> None:
+        self.request = request
+        self.keep = keep
+        self.rank: int = request["rank"]
+        self.world_size: int = request["world_size"]
+        self.clock = clock_for(request["device"])
+        self.batches = Batches(self.clock)
+        self.traces = Traces(request["device"])
+        self.calls = OptimizerCalls()
+        self.agreement = Agreement(self.rank, self.world_size, request["store"], request["limit_s"])
+        self.marks: list[Any] = []
+        self.host_ns: list[int | None] = []
+        self.fed: list[Fed | None] = []
+        self.num_calls = 0
+        self.explicit = False
+        self.over = False
+        self.schedule: schedule.Schedule | None = None
+        self.optimizers: dict[int, Any] = {}
+        self._period = 1
+        self._actions: dict[int, list[Callable[[], None]]] = {}
+        self._bare_until: int | None = None
+        self._had_group = False
+        self._endings = 0
+        self._memory: dict[str, Any] | None = None
+
+    def begin(self) -> None:
+        """Take the first mark: something of the first step is about to happen."""
+        if not self.marks:
+            self.marks.append(self.clock.now())
+            self.host_ns.append(time.monotonic_ns())
+
+    def backward(self) -> None:
+        """Note that a backward pass has begun."""
+        self.begin()
+        self.calls.backward()
+        if self._bare_until is None:
+            self.batches.backward()
+
+    def optimizer_called(self, optimizer: Any) -> None:
+        """Note that a call of an optimizer is over."""
+        if self.over:
+            self._end_again()
+        elif not self.explicit and self.calls.matters(id(optimizer)):
+            if id(optimizer) not in self.optimizers:
+                self._get_to_know(optimizer)
+            self._call_ended()
+
+    def stepped(self, samples: int | None) -> None:
+        """Note that the script says that a step is over."""
+        if self.over:
+            self._end_again()
+            return
+        if not self.explicit:
+            if self.schedule is not None:
+                return  # too late to count anew: the calls began after the warm-up
+            self.explicit = True
+            self.num_calls = 0
+            self.marks, self.host_ns, self.fed = self.marks[-1:], self.host_ns[-1:], []
+        self.begin()
+        self._call_ended(samples)
+
+    def _call_ended(self, samples: int | None = None) -> None:
+        self.num_calls += 1
+        if self._bare_until is not None and self.num_calls < self._bare_until:
+            self.marks.append(None)
+            self.host_ns.append(None)
+            self.fed.append(None)
+        else:
+            self._bare_until = None
+            self.batches.off = False
+            self.marks.append(self.clock.now())
+            self.host_ns.append(time.monotonic_ns())
+            fed = self.batches.take()
+            self.fed.append(fed if samples is None else fed._replace(samples=samples))
+        if self.schedule is None:
+            self._look()
+        if self.schedule is not None:
+            self._follow()
+
+    def _get_to_know(self, optimizer: Any) -> None:
+        self.optimizers[id(optimizer)] = weakref.ref(optimizer)
+        on_cuda = any(p.is_cuda for group in optimizer.param_groups for p in group["params"][:1])
+        if on_cuda and self.request["device"] == "cpu":
+            raise ScriptProblem(WRONG_DEVICE)
+
+    def _look(self) -> None:
+        """See whether the warm-up is over: on rank 0 by the steps, elsewhere by what it says."""
+        if self.agreement.received is not None:
+            self._adopt(self.agreement.received)
+            return
+        self._had_group = self._had_group or torch.distributed.is_initialized()
+        if self.num_calls == schedule.FIRST_LOOK:
+            self.check_group()
+        period = 1 if self.explicit else find_period(self.calls.order or ())
+        if self.rank or period is None or self.num_calls % period:
+            return
+        if schedule.is_time_to_look(self.num_calls // period):
+            step_s = self._step_s(period)
+            decided = schedule.decide(step_s, self.request["plan"], period)
+            if decided is not None:
+                self.agreement.send(decided)
+                self._adopt(decided)
+
+    def _step_s(self, period: int) -> list[float]:
+        """Return the steps so far as far as the device has got, seconds."""
+        step_s = []
+        for found in between(self.clock, self.marks[::period]):
+            if found is None:
+                break
+            step_s.append(found)
+        return step_s
+
+    def _adopt(self, decided: schedule.Schedule) -> None:
+        self.schedule = decided
+        self._period = decided.period
+        self.calls.order = None
+
+        def at(step: int, action: Callable[[], None]) -> None:
+            self._actions.setdefault(step, []).append(action)
+
+        at(decided.clean_end, self._read_memory)
+        for block in decided.blocks:
+            if block.kind == "traced":
+                at(block.first, lambda first=block.first: self._begin_trace(first))  # type: ignore[misc]
+                at(block.end, self._end_trace)
+            elif block.kind == "bare":
+                at(block.first + 1, lambda end=block.end: self._begin_bare(end))  # type: ignore[misc]
+        at(decided.end, self._finish)
+        if self.num_calls // self._period > min(self._actions):
+            self.traces.failure = "the schedule reached this rank after its first traced step"
+        if self.num_calls // self._period > decided.end:
+            self._finish()
+
+    def _follow(self) -> None:
+        step, rest = divmod(self.num_calls, self._period)
+        if rest:
+            return
+        self.traces.mark()
+        for action in self._actions.get(step, ()):
+            action()
+
+    def _begin_trace(self, first: int) -> None:
+        self.traces.begin(first)
+        self.batches.tracing = True
+
+    def _end_trace(self) -> None:
+        self.traces.end()
+        self.batches.tracing = False
+
+    def _begin_bare(self, end: int) -> None:
+        self._bare_until = end * self._period
+        self.batches.off = True
+
+    def _read_memory(self) -> None:
+        self._memory = facts.memory(self.request["device"])
+
+    def _finish(self) -> None:
+        self.store()
+        if not self.request["to_the_end"]:
+            raise Done(0)
+
+    def _end_again(self) -> None:
+        """End a script that has caught the SystemExit that was to end it."""
+        if self.request["to_the_end"]:
+            return
+        self._endings += 1
+        if self._endings >= MOST_ENDINGS:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        raise Done(0)
+
+    def check_group(self) -> None:
+        """Raise ScriptProblem if the ranks know nothing of one another."""
+        if self.world_size > 1 and not self._had_group:
+            raise ScriptProblem(NO_GROUP)
+
+    def store(self) -> None:
+        """Store the record of everything so far."""
+        self.over = True
+        self.clock.settle()
+        folder = Path(self.request["folder"])
+        self.traces.store(folder, self.rank)
+        if self._memory is None:
+            self._read_memory()
+        known = [of() for of in self.optimizers.values()]
+        self.keep(
+            {
+                "period": self._period_so_far(),
+                "schedule": None if self.schedule is None else self.schedule.to_json(),
+                "call_s": between(self.clock, self.marks),
+                "host_ns": self.host_ns,
+                "outside_s": self._outside_s(),
+                "fed": [
+                    None if fed is None else [fed.samples, fed.tokens, fed.waited_s, fed.batches]
+                    for fed in self.fed
+                ],
+                "explicit": self.explicit,
+                "traces": self.traces.blocks,
+                "trace_failure": self.traces.failure,
+                "memory": self._memory,
+                **facts.of_training([one for one in known if one is not None]),
+            }
+        )
+
+    def _period_so_far(self) -> int:
+        if self.schedule is not None:
+            return self.schedule.period
+        return 1 if self.explicit else find_period(self.calls.order or ()) or 1
+
+    def _outside_s(self) -> list[float | None]:
+        """Return, for each call, the seconds between the last one and the next batch's request."""
+        found: list[float | None] = []
+        for i, fed in enumerate(self.fed):
+            mark = self.marks[i]
+            known = fed is not None and fed.began is not None and mark is not None
+            found.append(self.clock.seconds(mark, fed.began) if known and fed else None)
+        return found

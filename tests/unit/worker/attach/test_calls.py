@@ -1,0 +1,61 @@
+"""Calls of optimizers are grouped as the user would count steps."""
+
+import pytest
+
+from scalebench.worker.attach.calls import FEWEST_CALLS, PATIENCE, OptimizerCalls, find_period
+
+GENERATOR, DISCRIMINATOR = 1, 2
+
+
+def steps(events: list[str | int]) -> list[int]:
+    """Return the calls that matter of backward passes (``b``) and calls of optimizers."""
+    calls = OptimizerCalls()
+    return [e for e in events if (calls.backward() if e == "b" else calls.matters(int(e)))]
+
+
+def test_a_call_after_a_backward_pass_is_a_step():
+    assert steps(["b", 1, "b", 1]) == [1, 1]
+
+
+def test_microbatches_are_one_step():
+    assert steps(["b", "b", "b", "b", 1, "b", "b", "b", "b", 1]) == [1, 1]
+
+
+def test_inner_and_outer_optimizers_are_one_step():
+    assert steps(["b", 1, 2, "b", 1, 2]) == [1, 1]
+
+
+def test_an_optimizer_for_each_parameter_is_one_step():
+    assert steps(["b", 1, 2, 3, 4, "b", 1, 2, 3, 4]) == [1, 1]
+
+
+def test_a_call_without_a_backward_pass_is_no_step():
+    assert steps([1, "b", 1, 1, 1]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("turn", "period"),
+    [
+        ([1], 1),
+        ([DISCRIMINATOR, GENERATOR], 2),
+        ([DISCRIMINATOR] * 5 + [GENERATOR], 6),
+        ([1, 2, 3], 3),
+    ],
+)
+def test_optimizers_that_take_turns_make_a_step_together(turn, period):
+    assert find_period(turn * FEWEST_CALLS) == period
+
+
+def test_a_script_may_begin_in_another_way():
+    assert find_period([1, 1, 2] + [1, 2] * 10) == 2
+
+
+def test_a_period_needs_to_be_seen_twice():
+    assert find_period([DISCRIMINATOR] * 5 + [GENERATOR] + [DISCRIMINATOR] * 4) is None
+    assert find_period([1] * (FEWEST_CALLS - 1)) is None
+
+
+def test_without_an_order_every_call_is_a_step():
+    order = [1 if i.bit_count() % 2 else 2 for i in range(PATIENCE - 1)]
+    assert find_period(order) is None
+    assert find_period([*order, 1]) == 1
