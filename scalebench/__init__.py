@@ -18,10 +18,12 @@ if TYPE_CHECKING:
         Fsdp1,
         Pipeline,
         Plain,
+        Script,
         Zero1,
     )
     from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
     from scalebench.spec.workload import Shard, Workload
+    from scalebench.worker.attach.interface import step
 
 __all__ = [
     "Case",
@@ -34,12 +36,14 @@ __all__ = [
     "Pipeline",
     "Plain",
     "Run",
+    "Script",
     "Shard",
     "StepPlan",
     "Suite",
     "Workload",
     "Zero1",
     "run",
+    "step",
 ]
 
 _HOME = {
@@ -52,6 +56,7 @@ _HOME = {
     "Suite": "scalebench.spec.suites",
     "Workload": "scalebench.spec.workload",
     "run": "scalebench.session.run",
+    "step": "scalebench.worker.attach.interface",
 }
 """Public name → the module that defines it; the other names are strategies."""
 

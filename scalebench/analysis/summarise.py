@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalebench.analysis.counted_batch import knows_samples
 from scalebench.analysis.prediction_scores import score, with_intervals
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
@@ -21,6 +22,7 @@ from scalebench.analysis.rows.efficiency import Ratios, plain_baseline
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.inflation import inflation_of
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.outside import outside_of_row
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.run import StoredRun
@@ -43,10 +45,12 @@ from scalebench.records.summary import (
     TimedCollectives,
     set_aside,
 )
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Script
 from scalebench.spec.presets import PacedShape
 from scalebench.stats import Estimate, estimate_over_launches
 from scalebench.units import bytes_
+
+OWN_SCRIPT = "it is your own script: there is no reference to compare its results with"
 
 
 def summarise(run: StoredRun) -> Summary:
@@ -98,7 +102,8 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
     status, reason = _status(row, run.info.status)
     baseline = plain_baseline(row, table)
     wrapped = table.get((cell.suite, cell.case, 1))
-    throughput = estimate_over_launches([launch_throughput(r) for r in good]) if good else None
+    counted = all(knows_samples(cell, r) for r in good)
+    throughput = _throughput(good, counted) if good else None
     tokens = next((r.ranks[0].tokens_per_sample for r in good), None)
     starts = [r.launch_s for r in good if r.launch_s]
     losses = mean_losses(good[0]) if good else []
@@ -114,6 +119,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
             row, wrapped, run, step_s, ratios.contention(row, baseline) if baseline else None
         ),
         compression_of_row(row),
+        outside_of_row(row),
     )
     predicted_bytes = used.values.get("predicted_memory_bytes")
     if status == "oom" and predicted_bytes is not None:
@@ -149,7 +155,11 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         oversubscribed=cell.oversubscribed,
         **_hosts(cell),
         num_clean_steps=sum(len(clean_steps(r)) for r in good),
-        stamps=[*_stamps(row, baseline), *(s for part in fields for s in part.stamps)],
+        stamps=[
+            *_stamps(row, baseline),
+            *([] if counted else ["samples not counted"]),
+            *(s for part in fields for s in part.stamps),
+        ],
         unavailable={
             **_unavailable(values, row, baseline),
             **_no_hosts(cell),
@@ -158,6 +168,13 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         samples=[_samples(r) for r in good],
         **values,
         **{name: value for part in fields for name, value in part.values.items()},
+    )
+
+
+def _throughput(good: Sequence[CellResult], counted: bool) -> Estimate:
+    """Estimate samples per second; steps per second where a script's samples are not known."""
+    return estimate_over_launches(
+        [launch_throughput(r) if counted else 1 / launch_step_s(r) for r in good]
     )
 
 
@@ -268,6 +285,8 @@ def _reason(first_bad: CellResult, row: Launches) -> str:
 
 def _correctness(row: Launches) -> Correctness | None:
     """Return the comparison with the reference as rank 0 tells it (every rank was compared)."""
+    if isinstance(row.cell.strategy, Script):
+        return Correctness(status="unverified", reason=OWN_SCRIPT) if row.good else None
     ranks = row.inspection.ranks if row.inspection is not None else []
     verification = next((rank.verification for rank in ranks if rank.rank == 0), None)
     if verification is None:
@@ -315,8 +334,11 @@ def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str
         return "no round in which both the row and the baseline succeeded"
     return {
         "tokens_per_s": "the workload has no tokens",
+        "num_parameters": "no optimizer was seen",
         "efficiency_wrapped": "no round in which the strategy succeeded at N=1",
         "correctness": "the inspection launch failed",
+        "loss_first": "the losses of a script are not known",
+        "loss_last": "the losses of a script are not known",
     }.get(name, "not recorded")
 
 

@@ -40,8 +40,29 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
     return click.option(*names, envvar=variable, **settings)
 
 
-@click.command()
-@click.argument("suites", nargs=-1, metavar="[SUITE]...")
+class RunCommand(click.Command):
+    """A command whose words after ``--`` are a script of the user's, with its own options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands after ``--`` as it is."""
+        own, separator, script = _split(args)
+        ctx.meta[SCRIPT] = tuple(script) if separator else None
+        return super().parse_args(ctx, own)
+
+
+SCRIPT = "scalebench.script"
+"""Where a context keeps the words of the user's script; None: there is no ``--``."""
+
+
+def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in args:
+        return args, False, []
+    place = args.index("--")
+    return args[:place], True, args[place + 1 :]
+
+
+@click.command(cls=RunCommand, options_metavar="[OPTIONS]")
+@click.argument("suites", nargs=-1, metavar="[SUITE]... | -- SCRIPT [ARGS]")
 @option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
 @option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
 @option(
@@ -66,6 +87,14 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 @option(
     "--memory-limit", type=Size(), help="Peak memory per rank that --max-batch allows, e.g. 200MB."
 )
+@option(
+    "--samples-per-step",
+    metavar="EXPR",
+    help="Of a script: samples of the whole job per step, e.g. {global_batch}*4. Default: counted.",
+)
+@option("--python", metavar="PATH", help="Of a script: its interpreter. Default: this one.")
+@option("--to-the-end", is_flag=True, help="Of a script: let it run on after the measurement.")
+@option("--time-limit", type=Duration(), help="End a launch after this much time. Default: 15m.")
 @option("--steps", type=click.IntRange(min=2), help="Exactly this many measured steps per launch.")
 @option(
     "--repeats",
@@ -142,16 +171,20 @@ def option(*names: str, **settings: Any) -> Callable[[Command], Command]:
 def run(context: click.Context, /, **flags: Any) -> None:
     """Train at several numbers of ranks, measure, print the table, write run and report.
 
-    Without a SUITE (a name or a file), the core suites are run. Each option can also be set by
-    an environment variable (SCALEBENCH_GPUS=1,2) or in [tool.scalebench] of pyproject.toml.
+    Without a SUITE (a name or a file), the core suites are run. After -- give your own training
+    script; it needs no change: scalebench run --gpus 1,2 -- train.py --lr 0.1. Each option can
+    also be set by an environment variable (SCALEBENCH_GPUS=1,2) or in [tool.scalebench] of
+    pyproject.toml.
     """
     if flags["show_config"]:
         for name, value, source in value_sources(context):
             click.echo(f"{name:<14} {value:<16} {source}")
         return
-    if flags["resume"] is not None and (flags["out"] is not None or flags["suites"]):
+    flags["script"] = context.meta.get(SCRIPT)
+    given = flags["out"] is not None or flags["suites"] or flags["script"] is not None
+    if flags["resume"] is not None and given:
         raise UsageError(
-            "--resume continues a run as it was planned: leave out the suite and --out."
+            "--resume continues a run as it was planned: leave out the suite or script, and --out."
         )
     from scalebench.cli.view import emit
     from scalebench.session.finish import ResultsNotSaved
@@ -183,12 +216,28 @@ def _check_max_batch(flags: dict[str, Any]) -> None:
 def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     """Return the suites and the request, checked as far as that goes without the machine."""
     from scalebench.session.plan import check_names
-    from scalebench.session.suite_files import load_suites
 
-    suites = [] if flags["resume"] else load_suites(flags["suites"])
+    suites = [] if flags["resume"] else _suites(flags)
     request = request_from(flags)
     check_names(request, suites)
     return suites, request
+
+
+def _suites(flags: dict[str, Any]) -> "list[Suite]":
+    """Return the suites, or the one that the user's script is."""
+    if flags["script"] is None:
+        from scalebench.session.suite_files import load_suites
+
+        for name in ("samples_per_step", "python", "to_the_end"):
+            if flags[name]:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is for your own script: give it after --, for "
+                    "example scalebench run --gpus 1,2 -- train.py."
+                )
+        return load_suites(flags["suites"])
+    from scalebench.session.script_suite import script_suite
+
+    return [script_suite(flags["script"], flags)]
 
 
 def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run", ExitCode]:
@@ -250,6 +299,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         steps=flags["steps"],
         repeats=flags["repeats"],
         precision=flags["precision"],
+        time_limit_s=flags["time_limit"],
         budget_s=flags["budget"],
         quick=flags["quick"],
         shared=flags["shared"],

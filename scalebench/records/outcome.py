@@ -94,17 +94,19 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
     if cell.purpose == "inspect":
         told = all(rank.verification is not None for rank in result.ranks)
         return None if told else "a rank did not record the comparison with the reference"
-    return next(filter(None, (_unusable(rank, result.ranks[0]) for rank in result.ranks)), None)
+    first, has_losses = result.ranks[0], cell.strategy.has_reference
+    found = (_unusable(rank, first, has_losses) for rank in result.ranks)
+    return next(filter(None, found), None)
 
 
-def _unusable(rank: RankRecord, first: RankRecord) -> str | None:
-    """Say what is wrong with a rank's steps, or None."""
+def _unusable(rank: RankRecord, first: RankRecord, has_losses: bool) -> str | None:
+    """Say what is wrong with a rank's steps, or None; a script's losses are not known."""
     num_steps = len(rank.step_s)
     if num_steps != len(first.step_s) or _blocks(rank) != _blocks(first):
         return "its ranks took different steps"
     if any(step <= 0 for step in rank.step_s):
         return "it has a step that took no time"
-    if len(rank.loss) != num_steps or None in rank.loss[: rank.num_trained]:
+    if has_losses and (len(rank.loss) != num_steps or None in rank.loss[: rank.num_trained]):
         return "a step has no finite loss"
     if any(block.first + block.count > num_steps for block in rank.blocks):
         return "a block lies beyond the steps"

@@ -163,6 +163,18 @@ class RankError(Record):
     time_ns: int
 
 
+class StepGap(Record):
+    """Time between two steps of a user's script in which it did something else than train.
+
+    Attributes:
+        step: The step that came after it, by number.
+        seconds: Beyond what usually lies between two steps.
+    """
+
+    step: int = Field(ge=0)
+    seconds: FiniteFloat = Field(ge=0)
+
+
 class RankRecord(Record):
     """Everything one rank measured in one launch.
 
@@ -189,6 +201,11 @@ class RankRecord(Record):
         compression: What compressed training handed over in its last measured step; null: the
             strategy compresses nothing.
         gradient_error: Of compressed training, from the ``inspect`` launch, on rank 0.
+        samples_per_step: Of a user's script: samples that this rank trained on in a step; null:
+            not counted.
+        gaps: Of a user's script: what it did between steps, evaluating or saving, where that was
+            much; null: not known, as of any other run.
+        ended_after: Of a user's script that ended before everything was measured: its steps.
         facts: What was in force in the rank: threads, affinity, scheduling class, device name,
             resolved backend, TF32, optimizer, …
     """
@@ -216,6 +233,9 @@ class RankRecord(Record):
     verification: Verification | None = None
     compression: CompressionTraffic | None = None
     gradient_error: GradientError | None = None
+    samples_per_step: FiniteFloat | None = Field(None, gt=0)
+    gaps: list[StepGap] | None = None
+    ended_after: int | None = Field(None, ge=1)
     facts: dict[str, Any] = {}
 
     @property

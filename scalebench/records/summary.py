@@ -18,6 +18,7 @@ from scalebench.records.rows.budget import Budget
 from scalebench.records.rows.communication import OperationFigures, Straggler
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.records.rows.outside import OutsideSteps
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
 from scalebench.records.run import Status
@@ -75,6 +76,7 @@ class Row(BaseModel):
     last, the most frequent first. ``strategy_settings`` are the fields of the suite's own
     strategy, which a newer version may have more of. ``copies_s`` is the union of copies and fills
     of GPU memory, ``comm_beside_copies_s`` exposed communication during them; null on CPU.
+    ``outside_step`` is what a user's script did between its steps; null for every other row.
     """
 
     suite: str
@@ -136,6 +138,7 @@ class Row(BaseModel):
     stragglers: IfValid[list[Straggler]] = None
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None
+    outside_step: IfValid[OutsideSteps] = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scalebench.records.run import CellResult, RunSpec
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Script
 from scalebench.units import bytes_
 
 PROCESS_BYTES = 150 * 2**20
@@ -19,13 +19,15 @@ LARGEST_SHARE_OF_MEMORY = 0.7
 def can_share(cell: Cell, spec: RunSpec, launcher_shares: bool) -> bool:
     """Tell whether a cell may take turns with others.
 
-    Not with a DataLoader: its workers would go on making batches while the rank waits.
+    Not with a DataLoader: its workers would go on making batches while the rank waits. Nor a
+    user's script, which goes on by itself.
     """
     return (
         launcher_shares
         and spec.shared
         and cell.purpose in ("measure", "independent")
         and cell.loader is None
+        and not isinstance(cell.strategy, Script)
     )
 
 

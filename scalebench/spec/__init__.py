@@ -15,6 +15,7 @@ from scalebench.spec.strategies import (
     Pipeline,
     Plain,
     ScheduleName,
+    Script,
     Strategy,
     Zero1,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Purpose",
     "Scaling",
     "ScheduleName",
+    "Script",
     "SharedLaunch",
     "Spec",
     "StepPlan",

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from scalebench.errors import UsageError, unknown_name
 from scalebench.spec.base import Spec
+from scalebench.spec.script import ScriptTarget
 
 
 class GptShape(Spec):
@@ -120,7 +121,7 @@ class CustomTarget(Spec):
 
 
 BuiltIn = GptShape | CnnShape | MlpShape | PacedShape
-WorkloadSpec = Annotated[BuiltIn | CustomTarget, Field(discriminator="kind")]
+WorkloadSpec = Annotated[BuiltIn | CustomTarget | ScriptTarget, Field(discriminator="kind")]
 
 PRESETS: dict[str, BuiltIn] = {
     shape.name: shape

@@ -23,10 +23,12 @@ class Execution(Spec):
         about: One line for ``scalebench list``.
         operations: Collectives that its steps ask for; the run calibrates these to predict steps.
             Empty: its steps are not predicted.
+        has_reference: Whether its results are compared with those of a single process.
     """
 
     about: ClassVar[str] = ""
     operations: ClassVar[tuple[CollectiveName, ...]] = ()
+    has_reference: ClassVar[bool] = True
     autocast: bool = False
     compile: bool = False
     checkpointing: bool | Literal["selective"] = False
@@ -317,8 +319,25 @@ class Compressed(Execution):
         return self
 
 
+class Script(Execution):
+    """As the user's own script distributes its training; see `scalebench.spec.script`.
+
+    There is no bare model in one process to compare with: the script at N=1 takes its place.
+    """
+
+    kind: Literal["script"] = "script"
+    about = "your own training script, unmodified: scalebench run -- train.py"
+    has_reference: ClassVar[bool] = False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "when ranks communicate is decided by the script"
+
+
 Strategy = Annotated[
-    Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | Compressed, Field(discriminator="kind")
+    Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | Compressed | Script,
+    Field(discriminator="kind"),
 ]
 
 

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from scalebench.spec.base import Device, Name, Scaling, Spec
 from scalebench.spec.collectives import COLLECTIVES, AlgorithmName, CollectiveName, DtypeName
+from scalebench.spec.script import ScriptTarget
 from scalebench.spec.strategies import Strategy
 
 
@@ -137,6 +138,7 @@ class Suite(Spec):
         collective_timeout_s: Time-out of the process group.
         gate: What the gate asks of this suite's rows, metric → settings, as the tables of
             ``[tool.scalebench.gate]`` have them; those overrule these.
+        script: The user's own script, which is trained instead of a workload; None: there is none.
     """
 
     name: Name
@@ -152,6 +154,7 @@ class Suite(Spec):
     cell_limit_s: float = Field(900.0, gt=0)
     collective_timeout_s: float = Field(120.0, gt=0)
     gate: dict[str, dict[str, bool | float]] = Field(default_factory=dict)
+    script: ScriptTarget | None = None
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> Self:

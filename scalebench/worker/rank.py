@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import Store
 from scalebench.records.files import read_model, write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.rank import Memory, RankRecord
-from scalebench.spec import Cell, Purpose, SharedLaunch
+from scalebench.spec import Cell, Purpose, Script, SharedLaunch
 from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.fit import measure_fit
 from scalebench.worker.inspection.memory import allocator_retries, read_memory
@@ -32,6 +32,7 @@ from scalebench.worker.process.context import RankContext, TakingTurns, connecte
 from scalebench.worker.process.failure import describe
 from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.process.turns import Token
+from scalebench.worker.script.supervise import run_script
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import facts_of
 from scalebench.worker.strategies.compressed import traffic_of
@@ -55,7 +56,8 @@ def run_cell(request: dict[str, Any]) -> int:
     local_rank = int(request.get("local_rank", rank))
     paths = LaunchPaths(Path(request["folder"]))
     cell = read_model(paths.job_json, Cell)
-    return _run_rank(cell, _Place(rank, local_rank, paths, paths.record(rank)), request)
+    here = _Place(rank, local_rank, paths, paths.record(rank))
+    return _run_rank(cell, here, request)
 
 
 def run_shared(request: dict[str, Any]) -> int:
@@ -94,6 +96,8 @@ def _run_rank(
     host = request.get("host") or socket.gethostname()
     identity = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "host": host}
     try:
+        if isinstance(cell.strategy, Script):
+            return run_script(request, cell, paths, identity)
         process.keep_sockets_in(paths.root)
         facts = process.settle(cell, local_rank)
         store = here.store or _store_of(cell, request, paths)

@@ -15,6 +15,7 @@ from scalebench.analysis.rows.launches import (
 )
 from scalebench.analysis.run import StoredRun
 from scalebench.records.summary import RowKey
+from scalebench.spec import Script
 from scalebench.stats import CONFIDENCE, Estimate
 
 
@@ -113,7 +114,12 @@ def _key(row: Launches) -> RowKey:
 
 
 def plain_baseline(row: Launches, table: Table) -> Launches | None:
-    """Return the plain model's launches, with the same loader if there are such."""
+    """Return the plain model's launches, with the same loader if there are such; or the script's.
+
+    A user's script is measured against itself on one rank.
+    """
+    if isinstance(row.cell.strategy, Script):
+        return table.get((row.cell.suite, row.cell.case, 1))
     wanted = row.cell.strategy.baseline()
     for loader in (row.cell.loader, None):
         for other in table.values():

@@ -1,13 +1,14 @@
 """The launches that make up each row of the summary."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution, attribute
+from scalebench.analysis.counted_batch import with_counted_batch
 from scalebench.analysis.paired_blocks import Block
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import clean_pace, launch_step_s, steps_of_block
@@ -75,15 +76,7 @@ def grouped(run: StoredRun) -> Table:
         for result in run.results.values()
         if result.cell.purpose == "inspect"
     }
-    return {
-        key: Launches(
-            cell=launches[0],
-            inspection=inspections.get(key),
-            measured={c.repeat: run.results[c.id] for c in launches if c.id in run.results},
-            num_planned=len(launches),
-        )
-        for key, launches in cells.items()
-    }
+    return {key: _launches(of_row, inspections.get(key), run) for key, of_row in cells.items()}
 
 
 def clean_blocks(result: CellResult) -> list[Block]:
@@ -129,3 +122,13 @@ def independent(run: StoredRun) -> Table:
 def independent_case(case: str, rank_batch: int) -> str:
     """Return the name for independent ranks of a plain case, each on ``rank_batch`` samples."""
     return f"{case}, {rank_batch} samples each"
+
+
+def _launches(cells: Sequence[Cell], inspection: CellResult | None, run: StoredRun) -> Launches:
+    """Return the launches of a row; a script's have the batch that its ranks counted."""
+    results = {c.repeat: run.results[c.id] for c in cells if c.id in run.results}
+    measured = {repeat: with_counted_batch(result) for repeat, result in results.items()}
+    counted = next((r.cell for r in measured.values() if r.status == "ok"), cells[0])
+    sizes = {"global_batch", "rank_batch", "backend"}
+    cell = cells[0].model_copy(update=counted.model_dump(include=sizes))
+    return Launches(cell, inspection, measured, num_planned=len(cells))

@@ -199,6 +199,8 @@ def _start(
     """Return what a row is predicted from; raises Unavailable."""
     if cell.strategy.kind == "plain":
         raise Unavailable("the plain model does not communicate")
+    if cell.strategy.kind == "script":
+        raise Unavailable("the steps of a user's script are not predicted")
     if cell.world_size == 1:
         raise Unavailable("the prediction starts from the strategy at N=1")
     if cell.oversubscribed:

@@ -18,7 +18,7 @@ from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Pipeline, Strategy
+from scalebench.spec import Cell, Pipeline, Script, Strategy
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
@@ -67,7 +67,13 @@ def _set_memory(
     told = {kind: _largest(memories, kind) for kind in KINDS}
     row.values["memory"] = told | _categories(inspection)
     peak = told["allocated_bytes"]
-    row.set("peak_memory_bytes", peak, "the inspection launch, which counts it, failed")
+    row.set("peak_memory_bytes", peak, _why_no_peak(list(good.values())))
+
+
+def _why_no_peak(good: Sequence[CellResult]) -> str:
+    if good and isinstance(good[0].cell.strategy, Script):
+        return "on CPU the tensors of a user's script are not counted; see memory.rss_bytes"
+    return "the inspection launch, which counts it, failed"
 
 
 def peak_memory_of(result: CellResult) -> int | None:
@@ -106,6 +112,9 @@ def _set_predicted_memory(
     rank = sized.ranks[0] if sized is not None and sized.ranks else None
     if sized is None or rank is None or rank.num_parameters is None:
         row.set(name, None, "no launch of this row succeeded")
+        return
+    if isinstance(cell.strategy, Script):
+        row.set(name, None, "how a user's script divides its memory is not known")
         return
     if isinstance(cell.strategy, Pipeline):
         _set_predicted_memory_of_pipeline(row, cell.strategy, cell, sized, alone)
@@ -196,6 +205,9 @@ def _set_mfu(
     if not good or throughput is None:
         row.set("mfu", None, "no launch of this row succeeded")
         return
+    if isinstance(good[0].cell.strategy, Script):
+        row.set("mfu", None, row.reasons.get("flops_per_sample", "not known"))
+        return
     trained = good[0].ranks
     device = str(trained[0].facts.get("device_name", "cpu"))
     by_format = _flops_by_format(good[0], flops or 1.0, _convolution_share(good[0].cell, ranks))
@@ -231,7 +243,9 @@ def _flops_by_format(
 
 def _why_no_flops(ranks: Sequence[RankRecord]) -> str:
     """Return why no FLOPs were counted: no reference ran, or no operator has a formula."""
-    verified = ranks[0].verification if ranks else None
+    if not ranks:
+        return "only the inspection launch counts FLOPs, and there was none"
+    verified = ranks[0].verification
     if verified is not None and verified.status == "unverified" and verified.reason:
         return verified.reason
     return "torch's FLOP counter knows no operator of the model"

@@ -25,6 +25,7 @@ STRATEGY_NAMES = {
     "zero1": "ZeRO-1",
     "pipeline": "Pipeline",
     "compressed": "DDP",
+    "script": "Your script",
 }
 
 SCHEDULE_NAMES = {

@@ -10,7 +10,9 @@ from scalebench.spec import (
     Collectives,
     Device,
     Plain,
+    Script,
     StepPlan,
+    Strategy,
     Suite,
 )
 from scalebench.spec.presets import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
@@ -101,12 +103,7 @@ def with_request(suite: Suite, request: Request, device: Device) -> Suite:
     cases = tuple(
         case.model_copy(
             update={
-                "strategy": case.strategy.model_copy(
-                    update={
-                        "autocast": case.strategy.autocast or autocast,
-                        "compile": case.strategy.compile or compiled,
-                    }
-                ),
+                "strategy": _executed(case.strategy, autocast, compiled),
                 "workload": request.workload or case.workload or suite.workload,
                 "batch_size": request.batch_size or case.batch_size or suite.batch_size,
             }
@@ -120,8 +117,17 @@ def with_request(suite: Suite, request: Request, device: Device) -> Suite:
         "scaling": request.scaling or suite.scaling,
         "steps": step_plan_of(request, suite, device),
         "repeats": repeats_of(request, suite),
+        "cell_limit_s": request.time_limit_s or suite.cell_limit_s,
     }
     return suite.model_copy(update=changes)
+
+
+def _executed(strategy: Strategy, autocast: bool, compiled: bool) -> Strategy:
+    """Return a strategy with the run's arithmetic; a script decides about its own."""
+    if isinstance(strategy, Script):
+        return strategy
+    changes = {"autocast": strategy.autocast or autocast, "compile": strategy.compile or compiled}
+    return strategy.model_copy(update=changes)
 
 
 def _collectives_to_time(suite: Suite, asked: Collectives, request: Request) -> Collectives:
@@ -171,6 +177,8 @@ def _baseline_of(case: Case, known: Sequence[Case], suite: Suite) -> Case:
     One that is fed by the same loader, if the suite has it; else the one with resident batches,
     so that what the loader costs is part of the loss.
     """
+    if isinstance(case.strategy, Script):
+        return case  # at N=1
     wanted = case.strategy.baseline()
     for loader in (case.loader, None):
         for other in (*known, *suite.cases):

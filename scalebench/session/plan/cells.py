@@ -14,6 +14,7 @@ from scalebench.spec import (
     Device,
     Pipeline,
     Plain,
+    Script,
     Strategy,
     Suite,
 )
@@ -21,7 +22,8 @@ from scalebench.spec import (
 
 def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> list[Cell]:
     """Return one measuring cell, repeat 0, per world size."""
-    workload = workload_of(case, case.workload or suite.workload, spec.device)
+    named = case.workload or suite.workload
+    workload = suite.script or workload_of(case, named, spec.device)
     batch = case.batch_size or workload.batch_size
     sizes = (1,) if isinstance(case.strategy, Plain) else spec.world_sizes
     cells = []
@@ -75,11 +77,12 @@ def _with_parts(cell: Cell, of_case: Sequence[Cell]) -> Cell:
     parts = sorted(batches - {cell.rank_batch}, reverse=True)
     strategy = cell.strategy
     wanted = cell.world_size == 1 and not strategy.compile and not isinstance(strategy, Pipeline)
+    wanted = wanted and strategy.has_reference
     return cell.model_copy(update={"part_batches": tuple(parts)}) if wanted and parts else cell
 
 
 def _backend(strategy: Strategy, device: Device, too_many: bool) -> str | None:
-    if isinstance(strategy, Plain):
+    if isinstance(strategy, Plain | Script):
         return None
     return "nccl" if device == "cuda" and not too_many else "gloo"
 
@@ -194,7 +197,8 @@ def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     machine affects all sizes equally.
     """
     timed = [*rows, *independent_cells(rows, spec)]
-    inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in rows]
+    compared = [cell for cell in rows if cell.strategy.has_reference]
+    inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in compared]
     repeats_of = {suite.name: suite.repeats for suite in spec.suites}
     rounds = [
         cell.model_copy(update={"repeat": repeat})

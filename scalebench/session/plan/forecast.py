@@ -7,6 +7,7 @@ from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.session.plan import Plan
 from scalebench.spec import Cell, Pipeline
 from scalebench.spec.presets import CustomTarget
+from scalebench.spec.script import ScriptTarget
 
 START_S = 0.5
 """Usual time from decision to first step of a launch on two cores, seconds."""
@@ -75,6 +76,8 @@ def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
 def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
     if isinstance(cell.strategy, Pipeline):
         return None  # the ranks hold different parts of the model
+    if isinstance(cell.workload, ScriptTarget):
+        return None
     if isinstance(cell.workload, CustomTarget):
         known = num_parameters.get(cell.workload.name)
     else:

@@ -14,7 +14,7 @@ from scalebench.session.plan.cases import (
     workload_of,
 )
 from scalebench.session.plan.cells import cells_of_case, in_order, only
-from scalebench.session.plan.notices import about_paced, notices_of
+from scalebench.session.plan.notices import about_paced, about_scripts, notices_of
 from scalebench.session.plan.request import Machine, Plan, Request
 from scalebench.spec import (
     Device,
@@ -28,7 +28,8 @@ def check_names(request: Request, suites: Sequence[Suite]) -> None:
         chosen = chosen_cases(suite, request.selection)
         for case in chosen:
             name = request.workload or case.workload or suite.workload
-            workload_of(case, name, request.device or "cpu")
+            if suite.script is None:
+                workload_of(case, name, request.device or "cpu")
 
 
 def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Plan:
@@ -40,6 +41,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     """
     if request.only:
         suites = [suite for suite in map(_without_collectives, suites) if suite.cases]
+    _check_scripts(suites, machine)
     device = _choose_device(request, machine)
     capacity = _capacity(request, device, machine)
     asked = request.world_sizes or _default_sizes(capacity, machine)
@@ -75,7 +77,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         for cell in cells_of_case(suite, case, spec, capacity)
     ]
     rows = only(rows, request.only)
-    notices = [*notices_of(spec, machine, capacity), *about_paced(rows)]
+    notices = [*notices_of(spec, machine, capacity), *about_paced(rows), *about_scripts(rows)]
     return Plan(spec, tuple(in_order(rows, spec)), tuple(notices))
 
 
@@ -116,6 +118,16 @@ def _check_collectives(request: Request, suites: Sequence[Suite], sizes: Sequenc
         raise UsageError(
             f"Suite {names[0]} measures the links itself, and --link-profile also gives them. "
             "Leave out one of them."
+        )
+
+
+def _check_scripts(suites: Sequence[Suite], machine: Machine) -> None:
+    """Raise UsageError where a launcher cannot start a user's script yet."""
+    scripts = [suite.script for suite in suites if suite.script is not None]
+    if scripts and (machine.world is not None or machine.launcher_name != "local"):
+        raise UsageError(
+            f"{machine.launcher} cannot start {scripts[0].shown}: scripts run on one machine so "
+            "far. Run scalebench outside of it, with --launcher local or lab."
         )
 
 

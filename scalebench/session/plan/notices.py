@@ -8,6 +8,7 @@ from scalebench.spec import (
     Cell,
 )
 from scalebench.spec.presets import PacedShape
+from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 
@@ -63,4 +64,15 @@ def about_paced(rows: Sequence[Cell]) -> list[str]:
         f"Workload {name}: stages of a fixed duration instead of arithmetic; gradients and "
         "communication are real"
         for name in names
+    ]
+
+
+def about_scripts(rows: Sequence[Cell]) -> list[str]:
+    """Say how the work of the user's own script grows with the number of ranks."""
+    targets = dict.fromkeys(c.workload for c in rows if isinstance(c.workload, ScriptTarget))
+    return [
+        f"{target.shown}: the same arguments at every N, which is weak scaling: each rank does "
+        "the same work, and the global batch grows with N"
+        for target in targets
+        if not target.depends_on_size
     ]

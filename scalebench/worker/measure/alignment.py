@@ -153,7 +153,7 @@ def _ranks_with_the_clock_of_rank_0(context: JobContext[Job], clock: Clock) -> s
     if context.control is None:
         return {0}
     stated: list[Any] = [None] * context.job.world_size
-    dist.all_gather_object(stated, (_clock_name(), clock()), group=context.control)
+    dist.all_gather_object(stated, (clock_name(), clock()), group=context.control)
     now = clock()
     name_of_0, _ = stated[0]
     alike = {rank for rank, (name, _) in enumerate(stated) if rank == 0 or name == name_of_0 != ""}
@@ -162,7 +162,7 @@ def _ranks_with_the_clock_of_rank_0(context: JobContext[Job], clock: Clock) -> s
     return {0} if disproved else alike
 
 
-def _clock_name() -> str:
+def clock_name() -> str:
     """Return what names the monotonic clock of this process; empty where nothing does.
 
     The kernel's boot, and the time namespace, whose offset is added to the clock.

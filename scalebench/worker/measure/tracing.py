@@ -119,6 +119,17 @@ def _offsets(marks: Any, step_ns: list[int]) -> Any:
     return np.sort(marks)[: len(step_ns)] - np.array(step_ns[: len(marks)], dtype=np.int64)
 
 
+def clocks_apart(marks: Any, step_ns: list[int]) -> tuple[int, float]:
+    """Return profiler clock minus ours in nanoseconds, and how far they moved apart in seconds.
+
+    Args:
+        marks: When the profiler began each mark.
+        step_ns: Our clock, read inside each of them.
+    """
+    offsets = _offsets(marks, step_ns)
+    return (int(np.max(offsets)) if len(offsets) else 0), _moved_s(offsets)
+
+
 def _moved_s(offsets: Any) -> float:
     """Return how far the clocks moved apart, seconds."""
     if len(offsets) < 2:

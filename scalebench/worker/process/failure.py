@@ -2,8 +2,7 @@
 
 import time
 import traceback
-
-import torch
+from collections.abc import Collection
 
 from scalebench.errors import UsageError
 from scalebench.records.rank import ErrorKind, RankError
@@ -28,17 +27,26 @@ class Unsupported(Exception):
 
 def classify(error: BaseException) -> ErrorKind:
     """Return what kind of failure an exception stands for."""
-    text = str(error)
     if isinstance(error, UsageError):
         return "usage"
     if isinstance(error, Unsupported):
         return "unsupported"
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    return kind_of({kind.__name__ for kind in type(error).__mro__}, str(error))
+
+
+def kind_of(types: Collection[str], text: str) -> ErrorKind:
+    """Return what kind of failure an exception of any process stands for.
+
+    Args:
+        types: Names of its class and of the classes above.
+        text: What it says.
+    """
+    is_runtime_error = "RuntimeError" in types  # DistError and gloo's own are RuntimeErrors
+    if {"OutOfMemoryError", "MemoryError"} & set(types):
         return "oom"
-    if isinstance(error, RuntimeError) and any(t in text for t in _CPU_OOM_TEXTS):
+    if is_runtime_error and any(t in text for t in _CPU_OOM_TEXTS):
         return "oom"
-    communicates = isinstance(error, RuntimeError)  # DistError and gloo's own are RuntimeErrors
-    if communicates and any(t in text for t in _PEER_TEXTS):
+    if is_runtime_error and any(t in text for t in _PEER_TEXTS):
         return "peer"
     return "exception"
 

@@ -1,0 +1,35 @@
+"""The batch of a user's script, which is known only when it has been run.
+
+The plan has a batch of 1 for each rank where nothing says how large it is. What the ranks counted
+takes its place before anything is worked out, so that throughput, speedup and the loss budget are
+those of any other run.
+"""
+
+from scalebench.records.run import CellResult
+from scalebench.spec import Cell, Script
+
+NOT_COUNTED = "the script's samples were not counted: throughput is steps per second"
+
+
+def with_counted_batch(result: CellResult) -> CellResult:
+    """Return a launch whose cell has the batch that its ranks counted, and their backend."""
+    if not isinstance(result.cell.strategy, Script) or not result.ranks:
+        return result
+    changes = {"backend": result.ranks[0].facts.get("backend"), **_batch(result)}
+    return result.model_copy(update={"cell": result.cell.model_copy(update=changes)})
+
+
+def _batch(result: CellResult) -> dict[str, int]:
+    counted = [rank.samples_per_step for rank in result.ranks]
+    known = [samples for samples in counted if samples is not None]
+    if len(known) < len(counted) or round(sum(known)) < 1:
+        return {}
+    total = round(sum(known))
+    return {"global_batch": total, "rank_batch": round(total / len(known))}
+
+
+def knows_samples(cell: Cell, result: CellResult) -> bool:
+    """Tell whether a launch's cell has a number of samples and not a stand-in."""
+    if not isinstance(cell.strategy, Script):
+        return True
+    return bool(_batch(result)) or getattr(cell.workload, "takes_batch", False)

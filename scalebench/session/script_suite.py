@@ -1,0 +1,84 @@
+"""The suite of one case that a user's own script is: what ``run -- train.py`` runs."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scalebench.errors import UsageError
+from scalebench.spec import Case, Scaling, Script, Suite
+from scalebench.spec.script import SIZES, ScriptTarget, evaluate, script_from
+
+CASE = "script"
+
+USELESS = ("workload", "dtype", "compile", "max_batch", "memory_limit", "precision")
+"""Options that say how scalebench's own workloads are trained."""
+
+
+def script_suite(words: Sequence[str], flags: dict[str, Any]) -> Suite:
+    """Return the suite of a script.
+
+    Args:
+        words: What stands after ``--``.
+        flags: The options of ``run``.
+
+    Raises:
+        UsageError: There is no such script, or the options do not fit it.
+    """
+    script = script_from(words, flags["python"] or sys.executable)
+    script = script.model_copy(
+        update={
+            "samples_per_step": flags["samples_per_step"],
+            "to_the_end": flags["to_the_end"],
+        }
+    )
+    _check(script, flags)
+    scaling = _scaling(script, flags)
+    return Suite(
+        name=script.name,
+        question=f"How does {script.shown} scale?",
+        cases=(Case(name=CASE, strategy=Script()),),
+        workload=script.name,
+        scaling=scaling,
+        script=script,
+    )
+
+
+def _check(script: ScriptTarget, flags: dict[str, Any]) -> None:
+    for name in USELESS:
+        if flags[name] not in (None, False):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is for scalebench's own workloads: your script "
+                "decides that itself. Leave it out, or give the script an argument."
+            )
+    if flags["suites"]:
+        raise UsageError(f"Give a suite ({flags['suites'][0]}) or a script after --, not both.")
+    if not script.module and not Path(script.program).is_file():
+        raise UsageError(
+            f"There is no script {script.program}. Give the path of a Python file after --, or -m "
+            "and the name of a module."
+        )
+    if script.takes_batch and flags["batch_size"] is None:
+        raise UsageError(
+            "The script's arguments hold {global_batch} or {rank_batch}, and nothing says how "
+            "large the batch is: give --batch-size."
+        )
+    if flags["batch_size"] is not None and not script.takes_batch:
+        raise UsageError(
+            "--batch-size does not reach the script: put {rank_batch} or {global_batch} into its "
+            "arguments, for example -- train.py --batch {rank_batch}."
+        )
+    if script.samples_per_step is not None:
+        evaluate(script.samples_per_step, dict.fromkeys(SIZES, 1))
+
+
+def _scaling(script: ScriptTarget, flags: dict[str, Any]) -> Scaling:
+    """Return how the work grows with N: arguments that stay the same are weak scaling."""
+    asked: Scaling | None = flags["scaling"]
+    if asked == "strong" and not script.depends_on_size:
+        raise UsageError(
+            "--scaling strong: the script's arguments are the same at every number of ranks, so "
+            "each rank does the same work, which is weak scaling. Put {rank_batch} or "
+            "{world_size} into its arguments, or leave out --scaling strong."
+        )
+    return asked or ("strong" if script.takes_batch else "weak")

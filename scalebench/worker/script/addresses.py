@@ -1,0 +1,36 @@
+"""On which address and ports the ranks of a script find one another."""
+
+import fcntl
+import os
+import socket
+import struct
+from contextlib import ExitStack
+
+SIOCGIFADDR = 0x8915
+"""See netdevice(7)."""
+
+
+def own_address() -> str:
+    """Return the address of this host on the interface that gloo is told to use.
+
+    Without such an interface, the loopback address.
+    """
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    if not interface:
+        return "127.0.0.1"
+    asked = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, asked)
+        except OSError:
+            return "127.0.0.1"
+    return socket.inet_ntoa(answer[20:24])
+
+
+def two_free_ports() -> tuple[int, int]:
+    """Return two ports that nothing listens on now."""
+    with ExitStack() as open_until_both_are_known:
+        first, second = (open_until_both_are_known.enter_context(socket.socket()) for _ in range(2))
+        for one in (first, second):
+            one.bind(("", 0))
+        return int(first.getsockname()[1]), int(second.getsockname()[1])

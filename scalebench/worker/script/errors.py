@@ -1,0 +1,79 @@
+"""Why a rank of the user's script left no measurement, in the words of a rank's record."""
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from scalebench.records.rank import ErrorKind, RankError
+from scalebench.spec.script import ScriptTarget
+from scalebench.worker.process.failure import kind_of, storable
+
+LOG_TAIL_BYTES = 8192
+
+
+def error_of(told: dict[str, Any] | None, code: int, script: ScriptTarget, log: Path) -> RankError:
+    """Return the error of a rank.
+
+    Args:
+        told: What the script's process has stored of it; None: it came to nothing of the kind.
+        code: Its exit code, negative for a signal.
+        script: What it ran.
+        log: What it printed.
+    """
+    if told is None:
+        return _without_a_word(code, script, log)
+    types, message = set(told["types"]), storable(told["message"] or told["types"][0])
+    first_line = message.splitlines()[0]
+    kind: ErrorKind = "exception"
+    text = f"{told['types'][0]}: {first_line}"
+    if "ScriptProblem" in types:
+        kind, text = "usage", f"{script.shown}: {first_line}"
+    elif "SystemExit" in types:
+        kind, text = _exit(told["code"], script, log)
+    else:
+        kind = kind_of(types, message)
+    return RankError(
+        kind=kind,
+        message=text,
+        traceback=None if told["traceback"] is None else storable(told["traceback"]),
+        time_ns=told["time_ns"],
+    )
+
+
+def _exit(code: Any, script: ScriptTarget, log: Path) -> tuple[ErrorKind, str]:
+    """Return kind and message of a script that has left by itself before anything was measured."""
+    if code == 2:  # what argparse does
+        return "usage", (
+            f"{script.shown} did not accept its arguments: {_last_line(log)}. "
+            "Put the script's arguments after its name"
+        )
+    if isinstance(code, str):
+        return "exit", f"{script.shown} ended itself: {storable(code).splitlines()[0]}"
+    return "exit", f"{script.shown} ended itself with exit code {code}: {_last_line(log)}"
+
+
+def _without_a_word(code: int, script: ScriptTarget, log: Path) -> RankError:
+    if code < 0:
+        number = -code
+        known = number in set(signal.Signals)
+        name = signal.Signals(number).name if known else f"signal {number}"
+        kind: ErrorKind = "signal"
+        message = f"{script.shown} was killed by {name}"
+    else:
+        kind = "exit"
+        message = f"{script.shown} ended with exit code {code}: {_last_line(log)}"
+    return RankError(kind=kind, message=message, time_ns=time.monotonic_ns())
+
+
+def _last_line(log: Path) -> str:
+    """Return the last line of a log that is not empty."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LOG_TAIL_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return "its log cannot be read"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"

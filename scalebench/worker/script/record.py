@@ -1,0 +1,221 @@
+"""From what the watch has stored of a script's rank to the fields of a rank's record."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from scalebench.records.rank import Block, Memory, Phase, StepGap
+from scalebench.records.trace import ClockAlignment
+from scalebench.spec import Cell
+from scalebench.spec.script import ScriptTarget, evaluate
+from scalebench.stats import steady_start
+from scalebench.worker.script.traces import NoTrace, trace_of
+
+FEWEST_STEPS = 4
+"""One for the script's start, one for the first of a block, and two that count."""
+
+LARGE_GAP = 0.1
+LARGE_GAP_S = 1e-3
+"""A gap before a step is called one if it exceeds the usual gap by this part of the step, and by
+this many seconds."""
+
+Schedule = dict[str, Any]
+
+
+class RankSeen(BaseModel):
+    """What the other ranks have to know of one rank.
+
+    Attributes:
+        num_steps: Whole steps.
+        gaps: Step → seconds before it in which the script did something else.
+        schedule: As the watch has it; None: the script ended before there was one.
+        first_clean: The first steady step; None: not found.
+        clock: Names the machine's clock.
+    """
+
+    num_steps: int
+    gaps: dict[int, float]
+    schedule: dict[str, Any] | None
+    first_clean: int | None
+    clock: str
+
+
+def seen_by(raw: Mapping[str, Any], clock: str) -> RankSeen:
+    """Return what a rank has seen of its own steps."""
+    step_s = steps_of_calls(raw["call_s"], raw["period"])
+    steady = steady_start(step_s[1:])
+    return RankSeen(
+        num_steps=len(step_s),
+        gaps=large_gaps(step_s, raw["outside_s"][:: raw["period"]]),
+        schedule=raw["schedule"],
+        first_clean=None if steady is None else steady + 1,
+        clock=clock,
+    )
+
+
+def steps_of_calls(call_s: Sequence[float | None], period: int) -> list[float]:
+    """Return the time of each whole step, seconds.
+
+    Args:
+        call_s: For each call that matters the seconds since the last one whose time was taken;
+            None: no time was taken.
+        period: Calls that make a step.
+    """
+    ends: list[float | None] = []
+    now = 0.0
+    for found in call_s:
+        now += found or 0.0
+        ends.append(None if found is None else now)
+    of_steps = np.array([np.nan if e is None else e for e in ends[period - 1 :: period]])
+    known = np.flatnonzero(~np.isnan(of_steps))
+    if len(known) == 0:
+        return []
+    last = int(known[-1]) + 1
+    filled = np.interp(np.arange(last), known, of_steps[known])
+    return [float(step) for step in np.diff(filled, prepend=0.0)]
+
+
+def large_gaps(step_s: Sequence[float], outside_s: Sequence[float | None]) -> dict[int, float]:
+    """Return step → seconds that the script spent on something else before it.
+
+    Args:
+        step_s: The steps, seconds.
+        outside_s: For each the seconds between the last step's end and the request for a batch.
+    """
+    known = {i: s for i, s in enumerate(outside_s[: len(step_s)]) if s is not None and i > 0}
+    if not known:
+        return {}
+    usual = float(np.median(list(known.values())))
+    limit = usual + max(LARGE_GAP * float(np.median(step_s)), LARGE_GAP_S)
+    return {step: s - usual for step, s in known.items() if s > limit}
+
+
+def blocks_for(
+    schedule: Schedule | None, first_clean: int | None, num_steps: int, cuts: set[int]
+) -> list[Block]:
+    """Return how the steps are grouped; a step after a gap is the first of a block.
+
+    Args:
+        schedule: Rank 0's; None: the script ended before there was one.
+        first_clean: Where there is no schedule, the first steady step; None: not found.
+        num_steps: Steps that every rank has.
+        cuts: Steps before which some rank did something else.
+    """
+    if schedule is None:
+        first = num_steps // 2 if first_clean is None else first_clean
+        clean_end, rounds = num_steps, []
+    else:
+        first = min(schedule["first_clean"], num_steps)
+        clean_end = min(schedule["clean_end"], num_steps)
+        rounds = [Block(phase=k, first=f, count=c) for k, f, c in schedule["blocks"]]
+    whole = [block for block in rounds if block.first + block.count <= num_steps]
+    whole = whole[: len(whole) // 3 * 3]
+    head = _cut("warmup", 0, first, cuts) + _cut("clean", first, clean_end, cuts)
+    return head + whole
+
+
+def _cut(phase: Phase, first: int, end: int, cuts: set[int]) -> list[Block]:
+    borders = [first, *sorted(c for c in cuts if first < c < end), end]
+    return [Block(phase=phase, first=a, count=b - a) for a, b in pairwise(borders) if b > a]
+
+
+def rank_fields(
+    cell: Cell, raw: Mapping[str, Any], rank: int, everybody: Sequence[RankSeen]
+) -> dict[str, Any]:
+    """Return the fields of a rank's record.
+
+    Args:
+        cell: What was launched.
+        raw: What the watch has stored.
+        rank: Whose.
+        everybody: What every rank has seen, by rank.
+
+    Raises:
+        ValueError: The script made too few steps; the text says so.
+    """
+    first, own = everybody[0], everybody[rank]
+    num_steps = min(seen.num_steps for seen in everybody)
+    if num_steps < FEWEST_STEPS:
+        raise ValueError(
+            f"{_script(cell).shown} ended after {num_steps} training steps, and at least "
+            f"{FEWEST_STEPS} are needed. Have it train longer: what is not needed is not run"
+        )
+    period = raw["period"]
+    step_s = steps_of_calls(raw["call_s"], period)[:num_steps]
+    cuts = {step for seen in everybody for step in seen.gaps}
+    grouped = blocks_for(first.schedule, first.first_clean, num_steps, cuts)
+    blocks = [_timed(block, raw["host_ns"], period) for block in grouped]
+    clean = [i for b in blocks if b.phase == "clean" for i in range(b.first, b.first + b.count)]
+    fed = [_fed(raw["fed"], step, period) for step in clean]
+    samples = _usual([f[0] for f in fed])
+    tokens = _usual([f[1] for f in fed])
+    asked = _script(cell).samples_per_step
+    if asked is not None:
+        sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
+        values = {**sizes, "rank_batch": cell.rank_batch}
+        samples = evaluate(asked, values) / cell.world_size
+    last = max((block.first + block.count for block in blocks), default=0)
+    same_clock = own.clock == first.clock != ""
+    is_whole = first.schedule is not None and num_steps >= first.schedule["clean_end"]
+    fields: dict[str, Any] = {
+        "step_s": step_s[:last],
+        "blocks": blocks,
+        "steady": bool(first.schedule["steady"] if first.schedule else first.first_clean),
+        "first_step_ns": raw["host_ns"][0],
+        "num_parameters": raw["num_parameters"],
+        "samples_per_step": samples or None,
+        "tokens_per_sample": _whole_ratio(tokens, samples),
+        "memory": Memory(**raw["memory"]),
+        "gaps": [StepGap(step=s, seconds=g) for s, g in sorted(own.gaps.items()) if s < last],
+        "ended_after": None if is_whole else num_steps,
+        "facts": {
+            **raw["facts"],
+            "microbatches": _usual([f[2] for f in fed]) or None,
+            "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
+            "calls_per_step": period,
+        },
+    }
+    try:
+        trace = trace_of(cell, raw, blocks)
+    except NoTrace as reason:
+        return fields | {"trace_unavailable": str(reason)}
+    if not same_clock:
+        several = "the ranks are on several machines, and their clocks were not compared"
+        return fields | {"trace_unavailable": several}
+    clock = ClockAlignment(method="shared clock", at_ns=trace.origin_ns, offset_ns=0, bound_ns=0)
+    return fields | {"trace": trace, "clock": clock}
+
+
+def _script(cell: Cell) -> ScriptTarget:
+    assert isinstance(cell.workload, ScriptTarget)
+    return cell.workload
+
+
+def _timed(block: Block, host_ns: Sequence[int | None], period: int) -> Block:
+    """Return a block with the moments at which the host began and ended it."""
+    ends = (block.first * period, (block.first + block.count) * period)
+    start_ns, end_ns = (host_ns[i] if i < len(host_ns) else None for i in ends)
+    return block.model_copy(update={"start_ns": start_ns, "end_ns": end_ns})
+
+
+def _fed(
+    fed: Sequence[Sequence[float] | None], step: int, period: int
+) -> tuple[float, float, float]:
+    """Return samples, tokens and microbatches of a step."""
+    calls = [one for one in fed[step * period : (step + 1) * period] if one is not None]
+    return sum(c[0] for c in calls), sum(c[1] for c in calls), sum(c[3] for c in calls)
+
+
+def _usual(values: Sequence[float]) -> float:
+    """Return the most frequent value: the last batch of an epoch is smaller."""
+    return Counter(values).most_common(1)[0][0] if values else 0.0
+
+
+def _whole_ratio(tokens: float, samples: float) -> int | None:
+    if not tokens or not samples or tokens % samples:
+        return None
+    return int(tokens // samples)
