@@ -19,7 +19,7 @@ from scalebench.report.tables.compression import compression_parts
 from scalebench.report.tables.layout import FOLDED, fit, names, table, without
 from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
-from scalebench.report.words import wording
+from scalebench.report.words import outside, wording
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import explain, marks
@@ -134,6 +134,7 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
 
 def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableType]:
     return [
+        *(line(said, ascii_only, "dim") for said in outside.sentences(rows)),
         *budget_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),

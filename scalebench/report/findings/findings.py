@@ -13,7 +13,7 @@ from scalebench.report.findings import advice, ranking
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
-from scalebench.report.words import causes, wording
+from scalebench.report.words import causes, outside, wording
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
@@ -141,6 +141,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),
+        *_outside(headline),
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
@@ -158,6 +159,11 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         notes=tuple(notes),
         headline=headline,
     )
+
+
+def _outside(headline: Row | None) -> list[str]:
+    said = outside.sentence(headline) if headline else ""
+    return [f"{said[0].upper()}{said[1:]}."] if said else []
 
 
 def _because(headline: Row) -> tuple[str, ...]:
@@ -205,7 +211,8 @@ def _rate(row: Row, subject: str) -> str:
     if row.throughput is None:
         return f"{subject}."
     rate = units.count(row.throughput.value, row.throughput.half_width)
-    return f"{subject}: {rate} samples per second."
+    things = "samples" if wording.counts_samples(row) else "steps"
+    return f"{subject}: {rate} {things} per second."
 
 
 def _without_efficiency(row: Row, label: str) -> str:

@@ -104,12 +104,23 @@ def _check_style(row: Row) -> str:
     return "bold red" if row.correctness and row.correctness.status == "deviates" else ""
 
 
+def _batch(row: Row) -> str:
+    return f"{row.global_batch}/{row.rank_batch}" if wording.counts_samples(row) else NOTHING
+
+
+def _throughput(row: Row) -> str:
+    if row.throughput is None:
+        return NOTHING
+    unit = "" if wording.counts_samples(row) else " steps"
+    return f"{_count(row.throughput)}{unit}"
+
+
 _STATUS_STYLE = {"failed": "bold red", "oom": "bold red", "skipped": "yellow"}
 
 COLUMNS = (
     Column(**vars(CASE), key="case"),
     Column(**vars(RANKS), key="n"),
-    Column("batch\nall/rank", lambda r: f"{r.global_batch}/{r.rank_batch}", key="batch"),
+    Column("batch\nall/rank", _batch, key="batch"),
     Column(
         "step",
         _step,
@@ -117,7 +128,7 @@ COLUMNS = (
         key="step",
         detail=_step_detail,
     ),
-    Column("samples/s", _estimate(lambda r: r.throughput, _count), key="throughput"),
+    Column("samples/s", _throughput, key="throughput"),
     Column("tokens/s", _estimate(lambda r: r.tokens_per_s, _count), key="tokens"),
     Column(
         "speedup",

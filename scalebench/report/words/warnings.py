@@ -84,6 +84,21 @@ MARKS = {
             " usually be verified.",
         ),
         Mark(
+            "samples not counted",
+            "q",
+            "How many samples the script trains on in a step is not known, so its throughput is"
+            " steps per second. Speedup and efficiency take each rank's step as the same work.",
+            "Feed the script by a torch DataLoader, give --samples-per-step, or call"
+            " scalebench.step(samples=...) after each step.",
+        ),
+        Mark(
+            "ended early",
+            "x",
+            "The script ended before everything was measured: the numbers rest on the steps that"
+            " it made.",
+            "Have the script train longer; scalebench ends it when everything is measured.",
+        ),
+        Mark(
             "bound",
             "B",
             "The ranks communicated nothing and trained apart: no compression method can be"

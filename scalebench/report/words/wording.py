@@ -47,6 +47,14 @@ SPLIT_PHRASES = {
 METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication"}
 
 
+SAMPLES_NOT_COUNTED = "samples not counted"
+
+
+def counts_samples(row: Row) -> bool:
+    """Whether a row's batch and throughput are in samples; a script's may be in steps."""
+    return SAMPLES_NOT_COUNTED not in row.stamps
+
+
 def _number_of(value: Any, phrase: str) -> str | None:
     known = isinstance(value, int | float) and not isinstance(value, bool)
     return phrase.format(value) if known else None
@@ -246,7 +254,8 @@ def suite_facts(rows: Sequence[Row]) -> str:
     per_rank = first.scaling == "weak"
     batches = sorted({row.rank_batch if per_rank else row.global_batch for row in rows})
     kind = "batch per rank" if per_rank else "global batch"
-    parts.append(f"{kind} {joined([str(batch) for batch in batches])}")
+    known = all(counts_samples(row) for row in rows)
+    parts.append(f"{kind} {joined([str(b) for b in batches]) if known else 'not counted'}")
     backends = sorted({plain(row.backend, 30) for row in rows if row.backend})
     parts.append(f"{first.device}{' over ' + joined(backends) if backends else ''}")
     if first.virtual_hosts:

@@ -108,7 +108,9 @@ def describe(error: BaseException, text: str | None) -> dict[str, Any]:
 
 
 def _own_traceback(error: BaseException) -> str:
-    """Return the traceback as the script alone would show it: without the frames around it."""
+    """Return what the interpreter would print: the traceback without the frames around it."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, str) else ""
     around = (__file__, runpy.__file__, "<frozen runpy>")
     rest: TracebackType | None = error.__traceback__
     while rest is not None and rest.tb_frame.f_code.co_filename in around:

@@ -1,0 +1,59 @@
+"""A script with one of several troubles."""
+
+import argparse
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(steps, fails_at=None, distributed=True):
+    """Train, and fail on the last rank if asked."""
+    rank = int(os.environ["RANK"])
+    if distributed:
+        dist.init_process_group("gloo")
+    model = nn.Linear(16, 16)
+    model = DistributedDataParallel(model) if distributed else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 16)).square().mean().backward()
+        optimizer.step()
+        if step == fails_at and rank == int(os.environ["WORLD_SIZE"]) - 1 > 0:
+            raise RuntimeError("a trouble of its own")
+
+
+def worker(rank):
+    """Would be spawned."""
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("trouble")
+trouble = parser.parse_args().trouble
+if trouble == "never-steps":
+    print("nothing to train")
+elif trouble == "short":
+    train(16)
+elif trouble == "too-short":
+    train(2)
+elif trouble == "fails":
+    train(5000, fails_at=15)
+elif trouble == "alone":
+    train(5000, distributed=False)
+elif trouble == "spawns":
+    torch.multiprocessing.spawn(worker, nprocs=2)
+elif trouble == "hangs":
+    train(5)
+    time.sleep(3600)
+elif trouble == "catches-exit":
+    for _ in range(4):
+        try:
+            train(5000, distributed=False)
+        except SystemExit:
+            print("caught", flush=True)
+elif trouble == "exits":
+    sys.exit("no data at /nowhere")

@@ -1,0 +1,214 @@
+"""Users' own scripts, unmodified: real processes, from the command to the table."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.conftest import Scalebench
+from tests.integration.conftest import row_of, summary_of
+
+SCRIPTS = Path(__file__).with_name("scripts")
+CASE = "script"
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def run(scalebench: Scalebench, project: Path) -> Run:
+    """Run a script at N=1 and N=2, once each, and return the run's folder."""
+
+    def run_script(name: str, *arguments: str, options: tuple[str, ...] = ()) -> Path:
+        shutil.copy(SCRIPTS / name, project)
+        out = project / "run"
+        flags = ("--quick", "--gpus", "1,2", "--out", str(out), *options)
+        done = scalebench("run", *flags, "--", name, *arguments)
+        assert done.returncode == 0, done.stderr
+        (project / "table").write_text(done.stdout)
+        return out
+
+    return run_script
+
+
+def printed(run: Path, suite: str, n: int, rank: int, name: str) -> Any:
+    """Return what a rank has printed behind a word of its own."""
+    log = (run / "logs" / f"{suite}.{CASE}.n{n}.r0" / f"rank{rank}.log").read_text()
+    (line,) = re.findall(rf"^{name} (.*)$", log, re.M)
+    return json.loads(line)
+
+
+def record(run: Path, suite: str, n: int) -> dict[str, Any]:
+    """Return the stored launch of a script on n ranks."""
+    return dict(json.loads((run / "cells" / f"{suite}.{CASE}.n{n}.r0.json").read_text()))
+
+
+def parts_sum_to_the_step(row: dict[str, Any]) -> bool:
+    """Tell whether a row has a loss budget whose parts sum."""
+    budget = row["budget"]
+    names = [name for name in budget if name.endswith("_s") and name not in ("measured_s",)]
+    seconds = [budget[name] for name in names if isinstance(budget[name], float)]
+    clock = budget.get("clock_bound_s") or 0.0
+    return abs(sum(seconds) - clock - budget["measured_s"]) < 1e-6
+
+
+def test_plain_ddp_is_measured_as_it_measures_itself(run: Run, project: Path) -> None:
+    """Its own clock, next to the optimizer's call, must say what the hook's marks say."""
+    out = run("plain_ddp.py", "--batch", "16", "--slow-rank", "1", "--delay", "0.03")
+    for n in (1, 2):
+        stored = record(out, "plain-ddp", n)
+        for rank in stored["ranks"]:
+            own = printed(out, "plain-ddp", n, rank["rank"], "OWN")
+            assert len(rank["step_s"]) == len(own)
+            clean = [b for b in rank["blocks"] if b["phase"] == "clean"]
+            steps = [i for b in clean for i in range(b["first"] + 1, b["first"] + b["count"])]
+            by_script = median(own[i] - own[i - 1] for i in steps)
+            assert median(rank["step_s"][i] for i in steps) == pytest.approx(by_script, rel=0.02)
+    row = row_of(out, CASE, 2)
+    assert (row["global_batch"], row["rank_batch"], row["scaling"]) == (32, 16, "weak")
+    assert row["throughput"]["value"] == pytest.approx(32 / row["step_s"]["value"])
+    assert row["backend"] == "gloo"
+    assert row["correctness"]["status"] == "unverified"
+    assert parts_sum_to_the_step(row)
+    # The sleep in rank 1's loading is rank 1's data stall, and rank 0 waits for it.
+    first, second = row["budget"]["ranks"]
+    slept = median(printed(out, "plain-ddp", 2, 1, "SLEPT"))
+    assert second["data_stall_s"] == pytest.approx(slept, rel=0.25)
+    assert first["data_stall_s"] < 0.25 * slept
+    assert first["wait_s"] == pytest.approx(slept, rel=0.25)
+    assert second["wait_s"] < 0.25 * slept
+    table = (project / "table").read_text()
+    assert "the same arguments at every N, which is weak scaling" in table
+    assert "unverified" in table
+    assert (out / "report.html").stat().st_size > 10_000
+
+
+def test_microbatches_are_one_step_and_add_up(run: Run) -> None:
+    out = run("accumulate.py", options=("--no-report",))
+    for n in (1, 2):
+        for rank in record(out, "accumulate", n)["ranks"]:
+            assert len(rank["step_s"]) == printed(out, "accumulate", n, rank["rank"], "STEPS")
+            assert rank["samples_per_step"] == 32
+            assert rank["tokens_per_sample"] == 32
+            assert rank["facts"]["microbatches"] == 4
+    row = row_of(out, CASE, 2)
+    assert row["global_batch"] == 64
+    assert row["tokens_per_s"]["value"] == pytest.approx(32 * row["throughput"]["value"])
+
+
+def test_two_optimizers_make_a_step_together(run: Run) -> None:
+    out = run("gan.py", options=("--no-report",))
+    for n in (1, 2):
+        for rank in record(out, "gan", n)["ranks"]:
+            assert len(rank["step_s"]) == printed(out, "gan", n, rank["rank"], "STEPS")
+            assert rank["facts"]["calls_per_step"] == 2
+            assert rank["samples_per_step"] == 16
+    assert parts_sum_to_the_step(row_of(out, CASE, 2))
+
+
+def test_evaluation_lies_outside_of_the_steps(run: Run, project: Path) -> None:
+    out = run("evaluates.py", "--into", "{run_dir}", options=("--steps", "50", "--no-report"))
+    stored = record(out, "evaluates", 2)
+    evaluated = printed(out, "evaluates", 2, 0, "EVALUATED")
+    num_steps = printed(out, "evaluates", 2, 0, "STEPS")
+    own = stored["ranks"][0]
+    assert len(own["step_s"]) == num_steps
+    gaps = {gap["step"]: gap["seconds"] for gap in own["gaps"]}
+    last = max(b["first"] + b["count"] for b in own["blocks"] if b["phase"] == "clean")
+    for step in evaluated:  # made between its 20th step and the next, which is number 20
+        if step < last:
+            assert 0.2 < gaps[step] < 2
+    for rank in stored["ranks"]:
+        firsts = {block["first"] for block in rank["blocks"] if block["phase"] == "clean"}
+        clean = {
+            i
+            for block in rank["blocks"]
+            if block["phase"] == "clean"
+            for i in range(block["first"] + 1, block["first"] + block["count"])
+        }
+        assert clean and not clean & set(evaluated)
+        assert firsts & set(evaluated)
+    row = row_of(out, CASE, 2)
+    assert row["step_s"]["value"] < 0.1
+    assert row["outside_step"]["largest"][0]["step"] in evaluated
+    assert "outside of the steps" in (project / "table").read_text()
+
+
+def test_fsdp_is_measured_like_any_other(run: Run) -> None:
+    out = run("evaluates.py", "--fsdp", options=("--no-report",))
+    row = row_of(out, CASE, 2)
+    assert parts_sum_to_the_step(row)
+    kinds = {figures["kind"] for figures in row["communication"]}
+    assert {"all_gather", "reduce_scatter"} <= kinds
+    assert record(out, "evaluates", 2)["ranks"][0]["facts"]["wrappers"][0]["kind"] == "FSDPModule"
+
+
+@pytest.mark.untimed
+def test_a_rank_that_fails_is_named_with_its_own_traceback(
+    scalebench: Scalebench, project: Path
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
+    done = scalebench("run", *flags, "--", "python", "troubled_script.py", "fails")
+    assert done.returncode == 4, done.stderr
+    row = row_of(project / "run", CASE, 2)
+    assert row["reason"] == "rank 1: RuntimeError: a trouble of its own"
+    told = record(project / "run", "troubled-script", 2)["failure"]["traceback"]
+    assert "in train" in told
+    assert "runpy" not in told and "attach" not in told
+
+
+@pytest.mark.untimed
+def test_a_script_that_ends_early_is_measured_and_marked(
+    scalebench: Scalebench, project: Path
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
+    done = scalebench("run", *flags, "--", "-m", "troubled_script", "short")
+    assert done.returncode == 0, done.stderr
+    for row in summary_of(project / "run")["rows"]:
+        assert "ended early: after 16 steps" in row["stamps"]
+        assert "samples not counted" in row["stamps"]
+        assert row["throughput"]["value"] == pytest.approx(1 / row["step_s"]["value"])
+    assert "steps" in done.stdout and "ended early" in done.stdout
+
+
+@pytest.mark.untimed
+@pytest.mark.parametrize(
+    ("trouble", "code", "told"),
+    [
+        ("never-steps", 2, "ended without a training step"),
+        ("too-short", 2, "ended after 2 training steps, and at least 4 are needed"),
+        ("spawns", 2, r"starts its own processes with torch.multiprocessing.spawn"),
+        ("catches-exit", 0, "Your script was measured on one rank"),
+        ("hangs", 4, "still running after the time limit of 30 s"),
+    ],
+)
+def test_a_trouble_is_told_in_one_line(
+    scalebench: Scalebench, project: Path, trouble: str, code: int, told: str
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    limit = ("--time-limit", "30s") if trouble == "hangs" else ()
+    flags = ("--quick", "--gpus", "1", "--no-report", "--out", "run", *limit)
+    done = scalebench("run", *flags, "--", "troubled_script.py", trouble)
+    assert done.returncode == code, done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert told in said
+    if code == 2:
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.untimed
+def test_processes_that_train_separately_are_no_scaling(
+    scalebench: Scalebench, project: Path
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
+    done = scalebench("run", *flags, "--", "troubled_script.py", "alone")
+    assert done.returncode == 2
+    assert "the processes train separately" in done.stderr
+    assert "init_process_group" in done.stderr

@@ -1,0 +1,91 @@
+"""The suite of a user's script, and options that do not fit it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.session.script_suite import script_suite
+from scalebench.spec import Script
+from scalebench.spec.script import ScriptTarget
+
+NO_FLAGS: dict[str, Any] = dict.fromkeys(
+    (
+        *("python", "samples_per_step", "scaling", "batch_size", "workload", "dtype", "compile"),
+        *("memory_limit", "precision"),
+    )
+) | {"to_the_end": False, "max_batch": False, "suites": ()}
+
+
+@pytest.fixture(autouse=True)
+def train_py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+
+def suite(*words: str, **flags: Any):
+    return script_suite(["train.py", *words], NO_FLAGS | flags)
+
+
+def test_arguments_that_stay_the_same_are_weak_scaling():
+    assert suite("--lr", "1").scaling == "weak"
+    assert suite("{world_size}", scaling="strong").scaling == "strong"
+
+
+def test_a_batch_in_the_arguments_is_divided():
+    assert suite("{rank_batch}", batch_size=32).scaling == "strong"
+    assert suite("{rank_batch}", batch_size=32, scaling="weak").scaling == "weak"
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "complaint"),
+    [
+        (["{rank_batch}"], {}, "give --batch-size"),
+        ([], {"batch_size": 32}, "--batch-size does not reach the script"),
+        ([], {"scaling": "strong"}, "which is weak scaling"),
+        ([], {"workload": "gpt"}, "--workload is for scalebench's own workloads"),
+        ([], {"compile": True}, "--compile is for"),
+        ([], {"precision": 0.01}, "--precision is for"),
+        ([], {"suites": ("ddp",)}, "Give a suite"),
+        ([], {"samples_per_step": "many"}, "is not a number of samples"),
+    ],
+)
+def test_options_that_do_not_fit(words, flags, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        suite(*words, **flags)
+
+
+def test_a_script_that_does_not_exist():
+    with pytest.raises(UsageError, match=r"There is no script train2\.py"):
+        script_suite(["train2.py"], NO_FLAGS)
+
+
+def plan_of(**flags: Any):
+    request = Request(world_sizes=(2,), device="cpu", batch_size=flags.get("batch_size"), repeats=2)
+    words = ("{rank_batch}",) if "batch_size" in flags else ()
+    return make_plan(request, [suite(*words, **flags)], Machine(0, 2))
+
+
+def test_the_script_at_one_rank_is_the_baseline_and_nothing_is_inspected():
+    plan = plan_of()
+    told = [(c.case, c.world_size, c.purpose, c.repeat) for c in plan.cells]
+    assert told == [("script", n, "measure", r) for r in (0, 1) for n in (1, 2)]
+    assert all(isinstance(c.strategy, Script) for c in plan.cells)
+    assert all(isinstance(c.workload, ScriptTarget) and not c.part_batches for c in plan.cells)
+    assert any("which is weak scaling" in notice for notice in plan.notices)
+
+
+def test_a_divided_batch_reaches_the_cells():
+    plan = plan_of(batch_size=32)
+    assert {(c.world_size, c.global_batch, c.rank_batch) for c in plan.cells} == {
+        (1, 32, 32),
+        (2, 32, 16),
+    }
+    assert not any("weak scaling" in notice for notice in plan.notices)
+
+
+def test_other_launchers_say_that_they_cannot_yet():
+    with pytest.raises(UsageError, match=r"slurm cannot start train\.py"):
+        make_plan(Request(), [suite()], Machine(0, 2, launcher_name="slurm"))

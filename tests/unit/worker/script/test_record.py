@@ -1,0 +1,77 @@
+"""From the watch's marks to a rank's record."""
+
+import pytest
+
+from scalebench.worker.script.record import (
+    RankSeen,
+    blocks_for,
+    large_gaps,
+    steps_of_calls,
+)
+
+SCHEDULE = {
+    "period": 1,
+    "steady": True,
+    "first_clean": 3,
+    "clean_end": 10,
+    "blocks": [["paired", 10, 3], ["traced", 13, 3], ["bare", 16, 3]],
+    "end": 19,
+}
+
+
+def told(num_steps: int, cuts: set[int] = frozenset(), schedule=SCHEDULE, first_clean=None):
+    found = blocks_for(schedule, first_clean, num_steps, set(cuts))
+    return [(block.phase, block.first, block.count) for block in found]
+
+
+def test_a_step_is_the_sum_of_its_calls():
+    assert steps_of_calls([0.1, 0.2, 0.3, 0.4, 0.5], 2) == pytest.approx([0.3, 0.7])
+
+
+def test_bare_steps_are_given_their_mean():
+    assert steps_of_calls([0.1, None, None, 0.6], 1) == pytest.approx([0.1, 0.2, 0.2, 0.2])
+
+
+def test_steps_whose_end_is_not_known_are_left_out():
+    assert steps_of_calls([0.1, 0.2, None, None], 1) == pytest.approx([0.1, 0.2])
+    assert steps_of_calls([None, None], 1) == []
+
+
+def test_a_gap_is_large_beside_the_usual_one_and_the_step():
+    outside_s = [5.0, 0.001, 0.001, 0.3, 0.001, None]
+    assert large_gaps([0.1] * 6, outside_s) == {3: pytest.approx(0.299)}
+
+
+def test_small_or_regular_gaps_are_part_of_the_step():
+    assert large_gaps([0.1] * 6, [0.0, 0.04, 0.04, 0.041, 0.04, 0.04]) == {}
+    assert large_gaps([0.1] * 6, [0.0, 0.001, 0.001, 0.009, 0.001, 0.001]) == {}
+    assert large_gaps([0.1] * 3, [None] * 3) == {}
+
+
+def test_the_schedule_says_how_steps_are_grouped():
+    rounds = [("paired", 10, 3), ("traced", 13, 3), ("bare", 16, 3)]
+    assert told(19) == [("warmup", 0, 3), ("clean", 3, 7), *rounds]
+
+
+def test_a_step_after_a_gap_is_the_first_of_a_block():
+    assert told(19, {2, 5, 10, 14})[:4] == [
+        ("warmup", 0, 2),
+        ("warmup", 2, 1),
+        ("clean", 3, 2),
+        ("clean", 5, 5),
+    ]
+
+
+def test_rounds_that_are_not_whole_are_left_out():
+    assert told(18) == [("warmup", 0, 3), ("clean", 3, 7)]
+
+
+def test_a_script_that_ended_early_has_what_it_did():
+    assert told(8) == [("warmup", 0, 3), ("clean", 3, 5)]
+    assert told(8, schedule=None) == [("warmup", 0, 4), ("clean", 4, 4)]
+    assert told(8, schedule=None, first_clean=2) == [("warmup", 0, 2), ("clean", 2, 6)]
+
+
+def test_what_ranks_tell_one_another_survives_its_journey():
+    seen = RankSeen(num_steps=3, gaps={2: 0.1}, schedule=SCHEDULE, first_clean=None, clock="boot")
+    assert RankSeen.model_validate_json(seen.model_dump_json()) == seen
