@@ -83,7 +83,10 @@ class LaunchAttribution:
     def broadcast_root(self) -> Root:
         """From which rank broadcasts come; DDP sends the module's buffers from rank 0."""
         roots: dict[str, Root] = {"ddp": 0, "compressed": 0, "zero1": "in turn"}
-        return roots.get(self.result.cell.strategy.kind)
+        kind = self.result.cell.strategy.kind
+        if kind == "script" and all(map(uses_ddp, self.result.ranks)):
+            kind = "ddp"
+        return roots.get(kind)
 
     @cached_property
     def clocks(self) -> dict[int, ClockAlignment]:
@@ -242,6 +245,13 @@ class LaunchAttribution:
                 return None
             total += factor * (op.num_bytes or 0)
         return total / len(trace.steps)
+
+
+def uses_ddp(rank: RankRecord) -> bool:
+    """Tell whether a user's script has wrapped its model in DDP alone, on this rank."""
+    wrappers = rank.facts.get("wrappers") or ()
+    kinds = {one.get("kind") for one in wrappers if isinstance(one, dict)}
+    return kinds == {"DistributedDataParallel"}
 
 
 def attribute(result: CellResult) -> LaunchAttribution | None:

@@ -71,7 +71,8 @@ def _suite_in(path: Path) -> Suite:
         raise UsageError(f"Suite {path} raised {type(error).__name__}: {first_line}") from error
     if not isinstance(suite, Suite):
         raise UsageError(
-            f"{path} does not define SUITE. A suite file sets SUITE = scalebench.Suite(…)."
+            f"{path} does not define SUITE. A suite file sets SUITE = scalebench.Suite(…); a "
+            f"training script stands after --: scalebench run -- {path}."
         )
     gate_settings(suite.gate, f"gate of suite {path}")  # a run should not end with this error
     return suite

@@ -48,6 +48,20 @@ def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -
 
 
 @pytest.mark.untimed
+def test_the_example_of_an_own_script(scalebench: Scalebench, project: Path) -> None:
+    (program,) = blocks("docs/your-script.md", "python")
+    (project / "train.py").write_text(program)
+    weak, strong = commands("docs/your-script.md")
+    done = scalebench(*weak)
+    assert done.returncode == 0, done.stderr
+    assert "batch per rank 64 · cpu over gloo" in done.stdout
+
+    done = scalebench(*strong)
+    assert done.returncode == 0, done.stderr
+    assert "strong scaling" in done.stdout and "global batch 128" in done.stdout
+
+
+@pytest.mark.untimed
 def test_the_example_of_an_own_suite(scalebench: Scalebench, project: Path) -> None:
     suite, program = blocks("docs/suites.md", "python")
     (project / "suites").mkdir()
@@ -223,7 +237,7 @@ def test_the_readme_names_commands_that_the_documents_run() -> None:
     assert len(named) >= 4
     executed = [
         shlex.join(call)
-        for document in ("getting-started", "gate", "self-test", "workloads")
+        for document in ("getting-started", "gate", "self-test", "workloads", "your-script")
         for call in commands(f"docs/{document}.md")
     ]
     for command in named:

@@ -6,6 +6,9 @@ from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.words import wording
 
+LEAST_SHARE = 0.01
+"""Of the clean window: less is not worth a line."""
+
 
 def sentences(rows: Sequence[Row]) -> list[str]:
     """Say for each row with gaps between its steps how long they were, and where the longest."""
@@ -15,7 +18,7 @@ def sentences(rows: Sequence[Row]) -> list[str]:
 def sentence(row: Row) -> str:
     """Say what a row's script did between its steps; empty: nothing of note."""
     found = row.outside_step
-    if found is None or not found.largest:
+    if found is None or found.share < LEAST_SHARE:
         return ""
     places = [
         f"{units.seconds(gap.seconds)} before step {gap.step} (rank {gap.rank})"

@@ -32,7 +32,7 @@ def _peak_rss_bytes() -> int | None:
     return int(found[0].split()[1]) * 1024 if found else None
 
 
-def of_training(optimizers: Sequence[Any]) -> dict[str, Any]:
+def of_training(optimizers: Sequence[Any], device: str) -> dict[str, Any]:
     """Return the number of parameters that the optimizers update, and the facts of the rank."""
     parameters = {
         id(p): int(p.numel())
@@ -47,7 +47,7 @@ def of_training(optimizers: Sequence[Any]) -> dict[str, Any]:
             "torch": torch.__version__,
             "python": platform.python_version(),
             "optimizer": ", ".join(dict.fromkeys(type(one).__name__ for one in optimizers)),
-            "backend": _backend(),
+            "backend": _backend(device),
             "num_groups": _num_groups(),
             "wrappers": wrappers(),
             **_device(),
@@ -62,11 +62,18 @@ def _device() -> dict[str, Any]:
     return {"device_name": properties.name, "device_uuid": str(getattr(properties, "uuid", None))}
 
 
-def _backend() -> str | None:
-    distributed = torch.distributed
+def _backend(device: str) -> str | None:
+    distributed: Any = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
-    return str(distributed.get_backend())
+    by_device = str(distributed.get_backend_config())  # cpu:gloo,cuda:nccl
+    return backend_for(device, by_device) or str(distributed.get_backend())
+
+
+def backend_for(device: str, by_device: str) -> str | None:
+    """Return the backend of a device in torch's list of them; None: it has none."""
+    pairs = [pair.partition(":") for pair in by_device.split(",")]
+    return next((backend for name, _, backend in pairs if name == device and backend), None)
 
 
 def _num_groups() -> int | None:

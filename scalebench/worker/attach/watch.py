@@ -246,7 +246,9 @@ class Watch:
                 "traces": self.traces.blocks,
                 "trace_failure": self.traces.failure,
                 "memory": self._memory,
-                **facts.of_training([one for one in known if one is not None]),
+                **facts.of_training(
+                    [one for one in known if one is not None], self.request["device"]
+                ),
             }
         )
 

@@ -1,0 +1,87 @@
+"""Rows of users' scripts: the batch that was counted, the baseline, time outside of the steps."""
+
+import pytest
+
+from scalebench.analysis.summarise import summarise
+from scalebench.records.rank import StepGap
+from scalebench.records.run import CellResult
+from scalebench.report.table import render_table
+from scalebench.spec import Script
+from scalebench.spec.script import ScriptTarget
+from tests.builders.runs import make_cell, make_record, make_result, make_run
+
+TARGET = ScriptTarget(name="train", program="train.py")
+
+
+def cell(n: int, **changes):
+    fields = {"workload": TARGET, "scaling": "weak", "global_batch": n, "rank_batch": 1}
+    return make_cell("script", n, strategy=Script(), backend=None, **fields | changes)
+
+
+def result(n: int, step_s: float, cell_changes=None, **of_rank) -> CellResult:
+    fields = {"samples_per_step": 16.0, "gaps": [], "loss": [], "facts": {"backend": "gloo"}}
+    ranks = [make_record(rank, (step_s,) * 4, **fields | of_rank) for rank in range(n)]
+    made = make_result(cell(n, **cell_changes or {}), step_s)
+    return made.model_copy(update={"ranks": ranks})
+
+
+def rows(*results: CellResult):
+    summary = summarise(make_run(results))
+    return {row.world_size: row for row in summary.rows}, summary
+
+
+def test_the_counted_batch_takes_the_place_of_the_stand_in():
+    found, _ = rows(result(1, 0.1), result(2, 0.125))
+    two = found[2]
+    assert (two.global_batch, two.rank_batch) == (32, 16)
+    assert two.backend == "gloo"
+    assert two.throughput.value == pytest.approx(32 / 0.125)
+    assert two.baseline == ("ddp", "script", 1)
+    assert two.speedup.value == pytest.approx(1.6)
+    assert two.efficiency.value == pytest.approx(0.8)
+    assert two.correctness.status == "unverified"
+    assert two.loss_first is None and "loss" in two.unavailable["loss_first"]
+    assert "not predicted" in two.unavailable["prediction"]
+    assert two.outside_step.num_gaps == 0
+
+
+def test_a_batch_that_was_divided_is_strong_scaling():
+    strong = {"scaling": "strong", "global_batch": 32}
+    found, _ = rows(
+        result(1, 0.1, strong | {"rank_batch": 32}, samples_per_step=32.0),
+        result(2, 0.0625, strong | {"rank_batch": 16}),
+    )
+    assert found[2].speedup.value == pytest.approx(1.6)
+    assert found[2].efficiency.value == pytest.approx(0.8)
+
+
+def test_without_samples_throughput_is_in_steps_and_says_so():
+    found, summary = rows(
+        result(1, 0.1, samples_per_step=None), result(2, 0.125, samples_per_step=None)
+    )
+    assert found[2].throughput.value == pytest.approx(8.0)
+    assert found[2].efficiency.value == pytest.approx(0.8)
+    assert "samples not counted" in found[2].stamps
+    table = render_table(summary, width=140)
+    assert "8.00 steps" in table and "batch per rank not counted" in table
+
+
+def test_time_outside_of_the_steps_is_told_by_step():
+    gaps = [StepGap(step=0, seconds=9.0), StepGap(step=3, seconds=0.5), StepGap(step=4, seconds=2)]
+    found, summary = rows(result(1, 0.1), result(2, 0.125, gaps=gaps))
+    outside = found[2].outside_step
+    assert outside.num_gaps == 2  # what came before the clean steps is not counted
+    assert outside.seconds == pytest.approx(2.5)
+    assert [(gap.step, gap.seconds) for gap in outside.largest[:1]] == [(4, 2.0)]
+    assert "before step 4" in " ".join(render_table(summary, width=140).split())
+
+
+def test_a_script_that_ended_early_is_marked():
+    found, _ = rows(result(1, 0.1, ended_after=6))
+    assert "ended early: after 6 steps" in found[1].stamps
+
+
+def test_rows_of_other_strategies_have_no_time_outside():
+    summary = summarise(make_run([make_result(make_cell("plain", 1), 0.1)]))
+    assert summary.rows[0].outside_step is None
+    assert "only a script" in summary.rows[0].unavailable["outside_step"]

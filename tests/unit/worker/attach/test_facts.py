@@ -1,0 +1,33 @@
+"""What is said of a rank besides its steps."""
+
+import pytest
+import torch
+from torch import nn
+
+from scalebench.worker.attach import facts
+
+
+@pytest.mark.parametrize(
+    ("device", "by_device", "backend"),
+    [
+        ("cpu", "cpu:gloo,cuda:nccl", "gloo"),
+        ("cuda", "cpu:gloo,cuda:nccl", "nccl"),
+        ("cuda", "cpu:gloo", None),
+        ("cpu", "undefined", None),
+    ],
+)
+def test_the_backend_of_a_device(device, by_device, backend):
+    assert facts.backend_for(device, by_device) == backend
+
+
+def test_parameters_are_counted_once():
+    model = nn.Linear(4, 2)
+    two = [torch.optim.SGD(model.parameters()), torch.optim.Adam([model.bias])]
+    told = facts.of_training(two, "cpu")
+    assert told["num_parameters"] == 4 * 2 + 2
+    assert told["facts"]["optimizer"] == "SGD, Adam"
+    assert told["facts"]["backend"] is None
+
+
+def test_memory_on_cpu_is_the_process_alone():
+    assert set(facts.memory("cpu")) == {"rss_bytes"}
