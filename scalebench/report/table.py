@@ -125,6 +125,7 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
         legend = ", ".join(f"{explain(name).letter} {name}" for name in told)
         parts.append(line(f"marks: {legend}", ascii_only, "dim"))
     parts += [line(text, ascii_only, "dim") for text in above_ideal(rows)]
+    parts += [line(said, ascii_only, "dim") for said in outside.sentences(rows)]
     dropped = [name for name in LEAST if name in names(columns) and name not in names(shown)]
     if dropped:
         left_out = f"not shown at this width: {', '.join(dropped)}"
@@ -134,7 +135,6 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
 
 def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableType]:
     return [
-        *(line(said, ascii_only, "dim") for said in outside.sentences(rows)),
         *budget_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),
