@@ -41,7 +41,7 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
         else ""
     )
     wall = (
-        "depends on the step time"
+        "depends on the step time, and on how long a script takes to start"
         if forecast.wall_s is None
         else f"about {_rough(forecast.wall_s)}"
     )

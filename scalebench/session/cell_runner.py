@@ -1,7 +1,7 @@
 """Launching a run's cells one after the other, each stored as soon as it has ended."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf
 
@@ -15,7 +15,7 @@ from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.progress import ProgressListener
 from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
 from scalebench.session.store import RunStore
-from scalebench.spec import Cell, SharedLaunch
+from scalebench.spec import Cell, Script, SharedLaunch
 
 
 class CellRunner:
@@ -136,6 +136,9 @@ class CellRunner:
             return cell.skip_reason
         if inspection is not None and inspection.status != "ok":
             return f"not measured: {inspection.reason}"
+        failed_before = why_not_again(cell, run.results.values())
+        if failed_before is not None:
+            return failed_before
         too_large = why_too_large(cell, run.results.values())
         return None if run.info.spec.keep_going else too_large
 
@@ -151,6 +154,19 @@ class CellRunner:
             raise UsageError(launched.failure.message)
         times = (launched.launch_s, launched.wall_s)
         return launched_result(cell, launched.records, launched.failure, now, times, launched.node)
+
+
+def why_not_again(cell: Cell, results: Iterable[CellResult]) -> str | None:
+    """Say why a script that failed is not launched again at the same size; None: it may be.
+
+    Its start can take minutes, and what failed before it was measured fails again.
+    """
+    if not isinstance(cell.strategy, Script):
+        return None
+    for result in results:
+        if result.cell.row_key == cell.row_key and result.status in ("failed", "oom"):
+            return f"not launched again: launch {result.cell.repeat} failed: {result.reason}"
+    return None
 
 
 def _sort(cell: Cell) -> str:

@@ -1,5 +1,6 @@
 """The suite of one case that a user's own script is: what ``run -- train.py`` runs."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,10 @@ def _check(script: ScriptTarget, flags: dict[str, Any]) -> None:
             )
     if flags["suites"]:
         raise UsageError(f"Give a suite ({flags['suites'][0]}) or a script after --, not both.")
+    if shutil.which(script.python) is None:
+        raise UsageError(
+            f"There is no interpreter {script.python}. Give the path of a Python to --python."
+        )
     if not script.module and not Path(script.program).is_file():
         raise UsageError(
             f"There is no script {script.program}. Give the path of a Python file after --, or -m "

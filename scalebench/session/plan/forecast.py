@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.session.plan import Plan
-from scalebench.spec import Cell, Pipeline
+from scalebench.spec import Cell, Pipeline, Script
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.script import ScriptTarget
 
@@ -92,8 +92,8 @@ def _wall_s(plan: Plan) -> float | None:
     for cell in plan.cells:
         if cell.skip_reason:
             continue
-        if cell.steps.steps is not None:
-            return None
+        if cell.steps.steps is not None or isinstance(cell.strategy, Script):
+            return None  # it depends on the step time, or on how long the script takes to start
         clean_s = max(cell.steps.window_s, cell.steps.energy_s or 0.0)
         window = INSPECTION_S if cell.purpose == "inspect" else clean_s
         total += START_S + window * (1 if cell.purpose == "inspect" else 1 + WARMUP_SHARE)

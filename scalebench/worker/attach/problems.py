@@ -5,6 +5,10 @@ class ScriptProblem(Exception):
     """The script cannot be measured as it is; the text says why, and what to change."""
 
 
+OLDEST_TORCH = (2, 4)
+
+TOO_OLD = "torch {version} is too old to watch a script: 2.4 or newer is needed"
+
 NO_GROUP = (
     "the processes train separately: the script made no process group, so each rank did the whole "
     "job alone. Call torch.distributed.init_process_group() and wrap the model, for example in "
@@ -25,3 +29,10 @@ NO_STEP = (
     "the script ended without a training step: no optimizer of torch was called after a backward "
     "pass. If it trains in another way, call scalebench.step() after each step"
 )
+
+
+def check_torch(version: str) -> None:
+    """Raise ScriptProblem if a version of torch, such as ``2.13.0+cpu``, is too old."""
+    numbers = version.split("+")[0].split(".")[:2]
+    if all(n.isdigit() for n in numbers) and tuple(map(int, numbers)) < OLDEST_TORCH:
+        raise ScriptProblem(TOO_OLD.format(version=version))

@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from scalebench.worker.attach import interface
-from scalebench.worker.attach.problems import NO_STEP, ScriptProblem
+from scalebench.worker.attach.problems import NO_STEP, ScriptProblem, check_torch
 
 RECORD = "attach{rank}.json"
 
@@ -40,6 +40,7 @@ def main(request_file: str) -> int:
         os.replace(whole, record)
 
     def begin() -> None:
+        check_torch(str(sys.modules["torch"].__version__))
         from scalebench.worker.attach import hooks
         from scalebench.worker.attach.watch import Watch
 

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.session.cell_runner import why_not_again
 from scalebench.session.plan import Machine, Request, make_plan
+from scalebench.session.plan.forecast import forecast
 from scalebench.session.script_suite import script_suite
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
+from tests.builders.runs import make_cell, make_failed
 
 NO_FLAGS: dict[str, Any] = dict.fromkeys(
     (
@@ -55,6 +58,25 @@ def test_a_batch_in_the_arguments_is_divided():
 def test_options_that_do_not_fit(words, flags, complaint):
     with pytest.raises(UsageError, match=complaint):
         suite(*words, **flags)
+
+
+def test_an_interpreter_that_does_not_exist():
+    with pytest.raises(UsageError, match="There is no interpreter /nowhere/python"):
+        suite(python="/nowhere/python")
+
+
+def test_a_script_that_failed_is_not_launched_again_at_the_same_size():
+    cells = {(c.world_size, c.repeat): c for c in plan_of().cells}
+    failed = make_failed(cells[2, 0])
+    reason = why_not_again(cells[2, 1], [failed])
+    assert reason is not None and reason.startswith("not launched again: launch 0 failed")
+    assert why_not_again(cells[1, 1], [failed]) is None
+    other = make_cell("ddp", 2)
+    assert why_not_again(other.model_copy(update={"repeat": 1}), [make_failed(other)]) is None
+
+
+def test_how_long_a_script_takes_is_not_foreseen():
+    assert forecast(plan_of(), {}).wall_s is None
 
 
 def test_a_script_that_does_not_exist():

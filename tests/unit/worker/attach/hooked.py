@@ -1,0 +1,183 @@
+"""Trains in several ways with the hooks installed; prints how many steps were seen of each.
+
+A program of its own: the hooks change torch for the whole process.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.data import DataLoader, TensorDataset
+
+from scalebench.worker.attach import hooks
+from scalebench.worker.attach.batches import Batches
+from scalebench.worker.attach.calls import OptimizerCalls
+from scalebench.worker.attach.clocks import HostClock
+from scalebench.worker.attach.problems import ScriptProblem
+
+STEPS = 3
+
+
+class Counter:
+    """Stands in for the watch: counts the calls that matter."""
+
+    def __init__(self) -> None:
+        self.calls = OptimizerCalls()
+        self.batches = Batches(HostClock())
+        self.seen = 0
+
+    def begin(self) -> None:
+        """Nothing: no marks are taken."""
+
+    def backward(self) -> None:
+        self.calls.backward()
+        self.batches.backward()
+
+    def optimizer_called(self, optimizer: torch.optim.Optimizer) -> None:
+        self.seen += self.calls.matters(id(optimizer))
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    return model(torch.ones(4, 8)).square().mean()
+
+
+def plain(model: nn.Module) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(STEPS):
+        loss_of(model).backward()
+        optimizer.step()
+
+
+def fused(model: nn.Module) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(STEPS):
+        loss_of(model).backward()
+        optimizer.step()
+
+
+def accumulated(model: nn.Module) -> None:
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(STEPS):
+        for _ in range(4):
+            loss_of(model).backward()
+        optimizer.step()
+
+
+def closure(model: nn.Module) -> None:
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def evaluate() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(evaluate)
+
+
+def by_grad(model: nn.Module) -> None:
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(STEPS):
+        parameters = list(model.parameters())
+        gradients = torch.autograd.grad(loss_of(model), parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+
+
+def zero(model: nn.Module) -> None:
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
+    for _ in range(STEPS):
+        loss_of(model).backward()
+        optimizer.step()
+
+
+def in_backward(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        optimizer = torch.optim.SGD([parameter])
+
+        def step(_: torch.Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        parameter.register_post_accumulate_grad_hook(step)
+    for _ in range(STEPS):
+        loss_of(model).backward()
+
+
+def several_after_one_backward(model: nn.Module) -> None:
+    optimizers = [torch.optim.SGD([parameter]) for parameter in model.parameters()]
+    for _ in range(STEPS):
+        loss_of(model).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def scaled_with_one_skipped(model: nn.Module) -> None:
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = torch.amp.GradScaler("cpu")
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model) * (float("inf") if step == 1 else 1)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def compiled(model: nn.Module) -> None:
+    optimizer = torch.optim.SGD(model.parameters())
+    step = torch.compile(optimizer.step, backend="eager")
+    for _ in range(STEPS):
+        loss_of(model).backward()
+        step()
+
+
+def with_workers(model: nn.Module) -> None:
+    loader = DataLoader(TensorDataset(torch.ones(STEPS * 4, 8)), batch_size=4, num_workers=1)
+    optimizer = torch.optim.SGD(model.parameters())
+    for (inputs,) in loader:
+        model(inputs).mean().backward()
+        optimizer.step()
+
+
+WAYS: tuple[Callable[[nn.Module], None], ...] = (
+    plain,
+    fused,
+    accumulated,
+    closure,
+    by_grad,
+    zero,
+    in_backward,
+    several_after_one_backward,
+    scaled_with_one_skipped,
+    compiled,
+    with_workers,
+)
+
+
+def counted() -> Iterator[tuple[str, int]]:
+    """Yield every way of training, and the steps that were seen of it."""
+    counter = Counter()
+    hooks.install(counter)
+    for way in WAYS:
+        before = counter.seen
+        way(nn.Linear(8, 2))
+        yield way.__name__, counter.seen - before
+    yield "samples", counter.batches.take().samples
+    try:
+        torch.multiprocessing.spawn(print)
+    except ScriptProblem:
+        yield "spawn refused", 1
+
+
+if __name__ == "__main__":
+    with tempfile.NamedTemporaryFile() as file:
+        store = dist.FileStore(file.name, 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        json.dump(dict(counted()), sys.stdout)
+        dist.destroy_process_group()

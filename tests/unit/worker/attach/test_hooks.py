@@ -1,0 +1,21 @@
+"""The hooks see a step where the user would say one step."""
+
+import json
+import subprocess
+import sys
+
+STEPS = 3
+WAYS = {
+    *("plain", "fused", "accumulated", "closure", "by_grad", "zero", "in_backward", "compiled"),
+    *("several_after_one_backward", "scaled_with_one_skipped", "with_workers"),
+}
+
+
+def test_steps_are_counted_whatever_the_optimizer():
+    program = [sys.executable, "-m", "tests.unit.worker.attach.hooked"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen.pop("spawn refused") == 1
+    assert seen.pop("samples") == STEPS * 4
+    assert seen == dict.fromkeys(WAYS, STEPS)
