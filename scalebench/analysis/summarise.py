@@ -22,9 +22,9 @@ from scalebench.analysis.rows.efficiency import Ratios, plain_baseline
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.inflation import inflation_of
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.outside import outside_of_row
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
+from scalebench.analysis.rows.script import script_of_row
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import (
     clean_pace,
@@ -119,7 +119,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
             row, wrapped, run, step_s, ratios.contention(row, baseline) if baseline else None
         ),
         compression_of_row(row),
-        outside_of_row(row),
+        script_of_row(row),
     )
     predicted_bytes = used.values.get("predicted_memory_bytes")
     if status == "oom" and predicted_bytes is not None:

@@ -18,9 +18,9 @@ from scalebench.records.rows.budget import Budget
 from scalebench.records.rows.communication import OperationFigures, Straggler
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.rows.exposed import ExposedEstimates
-from scalebench.records.rows.outside import OutsideSteps
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
+from scalebench.records.rows.script import OutsideSteps, Wrapper
 from scalebench.records.run import Status
 from scalebench.spec import Device, Scaling
 from scalebench.stats import Estimate as Estimate
@@ -76,7 +76,8 @@ class Row(BaseModel):
     last, the most frequent first. ``strategy_settings`` are the fields of the suite's own
     strategy, which a newer version may have more of. ``copies_s`` is the union of copies and fills
     of GPU memory, ``comm_beside_copies_s`` exposed communication during them; null on CPU.
-    ``outside_step`` is what a user's script did between its steps; null for every other row.
+    ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
+    distributed, as far as that is recognised; null for every other row.
     """
 
     suite: str
@@ -139,6 +140,7 @@ class Row(BaseModel):
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None
     outside_step: IfValid[OutsideSteps] = None
+    wrappers: IfValid[list[Wrapper]] = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

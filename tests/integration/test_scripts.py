@@ -1,6 +1,7 @@
 """Users' own scripts, unmodified: real processes, from the command to the table."""
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -184,7 +185,7 @@ def test_a_script_that_ends_early_is_measured_and_marked(
         ("never-steps", 2, "ended without a training step"),
         ("too-short", 2, "ended after 2 training steps, and at least 4 are needed"),
         ("spawns", 2, r"starts its own processes with torch.multiprocessing.spawn"),
-        ("catches-exit", 0, "Your script was measured on one rank"),
+        ("catches-exit", 0, "measured on one rank only"),
         ("hangs", 4, "still running after the time limit of 30 s"),
     ],
 )
@@ -212,3 +213,31 @@ def test_processes_that_train_separately_are_no_scaling(
     assert done.returncode == 2
     assert "the processes train separately" in done.stderr
     assert "init_process_group" in done.stderr
+
+
+FRAMEWORKS_PYTHON = "SCALEBENCH_TEST_FRAMEWORKS_PYTHON"
+"""Names an interpreter that has transformers, accelerate and lightning, in an environment apart."""
+
+
+@pytest.mark.skipif(FRAMEWORKS_PYTHON not in os.environ, reason=f"{FRAMEWORKS_PYTHON} is not set")
+@pytest.mark.parametrize(
+    ("name", "samples", "microbatches"),
+    [("hf_trainer", 8, 2), ("hf_accelerate", 32, 4), ("lightning_ddp", 8, 1)],
+)
+def test_scripts_of_frameworks_are_counted_as_they_count(
+    scalebench: Scalebench, project: Path, name: str, samples: int, microbatches: int
+) -> None:
+    shutil.copy(SCRIPTS / f"{name}.py", project)
+    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
+    python = ("--python", os.environ[FRAMEWORKS_PYTHON])
+    done = scalebench("run", *flags, *python, "--", f"{name}.py")
+    assert done.returncode == 0, done.stderr
+    suite = name.replace("_", "-")
+    for n in (1, 2):
+        assert printed(project / "run", suite, n, 0, "STEPS") > 10
+        for rank in record(project / "run", suite, n)["ranks"]:
+            assert len(rank["step_s"]) == printed(project / "run", suite, n, rank["rank"], "STEPS")
+            assert rank["samples_per_step"] == samples
+            assert rank["facts"]["microbatches"] == microbatches
+            assert rank["facts"]["wrappers"][0]["kind"] == "DistributedDataParallel"
+    assert row_of(project / "run", CASE, 2)["budget"] is not None

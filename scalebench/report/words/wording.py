@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from scalebench import units
+from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words.plain_text import plain as plain
 
@@ -116,6 +117,10 @@ def by_case(rows: Iterable[Row]) -> dict[CaseKey, list[Row]]:
 
 def strategy_label(row: Row) -> str:
     """Name the strategy and the settings that tell it from its neighbours."""
+    if row.wrappers:
+        return (
+            f"{STRATEGY_NAMES['script']} ({', '.join(dict.fromkeys(map(_wrapper, row.wrappers)))})"
+        )
     return settings_label(row.strategy, row.strategy_settings)
 
 
@@ -125,6 +130,21 @@ def settings_label(strategy: str, settings: Mapping[str, Any]) -> str:
     phrases = [say(settings[key]) for key, say in SETTING_PHRASES.items() if key in settings]
     told = [phrase for phrase in phrases if phrase]
     return f"{name} ({', '.join(told)})" if told else name
+
+
+WRAPPER_NAMES = {
+    "DistributedDataParallel": "DDP",
+    "FSDPModule": "FSDP2",
+    "FullyShardedDataParallel": "FSDP1",
+}
+
+
+def _wrapper(found: Wrapper) -> str:
+    """Name what a script has wrapped a module in: ``"DDP of 25 MiB buckets"``."""
+    name = WRAPPER_NAMES.get(found.kind, plain(found.kind, 40))
+    if found.bucket_bytes:
+        name += f" of {found.bucket_bytes / 2**20:g} MiB buckets"
+    return f"{name} with find_unused_parameters" if found.find_unused_parameters else name
 
 
 def is_baseline(row: Row) -> bool:

@@ -76,6 +76,15 @@ def test_time_outside_of_the_steps_is_told_by_step():
     assert "before step 4" in " ".join(render_table(summary, width=140).split())
 
 
+def test_how_the_script_is_distributed_is_recognised():
+    ddp = {"kind": "DistributedDataParallel", "bucket_bytes": 2**20, "find_unused_parameters": True}
+    found, summary = rows(result(1, 0.1, facts={}), result(2, 0.125, facts={"wrappers": [ddp]}))
+    assert found[2].wrappers[0].bucket_bytes == 2**20
+    assert found[1].wrappers is None and "no wrapper" in found[1].unavailable["wrappers"]
+    table = " ".join(render_table(summary, width=140, verbose=True).split())
+    assert "Your script (DDP of 1 MiB buckets with find_unused_parameters)" in table
+
+
 def test_a_script_that_ended_early_is_marked():
     found, _ = rows(result(1, 0.1, ended_after=6))
     assert "ended early: after 6 steps" in found[1].stamps

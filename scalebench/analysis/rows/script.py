@@ -1,25 +1,31 @@
-"""What a user's script did between the steps of a row."""
+"""What a row says of a user's script alone: between its steps, and how it is distributed."""
+
+from pydantic import ValidationError
 
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.rank import RankRecord, StepGap
-from scalebench.records.rows.outside import LongestGap, OutsideSteps
+from scalebench.records.rows.script import LongestGap, OutsideSteps, Wrapper
 from scalebench.spec import Script
 
 MOST_NAMED = 3
 
 
-def outside_of_row(row: Launches) -> RowFields:
-    """Return the time between a script's steps, and the marks of a script's row."""
+def script_of_row(row: Launches) -> RowFields:
+    """Return what only a script's row has, and its marks."""
     fields = RowFields()
     if not isinstance(row.cell.strategy, Script):
         fields.set("outside_step", None, "only a script does something else between its steps")
+        fields.set("wrappers", None, "the strategy says how the model is distributed")
         return fields
     good = list(row.good.values())
     ranks = [rank for result in good for rank in result.ranks]
     if not ranks:
-        fields.set("outside_step", None, "no launch of this row succeeded")
+        for name in ("outside_step", "wrappers"):
+            fields.set(name, None, "no launch of this row succeeded")
         return fields
+    found = _wrappers(ranks[0])
+    fields.set("wrappers", found, "the modules have no wrapper that is recognised")
     early = [rank.ended_after for rank in ranks if rank.ended_after is not None]
     if early:
         fields.stamps.append(f"ended early: after {min(early)} steps")
@@ -28,6 +34,15 @@ def outside_of_row(row: Launches) -> RowFields:
         return fields
     fields.values["outside_step"] = _outside(row)
     return fields
+
+
+def _wrappers(rank: RankRecord) -> list[Wrapper] | None:
+    """Return what a rank has wrapped its modules in; None: nothing that is known."""
+    stored = rank.facts.get("wrappers")
+    try:
+        return [Wrapper.model_validate(one) for one in stored or ()] or None
+    except ValidationError:  # of a version that knows others
+        return None
 
 
 def _outside(row: Launches) -> OutsideSteps:

@@ -1,4 +1,4 @@
-"""What a user's script does between its steps."""
+"""What a row says of a user's script alone: what it does between steps, how it is distributed."""
 
 from pydantic import BaseModel, FiniteFloat
 
@@ -34,3 +34,20 @@ class OutsideSteps(BaseModel):
     share: FiniteFloat
     num_gaps: int
     largest: list[LongestGap]
+
+
+class Wrapper(BaseModel):
+    """What a script has wrapped its modules in, as it was found in rank 0 after the measurement.
+
+    Attributes:
+        kind: ``DistributedDataParallel``, ``FSDPModule`` (FSDP2) or ``FullyShardedDataParallel``.
+        modules: How many of them, for FSDP.
+        bucket_bytes: DDP's ``bucket_cap_mb``.
+    """
+
+    kind: str
+    modules: int | None = None
+    bucket_bytes: int | None = None
+    find_unused_parameters: bool | None = None
+    static_graph: bool | None = None
+    gradient_as_bucket_view: bool | None = None

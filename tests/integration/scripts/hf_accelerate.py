@@ -1,0 +1,23 @@
+"""Accelerate's loop with gradient accumulation."""
+
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+model = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))
+optimizer = torch.optim.AdamW(model.parameters())
+loader = DataLoader(TensorDataset(torch.randn(1024, 32)), 8)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+steps = 0
+try:
+    for _ in range(10_000):
+        for (inputs,) in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(inputs).square().mean())
+                steps += accelerator.sync_gradients
+                optimizer.step()
+                optimizer.zero_grad()
+finally:
+    print("STEPS", steps, flush=True)

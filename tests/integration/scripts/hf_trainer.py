@@ -1,0 +1,30 @@
+"""transformers' Trainer on a small GPT-2 made from its configuration."""
+
+import tempfile
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+torch.manual_seed(0)
+shape = {"n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 128, "n_positions": 32}
+model = GPT2LMHeadModel(GPT2Config(**shape))
+tokens = torch.randint(0, 128, (512, 32))
+with tempfile.TemporaryDirectory() as folder:
+    trainer = Trainer(
+        model=model,
+        train_dataset=[{"input_ids": row, "labels": row} for row in tokens],
+        args=TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            max_steps=100_000,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        ),
+    )
+    try:
+        trainer.train()
+    finally:  # ended inside a step, which the trainer has not counted yet
+        print("STEPS", trainer.state.global_step + 1, flush=True)
