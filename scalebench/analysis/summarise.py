@@ -326,6 +326,11 @@ def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str
         return f"no plain baseline at a batch of {_batch_words(row.cell)}"
     if not row.good and name != "correctness":
         return "no launch of this row succeeded"
+    if name == "launch_s" and any(result.shared_with for result in row.good.values()):
+        return (
+            "the row took turns with others, and its first step waited for its turn; --isolated "
+            "measures it"
+        )
     if name in ("speedup", "efficiency"):
         if baseline is None:
             return f"no plain baseline at a batch of {_batch_words(row.cell)}"

@@ -303,6 +303,14 @@ def test_launch_time_is_estimated_over_the_launches():
     assert rows_of(results)["ddp", 2].launch_s.value == pytest.approx(0.4)
 
 
+def test_a_row_that_took_turns_says_why_it_has_no_launch_time():
+    ids = [PLAIN.id, TWO.id]
+    results = [make_result(cell, launch_s=None, shared_with=ids) for cell in (PLAIN, TWO)]
+    row = rows_of(results)["ddp", 2]
+    assert row.launch_s is None
+    assert "--isolated" in row.unavailable["launch_s"]
+
+
 def test_correctness_is_what_the_inspection_found():
     row = rows_of(make_small_run())["ddp", 2]
     assert row.correctness.status == "verified"
