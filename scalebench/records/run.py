@@ -57,6 +57,11 @@ class CellResult(Record):
     shared_with: list[str] = []
     node: NodeTrack | None = None
 
+    @property
+    def cost_s(self) -> float:
+        """This cell's part of the launch's wall clock: cells that took turns share it, seconds."""
+        return (self.wall_s or 0.0) / max(1, len(self.shared_with))
+
 
 class RunSpec(Record):
     """What a run was asked to do, every default filled in.

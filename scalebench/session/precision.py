@@ -110,7 +110,7 @@ def _seconds_of_a_cell(run: StoredRun, cell: Cell) -> float:
     if not launches:
         return 0.0
     newest = max(launches, key=lambda result: result.cell.repeat)
-    return (newest.wall_s or 0.0) / max(1, len(newest.shared_with))
+    return newest.cost_s
 
 
 def _more_s(run: StoredRun, suite: str, found: float | None, wanted: float) -> float | None:
@@ -118,7 +118,7 @@ def _more_s(run: StoredRun, suite: str, found: float | None, wanted: float) -> f
     if found is None:
         return None
     spent_s = sum(
-        (result.wall_s or 0.0) / max(1, len(result.shared_with))
+        result.cost_s
         for result in run.results.values()
         if result.cell.suite == suite and result.cell.purpose == "measure"
     )

@@ -3,7 +3,9 @@
 A row that failed or ran out of memory is a failure with its reason, a skipped one is skipped with
 its reason. What was measured, what was not and why stands in ``system-out``, where Jenkins, GitLab
 and others show it. ``time`` is the wall clock of the row's launches, what the row cost, and no
-measurement of training. Elements and attributes are those of Jenkins' schema, ``junit-10.xsd``.
+measurement of training; rows that took turns in a launch share it. A suite's is that of all its
+launches, those that belong to no row too. Elements and attributes are those of Jenkins' schema,
+``junit-10.xsd``.
 """
 
 import re
@@ -44,7 +46,8 @@ def written(root: ElementTree.Element) -> str:
 def _suite(name: str, rows: Sequence[Row], run: StoredRun, summary: Summary) -> ElementTree.Element:
     failed = sum(row.status in ("failed", "oom") for row in rows)
     skipped = sum(row.status == "skipped" for row in rows)
-    times = [_wall_s(row, run) for row in rows]
+    times = [_cost_s(row, run) for row in rows]
+    total_s = sum(r.cost_s for r in run.results.values() if r.cell.suite == name)
     suite = ElementTree.Element(
         "testsuite",
         {
@@ -53,7 +56,7 @@ def _suite(name: str, rows: Sequence[Row], run: StoredRun, summary: Summary) -> 
             "failures": str(failed),
             "errors": "0",
             "skipped": str(skipped),
-            "time": f"{sum(times):.3f}",
+            "time": f"{total_s:.3f}",
             "timestamp": legal(summary.created),
             "hostname": legal(summary.environment.get("host") or "unknown"),
         },
@@ -125,9 +128,14 @@ def _lines(row: Row) -> list[str]:
     return lines + [legal(f"{field}: null: {why}") for field, why in row.unavailable.items()]
 
 
-def _wall_s(row: Row, run: StoredRun) -> float:
+def _cost_s(row: Row, run: StoredRun) -> float:
+    """Return the wall clock of a row's launches, its part only of those that it shared."""
     key = (row.suite, row.case, row.world_size)
-    return sum(r.wall_s or 0.0 for r in run.results.values() if r.cell.row_key == key)
+    return sum(
+        result.cost_s
+        for result in run.results.values()
+        if result.cell.row_key == key and result.cell.purpose != "independent"
+    )
 
 
 def _is_scalar(value: object) -> bool:

@@ -30,7 +30,7 @@ from scalebench.report.export.chrome_trace import lanes, one_of_each_row
 from scalebench.report.export.measures import MEASURES, numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
 from tests.builders.junit_schema import assert_of_the_schema
-from tests.builders.runs import make_cell, make_run, make_small_run, make_stored_run
+from tests.builders.runs import make_cell, make_result, make_run, make_small_run, make_stored_run
 from tests.builders.summaries import (
     HOSTILE,
     attributed,
@@ -355,6 +355,16 @@ def test_junit_counts_what_the_launches_took():
     run = make_run(make_small_run())
     (suite,) = junitparser.JUnitXml.fromstring(exported("junit", summarise(run), run).encode())
     assert suite.time == pytest.approx(sum(r.wall_s for r in run.results.values()))
+
+
+def test_junit_divides_a_launch_among_the_rows_that_took_turns_in_it():
+    cells = [make_cell("plain", 1), make_cell("ddp", 2)]
+    cells.append(make_cell("plain", 1, purpose="independent", rank_batch=16))
+    ids = [cell.id for cell in cells]
+    run = make_run([make_result(cell, wall_s=9.0, shared_with=ids) for cell in cells])
+    (suite,) = junitparser.JUnitXml.fromstring(exported("junit", summarise(run), run).encode())
+    assert [case.time for case in suite] == [3.0, 3.0]
+    assert suite.time == 9.0
 
 
 @given(st.text())
