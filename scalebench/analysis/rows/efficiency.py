@@ -91,6 +91,10 @@ class Ratios:
         alone = base if same_batch else self._independent(row, base, 1)
         return None if crowd is None or alone is None else self._steps(crowd, alone, 1)
 
+    def has_independent(self, row: Launches, base: Launches) -> bool:
+        """Tell whether independent plain ranks were to be launched for a row."""
+        return self._independent(row, base, row.cell.world_size) is not None
+
     def _independent(self, row: Launches, base: Launches, num_ranks: int) -> Launches | None:
         name = independent_case(base.cell.case, row.cell.rank_batch)
         return self.independent.get((row.cell.suite, name, num_ranks))

@@ -15,6 +15,9 @@ from scalebench.spec import Pipeline
 from scalebench.stats import Estimate
 
 NOT_MEASURED = "plain ranks that train at once were not measured: rows did not take turns"
+NOT_PLANNED = "plain ranks that train at once are not launched with --quick"
+OVERSUBSCRIBED = "more ranks than cores: what sharing them costs is not told apart"
+NOT_TOGETHER = "there is no round in which plain ranks alone and at once both succeeded"
 IN_STAGES = "a pipeline computes microbatches in stages, which no plain step shows"
 
 
@@ -26,7 +29,8 @@ def inflation_of(
         return None
     crowded = ratios.contention(row, base)
     if crowded is None:
-        return ComputeInflation(unavailable=dict.fromkeys(PARTS, NOT_MEASURED))
+        why = _why_not_measured(row, base, ratios)
+        return ComputeInflation(unavailable=dict.fromkeys(PARTS, why))
     in_stages = isinstance(row.cell.strategy, Pipeline)
     smaller = None if in_stages else ratios.smaller_batch(row, base)
     batch_s = None if smaller is None else _seconds(smaller, budget.ideal_s)
@@ -40,6 +44,15 @@ def inflation_of(
         contention=crowded,
         unavailable={"smaller_batch_s": IN_STAGES} if in_stages else {},
     )
+
+
+def _why_not_measured(row: Launches, base: Launches, ratios: Ratios) -> str:
+    if ratios.has_independent(row, base):
+        return NOT_TOGETHER
+    if row.cell.oversubscribed:
+        return OVERSUBSCRIBED
+    took_turns = any(result.shared_with for result in row.good.values())
+    return NOT_PLANNED if took_turns else NOT_MEASURED
 
 
 PARTS = ("smaller_batch_s", "contention_s", "own_operators_s")

@@ -5,13 +5,19 @@ import math
 import pytest
 
 from scalebench.analysis.rows.efficiency import Ratios
-from scalebench.analysis.rows.inflation import inflation_of
+from scalebench.analysis.rows.inflation import (
+    NOT_MEASURED,
+    NOT_PLANNED,
+    NOT_TOGETHER,
+    OVERSUBSCRIBED,
+    inflation_of,
+)
 from scalebench.records.rank import RankRecord
 from scalebench.records.rows.budget import Budget
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Pipeline
 from scalebench.stats import Estimate
-from tests.builders.runs import make_cell, make_record, make_result, make_run
+from tests.builders.runs import make_cell, make_failed, make_record, make_result, make_run
 
 PLAIN_S, HALF_S, CROWDED_S, DDP_S = 0.4, 0.22, 0.242, 0.3
 """A plain step on 32 samples, on 16, on 16 beside another rank; DDP's at N=2."""
@@ -99,6 +105,21 @@ def test_what_was_not_measured_is_said() -> None:
     found = found_in(without)
     assert (found.smaller_batch_s, found.contention_s, found.own_operators_s) == (None,) * 3
     assert set(found.unavailable) == {"smaller_batch_s", "contention_s", "own_operators_s"}
+
+
+def reasons(results: list[CellResult]) -> set[str]:
+    return set(found_in(results).unavailable.values())
+
+
+def test_the_reason_is_the_one_that_holds() -> None:
+    failed = [make_failed(r.cell) if r.cell.purpose == "independent" else r for r in rounds()]
+    assert reasons(failed) == {NOT_TOGETHER}
+    rows = [r for r in rounds() if r.cell.purpose == "measure"]
+    assert reasons(rows) == {NOT_MEASURED}
+    turns = [r.model_copy(update={"shared_with": [r.cell.id]}) for r in rows]
+    assert reasons(turns) == {NOT_PLANNED}
+    crowded = [r for r in rounds(oversubscribed=True) if r.cell.purpose == "measure"]
+    assert reasons(crowded) == {OVERSUBSCRIBED}
 
 
 def test_a_pipelines_microbatches_are_its_own() -> None:
