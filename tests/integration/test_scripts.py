@@ -215,8 +215,9 @@ def test_processes_that_train_separately_are_no_scaling(
     assert "init_process_group" in done.stderr
 
 
-FRAMEWORKS_PYTHON = "SCALEBENCH_TEST_FRAMEWORKS_PYTHON"
-"""Names an interpreter that has transformers, accelerate and lightning, in an environment apart."""
+FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
+"""Variable that names an interpreter of another environment: with transformers, accelerate and
+lightning."""
 
 
 @pytest.mark.skipif(FRAMEWORKS_PYTHON not in os.environ, reason=f"{FRAMEWORKS_PYTHON} is not set")
