@@ -75,16 +75,11 @@ class Batches:
             feed.began = self.clock.now()
             self._active.append(feed)
         before = time.monotonic_ns()
-        try:
-            if self.tracing:
-                with record_function(DATA):
-                    batch = original(iterator)
-            else:
+        if self.tracing:
+            with record_function(DATA):
                 batch = original(iterator)
-        except StopIteration:
-            if not feed.batches:
-                feed.began = None  # the end of an epoch is no beginning of a step
-            raise
+        else:
+            batch = original(iterator)  # at the end of an epoch this raises, and nothing is noted
         feed.waited_ns += time.monotonic_ns() - before
         feed.batches += 1
         if torch.is_grad_enabled():
