@@ -16,7 +16,7 @@ from scalebench.stats import Estimate
 
 NOT_MEASURED = "plain ranks that train at once were not measured: rows did not take turns"
 NOT_PLANNED = "plain ranks that train at once are not launched with --quick"
-OVERSUBSCRIBED = "more ranks than cores: what sharing them costs is not told apart"
+OVERSUBSCRIBED = "more ranks than cores: what sharing them costs is not separated"
 NOT_TOGETHER = "there is no round in which plain ranks alone and at once both succeeded"
 IN_STAGES = "a pipeline computes microbatches in stages, which no plain step shows"
 
