@@ -21,12 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scalebench.analysis.interim import (
-    CONFIDENCE_OF_LOOKS,
-    FEWEST_ROUNDS,
-    MOST_ROUNDS,
-    is_enough,
-)
+from scalebench.analysis.interim import CONFIDENCE_OF_LOOKS
 from scalebench.analysis.paired_blocks import Block, levels_of_round
 from scalebench.analysis.round_noise import RoundNoise
 from scalebench.analysis.run import load_run
@@ -43,6 +38,9 @@ EFFECTS = (0.0, 0.01, 0.03, 0.1)
 RECORDED = Path(__file__).parent.parent / "reports/gallery/ddp-2-cores"
 SEED = 20261122
 MANY = 4000
+
+FEWEST_ROUNDS = 3
+MOST_ROUNDS = 8
 
 Floats = NDArray[np.float64]
 Generator = np.random.Generator
@@ -271,6 +269,19 @@ def simulate(kind: Kind, runs: int, seed: int = SEED) -> dict[str, str]:
         target = float(np.median([_widest(run[about]) for run in turns]))
         cells[f"until ±{100 * target:.1f} %"] = _stopped(turns, target)
     return cells
+
+
+def is_enough(num_rounds: int, estimates: Sequence[Estimate], half_width: float) -> bool:
+    """Return whether to add no further round.
+
+    Args:
+        num_rounds: That there are.
+        estimates: Of every row, with the confidence `CONFIDENCE_OF_LOOKS`.
+        half_width: Wanted of all of them.
+    """
+    if num_rounds < FEWEST_ROUNDS or num_rounds >= MOST_ROUNDS:
+        return num_rounds >= MOST_ROUNDS
+    return all(one.half_width is not None and one.half_width <= half_width for one in estimates)
 
 
 def _widest(one: Look) -> float:

@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from scalebench.analysis.interim import (
-    CONFIDENCE_OF_LOOKS,
-    FEWEST_ROUNDS,
-    MOST_ROUNDS,
-    is_enough,
-)
+from benchmarks.block_coverage import FEWEST_ROUNDS, MOST_ROUNDS, is_enough
+from scalebench.analysis.interim import CONFIDENCE_OF_LOOKS
 from scalebench.analysis.round_noise import RoundNoise
 from scalebench.stats import Estimate
 
