@@ -70,12 +70,13 @@ def run_shared(request: dict[str, Any]) -> int:
     paths = LaunchPaths(Path(request["folder"]))
     shared = read_model(paths.job_json, SharedLaunch)
     place, rank = shared.places()[number]
-    cell = shared.cells[place].model_copy(update={"limit_s": shared.limit_s})
+    planned = shared.cells[place]
+    cell = planned.model_copy(update={"limit_s": shared.limit_s})
     here = _Place(rank, rank, paths, paths.record(number), paths.store_of(place))
     if rank:
-        return _run_rank(cell, here, request, TakingTurns(None))
+        return _run_rank(cell, here, request, TakingTurns(None, planned.limit_s))
     with Token(paths.root, place, len(shared.cells), shared.seed, shared.limit_s) as token:
-        return _run_rank(cell, here, request, TakingTurns(token))
+        return _run_rank(cell, here, request, TakingTurns(token, planned.limit_s))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The job as one rank sees it: who it is, its device, and how ranks agree outside the steps."""
 
+import faulthandler
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,9 +27,22 @@ class TakingTurns:
 
     Attributes:
         token: What says whose turn it is, on rank 0 of each launch; None: on the other ranks.
+        limit_s: A rank that is longer at one turn hangs: it writes its stacks to its log and ends.
+            All the others wait for it, for as long as all of them together may take.
     """
 
     token: Token | None
+    limit_s: float
+
+
+@contextmanager
+def ended_after(limit_s: float) -> Iterator[None]:
+    """End this process, its stacks on standard error, if it is still in the block by then."""
+    faulthandler.dump_traceback_later(limit_s, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @dataclass(frozen=True)
@@ -65,8 +79,9 @@ class JobContext(Generic[J_co]):
         if token is not None:
             token.wait()
         self.barrier()
-        yield
-        self.barrier()
+        with ended_after(self.taking_turns.limit_s):
+            yield
+            self.barrier()
         if token is not None:
             token.pass_on(last)
 
