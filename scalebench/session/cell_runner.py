@@ -117,9 +117,9 @@ class CellRunner:
         self._by_itself.update(map(_sort, cells))
         if reason is None:
             return
-        info = self.store.run.info
-        notice = f"{cells[0].suite}: launched one row at a time, not by turns: {reason}"
-        self.store.run.info = info.model_copy(update={"notices": [*info.notices, notice]})
+        self.store.add_notice(
+            f"{cells[0].suite}: launched one row at a time, not by turns: {reason}"
+        )
 
     def _calibrate_once(self) -> None:
         """Calibrate the run's links, unless it has a profile of them."""

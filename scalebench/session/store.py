@@ -47,6 +47,13 @@ class RunStore:
         self.run.info = info.model_copy(update={"plan": [*info.plan, *cells]})
         write_checked(self.run.paths.run_json, self.run.info)
 
+    def add_notice(self, text: str) -> None:
+        """Have the run say something, once; it is stored with the run's status."""
+        notice = text if self.anonymiser is None else self.anonymiser.text(text)
+        info = self.run.info
+        if notice not in info.notices:
+            self.run.info = info.model_copy(update={"notices": [*info.notices, notice]})
+
     def keep_result(self, result: CellResult) -> CellResult:
         """Store a launch; return it as it was stored."""
         run, cell_id = self.run, result.cell.id

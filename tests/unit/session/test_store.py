@@ -6,6 +6,7 @@ import pytest
 
 from scalebench.analysis.run import load_run
 from scalebench.session import store as module
+from scalebench.session.anonymise import Anonymiser
 from scalebench.session.finish import results_not_saved
 from scalebench.session.store import RunStore
 from tests.builders.runs import make_stored_run
@@ -29,6 +30,15 @@ def fails_once(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(module, "write_checked", failing)
+
+
+def test_a_notice_has_no_names_and_is_said_once(tmp_path):
+    stored = load_run(make_stored_run(tmp_path / "run").root)
+    store = RunStore(stored, Anonymiser({"shannon": "<host>"}))
+    before = stored.info.notices
+    for _ in range(2):
+        store.add_notice("no turns: shannon has no /home/ada/data")
+    assert stored.info.notices == [*before, "no turns: <host> has no <home>/data"]
 
 
 def test_what_a_signal_cut_short_is_stored_afterwards(resumed, monkeypatch):
