@@ -90,12 +90,15 @@ class CellRunner:
         except SharingFailed as failed:
             self._find_the_one_to_blame(cells, str(failed), left_s)
             return True
-        ids = [cell.id for cell in cells]
-        for cell, one in zip(shortened, launched, strict=True):
-            times = (one.launch_s, one.wall_s)
-            result = launched_result(cell, one.records, one.failure, now, times, one.node)
-            result = result.model_copy(update={"shared_with": ids})
-            self.progress.ended(self.store.keep_result(result))
+        together = {"shared_with": [cell.id for cell in cells]}
+        results = [
+            launched_result(
+                cell, one.records, one.failure, now, (one.launch_s, one.wall_s), one.node
+            ).model_copy(update=together)
+            for cell, one in zip(shortened, launched, strict=True)
+        ]
+        for result in self.store.keep_results(results):
+            self.progress.ended(result)
         return True
 
     def _find_the_one_to_blame(self, cells: Sequence[Cell], reason: str, left_s: float) -> None:

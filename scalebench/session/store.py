@@ -55,15 +55,24 @@ class RunStore:
             self.run.info = info.model_copy(update={"notices": [*info.notices, notice]})
 
     def keep_result(self, result: CellResult) -> CellResult:
-        """Store a launch; return it as it was stored."""
-        run, cell_id = self.run, result.cell.id
-        if self.anonymiser is not None:
-            result = self.anonymiser.model(result)
-            anonymise_files(run.paths.logs(cell_id), self.anonymiser)
-        run.unsaved.add(cell_id)
-        run.results[cell_id] = result
+        """Store the result of a launch; return it as it was stored."""
+        return self.keep_results([result])[0]
+
+    def keep_results(self, results: Sequence[CellResult]) -> list[CellResult]:
+        """Store the results of a launch that cells shared; return them as they were stored.
+
+        All of them are kept in memory first: where storing ends early, none is lost.
+        """
+        run, anonymiser = self.run, self.anonymiser
+        kept = list(results) if anonymiser is None else [anonymiser.model(r) for r in results]
+        for result in kept:
+            run.unsaved.add(result.cell.id)
+            run.results[result.cell.id] = result
+        if anonymiser is not None:
+            for result in kept:
+                anonymise_files(run.paths.logs(result.cell.id), anonymiser)
         self.keep_unsaved()
-        return result
+        return kept
 
     def keep_unsaved(self) -> None:
         """Store every result whose storing did not come to its end."""

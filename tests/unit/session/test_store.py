@@ -64,6 +64,16 @@ def test_what_a_full_disk_does_not_take_is_handed_out_also_where_an_older_file_i
     ]
 
 
+def test_of_a_shared_launch_no_result_is_lost_where_the_disk_is_full(resumed, monkeypatch):
+    store, again = resumed
+    other = again.model_copy(update={"cell": again.cell.model_copy(update={"repeat": 1})})
+    fails_once(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(OSError, match="No space") as full:
+        store.keep_results([again, other])
+    rest = results_not_saved(store.run, full.value).rest
+    assert {result.cell.id for result in rest.results} == {again.cell.id, other.cell.id}
+
+
 def test_a_cell_whose_file_was_damaged_is_whole_again_when_it_is_stored(resumed):
     store, again = resumed
     name = store.run.paths.cell(again.cell.id).name
