@@ -29,17 +29,18 @@ def add_rounds(store: RunStore, run_missing: Callable[[], str], began: float) ->
     spec = store.run.info.spec
     if spec.precision is None or spec.precision_budget_s is None:
         return "complete"
+    status = "complete"
     while True:
         reached = reached_by(store.run, spec.precision, spec.precision_budget_s)
         store.run.info = store.run.info.model_copy(update={"precision": reached})
+        if status != "complete":
+            return status
         cells = next_round(store.run, reached.imprecise)
         left_s = spec.precision_budget_s - (time.monotonic() - began)
         if not cells or expected_s(store.run, cells) > left_s:
             return "complete"
         store.extend_plan(cells)
         status = run_missing()
-        if status != "complete":
-            return status
 
 
 def reached_by(run: StoredRun, half_width: float, budget_s: float) -> PrecisionReached:

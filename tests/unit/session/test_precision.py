@@ -138,6 +138,21 @@ def test_no_round_is_begun_that_would_end_after_the_budget(tmp_path: Path) -> No
     assert reached is not None and [row.case for row in reached.imprecise] == ["ddp"]
 
 
+def test_what_a_round_that_was_cut_short_still_reached_is_stored(tmp_path: Path) -> None:
+    store = stored(tmp_path / "r", precision=0.055, precision_budget_s=1000.0)
+    launching = Launching(store)
+
+    def over_budget() -> str:
+        launching.run_missing()
+        return "over budget"
+
+    before = reached_by(store.run, 0.055, 1000.0).imprecise
+    assert add_rounds(store, over_budget, time.monotonic()) == "over budget"
+    reached = store.run.info.precision
+    assert reached is not None and reached == reached_by(store.run, 0.055, 1000.0)
+    assert reached.imprecise != before
+
+
 def test_without_a_wanted_precision_no_round_is_added(tmp_path: Path) -> None:
     store = stored(tmp_path / "r")
     launching = Launching(store)
