@@ -61,10 +61,29 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
             columns([header, *body], indent=0),
             "",
             f"{num_launches} launches{timed_or_not}, {wall}",
+            *_beside_the_rows(forecast, plan),
             "The time is estimated from usual times; nothing was trained.",
             "State is predicted: parameters, gradients, optimizer, buckets. Activations are extra.",
         ]
     )
+
+
+def _beside_the_rows(forecast: Forecast, plan: Plan) -> list[str]:
+    """Say what else is launched than what the table of rows counts, and how."""
+    spec, lines = plan.spec, []
+    if forecast.num_independent:
+        lines.append(
+            f"{forecast.num_independent} more launches train plain ranks that send nothing: what "
+            "sharing the machine costs."
+        )
+    if spec.shared:
+        lines.append("In each round the rows of a suite are launched together and take turns.")
+    if spec.precision is not None and spec.precision_budget_s is not None:
+        lines.append(
+            "Further rounds follow until every efficiency is known to "
+            f"±{100 * spec.precision:g} %, or for {_rough(spec.precision_budget_s)} in all."
+        )
+    return lines
 
 
 def _rough(wall_s: float) -> str:

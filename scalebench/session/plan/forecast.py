@@ -40,11 +40,13 @@ class Forecast:
 
     Attributes:
         wall_s: Estimated from usual times, not measured; None with ``--steps``, when it depends
-            on the step time.
+            on the step time. Without further rounds for a precision.
+        num_independent: Launches of plain ranks that send nothing, which belong to no row.
     """
 
     rows: tuple[ForecastRow, ...]
     wall_s: float | None
+    num_independent: int = 0
 
 
 def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
@@ -70,7 +72,8 @@ def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
         )
         for launches in cells.values()
     )
-    return Forecast(rows, _wall_s(plan))
+    num_independent = sum(cell.purpose == "independent" for cell in plan.cells)
+    return Forecast(rows, _wall_s(plan), num_independent)
 
 
 def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:

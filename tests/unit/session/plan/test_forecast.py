@@ -34,6 +34,17 @@ def test_launches_that_check_are_counted_apart_from_those_that_are_timed():
     assert (skipped.num_launches, skipped.num_checks) == (0, 0)
 
 
+def test_the_dry_run_says_what_is_launched_beside_the_rows():
+    plan = plan_of()
+    text = render_plan(forecast(plan, {}), plan)
+    assert "6 more launches train plain ranks that send nothing" in text
+    assert "the rows of a suite are launched together and take turns" in text
+    assert "until every efficiency is known to ±3 %, or for 90 s in all." in text
+    isolated = plan_of(shared=False, repeats=2)
+    text = render_plan(forecast(isolated, {}), isolated)
+    assert not any(word in text for word in ("send nothing", "take turns", "Further rounds"))
+
+
 def test_state_of_adam_is_sixteen_bytes_per_parameter_and_buckets_four():
     assert predict_state_bytes(Plain(), 1000) == 16_000
     assert predict_state_bytes(Ddp(), 1000) == 16_000
