@@ -4,7 +4,7 @@ A log of CI has to show that something is still going on: some end a job that is
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -74,9 +74,21 @@ class TerminalProgress:
 
     def started(self, cell: Cell) -> None:
         """Name the cell that is being launched."""
-        names = {"inspect": "checking", "fit": f"trying {cell.rank_batch} samples per rank of"}
+        names = {
+            "inspect": "checking",
+            "fit": f"trying {cell.rank_batch} samples per rank of",
+            "independent": f"measuring {cell.rank_batch} samples per independent rank of",
+        }
         what = names.get(cell.purpose, "measuring")
         self.bar.update(self.task, description=f"{what} {cell.case} at N={cell.world_size}")
+
+    def started_together(self, cells: Sequence[Cell]) -> None:
+        """Say whose turns begin; they end together, which may take a minute."""
+        num_rows = sum(cell.purpose == "measure" for cell in cells)
+        first = cells[0]
+        what = f"measuring {num_rows} rows of {first.suite} by turns, round {first.repeat + 1}"
+        self.bar.update(self.task, description=what)
+        self.log.tell(f"{self._so_far()}, {what}")
 
     def ended(self, result: CellResult) -> None:
         """Count the cell; print what went wrong, with the end of the first failed rank's log."""

@@ -81,8 +81,7 @@ class CellRunner:
             self._part(cells, too_much)
             return False
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        for cell in cells:
-            self.progress.started(cell)
+        self.progress.started_together(cells)
         shortened = [c.shortened(left_s / len(cells)) for c in cells] if left_s < inf else cells
         logs = [run.paths.logs(cell.id) for cell in cells]
         try:

@@ -1,5 +1,6 @@
 """Who is told how a session goes."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from scalebench.records.run import CellResult, RunInfo
@@ -25,6 +26,10 @@ class ProgressListener(Protocol):
         """A cell is about to be launched."""
         ...
 
+    def started_together(self, cells: Sequence[Cell]) -> None:
+        """Cells of a suite are about to be launched that take turns."""
+        ...
+
     def ended(self, result: CellResult) -> None:
         """A cell has ended and is stored."""
         ...
@@ -43,6 +48,9 @@ class Silent:
         """Show nothing."""
 
     def started(self, cell: Cell) -> None:
+        """Show nothing."""
+
+    def started_together(self, cells: Sequence[Cell]) -> None:
         """Show nothing."""
 
     def ended(self, result: CellResult) -> None:

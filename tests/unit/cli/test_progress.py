@@ -58,6 +58,18 @@ def test_further_rounds_come_on_top_of_the_plan(clock):
     assert "12 s: 4 launches, 3 were planned, last ddp at N=2" in stream.getvalue()
 
 
+def test_rows_that_take_turns_are_announced_as_one(clock):
+    stream, progress = shown_on(False, clock)
+    progress.planned(info(), 1)
+    clock.now += 12
+    crowd = make_cell("plain", 2, 1, purpose="independent", rank_batch=16)
+    progress.started_together([make_cell("plain", 1, 1), make_cell(repeat=1), crowd])
+    wanted = "scalebench: 12 s: 1 of 3 launches, measuring 2 rows of ddp by turns, round 2\n"
+    assert stream.getvalue() == wanted
+    (task,) = progress.bar.tasks
+    assert task.description == "measuring 2 rows of ddp by turns, round 2"
+
+
 def test_calibrations_are_told_too(clock):
     stream, progress = shown_on(False, clock)
     clock.now += 25
