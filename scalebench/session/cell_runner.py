@@ -17,6 +17,8 @@ from scalebench.session.sharing import can_share, cells_to_share, too_much_memor
 from scalebench.session.store import RunStore
 from scalebench.spec import Cell, Script, SharedLaunch
 
+SHORTEST_S = 0.001
+
 
 class CellRunner:
     """Launches what a run has no result of yet.
@@ -41,23 +43,36 @@ class CellRunner:
     def run_missing(self) -> str:
         """Launch every cell without a result; return the run's status afterwards."""
         info, results = self.store.run.info, self.store.run.results
-        deadline = self.began + info.spec.budget_s if info.spec.budget_s else None
         if not info.plan:
             self._calibrate_once()
         for cell in info.plan:
             if cell.id in results:
                 continue
-            left_s = deadline - time.monotonic() if deadline else inf
-            if left_s <= 0:
+            if self._left_s() <= 0:
                 return "over budget"
             if cell.purpose != "inspect":
                 self._calibrate_once()
             together = self._to_share(cell)
-            if len(together) > 1 and self._launch_shared(together, left_s):
+            if len(together) > 1 and self._launch_shared(together):
                 continue
-            result = self._result_of(cell if deadline is None else cell.shortened(left_s))
-            self.progress.ended(self.store.keep_result(result))
+            self._launch(cell)
         return "complete"
+
+    def _left_s(self) -> float:
+        """Return what is left of the budget, seconds; infinite where there is none.
+
+        Calibration may have used up what was left when a launch was decided on: its windows are
+        then as short as they can be.
+        """
+        budget_s = self.store.run.info.spec.budget_s
+        return self.began + budget_s - time.monotonic() if budget_s else inf
+
+    def _launch(self, cell: Cell) -> CellResult:
+        """Launch a cell by itself and keep its result."""
+        left_s = self._left_s()
+        result = self._result_of(cell if left_s == inf else cell.shortened(max(SHORTEST_S, left_s)))
+        self.progress.ended(self.store.keep_result(result))
+        return result
 
     def _to_share(self, first: Cell) -> list[Cell]:
         """Return the cells that can be launched together with one that is due, itself included."""
@@ -73,7 +88,7 @@ class CellRunner:
         ]
         return cells if first in cells else []
 
-    def _launch_shared(self, cells: Sequence[Cell], left_s: float) -> bool:
+    def _launch_shared(self, cells: Sequence[Cell]) -> bool:
         """Launch cells that take turns and keep their results; False: not possible."""
         run = self.store.run
         too_much = too_much_memory(cells, run.results)
@@ -82,12 +97,13 @@ class CellRunner:
             return False
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.progress.started_together(cells)
+        left_s = max(SHORTEST_S, self._left_s())
         shortened = [c.shortened(left_s / len(cells)) for c in cells] if left_s < inf else cells
         logs = [run.paths.logs(cell.id) for cell in cells]
         try:
             launched = self.launcher.launch_shared(SharedLaunch.of(shortened), logs)
         except SharingFailed as failed:
-            self._find_the_one_to_blame(cells, str(failed), left_s)
+            self._find_the_one_to_blame(cells, str(failed))
             return True
         together = {"shared_with": [cell.id for cell in cells]}
         results = [
@@ -100,16 +116,17 @@ class CellRunner:
             self.progress.ended(result)
         return True
 
-    def _find_the_one_to_blame(self, cells: Sequence[Cell], reason: str, left_s: float) -> None:
-        """Launch cells by themselves that did not come to their end together.
+    def _find_the_one_to_blame(self, cells: Sequence[Cell], reason: str) -> None:
+        """Launch cells by themselves that did not come to their end together, within the budget.
 
         Those that fail by themselves are not launched with others again. If none fails, they
         cannot share a launch at all.
         """
         failed = []
         for cell in cells:
-            result = self._result_of(cell if left_s == inf else cell.shortened(left_s))
-            self.progress.ended(self.store.keep_result(result))
+            if self._left_s() <= 0:
+                break
+            result = self._launch(cell)
             if result.status in ("failed", "oom"):
                 failed.append(cell)
         self._part(failed or cells, None if failed else reason)
