@@ -2,13 +2,14 @@
 
 The plan has a batch of 1 for each rank where nothing says how large it is. What the ranks counted
 takes its place before anything is worked out, so that throughput, speedup and the loss budget are
-those of any other run.
+those of any other run. A script whose arguments are the same at every N may divide its batch by
+itself: what was counted also says which kind of scaling it is.
 """
+
+from collections.abc import Sequence
 
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Script
-
-NOT_COUNTED = "the script's samples were not counted: throughput is steps per second"
 
 
 def with_counted_batch(result: CellResult) -> CellResult:
@@ -33,3 +34,15 @@ def knows_samples(cell: Cell, result: CellResult) -> bool:
     if not isinstance(cell.strategy, Script):
         return True
     return bool(_batch(result)) or getattr(cell.workload, "takes_batch", False)
+
+
+def divides_its_batch(cells: Sequence[Cell]) -> bool:
+    """Tell whether a script has the same global batch at every N, though it was planned as weak.
+
+    Args:
+        cells: One for each N, with the batch that was counted.
+    """
+    of_one = [cell.global_batch for cell in cells if cell.world_size == 1]
+    others = [cell.global_batch for cell in cells if cell.world_size > 1]
+    weak = all(isinstance(c.strategy, Script) and c.scaling == "weak" for c in cells)
+    return weak and bool(others) and {*others} == {*of_one}

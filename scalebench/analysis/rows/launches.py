@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution, attribute
-from scalebench.analysis.counted_batch import with_counted_batch
+from scalebench.analysis.counted_batch import divides_its_batch, with_counted_batch
 from scalebench.analysis.paired_blocks import Block
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import clean_pace, launch_step_s, steps_of_block
@@ -76,7 +76,22 @@ def grouped(run: StoredRun) -> Table:
         for result in run.results.values()
         if result.cell.purpose == "inspect"
     }
-    return {key: _launches(of_row, inspections.get(key), run) for key, of_row in cells.items()}
+    table = {key: _launches(of_row, inspections.get(key), run) for key, of_row in cells.items()}
+    return {key: _as_counted(row, table) for key, row in table.items()}
+
+
+def _as_counted(row: Launches, table: Table) -> Launches:
+    """Return a row, called strong scaling if it is one of a script that divides its batch."""
+    case = row.cell.row_key[:2]
+    of_case = [r.cell for r in table.values() if r.good and r.cell.row_key[:2] == case]
+    if not divides_its_batch(of_case):
+        return row
+    strong = {"scaling": "strong"}
+    measured = {
+        repeat: result.model_copy(update={"cell": result.cell.model_copy(update=strong)})
+        for repeat, result in row.measured.items()
+    }
+    return replace(row, cell=row.cell.model_copy(update=strong), measured=measured)
 
 
 def clean_blocks(result: CellResult) -> list[Block]:

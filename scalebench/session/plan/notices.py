@@ -71,8 +71,8 @@ def about_scripts(rows: Sequence[Cell]) -> list[str]:
     """Say how the work of the user's own script grows with the number of ranks."""
     targets = dict.fromkeys(c.workload for c in rows if isinstance(c.workload, ScriptTarget))
     return [
-        f"{target.shown}: the same arguments at every N, which is weak scaling: each rank does "
-        "the same work, and the global batch grows with N"
+        f"{target.shown}: the same arguments at every N, which is weak scaling unless the script "
+        "itself divides its batch"
         for target in targets
         if not target.depends_on_size
     ]

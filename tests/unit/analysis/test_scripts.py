@@ -55,6 +55,14 @@ def test_a_batch_that_was_divided_is_strong_scaling():
     assert found[2].efficiency.value == pytest.approx(0.8)
 
 
+def test_a_script_that_divides_its_batch_itself_is_strong_scaling():
+    found, _ = rows(result(1, 0.1, samples_per_step=32.0), result(2, 0.0625, samples_per_step=16.0))
+    assert {row.scaling for row in found.values()} == {"strong"}
+    assert (found[2].global_batch, found[2].rank_batch) == (32, 16)
+    assert found[2].efficiency.value == pytest.approx(0.8)
+    assert {row.scaling for row in rows(result(1, 0.1), result(2, 0.1))[0].values()} == {"weak"}
+
+
 def test_without_samples_throughput_is_in_steps_and_says_so():
     found, summary = rows(
         result(1, 0.1, samples_per_step=None), result(2, 0.125, samples_per_step=None)
