@@ -6,6 +6,8 @@ from typing import Any
 from scalebench.session.diagnosis import Finding
 from scalebench.session.plan import Plan
 from scalebench.session.plan.forecast import Forecast
+from scalebench.spec import Cell
+from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import FORWARDED_BIT_PER_S, rate_text
 from scalebench.units import bytes_, count, significant
 
@@ -25,8 +27,7 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
             row.cell.suite,
             row.cell.case,
             str(row.cell.world_size),
-            str(row.cell.global_batch),
-            str(row.cell.rank_batch),
+            *_batches(row.cell),
             row.cell.backend or "—",
             f"skipped: {row.cell.skip_reason}" if row.cell.skip_reason else str(row.num_launches),
             "unknown" if row.state_bytes is None else bytes_(row.state_bytes),
@@ -84,6 +85,13 @@ def _beside_the_rows(forecast: Forecast, plan: Plan) -> list[str]:
             f"±{100 * spec.precision:g} %, or for {_rough(spec.precision_budget_s)} in all."
         )
     return lines
+
+
+def _batches(cell: Cell) -> tuple[str, str]:
+    """Write the batch of all ranks and of one; a script's may be known only when it has run."""
+    if isinstance(cell.workload, ScriptTarget) and not cell.workload.takes_batch:
+        return "counted", "counted"
+    return str(cell.global_batch), str(cell.rank_batch)
 
 
 def _rough(wall_s: float) -> str:

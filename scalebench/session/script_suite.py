@@ -74,6 +74,12 @@ def _check(script: ScriptTarget, flags: dict[str, Any]) -> None:
             "arguments, for example -- train.py --batch {rank_batch}."
         )
     if script.samples_per_step is not None:
+        if "_batch" in script.samples_per_step and not script.takes_batch:
+            raise UsageError(
+                "--samples-per-step names a batch that nothing gives to the script. Put "
+                "{rank_batch} or {global_batch} into the script's arguments and give --batch-size, "
+                "or give the number itself, e.g. {world_size}*64."
+            )
         evaluate(script.samples_per_step, dict.fromkeys(SIZES, 1))
 
 

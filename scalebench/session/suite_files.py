@@ -68,7 +68,10 @@ def _suite_in(path: Path) -> Suite:
         raise UsageError(f"Suite {path}: {error.title}.{field}: {first['msg']}.") from error
     except (Exception, SystemExit) as error:
         first_line = str(error).splitlines()[0] if str(error) else ""
-        raise UsageError(f"Suite {path} raised {type(error).__name__}: {first_line}") from error
+        raise UsageError(
+            f"Suite {path} raised {type(error).__name__}: {first_line}. If it is a training "
+            f"script, put -- before it: scalebench run -- {path}."
+        ) from error
     if not isinstance(suite, Suite):
         raise UsageError(
             f"{path} does not define SUITE. A suite file sets SUITE = scalebench.Suite(…); a "

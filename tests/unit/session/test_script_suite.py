@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from scalebench.cli.text_tables import render_plan
 from scalebench.errors import UsageError
 from scalebench.session.cell_runner import why_not_again
 from scalebench.session.plan import Machine, Request, make_plan
@@ -52,6 +53,7 @@ def test_a_batch_in_the_arguments_is_divided():
         ([], {"compile": True}, "--compile is for"),
         ([], {"precision": 0.01}, "--precision is for"),
         ([], {"suites": ("ddp",)}, "Give a suite"),
+        ([], {"samples_per_step": "{global_batch}"}, "names a batch that nothing gives"),
         ([], {"samples_per_step": "many"}, "is not a number of samples"),
     ],
 )
@@ -75,8 +77,13 @@ def test_a_script_that_failed_is_not_launched_again_at_the_same_size():
     assert why_not_again(other.model_copy(update={"repeat": 1}), [make_failed(other)]) is None
 
 
-def test_how_long_a_script_takes_is_not_foreseen():
-    assert forecast(plan_of(), {}).wall_s is None
+def test_what_is_known_only_when_the_script_has_run_is_not_foreseen():
+    plan = plan_of()
+    foreseen = forecast(plan, {})
+    assert foreseen.wall_s is None
+    assert render_plan(foreseen, plan).count("counted") == 4
+    divided = plan_of(batch_size=32)
+    assert "counted" not in render_plan(forecast(divided, {}), divided)
 
 
 def test_a_script_that_does_not_exist():
