@@ -19,7 +19,7 @@ def measured_in(run: StoredRun) -> list[tuple[int, int, str]]:
     return sorted(
         (block.start_ns, block.end_ns, result.cell.id)
         for result in run.results.values()
-        if result.cell.purpose == "measure"
+        if result.cell.purpose != "inspect"
         for rank in result.ranks
         for block in rank.blocks
         if block.phase != "warmup" and block.start_ns is not None and block.end_ns is not None
@@ -37,14 +37,14 @@ def test_only_one_row_works_at_a_time_and_all_had_their_turns(
         of_round = [
             r
             for r in run.results.values()
-            if r.cell.purpose == "measure" and r.cell.repeat == repeat
+            if r.cell.purpose != "inspect" and r.cell.repeat == repeat
         ]
         ids = [result.cell.id for result in of_round]
-        assert len(ids) == 5 and all(sorted(r.shared_with) == sorted(ids) for r in of_round)
+        assert len(ids) == 5 + 2 and all(sorted(r.shared_with) == sorted(ids) for r in of_round)
         assert all(r.launch_s is None and r.wall_s for r in of_round)
     blocks = measured_in(run)
     assert {cell for _, _, cell in blocks} == {
-        r.cell.id for r in run.results.values() if r.cell.purpose == "measure"
+        r.cell.id for r in run.results.values() if r.cell.purpose != "inspect"
     }
     for (_, end, before), (start, _, after) in pairwise(blocks):
         assert start >= end or before == after, f"{after} began while {before} was at work"
