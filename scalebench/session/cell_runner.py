@@ -86,7 +86,21 @@ class CellRunner:
             and _sort(cell) not in self._by_itself
             and self._why_not(cell) is None
         ]
-        return cells if first in cells else []
+        return cells if first in cells and not self._was_begun(first) else []
+
+    def _was_begun(self, first: Cell) -> bool:
+        """Tell whether others of a round were launched in an earlier session, and are kept.
+
+        The rest of it did not take turns with them, so it does not look as if it did.
+        """
+        spec = self.store.run.info.spec
+        return any(
+            result.status != "skipped"
+            and (result.cell.suite, result.cell.repeat) == (first.suite, first.repeat)
+            and can_share(result.cell, spec, self.launcher.shares)
+            and _sort(result.cell) not in self._by_itself
+            for result in self.store.run.results.values()
+        )
 
     def _launch_shared(self, cells: Sequence[Cell]) -> bool:
         """Launch cells that take turns and keep their results; False: not possible."""

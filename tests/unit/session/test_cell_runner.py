@@ -15,7 +15,7 @@ from scalebench.session.cell_runner import CellRunner
 from scalebench.session.progress import Silent
 from scalebench.session.store import RunStore
 from scalebench.spec import Cell
-from tests.builders.runs import make_cell, make_info, make_record
+from tests.builders.runs import make_cell, make_info, make_record, make_result
 
 CELLS = [make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)]
 
@@ -65,6 +65,19 @@ def test_cells_that_fail_together_and_not_alone_are_kept_and_it_is_said(
     assert one.run_missing() == "complete"
     assert {r.status for r in load_run(tmp_path / "r").results.values()} == {"ok"}
     assert "not by turns: a rank left no record" in one.store.run.info.notices[-1]
+
+
+def test_the_rest_of_a_round_of_an_earlier_session_is_launched_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = runner(tmp_path / "r", monkeypatch)
+    earlier = [cell.id for cell in CELLS]
+    one.store.keep_result(make_result(CELLS[0], shared_with=earlier))
+    notices = one.store.run.info.notices
+    assert one.run_missing() == "complete"
+    shared = {r.cell.id: r.shared_with for r in one.store.run.results.values()}
+    assert shared == {CELLS[0].id: earlier, CELLS[1].id: [], CELLS[2].id: []}
+    assert one.store.run.info.notices == notices  # nobody tried to launch them together
 
 
 def test_the_search_for_the_one_to_blame_ends_with_the_budget(
