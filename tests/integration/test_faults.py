@@ -144,7 +144,8 @@ def test_an_interrupted_run_is_kept_and_shown(
     start_scalebench: Start, project: Path, troubled: None, number: signal.Signals, code: int
 ) -> None:
     process = start_scalebench(*SLOW, *SLOW_WORKLOAD)
-    _wait_for(lambda: _cells(project) >= 4, 60, "four cells")
+    _wait_for(lambda: _cells(project) >= 3, 60, "the inspections, before rows take turns")
+    _wait_for(lambda: (project / "r/logs/ddp.plain.n1.r0").is_dir(), 60, "the first round")
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, number)
     stdout, stderr = process.communicate(timeout=30)
