@@ -173,8 +173,9 @@ def _measure(context: RankContext, keep: Keep) -> None:
         "facts": {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)},
     }
     keep(clean | _steps(loop.seen) | {"trace_unavailable": DID_NOT_COME_BACK})
-    with context.turn(last=True):
+    with context.turn(last=True) as turn:
         looked = Rounds(loop).run()
+        turn.ends_together = not looked.gave_up
     keep(
         clean
         | _steps(loop.seen)

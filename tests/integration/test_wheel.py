@@ -50,6 +50,7 @@ def test_the_wheel_does_the_main_job(tmp_path: Path) -> None:
     command = str(environment / "bin" / "scalebench")
     flags = [flag for flag in SHORT if flag != "--no-report"]
     out = checked(command, "run", "ddp", "-k", "1mb", "--gpus", "1,2", *flags, cwd=elsewhere)
-    assert out.split()[-1].endswith("report.html")
+    (page,) = [line for line in out.splitlines() if line.startswith("Report")]
+    assert page.endswith("report.html")
     row = row_of(elsewhere / "reports" / "latest", "ddp-bucket-1mb", 2)
     assert (row["status"], row["correctness"]["status"]) == ("ok", "verified")

@@ -57,7 +57,8 @@ def precision_of(
 ) -> dict[str, Any]:
     """Return whether rows take turns, how precisely to know efficiency, and the time for it.
 
-    Whoever says how many launches or steps to make gets those and no more.
+    Whoever says how many launches or steps to make gets those and no more; so does a suite with
+    ``steps`` or with a single launch.
 
     Raises:
         UsageError: Rows are to take turns, and the launcher starts one at a time.
@@ -69,6 +70,7 @@ def precision_of(
         )
     shared = device == "cpu" and machine.shares if request.shared is None else request.shared
     exact = request.quick or request.repeats is not None or request.steps is not None
+    exact = exact or any(suite.steps.steps or suite.repeats == 1 for suite in suites)
     precision = PRECISION if shared and device == "cpu" and not exact else None
     precision = request.precision or precision
     budget_s = request.budget_s or PRECISION_BUDGET_S * len(suites)

@@ -42,12 +42,17 @@ LARGEST_SHARE_OF_LIMIT = 0.25
 
 @dataclass(frozen=True)
 class RoundsResult:
-    """What a rank takes home from the rounds; the fields are those of `RankRecord`."""
+    """What a rank takes home from the rounds; most fields are those of `RankRecord`.
+
+    Attributes:
+        gave_up: This rank did not do all of them: the others may wait for it, or have left.
+    """
 
     trace: Trace | None = None
     trace_unavailable: str | None = None
     another_rank_left: bool = False
     clock: ClockAlignment | None = None
+    gave_up: bool = False
 
 
 @dataclass
@@ -78,7 +83,7 @@ class Rounds:
             traceback.print_exc()
             by_peer = classify(error) == "peer"
             reason = ANOTHER_RANK if by_peer else f"tracing the steps failed: {error}"
-            return RoundsResult(trace_unavailable=reason, another_rank_left=by_peer)
+            return RoundsResult(trace_unavailable=reason, another_rank_left=by_peer, gave_up=True)
 
     def _run(self, num_rounds: int, num_steps: int) -> RoundsResult:
         with traced(self.loop.context.device):

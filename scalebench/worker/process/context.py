@@ -35,6 +35,18 @@ class TakingTurns:
     limit_s: float
 
 
+@dataclass
+class Turn:
+    """A turn of a launch, as one of its ranks sees it.
+
+    Attributes:
+        ends_together: Whether this rank waits for the others at the end. One that has given up does
+            not: they may wait for it elsewhere, until it exits.
+    """
+
+    ends_together: bool = True
+
+
 @contextmanager
 def ended_after(limit_s: float) -> Iterator[None]:
     """End this process, its stacks on standard error, if it is still in the block by then."""
@@ -64,24 +76,29 @@ class JobContext(Generic[J_co]):
     taking_turns: TakingTurns | None = None
 
     @contextmanager
-    def turn(self, last: bool = False) -> Iterator[None]:
+    def turn(self, last: bool = False) -> Iterator[Turn]:
         """Work inside the block while the other launches wait; without any, work at once.
 
         On an error the turn is not passed on: the launcher ends all of them.
 
         Args:
             last: This launch takes no further turn.
+
+        Yields:
+            What a rank sets whose ranks do not end the turn together.
         """
+        turn = Turn()
         if self.taking_turns is None:
-            yield
+            yield turn
             return
         token = self.taking_turns.token
         if token is not None:
             token.wait()
         self.barrier()
         with ended_after(self.taking_turns.limit_s):
-            yield
-            self.barrier()
+            yield turn
+            if turn.ends_together:
+                self.barrier()
         if token is not None:
             token.pass_on(last)
 

@@ -475,3 +475,9 @@ def test_independent_ranks_are_measured_where_they_explain_a_row():
 def test_rounds_go_on_to_a_precision_unless_their_number_was_given(request_, precision, budget_s):
     spec = plan_of(**request_).spec
     assert (spec.precision, spec.precision_budget_s) == (precision, budget_s)
+
+
+@pytest.mark.parametrize("settings", [{"repeats": 1}, {"steps": StepPlan(steps=8)}])
+def test_a_suite_that_says_how_much_to_measure_gets_that(settings):
+    assert plan_of(settings=settings).spec.precision is None
+    assert plan_of(settings=settings, precision=0.02).spec.precision == 0.02
