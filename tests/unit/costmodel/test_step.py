@@ -1,7 +1,7 @@
 """A step's shape where its computation takes longer: everything moves, nothing falls out."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalebench.costmodel.replay import CommRequest, replay
@@ -10,6 +10,7 @@ from scalebench.costmodel.step import StepShape
 MOMENTS = st.floats(0, 1)
 
 
+@example(moments=[], factor=1.0, num_samples=8)
 @given(
     moments=st.lists(st.tuples(MOMENTS, MOMENTS), max_size=6),
     factor=st.floats(0.2, 5.0),
@@ -32,6 +33,7 @@ def test_a_slowed_step_is_as_much_longer_and_can_be_replayed(
         assert after.ready_s == pytest.approx(factor * before.ready_s)
 
 
-def test_no_contention_changes_nothing() -> None:
+def test_no_contention_leaves_the_step_as_it_is_on_its_samples() -> None:
     shape = StepShape((), 0.8, 0.2, 16, {8: 0.55})
-    assert shape.slowed(1.0, 8) is shape
+    assert shape.slowed(1.0, 16).computing_s == pytest.approx(1.0)
+    assert shape.slowed(1.0, 8).computing_s == pytest.approx(0.55)
