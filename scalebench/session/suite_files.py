@@ -60,6 +60,8 @@ def load_suite(name: str) -> Suite:
 
 
 def _suite_in(path: Path) -> Suite:
+    if not _names_a_suite(path):
+        raise _no_suite(path)
     try:
         suite = runpy.run_path(str(path)).get("SUITE")
     except ValidationError as error:
@@ -73,9 +75,22 @@ def _suite_in(path: Path) -> Suite:
             f"script, put -- before it: scalebench run -- {path}."
         ) from error
     if not isinstance(suite, Suite):
-        raise UsageError(
-            f"{path} does not define SUITE. A suite file sets SUITE = scalebench.Suite(…); a "
-            f"training script stands after --: scalebench run -- {path}."
-        )
+        raise _no_suite(path)
     gate_settings(suite.gate, f"gate of suite {path}")  # a run should not end with this error
     return suite
+
+
+def _names_a_suite(path: Path) -> bool:
+    """Tell whether a file can be a suite: a training script must not be executed as one."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:  # executing it says why
+        return True
+    return "SUITE" in text or "import *" in text
+
+
+def _no_suite(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} does not define SUITE. A suite file sets SUITE = scalebench.Suite(…); a "
+        f"training script stands after --: scalebench run -- {path}."
+    )

@@ -84,6 +84,13 @@ def test_a_file_without_a_suite_is_told_what_is_missing(here, text):
     assert "Suite" in str(error.value)
 
 
+def test_a_training_script_without_the_dashes_is_not_executed(here):
+    (here / "train.py").write_text("open('executed', 'w')")
+    with pytest.raises(UsageError, match="scalebench run -- train.py"):
+        load_suite("train.py")
+    assert not (here / "executed").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -96,7 +103,7 @@ def test_a_file_without_a_suite_is_told_what_is_missing(here, text):
     ],
 )
 def test_a_suite_that_raises_is_a_usage_error_that_says_what_and_where(here, text, told):
-    (here / "x.py").write_text(text)
+    (here / "x.py").write_text("SUITE = None\n" + text)
     with pytest.raises(UsageError, match=r"x\.py") as error:
         load_suite("x.py")
     assert told in str(error.value)
