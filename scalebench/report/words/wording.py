@@ -207,6 +207,10 @@ def point(estimate: Estimate, scale: float = 1.0) -> str:
     return units.significant(estimate.value * scale, half * scale if half else None)
 
 
+FAR = 10
+"""An upper end beyond so many times the value is written ``over``: all of its digits are noise."""
+
+
 def interval(estimate: Estimate, scale: float = 1.0) -> str | None:
     """Write the interval to the same place as the point; None without one, or where it is exact."""
     if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
@@ -214,7 +218,9 @@ def interval(estimate: Estimate, scale: float = 1.0) -> str | None:
     places = decimals(point(estimate, scale))
     low, high = estimate.low * scale, estimate.high * scale
     dash = " to " if low < 0 else DASH
-    return f"{low:.{places}f}{dash}{high:.{places}f}"
+    most = FAR * estimate.value * scale
+    upper = f"over {units.significant(most)}" if high > most > 0 else f"{high:.{places}f}"
+    return f"{low:.{places}f}{dash}{upper}"
 
 
 WIDE = 0.25

@@ -187,3 +187,9 @@ def test_a_wide_interval_is_written_with_both_its_ends():
     )
     assert wording.plus_minus(Estimate(value=0.61, low=0.34, high=1.11, n=2), 100) == "61 (34–111)"
     assert wording.plus_minus(Estimate(value=1.0, low=1.0, high=1.0, n=3), 100) == "100"
+
+
+def test_an_end_that_says_nothing_is_not_written_to_its_last_digit():
+    noise = Estimate(value=0.7, low=0.0, high=2427.96, n=2)
+    assert wording.plus_minus(noise, 100) == "70 (0–over 700)"
+    assert noise.high == 2427.96
