@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from scalebench.session.finish import Run
     from scalebench.session.run import run
+    from scalebench.spec.race import Race, Recipe
     from scalebench.spec.strategies import (
         Compressed,
         Ddp,
@@ -35,6 +36,8 @@ __all__ = [
     "Loader",
     "Pipeline",
     "Plain",
+    "Race",
+    "Recipe",
     "Run",
     "Script",
     "Shard",
@@ -50,6 +53,8 @@ _HOME = {
     "Case": "scalebench.spec.suites",
     "Collectives": "scalebench.spec.suites",
     "Loader": "scalebench.spec.suites",
+    "Race": "scalebench.spec.race",
+    "Recipe": "scalebench.spec.race",
     "Run": "scalebench.session.finish",
     "Shard": "scalebench.spec.workload",
     "StepPlan": "scalebench.spec.suites",

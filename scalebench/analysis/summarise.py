@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalebench.analysis.convergence.race import with_races
 from scalebench.analysis.counted_batch import knows_samples
 from scalebench.analysis.prediction_scores import score, with_intervals
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
@@ -58,6 +59,7 @@ def summarise(run: StoredRun) -> Summary:
     ratios = Ratios.of(run)
     rows = [_row(launches, ratios, run) for launches in ratios.table.values()]
     rows = with_intervals(against_uncompressed(rows, ratios.table, _link(run)))
+    rows = with_races(rows, ratios.table)
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,

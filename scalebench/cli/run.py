@@ -108,6 +108,11 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     "Default on CPU: 3%.",
 )
 @option(
+    "--target-loss",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Loss to race to, for a suite that is a race. Default: the plain baseline's half-way.",
+)
+@option(
     "--budget",
     type=Duration(),
     help="Start no launch after this much time, e.g. 10m. Default for --precision: 90 s a suite.",
@@ -299,6 +304,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         steps=flags["steps"],
         repeats=flags["repeats"],
         precision=flags["precision"],
+        target_loss=flags["target_loss"],
         time_limit_s=flags["time_limit"],
         budget_s=flags["budget"],
         quick=flags["quick"],

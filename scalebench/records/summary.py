@@ -20,6 +20,7 @@ from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
+from scalebench.records.rows.race import RaceFigures
 from scalebench.records.rows.script import OutsideSteps, Wrapper
 from scalebench.records.run import Status
 from scalebench.spec import Device, Scaling
@@ -77,7 +78,8 @@ class Row(BaseModel):
     strategy, which a newer version may have more of. ``copies_s`` is the union of copies and fills
     of GPU memory, ``comm_beside_copies_s`` exposed communication during them; null on CPU.
     ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
-    distributed, as far as that is recognised; null for every other row.
+    distributed, as far as that is recognised; null for every other row. ``race`` is what came of
+    a race towards a loss.
     """
 
     suite: str
@@ -139,6 +141,7 @@ class Row(BaseModel):
     stragglers: IfValid[list[Straggler]] = None
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None
+    race: IfValid[RaceFigures] = None
     outside_step: IfValid[OutsideSteps] = None
     wrappers: IfValid[list[Wrapper]] = None
     correctness: Correctness | None

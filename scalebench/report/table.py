@@ -18,6 +18,7 @@ from scalebench.report.tables.columns import lettered, present
 from scalebench.report.tables.compression import compression_parts
 from scalebench.report.tables.layout import FOLDED, fit, names, table, without
 from scalebench.report.tables.predictions import prediction_parts
+from scalebench.report.tables.races import race_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.words import outside, wording
 from scalebench.report.words.above_ideal import above_ideal
@@ -64,6 +65,7 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
     parts += [line(disturbed, ascii_only, "bold yellow")] if disturbed else []
     for suite, rows in wording.by_suite(summary.rows).items():
         parts += _suite(suite, rows, width, ascii_only)
+        parts += race_parts(rows, width, ascii_only)
         parts += _details(rows, width, ascii_only) if verbose else []
     wide = precision_note(summary)
     parts += [line(wide, ascii_only, "dim")] if wide else []

@@ -69,6 +69,8 @@ def describe(case: Case) -> str:
         parts.append(f"workload {case.workload}")
     if case.batch_size is not None:
         parts.append(f"batch {case.batch_size}")
+    if case.recipe is not None:
+        parts.append(f"{case.recipe.optimizer} at {case.recipe.learning_rate:g}")
     if case.loader is not None:
         workers = case.loader.num_workers
         where = f"{workers} worker process{'es' * (workers > 1)}" if workers else "the rank itself"

@@ -20,13 +20,14 @@ def can_share(cell: Cell, spec: RunSpec, launcher_shares: bool) -> bool:
     """Tell whether a cell may take turns with others.
 
     Not with a DataLoader: its workers would go on making batches while the rank waits. Nor a
-    user's script, which goes on by itself.
+    user's script, which goes on by itself. Nor a race, which nobody else should interrupt.
     """
     return (
         launcher_shares
         and spec.shared
         and cell.purpose in ("measure", "independent")
         and cell.loader is None
+        and cell.race is None
         and not isinstance(cell.strategy, Script)
     )
 

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from scalebench.spec.base import Device, Name, Scaling, Spec
 from scalebench.spec.presets import WorkloadSpec
+from scalebench.spec.race import Race, Recipe
 from scalebench.spec.strategies import Strategy
 from scalebench.spec.suites import Loader, StepPlan
 from scalebench.spec.virtual_hosts import VirtualHosts
@@ -58,6 +59,8 @@ class Cell(Job):
         skip_reason: Not None: this cell cannot run, and why.
         part_batches: Parts of the rank's batch whose steps are timed as well, in samples: what a
             rank has of it at the other sizes of the case.
+        recipe: Optimizer and learning rate; None: those of the workload.
+        race: A launch that measures trains this race; None: as many steps as ``steps`` says.
     """
 
     suite: Name
@@ -76,6 +79,8 @@ class Cell(Job):
     memory_limit_bytes: int | None = None
     skip_reason: str | None = None
     part_batches: tuple[int, ...] = ()
+    recipe: Recipe | None = None
+    race: Race | None = None
 
     @property
     def num_processes(self) -> int:

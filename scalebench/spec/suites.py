@@ -6,8 +6,9 @@ from pydantic import Field, model_validator
 
 from scalebench.spec.base import Device, Name, Scaling, Spec
 from scalebench.spec.collectives import COLLECTIVES, AlgorithmName, CollectiveName, DtypeName
+from scalebench.spec.race import Race, Recipe
 from scalebench.spec.script import ScriptTarget
-from scalebench.spec.strategies import Strategy
+from scalebench.spec.strategies import Plain, Strategy
 
 
 class Loader(Spec):
@@ -49,6 +50,7 @@ class Case(Spec):
     Attributes:
         loader: Feed the ranks through a DataLoader; None: from batches that live on the device.
         optional: Not run unless ``-k`` names it.
+        recipe: Optimizer and learning rate; None: those of the workload.
     """
 
     name: Name
@@ -57,6 +59,7 @@ class Case(Spec):
     batch_size: int | None = Field(None, gt=0)
     loader: Loader | None = None
     optional: bool = False
+    recipe: Recipe | None = None
 
 
 ENERGY_WINDOW_S = 2.0
@@ -139,6 +142,9 @@ class Suite(Spec):
         gate: What the gate asks of this suite's rows, metric → settings, as the tables of
             ``[tool.scalebench.gate]`` have them; those overrule these.
         script: The user's own script, which is trained instead of a workload; None: there is none.
+        race: Every launch is a race towards a loss, and every repeat has other initial parameters
+            and another order of the samples. The first plain case is what all are compared with.
+            None: steps are measured, and where they lead is not.
     """
 
     name: Name
@@ -155,6 +161,18 @@ class Suite(Spec):
     collective_timeout_s: float = Field(120.0, gt=0)
     gate: dict[str, dict[str, bool | float]] = Field(default_factory=dict)
     script: ScriptTarget | None = None
+    race: Race | None = None
+
+    @property
+    def baseline(self) -> Case | None:
+        """The first plain case: what a race is compared with."""
+        return next((case for case in self.cases if isinstance(case.strategy, Plain)), None)
+
+    @model_validator(mode="after")
+    def _races_against_something(self) -> Self:
+        if self.race is not None and self.baseline is None:
+            raise ValueError("a race is compared with plain training: give a case with Plain()")
+        return self
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> Self:

@@ -50,6 +50,9 @@ class Workload:
             the one before it returned, the first what ``loss`` calls the module with, and the
             last returns what the module would. Parameters are those of ``module``; layers may
             share one (tied weights). Empty: the module is no such sequence.
+        evaluation: Batches of samples that are never trained on, the same on all ranks and in
+            every iteration; a race is judged by the mean loss over them. The ranks divide the
+            batches among them. None: the workload cannot take part in a race.
     """
 
     module: "torch.nn.Module"
@@ -59,3 +62,4 @@ class Workload:
     tokens_per_sample: int | None = None
     blocks: "Sequence[torch.nn.Module]" = ()
     layers: "Sequence[torch.nn.Module]" = ()
+    evaluation: Iterable[Any] | None = None

@@ -26,6 +26,7 @@ from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.measure.clock import step_clock
 from scalebench.worker.measure.ddp_logger import logged_exposed_s
 from scalebench.worker.measure.loop import Loop, Measurement
+from scalebench.worker.measure.race import RaceRun
 from scalebench.worker.measure.rounds import Rounds
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import RankContext, TakingTurns, connected
@@ -157,8 +158,13 @@ def _measure(context: RankContext, keep: Keep) -> None:
         gc.collect()
         retries = allocator_retries(context.device)
         loop = Loop(training, batches, context, step_clock(context.device))
-        loop.warm_up(context.cell.steps)
-    loop.measure_clean(context.cell.steps)
+        if context.cell.race is None:
+            loop.warm_up(context.cell.steps)
+    points = None
+    if context.cell.race is None:
+        loop.measure_clean(context.cell.steps)
+    else:
+        points = RaceRun(loop, workload, context.cell.race).run()
     memory = read_memory(context.device)
     if retries is not None:
         retried = (allocator_retries(context.device) or 0) - retries
@@ -166,6 +172,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
     clean = {
         "steady": loop.seen.steady,
         "first_step_ns": loop.seen.first_step_ns,
+        "race": points,
         "num_parameters": num_parameters,
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,

@@ -217,6 +217,7 @@ def test_the_options_of_the_job_for_ci_exist(scalebench: Scalebench) -> None:
     assert all(option in known for option in options)
 
 
+@pytest.mark.untimed
 def test_commands_of_getting_started(scalebench: Scalebench) -> None:
     calls = commands("docs/getting-started.md")
     assert len(calls) >= 13

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.records.summary import Summary
+from scalebench.report import render_table
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import SHORT, row_of, summary_of
+
+pytestmark = pytest.mark.untimed
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +44,10 @@ def test_the_first_line_says_what_this_was_run_on(finished: tuple[Path, str]) ->
 
 
 def test_the_last_line_is_the_path_of_a_report_that_is_there(finished: tuple[Path, str]) -> None:
-    path = finished[1].split()[-1]
-    assert path.endswith("report.html")
+    *_, where, rest = finished[1].splitlines()
+    said, path = where.split()
+    assert said == "Report" and path.endswith("report.html")
+    assert rest.split()[:4] == ["More", "scalebench", "show", "--verbose"]
     assert (finished[0].parent.parent / path).stat().st_size > 1_000_000
 
 
@@ -57,9 +63,10 @@ def test_run_folder(finished: tuple[Path, str]) -> None:
     assert info["status"] == "complete"
     assert info["environment"]["threads"] == info["spec"]["threads"]
     assert info["profile_differs"] == []  # no link profile was given
+    tails = {"inspect": "inspect", "independent": "independent{rank_batch}.r{repeat}"}
     assert {p.stem for p in (run / "cells").iterdir()} == {
         f"{c['suite']}.{c['case']}.n{c['world_size']}."
-        + ("inspect" if c["purpose"] == "inspect" else f"r{c['repeat']}")
+        + tails.get(c["purpose"], f"r{c['repeat']}").format(**c)
         for c in info["plan"]
     }
     with (run / "summary.csv").open() as file:
@@ -125,7 +132,8 @@ def test_every_row_of_several_ranks_is_held_against_its_prediction(
         assert len(told["operations"]) == (2 if row["case"] == "ddp-bucket-1mb" else 1)
         assert all(operation["measured_s"] > 0 for operation in told["operations"])
     assert summary["model"]["num_rows"] == 3
-    assert "what the cost model says" in finished[1]
+    whole = render_table(Summary.model_validate(summary), verbose=True)
+    assert "what the cost model says" in whole
     parts = json.loads((finished[0] / "cells" / "ddp.ddp.n1.r0.json").read_text())["ranks"][0]
     assert {b["num_samples"] for b in parts["blocks"] if b["phase"] == "part"} == {8}
 
@@ -158,7 +166,6 @@ def test_every_null_has_a_reason(finished: tuple[Path, str]) -> None:
         assert nulls <= set(row["unavailable"])
 
 
-@pytest.mark.untimed
 def test_size_one_is_added_and_said(scalebench: Scalebench, project: Path) -> None:
     done = scalebench("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r", *SHORT)
     assert done.returncode == 0, done.stderr
@@ -168,7 +175,6 @@ def test_size_one_is_added_and_said(scalebench: Scalebench, project: Path) -> No
     assert row_of(project / "r", "ddp-static-graph", 2)["efficiency_wrapped"] is not None
 
 
-@pytest.mark.untimed
 def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project: Path) -> None:
     flags = ("--scaling", "weak", "--workload", "mlp-tiny")
     done = scalebench("run", "ddp", "-k", "bucket-5", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
@@ -181,7 +187,6 @@ def test_weak_scaling_keeps_the_batch_of_a_rank(scalebench: Scalebench, project:
     assert row["step_s"]["low"] is None and row["step_s"]["high"] is None  # one launch
 
 
-@pytest.mark.untimed
 @pytest.mark.parametrize("case", ["ddp-bf16", "ddp-checkpointing"])
 def test_optional_cases(scalebench: Scalebench, project: Path, case: str) -> None:
     done = scalebench("run", "ddp", "-k", case, "--gpus", "1,2", "--out", "r", *SHORT)
@@ -194,7 +199,6 @@ def test_optional_cases(scalebench: Scalebench, project: Path, case: str) -> Non
         assert row["peak_memory_bytes"] < row_of(project / "r", "plain", 1)["peak_memory_bytes"]
 
 
-@pytest.mark.untimed
 def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
     scalebench: Scalebench, project: Path, troubled: None
 ) -> None:
@@ -207,7 +211,6 @@ def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
     assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "ok"
 
 
-@pytest.mark.untimed
 def test_more_ranks_than_cores_are_measured_and_marked(
     scalebench: Scalebench, project: Path
 ) -> None:
@@ -223,7 +226,6 @@ def test_more_ranks_than_cores_are_measured_and_marked(
     assert row["oversubscribed"] == (machine.num_cores() < 4) == ("oversubscribed" in row["stamps"])
 
 
-@pytest.mark.untimed
 def test_python_interface(project: Path) -> None:
     import scalebench as sb
 

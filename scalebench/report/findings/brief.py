@@ -11,7 +11,7 @@ from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines, judge
 from scalebench.report.tables import compression
-from scalebench.report.words import causes, wording
+from scalebench.report.words import causes, racing, wording
 
 LONGEST_REASON = 60
 
@@ -43,24 +43,30 @@ class SuiteInBrief:
         title: Which suite, and at which size it is judged.
         headline: What scales best, with its interval, and how certain that is.
         next_step: That of all cases, where it is the same for several; then no case has one.
+        is_race: The cases raced to a loss: its table says of each what came of it.
     """
 
     title: str
     headline: str
     cases: tuple[CaseInBrief, ...]
     next_step: str | None = None
+    is_race: bool = False
 
 
 def judge_in_brief(summary: Summary) -> list[SuiteInBrief]:
     """Return the verdict of each suite that has more than a baseline."""
     groups = wording.by_suite(summary.rows)
     found = (_suite(verdict, groups[verdict.suite]) for verdict in judge(summary).suites)
-    return [suite for suite in found if suite.cases]
+    return [suite for suite in found if suite.cases or suite.is_race]
 
 
 def _suite(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
     ranked = ranking.rank(headlines(verdict.findings))
     best = ranked.best if ranked else None
+    of_race = racing.headline(rows)
+    if of_race is not None:
+        title = f"verdict on suite {wording.plain(verdict.suite, 64)}{_where(best)}"
+        return SuiteInBrief(title=title, headline=of_race, cases=(), is_race=True)
     findings = [finding for finding in verdict.findings if finding.kind != "baseline"]
     cases = [_case(finding, best) for finding in findings]
     steps = {case.next_step for case in cases}

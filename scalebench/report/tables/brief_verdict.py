@@ -30,7 +30,7 @@ def brief_parts(summary: Summary, width: int, ascii_only: bool) -> list[Renderab
             Text(""),
             line(suite.title, ascii_only, "bold"),
             line(suite.headline, ascii_only),
-            _cases(suite, width, ascii_only),
+            *([_cases(suite, width, ascii_only)] if suite.cases else []),
             *_next_step(suite.next_step, "All cases: ", ascii_only),
         )
     ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scalebench.errors import UsageError
+from scalebench.session.plan.races import race_of
 from scalebench.session.plan.request import Machine, Request
 from scalebench.spec import (
     Case,
@@ -70,7 +71,7 @@ def precision_of(
         )
     shared = device == "cpu" and machine.shares if request.shared is None else request.shared
     exact = request.quick or request.repeats is not None or request.steps is not None
-    exact = exact or any(suite.steps.steps or suite.repeats == 1 for suite in suites)
+    exact = exact or any(s.steps.steps or s.repeats == 1 or s.race for s in suites)
     precision = PRECISION if shared and device == "cpu" and not exact else None
     precision = request.precision or precision
     budget_s = request.budget_s or PRECISION_BUDGET_S * len(suites)
@@ -119,6 +120,7 @@ def with_request(suite: Suite, request: Request, device: Device) -> Suite:
         "scaling": request.scaling or suite.scaling,
         "steps": step_plan_of(request, suite, device),
         "repeats": repeats_of(request, suite),
+        "race": race_of(suite, request),
         "cell_limit_s": request.time_limit_s or suite.cell_limit_s,
     }
     return suite.model_copy(update=changes)
@@ -148,6 +150,8 @@ def _collectives_to_time(suite: Suite, asked: Collectives, request: Request) -> 
 
 def cases_to_run(suite: Suite, selection: str | None) -> list[Case]:
     """Return the chosen cases, each after the plain baseline that it is measured against."""
+    if suite.race is not None and suite.baseline is not None:
+        return list(dict.fromkeys([suite.baseline, *chosen_cases(suite, selection)]))
     ordered: list[Case] = []
     for case in chosen_cases(suite, selection):
         baseline = _baseline_of(case, ordered, suite)

@@ -25,7 +25,7 @@ def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> lis
     named = case.workload or suite.workload
     workload = suite.script or workload_of(case, named, spec.device)
     batch = case.batch_size or workload.batch_size
-    sizes = (1,) if isinstance(case.strategy, Plain) else spec.world_sizes
+    sizes = _sizes(suite, case, spec)
     cells = []
     for n in sizes:
         missing = spec.world.too_small_for(n) if spec.world is not None else None
@@ -52,6 +52,8 @@ def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> lis
                 backend=_backend(case.strategy, spec.device, too_many),
                 threads=spec.threads,
                 loader=case.loader,
+                recipe=case.recipe,
+                race=suite.race,
                 oversubscribed=too_many,
                 virtual_hosts=spec.virtual_hosts,
                 purpose="measure",
@@ -61,10 +63,23 @@ def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> lis
                 collective_timeout_s=suite.collective_timeout_s,
                 skip_reason=skipped
                 or case.strategy.why_not(spec.device, n)
-                or _unfit(case.strategy, rank_batch, n),
+                or _unfit(case.strategy, rank_batch, n)
+                or _unfit_for_race(suite, case.strategy, rank_batch * shards),
             )
         )
     return [_with_parts(cell, cells) for cell in cells]
+
+
+def _sizes(suite: Suite, case: Case, spec: RunSpec) -> tuple[int, ...]:
+    """Return the world sizes of a case.
+
+    In a race one rank is left to the baseline: what many ranks reach after so many samples, one
+    reaches too.
+    """
+    if isinstance(case.strategy, Plain):
+        return (1,)
+    several = tuple(n for n in spec.world_sizes if n > 1)
+    return several if suite.race is not None and several else spec.world_sizes
 
 
 def _with_parts(cell: Cell, of_case: Sequence[Cell]) -> Cell:
@@ -77,7 +92,7 @@ def _with_parts(cell: Cell, of_case: Sequence[Cell]) -> Cell:
     parts = sorted(batches - {cell.rank_batch}, reverse=True)
     strategy = cell.strategy
     wanted = cell.world_size == 1 and not strategy.compile and not isinstance(strategy, Pipeline)
-    wanted = wanted and strategy.has_reference
+    wanted = wanted and strategy.has_reference and cell.race is None
     return cell.model_copy(update={"part_batches": tuple(parts)}) if wanted and parts else cell
 
 
@@ -124,6 +139,21 @@ def _unfit(strategy: Strategy, rank_batch: int, n: int) -> str | None:
     )
 
 
+def _unfit_for_race(suite: Suite, strategy: Strategy, global_batch: int) -> str | None:
+    """Say why a batch cannot take part in a suite's race; None: it can, or there is none."""
+    race = suite.race
+    if race is None:
+        return None
+    if isinstance(strategy, Pipeline):
+        return "no rank of a pipeline has the whole model, which a race evaluates"
+    if race.evaluate_every % global_batch == 0:
+        return None
+    return (
+        f"the race is evaluated every {race.evaluate_every} samples, which are not a whole number "
+        f"of steps with a batch of {global_batch}"
+    )
+
+
 def independent_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     """Return the cells that tell apart why a rank computes slower at N: repeat 0.
 
@@ -136,7 +166,7 @@ def independent_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     found: dict[str, Cell] = {}
     for row in rows:
         base = _baseline_among(rows, row)
-        if base is None or row.world_size == 1 or row.skip_reason or row.oversubscribed:
+        if base is None or row.race or row.world_size == 1 or row.skip_reason or row.oversubscribed:
             continue
         alone = [] if row.rank_batch == base.rank_batch else [1]
         for num_ranks in (*alone, row.world_size):
@@ -201,9 +231,18 @@ def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in compared]
     repeats_of = {suite.name: suite.repeats for suite in spec.suites}
     rounds = [
-        cell.model_copy(update={"repeat": repeat})
+        _repeated(cell, repeat)
         for repeat in range(max(repeats_of.values(), default=0))
         for cell in timed
         if repeat < repeats_of[cell.suite]
     ]
     return inspections + rounds
+
+
+def _repeated(cell: Cell, repeat: int) -> Cell:
+    """Return a further launch of a cell; in a race it has a seed of its own, the same in all cases.
+
+    So cases are compared on the same initial parameters and the same samples.
+    """
+    seed = cell.seed + repeat if cell.race is not None else cell.seed
+    return cell.model_copy(update={"repeat": repeat, "seed": seed})

@@ -36,6 +36,7 @@ class Request:
     steps: int | None = None
     repeats: int | None = None
     precision: float | None = None
+    target_loss: float | None = None
     time_limit_s: float | None = None
     budget_s: float | None = None
     quick: bool = False

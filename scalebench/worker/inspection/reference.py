@@ -14,7 +14,8 @@ reference is worked out on the whole global batch at once, which may not fit.
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -28,6 +29,7 @@ from scalebench.worker.inspection.deviation import (
     tolerance,
     total_norm,
 )
+from scalebench.worker.optimizers import optimizer_of
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify, describe
 from scalebench.worker.strategies.plain import PlainTraining
@@ -55,8 +57,12 @@ class NoReference:
 
 def fresh_workload(context: RankContext) -> Workload:
     """Build the cell's workload from the run's seed: the same parameters every time."""
-    torch.manual_seed(context.cell.seed)
-    return build_workload(context.cell.workload, context.shard, context.cell.loader)
+    cell = context.cell
+    torch.manual_seed(cell.seed)
+    workload = build_workload(cell.workload, context.shard, cell.loader)
+    if cell.recipe is None:
+        return workload
+    return replace(workload, optimizer=partial(optimizer_of, cell.recipe))
 
 
 def plain_training(context: RankContext) -> PlainTraining:

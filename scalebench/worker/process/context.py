@@ -108,10 +108,17 @@ class JobContext(Generic[J_co]):
         Args:
             values: The same number of values on every rank, none of them NaN.
         """
+        return self._reduced(values, dist.ReduceOp.MAX)
+
+    def agree_sum(self, values: list[float]) -> list[float]:
+        """Return, on every rank alike, the element-wise sum of all ranks' values."""
+        return self._reduced(values, dist.ReduceOp.SUM)
+
+    def _reduced(self, values: list[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
         if self.control is None:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.control)
+        dist.all_reduce(tensor, operation, group=self.control)
         return tensor.tolist()
 
     def gather(self, item: Any) -> list[Any] | None:

@@ -12,9 +12,13 @@ from torch.nn import functional as F
 from scalebench.errors import UsageError
 from scalebench.spec.presets import CnnShape
 from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.workloads.held_out import HeldOut
 from scalebench.worker.workloads.images import make_images
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.order import Batch, ResidentBatches, num_synthetic_samples
+
+HELD_OUT_SEED = 2**31
+"""No run's seed draws these images."""
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -102,8 +106,11 @@ def build_cnn(spec: CnnShape, shard: Shard) -> Workload:
     )
 
     def gather(index: torch.Tensor) -> Batch:
-        pixels = images.index_select(0, index)
-        return (pixels - 127.5).mul_(1 / 127.5), labels.index_select(0, index)
+        return _scaled(images.index_select(0, index)), labels.index_select(0, index)
+
+    def held_out(count: int) -> list[torch.Tensor]:
+        pixels, of_pixels = make_images(count, spec.image, spec.classes, HELD_OUT_SEED)
+        return [_scaled(pixels.to(shard.device)), of_pixels.to(shard.device)]
 
     module = Cnn(spec)
     return Workload(
@@ -112,4 +119,10 @@ def build_cnn(spec: CnnShape, shard: Shard) -> Workload:
         loss=mean_cross_entropy,
         blocks=tuple(module.blocks),
         layers=(module.stem, *module.blocks, module.classify),
+        evaluation=HeldOut(held_out),
     )
+
+
+def _scaled(pixels: torch.Tensor) -> torch.Tensor:
+    """Map bytes to -1..1, float32."""
+    return (pixels - 127.5).mul_(1 / 127.5)

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from scalebench.errors import UsageError
 from scalebench.spec.presets import GptShape
 from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.workloads.held_out import HeldOut
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.order import Batch, ResidentBatches
-from scalebench.worker.workloads.text import load_corpus
+from scalebench.worker.workloads.text import load_corpus, load_held_out
 
 
 class Attention(nn.Module):
@@ -158,12 +159,14 @@ def build_gpt(spec: GptShape, shard: Shard) -> Workload:
         )
     # Windows overlap by the one byte that is the last target of one and the first input of the
     # next: every byte is predicted once in an epoch.
-    windows = load_corpus().unfold(0, spec.context + 1, spec.context)
-    resident = windows.contiguous().to(shard.device)  # uint8: an eighth of the token ids
+    resident = _windows(load_corpus(), spec.context).to(shard.device)
 
     def gather(index: torch.Tensor) -> Batch:
-        tokens = resident.index_select(0, index).long()
-        return tokens[:, :-1], tokens[:, 1:]
+        return _next_byte(resident.index_select(0, index))
+
+    def held_out(count: int) -> list[torch.Tensor]:
+        windows = _windows(load_held_out(), spec.context)
+        return list(_next_byte(windows[:: max(1, len(windows) // count)][:count].to(shard.device)))
 
     module = Gpt(spec)
     return Workload(
@@ -173,4 +176,15 @@ def build_gpt(spec: GptShape, shard: Shard) -> Workload:
         tokens_per_sample=spec.context,
         blocks=tuple(module.blocks),
         layers=module.layers(),
+        evaluation=HeldOut(held_out),
     )
+
+
+def _windows(text: torch.Tensor, context: int) -> torch.Tensor:
+    """Cut bytes into windows ``[windows, context + 1]``, uint8: an eighth of the token ids."""
+    return text.unfold(0, context + 1, context).contiguous()
+
+
+def _next_byte(windows: torch.Tensor) -> Batch:
+    tokens = windows.long()
+    return tokens[:, :-1], tokens[:, 1:]

@@ -8,6 +8,7 @@ from torch import nn
 
 from scalebench.spec.presets import MlpShape
 from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.workloads.held_out import HeldOut
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.order import Batch, ResidentBatches, num_synthetic_samples
 
@@ -72,6 +73,10 @@ def build_mlp(spec: MlpShape, shard: Shard) -> Workload:
     def gather(index: torch.Tensor) -> Batch:
         return points.index_select(0, index), labels.index_select(0, index)
 
+    def held_out(count: int) -> list[torch.Tensor]:
+        more = make_clusters(num_samples + count, spec.features, spec.classes, shard.seed)
+        return [tensor[num_samples:].to(shard.device) for tensor in more]
+
     module = Mlp(spec)
     return Workload(
         module=module,
@@ -79,4 +84,5 @@ def build_mlp(spec: MlpShape, shard: Shard) -> Workload:
         loss=mean_cross_entropy,
         blocks=tuple(module.blocks),
         layers=(*module.blocks, module.classify),
+        evaluation=HeldOut(held_out),
     )

@@ -22,6 +22,9 @@ _SKIPPED_FOLDERS = {
 """Not the library, or not in every distribution's package of it."""
 
 
+HELD_OUT_BYTES = 1_000_000
+
+
 def load_corpus() -> torch.Tensor:
     """Return the first ``CORPUS_BYTES`` of the library's sources, in the order of their paths.
 
@@ -33,18 +36,40 @@ def load_corpus() -> torch.Tensor:
     Raises:
         EnvironmentUnfit: The sources are not installed, or cannot be read.
     """
+    return _read(CORPUS_BYTES)
+
+
+def load_held_out() -> torch.Tensor:
+    """Return the sources that follow the corpus: text of other modules.
+
+    Returns:
+        Bytes, shape ``[<= HELD_OUT_BYTES]``, uint8, on CPU.
+
+    Raises:
+        EnvironmentUnfit: The sources are not installed, cannot be read, or end before.
+    """
+    held_out = _read(CORPUS_BYTES + HELD_OUT_BYTES)[CORPUS_BYTES:]
+    if not len(held_out):
+        raise EnvironmentUnfit(
+            f"The sources of Python's standard library have fewer than {CORPUS_BYTES} bytes: "
+            "nothing is left to evaluate on. Use another workload (cnn, mlp)."
+        )
+    return held_out
+
+
+def _read(num_bytes: int) -> torch.Tensor:
     root = Path(sysconfig.get_paths()["stdlib"])
     corpus = bytearray()
     try:
         for path in _sources(root):
             corpus += path.read_bytes()
-            if len(corpus) >= CORPUS_BYTES:
+            if len(corpus) >= num_bytes:
                 break
     except OSError as error:
         raise _unfit(root, str(error)) from error
     if not corpus:
         raise _unfit(root, "there are no *.py files")
-    return torch.frombuffer(corpus[:CORPUS_BYTES], dtype=torch.uint8)
+    return torch.frombuffer(corpus[:num_bytes], dtype=torch.uint8)
 
 
 def _sources(folder: Path) -> Iterator[Path]:

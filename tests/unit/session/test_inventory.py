@@ -54,7 +54,7 @@ def test_a_model_that_no_device_can_hold_says_so():
 
 def test_suites_are_listed_with_question_and_cases_and_a_broken_one_with_its_error(here):
     (here / "suites").mkdir()
-    (here / "suites" / "broken.py").write_text("raise ValueError('why')")
+    (here / "suites" / "broken.py").write_text("SUITE = 1\nraise ValueError('why')")
     suites = by_name("suites")
     assert suites["ddp"]["about"].endswith("?")
     told = "DDP (25 MiB buckets)"

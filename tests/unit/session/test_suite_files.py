@@ -86,7 +86,7 @@ def test_a_file_without_a_suite_is_told_what_is_missing(here, text):
 
 def test_a_training_script_without_the_dashes_is_not_executed(here):
     (here / "train.py").write_text("open('executed', 'w')")
-    with pytest.raises(UsageError, match="scalebench run -- train.py"):
+    with pytest.raises(UsageError, match=r"scalebench run -- train\.py"):
         load_suite("train.py")
     assert not (here / "executed").exists()
 

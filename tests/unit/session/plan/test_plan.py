@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.cells import row_name
-from scalebench.spec import Case, Ddp, Fsdp, Plain, StepPlan, Suite
+from scalebench.spec import Case, Ddp, Fsdp, Pipeline, Plain, StepPlan, Suite
+from scalebench.spec.race import Race
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
@@ -481,3 +482,40 @@ def test_rounds_go_on_to_a_precision_unless_their_number_was_given(request_, pre
 def test_a_suite_that_says_how_much_to_measure_gets_that(settings):
     assert plan_of(settings=settings).spec.precision is None
     assert plan_of(settings=settings, precision=0.02).spec.precision == 0.02
+
+
+RACE = {"race": Race(samples=512, evaluate_every=128), "repeats": 2, "seed": 7}
+
+
+def raced(*cases, sizes=(1, 2)):
+    plain = Case(name="plain", strategy=Plain(), batch_size=16)
+    plan = plan_of(plain, *cases, sizes=sizes, settings=RACE)
+    return [cell for cell in plan.cells if cell.purpose != "inspect"]
+
+
+def test_a_race_has_one_seed_for_each_repeat_and_one_rank_for_the_baseline_alone():
+    cells = raced(Case(name="ddp", strategy=Ddp(), batch_size=64))
+    assert [(c.case, c.world_size, c.global_batch, c.repeat, c.seed) for c in cells] == [
+        ("plain", 1, 16, 0, 7),
+        ("ddp", 2, 64, 0, 7),
+        ("plain", 1, 16, 1, 8),
+        ("ddp", 2, 64, 1, 8),
+    ]
+    assert {cell.purpose for cell in cells} == {"measure"}
+
+
+def test_who_cannot_be_evaluated_does_not_race():
+    (_, piped, odd), _ = (
+        raced(
+            Case(name="pipe", strategy=Pipeline(microbatches=2), batch_size=16),
+            Case(name="odd", strategy=Ddp(), batch_size=96),
+        )[i : i + 3]
+        for i in (0, 3)
+    )
+    assert "no rank of a pipeline has the whole model" in piped.skip_reason
+    assert "every 128 samples" in odd.skip_reason and "a batch of 96" in odd.skip_reason
+
+
+def test_a_race_gets_no_further_rounds_for_precision():
+    plan = plan_of(sizes=(1, 2), settings=RACE)
+    assert plan.spec.precision is None

@@ -1,0 +1,1 @@
+"""Time to loss: what training reaches, and when."""

@@ -1,0 +1,66 @@
+"""What a row says of a race: when it reached the target, and what that took."""
+
+from pydantic import FiniteFloat
+
+from scalebench.records.rows.base import RowPart
+from scalebench.stats import Estimate
+
+
+class RaceFigures(RowPart):
+    """A case's race towards a loss, over its seeds.
+
+    Estimates are geometric means over seeds, losses means, with Student's t interval. Ratios are
+    formed between launches of the same seed: the same initial parameters and samples.
+
+    Attributes:
+        target_loss: Mean loss on the held-out samples.
+        target_from: Who set it: ``given``, or which case after how many samples.
+        baseline: Case and ranks that the ratios compare with.
+        samples: That every seed trained on.
+        num_seeds: Launches.
+        num_reached: Of these, how many reached the target, and held it at the next evaluation.
+        time_to_target_s: Of training; null where a seed did not reach it.
+        elapsed_to_target_s: The same with the evaluations until then.
+        samples_to_target: Of all ranks together.
+        steps_to_target: Steps of the optimizer.
+        bytes_to_target: Derived: steps times a step's bytes on the wire, of the rank that sends
+            most.
+        energy_to_target_j: Derived: samples times a sample's energy.
+        median_time_to_target_s: Over the seeds, one that did not reach it being later than all
+            that did; null where half of them or more did not.
+        statistical_efficiency: Samples that the baseline needs over samples that this needs.
+        hardware_efficiency: Samples per second over N times those of the baseline, until each
+            reached the target.
+        speedup_to_target: Time that the baseline needs over time that this needs: N times the
+            product of the two efficiencies.
+        noise_scale: Gradient noise scale of the baseline until it reached the target, samples.
+        predicted_statistical_efficiency: Predicted: what the noise scale leaves of the baseline's
+            at this batch, each batch at its best learning rate.
+        final_loss: After all samples.
+        equal_time_s: The shortest training time of any launch of the suite.
+        loss_at_equal_time: After so many seconds of training.
+        unavailable: Field → why it is null.
+    """
+
+    target_loss: FiniteFloat
+    target_from: str
+    baseline: tuple[str, int]
+    samples: int
+    num_seeds: int
+    num_reached: int
+    time_to_target_s: Estimate | None = None
+    elapsed_to_target_s: Estimate | None = None
+    samples_to_target: Estimate | None = None
+    steps_to_target: Estimate | None = None
+    bytes_to_target: Estimate | None = None
+    energy_to_target_j: Estimate | None = None
+    median_time_to_target_s: FiniteFloat | None = None
+    statistical_efficiency: Estimate | None = None
+    hardware_efficiency: Estimate | None = None
+    speedup_to_target: Estimate | None = None
+    noise_scale: Estimate | None = None
+    predicted_statistical_efficiency: FiniteFloat | None = None
+    final_loss: Estimate | None = None
+    equal_time_s: FiniteFloat | None = None
+    loss_at_equal_time: Estimate | None = None
+    unavailable: dict[str, str] = {}

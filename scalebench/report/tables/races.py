@@ -1,0 +1,129 @@
+"""Races: when each case reached the target, and what that took."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scalebench import units
+from scalebench.records.rows.race import RaceFigures
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.tables.layout import (
+    FOLDED,
+    RANKS,
+    SHRINKING_CASE,
+    Column,
+    fit,
+    table,
+    value,
+    without,
+)
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.terminal import line
+from scalebench.report.words import racing, wording
+
+TITLE = "time to loss"
+NOTE = (
+    "samples and time until the target; statistical: samples of the baseline over samples; "
+    "hardware: samples per second over N times the baseline's"
+)
+
+
+def _race(row: Row) -> RaceFigures:
+    assert row.race is not None, "asked of a row that is no race"
+    return row.race
+
+
+def _percent(estimate: Estimate) -> str:
+    return f"{wording.plus_minus(estimate, 100)} %"
+
+
+def _seconds(estimate: Estimate) -> str:
+    return units.seconds(estimate.value, estimate.half_width)
+
+
+def _loss(estimate: Estimate) -> str:
+    return wording.plus_minus(estimate)
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    SHRINKING_CASE,
+    RANKS,
+    Column("batch", lambda row: str(row.global_batch)),
+    Column("reached", lambda row: f"{_race(row).num_reached} of {_race(row).num_seeds}"),
+    value(
+        "samples",
+        lambda row: _race(row).samples_to_target,
+        lambda e: units.count(e.value, e.half_width),
+    ),
+    value("time", lambda row: _race(row).time_to_target_s, _seconds),
+    value("statistical", lambda row: _race(row).statistical_efficiency, _percent),
+    value(
+        "noise scale\npredicts",
+        lambda row: _race(row).predicted_statistical_efficiency,
+        lambda ratio: f"{100 * ratio:.0f} %",
+    ),
+    value("hardware", lambda row: _race(row).hardware_efficiency, _percent),
+    value(
+        "speedup",
+        lambda row: _race(row).speedup_to_target,
+        lambda e: f"{wording.plus_minus(e)}{wording.TIMES}",
+    ),
+    value("loss at\nequal time", lambda row: _race(row).loss_at_equal_time, _loss),
+    value("final\nloss", lambda row: _race(row).final_loss, _loss),
+)
+NARROWING = (
+    *without(
+        "final loss", "noise scale predicts", "samples", "batch", "loss at equal time", "reached"
+    ),
+    *FOLDED,
+)
+
+
+def raced(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of races."""
+    return [row for row, _ in racing.racing(rows)]
+
+
+def race_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
+    """Return the table for a terminal; nothing where nobody races."""
+    known = raced(rows)
+    if not known:
+        return []
+    return [
+        Text(""),
+        line(TITLE, ascii_only, "bold"),
+        line(racing.target_line(known) or "", ascii_only, "dim"),
+        table(fit(COLUMNS, known, width, ascii_only, NARROWING), known, ascii_only),
+        line(NOTE, ascii_only, "dim"),
+        *(line(text, ascii_only, "dim") for text in (*_noise(known), *_missed(known))),
+    ]
+
+
+def _noise(rows: Sequence[Row]) -> list[str]:
+    """Say up to which batch more samples in a step save steps, by the gradient noise scale."""
+    scale = _race(rows[0]).noise_scale
+    if scale is None:
+        return []
+    return [
+        f"gradient noise scale: {wording.plus_minus(scale)} samples (McCandlish et al. 2018): a "
+        "batch of that size needs twice the samples of a tiny one"
+    ]
+
+
+def _missed(rows: Sequence[Row]) -> list[str]:
+    """Say of the rows that did not reach the target how far they came."""
+    return [
+        racing.sentence(row, race)
+        for row, race in racing.racing(rows)
+        if race.num_reached < race.num_seeds
+    ]
+
+
+def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the table for the page; nothing where nobody races."""
+    known = raced(rows)
+    if not known:
+        return ()
+    note = f"{(racing.target_line(known) or '').capitalize()}. {NOTE[0].upper()}{NOTE[1:]}."
+    return (PlainTable.of(TITLE.capitalize(), note, COLUMNS, known),)

@@ -1,0 +1,88 @@
+"""Races in words: who reaches the target first, and why."""
+
+from collections.abc import Sequence
+
+from scalebench import units
+from scalebench.records.rows.race import RaceFigures
+from scalebench.records.summary import Row
+from scalebench.report.words import wording
+
+
+def racing(rows: Sequence[Row]) -> list[tuple[Row, RaceFigures]]:
+    """Return the rows of races with what came of them."""
+    return [(row, row.race) for row in rows if row.race is not None]
+
+
+def target_line(rows: Sequence[Row]) -> str | None:
+    """Say which loss the cases race to; None: there is no race."""
+    found = racing(rows)
+    if not found:
+        return None
+    race = found[0][1]
+    source = "given" if race.target_from == "given" else f"that of {race.target_from}"
+    seeds = "1 seed" if race.num_seeds == 1 else f"{race.num_seeds} seeds"
+    return (
+        f"target: a loss of {race.target_loss:.4g} on held-out samples ({source}) · "
+        f"{race.samples} samples each · {seeds}"
+    )
+
+
+def headline(rows: Sequence[Row]) -> str | None:
+    """Say which case reaches the target first, and what it owes that to; None: there is no race."""
+    found = racing(rows)
+    if not found:
+        return None
+    arrived = [(row, race) for row, race in found if race.time_to_target_s is not None]
+    others = [pair for pair in arrived if not _is_baseline(*pair)]
+    if not others:
+        return "No case reached the target with every seed. Give the race more samples."
+    row, race = min(others, key=lambda pair: pair[1].time_to_target_s.value)  # type: ignore[union-attr]
+    return f"{sentence(row, race)}{_doubt(row, race, arrived)}"
+
+
+def sentence(row: Row, race: RaceFigures) -> str:
+    """Say how much sooner than the baseline a case reaches the target, and why."""
+    name = f"{wording.plain(row.case, 64)} on {wording.ranks(row)}"
+    if race.time_to_target_s is None:
+        why = race.unavailable.get("time_to_target_s", "it did not reach the target")
+        return f"{name}: {wording.plain(why, 200)}."
+    base = f"{wording.plain(race.baseline[0], 64)} on {_ranks(race.baseline[1])}"
+    within = units.seconds(race.time_to_target_s.value, race.time_to_target_s.half_width)
+    said = f"{name} reaches {race.target_loss:.4g} in {within}"
+    speedup, statistical = race.speedup_to_target, race.statistical_efficiency
+    if speedup is None or statistical is None:
+        return f"{said}."
+    faster = f"{wording.plus_minus(speedup)}{wording.TIMES} as fast as {base}"
+    rate = speedup.value / statistical.value
+    return (
+        f"{said}, {faster}: {rate:.2f} times the samples per second, {_samples(statistical.value)}."
+    )
+
+
+def _samples(statistical: float) -> str:
+    more = 100 * (1 / statistical - 1)
+    if abs(more) < 1:
+        return "as many samples"
+    return f"{abs(more):.0f} % {'more' if more > 0 else 'fewer'} samples"
+
+
+def _doubt(best: Row, race: RaceFigures, arrived: Sequence[tuple[Row, RaceFigures]]) -> str:
+    """Name the cases that may be as fast: their intervals overlap with that of the fastest."""
+    assert race.time_to_target_s is not None, "asked of a case that reached the target"
+    if race.time_to_target_s.high is None:
+        return " Not certain: one seed."
+    latest = race.time_to_target_s.high
+    close = [
+        wording.plain(row.case, 64)
+        for row, of_row in arrived
+        if row is not best and (of_row.time_to_target_s.low or 0.0) <= latest  # type: ignore[union-attr]
+    ]
+    return f" Not certain: {wording.joined(close)} may be as fast." if close else ""
+
+
+def _is_baseline(row: Row, race: RaceFigures) -> bool:
+    return (row.case, row.world_size) == race.baseline
+
+
+def _ranks(number: int) -> str:
+    return "1 rank" if number == 1 else f"{number} ranks"

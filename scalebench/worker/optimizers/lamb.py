@@ -1,0 +1,65 @@
+"""LAMB: Adam whose step is scaled in each layer to the size of its weights (You et al. 2019)."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+
+class Lamb(torch.optim.Optimizer):
+    """Layer-wise adaptive moments for batch training; algorithm 2 of arXiv:1904.00962.
+
+    With m and v the moments of Adam, both corrected for their start at zero, and decay λ::
+
+        r = m̂ / (√v̂ + ε)
+        w ← w − η · ‖w‖ / ‖r + λ·w‖ · (r + λ·w)
+
+    Where a norm is zero the ratio is 1. Biases and norms' parameters (one dimension) are trained
+    without decay and with a ratio of 1.
+
+    Args:
+        parameters: Tensors, or groups of them.
+        lr: η.
+        betas: β₁ and β₂ of the moments.
+        eps: ε.
+        weight_decay: λ.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(parameters, settings)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take a step; nothing in it waits for the device."""
+        for group in self.param_groups:
+            for w in group["params"]:
+                if w.grad is not None:
+                    self._update(w, w.grad, group)
+
+    def _update(self, w: torch.Tensor, g: torch.Tensor, group: dict[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        state = self.state[w]
+        if not state:
+            state.update(step=0, exp_avg=torch.zeros_like(w), exp_avg_sq=torch.zeros_like(w))
+        state["step"] += 1
+        mean, square, step = state["exp_avg"], state["exp_avg_sq"], state["step"]
+        mean.lerp_(g, 1 - beta1)
+        square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        root = (square.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
+        update = mean / (1 - beta1**step) / root
+        rate = torch.ones((), dtype=w.dtype, device=w.device)
+        if w.ndim > 1:
+            update.add_(w, alpha=group["weight_decay"])
+            of_w, of_update = torch.linalg.vector_norm(w), torch.linalg.vector_norm(update)
+            usable = (of_w > 0) & (of_update > 0)
+            rate = torch.where(usable, of_w / of_update, rate)
+        w.sub_(update.mul_(rate * group["lr"]))

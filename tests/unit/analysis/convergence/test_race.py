@@ -1,0 +1,170 @@
+"""Races of known curves: targets, ratios between seeds, and what was not reached."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.analysis.convergence.race import median_with_missing
+from scalebench.analysis.run import StoredRun
+from scalebench.analysis.summarise import summarise
+from scalebench.records.paths import RunPaths
+from scalebench.records.race import RacePoint
+from scalebench.spec import Plain
+from scalebench.spec.race import Race
+from tests.builders.runs import make_cell, make_info, make_record, make_result
+
+RACE = Race(samples=400, evaluate_every=100)
+
+
+def falling(per_sample, seconds_per_100, start=5.0):
+    """A loss that falls evenly with the samples, evaluated five times."""
+    return [
+        RacePoint(
+            samples=100 * i,
+            trained_s=i * seconds_per_100,
+            elapsed_s=i * (seconds_per_100 + 0.25),
+            loss=start - per_sample * 100 * i,
+        )
+        for i in range(5)
+    ]
+
+
+def launch(cell, points):
+    ranks = [make_record(rank, race=points) for rank in range(cell.world_size)]
+    return make_result(cell, ranks=ranks)
+
+
+def raced(curves, race=RACE):
+    """The rows of a run: (case, ranks, batch) → the curve of each seed."""
+    results = [
+        launch(
+            make_cell(
+                case,
+                ranks,
+                seed,
+                strategy=Plain() if case == "plain" else None,
+                race=race,
+                seed=seed,
+                global_batch=batch,
+                rank_batch=batch // ranks,
+            ),
+            points,
+        )
+        for (case, ranks, batch), of_seeds in curves.items()
+        for seed, points in enumerate(of_seeds)
+    ]
+    return {row.case: row for row in summarise(run_of(results)).rows}
+
+
+def run_of(results):
+    """A run in memory: nothing is read from its folder."""
+    info = make_info([result.cell for result in results])
+    return StoredRun(RunPaths(Path("nowhere")), info, {r.cell.id: r for r in results})
+
+
+def test_a_known_race_comes_out_as_it_was_made():
+    rows = raced(
+        {
+            ("plain", 1, 10): [falling(0.01, 4.0), falling(0.01, 4.4)],
+            ("ddp", 2, 20): [falling(0.008, 2.0), falling(0.008, 2.2)],
+        }
+    )
+    race = rows["ddp"].race
+    assert (race.target_loss, race.target_from) == (pytest.approx(3.0), "plain after 200 samples")
+    assert (race.baseline, race.num_seeds, race.num_reached) == (("plain", 1), 2, 2)
+    assert race.samples_to_target.value == pytest.approx(250)
+    assert race.steps_to_target.value == pytest.approx(12.5)
+    assert race.time_to_target_s.value == pytest.approx((5.0 * 5.5) ** 0.5)
+    assert race.elapsed_to_target_s.value == pytest.approx((5.5 * 6.0) ** 0.5)
+    assert race.statistical_efficiency.value == pytest.approx(200 / 250)
+    assert race.speedup_to_target.value == pytest.approx(8.0 / 5.0)
+    assert race.speedup_to_target.low == pytest.approx(1.6), "both seeds have the same ratio"
+    assert race.hardware_efficiency.value == pytest.approx(1.0)
+    assert race.final_loss.value == pytest.approx(5 - 3.2)
+    assert race.equal_time_s == pytest.approx(8.0)
+    assert race.loss_at_equal_time.value == pytest.approx((1.8 + (5 - 0.8 * 8 / 2.2)) / 2)
+    plain = rows["plain"].race
+    assert plain.speedup_to_target.value == plain.statistical_efficiency.value == 1.0
+
+
+@given(
+    fall=st.floats(0.0095, 0.02),
+    seconds=st.floats(0.5, 20),
+    ranks=st.sampled_from((2, 4)),
+)
+def test_the_speedup_is_the_product_of_both_efficiencies_and_the_ranks(fall, seconds, ranks):
+    rows = raced(
+        {
+            ("plain", 1, 20): [falling(0.01, 4.0)] * 2,
+            ("ddp", ranks, 20): [falling(fall, seconds)] * 2,
+        }
+    )
+    race = rows["ddp"].race
+    product = race.statistical_efficiency.value * race.hardware_efficiency.value * ranks
+    assert race.speedup_to_target.value == pytest.approx(product)
+
+
+def test_a_seed_that_missed_the_target_is_counted_and_not_dropped():
+    slow = falling(0.004, 2.0)
+    race = raced(
+        {
+            ("plain", 1, 10): [falling(0.01, 4.0)] * 3,
+            ("ddp", 2, 10): [falling(0.01, 2.0), falling(0.01, 2.5), slow],
+        }
+    )["ddp"].race
+    assert (race.num_reached, race.num_seeds) == (2, 3)
+    assert race.time_to_target_s is None and race.speedup_to_target is None
+    why = race.unavailable["time_to_target_s"]
+    assert why.startswith("1 of 3 seeds did not reach the target within 400 samples")
+    assert race.median_time_to_target_s == pytest.approx(5.0)
+    assert race.final_loss.n == 3
+
+
+def test_what_nobody_reached_has_no_time_and_says_how_far_it_came():
+    race = raced(
+        {("plain", 1, 10): [falling(0.01, 4.0)] * 2, ("ddp", 2, 10): [falling(0.001, 2.0)] * 2},
+    )["ddp"].race
+    assert (race.num_reached, race.median_time_to_target_s) == (0, None)
+    assert "the lowest loss was 4.6" in race.unavailable["speedup_to_target"]
+    assert race.loss_at_equal_time is not None
+
+
+def test_a_given_target_that_the_baseline_misses_leaves_times_and_no_ratios():
+    race = raced(
+        {("plain", 1, 10): [falling(0.001, 4.0)], ("ddp", 2, 10): [falling(0.01, 2.0)]},
+        Race(samples=400, evaluate_every=100, target_loss=3.0),
+    )["ddp"].race
+    assert race.target_from == "given"
+    assert race.time_to_target_s.value == pytest.approx(4.0)
+    assert race.speedup_to_target is None
+    assert "baseline did not reach" in race.unavailable["statistical_efficiency"]
+
+
+def test_a_baseline_that_diverged_sets_no_target():
+    broken = [point.model_copy(update={"loss": None}) for point in falling(0.01, 4.0)]
+    row = raced({("plain", 1, 10): [broken], ("ddp", 2, 10): [falling(0.01, 2.0)]})["ddp"]
+    assert row.race is None
+    assert "no loss after 200 samples" in row.unavailable["race"]
+
+
+def test_a_suite_that_is_no_race_says_so():
+    cells = [make_cell("plain", 1), make_cell("ddp", 2)]
+    rows = summarise(run_of([make_result(cell) for cell in cells])).rows
+    assert {row.unavailable["race"] for row in rows} == {"the suite is no race"}
+
+
+@pytest.mark.parametrize(
+    ("values", "median"),
+    [
+        ([3.0, 1.0, 2.0], 2.0),
+        ([3.0, None, 2.0], 3.0),
+        ([None, None, 2.0], None),
+        ([4.0, 2.0], 3.0),
+        ([4.0, None], None),
+        ([None], None),
+    ],
+)
+def test_the_median_takes_what_is_missing_for_later_than_all(values, median):
+    assert median_with_missing(values) == median

@@ -1,0 +1,108 @@
+"""Races as the terminal shows them: the table, and one sentence that decides nothing by luck."""
+
+import pytest
+
+from scalebench.records.rows.race import RaceFigures
+from scalebench.records.summary import Summary
+from scalebench.report import render_table
+from scalebench.report.words import racing
+from scalebench.stats import Estimate
+from tests.builders.summaries import make_plain, make_row, make_summary
+
+
+def near(value, spread=0.02):
+    return Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread), n=3)
+
+
+def figures(time_s, samples, **changes):
+    """A race that the baseline ends after 8 s and 2048 samples."""
+    fields = {
+        "target_loss": 2.476,
+        "target_from": "plain after 2048 samples",
+        "baseline": ("plain", 1),
+        "samples": 4096,
+        "num_seeds": 3,
+        "num_reached": 3,
+        "time_to_target_s": near(time_s),
+        "samples_to_target": near(samples),
+        "statistical_efficiency": near(2048 / samples),
+        "hardware_efficiency": near(8 * samples / 2048 / time_s / 2),
+        "speedup_to_target": near(8 / time_s),
+        "final_loss": near(2.1),
+        "equal_time_s": 6.0,
+        "loss_at_equal_time": near(2.3),
+        "noise_scale": near(40),
+        "predicted_statistical_efficiency": 0.8,
+    }
+    return RaceFigures(**{**fields, **changes})
+
+
+MISSED = figures(
+    1,
+    1,
+    num_reached=1,
+    unavailable={"time_to_target_s": "2 of 3 seeds did not reach the target within 4096 samples"},
+    **dict.fromkeys(
+        (
+            "time_to_target_s",
+            "samples_to_target",
+            "statistical_efficiency",
+            "hardware_efficiency",
+            "speedup_to_target",
+        )
+    ),
+)
+
+
+def rows_of(**races):
+    plain = make_plain().model_copy(update={"race": figures(8.0, 2048)})
+    others = [make_row(name, 2).model_copy(update={"race": race}) for name, race in races.items()]
+    return [plain, *others]
+
+
+def test_the_fastest_is_named_with_its_two_reasons():
+    said = racing.headline(rows_of(large=figures(4.0, 2560), slow=figures(6.0, 2048)))
+    assert said == (
+        "large on 2 CPU ranks reaches 2.476 in 4.000 s, 2.000 ± 0.040× as fast as plain on 1 rank: "
+        "2.50 times the samples per second, 25 % more samples."
+    )
+
+
+def test_a_case_whose_interval_overlaps_may_be_as_fast():
+    said = racing.headline(rows_of(large=figures(4.0, 2048), close=figures(4.1, 2048)))
+    assert "as many samples. Not certain: close may be as fast." in said
+    one = figures(4.0, 2048, time_to_target_s=Estimate(value=4.0, n=1))
+    assert racing.headline(rows_of(large=one)).endswith("Not certain: one seed.")
+
+
+def test_the_fastest_may_be_the_baseline():
+    said = racing.headline(rows_of(slow=figures(16.0, 4096)))
+    assert "0.500 ± 0.010× as fast as plain" in said and "100 % more samples" in said
+    assert "plain may be as fast" not in said or "Not certain" in said
+
+
+def test_who_did_not_arrive_is_said_and_does_not_win():
+    rows = rows_of(late=MISSED)
+    assert "No case reached the target with every seed" in racing.headline(rows)
+    text = render_table(make_summary(rows), width=140)
+    assert "1 of 3" in text
+    assert "late on 2 CPU ranks: 2 of 3 seeds did not reach the target" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_table_fits_the_terminal_and_keeps_what_decides(width):
+    text = render_table(make_summary(rows_of(large=figures(4.0, 2560))), width=width)
+    assert all(len(line) <= width for line in text.splitlines())
+    for part in ("time to loss", "statistical", "hardware", "2.000 ± 0.040×", "noise scale: 40"):
+        assert part in " ".join(text.split())
+
+
+def test_suites_without_a_race_show_nothing_of_it():
+    assert racing.headline([make_plain(), make_row("ddp", 2)]) is None
+    assert "time to loss" not in render_table(make_summary([make_plain(), make_row("ddp", 2)]))
+
+
+def test_a_race_is_stored_and_read_again():
+    summary = make_summary(rows_of(large=figures(4.0, 2560)))
+    again = Summary.model_validate_json(summary.model_dump_json())
+    assert again.rows[1].race == summary.rows[1].race
