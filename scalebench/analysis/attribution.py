@@ -83,9 +83,10 @@ class LaunchAttribution:
     def broadcast_root(self) -> Root:
         """From which rank broadcasts come; DDP sends the module's buffers from rank 0."""
         roots: dict[str, Root] = {"ddp": 0, "compressed": 0, "zero1": "in turn"}
-        kind = self.result.cell.strategy.kind
-        if kind == "script" and all(map(uses_ddp, self.result.ranks)):
-            kind = "ddp"
+        kind: str = self.result.cell.strategy.kind
+        if kind == "script":
+            known = {_replicates_by(rank) for rank in self.result.ranks}
+            kind = known.pop() if len(known) == 1 else kind
         return roots.get(kind)
 
     @cached_property
@@ -247,11 +248,15 @@ class LaunchAttribution:
         return total / len(trace.steps)
 
 
-def uses_ddp(rank: RankRecord) -> bool:
-    """Tell whether a user's script has wrapped its model in DDP alone, on this rank."""
+def _replicates_by(rank: RankRecord) -> str:
+    """Return the strategy that a user's script has the broadcasts of, on this rank."""
     wrappers = rank.facts.get("wrappers") or ()
     kinds = {one.get("kind") for one in wrappers if isinstance(one, dict)}
-    return kinds == {"DistributedDataParallel"}
+    if kinds == {"DistributedDataParallel"}:
+        return "ddp"
+    if kinds == {"DistributedDataParallel", "ZeroRedundancyOptimizer"}:
+        return "zero1"
+    return "script"
 
 
 def attribute(result: CellResult) -> LaunchAttribution | None:

@@ -21,7 +21,7 @@ from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
 from scalebench.records.rows.race import RaceFigures
-from scalebench.records.rows.script import OutsideSteps, Wrapper
+from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
 from scalebench.records.run import Status
 from scalebench.spec import Device, Scaling
 from scalebench.stats import Estimate as Estimate
@@ -78,8 +78,8 @@ class Row(BaseModel):
     strategy, which a newer version may have more of. ``copies_s`` is the union of copies and fills
     of GPU memory, ``comm_beside_copies_s`` exposed communication during them; null on CPU.
     ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
-    distributed, as far as that is recognised; null for every other row. ``race`` is what came of
-    a race towards a loss.
+    distributed, as far as that is recognised, ``script`` what else was seen of its code; null for
+    every other row. ``race`` is what came of a race towards a loss.
     """
 
     suite: str
@@ -144,6 +144,7 @@ class Row(BaseModel):
     race: IfValid[RaceFigures] = None
     outside_step: IfValid[OutsideSteps] = None
     wrappers: IfValid[list[Wrapper]] = None
+    script: IfValid[ScriptFacts] = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

@@ -20,7 +20,7 @@ from scalebench.report.tables.layout import FOLDED, fit, names, table, without
 from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.races import race_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
-from scalebench.report.words import outside, wording
+from scalebench.report.words import outside, script_remarks, wording
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import explain, marks
@@ -128,6 +128,7 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
         parts.append(line(f"marks: {legend}", ascii_only, "dim"))
     parts += [line(text, ascii_only, "dim") for text in above_ideal(rows)]
     parts += [line(said, ascii_only, "dim") for said in outside.sentences(rows)]
+    parts += [line(said, ascii_only, "dim") for said in script_remarks.brief(rows)]
     dropped = [name for name in LEAST if name in names(columns) and name not in names(shown)]
     if dropped:
         left_out = f"not shown at this width: {', '.join(dropped)}"
@@ -140,6 +141,7 @@ def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableTy
         *budget_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),
+        *(line(said, ascii_only) for said in script_remarks.in_full(rows)),
     ]
 
 

@@ -97,6 +97,16 @@ def test_microbatches_are_one_step_and_add_up(run: Run) -> None:
             assert rank["tokens_per_sample"] == 32
             assert rank["facts"]["microbatches"] == 4
     row = row_of(out, CASE, 2)
+    seen = row["script"]
+    lines = (SCRIPTS / "accumulate.py").read_text().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if ".item()" in text)
+    (place,) = seen["host_waits"]["places"]
+    assert (place["file"], place["line"], place["call"]) == ("accumulate.py", line, ".item()")
+    assert seen["host_waits"]["per_step"] == pytest.approx(1.0)
+    assert row["wrappers"][0]["unused_bytes"] == 0
+    assert 0 < seen["unused_search_s"] < row["step_s"]["value"]
+    assert seen["loader"]["num_workers"] == 0
+    assert [(one["name"], one["ranks"]) for one in seen["groups"]] == [("world", 2)]
     assert row["global_batch"] == 64
     assert row["tokens_per_s"]["value"] == pytest.approx(32 * row["throughput"]["value"])
 

@@ -1,11 +1,21 @@
 """What a row says of a user's script alone: between its steps, and how it is distributed."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import ValidationError
 
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.rank import RankRecord, StepGap
-from scalebench.records.rows.script import LongestGap, OutsideSteps, Wrapper
+from scalebench.records.rows.script import (
+    HostWaitPlace,
+    HostWaits,
+    LongestGap,
+    OutsideSteps,
+    ScriptFacts,
+    Wrapper,
+)
 from scalebench.spec import Script
 
 MOST_NAMED = 3
@@ -17,15 +27,17 @@ def script_of_row(row: Launches) -> RowFields:
     if not isinstance(row.cell.strategy, Script):
         fields.set("outside_step", None, "only a script does something else between its steps")
         fields.set("wrappers", None, "the strategy says how the model is distributed")
+        fields.set("script", None, "it is no script of the user's own")
         return fields
     good = list(row.good.values())
     ranks = [rank for result in good for rank in result.ranks]
     if not ranks:
-        for name in ("outside_step", "wrappers"):
+        for name in ("outside_step", "wrappers", "script"):
             fields.set(name, None, "no launch of this row succeeded")
         return fields
     found = _wrappers(ranks[0])
     fields.set("wrappers", found, "the modules have no wrapper that is recognised")
+    fields.set("script", _facts(ranks[0]), "the launch did not record it")
     early = [rank.ended_after for rank in ranks if rank.ended_after is not None]
     if early:
         fields.stamps.append(f"ended early: after {min(early)} steps")
@@ -43,6 +55,33 @@ def _wrappers(rank: RankRecord) -> list[Wrapper] | None:
         return [Wrapper.model_validate(one) for one in stored or ()] or None
     except ValidationError:  # of a version that knows others
         return None
+
+
+def _facts(rank: RankRecord) -> ScriptFacts | None:
+    """Return what was seen of the script's own code; None: an older version did not look."""
+    stored = rank.facts
+    if "groups" not in stored:
+        return None
+    try:
+        return ScriptFacts(
+            host_waits=_host_waits(stored.get("host_waits")),
+            host_waits_unavailable=stored.get("host_waits_unavailable"),
+            unused_search_s=stored.get("unused_search_s"),
+            loader=stored.get("loader"),
+            groups=stored["groups"],
+        )
+    except (ValidationError, KeyError, TypeError):  # of a version that knows others
+        return None
+
+
+def _host_waits(stored: Mapping[str, Any] | None) -> HostWaits | None:
+    if stored is None:
+        return None
+    return HostWaits(
+        per_step=stored["calls"] / stored["steps"],
+        steps=stored["steps"],
+        places=[HostWaitPlace.model_validate(place) for place in stored["places"]],
+    )
 
 
 def _outside(row: Launches) -> OutsideSteps:

@@ -40,14 +40,104 @@ class Wrapper(BaseModel):
     """What a script has wrapped its modules in, as it was found in rank 0 after the measurement.
 
     Attributes:
-        kind: ``DistributedDataParallel``, ``FSDPModule`` (FSDP2) or ``FullyShardedDataParallel``.
+        kind: ``DistributedDataParallel``, ``FSDPModule`` (FSDP2), ``FullyShardedDataParallel``,
+            ``DeepSpeedEngine``, ``ZeroRedundancyOptimizer``, ``_PipelineStageBase``,
+            ``_PipelineSchedule``, or ``DTensor``: a layout of parameters over a mesh.
         modules: How many of them, for FSDP.
         bucket_bytes: DDP's ``bucket_cap_mb``.
+        unused_bytes: Size of the parameters that DDP's last search found unused; null: not known.
+        hook: DDP's communication hook.
+        stage: DeepSpeed's ZeRO stage, or the number of a pipeline's stage.
+        of: Stages of the pipeline.
+        schedule: The pipeline's, by torch's name.
+        sharding: FSDP1's sharding strategy.
+        mesh: Name → size of the dimensions of the device mesh.
+        placements: What each dimension of the mesh does to the parameters.
+        parameters: How many have this layout.
     """
 
     kind: str
     modules: int | None = None
     bucket_bytes: int | None = None
     find_unused_parameters: bool | None = None
+    unused_bytes: int | None = None
     static_graph: bool | None = None
     gradient_as_bucket_view: bool | None = None
+    hook: str | None = None
+    stage: int | None = None
+    of: int | None = None
+    schedule: str | None = None
+    microbatches: int | None = None
+    sharding: str | None = None
+    mesh: dict[str, int] | None = None
+    placements: list[str] | None = None
+    parameters: int | None = None
+
+
+class HostWaitPlace(BaseModel):
+    """Where in a script's code the host waits for the device.
+
+    Attributes:
+        file: Below the folder in which the script ran.
+        call: For example ``.item()``.
+        calls: In all steps that were looked at.
+    """
+
+    file: str
+    line: int
+    call: str
+    calls: int
+
+
+class HostWaits(BaseModel):
+    """Calls that have the host wait for the device, in the traced steps of rank 0.
+
+    Attributes:
+        per_step: How many.
+        steps: In how many steps they were counted.
+        places: The first comes first.
+    """
+
+    per_step: FiniteFloat
+    steps: int
+    places: list[HostWaitPlace]
+
+
+class LoaderSettings(BaseModel):
+    """How the DataLoader makes the batches of the training."""
+
+    num_workers: int | None = None
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+
+
+class ProcessGroups(BaseModel):
+    """Process groups of one name and size that rank 0 belongs to or knows.
+
+    Attributes:
+        name: ``world``, or what whoever made them calls them; empty: no name was given.
+        ranks: In each of them.
+        count: How many.
+    """
+
+    name: str
+    ranks: int
+    count: int
+
+
+class ScriptFacts(BaseModel):
+    """What was seen of a script's own code besides its steps, in rank 0 of the first launch.
+
+    Attributes:
+        host_waits: Null: see ``host_waits_unavailable``.
+        unused_search_s: What DDP's search for unused parameters takes of a step, on the host;
+            null: there is none, or no step was traced.
+        loader: Null: no DataLoader feeds the training.
+        groups: The process groups.
+    """
+
+    host_waits: HostWaits | None = None
+    host_waits_unavailable: str | None = None
+    unused_search_s: FiniteFloat | None = None
+    loader: LoaderSettings | None = None
+    groups: list[ProcessGroups] = []

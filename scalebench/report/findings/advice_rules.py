@@ -11,11 +11,12 @@ from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.records.rows.budget import RESIDUAL
 from scalebench.records.rows.prediction import ChangedStep
 from scalebench.records.summary import Estimate
-from scalebench.report.findings.advice_case import Advice, AdviceInput, Rule
-from scalebench.report.words import wording
+from scalebench.report.findings.advice_case import LEAST_LOSS, Advice, AdviceInput, Rule
+from scalebench.report.words import script_remarks, wording
 from scalebench.report.words.attributed import straggler
 from scalebench.report.words.causes import points
 from scalebench.report.words.inflation import largest_inflation
+from scalebench.report.words.script_remarks import needless_search
 
 NOTHING_TO_GAIN = 0.97
 """An efficiency whose interval lies above this."""
@@ -205,6 +206,22 @@ def _own_operators(case: AdviceInput) -> Advice | None:
     )
 
 
+def _bucket_views(case: AdviceInput) -> Advice | None:
+    row = case.row
+    copies = [one for one in row.wrappers or () if one.gradient_as_bucket_view is False]
+    if not copies or row.num_parameters is None:
+        return None
+    action = "Try gradient_as_bucket_view=True"
+    size = units.count(row.num_parameters)
+    copied = f"DDP copies the gradients of {size} parameters"
+    return Advice(
+        action,
+        f"{copied} into its buckets and back in every step, and the computation takes"
+        f" {case.points_of('compute_inflation')} points longer than on one rank",
+        f"{action}: gradients of {size} parameters are copied",
+    )
+
+
 def _small_share(case: AdviceInput) -> Advice | None:
     row = case.row
     taken = case.points_of("compute_inflation")
@@ -251,10 +268,30 @@ def _cheaper_codec(case: AdviceInput) -> Advice:
 
 
 def _more_workers(case: AdviceInput) -> Advice:
+    loader = case.row.script.loader if case.row.script is not None else None
+    known = loader is not None and loader.num_workers is not None
+    has = f", it has {loader.num_workers}" if loader and known else ""
     return Advice(
-        "Give the loader more workers (num_workers)",
+        f"Give the loader more workers (num_workers{has})",
         f"waiting for batches takes {case.points_of('data_stall')} points",
     )
+
+
+def _unused_search(case: AdviceInput) -> Advice | None:
+    found = needless_search(case.row)
+    if found is None or found.share is None or found.share < LEAST_LOSS:
+        return None
+    takes = f"the search takes {units.percent(found.share)} of the step"
+    action = "Leave out find_unused_parameters=True"
+    return Advice(action, f"no parameter was unused, and {takes} on the host", f"{action}: {takes}")
+
+
+def _host_waits(case: AdviceInput) -> Advice | None:
+    said = script_remarks.host_waits(case.row)
+    if not said or case.row.device != "cuda":
+        return None
+    action = "Have the host wait for the GPU less often"
+    return Advice(action, said, action)
 
 
 def _copy_during_computation(case: AdviceInput) -> Advice:
@@ -301,6 +338,7 @@ RULES = (
     Rule("late rank", "wait", _late_rank),
     Rule("uneven ranks", "wait", _uneven_ranks),
     Rule("contention", "compute_inflation", _contention),
+    Rule("bucket views", "compute_inflation", _bucket_views),
     Rule("own operators", "compute_inflation", _own_operators),
     Rule("small share", "compute_inflation", _small_share),
     Rule("more microbatches", "bubble", _more_microbatches),
@@ -308,6 +346,8 @@ RULES = (
     Rule("cheaper codec", "codec", _cheaper_codec),
     Rule("copy during computation", "copies", _copy_during_computation),
     Rule("more workers", "data_stall", _more_workers),
+    Rule("unused search", "other_idle", _unused_search),
+    Rule("host waits", "other_idle", _host_waits),
     Rule("longer steps", "other_idle", _longer_steps),
 )
 """About one part of the loss budget each; of the rules for a part the first that applies."""

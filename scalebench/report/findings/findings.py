@@ -13,7 +13,7 @@ from scalebench.report.findings import advice, ranking
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
-from scalebench.report.words import causes, outside, wording
+from scalebench.report.words import causes, outside, script_remarks, wording
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
@@ -142,6 +142,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),
         *_outside(headline),
+        *_seen_of_script(headline),
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
@@ -164,6 +165,11 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
 def _outside(headline: Row | None) -> list[str]:
     said = outside.sentence(headline) if headline else ""
     return [f"{said[0].upper()}{said[1:]}."] if said else []
+
+
+def _seen_of_script(headline: Row | None) -> list[str]:
+    told = script_remarks.remarks(headline) if headline else []
+    return [f"{said[0].upper()}{said[1:]}." for said in told]
 
 
 def _because(headline: Row) -> tuple[str, ...]:

@@ -118,9 +118,8 @@ def by_case(rows: Iterable[Row]) -> dict[CaseKey, list[Row]]:
 def strategy_label(row: Row) -> str:
     """Name the strategy and the settings that tell it from its neighbours."""
     if row.wrappers:
-        return (
-            f"{STRATEGY_NAMES['script']} ({', '.join(dict.fromkeys(map(_wrapper, row.wrappers)))})"
-        )
+        told = dict.fromkeys(_wrapper(one) for one in row.wrappers if not _says_nothing(one, row))
+        return f"{STRATEGY_NAMES['script']} ({', '.join(told)})"
     return settings_label(row.strategy, row.strategy_settings)
 
 
@@ -136,15 +135,52 @@ WRAPPER_NAMES = {
     "DistributedDataParallel": "DDP",
     "FSDPModule": "FSDP2",
     "FullyShardedDataParallel": "FSDP1",
+    "DeepSpeedEngine": "DeepSpeed",
+    "ZeroRedundancyOptimizer": "ZeRO-1 (ZeroRedundancyOptimizer)",
 }
 
 
 def _wrapper(found: Wrapper) -> str:
     """Name what a script has wrapped a module in: ``"DDP of 25 MiB buckets"``."""
+    if found.kind == "DTensor":
+        return _layout(found)
+    if found.kind == "_PipelineSchedule":
+        cut = f" with {found.microbatches} microbatches" if found.microbatches else ""
+        return f"pipeline schedule {plain(found.schedule or '', 40)}{cut}"
+    if found.kind == "_PipelineStageBase":
+        return f"a pipeline of {found.of} stages" if found.of else "a pipeline"
     name = WRAPPER_NAMES.get(found.kind, plain(found.kind, 40))
+    if found.stage is not None:
+        name += f" ZeRO-{found.stage}" if found.stage else " without ZeRO"
+    if found.sharding:
+        name += f" {plain(found.sharding, 40)}"
     if found.bucket_bytes:
         name += f" of {found.bucket_bytes / 2**20:g} MiB buckets"
+    if found.hook:
+        name += f" with {plain(found.hook, 40)}"
     return f"{name} with find_unused_parameters" if found.find_unused_parameters else name
+
+
+def _says_nothing(found: Wrapper, row: Row) -> bool:
+    """Tell whether a layout is what FSDP2 makes of parameters anyway."""
+    by_fsdp = any(one.kind == "FSDPModule" for one in row.wrappers or ())
+    return by_fsdp and found.kind == "DTensor" and len(_sharded_over(found)) < 2
+
+
+def _layout(found: Wrapper) -> str:
+    """Name a layout of parameters over a mesh: ``"parameters sharded over tp (2)"``."""
+    sharded = _sharded_over(found)
+    return f"parameters sharded over {joined(sharded)}" if sharded else "parameters replicated"
+
+
+def _sharded_over(found: Wrapper) -> list[str]:
+    """Name the dimensions of the mesh over which parameters are cut, with their sizes."""
+    dimensions = (found.mesh or {}).items()
+    return [
+        f"{plain(name, 20)} ({size})"
+        for (name, size), how in zip(dimensions, found.placements or (), strict=False)
+        if "shard" in how.lower()
+    ]
 
 
 def is_baseline(row: Row) -> bool:

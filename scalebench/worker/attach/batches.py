@@ -39,7 +39,8 @@ class Fed(NamedTuple):
 class _Feed:
     """One iterator since the last step."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: dict[str, Any] | None = None) -> None:
+        self.settings = settings
         self.trains = False
         self.clear()
 
@@ -55,12 +56,14 @@ class Batches:
         clock: Of the steps.
         tracing: Whether waiting is marked in the profiler's trace.
         off: Whether iterators are left alone, in steps that are to be bare.
+        loader: The settings of the loader that feeds the training; None: none has yet.
     """
 
     def __init__(self, clock: Any) -> None:
         self.clock = clock
         self.tracing = False
         self.off = False
+        self.loader: dict[str, Any] | None = None
         self._active: list[_Feed] = []
         self._last: _Feed | None = None
 
@@ -70,7 +73,7 @@ class Batches:
             return original(iterator)
         feed = iterator.__dict__.get("_scalebench")
         if feed is None:
-            feed = iterator.__dict__["_scalebench"] = _Feed()
+            feed = iterator.__dict__["_scalebench"] = _Feed(settings_of(iterator))
         if feed.began is None:
             feed.began = self.clock.now()
             self._active.append(feed)
@@ -91,8 +94,9 @@ class Batches:
 
     def backward(self) -> None:
         """Note that a backward pass has begun: the last batch was one to train on."""
-        if self._last is not None:
+        if self._last is not None and not self._last.trains:
             self._last.trains = True
+            self.loader = self._last.settings
 
     def take(self) -> Fed:
         """Return what came since the last call for training, and begin again."""
@@ -108,6 +112,16 @@ class Batches:
             feed.clear()
         self._active.clear()
         return fed
+
+
+def settings_of(iterator: Any) -> dict[str, Any]:
+    """Return how a loader's iterator makes its batches."""
+    workers = getattr(iterator, "_num_workers", None)
+    return {
+        "num_workers": workers,
+        "prefetch_factor": getattr(iterator, "_prefetch_factor", None) if workers else None,
+        "pin_memory": getattr(iterator, "_pin_memory", None),
+    }
 
 
 def size_of(batch: Any) -> tuple[int, int]:

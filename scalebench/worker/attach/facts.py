@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from scalebench.worker.attach.recognition import groups, layouts, wrappers
 
 
 def memory(device: str) -> dict[str, Any]:
@@ -48,8 +49,8 @@ def of_training(optimizers: Sequence[Any], device: str) -> dict[str, Any]:
             "python": platform.python_version(),
             "optimizer": ", ".join(dict.fromkeys(type(one).__name__ for one in optimizers)),
             "backend": _backend(device),
-            "num_groups": _num_groups(),
-            "wrappers": wrappers(),
+            "groups": groups(),
+            "wrappers": wrappers() + layouts(optimizers),
             **_device(),
         },
     }
@@ -74,37 +75,3 @@ def backend_for(device: str, by_device: str) -> str | None:
     """Return the backend of a device in torch's list of them; None: it has none."""
     pairs = [pair.partition(":") for pair in by_device.split(",")]
     return next((backend for name, _, backend in pairs if name == device and backend), None)
-
-
-def _num_groups() -> int | None:
-    world = getattr(getattr(torch.distributed, "distributed_c10d", None), "_world", None)
-    return None if world is None else len(world.pg_names)
-
-
-def wrappers() -> list[dict[str, Any]]:
-    """Return how the modules are distributed: the wrappers that exist, with their settings.
-
-    Called after the measurement: it looks at every object of the process.
-    """
-    from torch.nn.parallel import DistributedDataParallel
-
-    found: list[dict[str, Any]] = []
-    sharded: dict[str, int] = {}
-    for thing in gc.get_objects():
-        kind = type(thing)
-        if not isinstance(kind, type) or not issubclass(kind, torch.nn.Module):
-            continue
-        if issubclass(kind, DistributedDataParallel):
-            found.append(
-                {
-                    "kind": "DistributedDataParallel",
-                    "bucket_bytes": getattr(thing, "bucket_bytes_cap", None),
-                    "find_unused_parameters": getattr(thing, "find_unused_parameters", None),
-                    "static_graph": getattr(thing, "static_graph", None),
-                    "gradient_as_bucket_view": getattr(thing, "gradient_as_bucket_view", None),
-                }
-            )
-        for base in kind.__mro__:
-            if base.__name__ in ("FSDPModule", "FullyShardedDataParallel"):
-                sharded[base.__name__] = sharded.get(base.__name__, 0) + 1
-    return found + [{"kind": name, "modules": count} for name, count in sharded.items()]

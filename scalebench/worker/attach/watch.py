@@ -21,8 +21,10 @@ from scalebench.worker.attach.agreement import Agreement
 from scalebench.worker.attach.batches import Batches, Fed
 from scalebench.worker.attach.calls import OptimizerCalls, find_period
 from scalebench.worker.attach.clocks import between, clock_for
+from scalebench.worker.attach.host_waits import HostWaits
 from scalebench.worker.attach.problems import NO_GROUP, WRONG_DEVICE, ScriptProblem
 from scalebench.worker.attach.tracing import Traces
+from scalebench.worker.attach.unused_search import UnusedSearch
 
 MOST_ENDINGS = 3
 """A script that catches SystemExit is asked again at its next steps; then it is ended by force."""
@@ -53,6 +55,8 @@ class Watch:
         self.clock = clock_for(request["device"])
         self.batches = Batches(self.clock)
         self.traces = Traces(request["device"])
+        self.waits = HostWaits()
+        self.search = UnusedSearch()
         self.calls = OptimizerCalls()
         self.agreement = Agreement(self.rank, self.world_size, request["store"], request["limit_s"])
         self.marks: list[Any] = []
@@ -68,6 +72,8 @@ class Watch:
         self._bare_until: int | None = None
         self._had_group = False
         self._endings = 0
+        self._looked_from = 0
+        self._looked_at = 0
         self._memory: dict[str, Any] | None = None
 
     def begin(self) -> None:
@@ -189,10 +195,17 @@ class Watch:
     def _begin_trace(self, first: int) -> None:
         self.traces.begin(first)
         self.batches.tracing = True
+        self._looked_from = self.num_calls
+        self.waits.begin()
+        if self.waits.unavailable is None:
+            self.search.begin()
 
     def _end_trace(self) -> None:
         self.traces.end()
         self.batches.tracing = False
+        self.waits.end()
+        self.search.end()
+        self._looked_at += (self.num_calls - self._looked_from) // self._period
 
     def _begin_bare(self, end: int) -> None:
         self._bare_until = end * self._period
@@ -246,11 +259,21 @@ class Watch:
                 "traces": self.traces.blocks,
                 "trace_failure": self.traces.failure,
                 "memory": self._memory,
+                "looked_at": self._looks(),
                 **facts.of_training(
                     [one for one in known if one is not None], self.request["device"]
                 ),
             }
         )
+
+    def _looks(self) -> dict[str, Any]:
+        """Return what only a look into traced steps can tell."""
+        return {
+            "host_waits": self.waits.found(self._looked_at),
+            "host_waits_unavailable": self.waits.unavailable,
+            "unused_search_s": self.search.found(self._looked_at),
+            "loader": self.batches.loader,
+        }
 
     def _period_so_far(self) -> int:
         if self.schedule is not None:

@@ -174,6 +174,7 @@ def rank_fields(
         "ended_after": None if is_whole else num_steps,
         "facts": {
             **raw["facts"],
+            **raw["looked_at"],
             "microbatches": _usual([f[2] for f in fed]) or None,
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,

@@ -1,4 +1,4 @@
-"""Gradient accumulation, and a batch that is a dictionary of tokens."""
+"""Gradient accumulation, batches that are dictionaries of tokens, and some carelessness."""
 
 import json
 from contextlib import nullcontext
@@ -18,7 +18,7 @@ torch.manual_seed(dist.get_rank())
 rows = [{"input_ids": torch.randint(0, 100, (TOKENS,))} for _ in range(256)]
 loader = DataLoader(rows, SAMPLES)
 module = nn.Sequential(nn.Embedding(100, 32), nn.Flatten(), nn.Linear(32 * TOKENS, 10))
-model = DistributedDataParallel(module)
+model = DistributedDataParallel(module, find_unused_parameters=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 steps = 0
 try:
@@ -26,10 +26,12 @@ try:
         for i, batch in enumerate(loader):
             is_last = i % MICROBATCHES == MICROBATCHES - 1
             with nullcontext() if is_last else model.no_sync():
-                model(batch["input_ids"]).square().mean().backward()
+                loss = model(batch["input_ids"]).square().mean()
+                loss.backward()
             if is_last:
                 steps += 1
                 optimizer.step()
                 optimizer.zero_grad()
+                logged = loss.item()
 finally:
     print("STEPS", json.dumps(steps), flush=True)

@@ -93,6 +93,87 @@ def test_how_the_script_is_distributed_is_recognised():
     assert "Your script (DDP of 1 MiB buckets with find_unused_parameters)" in table
 
 
+@pytest.mark.parametrize(
+    ("wrappers", "said"),
+    [
+        ([{"kind": "DeepSpeedEngine", "stage": 2}], "DeepSpeed ZeRO-2"),
+        ([{"kind": "FullyShardedDataParallel", "sharding": "SHARD_GRAD_OP"}], "FSDP1 SHARD_GRAD"),
+        (
+            [
+                {"kind": "FSDPModule", "mesh": {"dp": 2, "tp": 4}},
+                {
+                    "kind": "DTensor",
+                    "mesh": {"dp": 2, "tp": 4},
+                    "placements": ["_StridedShard(dim=0, sf=4)", "Shard(dim=0)"],
+                },
+            ],
+            "FSDP2, parameters sharded over dp (2) and tp (4)",
+        ),
+        (
+            [
+                {"kind": "FSDPModule", "mesh": {"dp": 2}},
+                {"kind": "DTensor", "mesh": {"dp": 2}, "placements": ["Shard(dim=0)"]},
+            ],
+            "Your script (FSDP2)",
+        ),
+        (
+            [
+                {"kind": "_PipelineStageBase", "stage": 0, "of": 4},
+                {"kind": "_PipelineSchedule", "schedule": "Schedule1F1B", "microbatches": 8},
+            ],
+            "a pipeline of 4 stages, pipeline schedule Schedule1F1B with 8 microbatches",
+        ),
+        (
+            [{"kind": "DistributedDataParallel", "hook": "fp16_compress_hook"}],
+            "DDP with fp16_compress_hook",
+        ),
+    ],
+)
+def test_the_kinds_of_distribution_have_their_names(wrappers, said):
+    _, summary = rows(result(1, 0.1), result(2, 0.125, facts={"wrappers": wrappers}))
+    table = " ".join(render_table(summary, width=140, verbose=True).split())
+    assert said in table
+
+
+SEEN = {
+    "host_waits": {
+        "steps": 8,
+        "calls": 16,
+        "places": [{"file": "train.py", "line": 37, "call": ".item()", "calls": 16}],
+    },
+    "unused_search_s": 0.01,
+    "loader": {"num_workers": 0},
+    "groups": [
+        {"name": "world", "ranks": 2, "count": 1},
+        {"name": "mesh_tp", "ranks": 2, "count": 1},
+    ],
+    "wrappers": [
+        {"kind": "DistributedDataParallel", "find_unused_parameters": True, "unused_bytes": 0}
+    ],
+}
+
+
+def test_what_was_seen_of_the_code_is_told():
+    found, summary = rows(result(1, 0.1), result(2, 0.125, facts=SEEN))
+    assert found[2].script.host_waits.per_step == 2.0
+    assert found[1].script is None and "did not record" in found[1].unavailable["script"]
+    brief = " ".join(render_table(summary, width=140).split())
+    search = "no parameter was unused: the search takes 10.0 ms of a step, 8.00 % of it"
+    assert search in brief and "train.py" not in brief  # on CPU nothing is waited for
+    table = " ".join(render_table(summary, width=140, verbose=True).split())
+    assert search in table
+    assert "2 calls a step have the host read a tensor, for which a GPU waits" in table
+    assert "the first is .item() in train.py:37" in table
+    assert "process groups besides that of all ranks: mesh_tp of 2 ranks" in table
+    assert "the DataLoader has no workers" in table
+
+
+def test_facts_of_another_version_are_left_out():
+    strange = SEEN | {"host_waits": {"calls": "many"}}
+    found, _ = rows(result(1, 0.1), result(2, 0.125, facts=strange))
+    assert found[2].script is None
+
+
 def test_a_script_that_ended_early_is_marked():
     found, _ = rows(result(1, 0.1, ended_after=6))
     assert "ended early: after 6 steps" in found[1].stamps

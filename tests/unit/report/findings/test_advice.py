@@ -6,6 +6,7 @@ import pytest
 
 from scalebench.records.rows.budget import ComputeInflation
 from scalebench.records.rows.communication import Straggler
+from scalebench.records.rows.script import HostWaitPlace, HostWaits, ScriptFacts, Wrapper
 from scalebench.records.summary import Correctness, Row
 from scalebench.report import render_markdown, render_table
 from scalebench.report.findings import advice
@@ -75,6 +76,26 @@ DEVIATES = Correctness(status="deviates", gradient_deviation=0.02, tolerance=1e-
 TRANSFER = {"exposed_transfer": 15.0}
 LATE = [Straggler(rank=3, count=97, share=0.97, median_late_s=0.009, longest_run=40)]
 
+IDLE = {"other_idle": 15.0}
+COPYING = Wrapper(
+    kind="DistributedDataParallel",
+    gradient_as_bucket_view=False,
+    find_unused_parameters=True,
+    unused_bytes=0,
+)
+WAITING = HostWaits(
+    per_step=2.0,
+    steps=8,
+    places=[HostWaitPlace(file="train.py", line=37, call=".item()", calls=16)],
+)
+
+
+def of_script(losses, facts=None, **changes) -> Row:
+    """The row of a user's script under DDP."""
+    found = ScriptFacts(**facts or {})
+    return row_with(losses, wrappers=[COPYING], script=found, **changes)
+
+
 SPEAKS = {
     "wrong result": (row_with(correctness=DEVIATES), "deviates by 2.0e-02 where 1e-04"),
     "oversubscribed": (row_with(oversubscribed=True), "Measure on 2 cores"),
@@ -125,6 +146,18 @@ SPEAKS = {
         "copies during which nothing else runs take 15.0 points",
     ),
     "more workers": (row_with({"data_stall": 15.0}), "waiting for batches takes 15.0 points"),
+    "bucket views": (
+        of_script({"compute_inflation": 15.0}),
+        "copies the gradients of 3.26M parameters into its buckets",
+    ),
+    "unused search": (
+        of_script(IDLE, {"unused_search_s": 1e-3}),
+        "Leave out find_unused_parameters=True: no parameter was unused, and the search takes ",
+    ),
+    "host waits": (
+        of_script(IDLE, {"host_waits": WAITING}, device="cuda"),
+        "2 calls a step have the host wait for the GPU; the first is .item() in train.py:37",
+    ),
     "longer steps": (row_with({"other_idle": 15.0}), "other idle time takes 15.0 points"),
     "more launches": (
         row_with({"wait": 15.0}, doubtful=["wait"]),
@@ -148,6 +181,32 @@ def test_every_rule_is_tested_and_has_a_number():
     assert {rule.name for rule in (*FIRST, *RULES, *LAST)} == {*SPEAKS, NEIGHBOUR}
     for row, _ in SPEAKS.values():
         assert any(character.isdigit() for character in advise(row) or "")
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        (of_script(IDLE, {"unused_search_s": 1e-6}), "find_unused"),
+        (of_script(IDLE), "find_unused"),
+        (
+            of_script(IDLE, {"host_waits": WAITING}),
+            "wait for the GPU",
+        ),  # on CPU nothing is waited for
+    ],
+)
+def test_a_rule_about_scripts_needs_a_cost(row, word):
+    assert word not in (advise(row) or "")
+
+
+def test_a_search_that_finds_something_is_not_needless():
+    useful = COPYING.model_copy(update={"unused_bytes": 288})
+    row = of_script(IDLE, {"unused_search_s": 1e-3}).model_copy(update={"wrappers": [useful]})
+    assert "find_unused" not in (advise(row) or "")
+
+
+def test_the_loader_is_named_with_its_workers():
+    row = of_script({"data_stall": 15.0}, {"loader": {"num_workers": 0}})
+    assert "more workers (num_workers, it has 0)" in (advise(row) or "")
 
 
 def test_a_smaller_batch_that_was_measured_asks_for_a_larger_one():

@@ -1,0 +1,123 @@
+"""What was seen of a user's script besides its steps, in sentences."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalebench import units
+from scalebench.records.rows.script import LoaderSettings, ProcessGroups
+from scalebench.records.summary import Row
+from scalebench.report.words import wording
+
+LEAST_SHARE = 0.01
+"""Of the step: a search that takes less is not worth a line in the brief table."""
+
+
+@dataclass(frozen=True)
+class NeedlessSearch:
+    """DDP's search for unused parameters, which found none.
+
+    Attributes:
+        seconds: Of a step; None: not timed.
+        share: Of the clean step.
+    """
+
+    seconds: float | None
+    share: float | None
+
+
+def needless_search(row: Row) -> NeedlessSearch | None:
+    """Return DDP's search for unused parameters if it found none; None: it is of use, or off."""
+    searching = [
+        one
+        for one in row.wrappers or ()
+        if one.find_unused_parameters and not one.static_graph and one.unused_bytes is not None
+    ]
+    if not searching or any(one.unused_bytes for one in searching):
+        return None
+    seconds = row.script.unused_search_s if row.script else None
+    if seconds is None or row.step_s is None:
+        return NeedlessSearch(seconds, None)
+    return NeedlessSearch(seconds, seconds / row.step_s.value)
+
+
+def brief(rows: Sequence[Row]) -> list[str]:
+    """Return what is worth a change of the script: of the row with most ranks alone."""
+    row = _largest(rows)
+    if row is None:
+        return []
+    search = needless_search(row)
+    worth_it = search is not None and search.share is not None and search.share >= LEAST_SHARE
+    told = [_search(row)] if worth_it else []
+    told += [host_waits(row)] if row.device == "cuda" and host_waits(row) else []
+    return [f"{wording.place(row)}: {said}" for said in told]
+
+
+def in_full(rows: Sequence[Row]) -> list[str]:
+    """Return all remarks on the row with most ranks."""
+    row = _largest(rows)
+    return [f"{wording.place(row)}: {said}" for said in remarks(row)] if row else []
+
+
+def _largest(rows: Sequence[Row]) -> Row | None:
+    measured = [row for row in rows if row.status == "ok" and row.script is not None]
+    return max(measured, key=lambda row: row.world_size, default=None)
+
+
+def remarks(row: Row) -> list[str]:
+    """Return all that was seen, as sentences without a full stop."""
+    if row.script is None:
+        return []
+    told = [
+        _search(row),
+        host_waits(row),
+        _loader(row.script.loader),
+        _groups(row.script.groups),
+    ]
+    return [said for said in told if said]
+
+
+def _search(row: Row) -> str:
+    found = needless_search(row)
+    if found is None:
+        return ""
+    said = "find_unused_parameters=True, and no parameter was unused"
+    if found.seconds is None:
+        return said
+    share = "" if found.share is None else f", {units.percent(found.share)} of it"
+    return f"{said}: the search takes {units.seconds(found.seconds)} of a step{share}"
+
+
+def host_waits(row: Row) -> str:
+    """Say how often a step waits for the device and where; empty: never, or not known."""
+    found = row.script.host_waits if row.script else None
+    if found is None or not found.places:
+        return ""
+    first = found.places[0]
+    place = f"{wording.plain(first.file, 80)}:{first.line}"
+    calls = f"{found.per_step:.3g} call{'' if found.per_step == 1 else 's'} a step"
+    waits = "have" if found.per_step != 1 else "has"
+    what = "wait for the GPU" if row.device == "cuda" else "read a tensor, for which a GPU waits"
+    return f"{calls} {waits} the host {what}; the first is {first.call} in {place}"
+
+
+def _loader(found: LoaderSettings | None) -> str:
+    if found is None or found.num_workers is None:
+        return ""
+    if not found.num_workers:
+        return "the DataLoader has no workers: batches are made in the training process"
+    plural = "" if found.num_workers == 1 else "s"
+    return f"the DataLoader has {found.num_workers} worker{plural}"
+
+
+def _groups(found: Sequence[ProcessGroups]) -> str:
+    """Name the process groups beside the one of all ranks."""
+    others = [one for one in found if one.name != "world"]
+    if not others:
+        return ""
+    return f"process groups besides that of all ranks: {wording.joined(list(map(_group, others)))}"
+
+
+def _group(found: ProcessGroups) -> str:
+    name = f"{wording.plain(found.name, 40)} of " if found.name else "of "
+    several = f"{found.count} × " if found.count > 1 else ""
+    return f"{several}{name}{found.ranks} rank{'' if found.ranks == 1 else 's'}"
