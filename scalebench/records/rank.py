@@ -170,10 +170,14 @@ class StepGap(Record):
     Attributes:
         step: The step that came after it, by number.
         seconds: Beyond what usually lies between two steps.
+        evaluation_s: The part of it in which the script evaluated; null: not recorded.
+        checkpoint_s: The part of it in which it saved; null: not recorded.
     """
 
     step: int = Field(ge=0)
     seconds: FiniteFloat = Field(ge=0)
+    evaluation_s: FiniteFloat | None = None
+    checkpoint_s: FiniteFloat | None = None
 
 
 class RankRecord(Record):

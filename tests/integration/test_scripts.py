@@ -129,6 +129,9 @@ def test_evaluation_lies_outside_of_the_steps(run: Run, project: Path) -> None:
     own = stored["ranks"][0]
     assert len(own["step_s"]) == num_steps
     gaps = {gap["step"]: gap["seconds"] for gap in own["gaps"]}
+    for gap in own["gaps"]:
+        if gap["step"] in evaluated:
+            assert gap["evaluation_s"] > 0.15 and gap["checkpoint_s"] > 0
     last = max(b["first"] + b["count"] for b in own["blocks"] if b["phase"] == "clean")
     for step in evaluated:  # made between its 20th step and the next, which is number 20
         if step < last:
@@ -146,6 +149,7 @@ def test_evaluation_lies_outside_of_the_steps(run: Run, project: Path) -> None:
     row = row_of(out, CASE, 2)
     assert row["step_s"]["value"] < 0.1
     assert row["outside_step"]["largest"][0]["step"] in evaluated
+    assert row["outside_step"]["largest"][0]["kind"] == "evaluation"
     assert "outside of the steps" in (project / "table").read_text()
 
 

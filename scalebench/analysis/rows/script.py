@@ -1,7 +1,7 @@
 """What a row says of a user's script alone: between its steps, and how it is distributed."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -86,14 +86,14 @@ def _host_waits(stored: Mapping[str, Any] | None) -> HostWaits | None:
 
 def _outside(row: Launches) -> OutsideSteps:
     found = [
-        LongestGap(step=gap.step, rank=rank.rank, repeat=repeat, seconds=gap.seconds)
+        (rank.rank, repeat, gap)
         for repeat, result in row.good.items()
         for rank in result.ranks
         for gap in _of_clean_window(rank)
     ]
     by_rank: dict[int, float] = {}
-    for gap in found:
-        by_rank[gap.rank] = by_rank.get(gap.rank, 0.0) + gap.seconds
+    for rank, _, gap in found:
+        by_rank[rank] = by_rank.get(rank, 0.0) + gap.seconds
     longest = max(by_rank, key=by_rank.__getitem__, default=0)
     seconds = by_rank.get(longest, 0.0)
     whole = sum(
@@ -102,9 +102,45 @@ def _outside(row: Launches) -> OutsideSteps:
     return OutsideSteps(
         seconds=seconds,
         share=seconds / whole if whole else 0.0,
-        num_gaps=sum(gap.rank == longest for gap in found),
-        largest=sorted(found, key=lambda gap: -gap.seconds)[:MOST_NAMED],
+        num_gaps=sum(rank == longest for rank, _, _ in found),
+        largest=[
+            LongestGap(step=g.step, rank=rank, repeat=repeat, seconds=g.seconds, kind=_kind(g))
+            for rank, repeat, g in _longest_of_each(found)[:MOST_NAMED]
+        ],
+        **_parts([gap for rank, _, gap in found if rank == longest]),
     )
+
+
+def _longest_of_each(found: Sequence[tuple[int, int, StepGap]]) -> list[tuple[int, int, StepGap]]:
+    """Return each gap once, of the rank where it was longest; the longest first."""
+    kept: dict[tuple[int, int], tuple[int, int, StepGap]] = {}
+    for rank, repeat, gap in sorted(found, key=lambda one: -one[2].seconds):
+        kept.setdefault((repeat, gap.step), (rank, repeat, gap))
+    return list(kept.values())
+
+
+def _parts(gaps: Sequence[StepGap]) -> dict[str, float]:
+    """Return how gaps divide into evaluation, checkpoints and the rest; empty: not recorded."""
+    if any(gap.evaluation_s is None or gap.checkpoint_s is None for gap in gaps):
+        return {}
+    evaluation_s = sum(gap.evaluation_s or 0.0 for gap in gaps)
+    checkpoint_s = sum(gap.checkpoint_s or 0.0 for gap in gaps)
+    rest = sum(gap.seconds for gap in gaps) - evaluation_s - checkpoint_s
+    return {
+        "evaluation_s": evaluation_s,
+        "checkpoint_s": checkpoint_s,
+        "other_s": max(rest, 0.0),
+    }
+
+
+def _kind(gap: StepGap) -> Literal["evaluation", "checkpoint", "other"] | None:
+    """Return what took most of a gap; None: not recorded."""
+    if gap.evaluation_s is None or gap.checkpoint_s is None:
+        return None
+    rest = gap.seconds - gap.evaluation_s - gap.checkpoint_s
+    if gap.evaluation_s >= max(gap.checkpoint_s, rest):
+        return "evaluation"
+    return "checkpoint" if gap.checkpoint_s >= rest else "other"
 
 
 def _of_clean_window(rank: RankRecord) -> list[StepGap]:

@@ -1,5 +1,7 @@
 """What a row says of a user's script alone: what it does between steps, how it is distributed."""
 
+from typing import Literal
+
 from pydantic import BaseModel, FiniteFloat
 
 
@@ -10,12 +12,15 @@ class LongestGap(BaseModel):
         step: The step after it, by number from 0.
         rank: Where it was longest.
         repeat: Number of the launch.
+        kind: What took most of it: ``evaluation``, ``checkpoint`` or ``other`` (logging and the
+            like); null: not recorded.
     """
 
     step: int
     rank: int
     repeat: int
     seconds: FiniteFloat
+    kind: Literal["evaluation", "checkpoint", "other"] | None = None
 
 
 class OutsideSteps(BaseModel):
@@ -28,12 +33,18 @@ class OutsideSteps(BaseModel):
         share: Of the time from the first clean step to the last, these gaps included.
         num_gaps: How many of them.
         largest: The longest first, at most three.
+        evaluation_s: The part of ``seconds`` in which the script evaluated; null: not recorded.
+        checkpoint_s: The part in which it saved.
+        other_s: The rest.
     """
 
     seconds: FiniteFloat
     share: FiniteFloat
     num_gaps: int
     largest: list[LongestGap]
+    evaluation_s: FiniteFloat | None = None
+    checkpoint_s: FiniteFloat | None = None
+    other_s: FiniteFloat | None = None
 
 
 class Wrapper(BaseModel):

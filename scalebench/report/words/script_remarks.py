@@ -80,11 +80,11 @@ def _search(row: Row) -> str:
     found = needless_search(row)
     if found is None:
         return ""
-    said = "find_unused_parameters=True, and no parameter was unused"
+    said = "DDP searches for unused parameters (find_unused_parameters=True) and finds none"
     if found.seconds is None:
         return said
     share = "" if found.share is None else f", {units.percent(found.share)} of it"
-    return f"{said}: the search takes {units.seconds(found.seconds)} of a step{share}"
+    return f"{said}, which takes {units.seconds(found.seconds)} of a step{share}"
 
 
 def host_waits(row: Row) -> str:

@@ -27,6 +27,7 @@ class Fed(NamedTuple):
         tokens: Likewise; 0: the batches hold no tokens.
         waited_s: In the loader's ``__next__``, on the host.
         batches: Microbatches.
+        others: Batches that were not trained on: of an evaluation.
     """
 
     began: Any
@@ -34,6 +35,7 @@ class Fed(NamedTuple):
     tokens: int
     waited_s: float
     batches: int
+    others: int = 0
 
 
 class _Feed:
@@ -107,6 +109,7 @@ class Batches:
             sum(feed.tokens for feed in feeds),
             sum(feed.waited_ns for feed in feeds) / 1e9,
             sum(feed.batches for feed in feeds),
+            sum(feed.batches for feed in self._active if not feed.trains),
         )
         for feed in self._active:
             feed.clear()

@@ -1,6 +1,7 @@
 """Where the watch is told of the script's doings: optimizers, backward passes, DataLoaders."""
 
 import functools
+import sys
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ import torch.multiprocessing
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
+from scalebench.worker.attach.imports import after_import_of
 from scalebench.worker.attach.problems import SPAWNS, ScriptProblem
 
 
@@ -17,6 +19,8 @@ def install(watch: Any) -> None:
     _watch_backward(watch)
     _watch_loaders(watch)
     _watch_scaler(watch)
+    _watch_modes(watch)
+    _watch_saving(watch)
     _refuse_spawn()
 
 
@@ -61,6 +65,32 @@ def _watch_scaler(watch: Any) -> None:
         return answer
 
     scaler.step = step
+
+
+def _watch_modes(watch: Any) -> None:
+    """``eval()`` and ``train()`` of a module: both go through ``train``."""
+    module: Any = torch.nn.Module
+    original = module.train
+
+    @functools.wraps(original)
+    def train(self: Any, mode: bool = True) -> Any:
+        watch.between.mode_changed(bool(mode))
+        return original(self, mode)
+
+    module.train = train
+
+
+def _watch_saving(watch: Any) -> None:
+    saved: Any = torch
+    saved.save = watch.between.saving(torch.save)
+
+    def watch_checkpoints() -> None:
+        checkpoint: Any = sys.modules["torch.distributed.checkpoint"]
+        for name in ("save", "async_save"):
+            if hasattr(checkpoint, name):
+                setattr(checkpoint, name, watch.between.saving(getattr(checkpoint, name)))
+
+    after_import_of("torch.distributed.checkpoint", watch_checkpoints)
 
 
 def _refuse_spawn() -> None:

@@ -19,6 +19,7 @@ import torch
 from scalebench.worker.attach import facts, schedule
 from scalebench.worker.attach.agreement import Agreement
 from scalebench.worker.attach.batches import Batches, Fed
+from scalebench.worker.attach.between import Between, Doings
 from scalebench.worker.attach.calls import OptimizerCalls, find_period
 from scalebench.worker.attach.clocks import between, clock_for
 from scalebench.worker.attach.host_waits import HostWaits
@@ -55,6 +56,7 @@ class Watch:
         self.clock = clock_for(request["device"])
         self.batches = Batches(self.clock)
         self.traces = Traces(request["device"])
+        self.between = Between()
         self.waits = HostWaits()
         self.search = UnusedSearch()
         self.calls = OptimizerCalls()
@@ -62,6 +64,7 @@ class Watch:
         self.marks: list[Any] = []
         self.host_ns: list[int | None] = []
         self.fed: list[Fed | None] = []
+        self.doings: dict[int, Doings] = {}
         self.num_calls = 0
         self.explicit = False
         self.over = False
@@ -109,10 +112,14 @@ class Watch:
             self.explicit = True
             self.num_calls = 0
             self.marks, self.host_ns, self.fed = self.marks[-1:], self.host_ns[-1:], []
+            self.doings.clear()
         self.begin()
         self._call_ended(samples)
 
     def _call_ended(self, samples: int | None = None) -> None:
+        doings = self.between.take()
+        if doings is not None:
+            self.doings[self.num_calls] = doings
         self.num_calls += 1
         if self._bare_until is not None and self.num_calls < self._bare_until:
             self.marks.append(None)
@@ -251,8 +258,11 @@ class Watch:
                 "call_s": between(self.clock, self.marks),
                 "host_ns": self.host_ns,
                 "outside_s": self._outside_s(),
+                "doings": [[call, *doings] for call, doings in self.doings.items()],
                 "fed": [
-                    None if fed is None else [fed.samples, fed.tokens, fed.waited_s, fed.batches]
+                    None
+                    if fed is None
+                    else [fed.samples, fed.tokens, fed.waited_s, fed.batches, fed.others]
                     for fed in self.fed
                 ],
                 "explicit": self.explicit,
@@ -281,10 +291,17 @@ class Watch:
         return 1 if self.explicit else find_period(self.calls.order or ()) or 1
 
     def _outside_s(self) -> list[float | None]:
-        """Return, for each call, the seconds between the last one and the next batch's request."""
+        """Return, for each call, the seconds between the last one and the next batch's request.
+
+        Where no batch was asked for, what was seen of evaluating and saving.
+        """
         found: list[float | None] = []
         for i, fed in enumerate(self.fed):
             mark = self.marks[i]
-            known = fed is not None and fed.began is not None and mark is not None
-            found.append(self.clock.seconds(mark, fed.began) if known and fed else None)
+            if fed is None or mark is None:
+                found.append(None)
+            elif fed.began is not None:
+                found.append(self.clock.seconds(mark, fed.began))
+            else:
+                found.append(sum(self.doings.get(i, ())))
         return found

@@ -170,7 +170,7 @@ def rank_fields(
         "samples_per_step": samples or None,
         "tokens_per_sample": _whole_ratio(tokens, samples),
         "memory": Memory(**raw["memory"]),
-        "gaps": [StepGap(step=s, seconds=g) for s, g in sorted(own.gaps.items()) if s < last],
+        "gaps": [_gap(raw, s, g) for s, g in sorted(own.gaps.items()) if s < last],
         "ended_after": None if is_whole else num_steps,
         "facts": {
             **raw["facts"],
@@ -194,6 +194,23 @@ def rank_fields(
 def _script(cell: Cell) -> ScriptTarget:
     assert isinstance(cell.workload, ScriptTarget)
     return cell.workload
+
+
+def _gap(raw: Mapping[str, Any], step: int, seconds: float) -> StepGap:
+    """Return a gap before a step with what is known of it.
+
+    Saving is known by its calls. Evaluation lasts from ``eval()`` to ``train()``; where batches
+    were drawn and nothing was trained on them without such calls, it is all the rest.
+    """
+    period = raw["period"]
+    calls = range(step * period, (step + 1) * period)
+    doings = [one[1:] for one in raw["doings"] if one[0] in calls]
+    others = sum(raw["fed"][i][4] for i in calls if i < len(raw["fed"]) and raw["fed"][i])
+    checkpoint_s = min(sum(saving for _, saving in doings), seconds)
+    rest = seconds - checkpoint_s
+    between_modes = min(sum(evaluating for evaluating, _ in doings), rest)
+    evaluation_s = between_modes or (rest if others else 0.0)
+    return StepGap(step=step, seconds=seconds, evaluation_s=evaluation_s, checkpoint_s=checkpoint_s)
 
 
 def _timed(block: Block, host_ns: Sequence[int | None], period: int) -> Block:

@@ -84,6 +84,21 @@ def test_time_outside_of_the_steps_is_told_by_step():
     assert "before step 4" in " ".join(render_table(summary, width=140).split())
 
 
+def test_gaps_say_what_was_done_in_them():
+    gaps = [
+        StepGap(step=2, seconds=2.0, evaluation_s=1.5, checkpoint_s=0.25),
+        StepGap(step=3, seconds=1.0, evaluation_s=0.0, checkpoint_s=0.75),
+        StepGap(step=4, seconds=0.5, evaluation_s=0.0, checkpoint_s=0.0),
+    ]
+    found, summary = rows(result(1, 0.1), result(2, 0.125, gaps=gaps))
+    outside = found[2].outside_step
+    assert (outside.evaluation_s, outside.checkpoint_s, outside.other_s) == (1.5, 1.0, 1.0)
+    assert [gap.kind for gap in outside.largest] == ["evaluation", "checkpoint", "other"]
+    table = " ".join(render_table(summary, width=240).split())
+    assert "in 3 gaps (evaluation 1.50 s, checkpoints 1.00 s, other 1.00 s)" in table
+    assert "2.00 s before step 2 (rank 0, evaluation)" in table
+
+
 def test_how_the_script_is_distributed_is_recognised():
     ddp = {"kind": "DistributedDataParallel", "bucket_bytes": 2**20, "find_unused_parameters": True}
     found, summary = rows(result(1, 0.1, facts={}), result(2, 0.125, facts={"wrappers": [ddp]}))
@@ -158,7 +173,9 @@ def test_what_was_seen_of_the_code_is_told():
     assert found[2].script.host_waits.per_step == 2.0
     assert found[1].script is None and "did not record" in found[1].unavailable["script"]
     brief = " ".join(render_table(summary, width=140).split())
-    search = "no parameter was unused: the search takes 10.0 ms of a step, 8.00 % of it"
+    search = (
+        "(find_unused_parameters=True) and finds none, which takes 10.0 ms of a step, 8.00 % of it"
+    )
     assert search in brief and "train.py" not in brief  # on CPU nothing is waited for
     table = " ".join(render_table(summary, width=140, verbose=True).split())
     assert search in table

@@ -3,19 +3,23 @@
 A program of its own: the hooks change torch for the whole process.
 """
 
+import io
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from scalebench.worker.attach import hooks
 from scalebench.worker.attach.batches import Batches
+from scalebench.worker.attach.between import Between
 from scalebench.worker.attach.calls import OptimizerCalls
 from scalebench.worker.attach.clocks import HostClock
 from scalebench.worker.attach.problems import ScriptProblem
@@ -29,6 +33,7 @@ class Counter:
     def __init__(self) -> None:
         self.calls = OptimizerCalls()
         self.batches = Batches(HostClock())
+        self.between = Between()
         self.seen = 0
 
     def begin(self) -> None:
@@ -160,6 +165,26 @@ WAYS: tuple[Callable[[nn.Module], None], ...] = (
 )
 
 
+def doings(counter: Counter) -> Iterator[tuple[str, int]]:
+    """Evaluate and save; yield whether each was seen to last at least as long as it did."""
+    counter.between.take()
+    model = nn.Linear(2, 2)
+    model.eval()
+    time.sleep(0.02)
+    model.train()
+    told = counter.between.take()
+    yield "evaluated", int(told is not None and told.evaluation_s >= 0.02 and not told.checkpoint_s)
+    torch.save(model.state_dict(), io.BytesIO())
+    told = counter.between.take()
+    yield "saved", int(told is not None and told.checkpoint_s > 0 == told.evaluation_s)
+    with tempfile.TemporaryDirectory() as folder:
+        dcp.save(model.state_dict(), checkpoint_id=folder)
+    told = counter.between.take()
+    yield "saved by dcp", int(told is not None and told.checkpoint_s > 0)
+    model.eval()
+    yield "nothing", int(counter.between.take() is None)
+
+
 def counted() -> Iterator[tuple[str, int]]:
     """Yield every way of training, and the steps that were seen of it."""
     counter = Counter()
@@ -168,6 +193,7 @@ def counted() -> Iterator[tuple[str, int]]:
         before = counter.seen
         way(nn.Linear(8, 2))
         yield way.__name__, counter.seen - before
+    yield from doings(counter)
     yield "samples", counter.batches.take().samples
     try:
         torch.multiprocessing.spawn(print)

@@ -17,5 +17,7 @@ def test_steps_are_counted_whatever_the_optimizer():
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen.pop("spawn refused") == 1
+    for name in ("evaluated", "saved", "saved by dcp", "nothing"):
+        assert seen.pop(name) == 1, name
     assert seen.pop("samples") == STEPS * 4
     assert seen == dict.fromkeys(WAYS, STEPS)
