@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import need
+from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.integration.conftest import SHORT, row_of
 
 pytestmark = pytest.mark.untimed
@@ -42,6 +42,12 @@ def test_a_world_of_mpirun(project: Path, troubled: None) -> None:
     reason = row_of(project / "r", "ddp-static-graph", 3)["reason"]
     assert reason == "3 ranks are more than the 2 that mpirun started"
     assert json.loads((project / "r/run.json").read_text())["spec"]["launcher"] == "mpirun"
+
+
+def test_a_script_of_the_users_own_in_a_world_of_mpirun(project: Path, placed: None) -> None:
+    done = mpirun(2, *SCRIPT_RUN, *SCRIPT_WORDS)
+    assert done.returncode == 0, done.stderr
+    check_script_run(project, [[0, 0, 2, 2, 0, 1], [1, 1, 2, 2, 0, 1]])
 
 
 def test_a_complaint_is_one_line_and_ends_the_world(project: Path) -> None:

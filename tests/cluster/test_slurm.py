@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import need
+from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm
 from tests.integration.conftest import SHORT, row_of
 
@@ -81,3 +81,16 @@ def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
     assert done.stdout.count("started by srun") == 1  # the other rank prints nothing
     row = row_of(project / "r", "ddp-static-graph", 2)
     assert (row["status"], row["correctness"]["status"]) == ("ok", "verified")
+
+
+def test_a_script_of_the_users_own_as_steps(slurm: Slurm, project: Path, placed: None) -> None:
+    command = (sys.executable, "-m", "scalebench", *SCRIPT_RUN, "--launcher", "slurm")
+    done = subprocess.run(
+        ["salloc", "--nodes=2", "--ntasks-per-node=1", *command, *SCRIPT_WORDS],
+        env=slurm.environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    check_script_run(project, [[0, 0, 2, 1, 0, 2], [1, 0, 2, 1, 1, 2]])

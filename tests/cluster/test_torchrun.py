@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run
 from tests.integration.conftest import summary_of
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-size", "16")
@@ -88,3 +89,10 @@ def _is_follower(process: psutil.Process) -> bool:
     parent = process.parent()
     here = "scalebench.worker.agent.agent" in process.cmdline()
     return here and (parent is None or "scalebench.worker.agent.agent" not in parent.cmdline())
+
+
+def test_a_script_of_the_users_own_in_a_world_of_torchrun(project: Path, placed: None) -> None:
+    world = torchrun(2, *SCRIPT_RUN, *SCRIPT_WORDS)
+    _, errors = world.communicate(timeout=200)
+    assert world.returncode == 0, errors
+    check_script_run(project, [[0, 0, 2, 2, 0, 1], [1, 1, 2, 2, 0, 1]])

@@ -45,5 +45,10 @@ class JobRequest:
                 f"{unprintable[0]!r} contains characters that a script cannot show. Use printable "
                 "characters."
             )
-        if any(part.partition("=")[0] == "--launcher" for part in self.command):
+        if any(part.partition("=")[0] == "--launcher" for part in self.split()[0]):
             raise UsageError("The cluster places the ranks. Leave --launcher out of the command.")
+
+    def split(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return scalebench's own words, and the user's script with the dashes before it."""
+        place = self.command.index("--") if "--" in self.command else len(self.command)
+        return self.command[:place], self.command[place:]

@@ -36,7 +36,8 @@ def batch_script(request: JobRequest, options: Mapping[str, str], python: str) -
     for name, value in settings.items():
         if not _VALUE.fullmatch(value):
             raise UsageError(f"--{name} {value!r}: sbatch takes letters, digits and _.,:@+=/-.")
-    command = [python, "-m", "scalebench", *request.command, "--launcher", "slurm"]
+    own, script = request.split()
+    command = [python, "-m", "scalebench", *own, "--launcher", "slurm", *script]
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{name}={value}" for name, value in settings.items()),

@@ -43,7 +43,6 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     """
     if request.only:
         suites = [suite for suite in map(_without_collectives, suites) if suite.cases]
-    _check_scripts(suites, machine)
     device = _choose_device(request, machine)
     capacity = _capacity(request, device, machine)
     asked = request.world_sizes or _default_sizes(capacity, machine)
@@ -120,16 +119,6 @@ def _check_collectives(request: Request, suites: Sequence[Suite], sizes: Sequenc
         raise UsageError(
             f"Suite {names[0]} measures the links itself, and --link-profile also gives them. "
             "Leave out one of them."
-        )
-
-
-def _check_scripts(suites: Sequence[Suite], machine: Machine) -> None:
-    """Raise UsageError where a launcher cannot start a user's script yet."""
-    scripts = [suite.script for suite in suites if suite.script is not None]
-    if scripts and (machine.world is not None or machine.launcher_name != "local"):
-        raise UsageError(
-            f"{machine.launcher} cannot start {scripts[0].shown}: scripts run on one machine so "
-            "far. Run scalebench outside of it, with --launcher local or lab."
         )
 
 

@@ -34,17 +34,15 @@ class RankSeen(BaseModel):
         gaps: Step → seconds before it in which the script did something else.
         schedule: As the watch has it; None: the script ended before there was one.
         first_clean: The first steady step; None: not found.
-        clock: Names the machine's clock.
     """
 
     num_steps: int
     gaps: dict[int, float]
     schedule: dict[str, Any] | None
     first_clean: int | None
-    clock: str
 
 
-def seen_by(raw: Mapping[str, Any], clock: str) -> RankSeen:
+def seen_by(raw: Mapping[str, Any]) -> RankSeen:
     """Return what a rank has seen of its own steps."""
     step_s = steps_of_calls(raw["call_s"], raw["period"])
     steady = steady_start(step_s[1:])
@@ -53,7 +51,6 @@ def seen_by(raw: Mapping[str, Any], clock: str) -> RankSeen:
         gaps=large_gaps(step_s, raw["outside_s"][:: raw["period"]]),
         schedule=raw["schedule"],
         first_clean=None if steady is None else steady + 1,
-        clock=clock,
     )
 
 
@@ -124,7 +121,11 @@ def _cut(phase: Phase, first: int, end: int, cuts: set[int]) -> list[Block]:
 
 
 def rank_fields(
-    cell: Cell, raw: Mapping[str, Any], rank: int, everybody: Sequence[RankSeen]
+    cell: Cell,
+    raw: Mapping[str, Any],
+    rank: int,
+    everybody: Sequence[RankSeen],
+    clock: ClockAlignment,
 ) -> dict[str, Any]:
     """Return the fields of a rank's record.
 
@@ -133,6 +134,7 @@ def rank_fields(
         raw: What the watch has stored.
         rank: Whose.
         everybody: What every rank has seen, by rank.
+        clock: How this machine's clock stands to rank 0's.
 
     Raises:
         ValueError: The script made too few steps; the text says so.
@@ -159,7 +161,6 @@ def rank_fields(
         values = {**sizes, "rank_batch": cell.rank_batch}
         samples = evaluate(asked, values) / cell.world_size
     last = max((block.first + block.count for block in blocks), default=0)
-    same_clock = own.clock == first.clock != ""
     is_whole = first.schedule is not None and num_steps >= first.schedule["clean_end"]
     fields: dict[str, Any] = {
         "step_s": step_s[:last],
@@ -184,10 +185,6 @@ def rank_fields(
         trace = trace_of(cell, raw, blocks)
     except NoTrace as reason:
         return fields | {"trace_unavailable": str(reason)}
-    if not same_clock:
-        several = "the ranks are on several machines, and their clocks were not compared"
-        return fields | {"trace_unavailable": several}
-    clock = ClockAlignment(method="shared clock", at_ns=trace.origin_ns, offset_ns=0, bound_ns=0)
     return fields | {"trace": trace, "clock": clock}
 
 

@@ -7,10 +7,13 @@ as any rank; the interpreter that it starts inherits all of that, and dies with 
 import faulthandler
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,17 +26,29 @@ from scalebench.records.rank import RankError, RankRecord
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker import attach
-from scalebench.worker.measure.alignment import clock_name
+from scalebench.worker.measure.alignment import combine
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.rendezvous import rendezvous_store
-from scalebench.worker.script.addresses import own_address, two_free_ports
 from scalebench.worker.script.errors import error_of
+from scalebench.worker.script.places import (
+    Place,
+    agree_on_addresses,
+    compare_clocks,
+    group_of,
+    meet,
+)
 from scalebench.worker.script.record import RankSeen, rank_fields, seen_by
 
 END_GRACE_S = 10.0
 """How long a script may take to end after everything was measured; then it is killed."""
 
 POLL_S = 0.5
+
+_OF_OTHER_LAUNCHERS = re.compile(
+    r"SLURM_(PROCID|LOCALID|NODEID|GTIDS|NTASKS|NPROCS|NNODES|TASK_PID|STEP_.*|TASKS_PER_NODE)$"
+    r"|TORCHELASTIC_ERROR_FILE$|OMPI_|PMI|PMIX_|MPI_LOCAL|MV2_COMM"
+)
+"""Variables by which srun and mpirun tell a process its place."""
 
 
 def run_script(
@@ -50,9 +65,13 @@ def run_script(
     rank, record_file = identity["rank"], paths.record(identity["rank"])
     facts = process.settle(cell, identity["local_rank"])
     store = _store(request, paths, cell)
-    addresses = _agree_on_addresses(store, rank)
+    places = meet(store, rank, cell.world_size, identity)
+    own_run_dir = os.fspath(paths.root / "run_dir")
+    addresses = agree_on_addresses(store, rank, own_run_dir)
+    before = compare_clocks(store, rank, places, "before")
     raw_file = paths.root / f"attach{rank}.json"
-    code = _run_process(request, cell, paths, identity, addresses, raw_file)
+    variables = environment_for(cell, identity, addresses, places)
+    code = _run_process(request, cell, paths, identity, addresses, variables, raw_file)
     raw = json.loads(raw_file.read_text()) if raw_file.exists() else {}
     if not raw or "error" in raw:
         log = Path(request["log"])
@@ -60,14 +79,17 @@ def run_script(
         write_model(record_file, RankRecord(**identity, error=error))
         return 1
     try:
-        everybody = _exchange(store, cell, rank, seen_by(raw, clock_name()))
-        fields = rank_fields(cell, raw, rank, everybody)
+        everybody = _exchange(store, cell, rank, seen_by(raw))
+        clock = combine(before, compare_clocks(store, rank, places, "after"))
+        fields = rank_fields(cell, raw, rank, everybody, clock)
     except ValueError as problem:
         error = RankError(kind="usage", message=str(problem), time_ns=time.monotonic_ns())
         write_model(record_file, RankRecord(**identity, error=error))
         return 1
     facts |= fields.pop("facts")
     write_model(record_file, RankRecord(**identity, **fields, facts=facts), indent=None)
+    if places[rank].host != places[0].host:  # rank 0's own goes with its launch
+        shutil.rmtree(addresses["run_dir"], ignore_errors=True)
     return 0
 
 
@@ -83,15 +105,6 @@ def _store(request: dict[str, Any], paths: LaunchPaths, cell: Cell) -> Store:
     return store
 
 
-def _agree_on_addresses(store: Store, rank: int) -> dict[str, Any]:
-    """Return where the script's ranks meet, and where the watch's do: on rank 0's host."""
-    if rank == 0:
-        master, watch = two_free_ports()
-        told = {"host": own_address(), "master": master, "watch": watch}
-        store.set("addresses", json.dumps(told))
-    return dict(json.loads(store.get("addresses")))
-
-
 def _exchange(store: Store, cell: Cell, rank: int, own: RankSeen) -> list[RankSeen]:
     """Return what every rank has seen, by rank."""
     store.set(f"seen{rank}", own.model_dump_json())
@@ -105,13 +118,12 @@ def request_for(
 ) -> dict[str, Any]:
     """Return what the script's own process is told; `scalebench.worker.attach.script` reads it."""
     script = _script(cell)
-    folder = paths.root / "run_dir"
-    folder.mkdir(exist_ok=True)
+    Path(addresses["run_dir"]).mkdir(parents=True, exist_ok=True)
     values = {
         "world_size": cell.world_size,
         "global_batch": cell.global_batch,
         "rank_batch": cell.rank_batch,
-        "run_dir": os.fspath(folder),
+        "run_dir": addresses["run_dir"],
     }
     several = cell.world_size > 1
     return {
@@ -130,21 +142,28 @@ def request_for(
 
 
 def environment_for(
-    cell: Cell, identity: dict[str, Any], addresses: dict[str, Any]
+    cell: Cell,
+    identity: dict[str, Any],
+    addresses: dict[str, Any],
+    places: Sequence[Place],
 ) -> dict[str, str]:
     """Return the environment of the script's process: this one's, and torchrun's variables.
 
+    What another launcher has told this process of its place is left out: a script that looks for
+    it first would take that for its own.
+
     Source: torch.distributed.elastic.agent.server.local_elastic_agent.
     """
+    group, num_groups, local_size = group_of(places, identity["rank"])
     rank, local_rank = str(identity["rank"]), str(identity["local_rank"])
     size = str(cell.world_size)
     given = {
         "RANK": rank,
         "LOCAL_RANK": local_rank,
         "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": size,
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "GROUP_RANK": str(group),
+        "GROUP_WORLD_SIZE": str(num_groups),
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": size,
         "ROLE_NAME": "default",
@@ -157,7 +176,8 @@ def environment_for(
     }
     if cell.device == "cpu":
         given["CUDA_VISIBLE_DEVICES"] = ""
-    return {**os.environ, **given}
+    kept = {k: v for k, v in os.environ.items() if not _OF_OTHER_LAUNCHERS.match(k)}
+    return {**kept, **given}
 
 
 def _run_process(
@@ -166,6 +186,7 @@ def _run_process(
     paths: LaunchPaths,
     identity: dict[str, Any],
     addresses: dict[str, Any],
+    variables: dict[str, str],
     raw_file: Path,
 ) -> int:
     """Run the script's process to its end; return its exit code, negative for a signal."""
@@ -175,7 +196,7 @@ def _run_process(
     own_pid = os.getpid()
     child = subprocess.Popen(
         [_script(cell).python, os.fspath(program), os.fspath(told)],
-        env=environment_for(cell, identity, addresses),
+        env=variables,
         preexec_fn=lambda: process.die_with_parent(own_pid),
     )
     _pass_on_signals(child)

@@ -53,6 +53,18 @@ def test_a_real_shell_starts_exactly_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "pwned").exists()
 
 
+def test_a_users_script_keeps_its_words_behind_the_dashes() -> None:
+    command = ("run", "--gpus", "2,4", "--", "train.py", "--launcher", "none")
+    script = batch_script(JobRequest("bench", 2, 4, 0, command), {}, "python")
+    assert shlex.split(script.splitlines()[-1]) == [
+        *("python", "-m", "scalebench", "run", "--gpus", "2,4", "--launcher", "slurm"),
+        *("--", "train.py", "--launcher", "none"),
+    ]
+    (_, job) = indexed_job(JobRequest("bench", 2, 4, 0, command), "image", None)
+    words = job["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert words[-4:] == ["--", "train.py", "--launcher", "none"]
+
+
 def test_what_slurm_is_asked_for() -> None:
     script = batch_script(request(gpus=4), {"time": "30:00", "partition": "gpu"}, "python")
     asked = [line[8:] for line in script.splitlines() if line.startswith("#SBATCH ")]

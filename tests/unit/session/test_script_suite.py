@@ -115,6 +115,7 @@ def test_a_divided_batch_reaches_the_cells():
     assert not any("weak scaling" in notice for notice in plan.notices)
 
 
-def test_other_launchers_say_that_they_cannot_yet():
-    with pytest.raises(UsageError, match=r"slurm cannot start train\.py"):
-        make_plan(Request(), [suite()], Machine(0, 2, launcher_name="slurm"))
+def test_other_launchers_plan_the_same_cells():
+    request = Request(world_sizes=(2,), device="cpu", repeats=2)
+    elsewhere = make_plan(request, [suite()], Machine(0, 2, launcher_name="slurm"))
+    assert [cell.id for cell in elsewhere.cells] == [cell.id for cell in plan_of().cells]

@@ -1,0 +1,100 @@
+"""On which machines the ranks of a script are, and how their clocks stand to one another.
+
+The processes that supervise the script's ranks tell one another over the store of the launch.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from torch._C._distributed_c10d import Store
+
+from scalebench.worker.measure.alignment import (
+    ROUND_TRIPS,
+    ClockOffset,
+    Exchange,
+    clock_name,
+    offset_of,
+)
+from scalebench.worker.script.addresses import own_address, two_free_ports
+
+
+class Place(BaseModel):
+    """Where a rank is.
+
+    Attributes:
+        host: Name of its machine.
+        local_rank: Its number there.
+        clock: What names the machine's clock; empty: nothing does.
+    """
+
+    host: str
+    local_rank: int
+    clock: str
+
+
+def meet(store: Store, rank: int, world_size: int, identity: dict[str, Any]) -> list[Place]:
+    """Tell where this rank is, and return where all are, by rank."""
+    own = Place(host=identity["host"], local_rank=identity["local_rank"], clock=clock_name())
+    store.set(f"place{rank}", own.model_dump_json())
+    return [Place.model_validate_json(store.get(f"place{other}")) for other in range(world_size)]
+
+
+def agree_on_addresses(store: Store, rank: int, run_dir: str) -> dict[str, Any]:
+    """Return where the script's ranks meet, and where the watch's do: on rank 0's machine.
+
+    Returns:
+        ``host``, ``master`` and ``watch`` (ports), and rank 0's ``run_dir``.
+    """
+    if rank == 0:
+        master, watch = two_free_ports()
+        told = {"host": own_address(), "master": master, "watch": watch, "run_dir": run_dir}
+        store.set("addresses", json.dumps(told))
+    return dict(json.loads(store.get("addresses")))
+
+
+def group_of(places: Sequence[Place], rank: int) -> tuple[int, int, int]:
+    """Return the number of a rank's machine, of machines, and of ranks on its machine."""
+    hosts = list(dict.fromkeys(place.host for place in places))
+    host = places[rank].host
+    return hosts.index(host), len(hosts), sum(place.host == host for place in places)
+
+
+def compare_clocks(
+    store: Store,
+    rank: int,
+    places: Sequence[Place],
+    when: str,
+    clock: Callable[[], int] = time.monotonic_ns,
+) -> ClockOffset:
+    """Compare this rank's clock with rank 0's; every rank has to call this at the same time.
+
+    Ranks that read rank 0's clock exchange nothing. The others ask it one after the other.
+
+    Args:
+        store: Of the launch.
+        rank: This rank.
+        places: Of all ranks.
+        when: A word that no other comparison in this store has.
+        clock: What to read, nanoseconds.
+    """
+    name = places[0].clock
+    others = [r for r, place in enumerate(places) if r and (place.clock != name or not name)]
+    if rank == 0:
+        for other in others:
+            for trip in range(ROUND_TRIPS):
+                key = f"{when}/{other}/{trip}"
+                store.get(f"{key}/asked")
+                store.set(f"{key}/answer", str(clock()))
+    if rank not in others:
+        return ClockOffset(0, 0, clock(), "shared clock")
+    return offset_of([_ask(store, f"{when}/{rank}/{trip}", clock) for trip in range(ROUND_TRIPS)])
+
+
+def _ask(store: Store, key: str, clock: Callable[[], int]) -> Exchange:
+    sent = clock()
+    store.set(f"{key}/asked", "")
+    there = int(store.get(f"{key}/answer"))
+    return Exchange(sent, there, clock())
