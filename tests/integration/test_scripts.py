@@ -229,6 +229,29 @@ def test_processes_that_train_separately_are_no_scaling(
     assert "init_process_group" in done.stderr
 
 
+@pytest.mark.untimed
+def test_two_versions_of_a_script_are_compared_in_turns(
+    scalebench: Scalebench, project: Path
+) -> None:
+    before = project / "before"
+    before.mkdir()
+    for folder in (project, before):
+        shutil.copy(SCRIPTS / "troubled_script.py", folder)
+    slower = (project / "troubled_script.py").read_text()
+    line = "        optimizer.zero_grad()\n"
+    assert slower.count(line) == 1
+    (project / "troubled_script.py").write_text(
+        slower.replace(line, line + "        time.sleep(0.05)\n")
+    )
+    flags = ("gate", "--interleave", "--base-dir", "before", "--rounds", "2", "--json", "--")
+    words = ("--gpus", "1", "--quick", "--no-trace", "--", "troubled_script.py", "short")
+    done = scalebench(*flags, *words)
+    assert done.returncode in (1, 3), done.stderr  # two rounds need not decide
+    rows = json.loads(done.stdout)["rows"]
+    (step,) = [row for row in rows if row["metric"] == "step_s"]
+    assert step["verdict"] in ("regressed", "inconclusive") and step["change"] > 1
+
+
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
 """Variable that names an interpreter of another environment: with transformers, accelerate and
 lightning."""

@@ -44,7 +44,8 @@ class InterleavedRuns:
 
     Args:
         versions: The baseline and the new one.
-        arguments: Of ``scalebench run``, the same for both.
+        arguments: Of ``scalebench run``, the same for both; after ``--`` a script of the user's
+            with its own.
         out: Folder for the runs.
         on_progress: Called with what is about to run.
 
@@ -62,7 +63,8 @@ class InterleavedRuns:
         out: Path,
         on_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        for argument in arguments:
+        options, _ = _split(arguments)
+        for argument in options:
             if argument.partition("=")[0] in OWN:
                 raise UsageError(
                     f"{argument} cannot be given with --interleave: each launch is a separate run. "
@@ -93,7 +95,8 @@ class InterleavedRuns:
             version = self.versions[which]
             self._on_progress(f"round {number + 1} of {upto}: {version.name}")
             folder = self._out / f"{version.name}-{number}"
-            _run(version, [*self.arguments, *narrowed], folder)
+            options, script = _split(self.arguments)
+            _run(version, [*options, *narrowed], script, folder)
             (found[which],) = read_results(folder).summaries
         for which, summary in found.items():  # both or none, so that rounds stay pairs
             self._found[which].append(summary)
@@ -108,10 +111,17 @@ class InterleavedRuns:
         return base, new
 
 
-def _run(version: Version, arguments: Sequence[str], out: Path) -> None:
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options of ``run``, and the user's script with the dashes before it."""
+    words = list(arguments)
+    place = words.index("--") if "--" in words else len(words)
+    return words[:place], words[place:]
+
+
+def _run(version: Version, options: Sequence[str], script: Sequence[str], out: Path) -> None:
     """Make one run; failed cells are stored and judged, anything else ends the comparison."""
     fixed = ["--repeats", "1", "--no-report", "--out", str(out)]
-    command = [version.python, "-m", "scalebench", "run", *arguments, *fixed]
+    command = [version.python, "-m", "scalebench", "run", *options, *fixed, *script]
     try:
         done = subprocess.run(command, cwd=version.folder, capture_output=True, text=True)
     except OSError as error:

@@ -70,6 +70,16 @@ def test_the_order_is_there_and_back():
     assert made == [0, 1, 1, 0, 0, 1, 1, 0]
 
 
+def test_a_script_of_the_users_own_comes_last_with_all_its_words(interpreters):
+    words = ["--gpus", "2", "--", "train.py", "--only", "x", "--repeats", "9"]
+    interleaved = InterleavedRuns(versions(interpreters, "same"), words, interpreters / "out")
+    interleaved.measure(1, ["--only", "ddp.ddp.n2"])
+    for _, *told in calls(interpreters):
+        assert told[-6:] == ["--", "train.py", "--only", "x", "--repeats", "9"]
+        own = told[: told.index("--")]
+        assert own[own.index("--only") + 1] == "ddp.ddp.n2" and "--out" in own
+
+
 def test_both_are_measured_by_turns_and_told_the_same(interpreters):
     messages: list[str] = []
     interleaved = InterleavedRuns(
