@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from scalebench.session.finish import Run
     from scalebench.session.run import run
+    from scalebench.session.watching import watch
     from scalebench.spec.race import Race, Recipe
     from scalebench.spec.strategies import (
         Compressed,
@@ -47,6 +48,7 @@ __all__ = [
     "Zero1",
     "run",
     "step",
+    "watch",
 ]
 
 _HOME = {
@@ -62,6 +64,7 @@ _HOME = {
     "Workload": "scalebench.spec.workload",
     "run": "scalebench.session.run",
     "step": "scalebench.worker.attach.interface",
+    "watch": "scalebench.session.watching",
 }
 """Public name → the module that defines it; the other names are strategies."""
 

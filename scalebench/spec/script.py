@@ -110,11 +110,11 @@ def script_from(words: Sequence[str], python: str) -> ScriptTarget:
     program, arguments = rest[0], tuple(rest[1:])
     stem = program if module else PurePath(program).stem
     return ScriptTarget(
-        name=_as_name(stem), program=program, module=module, arguments=arguments, python=python
+        name=as_name(stem), program=program, module=module, arguments=arguments, python=python
     )
 
 
-def _as_name(stem: str) -> str:
+def as_name(stem: str) -> str:
     """Return a stem in the letters that names of suites have."""
     return re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:64].strip("-") or "script"
 

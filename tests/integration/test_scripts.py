@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -250,6 +252,37 @@ def test_two_versions_of_a_script_are_compared_in_turns(
     rows = json.loads(done.stdout)["rows"]
     (step,) = [row for row in rows if row["metric"] == "step_s"]
     assert step["verdict"] in ("regressed", "inconclusive") and step["change"] > 1
+
+
+def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Path) -> None:
+    shutil.copy(SCRIPTS / "own_loop.py", project)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29519"}
+    done = subprocess.run(
+        [*command, "own_loop.py", "ra", "rb"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=variables,
+    )
+    assert done.returncode == 0, done.stderr
+    told = {
+        word: [json.loads(text) for text in re.findall(rf"^{word} (.*)$", done.stdout, re.M)]
+        for word in ("AS BEFORE", "STEPS", "RUN", "NOTHING")
+    }
+    assert told["AS BEFORE"] == [True, True]
+    assert sorted(told["RUN"]) == [False, True]
+    assert all(trained == 1920 > recorded > 40 for trained, recorded in told["STEPS"])
+    for kind, message in told["NOTHING"]:
+        assert kind == "UsageError" and "ended without a training step" in message
+    assert "my-loop" in done.stdout
+    row = row_of(project / "ra", CASE, 2)
+    assert (row["global_batch"], row["rank_batch"]) == (32, 16)
+    assert row["wrappers"][0]["kind"] == "DistributedDataParallel"
+    assert row["comm_s"]["value"] > 0
+    assert "no plain baseline" in row["unavailable"]["efficiency"]
+    shown = scalebench("show", "ra", "--verbose")
+    assert shown.returncode == 0 and "my-loop" in shown.stdout
 
 
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"

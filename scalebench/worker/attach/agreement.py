@@ -15,6 +15,9 @@ from scalebench.worker.attach.schedule import Schedule
 
 KEY = "schedule"
 
+CLOSE_LIMIT_S = 5.0
+"""How long a rank waits at its end for rank 0 to say that there is no schedule."""
+
 
 class Agreement:
     """Sends or receives the schedule.
@@ -35,13 +38,17 @@ class Agreement:
         self.rank = rank
         self.received: Schedule | None = None
         self._store: Any = None
+        self._listener: threading.Thread | None = None
         self._address = address
         self._limit = timedelta(seconds=limit_s)
         if world_size > 1 and address is not None:
             if rank == 0:
                 self._store = self._open()
             else:
-                threading.Thread(target=self._listen, name="scalebench", daemon=True).start()
+                self._listener = threading.Thread(
+                    target=self._listen, name="scalebench", daemon=True
+                )
+                self._listener.start()
 
     def _open(self) -> Any:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -58,9 +65,17 @@ class Agreement:
     def _listen(self) -> None:
         try:
             self._store = self._open()
-            self.received = Schedule.from_json(json.loads(self._store.get(KEY)))
+            told = json.loads(self._store.get(KEY))
+            self.received = None if told is None else Schedule.from_json(told)
         except Exception:  # rank 0 has gone: it, or the launcher, says why
             return
+
+    def close(self) -> None:
+        """Wait for nothing more: a thread that waits while its process ends would abort it."""
+        if self.rank == 0 and self.received is None and self._store is not None:
+            self._store.set(KEY, json.dumps(None))
+        if self._listener is not None:
+            self._listener.join(CLOSE_LIMIT_S)
 
     def send(self, schedule: Schedule) -> None:
         """Tell every rank, this one included."""

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,23 +14,50 @@ from scalebench.worker.attach.imports import after_import_of
 from scalebench.worker.attach.problems import SPAWNS, ScriptProblem
 
 
-def install(watch: Any) -> None:
+class Hooks:
+    """What was put in the place of torch's own functions, and how to take it away again."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def put(self, owner: Any, name: str, replacement: Any) -> None:
+        """Replace an attribute that the owner itself has."""
+        original = getattr(owner, name)
+        setattr(owner, name, replacement)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def then(self, undo: Callable[[], None]) -> None:
+        """Have something else undone, too."""
+        self._undo.append(undo)
+
+    def remove(self) -> None:
+        """Leave torch as it was."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def install(watch: Any) -> Hooks:
     """Have the watch told from now on."""
-    register_optimizer_step_post_hook(lambda optimizer, *_: watch.optimizer_called(optimizer))
-    _watch_backward(watch)
-    _watch_loaders(watch)
-    _watch_scaler(watch)
-    _watch_modes(watch)
-    _watch_saving(watch)
-    _refuse_spawn()
+    hooks = Hooks()
+    handle = register_optimizer_step_post_hook(
+        lambda optimizer, *_: watch.optimizer_called(optimizer)
+    )
+    hooks.then(handle.remove)
+    _watch_backward(watch, hooks)
+    _watch_loaders(watch, hooks)
+    _watch_scaler(watch, hooks)
+    _watch_modes(watch, hooks)
+    _watch_saving(watch, hooks)
+    _refuse_spawn(hooks)
+    return hooks
 
 
-def _watch_backward(watch: Any) -> None:
+def _watch_backward(watch: Any, hooks: Hooks) -> None:
     """Every backward pass goes through one function of torch's."""
     autograd: Any = torch.autograd
     names = [name for name in ("_engine_run_backward",) if hasattr(autograd, name)]
     for name in names or ["backward", "grad"]:
-        setattr(autograd, name, _with_call_before(getattr(autograd, name), watch.backward))
+        hooks.put(autograd, name, _with_call_before(getattr(autograd, name), watch.backward))
 
 
 def _with_call_before(function: Any, call: Any) -> Any:
@@ -41,7 +69,7 @@ def _with_call_before(function: Any, call: Any) -> Any:
     return wrapper
 
 
-def _watch_loaders(watch: Any) -> None:
+def _watch_loaders(watch: Any, hooks: Hooks) -> None:
     iterator: Any = dataloader._BaseDataLoaderIter
     original = iterator.__next__
 
@@ -50,10 +78,10 @@ def _watch_loaders(watch: Any) -> None:
         watch.begin()
         return watch.batches.next_of(self, original)
 
-    iterator.__next__ = watched
+    hooks.put(iterator, "__next__", watched)
 
 
-def _watch_scaler(watch: Any) -> None:
+def _watch_scaler(watch: Any, hooks: Hooks) -> None:
     """A GradScaler that finds infinities leaves the optimizer out: it is a step all the same."""
     scaler: Any = torch.amp.GradScaler
     original = scaler.step
@@ -64,10 +92,10 @@ def _watch_scaler(watch: Any) -> None:
         watch.optimizer_called(optimizer)
         return answer
 
-    scaler.step = step
+    hooks.put(scaler, "step", step)
 
 
-def _watch_modes(watch: Any) -> None:
+def _watch_modes(watch: Any, hooks: Hooks) -> None:
     """``eval()`` and ``train()`` of a module: both go through ``train``."""
     module: Any = torch.nn.Module
     original = module.train
@@ -77,26 +105,24 @@ def _watch_modes(watch: Any) -> None:
         watch.between.mode_changed(bool(mode))
         return original(self, mode)
 
-    module.train = train
+    hooks.put(module, "train", train)
 
 
-def _watch_saving(watch: Any) -> None:
-    saved: Any = torch
-    saved.save = watch.between.saving(torch.save)
+def _watch_saving(watch: Any, hooks: Hooks) -> None:
+    hooks.put(torch, "save", watch.between.saving(torch.save))
 
     def watch_checkpoints() -> None:
         checkpoint: Any = sys.modules["torch.distributed.checkpoint"]
         for name in ("save", "async_save"):
             if hasattr(checkpoint, name):
-                setattr(checkpoint, name, watch.between.saving(getattr(checkpoint, name)))
+                hooks.put(checkpoint, name, watch.between.saving(getattr(checkpoint, name)))
 
     after_import_of("torch.distributed.checkpoint", watch_checkpoints)
 
 
-def _refuse_spawn() -> None:
+def _refuse_spawn(hooks: Hooks) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise ScriptProblem(SPAWNS)
 
-    multiprocessing: Any = torch.multiprocessing
-    multiprocessing.spawn = refuse
-    multiprocessing.start_processes = refuse
+    for name in ("spawn", "start_processes"):
+        hooks.put(torch.multiprocessing, name, refuse)

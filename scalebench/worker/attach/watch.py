@@ -245,6 +245,7 @@ class Watch:
     def store(self) -> None:
         """Store the record of everything so far."""
         self.over = True
+        self.agreement.close()
         self.clock.settle()
         folder = Path(self.request["folder"])
         self.traces.store(folder, self.rank)

@@ -1,0 +1,150 @@
+"""Watches the training of the process group that this process is already in.
+
+The same watch as in a user's script, without a process of its own around it: the ranks' records
+come to rank 0 over the store by which the group has met.
+"""
+
+import os
+import socket
+import tempfile
+from itertools import count
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+
+from scalebench.errors import UsageError
+from scalebench.records.rank import RankRecord
+from scalebench.spec import Cell, Device
+from scalebench.worker.attach import hooks, interface
+from scalebench.worker.attach.problems import NO_STEP
+from scalebench.worker.attach.watch import Watch
+from scalebench.worker.measure.alignment import combine
+from scalebench.worker.script.places import agree_on_addresses, compare_clocks, meet
+from scalebench.worker.script.record import RankSeen, rank_fields, seen_by
+
+_NUMBERS = count()
+
+
+def device_here() -> Device:
+    """Return where this process trains: on CUDA if it has begun to use it."""
+    return "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return this rank and the number of ranks; without a process group, 0 and 1."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def num_threads() -> int:
+    """Return torch's intra-op threads in this process."""
+    return torch.get_num_threads()
+
+
+class InProcess:
+    """One rank's watch, from `begin` to `records`.
+
+    Args:
+        cell: What is said of the training.
+
+    Raises:
+        UsageError: The process is being watched already.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        if interface.watch is not None:
+            raise UsageError(
+                "This process is being watched already: it runs under scalebench run, or in "
+                "another scalebench.watch(). Leave one of them out."
+            )
+        self.cell = cell
+        self.rank, self.world_size = rank_and_size()
+        self.identity = {
+            "rank": self.rank,
+            "local_rank": int(os.environ.get("LOCAL_RANK", self.rank)),
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+        }
+        self._folder = tempfile.TemporaryDirectory(prefix="scalebench-")
+        self._raw: dict[str, Any] = {}
+        self._store = PrefixStore(f"scalebench/watch{next(_NUMBERS)}", self._whole_store())
+
+    def _whole_store(self) -> Store:
+        if self.world_size == 1:
+            return HashStore()
+        return dist.distributed_c10d._get_default_store()
+
+    def begin(self) -> None:
+        """Watch from now on; every rank has to call this."""
+        places = meet(self._store, self.rank, self.world_size, self.identity)
+        several = len({place.host for place in places}) > 1
+        address = agree_on_addresses(self._store, self.rank, "")
+        if several:
+            address["host"] = os.environ.get("MASTER_ADDR", address["host"])
+        self._places = places
+        self._before = compare_clocks(self._store, self.rank, places, "before")
+        request = {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "device": self.cell.device,
+            "folder": self._folder.name,
+            "store": {"host": address["host"], "port": address["watch"]}
+            if self.world_size > 1
+            else None,
+            "limit_s": self.cell.limit_s,
+            "plan": self.cell.steps.model_dump(),
+            "to_the_end": True,
+        }
+        self._watch = interface.watch = Watch(request, self._raw.update)
+        self._hooks = hooks.install(self._watch)
+
+    def end(self) -> None:
+        """Watch no longer: torch is as it was."""
+        self._hooks.remove()
+        interface.watch = None
+        self._watch.waits.end()
+        self._watch.search.end()
+        self._watch.agreement.close()
+
+    def records(self) -> tuple[RankRecord, list[RankRecord]]:
+        """Return this rank's record, and on rank 0 all of them; every rank has to call this.
+
+        Raises:
+            UsageError: There were too few steps to measure.
+        """
+        try:
+            if not self._watch.over:
+                if self._watch.num_calls == 0:
+                    raise UsageError(f"{NO_STEP[0].upper()}{NO_STEP[1:]}.")
+                self._watch.store()
+            own = self._record()
+        finally:
+            self._folder.cleanup()
+        self._store.set(f"record{self.rank}", own.model_dump_json())
+        ranks = range(self.world_size) if self.rank == 0 else ()
+        return own, [
+            RankRecord.model_validate_json(self._store.get(f"record{rank}")) for rank in ranks
+        ]
+
+    def _record(self) -> RankRecord:
+        self._store.set(f"seen{self.rank}", seen_by(self._raw).model_dump_json())
+        everybody = [
+            RankSeen.model_validate_json(self._store.get(f"seen{other}"))
+            for other in range(self.world_size)
+        ]
+        clock = combine(self._before, compare_clocks(self._store, self.rank, self._places, "after"))
+        try:
+            fields = rank_fields(self.cell, self._raw, self.rank, everybody, clock)
+        except ValueError as problem:
+            raise UsageError(f"{problem}.") from None
+        return RankRecord(**self.identity, **fields)
+
+
+def survey_here() -> dict[str, Any]:
+    """Return what torch says of this machine, from this process."""
+    from scalebench.worker.survey import survey
+
+    return survey()
