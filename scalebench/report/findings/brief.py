@@ -56,11 +56,12 @@ class SuiteInBrief:
 def judge_in_brief(summary: Summary) -> list[SuiteInBrief]:
     """Return the verdict of each suite that has more than a baseline."""
     groups = wording.by_suite(summary.rows)
-    found = (_suite(verdict, groups[verdict.suite]) for verdict in judge(summary).suites)
+    found = (suite_in_brief(verdict, groups[verdict.suite]) for verdict in judge(summary).suites)
     return [suite for suite in found if suite.cases or suite.is_race]
 
 
-def _suite(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
+def suite_in_brief(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
+    """Return the verdict of one suite, of which ``rows`` are all rows."""
     ranked = ranking.rank(headlines(verdict.findings))
     best = ranked.best if ranked else None
     of_race = racing.headline(rows)
@@ -68,25 +69,27 @@ def _suite(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
         title = f"verdict on suite {wording.plain(verdict.suite, 64)}{_where(best)}"
         return SuiteInBrief(title=title, headline=of_race, cases=(), is_race=True)
     findings = [finding for finding in verdict.findings if finding.kind != "baseline"]
-    cases = [_case(finding, best) for finding in findings]
+    cases = [case_in_brief(finding, best) for finding in findings]
     steps = {case.next_step for case in cases}
     same = cases[0].next_step if len(cases) > 1 and len(steps) == 1 else None
     return SuiteInBrief(
-        title=f"verdict on suite {wording.plain(verdict.suite, 64)}{_where(best)}",
+        title=f"verdict on suite {wording.plain(verdict.suite, 64)}{where(best)}",
         headline=" ".join(t for t in (ranking.headline(ranked), compression.headline(rows)) if t),
         cases=tuple(replace(case, next_step=None) if same else case for case in cases),
         next_step=same,
     )
 
 
-def _where(best: Row | None) -> str:
+def where(best: Row | None) -> str:
+    """Say at which size a suite is judged, behind a comma; empty: at none."""
     if best is None:
         return ""
     few = f", oversubscribed: more ranks than {wording.scarce(best)}" if best.oversubscribed else ""
     return f", {wording.ranks(best)}{few}"
 
 
-def _case(finding: Finding, best: Row | None) -> CaseInBrief:
+def case_in_brief(finding: Finding, best: Row | None = None) -> CaseInBrief:
+    """Return what is said about a case; ``best`` is the row that its suite is judged by."""
     row = finding.headline
     rated = row is not None and row.efficiency is not None and row.world_size > 1
     return CaseInBrief(

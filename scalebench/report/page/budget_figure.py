@@ -125,21 +125,33 @@ def conclude(rows: Sequence[Row]) -> str:
     closing = [(row, budget) for row, budget in accounted if budget.closes]
     if not closing:
         return "No budget closes: traced steps were unlike the clean ones, so they explain nothing."
-    largest = [
-        (budget.share(part), causes.name(part, budget), row)
-        for row, budget in closing
-        for part in PARTS
-        if part is not RESIDUAL and causes.certain(row, budget, part)
-    ]
-    takes = [found for found in largest if found[0] > NEGLIGIBLE]
-    if not takes:
+    found = largest_loss(rows)
+    if found is None:
         where = "" if len(closing) == len(accounted) else " in the budgets that close"
         return f"No loss can be told from zero{where}."
-    share, cause, row = max(takes, key=lambda found: found[0])
+    share, cause, row = found
     return (
         f"The largest certain loss is {cause}: {causes.points(share)} % of the step of"
         f" {wording.plain(row.case, 64)} on {wording.ranks(row)}."
     )
+
+
+def largest_loss(rows: Sequence[Row]) -> tuple[float, str, Row] | None:
+    """Return the largest part that can be told from zero, as a part of the step.
+
+    Returns:
+        The part, its cause and its row; None: no part can be told from zero.
+    """
+    takes = [
+        (budget.share(part), causes.name(part, budget), row)
+        for row, budget in budgeted(rows)
+        if budget.closes
+        for part in PARTS
+        if part is not RESIDUAL
+        and budget.share(part) > NEGLIGIBLE
+        and causes.certain(row, budget, part)
+    ]
+    return max(takes, key=lambda found: found[0], default=None)
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:

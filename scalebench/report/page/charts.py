@@ -207,7 +207,9 @@ def views(
     layouts: Sequence[dict[str, Any]] | None = None,
     heights: Sequence[int] | None = None,
 ) -> Choices | None:
-    """Return a view for each name, of the traces that bear its mark; None for one.
+    """Return a view for each name, of the traces that bear its mark; None without a name.
+
+    Of a single one there is nothing to choose; its name says what the figure is about.
 
     Args:
         figure: What is to be seen in views.
@@ -216,7 +218,7 @@ def views(
         layouts: Of each view, changes of plotly's layout.
         heights: Of each view, pixels.
     """
-    if len(names) < 2:
+    if not names:
         return None
     found = [
         Choice(

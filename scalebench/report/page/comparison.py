@@ -75,6 +75,14 @@ class RunComparison:
     charts: tuple[Chart, ...]
     tables: tuple[PlainTable, ...]
 
+    @property
+    def link(self) -> str:
+        """Address of its view: the first one is what the page opens with."""
+        return "" if self.id == FIRST else self.id
+
+
+FIRST = "comparison-1"
+
 
 def compare(comparison_id: str, base: Summary, new: Summary, looks: Looks) -> RunComparison:
     """Hold a run against another.

@@ -31,7 +31,7 @@ def grid_kind(grids: Sequence[RankGrid]) -> ChartKind:
         "Every rank at every step",
         "",
         lambda *_: _heat(found) if found else None,
-        lambda _: _conclude_heat(found[0]),
+        lambda _: conclude_heat(found[0]),
         lambda _: _tabulate_heat(found),
         ("case", "N", "rank", "median step", "against all ranks", "slowest step"),
         None,
@@ -143,7 +143,8 @@ def _spread_of_ranks(grid: RankGrid) -> tuple[float, int]:
     return float(np.nan_to_num(middles[place])), grid.ranks[place]
 
 
-def _conclude_heat(grid: RankGrid) -> str:
+def conclude_heat(grid: RankGrid) -> str:
+    """Say which rank of a launch is slower than the others, if one is."""
     spread, rank = _spread_of_ranks(grid)
     where = place_name(grid.case, grid.world_size)
     share, num_steps = _share_slower(grid, rank)

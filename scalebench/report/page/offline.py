@@ -32,13 +32,13 @@ def render_offline(
         context: What the template shows.
     """
     inside = with_charts and plotly is None
-    scripts = [get_plotlyjs()] * inside + [_resource("page.js")]
+    scripts = [page_script()] + [get_plotlyjs()] * inside
     beside = plotly if with_charts else None
     page: str = (
         _environment()
         .get_template(template)
         .render(
-            style=Markup(_resource("style.css")),
+            style=Markup("\n".join(_resource(name) for name in STYLES)),
             scripts=[Markup(script) for script in scripts],
             script_beside=beside,
             policy=_policy(scripts, beside),
@@ -46,6 +46,20 @@ def render_offline(
         )
     )
     return page
+
+
+SCRIPTS = ("theme", "charts", "views", "search", "files", "copy", "print", "main")
+"""Files below ``templates/scripts/``, in the order in which they are joined."""
+
+STYLES = ("style.css", "views.css")
+
+
+@cache
+def page_script() -> str:
+    """Return the page's own script: its files in one function, so that they see each other."""
+    parts = (_resource(f"scripts/{name}.js") for name in SCRIPTS)
+    body = "\n".join(parts)
+    return f'"use strict";\n(() => {{\nconst root = document.documentElement;\n{body}}})();\n'
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import base64
 import gzip
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,19 @@ from scalebench import units
 from scalebench.analysis.page_data import PageData
 from scalebench.records.summary import Row, Summary
 from scalebench.report.export import frames
-from scalebench.report.findings.findings import Finding, RunVerdict, judge
+from scalebench.report.findings.findings import RunVerdict, SuiteVerdict, judge
+from scalebench.report.page.addresses import fragment, row_links
+from scalebench.report.page.bars import is_noisy
+from scalebench.report.page.cards import Card, make_cards
+from scalebench.report.page.charts import Chart
 from scalebench.report.page.comparison import compare
+from scalebench.report.page.efficiency_chart import swatch
+from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.offline import render_offline
+from scalebench.report.page.overview import Fact, SuiteCard, facts, suite_card
 from scalebench.report.page.palette import Look, assign
-from scalebench.report.page.sections import Material, Section, sections
+from scalebench.report.page.rows import RowView, row_views
+from scalebench.report.page.sections import NO_LINK, Block, Material, Section, of_suite, sections
 from scalebench.report.tables.certificate import as_listing
 from scalebench.report.tables.columns import Column, present
 from scalebench.report.tables.listing import PlainTable
@@ -28,41 +36,31 @@ LONGEST_REASON = 6000
 
 
 @dataclass(frozen=True)
-class Card:
-    """The headline of one case: its finding, and its numbers in large type.
+class SuiteView:
+    """Everything the template shows of one suite.
 
     Attributes:
-        figure: The number in the largest type, with its ``unit``.
-        share: The efficiency.
-        low, high, middle: Interval and point of the efficiency as percent of the bar, or None.
+        id: Of the element.
+        link: Address of the view.
+        row_links: Case and N, as tables write them → address of the row.
+        sections: What the suite's figures and tables are about, in their order.
+        absent: Title and line of what the run has nothing for.
+        row_views: The view of each row.
     """
 
-    finding: Finding
-    look: Look
-    figure: str
-    unit: str
-    share: str
-    where: str
-    low: float | None
-    high: float | None
-    middle: float | None
-
-
-@dataclass(frozen=True)
-class SuiteView:
-    """One suite's verdict and table of results."""
-
+    id: str
+    link: str
     name: str
     facts: str
     ranking: str | None
+    overview: SuiteCard
     cards: tuple[Card, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-
-    @property
-    def has_intervals(self) -> bool:
-        """Whether a card's bar shows an interval."""
-        return any(card.low is not None and card.high is not None for card in self.cards)
+    row_links: Mapping[tuple[str, str], str]
+    sections: tuple[tuple[Section, Block], ...]
+    absent: tuple[tuple[str, str], ...]
+    row_views: tuple[RowView, ...]
 
 
 @dataclass(frozen=True)
@@ -77,15 +75,23 @@ class Download:
 
 @dataclass(frozen=True)
 class RunView:
-    """Everything the template shows of one run."""
+    """Everything the template shows of one run.
+
+    Attributes:
+        link: Address of its overview.
+        links: Blocks about the run's links.
+        facts: What one asks of a run besides its results.
+    """
 
     id: str
+    link: str
     title: str
     summary: Summary
     notices: tuple[str, ...]
     verdict: RunVerdict
+    facts: tuple[Fact, ...]
     suites: tuple[SuiteView, ...]
-    sections: tuple[Section, ...]
+    links: tuple[tuple[Section, Block], ...]
     missing: tuple[Row, ...]
     marks: tuple[tuple[Mark, tuple[str, ...]], ...]
     certificate: PlainTable | None
@@ -95,7 +101,8 @@ class RunView:
     @property
     def drawn(self) -> bool:
         """Whether the run has a figure."""
-        return any(section.charts for section in self.sections)
+        shown = [*self.links, *(pair for suite in self.suites for pair in suite.sections)]
+        return any(isinstance(part, Chart) for _, block in shown for part in block.parts)
 
 
 def render_page(
@@ -113,7 +120,7 @@ def render_page(
     looks = assign(row for summary in summaries for row in summary.rows)
     beside = [None] * len(summaries) if page_data is None else page_data
     runs = [
-        _run(f"run-{i}", summary, found, looks)
+        _run(i, len(summaries) > 1, summary, found, looks)
         for i, (summary, found) in enumerate(zip(summaries, beside, strict=True), 1)
     ]
     comparisons = [
@@ -128,43 +135,78 @@ def render_page(
         comparisons=comparisons,
         marks_of=marks,
         longest=LONGEST_REASON,
+        noisy=is_noisy,
+        swatch_of=swatch,
     )
 
 
 def _run(
-    run_id: str,
+    number: int,
+    several: bool,
     summary: Summary,
     page_data: PageData | None,
     looks: dict[wording.CaseKey, Look],
 ) -> RunView:
+    run_id = f"run-{number}"
+    prefix = [run_id] if number > 1 else []
     verdict = judge(summary)
     groups = wording.by_suite(summary.rows)
-    suites = tuple(
-        SuiteView(
-            name=suite.suite,
-            facts=suite.facts,
-            ranking=suite.ranking,
-            cards=tuple(_card(f, looks[(f.suite, f.case)]) for f in suite.findings),
-            columns=present(groups[suite.suite]),
-            rows=tuple(groups[suite.suite]),
-        )
-        for suite in verdict.suites
+    found = sections(
+        Material(run_id, groups, looks, summary.largest_batches, page_data, summary.environment)
     )
+    about = {name: f"{run_id}-{name}" for name in ("environment", "reproduce", "marks")}
     return RunView(
         id=run_id,
+        link=run_id if several else "",
         title=title(summary),
         summary=summary,
         notices=_notices(summary),
         verdict=verdict,
-        suites=suites,
-        sections=sections(
-            Material(run_id, groups, looks, summary.largest_batches, page_data, summary.environment)
+        facts=facts(summary, summary.model, about),
+        suites=tuple(
+            _suite(
+                f"{run_id}-suite-{i}", suite, groups[suite.suite], looks, found, page_data, prefix
+            )
+            for i, suite in enumerate(verdict.suites, 1)
         ),
+        links=of_suite(found, NO_LINK),
         missing=tuple(row for row in summary.rows if row.status != "ok"),
         marks=_marks(summary.rows),
         certificate=as_listing(summary.certificate) if summary.certificate else None,
         environment=_facts(summary.environment),
         downloads=_downloads(summary),
+    )
+
+
+def _suite(
+    suite_id: str,
+    verdict: SuiteVerdict,
+    rows: Sequence[Row],
+    looks: Looks,
+    found: Sequence[Section],
+    page_data: PageData | None,
+    prefix: Sequence[str],
+) -> SuiteView:
+    link = fragment(*prefix, verdict.suite)
+    mine = of_suite(found, verdict.suite)
+    charts = {
+        section.name: [part for part in block.parts if isinstance(part, Chart)]
+        for section, block in mine
+    }
+    return SuiteView(
+        id=suite_id,
+        link=link,
+        name=verdict.suite,
+        facts=verdict.facts,
+        ranking=verdict.ranking,
+        overview=suite_card(verdict, rows, looks, prefix),
+        cards=make_cards(verdict.findings, looks, prefix),
+        columns=present(rows),
+        rows=tuple(rows),
+        row_links=row_links(rows, prefix),
+        sections=mine,
+        absent=tuple((one.title, one.absent) for one in found if one.absent),
+        row_views=row_views(suite_id, link, rows, looks, charts, page_data, prefix),
     )
 
 
@@ -181,30 +223,6 @@ def title(summary: Summary) -> str:
     smallest = min(row.world_size for row in measured)
     several = f"{smallest} to " if smallest < largest.world_size else ""
     return f"{names} on {several}{wording.ranks(largest)}"
-
-
-def _card(finding: Finding, look: Look) -> Card:
-    row = finding.headline
-    if row is None:
-        return Card(finding, look, "no result", "", "", "", None, None, None)
-    where = f"on {wording.ranks(row)}"
-    if finding.kind in ("scaling", "inconclusive") and row.efficiency:
-        ends = [row.efficiency.low, row.efficiency.value, row.efficiency.high]
-        low, middle, high = (None if e is None else _on_bar(e) for e in ends)
-        if finding.kind == "inconclusive":
-            return Card(finding, look, "inconclusive", "", "", where, low, high, middle)
-        big = row.speedup or row.efficiency.scaled(row.world_size)
-        share = f"{wording.point(row.efficiency, 100)} %"
-        number = wording.point(big)
-        return Card(finding, look, number, wording.TIMES, share, where, low, high, middle)
-    if row.step_s is None:
-        return Card(finding, look, wording.DASH, "", "", where, None, None, None)
-    number, _, unit = units.seconds(row.step_s.value, row.step_s.half_width).partition(" ")
-    return Card(finding, look, number, f" {unit}", "", f"per step {where}", None, None, None)
-
-
-def _on_bar(efficiency: float) -> float:
-    return round(100 * min(max(efficiency, 0.0), 1.0), 2)
 
 
 def _marks(rows: Sequence[Row]) -> tuple[tuple[Mark, tuple[str, ...]], ...]:

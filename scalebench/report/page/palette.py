@@ -84,18 +84,28 @@ BASELINE = Look(NEUTRAL, "dot", "circle")
 
 
 def assign(rows: Iterable[Row]) -> dict[CaseKey, Look]:
-    """Give each case its look, in order of appearance; the baseline is grey."""
+    """Give each case its look; the baseline is grey.
+
+    A case of the same name looks the same in every suite. Within a suite no colour comes twice as
+    long as there are enough of them; over all suites no two cases look alike.
+    """
+    cases: dict[str, list[CaseKey]] = {}
     looks: dict[CaseKey, Look] = {}
-    given = 0
     for row in rows:
         key = case_key(row)
-        if key in looks:
-            continue
         if is_baseline(row):
             looks[key] = BASELINE
-            continue
-        looks[key] = _look(given)
-        given += 1
+        elif key not in cases.setdefault(row.case, []):
+            cases[row.case].append(key)
+    taken: dict[str, set[str]] = {}
+    free = list(range(len(cases) + len(COLORS)))
+    for keys in cases.values():
+        used = set().union(*(taken.setdefault(suite, set()) for suite, _ in keys))
+        index = next((i for i in free if _look(i).color not in used), free[0])
+        free.remove(index)
+        for key in keys:
+            looks[key] = _look(index)
+            taken[key[0]].add(_look(index).color)
     return looks
 
 

@@ -100,7 +100,7 @@ def sections(material: Material) -> tuple[Section, ...]:
     made = (
         _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
         _efficiency(material),
-        _of(material, kinds.BUDGET, "Where the rest went", (kinds.WATERFALL, kinds.BUDGET)),
+        _of(material, kinds.BUDGET, "Where the rest went", (kinds.BUDGET, kinds.WATERFALL)),
         _model(material),
         _timeline(material),
         _communication(material),
@@ -112,6 +112,13 @@ def sections(material: Material) -> tuple[Section, ...]:
     )
     trained = bool(material.rows)
     return tuple(one for one in made if one.blocks or (one.absent and trained))
+
+
+def of_suite(found: Sequence[Section], suite: str) -> tuple[tuple[Section, Block], ...]:
+    """Return the sections that have something about a suite, each with its block."""
+    return tuple(
+        (section, block) for section in found for block in section.blocks if block.suite == suite
+    )
 
 
 def _of(material: Material, kind: ChartKind, title: str, shown: Sequence[ChartKind]) -> Section:

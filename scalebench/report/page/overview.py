@@ -1,0 +1,249 @@
+"""The first screen: one card for each suite, and one line for each fact about the run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from scalebench import units
+from scalebench.records.summary import Row, Summary
+from scalebench.report.findings import ranking
+from scalebench.report.findings.brief import suite_in_brief, where
+from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
+from scalebench.report.page.addresses import fragment, row_address
+from scalebench.report.page.bars import IntervalBar, Track, is_noisy
+from scalebench.report.page.budget_figure import largest_loss
+from scalebench.report.page.efficiency_chart import efficiency_chart
+from scalebench.report.page.figure_style import Looks
+from scalebench.report.page.palette import Look
+from scalebench.report.tables import compression, predictions
+from scalebench.report.words import causes, wording
+from scalebench.report.words.warnings import marks
+
+MOST_CASES = 6
+"""Of a suite on the overview, the best first; the others stand in its own view."""
+
+
+@dataclass(frozen=True)
+class CaseLine:
+    """A case of a suite's card: its efficiency with the interval."""
+
+    name: str
+    look: Look
+    text: str
+    bar: IntervalBar | None
+    noisy: bool
+    hollow: bool
+    link: str
+
+
+@dataclass(frozen=True)
+class SuiteCard:
+    """A suite on the overview.
+
+    Attributes:
+        place: At which size it is judged.
+        headline: What scales best, and how certain that is.
+        chart: Efficiency over N of all its cases; None: there is none.
+        more: Cases that have no line.
+        loss: The largest significant loss of all cases at that size.
+        next_step: What to try next; empty: nothing.
+        missing: How many rows have no result; empty: all have one.
+    """
+
+    name: str
+    link: str
+    place: str
+    headline: str
+    chart: Markup | None
+    cases: tuple[CaseLine, ...]
+    more: int
+    loss: str
+    next_step: str
+    missing: str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line about the run, and where more of it stands.
+
+    Attributes:
+        link: Address; empty: nowhere.
+    """
+
+    name: str
+    text: str
+    link: str = ""
+
+
+def suite_card(
+    verdict: SuiteVerdict, rows: Sequence[Row], looks: Looks, prefix: Sequence[str] = ()
+) -> SuiteCard:
+    """Return the card of one suite, of which ``rows`` are all rows."""
+    brief = suite_in_brief(verdict, rows)
+    ranked = ranking.rank(headlines(verdict.findings))
+    best = ranked.best if ranked else None
+    links = {id(row): row_address(row, prefix) for row in rows}
+    heads = [
+        finding.headline
+        for finding in verdict.findings
+        if finding.headline is not None and finding.kind != "baseline"
+    ]
+    lines = _lines(verdict.findings, heads, looks, prefix)
+    name = wording.plain(verdict.suite, 64)
+    return SuiteCard(
+        name=name,
+        link=fragment(*prefix, verdict.suite),
+        place=_place(best, heads or rows),
+        headline=brief.headline if heads else _nothing(rows),
+        chart=efficiency_chart(rows, looks, links, f"Efficiency over N, {name}: {brief.headline}"),
+        cases=lines[:MOST_CASES],
+        more=max(0, len(lines) - MOST_CASES),
+        loss=_loss(heads),
+        next_step=_next_step(verdict.findings, best, brief.next_step),
+        missing=_missing(rows),
+    )
+
+
+def _place(best: Row | None, rows: Sequence[Row]) -> str:
+    if best is not None:
+        return f"{best.scaling} scaling{where(best)}"
+    largest = max(rows, key=lambda row: row.world_size)
+    return f"{largest.scaling} scaling, {wording.ranks(largest)}"
+
+
+def _nothing(rows: Sequence[Row]) -> str:
+    if any(row.status == "ok" for row in rows):
+        return "Only the baseline was measured."
+    return f"Nothing was measured. {wording.not_measured(rows[0])}."
+
+
+def _lines(
+    findings: Sequence[Finding], heads: Sequence[Row], looks: Looks, prefix: Sequence[str]
+) -> tuple[CaseLine, ...]:
+    track = Track.of(heads)
+    found = []
+    for finding in findings:
+        row = finding.headline
+        if finding.kind == "baseline":
+            continue
+        name = wording.plain(finding.case, 64)
+        look = looks[finding.suite, finding.case]
+        if row is None:
+            found.append((-1.0, CaseLine(name, look, "no result", None, True, True, "")))
+            continue
+        link = row_address(row, prefix)
+        if row.efficiency is None or row.world_size == 1:
+            found.append((-0.5, CaseLine(name, look, "no efficiency", None, True, True, link)))
+            continue
+        if compression.is_bound(row):
+            found.append((-0.4, CaseLine(name, look, "only a bound", None, True, False, link)))
+            continue
+        text = f"{wording.point(row.efficiency, 100)} %"
+        bar, noisy = track.bar(row.efficiency), is_noisy(row.efficiency)
+        line = CaseLine(name, look, text, bar, noisy, row.oversubscribed, link)
+        found.append((row.efficiency.value, line))
+    found.sort(key=lambda pair: -pair[0])
+    return tuple(line for _, line in found)
+
+
+def _loss(heads: Sequence[Row]) -> str:
+    found = largest_loss(heads)
+    if found is not None:
+        share, cause, row = found
+        of = f" of {wording.plain(row.case, 64)}" if len(heads) > 1 else ""
+        return f"{cause}, {causes.points(share)} % of the step{of}"
+    budgets = [row.budget for row in heads if row.budget]
+    if not budgets:
+        return "not known: no step was traced" if heads else ""
+    if not any(budget.closes for budget in budgets):
+        return "not known: traced steps were unlike the clean ones"
+    return "none is significant"
+
+
+def _next_step(findings: Sequence[Finding], best: Row | None, of_all: str | None) -> str:
+    if of_all:
+        return of_all
+    told = [finding for finding in findings if finding.next_step]
+    of_best = [finding for finding in told if finding.headline is best]
+    chosen = (of_best or told)[:1]
+    if not chosen:
+        return ""
+    several = len(told) > 1 or len(findings) > 2
+    of = f"{wording.plain(chosen[0].case, 64)}: " if several else ""
+    return f"{of}{chosen[0].next_step}"
+
+
+def _missing(rows: Sequence[Row]) -> str:
+    told = []
+    for status, words in (("failed", "failed"), ("oom", "out of memory"), ("skipped", "skipped")):
+        count = sum(row.status == status for row in rows)
+        told += [f"{count} {words}"] if count else []
+    total = f"{len(rows)} row{'' if len(rows) == 1 else 's'}"
+    return f"{total}: {wording.joined(told)}" if told else ""
+
+
+def facts(
+    summary: Summary, predicted: Mapping[str, Any] | None, about: Mapping[str, str]
+) -> tuple[Fact, ...]:
+    """Return what one asks of a run besides its results, a line each.
+
+    Args:
+        summary: Of the run.
+        predicted: How good the predictions are; None: there are none.
+        about: Section of the run's own view → address.
+    """
+    made = (
+        _doubts(summary.rows, about.get("marks", "")),
+        _model(predicted),
+        _machine(summary.environment, about.get("environment", "")),
+        Fact("Repeat it", wording.plain(summary.reproduce, 300), about["reproduce"]),
+    )
+    return tuple(fact for fact in made if fact.text)
+
+
+def _doubts(rows: Sequence[Row], link: str) -> Fact:
+    counted: dict[str, int] = {}
+    for row in rows:
+        for name in marks(row):
+            counted[name] = counted.get(name, 0) + 1
+    measured = sum(row.status == "ok" for row in rows)
+    if not rows:
+        return Fact("Read with care", "")
+    if not counted:
+        return Fact("Read with care", "no row is marked", "")
+    told = [f"{name} ({count} of {measured} rows)" for name, count in counted.items()]
+    return Fact("Read with care", ", ".join(told), link)
+
+
+def _model(predicted: Mapping[str, Any] | None) -> Fact:
+    if predicted is None:
+        return Fact("Model", "")
+    worst = predicted["worst"]
+    place = wording.place_name(worst["case"], worst["world_size"])
+    off = predictions.signed_percent(predicted["worst_error"])
+    mean = predictions.percent(predicted["mean_error"])
+    if predicted["num_rows"] == 1:
+        return Fact("Model", f"the predicted step of {place} is {off} off the measured one")
+    return Fact("Model", f"predicted steps are {mean} off on average; furthest {off}, {place}")
+
+
+def _machine(environment: Mapping[str, Any], link: str) -> Fact:
+    cpu = environment.get("cpu")
+    if isinstance(cpu, dict):
+        cpu = cpu.get("model")
+    devices = environment.get("devices")
+    named = [
+        str(one.get("name")) for one in devices or () if isinstance(one, dict) and one.get("name")
+    ] if isinstance(devices, list) else []  # fmt: skip
+    told = [f"{named.count(name)} {TIMES} {name}" for name in dict.fromkeys(named)]
+    cores, memory = environment.get("cores"), environment.get("memory_bytes")
+    told += [str(cpu)] if isinstance(cpu, str) else []
+    told += [f"{cores} cores"] if isinstance(cores, int) else []
+    told += [units.bytes_(memory)] if isinstance(memory, int) else []
+    told += [f"torch {environment['torch']}"] if isinstance(environment.get("torch"), str) else []
+    return Fact("Machine", wording.plain(" · ".join(told), 240), link)
+
+
+TIMES = wording.TIMES

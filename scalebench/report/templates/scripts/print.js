@@ -1,0 +1,17 @@
+// Paper is narrower than a screen, and charts do not notice; it shows overview and suites.
+const PAPER_PX = 680;
+
+const startPrint = () => {
+  addEventListener("beforeprint", () => {
+    const printed = root.classList.contains("row-open") ? openRow : document;
+    for (const chart of printed.querySelectorAll(".chart")) {
+      if (isDrawn(chart)) Plotly.relayout(chart, { width: PAPER_PX, autosize: false });
+      else draw(chart, { width: PAPER_PX, autosize: false });
+    }
+  });
+  addEventListener("afterprint", () => {
+    for (const chart of document.querySelectorAll(".chart.js-plotly-plot")) {
+      Plotly.relayout(chart, { width: null, autosize: true });
+    }
+  });
+};
