@@ -66,7 +66,7 @@ def suite_in_brief(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
     best = ranked.best if ranked else None
     of_race = racing.headline(rows)
     if of_race is not None:
-        title = f"verdict on suite {wording.plain(verdict.suite, 64)}{_where(best)}"
+        title = f"verdict on suite {wording.plain(verdict.suite, 64)}{where(best)}"
         return SuiteInBrief(title=title, headline=of_race, cases=(), is_race=True)
     findings = [finding for finding in verdict.findings if finding.kind != "baseline"]
     cases = [case_in_brief(finding, best) for finding in findings]
