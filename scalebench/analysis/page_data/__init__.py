@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scalebench.analysis.page_data.extrapolation import Extrapolation, extrapolate
+from scalebench.analysis.page_data.races import RaceCurve, race_curves
 from scalebench.analysis.page_data.rank_steps import (
     Autocorrelation,
     RankGrid,
@@ -29,6 +30,7 @@ __all__ = [
     "DeviceSeries",
     "Extrapolation",
     "PageData",
+    "RaceCurve",
     "RankGrid",
     "StepSeries",
     "StepTimeline",
@@ -47,6 +49,7 @@ class PageData:
         step_series: From the first step to the last clean one, of every launch.
         autocorrelations: Of the clean steps.
         devices: Power, clocks and temperature over the first launch.
+        races: Of every launch of a race, at every size.
     """
 
     link: LinkProfile | None
@@ -57,6 +60,7 @@ class PageData:
     autocorrelations: tuple[Autocorrelation, ...]
     devices: tuple[DeviceSeries, ...]
     extrapolation: Extrapolation
+    races: tuple[RaceCurve, ...] = ()
 
 
 def gather(run: StoredRun, summary: Summary) -> PageData:
@@ -74,6 +78,7 @@ def gather(run: StoredRun, summary: Summary) -> PageData:
         autocorrelations=tuple(one for one in found if one is not None),
         devices=tuple(one for first in firsts for one in device_series_of(first)),
         extrapolation=extrapolate(run, summary),
+        races=tuple(race_curves(grouped(run))),
     )
 
 

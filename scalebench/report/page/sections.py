@@ -21,10 +21,18 @@ from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.heat_figure import grid_kind
 from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
 from scalebench.report.page.power_figure import ENERGY, power_kind
+from scalebench.report.page.race_figure import race_kind
 from scalebench.report.page.sparklines import SparkTable, spark_table
 from scalebench.report.page.step_series_figure import step_series_kind
 from scalebench.report.page.timeline_figure import timeline_kind
-from scalebench.report.tables import communication, compression, memory, pipelines, predictions
+from scalebench.report.tables import (
+    communication,
+    compression,
+    memory,
+    pipelines,
+    predictions,
+    races,
+)
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.max_batch import max_batch_table
 from scalebench.report.words import wording
@@ -98,6 +106,7 @@ class Material:
 def sections(material: Material) -> tuple[Section, ...]:
     """Return all sections that have something to show or to say."""
     made = (
+        _races(material),
         _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
         _efficiency(material),
         _of(material, kinds.BUDGET, "Where the rest went", (kinds.BUDGET, kinds.WATERFALL)),
@@ -137,6 +146,15 @@ def _of(material: Material, kind: ChartKind, title: str, shown: Sequence[ChartKi
 def _section(name: str, title: str, blocks: Sequence[Block], absent: str = "") -> Section:
     full = tuple(block for block in blocks if block.parts)
     return Section(name, title, full, "" if full else absent)
+
+
+def _races(material: Material) -> Section:
+    blocks = []
+    for index, suite, rows in material.suites():
+        found = material.page_data.races if material.page_data else ()
+        kind = race_kind([curve for curve in found if curve.suite == suite])
+        blocks.append(Block(suite, (*material.chart(kind, index, rows), *races.tables(rows))))
+    return _section("race", "Time to loss", blocks)
 
 
 def _efficiency(material: Material) -> Section:
