@@ -10,7 +10,7 @@ from scalebench.launch.base import Launcher
 from scalebench.launch.sharing import SharingFailed
 from scalebench.records.outcome import launched_result, skipped_result
 from scalebench.records.run import CellResult
-from scalebench.session.calibration.of_run import calibrate_run
+from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.progress import ProgressListener
 from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
@@ -38,6 +38,7 @@ class CellRunner:
         self.progress = progress
         self.began = time.monotonic()
         self._calibrated = False
+        self._calibrated_scripts = False
         self._by_itself: set[str] = set()
 
     def run_missing(self) -> str:
@@ -56,6 +57,8 @@ class CellRunner:
             if len(together) > 1 and self._launch_shared(together):
                 continue
             self._launch(cell)
+        if self._left_s() > 0:
+            self._calibrate_scripts_once()
         return "complete"
 
     def _left_s(self) -> float:
@@ -160,6 +163,13 @@ class CellRunner:
             calibrate_run(self.launcher, self.store.run, self.progress.calibrating)
             self.store.anonymise_calibration()
         self._calibrated = True
+
+    def _calibrate_scripts_once(self) -> None:
+        """Calibrate what users' own scripts were seen to send, unless the run has a profile."""
+        if not self._calibrated_scripts and self.store.run.link is None:
+            calibrate_scripts(self.launcher, self.store.run, self.progress.calibrating)
+            self.store.anonymise_calibration()
+        self._calibrated_scripts = True
 
     def _why_not(self, cell: Cell) -> str | None:
         """Say why a cell is not launched; None: it is."""

@@ -59,7 +59,9 @@ def parts_sum_to_the_step(row: dict[str, Any]) -> bool:
     return abs(sum(seconds) - clock - budget["measured_s"]) < 1e-6
 
 
-def test_plain_ddp_is_measured_as_it_measures_itself(run: Run, project: Path) -> None:
+def test_plain_ddp_is_measured_as_it_measures_itself(
+    run: Run, project: Path, scalebench: Scalebench
+) -> None:
     """Its own clock, next to the optimizer's call, must say what the hook's marks say."""
     out = run("plain_ddp.py", "--batch", "16", "--slow-rank", "1", "--delay", "0.03")
     for n in (1, 2):
@@ -84,6 +86,12 @@ def test_plain_ddp_is_measured_as_it_measures_itself(run: Run, project: Path) ->
     assert first["data_stall_s"] < 0.25 * slept
     assert first["wait_s"] == pytest.approx(slept, rel=0.25)
     assert second["wait_s"] < 0.25 * slept
+    # DDP asks for its buckets on one rank, too: the step on two is predicted from there.
+    assert row["predicted_step_s"] > 0 and row["prediction_error"] is not None
+    assert {op["op"] for op in row["prediction"]["operations"]} == {"all_reduce"}
+    assert json.loads((out / "link-profile.json").read_text())["fits"]
+    projected = scalebench("project", str(out), "--gpus", "8", "--json")
+    assert projected.returncode == 0, projected.stderr
     table = (project / "table").read_text()
     assert "the same arguments at every N, which is weak scaling" in " ".join(table.split())
     assert "unverified" in table
@@ -161,6 +169,8 @@ def test_fsdp_is_measured_like_any_other(run: Run) -> None:
     assert parts_sum_to_the_step(row)
     kinds = {figures["kind"] for figures in row["communication"]}
     assert {"all_gather", "reduce_scatter"} <= kinds
+    assert row["predicted_step_s"] is None
+    assert "no communication at N=1 that could be replayed" in row["unavailable"]["prediction"]
     assert record(out, "evaluates", 2)["ranks"][0]["facts"]["wrappers"][0]["kind"] == "FSDPModule"
 
 

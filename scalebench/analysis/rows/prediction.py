@@ -28,7 +28,7 @@ from scalebench.records.rows.prediction import (
     PredictionFromFewer,
 )
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Pipeline
+from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Pipeline, Script
 from scalebench.trace.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")
@@ -199,15 +199,14 @@ def _start(
     """Return what a row is predicted from; raises Unavailable."""
     if cell.strategy.kind == "plain":
         raise Unavailable("the plain model does not communicate")
-    if cell.strategy.kind == "script":
-        raise Unavailable("the steps of a user's script are not predicted")
     if cell.world_size == 1:
         raise Unavailable("the prediction starts from the strategy at N=1")
     if cell.oversubscribed:
         raise Unavailable("the model does not cover ranks that share a device")
+    at_one = step_at_one_rank(wrapped) if isinstance(cell.strategy, Script) else None
     if isinstance(link, str):
         raise Unavailable(link)
-    return step_at_one_rank(wrapped), link
+    return at_one or step_at_one_rank(wrapped), link
 
 
 def _left_out(

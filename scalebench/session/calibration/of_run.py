@@ -13,8 +13,8 @@ from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.records.files import read_model, write_checked
 from scalebench.session.calibration.sweeps import Sweeps, measured_points, measured_profile
-from scalebench.spec import Cell, Collectives, Device
-from scalebench.spec.collectives import COLLECTIVES
+from scalebench.spec import Cell, Collectives, Device, Script
+from scalebench.spec.collectives import COLLECTIVES, CollectiveName
 
 PARTS = (1, 2, 4, 16, 64)
 """The largest message and these parts of it: more would keep a slow link busy for long."""
@@ -67,10 +67,24 @@ def calibrate_run(
     asked = [s.collectives for s in stored.info.spec.suites if s.collectives is not None]
     if not cells and not asked:
         return
+    try:
+        sweeps = _asked_sweeps(asked, cells, stored) if asked else _sweeps(cells, stored)
+    except ProbeFailed as error:
+        stored.link_unavailable = f"calibrating the links failed: {error}"
+        return
+    _calibrate(launcher, stored, sweeps, on_progress)
+
+
+def _calibrate(
+    launcher: Launcher,
+    stored: StoredRun,
+    sweeps: Sweeps,
+    on_progress: Callable[[str, object], None],
+) -> None:
+    """Measure and fit, and keep the profile in the run's folder, or the reason for having none."""
     spec, environment = stored.info.spec, stored.info.environment
     num_devices = len(environment["devices"]) if spec.device == "cuda" else machine.num_cores()
     try:
-        sweeps = _asked_sweeps(asked, cells, stored) if asked else _sweeps(cells, stored)
         points = measured_points(
             launcher, sweeps, spec.device, stored.paths.logs("calibration"), on_progress
         )
@@ -79,6 +93,37 @@ def calibrate_run(
         return
     stored.link = measured_profile(points, sweeps, spec.device, num_devices, environment)
     write_checked(stored.paths.link_profile, stored.link)
+
+
+def calibrate_scripts(
+    launcher: Launcher, stored: StoredRun, on_progress: Callable[[str, object], None]
+) -> None:
+    """Measure what the predictions of users' own scripts need, once they have run on one rank.
+
+    What a script sends is not known before. One that sends nothing on one rank has no prediction.
+    """
+    cells = [c for c in stored.info.plan if isinstance(c.strategy, Script) and c.steps.trace]
+    sizes = tuple(
+        sorted({c.world_size for c in cells if c.world_size > 1 and c.skip_reason is None})
+    )
+    sent = [op for cell in cells if cell.world_size == 1 for op in _sent(cell, stored)]
+    wanted = tuple(op for op in COLLECTIVES if op in {kind for kind, _ in sent})
+    if not sizes or not wanted or (stored.info.spec.device == "cuda" and _lacks(sizes, stored)):
+        return
+    max_bytes = min(max(SMALLEST_LARGEST_BYTES, *(size for _, size in sent)), LARGEST_BYTES)
+    sweeps = _sweeps_of(sizes, wanted, max_bytes, stored)
+    _calibrate(launcher, stored, sweeps, on_progress)
+
+
+def _sent(cell: Cell, stored: StoredRun) -> list[tuple[str, int]]:
+    """Return kind and size of the operations that a script's traced steps asked for."""
+    result = stored.results.get(cell.id)
+    traces = [rank.trace for rank in result.ranks if rank.trace] if result is not None else []
+    return [(op.kind, op.num_bytes) for trace in traces for op in trace.operations if op.num_bytes]
+
+
+def _lacks(sizes: Sequence[int], stored: StoredRun) -> bool:
+    return any(_lacks_gpus(size, stored) for size in sizes)
 
 
 def _asked_sweeps(asked: Sequence[Collectives], cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
@@ -120,9 +165,19 @@ def _sweeps(cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
     wanted = {op for cell in cells for op in cell.strategy.operations}
     largest = max(_largest_bytes(cell, stored) for cell in cells)
     max_bytes = min(max(largest, SMALLEST_LARGEST_BYTES), LARGEST_BYTES)
+    sizes = tuple(sorted({cell.world_size for cell in cells}))
+    return _sweeps_of(sizes, tuple(sorted(wanted)), max_bytes, stored)
+
+
+def _sweeps_of(
+    world_sizes: tuple[int, ...],
+    operations: tuple[CollectiveName, ...],
+    max_bytes: int,
+    stored: StoredRun,
+) -> Sweeps:
     return Sweeps(
-        world_sizes=tuple(sorted({cell.world_size for cell in cells})),
-        operations=tuple(sorted(wanted)),
+        world_sizes=world_sizes,
+        operations=operations,
         dtypes=("float32",),
         max_bytes=max_bytes,
         sizes=tuple(max_bytes // part for part in reversed(PARTS)),

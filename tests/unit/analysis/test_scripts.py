@@ -41,7 +41,7 @@ def test_the_counted_batch_takes_the_place_of_the_stand_in():
     assert two.efficiency.value == pytest.approx(0.8)
     assert two.correctness.status == "unverified"
     assert two.loss_first is None and "loss" in two.unavailable["loss_first"]
-    assert "not predicted" in two.unavailable["prediction"]
+    assert "no launch of the strategy at N=1 was traced" in two.unavailable["prediction"]
     assert two.outside_step.num_gaps == 0
 
 
