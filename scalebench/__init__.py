@@ -21,10 +21,11 @@ if TYPE_CHECKING:
         Pipeline,
         Plain,
         Script,
+        Tensor,
         Zero1,
     )
     from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
-    from scalebench.spec.workload import Shard, Workload
+    from scalebench.spec.workload import Shard, TensorPlan, Workload
     from scalebench.worker.attach.interface import step
 
 __all__ = [
@@ -44,6 +45,8 @@ __all__ = [
     "Shard",
     "StepPlan",
     "Suite",
+    "Tensor",
+    "TensorPlan",
     "Workload",
     "Zero1",
     "run",
@@ -61,6 +64,7 @@ _HOME = {
     "Shard": "scalebench.spec.workload",
     "StepPlan": "scalebench.spec.suites",
     "Suite": "scalebench.spec.suites",
+    "TensorPlan": "scalebench.spec.workload",
     "Workload": "scalebench.spec.workload",
     "run": "scalebench.session.run",
     "step": "scalebench.worker.attach.interface",

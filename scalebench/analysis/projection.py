@@ -24,7 +24,7 @@ from scalebench.analysis.prediction_intervals import (
 from scalebench.analysis.prediction_scores import predicted_rows
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, grouped
-from scalebench.analysis.rows.prediction import PipelineAtOneRank, StepAtOneRank, step_at_one_rank
+from scalebench.analysis.rows.prediction import AtOneRank, PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.profile import LinkProfile
@@ -36,7 +36,8 @@ from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.records.base import Record
 from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row, RowKey, Summary
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Tensor
+from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
 from scalebench.stats import sum_variances
 
 
@@ -312,6 +313,13 @@ def cell_at(cell: Cell, world_size: int) -> Cell | str:
             f"strong scaling: a global batch of {batch} has no sample for each of "
             f"{shards} ranks; measure with a larger --batch-size, or with --scaling weak"
         )
+    cannot = cell.strategy.why_not(cell.device, world_size)
+    if cannot is None and isinstance(cell.strategy, Tensor):
+        plan = tensor_plan_of(cell.workload)  # of a user's own workload its shard tells
+        name = cell.workload.name
+        cannot = why_undivided(cell.strategy, name, plan, world_size) if plan is not None else None
+    if cannot is not None:
+        return cannot
     changes = {"world_size": world_size, "global_batch": whole, "rank_batch": -(-whole // shards)}
     return cell.model_copy(update=changes)
 
@@ -329,7 +337,7 @@ def _no_job(cell: Cell, world_size: int, reason: str) -> ProjectedRow:
 
 def _predicted(
     cell: Cell,
-    bare: StepAtOneRank | PipelineAtOneRank,
+    bare: AtOneRank,
     links: LinkTimes,
     what_if: WhatIf,
     shard: MeasuredShard | None,
@@ -381,7 +389,7 @@ def _row(
 
 def _reach(
     step: PredictedStep,
-    bare: StepAtOneRank | PipelineAtOneRank,
+    bare: AtOneRank,
     compared: Sequence[Compared],
     topology: Topology | None,
     world_size: int,

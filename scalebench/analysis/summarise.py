@@ -113,7 +113,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
     own = wrapped if wrapped is not None and cell.world_size > 1 else None
     alone = [one.inspection for one in (baseline, own) if one is not None and one.inspection]
     reference = _reference_launch(wrapped, baseline) if row.measured or row.inspection else None
-    used = use_of_row(cell, row.inspection, row.good, alone, throughput, reference)
+    used = use_of_row(cell, row.inspection, row.good, alone, throughput, reference, row.shards)
     fields = (
         _attribution(row, baseline, ratios),
         used,

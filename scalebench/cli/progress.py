@@ -75,6 +75,7 @@ class TerminalProgress:
     def started(self, cell: Cell) -> None:
         """Name the cell that is being launched."""
         names = {
+            "shard": "measuring one rank's shard of",
             "inspect": "checking",
             "fit": f"trying {cell.rank_batch} samples per rank of",
             "independent": f"measuring {cell.rank_batch} samples per independent rank of",

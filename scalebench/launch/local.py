@@ -131,7 +131,7 @@ class LocalLauncher(ForkingLauncher):
         paths = LaunchPaths(self._launch_folder())
         write_model(paths.job_json, shared)
         log_of = [
-            fresh_logs(folder, cell.world_size)
+            fresh_logs(folder, cell.num_processes)
             for cell, folder in zip(shared.cells, logs, strict=True)
         ]
         places = shared.places()

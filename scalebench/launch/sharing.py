@@ -47,7 +47,7 @@ def why_not_shared(
     missing = [
         cell
         for cell, of_cell in zip(shared.cells, records, strict=True)
-        if len(of_cell) != cell.world_size
+        if len(of_cell) != cell.num_processes
     ]
     if missing:
         return f"{missing[0].case} at N={missing[0].world_size}: a rank left no record"

@@ -89,12 +89,13 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
         return "it belongs to a different cell than the planned one"
     if result.status != "ok":
         return None
-    if sorted(rank.rank for rank in result.ranks) != list(range(cell.world_size)):
-        return f"it does not contain each of {cell.world_size} ranks once"
+    if sorted(rank.rank for rank in result.ranks) != list(range(cell.num_processes)):
+        return f"it does not contain each of {cell.num_processes} ranks once"
     if cell.purpose == "inspect":
         told = all(rank.verification is not None for rank in result.ranks)
         return None if told else "a rank did not record the comparison with the reference"
-    first, has_losses = result.ranks[0], cell.strategy.has_reference
+    has_losses = cell.strategy.has_reference and cell.purpose != "shard"
+    first = result.ranks[0]
     found = (_unusable(rank, first, has_losses) for rank in result.ranks)
     return next(filter(None, found), None)
 
@@ -125,8 +126,8 @@ def _status(
 ) -> tuple[Status, str | None]:
     if failure is not None:
         return _status_of_failure(failure, records)
-    if len(records) != cell.world_size:
-        missing = sorted(set(range(cell.world_size)) - {r.rank for r in records})
+    if len(records) != cell.num_processes:
+        missing = sorted(set(range(cell.num_processes)) - {r.rank for r in records})
         return "failed", f"no record of rank {', '.join(map(str, missing))}"
     bad_loss = _first_bad_loss(records)
     if bad_loss:

@@ -15,7 +15,7 @@ from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.precision import PrecisionReached
 from scalebench.records.rows.base import IfValid
 from scalebench.records.rows.budget import Budget
-from scalebench.records.rows.communication import OperationFigures, Straggler
+from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.rows.pipeline import PipelineFigures
@@ -74,9 +74,11 @@ class Row(BaseModel):
     ``link_bit_per_s`` that of each host of the row; ``cpus_per_rank`` is the share of a core (or
     cores) that each rank may use, null where there is no quota. ``communication`` has every kind
     of operation and every bucket of the rank that waits most, ``stragglers`` the ranks that came
-    last, the most frequent first. ``strategy_settings`` are the fields of the suite's own
-    strategy, which a newer version may have more of. ``copies_s`` is the union of copies and fills
-    of GPU memory, ``comm_beside_copies_s`` exposed communication during them; null on CPU.
+    last, the most frequent first. ``axes`` has the same operations by the dimension of the mesh
+    whose group carried them; null where a strategy does not say. ``strategy_settings`` are the
+    fields of the suite's own strategy, which a newer version may have more of. ``copies_s`` is the
+    union of copies and fills of GPU memory, ``comm_beside_copies_s`` exposed communication during
+    them; null on CPU.
     ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
     distributed, as far as that is recognised, ``script`` what else was seen of its code; null for
     every other row. ``race`` is what came of a race towards a loss.
@@ -138,6 +140,7 @@ class Row(BaseModel):
     budget: IfValid[Budget] = None
     exposed_comm_estimates: IfValid[ExposedEstimates] = None
     communication: IfValid[list[OperationFigures]] = None
+    axes: IfValid[list[AxisFigures]] = None
     stragglers: IfValid[list[Straggler]] = None
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None

@@ -20,6 +20,8 @@ class TracedOperation(Record):
         num_bytes: The full size, as nccl-tests counts; null: not known.
         phase: ``forward``, ``backward``, ``optimizer`` or ``unknown``.
         sequence: Number of the operation within its group; null: the trace carries none.
+        axis: Dimension of the mesh whose group carried it; null: the training has no mesh, or does
+            not say.
     """
 
     kind: str
@@ -35,6 +37,7 @@ class TracedOperation(Record):
     group_size: int | None = Field(None, ge=1)
     phase: str = "unknown"
     sequence: int | None = None
+    axis: str | None = None
 
 
 class TracedAction(Record):

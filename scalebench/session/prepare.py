@@ -1,7 +1,7 @@
 """Before a run: what will be launched, and on which machine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scalebench import machine
@@ -9,8 +9,10 @@ from scalebench.analysis.run import StoredRun
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
 from scalebench.session.plan import Machine, Plan, Request, make_plan
+from scalebench.session.plan.cells import without_undivided
 from scalebench.session.plan.max_batch import for_max_batch
 from scalebench.spec import Suite
+from scalebench.spec.workload import TensorPlan
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,19 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     if request.max_batch:
         request = for_max_batch(request, request.device or ("cuda" if here.num_gpus else "cpu"))
     plan = make_plan(request, suites, here)
-    num_parameters = {
-        target.name: launcher.describe(target, plan.spec.device)["num_parameters"]
-        for target in plan.custom_workloads
+    told = {
+        target.name: launcher.describe(target, plan.spec.device) for target in plan.custom_workloads
     }
+    num_parameters = {name: one["num_parameters"] for name, one in told.items()}
+    plans = {name: read_tensor_plan(one["tensor_plan"]) for name, one in told.items()}
+    plan = replace(plan, cells=tuple(without_undivided(plan.cells, plans)))
     environment = machine.fingerprint(survey, world) | {"threads": plan.spec.threads}
     return Prepared(plan, environment, num_parameters)
+
+
+def read_tensor_plan(told: dict[str, Any] | None) -> TensorPlan | None:
+    """Return the plan that a worker described; None: the workload has none."""
+    return None if told is None else TensorPlan(**told)
 
 
 def check_same_machine(launcher: Launcher, stored: StoredRun) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def can_share(cell: Cell, spec: RunSpec, launcher_shares: bool) -> bool:
     return (
         launcher_shares
         and spec.shared
-        and cell.purpose in ("measure", "independent")
+        and cell.purpose in ("measure", "independent", "shard")
         and cell.loader is None
         and cell.race is None
         and not isinstance(cell.strategy, Script)
@@ -77,6 +77,8 @@ def _bytes_of(cell: Cell, results: Mapping[str, CellResult]) -> int:
     of_rank = PROCESS_BYTES * cell.world_size
     if cell.purpose == "independent":  # each rank trains what the baseline's only rank does
         return of_rank + cell.world_size * _tensor_bytes(cell, 1, results)
+    if cell.purpose == "shard":  # one of the row's ranks
+        return PROCESS_BYTES + _tensor_bytes(cell, cell.world_size, results) // cell.world_size
     return of_rank + _tensor_bytes(cell, cell.world_size, results)
 
 

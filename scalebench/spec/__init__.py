@@ -17,6 +17,7 @@ from scalebench.spec.strategies import (
     ScheduleName,
     Script,
     Strategy,
+    Tensor,
     Zero1,
 )
 from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
@@ -47,5 +48,6 @@ __all__ = [
     "StepPlan",
     "Strategy",
     "Suite",
+    "Tensor",
     "Zero1",
 ]

@@ -104,7 +104,7 @@ class Cell(Job):
             "inspect": "inspect",
             "independent": f"independent{self.rank_batch}.r{self.repeat}",
             "fit": f"fit{self.rank_batch}",
-            "shard": "shard",
+            "shard": f"shard.r{self.repeat}",
         }
         tail = tails.get(self.purpose, f"r{self.repeat}")
         return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"
@@ -151,7 +151,7 @@ class SharedLaunch(Job):
         first = cells[0]
         return cls(
             cells=tuple(cells),
-            world_size=sum(cell.world_size for cell in cells),
+            world_size=sum(cell.num_processes for cell in cells),
             device=first.device,
             backend=None,
             threads=first.threads,
@@ -165,5 +165,5 @@ class SharedLaunch(Job):
         return [
             (place, rank)
             for place, cell in enumerate(self.cells)
-            for rank in range(cell.world_size)
+            for rank in range(cell.num_processes)
         ]

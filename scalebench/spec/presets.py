@@ -13,6 +13,7 @@ from pydantic import Field
 from scalebench.errors import UsageError, unknown_name
 from scalebench.spec.base import Spec
 from scalebench.spec.script import ScriptTarget
+from scalebench.spec.workload import Split, TensorPlan
 
 
 class GptShape(Spec):
@@ -35,6 +36,26 @@ class GptShape(Spec):
         """Parameters of the module, the tied embedding counted once."""
         block = 12 * self.width**2 + 13 * self.width
         return (self.vocabulary + self.context) * self.width + self.layers * block + 2 * self.width
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        """How the module's layers are divided (Shoeybi et al. 2019, §3)."""
+        return TensorPlan(
+            modules={
+                "tokens": "vocabulary",
+                "positions": "positions",
+                "blocks.*.attention_norm": "tokens",
+                "blocks.*.attention.qkv": "columns",
+                "blocks.*.attention.output": "rows",
+                "blocks.*.mlp_norm": "tokens",
+                "blocks.*.mlp.expand": "columns",
+                "blocks.*.mlp.output": "rows",
+                "norm": "last",
+            },
+            divisors={"heads": self.heads, "vocabulary": self.vocabulary},
+            divides_logits=True,
+            sequence=self.context,
+        )
 
 
 class CnnShape(Spec):
@@ -82,6 +103,18 @@ class MlpShape(Spec):
         """Parameters of the module."""
         sizes = [self.features, *[self.width] * self.layers, self.classes]
         return sum(a * b + b for a, b in pairwise(sizes))
+
+    @property
+    def tensor_plan(self) -> TensorPlan:
+        """How the module's layers are divided: in pairs, first by columns, then by rows.
+
+        The linear layer on top belongs to a pair only where the hidden ones are odd in number.
+        """
+        names = [f"blocks.{number}.0" for number in range(self.layers)]
+        names += ["classify"] if self.layers % 2 else []
+        ways: tuple[Split, Split] = ("columns", "rows")
+        modules = {name: ways[number % 2] for number, name in enumerate(names)}
+        return TensorPlan(modules, divisors={"width": self.width})
 
 
 class PacedShape(Spec):

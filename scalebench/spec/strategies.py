@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from scalebench.spec.base import Device, FloatDtype, Spec
 from scalebench.spec.collectives import CollectiveName
 from scalebench.spec.compression import METHODS, resolve
+from scalebench.spec.workload import TensorPlan
 
 GATHERS = "parameters are gathered in every step, whether gradients are reduced or not"
 
@@ -257,6 +258,68 @@ class Pipeline(Execution):
         return self.data_parallel * self.microbatches
 
 
+class Tensor(Execution):
+    """``torch.distributed.tensor.parallel``: the matrices of every layer are divided.
+
+    The ranks of a group share a batch. With fewer than all ranks in a group, the groups have
+    separate parts of the global batch, and average their gradients. Sources: Shoeybi et al. 2019
+    (Megatron-LM); Korthikanti et al. 2022 (the sequence).
+
+    Attributes:
+        size: Ranks among which a layer is divided, where there are so many; None: all.
+        sequence: Divide the sequence where every token is worked on by itself (normalisation,
+            residual stream): reduce-scatter and all-gather in place of all-reduce.
+        loss: Keep the logits divided, and divide the loss (``loss_parallel``); False: gather them.
+    """
+
+    kind: Literal["tensor"] = "tensor"
+    about = "tensor parallel: the matrices of every layer divided, one batch for all"
+    operations = ("all_reduce", "all_gather", "reduce_scatter")
+    size: int | None = Field(None, ge=1)
+    sequence: bool = False
+    loss: bool = False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "every layer needs the results of the other ranks"
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks among which a layer is divided at a size."""
+        return world_size if self.size is None else min(self.size, world_size)
+
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of groups."""
+        return world_size // self.ranks_per_group(world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        size = self.ranks_per_group(world_size)
+        if world_size % size:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {size} (size); "
+                f"choose a multiple of {size}"
+            )
+        return None
+
+    def why_not_plan(self, plan: TensorPlan, ranks: int) -> str | None:
+        """Say why a group of ranks cannot divide a workload by its plan; None: it can."""
+        if self.loss and not plan.divides_logits:
+            return "loss=True needs logits divided by vocabulary, and the workload divides none"
+        if self.sequence and plan.sequence is None:
+            return "sequence=True needs a sequence to divide, and the workload has none"
+        numbers = dict(plan.divisors)
+        if self.sequence and plan.sequence is not None:
+            numbers["tokens"] = plan.sequence
+        for word, number in numbers.items():
+            if number % ranks:
+                return (
+                    f"{number} ({word}) cannot be divided among {ranks} ranks; choose a size that "
+                    f"divides {number}"
+                )
+        return None
+
+
 class Compressed(Execution):
     """DDP whose gradients are compressed on the way: a communication hook.
 
@@ -336,7 +399,7 @@ class Script(Execution):
 
 
 Strategy = Annotated[
-    Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | Compressed | Script,
+    Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | Tensor | Compressed | Script,
     Field(discriminator="kind"),
 ]
 

@@ -4,9 +4,9 @@ A workload function takes a `Shard` and returns a `Workload`. It is called once 
 with the same seed set everywhere, so every rank builds the same parameters.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +31,43 @@ class Shard:
     device: "torch.device"
 
 
+Split = Literal["columns", "rows", "vocabulary", "positions", "tokens", "last", "output"]
+"""How a layer is divided over the ranks of a tensor group; see `TensorPlan`."""
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """Which layers of a module are divided over the ranks of a tensor group, and how.
+
+    Source: Shoeybi et al. 2019 (Megatron-LM); Korthikanti et al. 2022 (division of the sequence).
+
+    Attributes:
+        modules: Name of a layer, ``*`` for any part between two dots → how it is divided:
+
+            ``columns``: a linear layer, by its outputs; what follows works on its part of them.
+            ``rows``: a linear layer, by its inputs, which are such a part; results are summed.
+            ``vocabulary``: an embedding, by the rows of its table.
+            ``positions``: an embedding of places, ``[tokens]`` → ``[tokens, width]``; divided with
+            the sequence only.
+            ``tokens``: works on each token by itself (a normalisation, dropout); with a divided
+            sequence on the rank's part of the tokens.
+            ``last``: the same, and its result is multiplied by a divided embedding to give the
+            logits (tied weights).
+            ``output``: the linear layer that gives the logits, by its outputs, the classes.
+
+            A layer that is not named is the same on every rank.
+        divisors: Word → number that the ranks of a group must divide: heads, width, vocabulary.
+        divides_logits: Whether the module returns logits divided by classes.
+        sequence: Tokens of a sample; None: dimension 1 of what passes between layers is no
+            sequence, and there is none to divide.
+    """
+
+    modules: Mapping[str, Split]
+    divisors: Mapping[str, int] = field(default_factory=dict)
+    divides_logits: bool = False
+    sequence: int | None = None
+
+
 @dataclass(frozen=True)
 class Workload:
     """A model, its data and its loss.
@@ -53,6 +90,7 @@ class Workload:
         evaluation: Batches of samples that are never trained on, the same on all ranks and in
             every iteration; a race is judged by the mean loss over them. The ranks divide the
             batches among them. None: the workload cannot take part in a race.
+        tensor_plan: How its layers are divided for tensor parallel training. None: it is not known.
     """
 
     module: "torch.nn.Module"
@@ -63,3 +101,4 @@ class Workload:
     blocks: "Sequence[torch.nn.Module]" = ()
     layers: "Sequence[torch.nn.Module]" = ()
     evaluation: Iterable[Any] | None = None
+    tensor_plan: TensorPlan | None = None

@@ -7,6 +7,7 @@ import json
 import math
 import platform
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,7 @@ def describe_workload(request: dict[str, Any]) -> dict[str, Any]:
         "num_parameters": sum(p.numel() for p in workload.module.parameters()),
         "tokens_per_sample": workload.tokens_per_sample,
         "num_blocks": len(workload.blocks),
+        "tensor_plan": None if workload.tensor_plan is None else asdict(workload.tensor_plan),
     }
 
 

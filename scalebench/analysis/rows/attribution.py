@@ -8,6 +8,7 @@ import numpy as np
 from scalebench import units
 from scalebench.analysis.attribution import LaunchAttribution, why_not
 from scalebench.analysis.budget import loss_budget, waits_most
+from scalebench.analysis.rows.axes import NO_MESH, axes_of_row
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.pipeline import pipeline_figures
@@ -64,6 +65,7 @@ def attribute_row(
     if estimates.disagreements(VISIBLE * steps.row_s):
         row.stamps.append("estimates disagree")
     row.values["communication"] = _communication(launches, rank)
+    row.set("axes", axes_of_row(launches, rank) or None, NO_MESH)
     row.values["unknown_kernels"] = _unknown_kernels(launches)
     row.values["stragglers"] = _stragglers(launches)
     base = baseline.attributed if baseline else {}
@@ -82,7 +84,7 @@ FIELDS = (
     *("comm_compute_ratio", "overlap_ratio", "bubble_ratio", "pipeline"),
     *("wire_bytes", "payload_bytes"),
     *("trace_overhead", "probe_effect", "exposed_comm_estimates", "communication"),
-    *("stragglers", "unknown_kernels", "budget"),
+    *("axes", "stragglers", "unknown_kernels", "budget"),
 )
 """Every field of a row that this module answers for."""
 

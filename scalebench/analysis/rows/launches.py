@@ -26,12 +26,14 @@ class Launches:
         inspection: Result of the launch that checked correctness, if it was run.
         measured: Repeat → result, of the launches that were run.
         num_planned: Measuring launches that the plan holds.
+        shards: Launches of one rank's shard alone that succeeded.
     """
 
     cell: Cell
     inspection: CellResult | None = None
     measured: Mapping[int, CellResult] = field(default_factory=dict)
     num_planned: int = 0
+    shards: tuple[CellResult, ...] = ()
 
     @cached_property
     def good(self) -> dict[int, CellResult]:
@@ -76,7 +78,16 @@ def grouped(run: StoredRun) -> Table:
         for result in run.results.values()
         if result.cell.purpose == "inspect"
     }
-    table = {key: _launches(of_row, inspections.get(key), run) for key, of_row in cells.items()}
+    shards: dict[tuple[str, str, int], list[CellResult]] = {}
+    for result in run.results.values():
+        if result.cell.purpose == "shard" and result.status == "ok":
+            shards.setdefault(result.cell.row_key, []).append(result)
+    table = {
+        key: replace(
+            _launches(of_row, inspections.get(key), run), shards=tuple(shards.get(key, ()))
+        )
+        for key, of_row in cells.items()
+    }
     return {key: _as_counted(row, table) for key, row in table.items()}
 
 

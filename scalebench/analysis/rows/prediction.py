@@ -12,6 +12,7 @@ from scalebench.analysis.pipeline_shape import pipeline_shape_of
 from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmarked
 from scalebench.analysis.rows.fields import RowFields, Unavailable
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.tensor_step import TensorAtOneRank, tensor_at_one_rank
 from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.step_shape import shape_of
 from scalebench.analysis.steps import launch_step_s
@@ -28,7 +29,7 @@ from scalebench.records.rows.prediction import (
     PredictionFromFewer,
 )
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Pipeline, Script
+from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Pipeline, Script, Tensor
 from scalebench.trace.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")
@@ -117,7 +118,10 @@ class PipelineAtOneRank:
         return textbook_pipeline_s(self.shape.with_batch(cell.rank_batch), cell.world_size)
 
 
-def step_at_one_rank(at_one: Launches | None) -> StepAtOneRank | PipelineAtOneRank:
+AtOneRank = StepAtOneRank | PipelineAtOneRank | TensorAtOneRank
+
+
+def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
     """Return what a strategy does at N=1; raises Unavailable."""
     if at_one is None or not at_one.good:
         raise Unavailable("no launch of the strategy at N=1 succeeded")
@@ -128,6 +132,8 @@ def step_at_one_rank(at_one: Launches | None) -> StepAtOneRank | PipelineAtOneRa
         raise Unavailable("on a GPU, gathers run ahead of the computation; N=1 does not show when")
     if isinstance(strategy, Compressed) and is_unmarked(strategy):
         raise Unavailable(OF_TORCH)
+    if isinstance(strategy, Tensor):
+        return tensor_at_one_rank(first)
     launches = list(at_one.attributed.values())
     logs = np.log([launch_step_s(launch.result) for launch in launches])
     spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
@@ -165,6 +171,8 @@ def predict_row(
     row, cell = RowFields(), of_row.cell
     try:
         bare, model = _start(cell, wrapped, link)
+        if isinstance(bare, TensorAtOneRank):
+            bare = bare.with_shards(of_row.shards)
         if contention is not None:
             bare = replace(bare, contention=contention)
         predicted = bare.predict(cell, model.time)
@@ -195,7 +203,7 @@ def predict_row(
 
 def _start(
     cell: Cell, wrapped: Launches | None, link: LinkModel | str
-) -> tuple[StepAtOneRank | PipelineAtOneRank, LinkModel]:
+) -> tuple[AtOneRank, LinkModel]:
     """Return what a row is predicted from; raises Unavailable."""
     if cell.strategy.kind == "plain":
         raise Unavailable("the plain model does not communicate")
@@ -211,7 +219,7 @@ def _start(
 
 def _left_out(
     cell: Cell,
-    bare: StepAtOneRank | PipelineAtOneRank,
+    bare: AtOneRank,
     below: LinkModel,
     measured_s: float | None,
 ) -> PredictionFromFewer:

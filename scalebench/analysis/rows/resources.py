@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from scalebench.analysis.energy import energy_per_sample
 from scalebench.analysis.pipeline_shape import layers_of
+from scalebench.analysis.rows.axes import predicted_wire_bytes
 from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.tensor_step import NO_SHARD
 from scalebench.analysis.step_shape import NoShape
 from scalebench.costmodel.device_peaks import (
     Dtype,
@@ -15,10 +17,11 @@ from scalebench.costmodel.device_peaks import (
 )
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
+from scalebench.costmodel.tensor_layers import why_no_law
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Pipeline, Script, Strategy
+from scalebench.spec import Cell, Pipeline, Script, Strategy, Tensor
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
@@ -38,6 +41,7 @@ def use_of_row(
     alone: Sequence[CellResult],
     throughput: Estimate | None,
     reference: CellResult | None = None,
+    shards: Sequence[CellResult] = (),
 ) -> RowFields:
     """Work out what a row used.
 
@@ -49,10 +53,11 @@ def use_of_row(
             plain baseline's, then the strategy's own.
         throughput: Samples per second of the whole job.
         reference: A launch that knows the model's size, where none of the row's own succeeded.
+        shards: Launches of one rank's shard alone.
     """
     row = RowFields()
     _set_memory(row, inspection, good)
-    _set_predicted_memory(row, cell, next(iter(good.values()), reference), alone)
+    _set_predicted_memory(row, cell, next(iter(good.values()), reference), alone, shards)
     _set_predicted_traffic(row, good)
     _set_energy(row, list(good.values()))
     _set_mfu(row, inspection, list(good.values()), throughput)
@@ -106,6 +111,7 @@ def _set_predicted_memory(
     cell: Cell,
     sized: CellResult | None,
     alone: Sequence[CellResult],
+    shards: Sequence[CellResult],
 ) -> None:
     """Predict the peak; also of a row that ran out of memory, from another one's model."""
     name = "predicted_memory_bytes"
@@ -118,6 +124,11 @@ def _set_predicted_memory(
         return
     if isinstance(cell.strategy, Pipeline):
         _set_predicted_memory_of_pipeline(row, cell.strategy, cell, sized, alone)
+        return
+    if isinstance(cell.strategy, Tensor) and cell.world_size > 1:
+        peaks = [peak_memory_of(shard) for shard in shards]
+        peak = max((peak for peak in peaks if peak is not None), default=None)
+        row.set(name, peak, NO_SHARD)
         return
     predicted = predict_memory(
         cell.strategy,
@@ -166,9 +177,19 @@ def _set_predicted_traffic(row: RowFields, good: Mapping[int, CellResult]) -> No
         row.set(name, None, "no launch of this row succeeded")
         return
     cell, groups = result.cell, result.ranks[0].facts.get("group_elements")
+    if isinstance(cell.strategy, Tensor):
+        _set_predicted_traffic_of_tensor(row, cell.strategy, result)
+        return
     predicted = predict_traffic(cell.strategy, num_parameters, cell.world_size, groups)
     total = None if predicted is None else round(predicted.total_bytes)
     row.set(name, total, f"there is no law for the traffic of {cell.strategy.kind}")
+
+
+def _set_predicted_traffic_of_tensor(row: RowFields, strategy: Tensor, result: CellResult) -> None:
+    by_axis = predicted_wire_bytes(result)
+    total = round(sum(by_axis.values())) if by_axis or result.cell.world_size == 1 else None
+    reason = why_no_law(strategy) or "no step has shown what the divided layers are called with"
+    row.set("predicted_wire_bytes", total, reason)
 
 
 def _baseline(strategy: Strategy, alone: Sequence[CellResult]) -> MeasuredBaseline | None:

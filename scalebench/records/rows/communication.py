@@ -32,6 +32,32 @@ class OperationFigures(RowPart):
     hidden_s: FiniteFloat
 
 
+class AxisFigures(RowPart):
+    """Operations along one dimension of the mesh, per step.
+
+    Attributes:
+        axis: Name of the dimension.
+        num_ranks: Ranks of a group along it.
+        count: Operations per step.
+        num_bytes: Bytes per step, full sizes; None: a size is not known.
+        wire_bytes: Bytes that a rank sends for it by the ring's law; None: likewise.
+        predicted_wire_bytes: The same by the strategy's law; None: there is none.
+        total_s: Union of their intervals, seconds per step.
+        exposed_s: The part of it in which the rank did not compute.
+        wait_s: The part of that in which it waited for other ranks; None: it is not known.
+    """
+
+    axis: str
+    num_ranks: int
+    count: FiniteFloat
+    num_bytes: FiniteFloat | None
+    wire_bytes: FiniteFloat | None
+    predicted_wire_bytes: FiniteFloat | None = None
+    total_s: FiniteFloat
+    exposed_s: FiniteFloat
+    wait_s: FiniteFloat | None
+
+
 class Straggler(RowPart):
     """How often one rank came last, and by how much.
 

@@ -134,7 +134,7 @@ def _cost_s(row: Row, run: StoredRun) -> float:
     return sum(
         result.cost_s
         for result in run.results.values()
-        if result.cell.row_key == key and result.cell.purpose != "independent"
+        if result.cell.row_key == key and result.cell.purpose not in ("independent", "shard")
     )
 
 

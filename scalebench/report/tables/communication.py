@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from scalebench import units
 from scalebench.records.rows.budget import WAIT, RankTimes
-from scalebench.records.rows.communication import OperationFigures, Straggler
+from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
@@ -23,7 +23,7 @@ Makers = tuple[Callable[[Sequence[Row]], PlainTable], ...]
 
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     """Return the tables of one suite about what was sent, those that have a line."""
-    return _made(rows, (_kinds, _buckets, _exposed, _cost))
+    return _made(rows, (_kinds, _axes, _buckets, _exposed, _cost))
 
 
 def rank_tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
@@ -84,6 +84,32 @@ def _kinds(rows: Sequence[Row]) -> PlainTable:
         " hidden: the rest.",
         (*PLACE, KIND, *OPERATION),
         [(row, one) for row in rows for one in row.communication or () if one.ordinal is None],
+    )
+
+
+Axis = tuple[Row, AxisFigures]
+AXIS: tuple[Column[Axis], ...] = (
+    *PLACE,
+    Column("axis", lambda of: wording.plain(of[1].axis, 40), numeric=False),
+    Column("ranks", lambda of: str(of[1].num_ranks)),
+    Column("count", lambda of: f"{of[1].count:.4g}"),
+    value("bytes", lambda of: of[1].num_bytes, units.bytes_),
+    value("wire", lambda of: of[1].wire_bytes, units.bytes_),
+    value("predicted", lambda of: of[1].predicted_wire_bytes, units.bytes_),
+    Column("total", lambda of: _time(of[1].total_s)),
+    Column("exposed", lambda of: _time(of[1].exposed_s)),
+    value("wait", lambda of: of[1].wait_s, _time),
+)
+
+
+def _axes(rows: Sequence[Row]) -> PlainTable:
+    return PlainTable.of(
+        "Communication by axis",
+        "Per traced step, by the dimension of the mesh whose group carried it. Wire: bytes that a "
+        "rank sends by the ring's law; predicted: the same from the strategy's own law. Wait: the "
+        "part of the exposed time in which the rank waited for others.",
+        AXIS,
+        [(row, one) for row in rows for one in row.axes or ()],
     )
 
 

@@ -25,6 +25,7 @@ STRATEGY_NAMES = {
     "fsdp1": "FSDP1",
     "zero1": "ZeRO-1",
     "pipeline": "Pipeline",
+    "tensor": "Tensor parallel",
     "compressed": "DDP",
     "script": "Your script",
 }
@@ -91,6 +92,9 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "chunks": lambda v: None if v == 1 else _number_of(v, "{:g} stages on a rank"),
     "split": lambda v: SPLIT_PHRASES.get(str(v)),
     "data_parallel": lambda v: None if v == 1 else _number_of(v, "{:g} pipelines side by side"),
+    "size": lambda size: f"groups of {size} ranks" if size else None,
+    "sequence": lambda on: "sequence divided" if on else None,
+    "loss": lambda on: "loss divided" if on else None,
 }
 
 

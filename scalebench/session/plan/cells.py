@@ -1,6 +1,6 @@
 """The launches: every case at every size, skipped with the reason where it cannot be run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import lcm
 
 from scalebench.costmodel.pipelines.orders import why_no_pipeline
@@ -17,7 +17,11 @@ from scalebench.spec import (
     Script,
     Strategy,
     Suite,
+    Tensor,
 )
+from scalebench.spec.presets import CustomTarget, WorkloadSpec
+from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
+from scalebench.spec.workload import TensorPlan
 
 
 def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> list[Cell]:
@@ -63,7 +67,7 @@ def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> lis
                 collective_timeout_s=suite.collective_timeout_s,
                 skip_reason=skipped
                 or case.strategy.why_not(spec.device, n)
-                or _unfit(case.strategy, rank_batch, n)
+                or _unfit(case.strategy, workload, rank_batch, n)
                 or _unfit_for_race(suite, case.strategy, rank_batch * shards),
             )
         )
@@ -117,6 +121,23 @@ def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str |
     return None
 
 
+def without_undivided(cells: Sequence[Cell], plans: Mapping[str, TensorPlan | None]) -> list[Cell]:
+    """Return the cells, skipped where users' own workloads turn out not to be divisible.
+
+    Args:
+        cells: Of a plan.
+        plans: Name of the workload → its plan.
+    """
+    found = []
+    for cell in cells:
+        name, strategy = cell.workload.name, cell.strategy
+        if cell.skip_reason is None and isinstance(strategy, Tensor) and name in plans:
+            reason = why_undivided(strategy, name, plans[name], cell.world_size)
+            cell = cell.model_copy(update={"skip_reason": reason})
+        found.append(cell)
+    return found
+
+
 def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
     step = lcm(*sizes)
     below, above = batch // step * step, -(-batch // step) * step
@@ -127,10 +148,12 @@ def _not_divisible(batch: int, n: int, sizes: Sequence[int]) -> UsageError:
     )
 
 
-def _unfit(strategy: Strategy, rank_batch: int, n: int) -> str | None:
-    """Say why a strategy cannot run with N ranks or a batch; None: it can."""
+def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) -> str | None:
+    """Say why a strategy cannot run with N ranks, a workload or a batch; None: it can."""
     if isinstance(strategy, Pipeline):
         return why_no_pipeline(strategy, rank_batch, n)
+    if isinstance(strategy, Tensor) and not isinstance(workload, CustomTarget):
+        return why_undivided(strategy, workload.name, tensor_plan_of(workload), n)
     if not isinstance(strategy, Ddp) or rank_batch % strategy.accumulate == 0:
         return None
     return (
@@ -146,6 +169,8 @@ def _unfit_for_race(suite: Suite, strategy: Strategy, global_batch: int) -> str 
         return None
     if isinstance(strategy, Pipeline):
         return "no rank of a pipeline has the whole model, which a race evaluates"
+    if isinstance(strategy, Tensor):
+        return "no rank of a tensor group has the whole model, which a race evaluates"
     if race.evaluate_every % global_batch == 0:
         return None
     return (
@@ -199,6 +224,28 @@ def _independent(base: Cell, num_ranks: int, rank_batch: int) -> Cell:
     )
 
 
+def shard_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
+    """Return the cells that do one rank's shard of a row, alone: repeat 0.
+
+    What a rank of a tensor group computes and keeps is another thing than at N=1, and no smaller
+    batch stands for it: predictions of the step and of the memory start from these. Not where
+    somebody else started the ranks, and not on a GPU, where it was not tried.
+    """
+    if spec.device != "cpu" or spec.world is not None or not spec.steps.trace:
+        return []
+    return [
+        row.model_copy(
+            update={
+                "purpose": "shard",
+                "part_batches": (),
+                "steps": row.steps.model_copy(update={"trace": False}),
+            }
+        )
+        for row in rows
+        if isinstance(row.strategy, Tensor) and row.world_size > 1 and row.skip_reason is None
+    ]
+
+
 def row_name(suite: str, case: str, world_size: int) -> str:
     """Return what ``--only`` calls a row: ``ddp.ddp-bucket-1mb.n4``."""
     return f"{suite}.{case}.n{world_size}"
@@ -226,7 +273,7 @@ def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     Correctness comes before speed. Each round launches every cell once, so that a drift of the
     machine affects all sizes equally.
     """
-    timed = [*rows, *independent_cells(rows, spec)]
+    timed = [*rows, *independent_cells(rows, spec), *shard_cells(rows, spec)]
     compared = [cell for cell in rows if cell.strategy.has_reference]
     inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in compared]
     repeats_of = {suite.name: suite.repeats for suite in spec.suites}

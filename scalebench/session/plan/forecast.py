@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalebench.costmodel.memory import predict_state_bytes
+from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.session.plan import Plan
-from scalebench.spec import Cell, Pipeline, Script
-from scalebench.spec.presets import CustomTarget
+from scalebench.spec import Cell, Pipeline, Script, Tensor
+from scalebench.spec.presets import CustomTarget, GptShape, MlpShape
 from scalebench.spec.script import ScriptTarget
 
 START_S = 0.5
@@ -81,6 +82,8 @@ def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
         return None  # the ranks hold different parts of the model
     if isinstance(cell.workload, ScriptTarget):
         return None
+    if isinstance(cell.strategy, Tensor):
+        return _state_bytes_of_tensor(cell, cell.strategy)
     if isinstance(cell.workload, CustomTarget):
         known = num_parameters.get(cell.workload.name)
     else:
@@ -88,6 +91,16 @@ def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
     if known is None:
         return None
     return predict_state_bytes(cell.strategy, known, cell.world_size)
+
+
+def _state_bytes_of_tensor(cell: Cell, strategy: Tensor) -> int | None:
+    """Return what a rank of a tensor group keeps; None: the plan of the layers is not known."""
+    if cell.skip_reason is not None or not isinstance(cell.workload, GptShape | MlpShape):
+        return None
+    model = model_of_preset(cell.workload, cell.rank_batch, strategy.sequence)
+    return predict_state_bytes(
+        strategy, model.local_elements(strategy.ranks_per_group(cell.world_size))
+    )
 
 
 def _wall_s(plan: Plan) -> float | None:

@@ -99,7 +99,9 @@ def with_largest_batches(plan: Plan, limit_bytes: int | None, fits: Fits) -> Pla
                 notices.append(f"{row.case}, N = {row.world_size}: no largest batch: {reason}")
                 continue
             notices.append(found[key].notice(with_suite=several_suites))
-    whole = [cell for cell in plan.cells if cell.purpose != "independent"]  # at other batches
+    whole = [
+        cell for cell in plan.cells if cell.purpose not in ("independent", "shard")
+    ]  # at other batches
     cells = tuple(_with_batch(cell, found.get(cell.row_key)) for cell in whole)
     return replace(plan, cells=cells, notices=tuple(notices), largest_batches=tuple(found.values()))
 

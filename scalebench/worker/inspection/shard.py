@@ -14,29 +14,34 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.worker.inspection.fit import train_watched
 from scalebench.worker.inspection.reference import fresh_workload
-from scalebench.worker.measure.loop import Measurement, measure
+from scalebench.worker.measure.clock import step_clock
+from scalebench.worker.measure.loop import Loop, Measurement
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.base import Training, facts_of
 from scalebench.worker.strategies.execution import optimizer_kind
 from scalebench.worker.workloads.feed import endless
 
 
 def measure_shard(context: RankContext) -> tuple[Measurement, dict[str, Any]]:
     """Time the share's steps, then count its memory; return the steps and the record's fields."""
-    workload = fresh_workload(context)
-    num_parameters = sum(p.numel() for p in workload.module.parameters())
-    training = build_training(workload, context)
-    leave_gradients(training)
-    batches = endless(workload.batches, context.device, context.cell.rank_batch)
-    gc.collect()
-    seen = measure(training, batches, context).seen
-    kind = optimizer_kind(training.optimizer)
-    del training, workload, batches
-    gc.collect()
-    memory = train_watched(context, leave_gradients)
-    facts = {"optimizer": kind}
-    return seen, {"num_parameters": num_parameters, "memory": memory, "facts": facts}
+    with context.turn():
+        workload = fresh_workload(context)
+        num_parameters = sum(p.numel() for p in workload.module.parameters())
+        training = build_training(workload, context)
+        leave_gradients(training)
+        batches = endless(workload.batches, context.device, context.cell.rank_batch)
+        gc.collect()
+        loop = Loop(training, batches, context, step_clock(context.device))
+        loop.warm_up(context.cell.steps)
+    loop.measure_clean(context.cell.steps)
+    known = {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)}
+    seen = loop.seen
+    with context.turn(last=True):
+        del loop, training, workload, batches
+        gc.collect()
+        memory = train_watched(context, leave_gradients)
+    return seen, {"num_parameters": num_parameters, "memory": memory, "facts": known}
 
 
 def leave_gradients(training: Training) -> None:

@@ -28,7 +28,7 @@ from scalebench.worker.measure.loop import Loop
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import Capture, only_group, traced
 from scalebench.worker.process.failure import classify
-from scalebench.worker.strategies.base import groups_of
+from scalebench.worker.strategies.base import axes_of, groups_of
 
 NUM_KINDS = len(("paired", "traced", "local", "bare"))
 MAX_STEPS = 4
@@ -93,8 +93,9 @@ class Rounds:
             self.run_one(num_steps + 1)
         clock = combine(before, measure_offset(self.loop.context))
         self.loop.context.barrier()  # past this point all ranks have all the rounds
+        training = self.loop.training
         try:
-            trace = trace_record(self.captures, groups_of(self.loop.training))
+            trace = trace_record(self.captures, groups_of(training), axes_of(training))
         except Exception as error:  # the steps are done: the other ranks need not know
             return RoundsResult(trace_unavailable=str(error), clock=clock)
         return RoundsResult(trace, clock=clock)

@@ -19,7 +19,9 @@ SETS = ("compute", "copies", "data", "codec", "encode", "decode", "blocked", "bl
 
 
 def trace_record(
-    captures: Sequence[Capture], groups: Mapping[str, Sequence[int]] | None = None
+    captures: Sequence[Capture],
+    groups: Mapping[str, Sequence[int]] | None = None,
+    axes: Mapping[str, Sequence[int]] | None = None,
 ) -> Trace | None:
     """Return what counts of the captured blocks: every step but the first of each block.
 
@@ -27,6 +29,8 @@ def trace_record(
         captures: In the order in which they were taken.
         groups: Kind of operation → the ranks it goes between, where the training knows and the
             trace may not.
+        axes: Dimension of the training's mesh → ranks of this rank's group along it; operations
+            that no mark encloses go along the first.
 
     Raises:
         ValueError: The profiler did not record every step.
@@ -47,6 +51,7 @@ def trace_record(
         timeline = timeline_of(events)
         counted = step_spans(events)[1:]
         found_operations = _operations(timeline, counted, len(steps), origin)
+        found_operations = _on_their_axes(found_operations, timeline, axes or {}, origin)
         operations += [_in_its_group(op, groups or {}) for op in found_operations]
         actions += traced_actions(events, counted, len(steps), origin)
         steps += [(int(start) - origin, int(end) - origin) for start, end in counted]
@@ -122,6 +127,36 @@ def _set(timeline: Timeline, name: str) -> Intervals:
         names = ("blocked", "blocked_sending") if name == "blocked" else (name,)
         return union(*(timeline.annotations.get(mark, none()) for mark in names))
     return timeline.annotations.get(name, none())
+
+
+def _on_their_axes(
+    operations: Sequence[TracedOperation],
+    timeline: Timeline,
+    axes: Mapping[str, Sequence[int]],
+    origin: int,
+) -> list[TracedOperation]:
+    """Return the operations, each with the dimension of the mesh, and the group, that carried it.
+
+    An operation belongs to the mark inside which the host asked for it.
+    """
+    if not axes:
+        return list(operations)
+    asked_ns = [op.start_ns if op.enqueued_ns is None else op.enqueued_ns for op in operations]
+    asked = np.array(asked_ns, dtype=np.int64)
+    names = np.full(len(operations), next(iter(axes)), dtype=object)
+    for axis in axes:
+        for begin, end in timeline.annotations.get(f"axis.{axis}", none()) - origin:
+            names[(asked >= begin) & (asked < end)] = axis
+    return [
+        op.model_copy(
+            update={
+                "axis": name,
+                "group": "ranks " + ",".join(map(str, axes[name])),
+                "group_size": len(axes[name]),
+            }
+        )
+        for op, name in zip(operations, names, strict=True)
+    ]
 
 
 def _in_its_group(

@@ -12,6 +12,7 @@ from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
 from scalebench.worker.strategies.pipeline import PipelineTraining
 from scalebench.worker.strategies.plain import PlainTraining
+from scalebench.worker.strategies.tensor import TensorTraining
 from scalebench.worker.strategies.zero1 import Zero1Training
 
 TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
@@ -21,6 +22,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "fsdp1": Fsdp1Training,
     "zero1": Zero1Training,
     "pipeline": PipelineTraining,
+    "tensor": TensorTraining,
     "compressed": CompressedTraining,
 }
 

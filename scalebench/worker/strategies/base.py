@@ -1,15 +1,20 @@
 """What every strategy offers to the loop that measures it."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch.profiler import record_function
+
+from scalebench.trace.marks import AXIS
 
 
 class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it.
 
-    A training may also tell what `facts_of`, `groups_of` and `keeps_buffers` ask for.
+    A training may also tell what `facts_of`, `groups_of`, `axes_of` and `keeps_buffers`
+    ask for.
     """
 
     @property
@@ -58,6 +63,23 @@ def groups_of(training: Any) -> Mapping[str, "list[int]"]:
     """
     told: Mapping[str, list[int]] = getattr(training, "groups", {})
     return told
+
+
+def axes_of(training: Any) -> Mapping[str, "list[int]"]:
+    """Return dimension of the training's mesh → ranks of this rank's group along it.
+
+    Operations inside `on_axis` go along that dimension, all others along the first one here.
+    Dimensions of a single rank are left out. Empty: the training has no mesh.
+    """
+    told: Mapping[str, list[int]] = getattr(training, "axes", {})
+    return told
+
+
+@contextmanager
+def on_axis(axis: str) -> Iterator[None]:
+    """Mark in the trace that what is asked for inside goes along a dimension of the mesh."""
+    with record_function(AXIS + axis):
+        yield
 
 
 def keeps_buffers(training: Any) -> bool:

@@ -23,15 +23,16 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_width = width // heads
         self.qkv = nn.Linear(width, 3 * width)
         self.output = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[B, T, W]`` to ``[B, T, W]``."""
-        # One matrix product makes queries, keys and values of all heads.
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, H, D]
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # each [B, H, T, D]
+        # One matrix product makes queries, keys and values of all heads, head by head: a part of
+        # its columns is a part of the heads. H is the number of heads that are here.
+        qkv = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))  # [B, T, H, 3, D]
+        q, k, v = qkv.permute(3, 0, 2, 1, 4).unbind()  # each [B, H, T, D]
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         joined = mixed.transpose(1, 2).flatten(2)  # [B, T, W]
         return self.output(joined)  # type: ignore[no-any-return]
@@ -177,6 +178,7 @@ def build_gpt(spec: GptShape, shard: Shard) -> Workload:
         blocks=tuple(module.blocks),
         layers=module.layers(),
         evaluation=HeldOut(held_out),
+        tensor_plan=spec.tensor_plan,
     )
 
 

@@ -85,4 +85,5 @@ def build_mlp(spec: MlpShape, shard: Shard) -> Workload:
         blocks=tuple(module.blocks),
         layers=(*module.blocks, module.classify),
         evaluation=HeldOut(held_out),
+        tensor_plan=spec.tensor_plan,
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scalebench.records.summary import Correctness, Estimate
 from scalebench.report.findings import conclusions, findings
 from scalebench.report.words import warnings, wording
-from scalebench.spec import Pipeline
+from scalebench.spec import Pipeline, Tensor
 from scalebench.spec.strategies import ScheduleName
 from tests.builders.summaries import (
     estimate,
@@ -30,6 +30,13 @@ def test_the_verdict_states_speedup_efficiency_interval_and_scaling():
     assert "DDP (25 MiB buckets) reaches 1.712× on 2 CPU ranks" in text
     assert "strong scaling" in text
     assert "85.6 % efficiency (82.2–89.0)" in text
+
+
+def test_tensor_parallel_rows_are_named_with_what_they_divide():
+    told = Tensor(size=2, sequence=True, loss=True).model_dump(exclude={"kind"})
+    assert wording.strategy_label(make_row(strategy="tensor", strategy_settings=told)) == (
+        "Tensor parallel (groups of 2 ranks, sequence divided, loss divided)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.session.plan import Machine, Request, make_plan
-from scalebench.session.plan.cells import row_name
-from scalebench.spec import Case, Ddp, Fsdp, Pipeline, Plain, StepPlan, Suite
+from scalebench.session.plan.cells import row_name, without_undivided
+from scalebench.spec import Case, Ddp, Fsdp, Pipeline, Plain, StepPlan, Suite, Tensor
 from scalebench.spec.race import Race
 from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.spec.workload import TensorPlan
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
 GPU_4 = Machine(num_gpus=4, num_cores=32)
@@ -519,3 +520,63 @@ def test_who_cannot_be_evaluated_does_not_race():
 def test_a_race_gets_no_further_rounds_for_precision():
     plan = plan_of(sizes=(1, 2), settings=RACE)
     assert plan.spec.precision is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "strategy", "said"),
+    [
+        ("gpt-tiny", Tensor(), None),
+        ("gpt-tiny", Tensor(size=3), "gpt-tiny: 4 (heads) cannot be divided among 3 ranks"),
+        ("mlp-tiny", Tensor(sequence=True), "mlp-tiny: sequence=True needs a sequence"),
+        ("mlp-tiny", Tensor(loss=True), "mlp-tiny: loss=True needs logits divided"),
+        ("cnn-8", Tensor(), "cnn-8 has no tensor_plan"),
+    ],
+)
+def test_layers_that_cannot_be_divided_are_skipped_before_anything_trains(workload, strategy, said):
+    case = Case(name="tensor", strategy=strategy, workload=workload)
+    size = 3 if strategy.size else 2
+    cell = rows(plan_of(case, sizes=(1, size)))["tensor", size]
+    assert cell.skip_reason is None if said is None else said in cell.skip_reason
+
+
+def test_the_ranks_of_a_tensor_group_share_a_batch_and_groups_divide_it():
+    cases = (Case(name="all", strategy=Tensor()), Case(name="pairs", strategy=Tensor(size=2)))
+    strong = rows(plan_of(*cases, batch_size=16))
+    batches = {key: (cell.global_batch, cell.rank_batch) for key, cell in strong.items()}
+    assert batches["all", 4] == (16, 16)
+    assert batches["pairs", 4] == (16, 8)
+    cell = rows(plan_of(*cases, batch_size=16, scaling="weak"))["all", 4]
+    assert (cell.global_batch, cell.rank_batch, cell.reference_batch) == (64, 64, 16)
+
+
+def test_a_users_workload_is_skipped_by_what_it_says_of_itself():
+    case = Case(name="t", strategy=Tensor())
+    cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
+
+    def reasons(plan):
+        found = without_undivided(cells, {"mine:model": plan})
+        return {c.skip_reason for c in found if c.case == "t" and c.world_size == 2}
+
+    assert reasons(TensorPlan({"up": "columns", "down": "rows"})) == {None}
+    (reason,) = reasons(TensorPlan({"up": "columns"}, divisors={"width": 5}))
+    assert reason == (
+        "mine:model: 5 (width) cannot be divided among 2 ranks; choose a size that divides 5"
+    )
+    (reason,) = reasons(None)
+    assert "mine:model has no tensor_plan" in reason
+
+
+def shards(plan):
+    return [(c.case, c.world_size, c.repeat) for c in plan.cells if c.purpose == "shard"]
+
+
+def test_every_round_measures_a_shard_of_each_tensor_row_alone():
+    tensor = Case(name="tensor", strategy=Tensor())
+    plan = plan_of(ddp(), tensor, sizes=(1, 2, 4), settings={"repeats": 2})
+    assert shards(plan) == [("tensor", n, repeat) for repeat in range(2) for n in (2, 4)]
+    (first, *_) = [c for c in plan.cells if c.purpose == "shard"]
+    assert (first.num_processes, first.steps.trace, first.part_batches) == (1, False, ())
+    assert len({cell.id for cell in plan.cells}) == len(plan.cells)
+    assert shards(plan_of(tensor, machine=GPU_4)) == []
+    assert shards(plan_of(tensor, trace=False)) == []
+    assert shards(plan_of(tensor, sizes=(1, 3))) == []  # skipped: three ranks do not divide 4 heads

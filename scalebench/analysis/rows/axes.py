@@ -1,0 +1,133 @@
+"""Communication of a row by the dimension of the mesh whose group carried it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalebench.analysis.attribution import WIRE_FACTORS, LaunchAttribution
+from scalebench.costmodel.tensor_layers import (
+    DividedModel,
+    NoLaw,
+    Operation,
+    operations_of_step,
+)
+from scalebench.records.rows.communication import AxisFigures
+from scalebench.records.run import CellResult
+from scalebench.records.trace import TracedOperation
+from scalebench.spec import Tensor
+from scalebench.trace.breakdown import covered_by, within
+from scalebench.trace.intervals import intersect, intervals, length_s, none, subtract, union
+
+NO_MESH = "the strategy does not say along which dimension of a mesh its operations go"
+
+
+def axes_of_row(launches: Sequence[LaunchAttribution], rank: int) -> list[AxisFigures]:
+    """Return the figures of every dimension, means over the launches; empty: none was told.
+
+    Args:
+        launches: Of the row, looked into.
+        rank: Whose operations.
+    """
+    of_launches = [_of_launch(launch, rank) for launch in launches]
+    names = dict.fromkeys(name for found in of_launches for name in found)
+    predicted = predicted_wire_bytes(launches[0].result)
+    return [
+        _mean(name, [found[name] for found in of_launches if name in found], predicted)
+        for name in names
+    ]
+
+
+def predicted_wire_bytes(result: CellResult) -> dict[str, float]:
+    """Return dimension → bytes that a rank sends in a step by the strategy's law; may be empty."""
+    return wire_bytes_by_axis(predicted_operations(result))
+
+
+def predicted_operations(result: CellResult) -> list[Operation]:
+    """Return what a rank of a launch takes part in during a step, by the strategy's law.
+
+    Empty where there is no law, and where a rank sends nothing.
+    """
+    strategy, cell = result.cell.strategy, result.cell
+    if not isinstance(strategy, Tensor) or not result.ranks:
+        return []
+    try:
+        model = DividedModel.of(result.ranks[0].facts)
+        return operations_of_step(strategy, model, cell.world_size, cell.rank_batch)
+    except NoLaw:
+        return []
+
+
+def wire_bytes_by_axis(operations: Sequence[Operation]) -> dict[str, float]:
+    """Return dimension → bytes that a rank sends, by the ring's law."""
+    found: dict[str, float] = {}
+    for op in operations:
+        sent = WIRE_FACTORS[op.op](op.num_ranks) * op.num_bytes
+        found[op.axis] = found.get(op.axis, 0.0) + sent
+    return found
+
+
+@dataclass(frozen=True)
+class _Of:
+    """Operations of one launch along one dimension, per step."""
+
+    num_ranks: int
+    count: float
+    num_bytes: float | None
+    wire_bytes: float | None
+    total_s: float
+    exposed_s: float
+    wait_s: float | None
+
+
+def _of_launch(launch: LaunchAttribution, rank: int) -> dict[str, _Of]:
+    trace, chosen = launch.traces[rank], launch.typical_steps
+    steps = union(intervals([trace.steps[i] for i in chosen]))
+    by_axis: dict[str, list[TracedOperation]] = {}
+    for op in trace.operations:
+        if op.axis is not None and op.step in chosen:
+            by_axis.setdefault(op.axis, []).append(op)
+    compute = within(steps, union(intervals(trace.compute), intervals(trace.codec)))
+    waiting = launch.waiting.get(rank, none())
+    found = {}
+    for axis, operations in by_axis.items():
+        covered = within(steps, covered_by(operations))
+        exposed = subtract(covered, compute)
+        wait_s = length_s(intersect(exposed, waiting)) / len(chosen)
+        found[axis] = _Of(
+            num_ranks=operations[0].group_size or launch.result.cell.world_size,
+            count=len(operations) / len(chosen),
+            num_bytes=_volume(operations, len(chosen), dict.fromkeys(WIRE_FACTORS, 1.0)),
+            wire_bytes=_volume(operations, len(chosen), _factors(operations)),
+            total_s=length_s(covered) / len(chosen),
+            exposed_s=length_s(exposed) / len(chosen),
+            wait_s=None if launch.not_apart else wait_s,
+        )
+    return found
+
+
+def _factors(operations: Sequence[TracedOperation]) -> dict[str, float]:
+    size = operations[0].group_size or 1
+    return {kind: factor(size) for kind, factor in WIRE_FACTORS.items()}
+
+
+def _volume(
+    operations: Sequence[TracedOperation], num_steps: int, factors: Mapping[str, float]
+) -> float | None:
+    sizes = [(op.num_bytes, factors.get(op.kind)) for op in operations]
+    known = [size * factor for size, factor in sizes if size is not None and factor is not None]
+    return sum(known) / num_steps if len(known) == len(sizes) else None
+
+
+def _mean(name: str, found: Sequence[_Of], predicted: Mapping[str, float]) -> AxisFigures:
+    def mean(field: str) -> float | None:
+        values = [getattr(one, field) for one in found]
+        return None if None in values else float(np.mean(values))
+
+    fields = ("count", "num_bytes", "wire_bytes", "total_s", "exposed_s", "wait_s")
+    return AxisFigures(
+        axis=name,
+        num_ranks=found[0].num_ranks,
+        predicted_wire_bytes=predicted.get(name),
+        **{field: mean(field) for field in fields},
+    )

@@ -1,0 +1,101 @@
+"""The step of a tensor group, predicted from one rank's shard alone and the law of its messages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalebench.analysis.rows.fields import Unavailable
+from scalebench.analysis.steps import launch_step_s
+from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
+from scalebench.costmodel.replay import CommRequest
+from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
+from scalebench.costmodel.tensor_layers import DividedModel, NoLaw, operations_of_step
+from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
+from scalebench.records.run import CellResult
+from scalebench.spec import Cell, Tensor
+
+NO_SHARD = (
+    "what a rank of a tensor group computes is not known from N=1, and no launch measured its "
+    "shard alone"
+)
+ON_A_GPU = "on a GPU the shard of a rank was not tried, and N=1 does not show what it computes"
+
+
+@dataclass(frozen=True)
+class TensorAtOneRank:
+    """A model at N=1, from whose layers follows what the ranks of any size send.
+
+    What a rank of N computes was measured alone, on torch's fake process group, at that very N.
+
+    Attributes:
+        model: What the layers are called with.
+        shard_s: Step of a rank's shard at the size in question, seconds; None: not measured.
+        spread: Standard error over its launches of the logarithm of that step; 0 for one.
+        num_launches: How many that rests on.
+        contention: How much longer a rank computes where others compute at the same time.
+    """
+
+    model: DividedModel
+    shard_s: float | None = None
+    spread: float = 0.0
+    num_launches: int = 1
+    contention: float = 1.0
+
+    def with_shards(self, shards: Sequence[CellResult]) -> "TensorAtOneRank":
+        """Return this with the launches of the shard at the size in question."""
+        logs = np.log([launch_step_s(result) for result in shards])
+        if len(logs) == 0:
+            return self
+        spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
+        middle_s = float(np.exp(np.median(logs)))
+        return replace(self, shard_s=middle_s, spread=spread, num_launches=len(logs))
+
+    def predict(
+        self,
+        cell: Cell,
+        link: LinkTimes,
+        what_if: WhatIf = AS_MEASURED,
+        shard_s: float | None = None,
+    ) -> PredictedStep:
+        """Predict a cell; see `StepAtOneRank.predict`. Raises NoFit."""
+        seconds = shard_s if shard_s is not None else self.shard_s
+        if seconds is None:
+            raise NoFit(NO_SHARD)
+        shape = what_if.shape(self._shape(cell, self.contention * seconds))
+        return predict_step(shape, link, cell.world_size, cell.rank_batch)
+
+    def _shape(self, cell: Cell, step_s: float) -> StepShape:
+        """Return the step; the ranks wait for every operation, so its moment does not matter."""
+        assert isinstance(cell.strategy, Tensor)
+        try:
+            operations = operations_of_step(
+                cell.strategy, self.model, cell.world_size, cell.rank_batch
+            )
+        except NoLaw as reason:
+            raise NoFit(str(reason)) from reason
+        moments = {"forward": 0.0}
+        requests = tuple(
+            CommRequest(op.op, op.num_bytes, at, at, op.num_ranks)
+            for op in operations
+            for at in [moments.get(op.phase, step_s)]
+        )
+        return StepShape(requests, step_s, 0.0, cell.rank_batch)
+
+    def textbook_s(self, cell: Cell, predicted: PredictedStep, link: LinkModel) -> float:
+        """Return the shard's step with the bandwidth terms of all operations on top, seconds."""
+        terms = [
+            link.bandwidth_term(r.op, r.num_ranks or cell.world_size, r.size_bytes)
+            for r in predicted.requests
+        ]
+        return (self.shard_s or predicted.computing_s) + sum(terms)
+
+
+def tensor_at_one_rank(result: CellResult) -> TensorAtOneRank:
+    """Return what a launch at N=1 shows of the divided layers; raises Unavailable."""
+    if result.cell.device == "cuda":
+        raise Unavailable(ON_A_GPU)
+    try:
+        return TensorAtOneRank(DividedModel.of(result.ranks[0].facts))
+    except NoLaw as reason:
+        raise Unavailable(str(reason)) from reason

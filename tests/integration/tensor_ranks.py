@@ -1,0 +1,232 @@
+"""Ranks that train in tensor parallel groups, over gloo: run as a program by `test_tensor`.
+
+Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked, and
+those of one world size train all cases one after the other. Each rank writes what it found to
+``<world size>-<rank>.json``: case → what `look` returns.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from scalebench import Shard, Workload
+from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
+from scalebench.records.rank import Block, RankRecord
+from scalebench.records.run import CellResult
+from scalebench.spec import Cell, StepPlan, Tensor
+from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, WorkloadSpec
+from scalebench.spec.workload import TensorPlan
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.verify import inspect
+from scalebench.worker.measure.rounds import collective_group
+from scalebench.worker.measure.trace_record import trace_record
+from scalebench.worker.measure.tracing import traced
+from scalebench.worker.process.context import RankContext, joined
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
+from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import axes_of, facts_of, groups_of
+from tests.integration.sharded_ranks import everybodys
+
+SAMPLES = 8
+"""Of a step, all groups together."""
+
+GPT = GptShape(name="g", layers=2, heads=4, width=32, context=16, batch_size=SAMPLES)
+EVEN = MlpShape(name="even", layers=2, width=16, features=6, batch_size=SAMPLES)
+ODD = MlpShape(name="odd", layers=3, width=16, features=6, batch_size=SAMPLES)
+HERE = "tests.integration.tensor_ranks"
+OWN = CustomTarget(name="own", module=HERE, function="own")
+BADLY_NAMED = CustomTarget(name="badly", module=HERE, function="badly_named")
+
+CASES: dict[str, tuple[Tensor, WorkloadSpec]] = {
+    "gpt": (Tensor(), GPT),
+    "gpt, sequence": (Tensor(sequence=True), GPT),
+    "gpt, loss": (Tensor(loss=True), GPT),
+    "gpt, sequence and loss": (Tensor(sequence=True, loss=True), GPT),
+    "gpt, groups": (Tensor(size=2), GPT),
+    "gpt, groups, sequence and loss": (Tensor(size=2, sequence=True, loss=True), GPT),
+    "mlp": (Tensor(), EVEN),
+    "mlp, odd": (Tensor(), ODD),
+    "mlp, groups": (Tensor(size=2), ODD),
+    "own": (Tensor(), OWN),
+    "own, sequence and loss": (Tensor(sequence=True, loss=True), OWN),
+    "checkpointing": (Tensor(checkpointing=True), GPT),
+    "bf16": (Tensor(autocast=True), GPT),
+}
+
+
+class Own(nn.Module):
+    """A user's model: queries, keys and values apart, an output layer of its own, dropout none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(40, 16)
+        self.before = nn.LayerNorm(16)
+        self.q, self.k, self.v = (nn.Linear(16, 16, bias=False) for _ in range(3))
+        self.joined = nn.Linear(16, 16, bias=False)
+        self.after = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 40)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.words(words)
+        seen = self.before(x)
+        q, k, v = (
+            one(seen).unflatten(-1, (-1, 4)).transpose(1, 2) for one in (self.q, self.k, self.v)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.joined(mixed.transpose(1, 2).flatten(2))
+        return self.head(self.after(x))  # type: ignore[no-any-return]
+
+
+OWN_PLAN = TensorPlan(
+    modules={
+        "words": "vocabulary",
+        "before": "tokens",
+        "[qkv]": "columns",
+        "joined": "rows",
+        "after": "tokens",
+        "head": "output",
+    },
+    divisors={"heads": 4, "vocabulary": 40},
+    divides_logits=True,
+    sequence=8,
+)
+
+
+def own(shard: Shard) -> Workload:
+    """Return a user's workload; gradient descent does not blow up rounding as Adam does."""
+    data = torch.Generator().manual_seed(100 + shard.rank)
+    return Workload(
+        module=Own(),
+        batches=[torch.randint(40, (shard.batch_size, 9), generator=data) for _ in range(4)],
+        loss=next_word,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        tensor_plan=OWN_PLAN,
+    )
+
+
+def badly_named(shard: Shard) -> Workload:
+    """Return the workload with a plan for a layer that it does not have."""
+    workload = own(shard)
+    plan = TensorPlan({"words": "vocabulary", "haed": "output"})
+    return Workload(workload.module, workload.batches, workload.loss, tensor_plan=plan)
+
+
+def next_word(module: nn.Module, words: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy."""
+    return nn.functional.cross_entropy(module(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
+
+
+def make_cell(strategy: Tensor, world_size: int, workload: WorkloadSpec) -> Cell:
+    """Return an inspecting cell."""
+    return Cell(
+        suite="tensor",
+        case="case",
+        strategy=strategy,
+        workload=workload,
+        scaling="strong",
+        world_size=world_size,
+        global_batch=SAMPLES,
+        rank_batch=SAMPLES // strategy.num_shards(world_size),
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="inspect",
+        steps=StepPlan(),
+    )
+
+
+def look(context: RankContext) -> dict[str, Any]:
+    """Verify a case as a launch does it; then trace two steps.
+
+    Returns:
+        ``verification``; ``operations``: of one traced step, sorted; ``predicted``: the same by the
+        law; ``axes``: the row's figures; ``not_apart``: why waits could not be told.
+    """
+    cell = context.cell
+    verification = inspect(context).verification
+    workload = fresh_workload(context)
+    training = build_training(workload, context)
+    feed = iter(workload.batches)
+    batches = [next(feed) for _ in range(3)]
+    training.step(batches[0])
+    with traced(context.device, collective_group(training, cell.world_size)) as capture:
+        for batch in batches[1:]:
+            with capture.step():
+                training.step(batch)
+    record = RankRecord(
+        rank=context.rank,
+        local_rank=context.rank,
+        pid=0,
+        host="here",
+        trace=trace_record([capture], groups_of(training), axes_of(training)),
+        step_s=[1.0] * 2,
+        blocks=[Block(phase="traced", first=0, count=2)],
+        facts=facts_of(training),
+    )
+    records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
+    result = CellResult(cell=cell, status="ok", started="", ranks=records)
+    launch = LaunchAttribution(result)
+    assert record.trace is not None
+    operations = [
+        (op.kind, op.num_bytes, op.axis, op.group_size)
+        for op in record.trace.operations
+        if (op.group_size or 0) > 1
+    ]
+    predicted = [
+        (op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted_operations(result)
+    ]
+    return {
+        "verification": verification.model_dump(),
+        "operations": sorted(operations),
+        "predicted": sorted(predicted),
+        "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
+        "not_apart": launch.not_apart,
+        "facts": facts_of(training),
+    }
+
+
+def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
+    """Run all cases as one rank; write the report."""
+    die_with_parent(parent)
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    cell = make_cell(Tensor(), world_size, GPT)
+    report: dict[str, Any] = {}
+    with joined(cell, rank, folder / f"store-{world_size}") as job:
+        for name, (strategy, workload) in CASES.items():
+            here = make_cell(strategy, world_size, workload)
+            report[name] = look(RankContext(here, rank, rank, job.device, job.control))
+        bad = RankContext(make_cell(Tensor(), world_size, BADLY_NAMED), rank, rank, job.device)
+        try:
+            build_training(fresh_workload(bad), bad)
+        except Unsupported as refused:
+            report["badly named"] = str(refused)
+    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
+
+
+def run_all(folder: Path, world_size: int) -> bool:
+    """Fork the ranks of one world size; return whether all came to their end."""
+    fork = multiprocessing.get_context("fork")
+    ranks = [
+        fork.Process(target=run_rank, args=(folder, rank, world_size, os.getpid()))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()  # a rank that dies is noticed by the others, who then die as well
+    return all(process.exitcode == 0 for process in ranks)
+
+
+if __name__ == "__main__":
+    for size in map(int, sys.argv[2:]):
+        if not run_all(Path(sys.argv[1]), size):
+            sys.exit(f"the ranks of world size {size} did not come to their end")

@@ -1,0 +1,106 @@
+"""Tensor parallel training over real ranks: the result of one process, the messages of the law."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.costmodel.tensor_layers import DividedModel, model_of_preset
+from scalebench.launch.local import loopback_environment
+from tests.conftest import PATIENCE_S
+from tests.integration.tensor_ranks import CASES, EVEN, GPT, ODD, SAMPLES
+
+pytestmark = pytest.mark.untimed
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_LAW = ("checkpointing", "bf16")
+
+Reports = dict[int, list[dict[str, Any]]]
+SIZES = (1, 2, 4)
+every_case = pytest.mark.parametrize(("world_size", "case"), [(n, c) for n in SIZES for c in CASES])
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found."""
+    folder = tmp_path_factory.mktemp("tensor")
+    module = "tests.integration.tensor_ranks"
+    ended = subprocess.run(
+        [sys.executable, "-m", module, str(folder), *map(str, SIZES)],
+        cwd=ROOT,
+        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return {
+        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
+        for size in SIZES
+    }
+
+
+@every_case
+def test_gradients_and_losses_are_those_of_one_process(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    found = [report[case]["verification"] for report in reports[world_size]]
+    assert {one["status"] for one in found} == {"verified"}
+    allowed = 0.05 if case == "bf16" else 5e-6
+    assert found[0]["gradient_deviation"] < allowed
+    assert found[0]["loss_deviation"] < allowed
+
+
+@every_case
+def test_every_message_is_that_of_the_law_to_the_byte(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    for report in reports[world_size]:
+        found = report[case]
+        if case in WITHOUT_LAW:
+            assert found["predicted"] == []
+        else:
+            assert found["operations"] == found["predicted"]
+            assert (found["operations"] != []) == (world_size > 1)
+
+
+def test_a_block_costs_four_all_reduces_of_its_activations(reports: Reports) -> None:
+    activations = 4 * SAMPLES * GPT.context * GPT.width
+    kinds = [op[0] for op in reports[2][0]["gpt"]["operations"] if op[1] == activations]
+    assert kinds == ["all_reduce"] * (4 * GPT.layers + 2)  # and the embedding, and the output
+    divided = [op[0] for op in reports[2][0]["gpt, sequence"]["operations"] if op[1] == activations]
+    assert divided.count("reduce_scatter") == divided.count("all_gather") == 4 * GPT.layers + 2
+
+
+def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports: Reports) -> None:
+    axes = {one["axis"]: one for one in reports[4][0]["gpt, groups"]["axes"]}
+    assert axes.keys() == {"tensor", "data"}
+    assert axes["tensor"]["num_ranks"] == axes["data"]["num_ranks"] == 2
+    assert axes["data"]["count"] == 1
+    for one in axes.values():
+        assert one["wire_bytes"] == one["predicted_wire_bytes"] > 0
+        assert 0 <= one["exposed_s"] <= one["total_s"]
+    in_one_group = reports[4][0]["gpt"]["axes"]
+    assert [(one["axis"], one["num_ranks"]) for one in in_one_group] == [("tensor", 4)]
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_waits_are_told_from_transfer(reports: Reports, world_size: int) -> None:
+    for report in reports[world_size]:
+        assert report["gpt, groups"]["not_apart"] is None
+        assert all(one["wait_s"] >= 0 for one in report["gpt, groups"]["axes"])
+
+
+@pytest.mark.parametrize(("case", "shape"), [("gpt", GPT), ("mlp", EVEN), ("mlp, odd", ODD)])
+def test_the_model_of_a_preset_is_what_a_step_shows(
+    reports: Reports, case: str, shape: Any
+) -> None:
+    assert model_of_preset(shape, SAMPLES) == DividedModel.of(reports[1][0][case]["facts"])
+
+
+def test_a_plan_for_a_layer_that_is_not_there_is_refused(reports: Reports) -> None:
+    assert reports[2][0]["badly named"] == "tensor_plan: the module has no layer named haed"

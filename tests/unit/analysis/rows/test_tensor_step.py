@@ -1,0 +1,71 @@
+"""A tensor group's step: the shard's computation, and every message of the law waited for."""
+
+import pytest
+
+from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.prediction import predict_row
+from scalebench.analysis.rows.tensor_step import NO_SHARD, TensorAtOneRank
+from scalebench.costmodel.links.times import NoFit
+from scalebench.costmodel.tensor_layers import model_of_preset, operations_of_step
+from scalebench.spec import Tensor
+from scalebench.spec.presets import GptShape
+from tests.builders.runs import make_cell, make_record, make_result
+from tests.unit.analysis.rows.test_prediction import SECONDS_PER_BYTE, the_link
+
+GPT = GptShape(name="g", layers=2, heads=4, width=64, context=64, batch_size=8)
+MODEL = model_of_preset(GPT, 8)
+FACTS = {
+    "divided_layers": [vars(layer) | {"parameters": [*layer.parameters]} for layer in MODEL.layers],
+    "divided_samples": 8,
+    "divided_logits": True,
+    "parameters": [[*one] for one in MODEL.parameters],
+}
+
+
+DIVIDED = Tensor(loss=True)  # sends nothing but all-reduces, which the link knows
+
+
+def cell(world_size, strategy=DIVIDED, batch=8, **changes):
+    return make_cell(
+        case="tensor", strategy=strategy, workload=GPT, world_size=world_size,
+        global_batch=batch, rank_batch=batch, **changes,
+    )  # fmt: skip
+
+
+def at_one(**changes):
+    result = make_result(cell(1), ranks=[make_record(0, facts=FACTS)], **changes)
+    return Launches(cell(1), measured={0: result})
+
+
+def shard(step_s, repeat=0):
+    of = cell(2, purpose="shard", repeat=repeat)
+    return make_result(of, ranks=[make_record(0, clean_s=(step_s,) * 4)])
+
+
+def test_a_step_is_the_shard_and_all_that_is_waited_for():
+    bytes_sent = sum(op.num_bytes for op in operations_of_step(DIVIDED, MODEL, 2, 8))
+    row = Launches(cell(2), shards=(shard(0.03), shard(0.03, 1)))
+    found = predict_row(row, at_one(), the_link(2), 0.05, contention=1.1)
+    told = found.values["prediction"]
+    assert told.computing_s == pytest.approx(0.033)
+    assert told.exposed_comm_s == pytest.approx(bytes_sent * SECONDS_PER_BYTE, rel=0.02)
+    assert found.values["predicted_step_s"] == pytest.approx(told.computing_s + told.exposed_comm_s)
+    assert (told.launch_spread, told.launch_dof) == (pytest.approx(0), 1)
+    assert len(told.operations) == 4 * 2 + 2 + 3
+
+
+def test_without_a_shard_there_is_no_prediction_and_the_reason():
+    found = predict_row(Launches(cell(2)), at_one(), the_link(2), 0.05)
+    assert found.reasons["predicted_step_s"] == NO_SHARD
+
+
+def test_without_a_law_there_is_no_prediction_and_the_reason():
+    bare = TensorAtOneRank(MODEL, shard_s=0.03)
+    with pytest.raises(NoFit, match="recomputation"):
+        bare.predict(cell(2, Tensor(checkpointing=True)), the_link(2).time)
+
+
+def test_another_batch_is_another_message():
+    bare = TensorAtOneRank(MODEL, shard_s=0.03)
+    once, twice = (bare.predict(cell(2, batch=b), the_link(2).time) for b in (8, 16))
+    assert twice.stalled_s == pytest.approx(2 * once.stalled_s, rel=0.05)

@@ -1,0 +1,105 @@
+"""What a tensor group sends, by hand and by laws that hold for any shape."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.analysis.rows.axes import wire_bytes_by_axis
+from scalebench.costmodel.tensor_layers import (
+    DividedModel,
+    NoLaw,
+    model_of_preset,
+    operations_of_step,
+)
+from scalebench.spec import Tensor
+from scalebench.spec.presets import PRESETS, GptShape
+
+GPT = GptShape(name="g", layers=3, heads=4, width=8, context=4, batch_size=2)
+SAMPLES = 2
+ACTIVATIONS = 4 * SAMPLES * 4 * 8
+
+
+def sent(strategy, world_size=2, shape=GPT, samples=SAMPLES, batch=SAMPLES):
+    return operations_of_step(strategy, model_of_preset(shape, samples), world_size, batch)
+
+
+def sizes(operations, op):
+    return [one.num_bytes for one in operations if one.op == op]
+
+
+def test_a_transformer_by_hand():
+    found = sent(Tensor())
+    assert sizes(found, "all_reduce") == [ACTIVATIONS] * (4 * 3 + 2)
+    assert sizes(found, "all_gather") == [4 * SAMPLES * 4 * 256]
+    assert [one.phase for one in found].count("backward") == 2 * 3 + 1
+
+
+def test_a_divided_sequence_sends_the_same_bytes_between_the_layers():
+    found = sent(Tensor(sequence=True, loss=True))
+    places = 4 * 4 * 8
+    assert sizes(found, "reduce_scatter") == [ACTIVATIONS, places] + [ACTIVATIONS] * (4 * 3 + 1)
+    assert sorted(sizes(found, "all_gather")) == [places] + [ACTIVATIONS] * (4 * 3 + 2)
+    norms = 4 * (2 * 3 + 1) * 2 * 8
+    assert sizes(found, "all_reduce") == [4 * SAMPLES * 4] * 3 + [norms]
+
+
+def test_groups_average_the_gradients_of_a_ranks_parameters():
+    (across,) = [one for one in sent(Tensor(size=2), 8) if one.axis == "data"]
+    whole = 3 * (2 * 2 * 8 + 8 + 8) + 2 * 8 + 4 * 8  # norms, biases by rows, and places
+    divided = GPT.num_parameters - whole
+    assert (across.op, across.num_ranks) == ("all_reduce", 4)
+    assert across.num_bytes == 4 * (divided // 2 + whole)
+
+
+@given(
+    batch=st.integers(1, 6),
+    world_size=st.sampled_from([2, 4]),
+    sequence=st.booleans(),
+    loss=st.booleans(),
+)
+def test_what_carries_activations_grows_with_the_batch_and_the_rest_does_not(
+    batch, world_size, sequence, loss
+):
+    strategy = Tensor(sequence=sequence, loss=loss)
+    once, more = sent(strategy, world_size, batch=1), sent(strategy, world_size, batch=batch)
+    fixed = {one.num_bytes for one in once if one.phase == "gradients"} | {4 * 4 * 8}
+    for a, b in zip(once, more, strict=True):
+        assert b.num_bytes in (batch * a.num_bytes, *fixed)
+
+
+@given(world_size=st.sampled_from([2, 4, 8]))
+def test_a_divided_loss_never_sends_more(world_size):
+    for sequence in (False, True):
+        gathered, divided = (
+            wire_bytes_by_axis(sent(Tensor(sequence=sequence, loss=loss), world_size))["tensor"]
+            for loss in (False, True)
+        )
+        assert divided < gathered
+
+
+def test_one_rank_sends_nothing():
+    assert sent(Tensor(sequence=True, loss=True), 1) == []
+    assert sent(Tensor(size=1), 1) == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [(Tensor(autocast=True), "bfloat16"), (Tensor(checkpointing=True), "recomputation")],
+)
+def test_there_is_no_law_under_autocast_and_with_recomputation(strategy, said):
+    with pytest.raises(NoLaw, match=said):
+        sent(strategy)
+
+
+def test_facts_that_do_not_tell_of_layers_are_no_model():
+    with pytest.raises(NoLaw, match="no step has shown"):
+        DividedModel.of({"optimizer": "AdamW"})
+
+
+@pytest.mark.parametrize("name", ["gpt-tiny", "gpt-124m", "mlp-tiny", "mlp-large"])
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_ranks_parameters_add_up(name, sequence):
+    shape = PRESETS[name]
+    model = model_of_preset(shape, 1, sequence)
+    assert model.local_elements(1) == shape.num_parameters
+    assert shape.num_parameters / 2 <= model.local_elements(2) < 0.6 * shape.num_parameters
