@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Summary
-from scalebench.report import render_table
+from scalebench.report import render_markdown, render_table
 from scalebench.report.words import racing
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_plain, make_row, make_summary
@@ -95,6 +95,12 @@ def test_the_table_fits_the_terminal_and_keeps_what_decides(width):
     assert all(len(line) <= width for line in text.splitlines())
     for part in ("time to loss", "statistical", "hardware", "2.000 ± 0.040×", "noise scale: 40"):
         assert part in " ".join(text.split())
+
+
+def test_markdown_has_the_sentence_and_the_table():
+    text = render_markdown(make_summary(rows_of(large=figures(4.0, 2560))))
+    assert "2.50 times the samples per second" in text
+    assert "| large | 2 | 32 | 3 of 3 |" in text
 
 
 def test_suites_without_a_race_show_nothing_of_it():
