@@ -1,9 +1,9 @@
 """How a case looks: one colour, dash and marker for each, the same in every figure of a page.
 
-Colours: Okabe & Ito 2008, without its black and its yellow, which vanish on dark and light paper;
-then four more, chosen for their distance from those six in every sight (ΔE of CIE 1976, Machado's
-simulation) at a contrast of at least 3 with either paper. A palette of ten is never as safe as one
-of six: dash and marker differ, too.
+Colours: ten near those of Okabe & Ito 2008 and Paul Tol, moved until each has a contrast of at
+least 3 with light and with dark paper, and any two are far apart in normal sight and in three kinds
+of colour blindness (ΔE of CIE 1976 of at least 13; simulated as by Machado, Oliveira & Fernandes
+2009). A test computes both. Dash and marker differ, too.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from scalebench.records.summary import Row
 from scalebench.report.words.wording import CaseKey, case_key, is_baseline
 
 COLORS = (
-    *("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7"),
-    *("#6A51C4", "#9A6B3F", "#999933", "#117733"),
+    *("#006BAA", "#AE4209", "#09AA70", "#B68D12", "#4393E7"),
+    *("#AB7BB0", "#7952D5", "#BE6350", "#9C9743", "#007D18"),
 )
 NEUTRAL = "#808890"
 PALE = 0.16
