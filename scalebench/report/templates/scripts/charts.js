@@ -85,12 +85,17 @@ const draw = (chart, size = {}) => {
 const waiting = [];
 let drawing = false;
 
-// The page answers before plotly's script, which comes last and is long, has been read.
-const drawNext = () => {
-  if (waiting.length && !hasPlotly() && document.readyState === "loading") {
-    addEventListener("DOMContentLoaded", drawNext, { once: true });
-    return;
+// The page answers before plotly's script, which is long, has been read.
+const awaitPlotly = async () => {
+  if (hasPlotly()) return;
+  if (document.readyState === "loading") {
+    await new Promise((go) => addEventListener("DOMContentLoaded", go, { once: true }));
   }
+  await window.scalebenchPlotly?.();
+};
+
+const drawNext = async () => {
+  if (waiting.length) await awaitPlotly();
   const chart = waiting.shift();
   if (chart === undefined) {
     drawing = false;

@@ -1,11 +1,13 @@
 // Files inside the page are packed; who has scripts gets them unpacked.
 const canUnpack = typeof DecompressionStream !== "undefined";
 
-const unpacked = (link) => {
-  const packed = Uint8Array.from(atob(link.href.split(",")[1]), (c) => c.charCodeAt(0));
+const unpackedText = (text) => {
+  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const content = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(content);
 };
+
+const unpacked = (link) => unpackedText(link.href.split(",")[1]);
 
 const handOut = (blob, name) => {
   const url = URL.createObjectURL(blob);

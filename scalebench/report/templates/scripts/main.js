@@ -1,3 +1,6 @@
+// Not at once: who clicks right away is not to wait for it.
+const SOON_MS = 600;
+
 const start = () => {
   startTheme();
   startFiles();
@@ -11,6 +14,7 @@ const start = () => {
     enqueue([]);
   }
   performance.mark("scalebench-interactive");
+  setTimeout(awaitPlotly, SOON_MS);
 };
 
 start();

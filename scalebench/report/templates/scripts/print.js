@@ -3,6 +3,7 @@ const PAPER_PX = 680;
 
 const startPrint = () => {
   addEventListener("beforeprint", () => {
+    if (!hasPlotly()) return;
     const printed = root.classList.contains("row-open") ? openRow : document;
     for (const chart of printed.querySelectorAll(".chart")) {
       if (isDrawn(chart)) Plotly.relayout(chart, { width: PAPER_PX, autosize: false });

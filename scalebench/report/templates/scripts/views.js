@@ -94,11 +94,28 @@ const closeRow = () => {
 
 // Titles of tables and figures stand one level below their section's.
 const levelTitles = (within) => {
-  for (const title of within.querySelectorAll("h4")) title.setAttribute("aria-level", "3");
+  for (const title of within.querySelectorAll("h4")) {
+    const below = title.closest("section")?.querySelector("h2");
+    title.setAttribute("aria-level", below ? "3" : "2");
+  }
 };
 
-const build = (template) => {
-  const view = template.content.firstElementChild.cloneNode(true);
+// The views of rows are packed together; they are unpacked before the first one is opened.
+const packs = new Map();
+const packOf = (run) => {
+  if (!packs.has(run)) {
+    const place = document.getElementById(`${run}-rows`);
+    packs.set(run, unpackedText(place.textContent).json());
+  }
+  return packs.get(run);
+};
+
+const build = async (template) => {
+  const found = await packOf(template.dataset.run);
+  const holder = document.createElement("template");
+  holder.innerHTML = found[template.dataset.view];
+  const view = holder.content.firstElementChild;
+  closeRow();
   levelTitles(view);
   template.before(view);
   openRow = view;
@@ -109,7 +126,7 @@ const build = (template) => {
 
 const pageTitle = document.title;
 
-const go = (focus = true) => {
+const go = async (focus = true) => {
   const path = here();
   const target = lookUp(path);
   const unknown = document.getElementById("unknown");
@@ -120,11 +137,15 @@ const go = (focus = true) => {
   const start = views.get("") || views.values().next().value;
   if (!start) return;
   delete root.dataset.ready;
-  root.dataset.open = path;
-  closeRow();
-  open?.classList.remove("open");
   const found = target || { view: start };
-  const view = found.row ? build(found.row) : found.view;
+  closeRow();
+  const view = found.row ? await build(found.row) : found.view;
+  if (path !== here()) {
+    if (found.row) closeRow();
+    return;
+  }
+  root.dataset.open = path;
+  open?.classList.remove("open");
   open = view;
   view.classList.add("open");
   const suitePath = found.row ? found.row.dataset.suite : view.dataset.view;

@@ -1,5 +1,8 @@
 """The levels of the page: overview, suite and row, their addresses, cards and bars."""
 
+import base64
+import gzip
+import json
 import re
 
 from markupsafe import Markup
@@ -14,6 +17,7 @@ from scalebench.report.words import wording
 from tests.builders.page_data import make_evidence
 from tests.builders.summaries import (
     attributed,
+    hostile_summary,
     make_missing,
     make_plain,
     make_row,
@@ -22,6 +26,7 @@ from tests.builders.summaries import (
     traced_rows,
     usual_rows,
 )
+from tests.unit.report.page.test_html import Page
 
 
 def cards_of(found):
@@ -118,6 +123,11 @@ def test_the_picture_of_a_suite_has_a_mark_for_each_row_that_opens_it():
     assert "data-row" not in efficiency_chart(many, palette.assign(many), {}, "")
 
 
+def packed_rows(text):
+    (packed,) = re.findall(r'<script type="text/plain" id="run-1-rows">(.*?)</script>', text)
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
 def views_of(found, page_data=None):
     looks = palette.assign(found)
     made = sections(Material("run-1", wording.by_suite(found), looks, [], page_data))
@@ -143,9 +153,18 @@ def test_the_view_of_a_row_shows_its_own_view_of_each_figure():
 
 
 def test_a_row_without_a_result_has_a_view_that_says_why():
-    text = render_page([make_summary([make_plain(), make_missing(reason="8 ranks, 2 cores")])])
-    shown = text[text.index('data-view="ddp/ddp-25mb/N=8"') :]
-    assert "8 ranks, 2 cores" in shown
+    text = render_page([make_summary([make_plain(), make_missing(reason="8 <ranks>, 2 cores")])])
+    shown = packed_rows(text)["ddp/ddp-25mb/N=8"]
+    assert "8 &lt;ranks&gt;, 2 cores" in shown and "skipped" in shown
+
+
+def test_hostile_strings_make_no_element_in_the_view_of_a_row():
+    found = packed_rows(render_page([hostile_summary()]))
+    assert len(found) == 36
+    for html in found.values():
+        page = Page(html)
+        assert not page.all("img") and not page.all("script")
+        assert not [name for _, told in page.elements for name in told if name.startswith("on")]
 
 
 def test_two_runs_have_addresses_of_their_own():
