@@ -281,6 +281,21 @@ def test_the_keyboard_goes_through_the_views(visit):
     wait_for(driver, "return document.documentElement.dataset.open === 'fsdp'")
 
 
+def test_a_word_is_explained_on_hover_on_focus_and_at_a_tap(visit):
+    driver = visit("several", "ddp")
+    term = driver.find_element(By.CSS_SELECTOR, '.open a.term[href="#word-peak-mem"]')
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", term)
+    tip = driver.find_element(By.ID, "tip")
+    ActionChains(driver, duration=0).move_to_element(term).perform()
+    assert tip.text.startswith("Largest over ranks.")
+    ActionChains(driver, duration=0).send_keys(Keys.ESCAPE).perform()
+    assert not tip.is_displayed()
+    term.click()
+    assert tip.is_displayed() and opened(driver) == "ddp"
+    frame = tip.rect
+    assert frame["x"] >= 0 and frame["x"] + frame["width"] <= SCREEN["width"]
+
+
 def test_a_phone_has_a_menu(visit):
     driver = visit("several", viewport=PHONE)
     nav, menu = driver.find_element(By.ID, "nav"), driver.find_element(By.ID, "menu")

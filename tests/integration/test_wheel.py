@@ -36,6 +36,7 @@ def test_the_wheel_does_the_main_job(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"scalebench/py.typed", "scalebench/_suites/ddp.py"} <= set(names)
     assert any(name.endswith("report.html.j2") for name in names)
+    assert "scalebench/_docs/definitions.md" in names
     assert not any(name.startswith(("tests/", "suites/", "reports/")) for name in names)
 
     environment = tmp_path / "env"
@@ -52,5 +53,7 @@ def test_the_wheel_does_the_main_job(tmp_path: Path) -> None:
     out = checked(command, "run", "ddp", "-k", "1mb", "--gpus", "1,2", *flags, cwd=elsewhere)
     (page,) = [line for line in out.splitlines() if line.startswith("Report")]
     assert page.endswith("report.html")
+    text = next((elsewhere / "reports").glob("*/report.html")).read_text(encoding="utf-8")
+    assert 'id="word-efficiency"' in text
     row = row_of(elsewhere / "reports" / "latest", "ddp-bucket-1mb", 2)
     assert (row["status"], row["correctness"]["status"]) == ("ok", "verified")

@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from scalebench.report.words import wording
+from scalebench.report.words.terms import definitions
 
 
 def render_offline(
@@ -51,7 +52,7 @@ def render_offline(
     return page
 
 
-SCRIPTS = ("theme", "charts", "views", "search", "files", "copy", "print", "main")
+SCRIPTS = ("theme", "charts", "terms", "views", "search", "files", "copy", "print", "main")
 """Files below ``templates/scripts/``, in the order in which they are joined."""
 
 STYLES = ("style.css", "views.css")
@@ -78,6 +79,8 @@ def _environment() -> Environment:
     environment.filters["packed"] = lambda found: packed(json.dumps(found))
     environment.filters["tied"] = _tied
     environment.filters["jointed"] = _jointed
+    environment.filters["term"] = _term
+    environment.globals["definitions"] = definitions
     return environment
 
 
@@ -102,6 +105,14 @@ def _jointed(text: str) -> Markup:
     return Markup("<wbr>").join(
         whole.format(word) if len(word) <= _LONGEST_WHOLE else word for word in words
     )
+
+
+def _term(text: str) -> Markup:
+    """Return a word with a link to its definition; without one: the word."""
+    if text not in definitions():
+        return Markup.escape(text)
+    address = f"word-{text.replace(' ', '-').replace('/', '-')}"
+    return Markup('<a class="term" href="#{}">{}</a>').format(address, text)
 
 
 @cache

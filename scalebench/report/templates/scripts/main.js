@@ -5,6 +5,7 @@ const start = () => {
   startTheme();
   startFiles();
   startCopy();
+  startTerms();
   startCharts();
   startPrint();
   const withViews = startViews();

@@ -1,0 +1,92 @@
+"""What the words of the page mean, in a sentence or two: read from ``docs/definitions.md``.
+
+The document is the one source; a wheel has a copy of it.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2]
+INSTALLED = PACKAGE / "_docs" / "definitions.md"
+CHECKED_OUT = PACKAGE.parent / "docs" / "definitions.md"
+
+WORDS: Mapping[str, str] = {
+    "case": "case",
+    "row": "row",
+    "launch": "launch, cell",
+    "step": "step time",
+    "samples/s": "throughput X",
+    "speedup": "speedup S(N)",
+    "efficiency": "efficiency E(N)",
+    "baseline": "baseline",
+    "peak mem": "peak memory",
+    "peak": "peak memory",
+    "communication": "comm_s",
+    "compute": "compute_s",
+    "exposed": "exposed_comm_s",
+    "wait": "wait_s",
+    "exposed transfer": "exposed_transfer_s",
+    "tracing": "trace_overhead",
+    "probes": "probe_effect",
+    "strong scaling": "strong scaling",
+    "weak scaling": "weak scaling",
+    "virtual hosts": "virtual hosts",
+    "unsteady": "unsteady",
+    "unverified": "unverified",
+    "oversubscribed": "oversubscribed",
+    "paced": "paced",
+    "link not held": "link not held",
+    "bound": "bound",
+    "communication unseen": "communication unseen",
+    "budget open": "budget open",
+    "probe effect": "probe effect",
+    "estimates disagree": "estimates disagree",
+    "foreign load": "foreign load",
+    "throttled": "throttled",
+    "clocks differ": "clocks differ",
+    "allocator retries": "allocator retries",
+    "swap": "swap",
+}
+"""Word on the page → the same in the tables of the document, without its marks."""
+
+SHORT, LONG = 30, 240
+"""Characters: sentences are added while a definition is shorter than the first, up to the other."""
+
+
+@cache
+def definitions() -> Mapping[str, str]:
+    """Return word on the page → its definition; empty where the document is missing."""
+    for path in (INSTALLED, CHECKED_OUT):
+        if path.is_file():
+            rows = _rows(path.read_text("utf-8"))
+            return {word: short(rows[name]) for word, name in WORDS.items() if name in rows}
+    return {}
+
+
+def _rows(document: str) -> dict[str, str]:
+    """Return the first two cells of every line of the document's tables."""
+    found: dict[str, str] = {}
+    for line in document.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if line.startswith("| ") and len(cells) == 2:
+            found.setdefault(plain(cells[0]), plain(cells[1]))
+    return found
+
+
+def plain(text: str) -> str:
+    """Return a cell of Markdown without its marks: links as their text."""
+    linked = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"\*\*|`", "", linked).strip()
+
+
+def short(definition: str) -> str:
+    """Return the first sentences of a definition."""
+    sentences = re.split(r"(?<=[.;]) (?=[A-Z])", definition)
+    said = sentences[0]
+    for sentence in sentences[1:]:
+        if len(said) >= SHORT or len(said) + len(sentence) > LONG:
+            break
+        said = f"{said} {sentence}"
+    return said

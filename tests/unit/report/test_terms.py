@@ -1,0 +1,40 @@
+"""The words of the page: defined in one document, and nowhere else."""
+
+from scalebench.report import render_page
+from scalebench.report.tables.columns import COLUMNS
+from scalebench.report.words import terms
+from scalebench.report.words.warnings import MARKS
+from tests.builders.summaries import make_summary
+
+
+def test_every_word_is_defined_by_the_document_briefly():
+    document = terms.plain(terms.CHECKED_OUT.read_text("utf-8"))
+    assert set(terms.definitions()) == set(terms.WORDS)
+    for word, meaning in terms.definitions().items():
+        assert meaning in document, word
+        assert 15 < len(meaning) <= terms.LONG, word
+
+
+def test_a_cell_of_markdown_is_read_as_text():
+    assert terms.plain("**plain** by [links](a.md#b) of `N`") == "plain by links of N"
+    assert terms.short("A short one. Another that is longer. A third.") == (
+        "A short one. Another that is longer."
+    )
+
+
+def test_the_page_defines_its_words_where_they_stand():
+    text = render_page([make_summary()])
+    assert '<a class="term" href="#word-peak-mem">peak mem</a>' in text
+    assert '<div id="word-peak-mem"><dt>peak mem</dt><dd>Largest over ranks.' in text
+    known = {column.name for column in COLUMNS} | set(MARKS)
+    assert len(known & set(terms.WORDS)) > 12
+
+
+def test_without_the_document_the_page_has_no_definitions(monkeypatch, tmp_path):
+    monkeypatch.setattr(terms, "INSTALLED", tmp_path / "none.md")
+    monkeypatch.setattr(terms, "CHECKED_OUT", tmp_path / "none.md")
+    terms.definitions.cache_clear()
+    try:
+        assert 'class="term"' not in render_page([make_summary()])
+    finally:
+        terms.definitions.cache_clear()
