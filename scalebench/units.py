@@ -64,3 +64,8 @@ def count(value: float, uncertainty: float | None = None) -> str:
 def percent(value: float, uncertainty: float | None = None) -> str:
     """Write a ratio as percent, for example ``"84.9 %"``; percent exists only on screen."""
     return f"{significant(value * 100, uncertainty * 100 if uncertainty else None)} %"
+
+
+def rough_time(seconds: float) -> str:
+    """Write how long something will take: whole seconds, and minutes from 100 seconds on."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -20,6 +20,8 @@ from rich.progress import (
 
 from scalebench.records.run import CellResult, RunInfo
 from scalebench.spec import Cell
+from scalebench.spec.script import ScriptTarget
+from scalebench.units import rough_time
 
 EVERY_S = 10.0
 """Off a terminal a line is printed at most this often, and none by what ends sooner."""
@@ -55,6 +57,7 @@ class TerminalProgress:
         self.bar = bar
         self.log = log or Log(console)
         self.task = bar.add_task("starting", total=None)
+        self._told_time = False
 
     def preparing(self) -> None:
         """Say that torch is being imported."""
@@ -96,12 +99,30 @@ class TerminalProgress:
         self.bar.advance(self.task)
         cell = result.cell
         self.log.tell(f"{self._so_far()}, last {cell.case} at N={cell.world_size}")
+        self._tell_time(result)
         if result.status in ("failed", "oom"):
             text = f"{result.cell.id} {result.status}: {result.reason}"
             self.console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
             if result.failure is not None and result.failure.log_tail:
                 indented = "\n".join(f"  {line}" for line in result.failure.log_tail.splitlines())
                 self.console.print(indented, markup=False, highlight=False, soft_wrap=True)
+
+    def _tell_time(self, result: CellResult) -> None:
+        """Say, after the first launch of a user's script, how long the others will take.
+
+        How long a script takes to start is known only then.
+        """
+        script = result.cell.workload
+        if self._told_time or not isinstance(script, ScriptTarget) or not result.wall_s:
+            return
+        self._told_time = True
+        task = next(task for task in self.bar.tasks if task.id == self.task)
+        left = int((task.total or 0) - task.completed)
+        seconds = left * result.wall_s
+        if seconds >= EVERY_S:
+            told = f"a launch of {script.shown} takes {result.wall_s:.0f} s"
+            text = f"scalebench: {told}: about {rough_time(seconds)} for the other {left}"
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _so_far(self) -> str:
         """Say how many launches ended; rounds for precision come on top of what was planned."""

@@ -355,7 +355,9 @@ def virtual_hosts_from(flags: dict[str, Any]) -> "VirtualHosts | None":
 def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
     from scalebench.cli.progress import progress_on
     from scalebench.cli.text_tables import render_plan
+    from scalebench.records.paths import default_runs_folder
     from scalebench.session.plan.forecast import forecast
+    from scalebench.session.script_history import seconds_of_a_launch
     from scalebench.session.session import Session
 
     checked = _wanted(flags) if member is None else None
@@ -363,4 +365,6 @@ def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
     with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
         suites, request = checked or _wanted(flags)
         prepared = session.prepare(request, suites)
-    click.echo(render_plan(forecast(prepared.plan, prepared.num_parameters), prepared.plan))
+    launch_s = seconds_of_a_launch(suites, default_runs_folder())
+    foreseen = forecast(prepared.plan, prepared.num_parameters, launch_s)
+    click.echo(render_plan(foreseen, prepared.plan))

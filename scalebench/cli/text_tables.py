@@ -9,7 +9,7 @@ from scalebench.session.plan.forecast import Forecast
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import FORWARDED_BIT_PER_S, rate_text
-from scalebench.units import bytes_, count, significant
+from scalebench.units import bytes_, count, rough_time, significant
 
 
 def columns(rows: Sequence[Sequence[str]], indent: int = 2) -> str:
@@ -44,7 +44,7 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
     wall = (
         "depends on the step time, and on how long a script takes to start"
         if forecast.wall_s is None
-        else f"about {_rough(forecast.wall_s)}"
+        else f"about {rough_time(forecast.wall_s)}"
     )
     timed = [
         f"suite {suite.name} times {', '.join(suite.collectives.operations)}"
@@ -82,7 +82,7 @@ def _beside_the_rows(forecast: Forecast, plan: Plan) -> list[str]:
     if spec.precision is not None and spec.precision_budget_s is not None:
         lines.append(
             "Further rounds follow until every efficiency is known to "
-            f"±{100 * spec.precision:g} %, or for {_rough(spec.precision_budget_s)} in all."
+            f"±{100 * spec.precision:g} %, or for {rough_time(spec.precision_budget_s)} in all."
         )
     return lines
 
@@ -92,10 +92,6 @@ def _batches(cell: Cell) -> tuple[str, str]:
     if isinstance(cell.workload, ScriptTarget) and not cell.workload.takes_batch:
         return "counted", "counted"
     return str(cell.global_batch), str(cell.rank_batch)
-
-
-def _rough(wall_s: float) -> str:
-    return f"{wall_s:.0f} s" if wall_s < 100 else f"{wall_s / 60:.0f} min"
 
 
 def render_inventory(inventory: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

@@ -1,21 +1,25 @@
 """Launching a run's cells one after the other, each stored as soon as it has ended."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from math import inf
+from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher
 from scalebench.launch.sharing import SharingFailed
 from scalebench.records.outcome import launched_result, skipped_result
 from scalebench.records.run import CellResult
+from scalebench.session import written_files
 from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.progress import ProgressListener
 from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
 from scalebench.session.store import RunStore
 from scalebench.spec import Cell, Script, SharedLaunch
+from scalebench.spec.script import ScriptTarget
 
 SHORTEST_S = 0.001
 
@@ -40,6 +44,8 @@ class CellRunner:
         self._calibrated = False
         self._calibrated_scripts = False
         self._by_itself: set[str] = set()
+        self._files = written_files.WrittenFiles(Path.cwd(), store.run.paths.root)
+        self._warned: set[ScriptTarget] = set()
 
     def run_missing(self) -> str:
         """Launch every cell without a result; return the run's status afterwards."""
@@ -192,11 +198,26 @@ class CellRunner:
         if reason is not None:
             return skipped_result(cell, reason, now)
         self.progress.started(cell)
-        launched = self.launcher.launch(cell, run.paths.logs(cell.id))
+        with self._watching_files(cell):
+            launched = self.launcher.launch(cell, run.paths.logs(cell.id))
         if launched.failure is not None and launched.failure.kind == "usage":
             raise UsageError(launched.failure.message)
         times = (launched.launch_s, launched.wall_s)
         return launched_result(cell, launched.records, launched.failure, now, times, launched.node)
+
+    @contextmanager
+    def _watching_files(self, cell: Cell) -> Iterator[None]:
+        """Say so if a user's script writes the same files in every launch."""
+        script = cell.workload
+        if not isinstance(script, ScriptTarget):
+            yield
+            return
+        self._files.before_launch()
+        yield
+        files = self._files.after_launch()
+        if files and script not in self._warned:
+            self._warned.add(script)
+            self.store.add_notice(written_files.warning(script, files))
 
 
 def why_not_again(cell: Cell, results: Iterable[CellResult]) -> str | None:

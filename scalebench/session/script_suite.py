@@ -12,7 +12,7 @@ from scalebench.spec.script import SIZES, ScriptTarget, evaluate, script_from
 
 CASE = "script"
 
-USELESS = ("workload", "dtype", "compile", "max_batch", "memory_limit", "precision")
+USELESS = ("workload", "dtype", "compile", "max_batch", "memory_limit")
 """Options that say how scalebench's own workloads are trained."""
 
 

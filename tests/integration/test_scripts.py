@@ -202,6 +202,7 @@ def test_a_script_that_ends_early_is_measured_and_marked(
         assert "samples not counted" in row["stamps"]
         assert row["throughput"]["value"] == pytest.approx(1 / row["step_s"]["value"])
     assert "steps" in done.stdout and "ended early" in done.stdout
+    assert "every launch writes rank0.txt: what one" in " ".join(done.stdout.split())
 
 
 @pytest.mark.untimed

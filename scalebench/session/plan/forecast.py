@@ -50,12 +50,15 @@ class Forecast:
     num_independent: int = 0
 
 
-def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
+def forecast(
+    plan: Plan, num_parameters: Mapping[str, int], script_launch_s: float | None = None
+) -> Forecast:
     """Estimate what a plan costs.
 
     Args:
         plan: What would be run.
         num_parameters: Of users' own workloads, by name.
+        script_launch_s: What a launch of the user's own script took before; None: not known.
     """
     cells: dict[tuple[str, str, int], list[Cell]] = {}
     for cell in plan.cells:
@@ -74,7 +77,7 @@ def forecast(plan: Plan, num_parameters: Mapping[str, int]) -> Forecast:
         for launches in cells.values()
     )
     num_independent = sum(cell.purpose == "independent" for cell in plan.cells)
-    return Forecast(rows, _wall_s(plan), num_independent)
+    return Forecast(rows, _wall_s(plan, script_launch_s), num_independent)
 
 
 def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
@@ -103,10 +106,13 @@ def _state_bytes_of_tensor(cell: Cell, strategy: Tensor) -> int | None:
     )
 
 
-def _wall_s(plan: Plan) -> float | None:
+def _wall_s(plan: Plan, script_launch_s: float | None) -> float | None:
     total = 0.0
     for cell in plan.cells:
         if cell.skip_reason:
+            continue
+        if isinstance(cell.strategy, Script) and script_launch_s is not None:
+            total += script_launch_s
             continue
         if cell.steps.steps is not None or isinstance(cell.strategy, Script):
             return None  # it depends on the step time, or on how long the script takes to start

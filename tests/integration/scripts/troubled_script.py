@@ -37,6 +37,8 @@ trouble = parser.parse_args().trouble
 if trouble == "never-steps":
     print("nothing to train")
 elif trouble == "short":
+    with open(f"rank{os.environ['RANK']}.txt", "w") as file:
+        file.write(str(time.time_ns()))
     train(16)
 elif trouble == "too-short":
     train(2)

@@ -8,6 +8,8 @@ from rich.progress import Progress
 
 from scalebench.cli.progress import EVERY_S, Log, TerminalProgress, parts_on
 from scalebench.records.run import RunInfo
+from scalebench.spec import Script
+from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_result, make_run
 
 
@@ -48,6 +50,27 @@ def test_a_line_is_printed_when_a_launch_ends_and_the_last_line_is_ten_seconds_o
     assert stream.getvalue() == "scalebench: 10 s: 2 of 3 launches, last ddp-bucket-1mb at N=2\n"
     progress.ended(make_result(make_cell()))
     assert stream.getvalue().count("\n") == 1
+
+
+def test_after_the_first_launch_of_a_script_the_rest_is_estimated(clock):
+    target = ScriptTarget(name="train", program="train.py")
+    cells = [make_cell("script", n, r, Script(), workload=target) for r in (0, 1) for n in (1, 2)]
+    stream, progress = shown_on(False, clock)
+    progress.planned(make_run([make_result(cell) for cell in cells]).info, 0)
+    for cell in cells[:2]:
+        progress.ended(make_result(cell, wall_s=24.0))
+    assert stream.getvalue() == (
+        "scalebench: a launch of train.py takes 24 s: about 72 s for the other 3\n"
+    )
+
+
+def test_a_short_script_needs_no_estimate(clock):
+    target = ScriptTarget(name="train", program="train.py")
+    cells = [make_cell("script", n, strategy=Script(), workload=target) for n in (1, 2)]
+    stream, progress = shown_on(False, clock)
+    progress.planned(make_run([make_result(cell) for cell in cells]).info, 0)
+    progress.ended(make_result(cells[0], wall_s=3.0))
+    assert stream.getvalue() == ""
 
 
 def test_further_rounds_come_on_top_of_the_plan(clock):

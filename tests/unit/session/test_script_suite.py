@@ -7,13 +7,16 @@ import pytest
 
 from scalebench.cli.text_tables import render_plan
 from scalebench.errors import UsageError
+from scalebench.records.paths import RunPaths
 from scalebench.session.cell_runner import why_not_again
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.forecast import forecast
+from scalebench.session.script_history import seconds_of_a_launch
 from scalebench.session.script_suite import script_suite
+from scalebench.session.store import RunStore
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
-from tests.builders.runs import make_cell, make_failed
+from tests.builders.runs import make_cell, make_failed, make_info
 
 NO_FLAGS: dict[str, Any] = dict.fromkeys(
     (
@@ -38,6 +41,28 @@ def test_arguments_that_stay_the_same_are_weak_scaling():
     assert suite("{world_size}", scaling="strong").scaling == "strong"
 
 
+def test_a_precision_may_be_asked_for():
+    assert suite(precision=0.02).script is not None
+
+
+def test_an_earlier_run_of_the_script_tells_how_long_a_run_takes(tmp_path):
+    plan = plan_of()
+    runs = tmp_path / "reports"
+    assert seconds_of_a_launch([suite()], runs) is None
+    assert forecast(plan, {}).wall_s is None
+    for name, seconds in (("20260101T", 99.0), ("20260102T", 24.0)):
+        paths = RunPaths(runs / name)
+        paths.cells.mkdir(parents=True)
+        store = RunStore.create(paths, make_info(plan.cells), None, None)
+        store.keep_result(make_failed(plan.cells[0]).model_copy(update={"wall_s": seconds}))
+    assert seconds_of_a_launch([suite("--lr", "2")], runs) == 24.0
+    foreseen = forecast(plan, {}, 24.0)
+    assert foreseen.wall_s == 4 * 24.0
+    assert "about 96 s" in render_plan(foreseen, plan)
+    other = suite().model_copy(update={"script": ScriptTarget(name="x", program="x.py")})
+    assert seconds_of_a_launch([other], runs) is None
+
+
 def test_a_batch_in_the_arguments_is_divided():
     assert suite("{rank_batch}", batch_size=32).scaling == "strong"
     assert suite("{rank_batch}", batch_size=32, scaling="weak").scaling == "weak"
@@ -51,7 +76,6 @@ def test_a_batch_in_the_arguments_is_divided():
         ([], {"scaling": "strong"}, "which is weak scaling"),
         ([], {"workload": "gpt"}, "--workload is for scalebench's own workloads"),
         ([], {"compile": True}, "--compile is for"),
-        ([], {"precision": 0.01}, "--precision is for"),
         ([], {"suites": ("ddp",)}, "Give a suite"),
         ([], {"samples_per_step": "{global_batch}"}, "names a batch that nothing gives"),
         ([], {"samples_per_step": "many"}, "is not a number of samples"),

@@ -1,0 +1,86 @@
+"""Files in the working folder that several launches of a user's script have written.
+
+Every launch writes to the same place then: the last one's checkpoint is what is left, and a launch
+may read what another one wrote. Only the working folder and the folders in it are looked at.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalebench.spec.script import ScriptTarget
+
+MOST_FILES = 5000
+"""Of a folder with more, nothing is said: looking would take too long."""
+
+MOST_NAMED = 3
+DEPTH = 3
+
+States = dict[str, tuple[int, int]]
+"""Path below the folder → when it was changed (ns), and its size."""
+
+
+class WrittenFiles:
+    """Looks at a folder before and after each launch.
+
+    Args:
+        folder: Where the script runs.
+        own: The run's folder, in which scalebench itself writes.
+    """
+
+    def __init__(self, folder: Path, own: Path) -> None:
+        self.folder = folder
+        self.own = own.resolve()
+        self._before: States | None = None
+        self._launches: dict[str, int] = {}
+
+    def before_launch(self) -> None:
+        """Note how the folder is."""
+        self._before = self._states()
+
+    def after_launch(self) -> list[str]:
+        """Return the files that this launch and one before have written, by name."""
+        after = self._states()
+        if self._before is None or after is None:
+            return []
+        changed = [name for name, state in after.items() if self._before.get(name) != state]
+        for name in changed:
+            self._launches[name] = self._launches.get(name, 0) + 1
+        return sorted(name for name, count in self._launches.items() if count > 1)
+
+    def _states(self) -> States | None:
+        states: States = {}
+        for entry in self._files(self.folder, DEPTH):
+            if len(states) >= MOST_FILES:
+                return None
+            try:
+                seen = entry.stat()
+            except OSError:  # it is gone again
+                continue
+            states[os.path.relpath(entry.path, self.folder)] = (seen.st_mtime_ns, seen.st_size)
+        return states
+
+    def _files(self, folder: Path, depth: int) -> Iterator["os.DirEntry[str]"]:
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            return
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name == "__pycache__":
+                continue
+            path = Path(entry.path)
+            if entry.is_file(follow_symlinks=False):
+                yield entry
+            elif depth > 1 and entry.is_dir(follow_symlinks=False) and path.resolve() != self.own:
+                yield from self._files(path, depth - 1)
+
+
+def warning(script: ScriptTarget, files: list[str]) -> str:
+    """Say that launches write to the same files, and what to do."""
+    more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
+    named = ", ".join(files[:MOST_NAMED])
+    return (
+        f"{script.shown}: every launch writes {named}{more}: what one has written, the next "
+        "overwrites. Give the script {run_dir} as its output folder, for example --output "
+        "{run_dir}: an empty folder of each launch"
+    )
