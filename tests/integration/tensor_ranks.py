@@ -23,12 +23,13 @@ from scalebench.records.run import CellResult
 from scalebench.spec import Cell, StepPlan, Tensor
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, WorkloadSpec
 from scalebench.spec.workload import TensorPlan
+from scalebench.worker.inspection.fit import train_watched
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect
 from scalebench.worker.measure.rounds import collective_group
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import traced
-from scalebench.worker.process.context import RankContext, joined
+from scalebench.worker.process.context import RankContext, alone, joined
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
@@ -60,6 +61,18 @@ CASES: dict[str, tuple[Tensor, WorkloadSpec]] = {
     "checkpointing": (Tensor(checkpointing=True), GPT),
     "bf16": (Tensor(autocast=True), GPT),
 }
+
+ALONE = ("gpt", "gpt, sequence and loss", "mlp", "mlp, odd")
+
+
+def cases(world_size: int) -> dict[str, tuple[Tensor, WorkloadSpec]]:
+    """Return the cases of one world size; groups are for four ranks."""
+    if world_size == 1:
+        return {name: CASES[name] for name in ALONE}
+    if world_size == 2:
+        return {name: case for name, case in CASES.items() if "groups" not in name}
+    wanted = ("gpt", "gpt, sequence and loss", "mlp, odd", "own, sequence and loss")
+    return {name: case for name, case in CASES.items() if "groups" in name or name in wanted}
 
 
 class Own(nn.Module):
@@ -151,7 +164,7 @@ def look(context: RankContext) -> dict[str, Any]:
         law; ``axes``: the row's figures; ``not_apart``: why waits could not be told.
     """
     cell = context.cell
-    verification = inspect(context).verification
+    inspection = inspect(context)
     workload = fresh_workload(context)
     training = build_training(workload, context)
     feed = iter(workload.batches)
@@ -184,7 +197,8 @@ def look(context: RankContext) -> dict[str, Any]:
         (op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted_operations(result)
     ]
     return {
-        "verification": verification.model_dump(),
+        "verification": inspection.verification.model_dump(),
+        "peak_bytes": inspection.memory.allocated_bytes,
         "operations": sorted(operations),
         "predicted": sorted(predicted),
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
@@ -201,7 +215,7 @@ def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
     cell = make_cell(Tensor(), world_size, GPT)
     report: dict[str, Any] = {}
     with joined(cell, rank, folder / f"store-{world_size}") as job:
-        for name, (strategy, workload) in CASES.items():
+        for name, (strategy, workload) in cases(world_size).items():
             here = make_cell(strategy, world_size, workload)
             report[name] = look(RankContext(here, rank, rank, job.device, job.control))
         bad = RankContext(make_cell(Tensor(), world_size, BADLY_NAMED), rank, rank, job.device)
@@ -212,6 +226,19 @@ def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
     (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
 
 
+def run_shards(folder: Path, world_size: int, parent: int) -> None:
+    """Be rank 0 of every case, the other ranks not there; write the peaks of its memory."""
+    die_with_parent(parent)
+    torch.set_num_threads(1)
+    peaks = {}
+    for name, (strategy, workload) in cases(world_size).items():
+        cell = make_cell(strategy, world_size, workload)
+        with alone(cell) as job:
+            memory = train_watched(RankContext(cell, 0, 0, job.device))
+        peaks[name] = memory.allocated_bytes
+    (folder / f"{world_size}-shards.json").write_text(json.dumps(peaks))
+
+
 def run_all(folder: Path, world_size: int) -> bool:
     """Fork the ranks of one world size; return whether all came to their end."""
     fork = multiprocessing.get_context("fork")
@@ -219,6 +246,7 @@ def run_all(folder: Path, world_size: int) -> bool:
         fork.Process(target=run_rank, args=(folder, rank, world_size, os.getpid()))
         for rank in range(world_size)
     ]
+    ranks.append(fork.Process(target=run_shards, args=(folder, world_size, os.getpid())))
     for process in ranks:
         process.start()
     for process in ranks:

@@ -11,8 +11,9 @@ import pytest
 
 from scalebench.costmodel.tensor_layers import DividedModel, model_of_preset
 from scalebench.launch.local import loopback_environment
-from tests.conftest import PATIENCE_S
-from tests.integration.tensor_ranks import CASES, EVEN, GPT, ODD, SAMPLES
+from tests.conftest import PATIENCE_S, Scalebench
+from tests.integration.conftest import row_of
+from tests.integration.tensor_ranks import EVEN, GPT, ODD, SAMPLES, cases
 
 pytestmark = pytest.mark.untimed
 
@@ -20,8 +21,11 @@ ROOT = Path(__file__).parents[2]
 WITHOUT_LAW = ("checkpointing", "bf16")
 
 Reports = dict[int, list[dict[str, Any]]]
+"""World size → what each rank found; what a shard alone found comes last."""
 SIZES = (1, 2, 4)
-every_case = pytest.mark.parametrize(("world_size", "case"), [(n, c) for n in SIZES for c in CASES])
+every_case = pytest.mark.parametrize(
+    ("world_size", "case"), [(n, c) for n in SIZES for c in cases(n)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,10 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     )
     assert ended.returncode == 0, ended.stderr
     return {
-        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
+        size: [
+            json.loads((folder / f"{size}-{who}.json").read_text())
+            for who in (*range(size), "shards")
+        ]
         for size in SIZES
     }
 
@@ -48,7 +55,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
 def test_gradients_and_losses_are_those_of_one_process(
     reports: Reports, world_size: int, case: str
 ) -> None:
-    found = [report[case]["verification"] for report in reports[world_size]]
+    found = [report[case]["verification"] for report in reports[world_size][:-1]]
     assert {one["status"] for one in found} == {"verified"}
     allowed = 0.05 if case == "bf16" else 5e-6
     assert found[0]["gradient_deviation"] < allowed
@@ -59,13 +66,27 @@ def test_gradients_and_losses_are_those_of_one_process(
 def test_every_message_is_that_of_the_law_to_the_byte(
     reports: Reports, world_size: int, case: str
 ) -> None:
-    for report in reports[world_size]:
+    for report in reports[world_size][:-1]:
         found = report[case]
         if case in WITHOUT_LAW:
             assert found["predicted"] == []
         else:
             assert found["operations"] == found["predicted"]
             assert (found["operations"] != []) == (world_size > 1)
+
+
+@every_case
+def test_a_shard_alone_has_the_memory_of_every_rank(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    *ranks, shards = reports[world_size]
+    assert shards[case] == pytest.approx(max(one[case]["peak_bytes"] for one in ranks), rel=0.05)
+
+
+def test_dividing_more_takes_less_memory(reports: Reports) -> None:
+    for world_size in (2, 4):
+        shards = reports[world_size][-1]
+        assert shards["gpt, sequence and loss"] < shards["gpt"] < reports[1][-1]["gpt"]
 
 
 def test_a_block_costs_four_all_reduces_of_its_activations(reports: Reports) -> None:
@@ -88,9 +109,8 @@ def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports:
     assert [(one["axis"], one["num_ranks"]) for one in in_one_group] == [("tensor", 4)]
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_waits_are_told_from_transfer(reports: Reports, world_size: int) -> None:
-    for report in reports[world_size]:
+def test_waits_are_told_from_transfer(reports: Reports) -> None:
+    for report in reports[4][:-1]:
         assert report["gpt, groups"]["not_apart"] is None
         assert all(one["wait_s"] >= 0 for one in report["gpt, groups"]["axes"])
 
@@ -104,3 +124,28 @@ def test_the_model_of_a_preset_is_what_a_step_shows(
 
 def test_a_plan_for_a_layer_that_is_not_there_is_refused(reports: Reports) -> None:
     assert reports[2][0]["badly named"] == "tensor_plan: the module has no layer named haed"
+
+
+def test_a_run_predicts_traffic_memory_and_step_and_is_projected(
+    scalebench: Scalebench, project: Path
+) -> None:
+    """From the command line, with the smallest transformer."""
+    done = scalebench(
+        *("run", "tensor", "-k", "tensor-loss", "--gpus", "1,2", "--steps", "4", "--repeats", "1"),
+        *("--no-report", "--out", "r"),
+    )
+    assert done.returncode == 0, done.stderr
+    row = row_of(project / "r", "tensor-loss", 2)
+    assert row["status"] == "ok" and row["correctness"]["status"] == "verified"
+    assert row["global_batch"] == row["rank_batch"] == 16
+    assert row["throughput"]["value"] == pytest.approx(16 / row["step_s"]["value"])
+    assert row["wire_bytes"] == row["predicted_wire_bytes"] > 0
+    (axis,) = row["axes"]
+    assert (axis["axis"], axis["num_ranks"]) == ("tensor", 2)
+    assert row["predicted_memory_bytes"] == pytest.approx(row["peak_memory_bytes"], rel=0.05)
+    assert row["predicted_step_s"] > row["prediction"]["computing_s"] > 0
+    done = scalebench("project", "r", "--gpus", "4,8", "--measure-shard", "--json")
+    assert done.returncode == 0, done.stderr
+    four, eight = json.loads(done.stdout)["rows"]
+    assert four["step_s"] > four["share"]["step_s"]
+    assert "4 (heads) cannot be divided among 8 ranks" in eight["reason"]

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from scalebench.records.rank import Memory
@@ -172,20 +173,29 @@ def _operations_let_go_first() -> Iterator[None]:
     """After each wait for an operation, give gloo's thread time to drop the operation's tensors.
 
     The thread that drops the last reference to a tensor frees it, and the profiler records only
-    what the training's thread frees. Nothing is timed where memory is watched.
+    what the training's thread frees. Nothing is timed where memory is watched. Functional
+    collectives, as DTensor's, wait for a tensor instead of an operation.
     """
     wait = dist.Work.wait
+    wait_for_tensor: Any = functional.wait_tensor
 
     def wait_and_let_go(work: Any, *arguments: Any, **options: Any) -> bool:
         done = wait(work, *arguments, **options)
         time.sleep(LET_GO_S)
         return done
 
+    def wait_for_tensor_and_let_go(tensor: torch.Tensor) -> torch.Tensor:
+        waited: torch.Tensor = wait_for_tensor(tensor)
+        time.sleep(LET_GO_S)
+        return waited
+
     dist.Work.wait = wait_and_let_go  # type: ignore[assignment, method-assign]
+    functional.wait_tensor = wait_for_tensor_and_let_go
     try:
         yield
     finally:
         dist.Work.wait = wait  # type: ignore[method-assign]
+        functional.wait_tensor = wait_for_tensor
 
 
 def read_tree(
