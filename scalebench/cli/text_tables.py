@@ -77,7 +77,7 @@ def _beside_the_rows(forecast: Forecast, plan: Plan) -> list[str]:
             f"{forecast.num_independent} more launches train plain ranks that send nothing: what "
             "sharing the machine costs."
         )
-    if spec.shared:
+    if spec.shared and not all(suite.race for suite in spec.suites):
         lines.append("In each round the rows of a suite are launched together and take turns.")
     if spec.precision is not None and spec.precision_budget_s is not None:
         lines.append(

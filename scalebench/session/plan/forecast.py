@@ -114,7 +114,7 @@ def _wall_s(plan: Plan, script_launch_s: float | None) -> float | None:
         if isinstance(cell.strategy, Script) and script_launch_s is not None:
             total += script_launch_s
             continue
-        if cell.steps.steps is not None or isinstance(cell.strategy, Script):
+        if cell.steps.steps is not None or cell.race or isinstance(cell.strategy, Script):
             return None  # it depends on the step time, or on how long the script takes to start
         clean_s = max(cell.steps.window_s, cell.steps.energy_s or 0.0)
         window = INSPECTION_S if cell.purpose == "inspect" else clean_s

@@ -6,6 +6,7 @@ from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.forecast import forecast
 from scalebench.spec import Case, Ddp, Plain, StepPlan, Suite
 from scalebench.spec.presets import PRESETS
+from scalebench.spec.race import Race
 
 PSI = PRESETS["gpt-tiny"].num_parameters
 
@@ -87,3 +88,13 @@ def test_what_is_skipped_costs_nothing_and_is_listed():
     none = forecast(plan_of(num_gpus=1, world_sizes=(1,)), {})
     assert [(r.cell.world_size, r.num_launches) for r in some.rows] == [(1, 4), (1, 4), (2, 0)]
     assert some.wall_s == none.wall_s
+
+
+def test_how_long_a_race_takes_is_not_guessed_and_its_rows_take_no_turns():
+    plain = Case(name="plain", strategy=Plain(), batch_size=16)
+    race = Race(samples=512, evaluate_every=128)
+    suite = Suite(name="race", question="?", cases=(plain,), workload="mlp", race=race)
+    plan = make_plan(Request(world_sizes=(1,)), [suite], Machine(num_gpus=0, num_cores=4))
+    found = forecast(plan, {})
+    assert found.wall_s is None
+    assert "take turns" not in render_plan(found, plan)
