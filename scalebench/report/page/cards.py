@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
+from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Row
 from scalebench.report.findings.brief import CaseInBrief, case_in_brief
 from scalebench.report.findings.findings import Finding
 from scalebench.report.page.addresses import row_address
-from scalebench.report.page.bars import IntervalBar, Strip, Track, strip, widest
+from scalebench.report.page.bars import IntervalBar, Strip, Track, is_noisy, strip, widest
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.palette import Look
-from scalebench.report.words import wording
+from scalebench.report.words import racing, wording
 from scalebench.report.words.plain_text import plain
 
 
@@ -65,6 +66,8 @@ def _card(finding: Finding, look: Look, track: Track, full: float, prefix: Seque
             finding, look, "no result", "", "", "", False, None, None, sentence, next_step, ""
         )
     link, where = row_address(row, prefix), f"on {wording.ranks(row)}"
+    if row.race is not None:
+        return _race_card(finding, look, row, row.race, link)
     if finding.kind in ("scaling", "inconclusive") and row.efficiency:
         bar = track.bar(row.efficiency)
         losses = strip(row, full)
@@ -83,6 +86,21 @@ def _card(finding: Finding, look: Look, track: Track, full: float, prefix: Seque
     return Card(
         finding, look, number, unit, "", f"per step {where}" if unit else where, False, None, None,
         sentence, next_step, link,
+    )  # fmt: skip
+
+
+def _race_card(finding: Finding, look: Look, row: Row, race: RaceFigures, link: str) -> Card:
+    """Return the card of a case that raced to a loss: that is what it is judged by."""
+    where, speedup = f"on {wording.ranks(row)}", race.speedup_to_target
+    noisy = speedup is None or is_noisy(speedup)
+    if speedup is None:
+        number, unit = f"{race.num_reached} of {race.num_seeds}", " seeds"
+        where = f"{where} reached the target"
+    else:
+        number, unit, where = wording.point(speedup), wording.TIMES, f"to the loss, {where}"
+    return Card(
+        finding, look, number, unit, "", where, noisy and row.case != race.baseline[0], None, None,
+        racing.sentence(row, race), "", link,
     )  # fmt: skip
 
 

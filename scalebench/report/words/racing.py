@@ -49,6 +49,8 @@ def sentence(row: Row, race: RaceFigures) -> str:
     base = f"{wording.plain(race.baseline[0], 64)} on {_ranks(race.baseline[1])}"
     within = units.seconds(race.time_to_target_s.value, race.time_to_target_s.half_width)
     said = f"{name} reaches {race.target_loss:.4g} in {within}"
+    if _is_baseline(row, race):
+        return f"{said}: the baseline."
     speedup, statistical = race.speedup_to_target, race.statistical_efficiency
     if speedup is None or statistical is None:
         return f"{said}."

@@ -5,6 +5,9 @@ import pytest
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Summary
 from scalebench.report import render_markdown, render_table
+from scalebench.report.findings.findings import judge
+from scalebench.report.page.cards import make_cards
+from scalebench.report.page.palette import assign
 from scalebench.report.words import racing
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_plain, make_row, make_summary
@@ -95,6 +98,23 @@ def test_the_table_fits_the_terminal_and_keeps_what_decides(width):
     assert all(len(line) <= width for line in text.splitlines())
     for part in ("time to loss", "statistical", "hardware", "2.000 ± 0.040×", "noise scale: 40"):
         assert part in " ".join(text.split())
+
+
+def test_the_baseline_is_not_compared_with_itself():
+    plain = rows_of()[0]
+    assert racing.sentence(plain, plain.race) == (
+        "plain on 1 CPU rank reaches 2.476 in 8.00 s: the baseline."
+    )
+
+
+def test_a_card_of_the_page_has_the_speedup_to_the_loss_or_how_many_arrived():
+    summary = make_summary(rows_of(large=figures(4.0, 2560), late=MISSED))
+    (verdict,) = judge(summary).suites
+    cards = {card.finding.case: card for card in make_cards(verdict.findings, assign(summary.rows))}
+    assert (cards["large"].figure, cards["large"].noisy) == ("2.000", False)
+    assert "25 % more samples" in cards["large"].sentence
+    assert (cards["late"].figure, cards["late"].unit) == ("1 of 3", " seeds")
+    assert cards["late"].noisy and not cards["plain"].noisy
 
 
 def test_markdown_has_the_sentence_and_the_table():
