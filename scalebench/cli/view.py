@@ -154,11 +154,23 @@ def draw_schedule(
 
 @click.command()
 @click.argument("runs", nargs=-1, metavar="RUN...")
-def report(runs: Sequence[str]) -> None:
+@click.option(
+    "--image",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.png",
+    help="Also write the overview as a picture (needs Chromium or Chrome).",
+)
+def report(runs: Sequence[str], image: Path | None) -> None:
     """Render the page of one or several runs (default: the newest); print its path."""
     from scalebench.session.finish import render_report
 
-    click.echo(render_report([resolve_run(name) for name in runs or (None,)]))
+    page = render_report([resolve_run(name) for name in runs or (None,)])
+    click.echo(page)
+    if image is not None:
+        from scalebench.session.overview_picture import draw_overview
+
+        draw_overview(Path(page), image)
+        click.echo(image)
 
 
 @click.command("list")

@@ -2,6 +2,8 @@
 
 import gzip
 import re
+import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -345,3 +347,46 @@ def test_bad_input_fits_the_screen_and_every_level_opens(visit, name, viewport):
         assert width <= viewport["width"], address
         assert len(shown(driver)) > 40
     assert driver.get_log("browser") == []
+
+
+def test_the_overview_is_copied_as_markdown(visit):
+    driver = visit("several")
+    text = driver.execute_script("return document.getElementById('run-1-markdown').textContent")
+    assert "**ddp** (strong scaling, 2 CPU ranks): Highest efficiency: case ddp-25mb" in text
+    assert "- **Try next**: " in text and "- Machine: " in text
+    button = driver.find_element(By.CSS_SELECTOR, ".open .taketext")
+    button.click()
+    WebDriverWait(driver, 5).until(lambda _: button.text in ("Copied", "Saved"))
+
+
+def test_the_overview_becomes_a_picture(visit):
+    driver = visit("several")
+    driver.set_script_timeout(30)
+    size = driver.execute_async_script(
+        "const done = arguments[arguments.length - 1];"
+        "navigator.clipboard.write = async (items) => {"
+        "  const picture = await createImageBitmap(await items[0].getType('image/png'));"
+        "  const canvas = document.createElement('canvas');"
+        "  [canvas.width, canvas.height] = [picture.width, picture.height];"
+        "  const drawn = canvas.getContext('2d'); drawn.drawImage(picture, 0, 0);"
+        "  const data = drawn.getImageData(0, 0, picture.width, picture.height).data;"
+        "  const colours = new Set();"
+        "  for (let i = 0; i < data.length; i += 404) colours.add(data.slice(i, i + 3).join());"
+        "  done([picture.width, picture.height, colours.size]);"
+        "};"
+        "document.querySelector('.open .takepicture').click();"
+    )
+    assert size[0] > 1500 and size[1] > 1000 and size[2] > 20
+    assert [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_the_overview_is_drawn_as_a_file(pages, tmp_path):
+    from scalebench.session.overview_picture import BROWSERS, draw_overview
+
+    if not any(map(shutil.which, BROWSERS)):
+        pytest.skip("there is no Chromium on the path")
+    draw_overview(pages["several"], tmp_path / "overview.png")
+    drawn = (tmp_path / "overview.png").read_bytes()
+    width, height = struct.unpack(">II", drawn[16:24])
+    assert drawn[1:4] == b"PNG" and width == 1400 and 800 < height < 1100
+    assert len(drawn) > 60_000

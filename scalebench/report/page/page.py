@@ -20,6 +20,7 @@ from scalebench.report.page.efficiency_chart import swatch
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.offline import render_offline
 from scalebench.report.page.overview import Fact, SuiteCard, facts, suite_card
+from scalebench.report.page.overview_text import overview_markdown
 from scalebench.report.page.palette import Look, assign
 from scalebench.report.page.rows import RowView, row_views
 from scalebench.report.page.sections import NO_LINK, Block, Material, Section, of_suite, sections
@@ -81,6 +82,7 @@ class RunView:
         link: Address of its overview.
         links: Blocks about the run's links.
         facts: What one asks of a run besides its results.
+        markdown: The overview, to copy.
     """
 
     id: str
@@ -94,6 +96,7 @@ class RunView:
     links: tuple[tuple[Section, Block], ...]
     missing: tuple[Row, ...]
     marks: tuple[tuple[Mark, tuple[str, ...]], ...]
+    markdown: str
     certificate: PlainTable | None
     environment: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
     downloads: tuple[Download, ...]
@@ -155,6 +158,12 @@ def _run(
         Material(run_id, groups, looks, summary.largest_batches, page_data, summary.environment)
     )
     about = {name: f"{run_id}-{name}" for name in ("environment", "reproduce", "marks")}
+    told = facts(summary, summary.model, about)
+    suites = tuple(
+        _suite(f"{run_id}-suite-{i}", suite, groups[suite.suite], looks, found, page_data, prefix)
+        for i, suite in enumerate(verdict.suites, 1)
+    )
+    cards = [suite.overview for suite in suites]
     return RunView(
         id=run_id,
         link=run_id if several else "",
@@ -162,16 +171,12 @@ def _run(
         summary=summary,
         notices=_notices(summary),
         verdict=verdict,
-        facts=facts(summary, summary.model, about),
-        suites=tuple(
-            _suite(
-                f"{run_id}-suite-{i}", suite, groups[suite.suite], looks, found, page_data, prefix
-            )
-            for i, suite in enumerate(verdict.suites, 1)
-        ),
+        facts=told,
+        suites=suites,
         links=of_suite(found, NO_LINK),
         missing=tuple(row for row in summary.rows if row.status != "ok"),
         marks=_marks(summary.rows),
+        markdown=overview_markdown(title(summary), summary.run_id, cards, told, summary.reproduce),
         certificate=as_listing(summary.certificate) if summary.certificate else None,
         environment=_facts(summary.environment),
         downloads=_downloads(summary),

@@ -1,0 +1,37 @@
+"""The overview as Markdown, for an issue or a chat."""
+
+from collections.abc import Sequence
+
+from scalebench.report.markdown import code, escape
+from scalebench.report.page.overview import Fact, SuiteCard
+
+
+def overview_markdown(
+    title: str, run: str, cards: Sequence[SuiteCard], facts: Sequence[Fact], reproduce: str
+) -> str:
+    """Return the overview of a run.
+
+    Args:
+        title: What was run.
+        run: Its name.
+        cards: Of its suites.
+        facts: About the run; the command is left out of them.
+        reproduce: The command.
+    """
+    blocks = [f"### {escape(title)}", escape(run, 200)]
+    blocks += [_suite(card) for card in cards]
+    told = [f"- {escape(one.name)}: {escape(one.text)}" for one in facts if one.name != "Repeat it"]
+    blocks.append("\n".join(told))
+    blocks.append(code(reproduce, 600))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _suite(card: SuiteCard) -> str:
+    lines = [f"**{escape(card.name)}** ({escape(card.place)}): {escape(card.headline)}", ""]
+    lines += [f"- {escape(line.name)}: {escape(line.text)}" for line in card.cases]
+    if card.more:
+        lines.append(f"- {card.more} more")
+    for name, text in (("Largest loss", card.loss), ("Try next", card.next_step)):
+        if text:
+            lines.append(f"- **{name}**: {escape(text)}")
+    return "\n".join(lines)
