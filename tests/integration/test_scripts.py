@@ -297,18 +297,35 @@ def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Pat
 
 
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
-"""Variable that names an interpreter of another environment: with transformers, accelerate and
-lightning."""
+"""Variable that names an interpreter of another environment: with transformers, accelerate,
+lightning and deepspeed, or some of them."""
 
 
 @pytest.mark.skipif(FRAMEWORKS_PYTHON not in os.environ, reason=f"{FRAMEWORKS_PYTHON} is not set")
 @pytest.mark.parametrize(
-    ("name", "samples", "microbatches"),
-    [("hf_trainer", 8, 2), ("hf_accelerate", 32, 4), ("lightning_ddp", 8, 1)],
+    ("name", "needs", "samples", "microbatches", "kind"),
+    [
+        ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel"),
+        ("hf_accelerate", "accelerate", 32, 4, "DistributedDataParallel"),
+        ("lightning_ddp", "lightning", 8, 1, "DistributedDataParallel"),
+        ("lightning_fsdp", "lightning", 8, 1, "FSDPModule"),
+        ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine"),
+    ],
 )
 def test_scripts_of_frameworks_are_counted_as_they_count(
-    scalebench: Scalebench, project: Path, name: str, samples: int, microbatches: int
+    scalebench: Scalebench,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    needs: str,
+    samples: int,
+    microbatches: int,
+    kind: str,
 ) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    find = f"import importlib.util as u, sys; sys.exit(u.find_spec({needs!r}) is None)"
+    if subprocess.run([os.environ[FRAMEWORKS_PYTHON], "-c", find]).returncode:
+        pytest.skip(f"{os.environ[FRAMEWORKS_PYTHON]} has no {needs}")
     shutil.copy(SCRIPTS / f"{name}.py", project)
     flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
     python = ("--python", os.environ[FRAMEWORKS_PYTHON])
@@ -321,5 +338,8 @@ def test_scripts_of_frameworks_are_counted_as_they_count(
             assert len(rank["step_s"]) == printed(project / "run", suite, n, rank["rank"], "STEPS")
             assert rank["samples_per_step"] == samples
             assert rank["facts"]["microbatches"] == microbatches
-            assert rank["facts"]["wrappers"][0]["kind"] == "DistributedDataParallel"
-    assert row_of(project / "run", CASE, 2)["budget"] is not None
+            assert rank["facts"]["wrappers"][0]["kind"] == kind
+    row = row_of(project / "run", CASE, 2)
+    assert row["budget"] is not None
+    if name == "deepspeed_zero2":
+        assert row["wrappers"][0]["stage"] == 2
