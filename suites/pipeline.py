@@ -1,6 +1,6 @@
 """How large is the bubble of a pipeline here, and which schedule makes the best of it?"""
 
-from scalebench import Case, Pipeline, Plain, StepPlan, Suite
+from scalebench import Case, LayerWise, Pipeline, Plain, StepPlan, Suite
 
 SUITE = Suite(
     name="pipeline",
@@ -13,6 +13,8 @@ SUITE = Suite(
             name="interleaved-1f1b",
             strategy=Pipeline(schedule="interleaved-1f1b", microbatches=4, chunks=2),
         ),
+        Case(name="layer-by-layer", strategy=LayerWise(), optional=True),
+        Case(name="layer-by-layer-2", strategy=LayerWise(size=2), optional=True),
         Case(
             name="zero-bubble",
             strategy=Pipeline(schedule="zero-bubble", microbatches=4),

@@ -210,7 +210,7 @@ def pipelines_of(
     """Return the pipelines of a launch, side by side; none if their actions were not traced."""
     if not all(trace.actions for trace in traces.values()):
         return ()
-    size = len(traces) // strategy.data_parallel
+    size = len(traces) // strategy.pipelines(len(traces))
     ranks = sorted(traces)
     return tuple(
         PipelineTrace(strategy, tuple(ranks[i : i + size]), traces, clocks, chosen)

@@ -249,13 +249,50 @@ class Pipeline(Execution):
             raise ValueError(f"{self.schedule} has {exactly} per rank: give chunks={exactly}")
         return self
 
+    def pipelines(self, world_size: int) -> int:
+        """Return the number of pipelines side by side."""
+        return self.data_parallel
+
     def num_shards(self, world_size: int) -> int:
         """Return the number of pipelines."""
-        return self.data_parallel
+        return self.pipelines(world_size)
 
     def num_parts(self, world_size: int) -> int:
         """Return the microbatches of all pipelines together."""
-        return self.data_parallel * self.microbatches
+        return self.pipelines(world_size) * self.microbatches
+
+
+class LayerWise(Pipeline):
+    """The naive model split: a batch passes the ranks whole, and one of them works at a time.
+
+    A pipeline with a single microbatch: what the schedules of pipelines are compared with. The
+    bubble is (p−1)/p of a step. Source: Huang et al. 2019 (GPipe), figure 2b.
+
+    Attributes:
+        size: Ranks that hold one copy of the model, where there are so many; None: all. With
+            fewer than all there are several copies, each with its part of the global batch.
+    """
+
+    kind: Literal["layerwise"] = "layerwise"  # type: ignore[assignment]
+    about = "the naive model split: one microbatch, one rank works at a time"
+    schedule: Literal["gpipe"] = "gpipe"
+    microbatches: Literal[1] = 1
+    chunks: Literal[1] = 1
+    data_parallel: Literal[1] = 1
+    size: int | None = Field(None, ge=1)
+
+    def pipelines(self, world_size: int) -> int:
+        """Return the number of copies of the model."""
+        return world_size // (world_size if self.size is None else min(self.size, world_size))
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if self.size is None or world_size % min(self.size, world_size) == 0:
+            return None
+        return (
+            f"{world_size} ranks cannot be divided into groups of {self.size} (size); "
+            f"choose a multiple of {self.size}"
+        )
 
 
 class Tensor(Execution):
@@ -399,7 +436,7 @@ class Script(Execution):
 
 
 Strategy = Annotated[
-    Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | Tensor | Compressed | Script,
+    Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | LayerWise | Tensor | Compressed | Script,
     Field(discriminator="kind"),
 ]
 

@@ -1,7 +1,7 @@
 """What the ranks of `pipeline_ranks` train: every schedule, several models, each a cell."""
 
 from scalebench.costmodel.pipelines.orders import STYLES
-from scalebench.spec import Cell, Pipeline, StepPlan
+from scalebench.spec import Cell, LayerWise, Pipeline, StepPlan
 from scalebench.spec.presets import CnnShape, GptShape, MlpShape, PacedShape, WorkloadSpec
 
 DEEP = GptShape(name="deep", layers=7, heads=2, width=16, context=8, batch_size=8)
@@ -20,6 +20,7 @@ def cases(world_size: int) -> dict[str, Cell]:
     for name, style in STYLES.items():
         chunks = {"one": 1, "two": 2, "any": 2 if name != "zero-bubble" else 1}[style.chunks]
         found[name] = _cell(world_size, DEEP, Pipeline(schedule=name, chunks=chunks))
+    found["layer by layer"] = _cell(world_size, DEEP, LayerWise())
     if world_size == 2:
         zero_bubble = Pipeline(schedule="zero-bubble", chunks=2)
         found["zero-bubble, 2 chunks"] = _cell(world_size, DEEP, zero_bubble)
@@ -35,6 +36,7 @@ def cases(world_size: int) -> dict[str, Cell]:
     if world_size == 4:
         found["unbalanced"] = _cell(world_size, DEEP, Pipeline(split="unbalanced"))
         side_by_side = Pipeline(schedule="interleaved-1f1b", chunks=2, data_parallel=2)
+        found["layer by layer, 2 copies"] = _cell(world_size, DEEP, LayerWise(size=2), batch=16)
         found["2 pipelines"] = _cell(world_size, DEEP, side_by_side, batch=16)
     return found
 
@@ -48,7 +50,7 @@ def _cell(world_size: int, model: WorkloadSpec, strategy: Pipeline, batch: int =
         scaling="strong",
         world_size=world_size,
         global_batch=batch,
-        rank_batch=batch // strategy.data_parallel,
+        rank_batch=batch // strategy.num_shards(world_size),
         device="cpu",
         backend="gloo",
         threads=1,

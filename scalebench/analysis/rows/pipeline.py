@@ -31,7 +31,7 @@ def pipeline_figures(pipelines: Sequence[PipelineTrace]) -> PipelineFigures:
         num_ranks=p,
         num_microbatches=m,
         chunks=v,
-        num_pipelines=strategy.data_parallel,
+        num_pipelines=len(first.traces) // p,
         bubble_law=bubble_law(strategy.schedule, p, m, v),
         bubble_equal_stages=equal.bubble_ratio,
         bubble_measured_times=float(np.mean(ratios)),

@@ -57,7 +57,7 @@ def predict_pipeline_memory(
     why = why_unfit(strategy, baseline)
     if baseline is None or why is not None:
         raise ValueError(why)
-    orders, stages = _plan(strategy, layers, world_size // strategy.data_parallel)
+    orders, stages = _plan(strategy, layers, world_size // strategy.pipelines(world_size))
     kept = _kept(layers, stages)
     factor = _measured_per_counted(strategy, layers, rank_batch, baseline)
     ranks = []

@@ -164,7 +164,7 @@ def why_no_pipeline(pipeline: Pipeline, rank_batch: int, world_size: int) -> str
         rank_batch: Samples of one pipeline's step.
         world_size: N.
     """
-    side_by_side, m = pipeline.data_parallel, pipeline.microbatches
+    side_by_side, m = pipeline.pipelines(world_size), pipeline.microbatches
     if world_size % side_by_side:
         return f"{world_size} ranks cannot be split into {side_by_side} pipelines"
     if pipeline.compile and pipeline.schedule in SPLITS_BACKWARD:

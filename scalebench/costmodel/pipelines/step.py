@@ -92,7 +92,7 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
             nothing tells what a transfer takes.
     """
     strategy, layers = shape.strategy, shape.layers
-    ranks = world_size // strategy.data_parallel
+    ranks = world_size // strategy.pipelines(world_size)
     schedule = _schedule(strategy, ranks)
     try:
         stages = layers_of_stages(strategy.split, layers.costs, ranks * strategy.chunks)
@@ -139,7 +139,7 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
 def textbook_pipeline_s(shape: PipelineShape, world_size: int) -> float:
     """Return the step by the law of the bubble alone: equal stages, nothing to transfer."""
     strategy = shape.strategy
-    ranks = world_size // strategy.data_parallel
+    ranks = world_size // strategy.pipelines(world_size)
     slots = strategy.chunks * strategy.microbatches
     return shape.computing_s / ranks * (slots + ranks - 1) / slots
 

@@ -25,6 +25,7 @@ STRATEGY_NAMES = {
     "fsdp1": "FSDP1",
     "zero1": "ZeRO-1",
     "pipeline": "Pipeline",
+    "layerwise": "Layer by layer",
     "tensor": "Tensor parallel",
     "compressed": "DDP",
     "script": "Your script",

@@ -22,6 +22,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "fsdp1": Fsdp1Training,
     "zero1": Zero1Training,
     "pipeline": PipelineTraining,
+    "layerwise": PipelineTraining,
     "tensor": TensorTraining,
     "compressed": CompressedTraining,
 }

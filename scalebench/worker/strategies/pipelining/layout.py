@@ -33,8 +33,8 @@ class Layout:
 
     def __init__(self, strategy: Pipeline, context: RankContext) -> None:
         world_size, rank = context.cell.world_size, context.rank
-        self.num_pipelines = strategy.data_parallel
-        self.num_ranks = world_size // strategy.data_parallel
+        self.num_pipelines = strategy.pipelines(world_size)
+        self.num_ranks = world_size // self.num_pipelines
         self.first_rank = rank // self.num_ranks * self.num_ranks
         self.num_stages = self.num_ranks * strategy.chunks
         self.rank_of = [
