@@ -66,6 +66,7 @@ class RunComparison:
         id: Of the element on the page.
         base: Name of the run that the other is held against.
         new: Name of the other.
+        pairs: The rows in both.
     """
 
     id: str
@@ -74,6 +75,7 @@ class RunComparison:
     conclusion: str
     charts: tuple[Chart, ...]
     tables: tuple[PlainTable, ...]
+    pairs: tuple[Pair, ...] = ()
 
     @property
     def link(self) -> str:
@@ -104,9 +106,10 @@ def compare(comparison_id: str, base: Summary, new: Summary, looks: Looks) -> Ru
         comparison_id,
         wording.plain(base.run_id, 120),
         wording.plain(new.run_id, 120),
-        _conclude(pairs),
+        conclude(pairs),
         tuple(charts),
         tuple(table for table in made if table.lines),
+        tuple(pairs),
     )
 
 
@@ -133,7 +136,8 @@ def _matched(base: Summary, new: Summary) -> tuple[list[Pair], list[tuple[Row, s
     return pairs, unmatched
 
 
-def _conclude(pairs: Sequence[Pair]) -> str:
+def conclude(pairs: Sequence[Pair]) -> str:
+    """Say how many rows became slower and faster, and which the most."""
     if not pairs:
         return "The runs have no row in common."
     by_word = {word: [pair for pair in pairs if pair.word == word] for word in WORDS.values()}
@@ -141,7 +145,9 @@ def _conclude(pairs: Sequence[Pair]) -> str:
     for word, extreme in (("slower", max), ("faster", min)):
         if found := by_word[word]:
             most = extreme(found, key=lambda pair: pair.change)
-            said.append(f"{_count(found)} {word}, {wording.place(most.new)} most ({_change(most)})")
+            said.append(
+                f"{_count(found)} {word}, {wording.place(most.new)} most ({change_text(most)})"
+            )
     said += [f"{_count(by_word[w])} {w}" for w in ("unchanged", "undecided") if by_word[w]]
     return f"Of {len(pairs)} rows in both runs, {wording.joined(said)}."
 
@@ -150,7 +156,8 @@ def _count(pairs: Sequence[Pair]) -> str:
     return f"{len(pairs)} {'is' if len(pairs) == 1 else 'are'}"
 
 
-def _change(pair: Pair) -> str:
+def change_text(pair: Pair) -> str:
+    """Write the change of the step: ``"+3.1 %"``."""
     return f"{_signed(pair.change)} %"
 
 
@@ -159,7 +166,8 @@ def _signed(ratio: float) -> str:
     return f"+{text}" if float(text.replace(wording.MINUS, "-")) > 0 else text
 
 
-def _interval(pair: Pair) -> str:
+def interval_text(pair: Pair) -> str:
+    """Write the interval of the change; ``"none"``: it has none."""
     low, high = pair.step.low, pair.step.high
     if low is None or high is None:
         return "none"
@@ -173,7 +181,7 @@ def _chart(chart_id: str, rows: Sequence[Row], pairs: Sequence[Pair], looks: Loo
         "Change of the step",
         "",
         lambda *_: _forest(mine, looks),
-        lambda _: _conclude(mine),
+        lambda _: conclude(mine),
         lambda _: [cells(COLUMNS, pair) for pair in mine],
         names(COLUMNS),
         None,
@@ -210,7 +218,7 @@ def _forest(pairs: Sequence[Pair], looks: Looks) -> go.Figure:
                 },
                 customdata=[[
                     f"{row_name(pair.new)}<br>"
-                    f"{_change(pair)} ({_interval(pair)}), {pair.word}"
+                    f"{change_text(pair)} ({interval_text(pair)}), {pair.word}"
                 ]],
                 hovertemplate="%{customdata[0]}<extra></extra>",
             )
@@ -245,8 +253,8 @@ COLUMNS: tuple[Column[Pair], ...] = (
     RANKS.of(_new),
     Column("step before", lambda pair: step_text(pair.base)),
     Column("step after", lambda pair: step_text(pair.new)),
-    Column("change", _change),
-    Column("95 % interval", _interval),
+    Column("change", change_text),
+    Column("95 % interval", interval_text),
     Column("verdict", lambda pair: pair.word, numeric=False),
     Column("efficiency before", lambda pair: _efficiency(pair.base)),
     Column("after", lambda pair: _efficiency(pair.new)),

@@ -43,7 +43,11 @@ class _Axes:
 
 
 def efficiency_chart(
-    rows: Sequence[Row], looks: Looks, links: Mapping[int, str], label: str
+    rows: Sequence[Row],
+    looks: Looks,
+    links: Mapping[int, str],
+    label: str,
+    before: Sequence[Row] = (),
 ) -> Markup | None:
     """Return the picture; None: no case has an efficiency.
 
@@ -52,18 +56,23 @@ def efficiency_chart(
         looks: Of its cases.
         links: ``id`` of a row → address of its view.
         label: Text alternative.
+        before: The same of an earlier run, drawn pale.
     """
-    drawn = [row for row in rows if row.efficiency and not wording.is_baseline(row)]
+    drawn, earlier = _rated(rows), _rated(before)
     if not drawn:
         return None
-    known = [row.efficiency for row in drawn if row.efficiency]
+    known = [row.efficiency for row in (*drawn, *earlier) if row.efficiency]
     least = min(_end(one, low=True) for one in known)
     most = max(_end(one, low=False) for one in known)
-    sizes = tuple(sorted({row.world_size for row in drawn}))
+    sizes = tuple(sorted({row.world_size for row in (*drawn, *earlier)}))
     axes = _Axes(sizes, 0.5 if least >= 0.5 else 0.0, min(max(1.05, 1.03 * most), 2.0))
     groups = wording.by_case(drawn)
     parts = [*_grid(axes)]
     with_marks = len(drawn) <= MOST_MARKS
+    for key, group in wording.by_case(earlier).items():
+        index = list(groups).index(key) if key in groups else 0
+        pale = _case(key, looks[key], group, axes, _shift(index, len(groups), axes), None)
+        parts += [f'<g opacity="0.35">{"".join(pale)}</g>']
     for index, (key, group) in enumerate(groups.items()):
         shift = _shift(index, len(groups), axes)
         parts += _case(key, looks[key], group, axes, shift, links if with_marks else None)
@@ -71,6 +80,10 @@ def efficiency_chart(
         f'<svg class="effchart" viewBox="0 0 {WIDTH} {HEIGHT}" role="group"'
         f' aria-label="{html.escape(label)}">{"".join(parts)}</svg>'
     )
+
+
+def _rated(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.efficiency and not wording.is_baseline(row)]
 
 
 def _end(estimate: Estimate, low: bool) -> float:

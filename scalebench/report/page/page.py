@@ -14,6 +14,7 @@ from scalebench.report.findings.findings import RunVerdict, SuiteVerdict, judge
 from scalebench.report.page.addresses import fragment, row_links
 from scalebench.report.page.bars import is_noisy
 from scalebench.report.page.cards import Card, make_cards
+from scalebench.report.page.changes import change_cards
 from scalebench.report.page.charts import Chart
 from scalebench.report.page.comparison import compare
 from scalebench.report.page.efficiency_chart import swatch
@@ -136,6 +137,10 @@ def render_page(
         plotly=plotly,
         runs=runs,
         comparisons=comparisons,
+        changes={
+            one.id: change_cards(one.pairs, summaries[0].rows, other.rows, looks, [f"run-{i}"])
+            for i, (one, other) in enumerate(zip(comparisons, summaries[1:], strict=True), 2)
+        },
         marks_of=marks,
         longest=LONGEST_REASON,
         noisy=is_noisy,

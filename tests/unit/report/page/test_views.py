@@ -9,7 +9,16 @@ from markupsafe import Markup
 
 from scalebench.report import render_page
 from scalebench.report.findings.findings import judge
-from scalebench.report.page import addresses, bars, cards, overview, palette, rows
+from scalebench.report.page import (
+    addresses,
+    bars,
+    cards,
+    changes,
+    comparison,
+    overview,
+    palette,
+    rows,
+)
 from scalebench.report.page.charts import Chart
 from scalebench.report.page.efficiency_chart import efficiency_chart
 from scalebench.report.page.sections import Material, of_suite, sections
@@ -23,6 +32,7 @@ from tests.builders.summaries import (
     make_row,
     make_summary,
     many_rows,
+    samples,
     traced_rows,
     usual_rows,
 )
@@ -180,3 +190,26 @@ def test_a_suite_has_no_card_of_more_than_eight_lines_closed():
         lines = 2 + bool(card.bar) + bool(card.strip)
         lines += -(-len(card.sentence) // 44) + -(-len(card.next_step) // 44)
         assert lines <= 8, card.finding.case
+
+
+def test_the_change_between_two_runs_is_a_card_for_each_suite_what_changed_first():
+    base = [make_plain(), make_row("ddp-25mb", 2), make_row("ddp-1mb", 2)]
+    slower = [
+        row.model_copy(
+            update={"step_s": None, "samples": samples(row.step_s.value * by, 3, seed=7)}
+        )
+        for row, by in zip(base, (1.0, 1.0, 1.3), strict=True)
+    ]
+    new = [
+        row.model_copy(update={"step_s": was.step_s}) for row, was in zip(slower, base, strict=True)
+    ]
+    looks = palette.assign([*base, *new])
+    found = comparison.compare("c", make_summary(base), make_summary(new), looks)
+    (card,) = changes.change_cards(found.pairs, base, new, looks, ["run-2"])
+    first, *_ = card.lines
+    assert (first.name, first.verdict, first.sure) == ("ddp-1mb, N=2", "slower", True)
+    assert first.link == "run-2/ddp/ddp-1mb/N=2" and first.bar.middle > 50
+    assert not any(line.sure for line in card.lines[1:])
+    assert card.chart is not None and card.chart.count("<polyline") == 4
+    text = render_page([make_summary(base), make_summary(new, run_id="another")])
+    assert text.count('aria-labelledby="comparison-1-card-1"') == 1
