@@ -343,3 +343,23 @@ def test_scripts_of_frameworks_are_counted_as_they_count(
     assert row["budget"] is not None
     if name == "deepspeed_zero2":
         assert row["wrappers"][0]["stage"] == 2
+
+
+OLDEST_PYTHON = "OLDEST_PYTHON"
+"""Variable that names an interpreter of the oldest supported kind: Python 3.9 and torch 2.4."""
+
+
+@pytest.mark.skipif(OLDEST_PYTHON not in os.environ, reason=f"{OLDEST_PYTHON} is not set")
+def test_the_oldest_interpreter_that_is_supported(run: Run) -> None:
+    python = os.environ[OLDEST_PYTHON]
+    out = run("accumulate.py", options=("--no-report", "--python", python))
+    for n in (1, 2):
+        for rank in record(out, "accumulate", n)["ranks"]:
+            assert rank["facts"]["python"].startswith("3.9.")
+            assert rank["facts"]["torch"].startswith("2.4.")
+            assert len(rank["step_s"]) == printed(out, "accumulate", n, rank["rank"], "STEPS")
+    row = row_of(out, CASE, 2)
+    assert row["budget"] is not None
+    assert row["script"]["host_waits"]["places"][0]["call"] == ".item()"
+    assert row["script"]["unused_search_s"] > 0
+    assert row["wrappers"][0]["unused_bytes"] == 0
