@@ -2,6 +2,7 @@
 
 import pytest
 
+from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.summarise import summarise
 from scalebench.records.rank import StepGap
 from scalebench.records.run import CellResult
@@ -200,3 +201,17 @@ def test_rows_of_other_strategies_have_no_time_outside():
     summary = summarise(make_run([make_result(make_cell("plain", 1), 0.1)]))
     assert summary.rows[0].outside_step is None
     assert "only a script" in summary.rows[0].unavailable["outside_step"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "root"),
+    [
+        (["DistributedDataParallel"], 0),
+        (["DistributedDataParallel", "ZeroRedundancyOptimizer"], "in turn"),
+        (["FSDPModule"], None),
+        ([], None),
+    ],
+)
+def test_from_which_rank_a_scripts_broadcasts_come(kinds, root):
+    found = {"wrappers": [{"kind": kind} for kind in kinds]}
+    assert LaunchAttribution(result(2, 0.1, facts=found)).broadcast_root == root
