@@ -337,6 +337,11 @@ class Tensor(Execution):
                 f"{world_size} ranks cannot be divided into groups of {size} (size); "
                 f"choose a multiple of {size}"
             )
+        if self.compile and self.sequence:
+            return (
+                "compiled blocks with a divided sequence get wrong gradients of their norms in "
+                "torch 2.13; give --no-compile"
+            )
         return None
 
     def why_not_plan(self, plan: TensorPlan, ranks: int) -> str | None:

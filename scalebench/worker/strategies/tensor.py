@@ -49,7 +49,7 @@ from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.base import named_gradients, on_axis
 from scalebench.worker.strategies.divided_layers import LayerSizes, layers_of
-from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
+from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.workloads.batches import num_samples
 
 AXES = ("tensor", "data")
@@ -65,7 +65,8 @@ class TensorTraining:
         self.mesh = device_mesh(strategy, context)
         mesh, size = self.mesh["tensor"], self.mesh["tensor"].size()
         plan = checked_plan(workload, strategy, size)
-        self.module = prepare_module(workload, strategy, context.device)
+        # The module as a whole cannot be compiled: the hooks of its own result are no graph.
+        self.module = prepare_blocks(workload, strategy).to(context.device)
         layers = layers_of(self.module, plan, size)
         self.sizes = LayerSizes(self.module, layers, size if strategy.sequence else 1)
         divide(self.module, layers, strategy, mesh)

@@ -26,6 +26,11 @@ def test_a_size_that_does_not_divide_the_ranks_is_named():
     assert reason == "3 ranks cannot be divided into groups of 2 (size); choose a multiple of 2"
 
 
+def test_what_torch_compiles_wrongly_is_refused():
+    assert Tensor(compile=True, loss=True).why_not("cuda", 2) is None
+    assert "give --no-compile" in Tensor(compile=True, sequence=True).why_not("cuda", 2)
+
+
 @pytest.mark.parametrize(
     ("strategy", "ranks", "said"),
     [
