@@ -15,6 +15,7 @@ from scalebench.report.tables.brief_verdict import brief_parts
 from scalebench.report.tables.budget_table import budget_parts
 from scalebench.report.tables.calibration import fit_parts
 from scalebench.report.tables.columns import lettered, present
+from scalebench.report.tables.communication import axis_parts
 from scalebench.report.tables.compression import compression_parts
 from scalebench.report.tables.layout import FOLDED, fit, names, table, without
 from scalebench.report.tables.predictions import prediction_parts
@@ -139,6 +140,7 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
 def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableType]:
     return [
         *budget_parts(rows, width, ascii_only),
+        *axis_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),
         *(line(said, ascii_only) for said in script_remarks.in_full(rows)),

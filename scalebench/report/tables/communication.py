@@ -5,13 +5,27 @@ Every number is per step of the rank that waits most, as the traced steps have i
 
 from collections.abc import Callable, Sequence
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from scalebench import units
 from scalebench.records.rows.budget import WAIT, RankTimes
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.summary import Estimate, Row
-from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
+from scalebench.report.tables.layout import (
+    CASE,
+    CASE_WIDTHS,
+    PLACE,
+    RANKS,
+    Column,
+    fit,
+    folded,
+    table,
+    value,
+)
 from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.terminal import titled
 from scalebench.report.words import wording
 from scalebench.report.words.attributed import arrivals, disagreements
 
@@ -102,14 +116,31 @@ AXIS: tuple[Column[Axis], ...] = (
 )
 
 
+BY_AXIS = "Communication by axis"
+
+
+def axis_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
+    """Return what a terminal shows below the budget of a suite; nothing where no row has a mesh."""
+    found = _of_axes(rows)
+    if not found:
+        return []
+    columns = fit(AXIS, found, width, ascii_only, folded(*CASE_WIDTHS[1:]))
+    title = titled(BY_AXIS, "per step, of the rank that waits most", ascii_only)
+    return [Text(""), title, table(columns, found, ascii_only)]
+
+
+def _of_axes(rows: Sequence[Row]) -> list[Axis]:
+    return [(row, one) for row in rows for one in row.axes or ()]
+
+
 def _axes(rows: Sequence[Row]) -> PlainTable:
     return PlainTable.of(
-        "Communication by axis",
+        BY_AXIS,
         "Per traced step, by the dimension of the mesh whose group carried it. Wire: bytes that a "
         "rank sends by the ring's law; predicted: the same from the strategy's own law. Wait: the "
         "part of the exposed time in which the rank waited for others.",
         AXIS,
-        [(row, one) for row in rows for one in row.axes or ()],
+        _of_axes(rows),
     )
 
 

@@ -1,0 +1,35 @@
+"""Communication by the dimension of the mesh that carried it, on the terminal and on the page."""
+
+from scalebench.records.rows.communication import AxisFigures, OperationFigures
+from scalebench.report import render_table
+from scalebench.report.tables import communication
+from tests.builders.summaries import make_row, make_summary
+
+FIGURES = {"count": 11.0, "num_bytes": 6e6, "total_s": 0.05, "exposed_s": 0.04}
+TENSOR = AxisFigures(
+    axis="tensor", num_ranks=2, wire_bytes=6e6, predicted_wire_bytes=6e6, wait_s=0.01, **FIGURES
+)
+DATA = AxisFigures(axis="data", num_ranks=4, wire_bytes=9e6, wait_s=None, **FIGURES)
+ALL_REDUCES = OperationFigures(
+    kind="all_reduce", ordinal=None, phase="forward", hidden_s=0.01, **FIGURES
+)
+
+
+def test_every_axis_has_a_line_with_what_it_sent_and_how_long_it_took():
+    row = make_row(axes=[TENSOR, DATA], communication=[ALL_REDUCES])
+    text = render_table(make_summary([row]), 120, verbose=True)
+    assert "Communication by axis" in text
+    (tensor,) = [line for line in text.splitlines() if " tensor " in line]
+    told = [tensor.count(text) for text in ("6.00 MB", "50.0 ms", "40.0 ms", "10.0 ms")]
+    assert told == [3, 1, 1, 1]
+    (data,) = [line for line in text.splitlines() if " data " in line]
+    assert "9.00 MB" in data and "10.0 ms" not in data
+    on_the_page = [one.title for one in communication.tables([row])]
+    assert "Communication by axis" in on_the_page
+    assert "Communication by axis" not in render_table(make_summary([row]), 120)
+
+
+def test_rows_without_a_mesh_have_no_such_table():
+    row = make_row(communication=[ALL_REDUCES])
+    assert "by axis" not in render_table(make_summary([row]), 120, verbose=True)
+    assert "Communication by axis" not in [one.title for one in communication.tables([row])]
