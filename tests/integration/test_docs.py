@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scalebench.launch.lab import try_lab
 from scalebench.records.certificate import Certificate
 from scalebench.report.tables.certificate import render_certificate
+from scalebench.spec import Tensor
 from tests.conftest import PATIENCE_S, Scalebench
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +37,10 @@ def commands(document: str) -> list[list[str]]:
 
 @pytest.mark.untimed
 def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -> None:
-    (program,) = blocks("docs/workloads.md", "python")
+    program, plan = blocks("docs/workloads.md", "python")
+    told: dict[str, Any] = {}
+    exec(plan, told)
+    assert Tensor(sequence=True, loss=True).why_not_plan(told["PLAN"], 4) is None
     (project / "my_model.py").write_text(program)
     own, loader = commands("docs/workloads.md")
     done = scalebench(*own)
