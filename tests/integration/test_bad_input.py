@@ -32,7 +32,10 @@ LAB = ("--launcher", "lab", "--link")
         (("--gpus", "1,x"), ["'1,x'", "commas"]),
         (("--gpus", ""), ["''", "1,2,4"]),
         (("--gpus", "-2"), ["'-2'"]),
-        (("ddq",), ["suite 'ddq'", "Did you mean 'ddp'", "Valid: batch, collectives, compression, ddp"]),
+        (
+            ("ddq",),
+            ["suite 'ddq'", "Did you mean 'ddp'", "Valid: batch, collectives, compression, ddp"],
+        ),
         (("no/such.py",), ["no/such.py"]),
         (("--precision", "2"), ["fraction between 0 and 1"]),
         (("--budget", "soon"), ["90s"]),
