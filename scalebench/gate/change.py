@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import nctdtrinc, stdtr, stdtrit
+from scipy.special import chdtri, nctdtrinc, stdtr, stdtrit
 
 from scalebench.stats import CONFIDENCE, Variance, sum_variances
 
@@ -28,6 +28,9 @@ taken from other rows is not quite known as well as its degrees of freedom say."
 
 RANK_LEVEL = 0.05
 """What the rank test has to confirm, where so many launches can reach it at all."""
+
+FAR = 1000.0
+"""Quantiles of t beyond it are far out."""
 
 MOST_LAUNCHES = 1000
 _MOST_SPLITS = 20_000
@@ -182,8 +185,15 @@ def min_detectable(change: Change, floor: float, level: float) -> float | None:
 
 
 def _detectable(probability: float, dof: float) -> float:
-    """Return the noncentrality at which t exceeds this quantile with the wanted power."""
+    """Return the noncentrality at which t exceeds this quantile with the wanted power.
+
+    Far out the search for it takes time in proportion to the quantile, minutes with few degrees of
+    freedom. There the numerator of t is the noncentrality alone, to a thousandth, and the wanted
+    power is that of its denominator.
+    """
     critical = quantile(probability, dof)
+    if critical > FAR:
+        return critical * math.sqrt(float(chdtri(dof, 1 - POWER)) / dof)
     found = float(nctdtrinc(dof, 1 - POWER, critical))
     plain = critical + quantile(POWER, dof)
     return found if math.isfinite(found) and found > 0 else plain

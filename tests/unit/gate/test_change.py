@@ -10,6 +10,7 @@ from scipy import special, stats
 
 from scalebench.gate.bootstrap import median_variance, resampled_log_medians
 from scalebench.gate.change import (
+    FAR,
     TEST_LEVEL,
     Change,
     Side,
@@ -332,3 +333,15 @@ def test_the_family_raises_the_bar():
     assert crowded.p_value > judge([pair])[0].p_value
     shown_only = Pair(**{**vars(pair), "decides": False})
     assert judge([pair, shown_only])[0].p_value == judge([pair])[0].p_value
+
+
+@pytest.mark.parametrize("dof", [0.2, 0.5, 1.0, 2.0])
+def test_what_is_detectable_with_hardly_any_degrees_of_freedom_is_known_at_once(dof):
+    """The search by the noncentral t takes minutes so far out; there the numerator decides."""
+    change = Change(value=0.0, error=1.0, dof=dof)
+    found = min_detectable(change, 0.0, 1e-9)
+    critical = special.stdtrit(dof, 1 - 1e-9)
+    assert critical > FAR and math.isfinite(found)
+    generator = np.random.default_rng(0)
+    t = (generator.normal(size=200_000) + found) / np.sqrt(generator.chisquare(dof, 200_000) / dof)
+    assert np.mean(t > critical) == pytest.approx(0.95, abs=0.003)
