@@ -47,7 +47,7 @@ class StepShape:
         All moments of forward and backward move in proportion.
         """
         batch_s = max(step_s - self.fixed_s, 0.0)
-        share = batch_s / self.batch_s
+        share = batch_s / self.batch_s if self.batch_s else 0.0  # all moments are at its start then
 
         def moved(moment_s: float) -> float:
             if moment_s <= self.batch_s:

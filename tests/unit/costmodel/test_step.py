@@ -37,3 +37,15 @@ def test_no_contention_leaves_the_step_as_it_is_on_its_samples() -> None:
     shape = StepShape((), 0.8, 0.2, 16, {8: 0.55})
     assert shape.slowed(1.0, 16).computing_s == pytest.approx(1.0)
     assert shape.slowed(1.0, 8).computing_s == pytest.approx(0.55)
+
+
+def test_a_part_of_the_batch_that_was_shorter_than_the_optimizer_can_be_predicted_from() -> None:
+    """Noise does it where the model is tiny; the batch's share of the step is nothing then."""
+    requests = (CommRequest("all_reduce", 100, 0.1, 0.15),)
+    shape = StepShape(requests, 0.2, 0.8, 16, {8: 0.7})
+    for factor in (1.0, 1.3):
+        slowed = shape.slowed(factor, 8)
+        again = slowed.with_batch(8)
+        assert again.computing_s == pytest.approx(factor * 0.7)
+        assert again.batch_s == 0
+        replay(again.requests, [0.0], again.computing_s)  # raises what is out of order
