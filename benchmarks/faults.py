@@ -23,6 +23,7 @@ import psutil
 
 from scalebench.analysis.run import load_run
 from scalebench.records.run import CellResult
+from tests.processes import left_after
 
 TROUBLED = Path(__file__).parents[1] / "tests" / "integration" / "troubled.py"
 RUN = (
@@ -33,8 +34,7 @@ LARGEST_RUN = 60
 """Results in a run before another one is begun: a summary is made anew at every end."""
 LARGEST_PAUSE_S = 0.8
 START_LIMIT_S = 60.0
-KILLED_LIMIT_S = 2.0
-ASKED_LIMIT_S = 20.0
+END_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -140,19 +140,16 @@ class Campaign:
     ) -> str | None:
         """Say what went on that should not have, or the other way round; None: all is well."""
         if not fault.exit_codes:
-            _, alive = psutil.wait_procs([victim], timeout=KILLED_LIMIT_S)
-            if alive:
+            if left_after([victim]):
                 return "the rank is still there"
             ended = launcher.poll()
             return None if ended in (None, 0, 4) else f"the launcher left with exit code {ended}"
-        killed = fault.number == signal.SIGKILL and fault.target == "launcher"
         try:
-            launcher.wait(timeout=KILLED_LIMIT_S if killed else ASKED_LIMIT_S)
+            launcher.wait(timeout=END_LIMIT_S)
         except subprocess.TimeoutExpired:
             return "the launcher is still there"
-        _, alive = psutil.wait_procs(family, timeout=KILLED_LIMIT_S)
-        if alive:
-            return f"{len(alive)} process(es) are left"
+        if left := left_after(family):
+            return f"left: {', '.join(left)}"
         if launcher.returncode not in (*fault.exit_codes, 0, 4):
             return f"the launcher left with exit code {launcher.returncode}"
         return None

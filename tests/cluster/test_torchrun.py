@@ -13,6 +13,7 @@ import psutil
 
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run
 from tests.integration.conftest import summary_of
+from tests.processes import left_after
 
 RUN = ("run", "ddp", "-k", "static", "--gpus", "1,2", "--out", "r", "--batch-size", "16")
 SLOW = ("--workload", "troubled:slow", "--steps", "5", "--quick", "--no-report", "--no-trace")
@@ -69,8 +70,7 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     os.kill(follower.pid, signal.SIGKILL)
     _, errors = world.communicate(timeout=60)
     assert world.returncode != 0
-    _, alive = psutil.wait_procs(family, timeout=3)
-    assert not alive, [p.cmdline() for p in alive]
+    assert left_after(family) == []
     assert json.loads((project / "r/run.json").read_text())["status"] == "interrupted", errors
     kept = {path.name: path.read_bytes() for path in cells(project)}
 

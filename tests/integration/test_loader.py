@@ -22,6 +22,7 @@ from scalebench.spec.presets import PRESETS
 from tests.conftest import Scalebench
 from tests.integration.conftest import SHORT, row_of
 from tests.integration.troubled import BATCH_S
+from tests.processes import has_ended
 
 pytestmark = pytest.mark.untimed
 
@@ -123,14 +124,6 @@ def wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
     while not condition():
         assert time.monotonic() < end, f"waited {limit_s} s for {what}"
         time.sleep(0.02)
-
-
-def has_ended(process: psutil.Process) -> bool:
-    # A zombie has ended: how soon an orphan is collected is up to the machine's first process.
-    try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_workers_may_use_every_processor_and_have_one_thread_to_compute(

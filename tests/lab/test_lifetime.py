@@ -17,6 +17,7 @@ from scalebench.launch.lab.quota import cpu_hierarchy
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
 from tests.lab.conftest import Measured
+from tests.processes import left_after
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -104,8 +105,7 @@ def test_nothing_is_left_of_a_killed_launcher(
 
     launcher.kill()
     launcher.communicate()
-    _, alive = psutil.wait_procs(running.family, timeout=3)
-    assert not alive, [p.cmdline() for p in alive]
+    assert left_after(running.family) == []
     assert not running.namespaces & namespaces_in_use()
 
     with LocalLauncher():  # the next start
@@ -127,8 +127,7 @@ def test_nothing_is_left_after_ctrl_c(start_scalebench: Start, project: Path) ->
     launcher.send_signal(signal.SIGINT)
     _, errors = launcher.communicate(timeout=30)
     assert launcher.returncode == 130, errors
-    _, alive = psutil.wait_procs(running.family, timeout=3)
-    assert not alive, [p.cmdline() for p in alive]
+    assert left_after(running.family) == []
     assert not running.namespaces & namespaces_in_use()
     assert groups_of(launcher.pid) == []
 
