@@ -11,6 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from scalebench.analysis.convergence.projected import (
+    Training,
+    noise_scale_of_workload,
+    time_to_loss,
+)
 from scalebench.analysis.prediction_intervals import (
     PREDICTION_CONFIDENCE,
     Compared,
@@ -38,7 +43,7 @@ from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row, RowKey, Summary
 from scalebench.spec import Cell, Tensor
 from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
-from scalebench.stats import sum_variances
+from scalebench.stats import Estimate, sum_variances
 
 
 class NothingToProject(ScalebenchError):
@@ -82,6 +87,15 @@ class ProjectedRow(Record):
         outside: Sizes at which a line of the link was continued beyond its support, in words.
         share: A rank's shard as it was measured here; null: the line through what N=1 measured
             stands for it.
+        noise_scale: Gradient noise scale of the workload, samples; null: neither given nor
+            measured by a race of the run.
+        statistical_efficiency: By the noise scale: samples to a loss that the plain model needs on
+            one rank over samples that this needs, each batch at its best learning rate.
+        speedup_to_loss: Seconds to a loss that the plain model needs on one rank over seconds that
+            this needs.
+        speedup_to_loss_low: The same with step and noise scale at the worse ends of their
+            intervals; null: one of them has none.
+        speedup_to_loss_high: Likewise, at the better ends.
     """
 
     suite: str
@@ -104,6 +118,11 @@ class ProjectedRow(Record):
     outside: tuple[str, ...] = ()
     reason: str | None = None
     share: MeasuredShard | None = None
+    noise_scale: Estimate | None = None
+    statistical_efficiency: float | None = None
+    speedup_to_loss: float | None = None
+    speedup_to_loss_low: float | None = None
+    speedup_to_loss_high: float | None = None
 
 
 class Projection(Record):
@@ -133,6 +152,7 @@ def project(
     profile: LinkProfile | None = None,
     shards: Sequence[MeasuredShard] = (),
     summary: Summary | None = None,
+    noise_scale: float | None = None,
 ) -> Projection:
     """Project every case of a run that can be predicted.
 
@@ -144,6 +164,8 @@ def project(
         profile: Links calibrated elsewhere instead of the run's own.
         shards: Shards that were measured on the machine of the run.
         summary: Of the run; None: it is worked out.
+        noise_scale: Gradient noise scale, samples; None: that of a race of the run, if there is
+            one on the same workload.
 
     Raises:
         UsageError: A number of ranks below 2, or hierarchical without a topology.
@@ -167,7 +189,8 @@ def project(
         if contended is not None:
             bare = replace(bare, contention=contended.factor)
             contentions.append(contended)
-        plain_s = _plain_step(summary.rows, one.cell.row_key)
+        plain = _plain_step(summary.rows, one.cell.row_key)
+        scale = _noise_scale(noise_scale, summary.rows, one.cell.workload.name)
         for world_size in world_sizes:
             there = cell_at(one.cell, world_size)
             if isinstance(there, str):
@@ -175,10 +198,11 @@ def project(
                 continue
             shard = measured.get((one.cell.suite, one.cell.case, world_size))
             predicted = _predicted(there, bare, links, what_if, shard)
-            row = _row(there, predicted, plain_s)
+            row = _row(there, predicted, plain)
             if not isinstance(predicted, str):
                 reach = _reach(predicted, bare, scores, topology, world_size)
                 row = _with_interval(row, predicted.step_s, reach)
+                row = _with_time_to_loss(row, plain, scale)
             rows.append(row.model_copy(update={"share": shard}))
     if not rows:
         told = "; ".join(f"{case}: {why}" for case, why in refusals.items()) or (
@@ -411,3 +435,33 @@ def _with_interval(row: ProjectedRow, step_s: float, reach: float | str) -> Proj
         return row.model_copy(update={"interval_reason": reach})
     ends = {"low_s": step_s * math.exp(-reach), "high_s": step_s * math.exp(reach)}
     return row.model_copy(update=ends)
+
+
+def _noise_scale(given: float | None, rows: Sequence[Row], workload: str) -> Estimate | None:
+    if given is not None:
+        return Estimate(value=given, low=given, high=given, n=1)
+    return noise_scale_of_workload(rows, workload)
+
+
+def _with_time_to_loss(
+    row: ProjectedRow, plain: tuple[float, int] | None, scale: Estimate | None
+) -> ProjectedRow:
+    """Return a row with what it does to the time to a loss, where baseline and noise are known."""
+    if plain is None or scale is None or row.throughput is None:
+        return row
+    plain_s, batch = plain
+    slowest, fastest = (row.global_batch / s if s else None for s in (row.high_s, row.low_s))
+    found = time_to_loss(
+        Training(row.global_batch, row.throughput, slowest, fastest),
+        Training(batch, batch / plain_s),
+        scale,
+    )
+    return row.model_copy(
+        update={
+            "noise_scale": scale,
+            "statistical_efficiency": found.statistical_efficiency,
+            "speedup_to_loss": found.speedup,
+            "speedup_to_loss_low": found.low,
+            "speedup_to_loss_high": found.high,
+        }
+    )

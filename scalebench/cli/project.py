@@ -56,6 +56,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Measure one rank's shard at each size, here and alone: its computation and memory.",
 )
+@click.option(
+    "--noise-scale",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Gradient noise scale, samples: predict the time to a loss. [that of a race of RUN]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the projection as JSON.")
 def project(
     run: str | None,
@@ -68,6 +73,7 @@ def project(
     microbatches: int | None,
     hierarchical: bool,
     measure_shard: bool,
+    noise_scale: float | None,
     as_json: bool,
 ) -> int:
     """Predict the steps of RUN's cases at numbers of ranks that were not measured.
@@ -94,6 +100,7 @@ def project(
         WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical, microbatches),
         read_model(link_profile, LinkProfile) if link_profile is not None else None,
         shards,
+        noise_scale=noise_scale,
     )
     if as_json:
         emit(projection.model_dump_json(indent=1))

@@ -124,8 +124,10 @@ def figures_of(
     reached = {seed: found for seed, found in arrivals.items() if found is not None}
     values: dict[str, Estimate | None] = {}
     reasons: dict[str, str] = {}
+    lowest = _lowest(curves)
     if len(reached) < len(curves):
-        reasons = dict.fromkeys(OF_ARRIVAL, _missed(len(curves) - len(reached), curves, race))
+        missed = _missed(len(curves) - len(reached), curves, race, lowest)
+        reasons = dict.fromkeys(OF_ARRIVAL, missed)
     else:
         values = _to_target(reached, row)
         reasons = {n: _unknown(n, row) for n in ("bytes_to_target", "energy_to_target_j")}
@@ -150,6 +152,8 @@ def figures_of(
         predicted = samples_ratio(base.cell.global_batch, row.global_batch, scale.value)
     given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     median_s = median_with_missing([a.trained_s if a else None for a in arrivals.values()])
+    if lowest is None:
+        reasons["lowest_loss"] = "no loss was finite"
     if median_s is None:
         reasons["median_time_to_target_s"] = "half of the seeds or more did not reach the target"
     return RaceFigures(
@@ -161,6 +165,7 @@ def figures_of(
         num_reached=len(reached),
         median_time_to_target_s=median_s,
         predicted_statistical_efficiency=predicted,
+        lowest_loss=lowest,
         equal_time_s=equal_s,
         unavailable={name: why for name, why in reasons.items() if name not in given},
         **given,
@@ -181,12 +186,16 @@ def noise_scale_of(base: Launches, arrivals: Mapping[int, Arrival | None]) -> Es
     return estimate_over_launches(found) if found else "no launch of the baseline succeeded"
 
 
-def _missed(num_missed: int, curves: Curves, race: Race) -> str:
-    finite = [p.loss for points in curves.values() for p in points if p.loss is not None]
-    lowest = f"; the lowest loss was {min(finite):.4g}" if finite else ""
+def _lowest(curves: Curves) -> float | None:
+    finite = (p.loss for points in curves.values() for p in points if p.loss is not None)
+    return min(finite, default=None)
+
+
+def _missed(num_missed: int, curves: Curves, race: Race, lowest: float | None) -> str:
+    told = f"; the lowest loss was {lowest:.4g}" if lowest is not None else ""
     return (
         f"{num_missed} of {len(curves)} seeds did not reach the target within {race.samples} "
-        f"samples{lowest}"
+        f"samples{told}"
     )
 
 

@@ -37,6 +37,7 @@ class RaceFigures(RowPart):
         predicted_statistical_efficiency: Predicted: what the noise scale leaves of the baseline's
             at this batch, each batch at its best learning rate.
         final_loss: After all samples.
+        lowest_loss: Of all seeds and evaluations.
         equal_time_s: The shortest training time of any launch of the suite.
         loss_at_equal_time: After so many seconds of training.
         unavailable: Field → why it is null.
@@ -61,6 +62,7 @@ class RaceFigures(RowPart):
     noise_scale: Estimate | None = None
     predicted_statistical_efficiency: FiniteFloat | None = None
     final_loss: Estimate | None = None
+    lowest_loss: FiniteFloat | None = None
     equal_time_s: FiniteFloat | None = None
     loss_at_equal_time: Estimate | None = None
     unavailable: dict[str, str] = {}

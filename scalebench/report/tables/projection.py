@@ -4,7 +4,16 @@ from rich.console import RenderableType
 
 from scalebench import units
 from scalebench.analysis.projection import ProjectedRow, Projection
-from scalebench.report.tables.layout import FOLDED, RANKS, SHRINKING_CASE, Column, fit, table, value
+from scalebench.report.tables.layout import (
+    FOLDED,
+    RANKS,
+    SHRINKING_CASE,
+    Column,
+    fit,
+    table,
+    value,
+    without,
+)
 from scalebench.report.tables.predictions import percent
 from scalebench.report.tables.terminal import line, printed, titled
 from scalebench.report.words import wording
@@ -23,15 +32,21 @@ def _parts(projection: Projection, width: int, ascii_only: bool) -> list[Rendera
     rows = [row for row in projection.rows if row.step_s is not None]
     has_bubbles = any(row.bubble_s for row in projection.rows)
     has_memory = any(row.share and row.share.peak_memory_bytes for row in projection.rows)
+    has_loss = any(row.speedup_to_loss for row in projection.rows)
     dropped = set() if has_bubbles else {"bubble"}
+    if not has_loss:
+        dropped.add("speedup to a loss")
+    if all(row.statistical_efficiency in (None, 1.0) for row in rows):
+        dropped.add("samples needed")
     if not has_memory:
         dropped.add("peak memory")
-    if width < 100 + 10 * (has_bubbles + has_memory):
+    if width < 100 + 10 * (has_bubbles + has_memory + 2 * has_loss):
         dropped.add("batch all/rank")
     kept = [column for column in COLUMNS if column.name not in dropped]
     title = titled("projected", f"from run {wording.plain(projection.run_id, 80)}", ascii_only)
     notes = [line(note, ascii_only, "dim") for note in _notes(projection)]
-    columns = fit(kept, rows, width, ascii_only, FOLDED)
+    narrowing = (*(DISPENSABLE if has_loss else ()), *FOLDED)
+    columns = fit(kept, rows, width, ascii_only, narrowing)
     return [title, table(columns, rows, ascii_only), *notes]
 
 
@@ -39,6 +54,15 @@ def _interval(row: ProjectedRow) -> str:
     if row.low_s is None or row.high_s is None:
         return NOTHING
     return f"{units.seconds(row.low_s)} to {units.seconds(row.high_s)}"
+
+
+def _speedup_to_loss(row: ProjectedRow) -> str:
+    if row.speedup_to_loss is None:
+        return NOTHING
+    known = f"{row.speedup_to_loss:.3g}{wording.TIMES}"
+    if row.speedup_to_loss_low is None or row.speedup_to_loss_high is None:
+        return known
+    return f"{known} ({row.speedup_to_loss_low:.3g}–{row.speedup_to_loss_high:.3g})"
 
 
 def _of_step(row: ProjectedRow, seconds: float | None) -> str:
@@ -63,7 +87,11 @@ COLUMNS: tuple[Column[ProjectedRow], ...] = (
     Column("bubble", lambda r: _of_step(r, r.bubble_s)),
     Column("exposed\ntransfer", lambda r: _of_step(r, r.exposed_transfer_s)),
     value("peak\nmemory", _peak_memory_bytes, units.bytes_),
+    value("samples\nneeded", lambda r: r.statistical_efficiency, lambda e: f"{1 / e:.3g}×"),
+    Column("speedup\nto a loss", _speedup_to_loss),
 )
+DISPENSABLE = without("compute inflation", "exposed transfer", "samples/s", "samples needed")
+"""Columns that a narrow terminal leaves out where the time to a loss is asked for."""
 
 
 def _notes(projection: Projection) -> list[str]:
@@ -74,6 +102,7 @@ def _notes(projection: Projection) -> list[str]:
         rows = f"{projection.num_scored} row{'s' if projection.num_scored > 1 else ''}"
         error = percent(projection.typical_error)
         notes.append(f"typical error of the model where it was compared with {rows}: {error}")
+    notes += _time_to_loss(projection)
     why = dict.fromkeys(row.interval_reason for row in projection.rows if row.interval_reason)
     notes += [f"no interval: {reason}" for reason in why]
     notes += [f"beyond its support: {text}" for text in _distinct(projection)]
@@ -88,6 +117,31 @@ def _notes(projection: Projection) -> list[str]:
     if any(row.share and row.share.step_s for row in projection.rows):
         notes.append("computation and peak memory: one rank's shard, measured here and alone")
     return [*notes, *(f"{'; '.join(places)}: {why}" for why, places in refused.items())]
+
+
+def _time_to_loss(projection: Projection) -> list[str]:
+    """Say at which size each case reaches a loss soonest, and what that rests on."""
+    by_case: dict[tuple[str, str], list[ProjectedRow]] = {}
+    for row in projection.rows:
+        if row.speedup_to_loss is not None:
+            by_case.setdefault((row.suite, row.case), []).append(row)
+    if not by_case:
+        return []
+    scales = {row.noise_scale for rows in by_case.values() for row in rows if row.noise_scale}
+    told = wording.joined([f"{wording.plus_minus(scale)} samples" for scale in scales])
+    notes = [
+        f"samples needed and speedup to a loss: against plain on one rank, by a gradient noise "
+        f"scale of {told}, each batch at its best learning rate; in brackets with step and noise "
+        "scale at the ends of their intervals"
+    ]
+    for (_, case), rows in by_case.items():
+        best = max(rows, key=lambda row: row.speedup_to_loss or 0.0)
+        further = [row.world_size for row in rows if row.world_size > best.world_size]
+        then = "more ranks take longer" if further else "the largest number projected"
+        notes.append(
+            f"{wording.plain(case, 64)} reaches a loss soonest at N={best.world_size} ({then})"
+        )
+    return notes
 
 
 def _distinct(projection: Projection) -> list[str]:

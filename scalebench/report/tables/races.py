@@ -28,6 +28,9 @@ NOTE = (
     "hardware: samples per second over N times the baseline's"
 )
 
+FEW = 3
+"""So many rows that did not reach the target share one line."""
+
 
 def _race(row: Row) -> RaceFigures:
     assert row.race is not None, "asked of a row that is no race"
@@ -113,11 +116,20 @@ def _noise(rows: Sequence[Row]) -> list[str]:
 
 def _missed(rows: Sequence[Row]) -> list[str]:
     """Say of the rows that did not reach the target how far they came."""
-    return [
-        racing.sentence(row, race)
-        for row, race in racing.racing(rows)
-        if race.num_reached < race.num_seeds
+    missed = [(row, race) for row, race in racing.racing(rows) if race.num_reached < race.num_seeds]
+    if len(missed) < FEW:
+        return [racing.sentence(row, race) for row, race in missed]
+    lowest = [
+        f"{wording.plain(row.case, 64)} N={row.world_size}: {_lowest(race)}" for row, race in missed
     ]
+    return [
+        f"not reached with every seed within {missed[0][1].samples} samples; lowest losses: "
+        f"{', '.join(lowest)}"
+    ]
+
+
+def _lowest(race: RaceFigures) -> str:
+    return wording.DASH if race.lowest_loss is None else f"{race.lowest_loss:.4g}"
 
 
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:

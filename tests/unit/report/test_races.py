@@ -92,6 +92,17 @@ def test_who_did_not_arrive_is_said_and_does_not_win():
     assert "late on 2 CPU ranks: 2 of 3 seeds did not reach the target" in " ".join(text.split())
 
 
+def test_many_that_did_not_arrive_share_a_line():
+    late = MISSED.model_copy(update={"lowest_loss": 2.625})
+    rows = rows_of(a=late, b=late, c=MISSED)
+    text = " ".join(render_table(make_summary(rows), width=140).split())
+    assert (
+        "not reached with every seed within 4096 samples; lowest losses: a N=2: 2.625, "
+        "b N=2: 2.625, c N=2: –" in text
+    )
+    assert "2 of 3 seeds did not reach" not in text
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
 def test_the_table_fits_the_terminal_and_keeps_what_decides(width):
     text = render_table(make_summary(rows_of(large=figures(4.0, 2560))), width=width)
