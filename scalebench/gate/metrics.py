@@ -24,6 +24,7 @@ class Metric:
         decides: Whether its verdicts count for the exit code.
         relative_floor: The smallest change of interest, as a ratio.
         absolute_floor: The same in the metric's unit; a change has to be beyond both.
+        falls_with_steps: Compared only where both rows trained as many steps.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Metric:
     higher_is_better: bool = False
     relative_floor: float = 0.0
     absolute_floor: float = 0.0
+    falls_with_steps: bool = False
 
     def floor(self, base: float) -> float:
         """Return the floor as a ratio to ``base``; infinite where that is 0."""
@@ -70,7 +72,12 @@ METRICS = (
         decides=False,
         relative_floor=0.01,
     ),
-    Metric("loss_last", "last loss", "loss", "single", decides=False, relative_floor=0.01),
+    Metric(
+        *("loss_last", "last loss", "loss", "single"),
+        decides=False,
+        relative_floor=0.01,
+        falls_with_steps=True,
+    ),
     Metric(
         *("prediction_error", "prediction error", "ratio", "single"),
         decides=False,

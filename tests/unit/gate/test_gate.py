@@ -211,6 +211,14 @@ def test_what_is_shown_by_default_can_be_made_to_decide():
     assert gated(base, new).verdict == "passed"
     assert verdict_of(gated(base, new), "loss_last").verdict == "regressed"
     assert gated(base, new, settings=settings(loss_last={"decides": True})).verdict == "regressed"
+
+
+def test_losses_after_different_numbers_of_steps_are_not_compared():
+    base = with_row(gated_run(seed=1), "ddp", 2, loss_last=5.0, num_clean_steps=40)
+    new = with_row(gated_run(seed=2), "ddp", 2, loss_last=5.2, num_clean_steps=41)
+    of_row = [row for row in gated(base, new).rows if (row.case, row.world_size) == ("ddp", 2)]
+    assert of_row
+    assert "loss_last" not in {row.metric for row in of_row}
     assert verdict_of(gated(base, new), "energy_j_per_sample").verdict == "inconclusive"
 
 
