@@ -32,6 +32,9 @@ from scalebench.analysis.steps import launch_step_s
 from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, Budget, Part
 from scalebench.stats import Estimate, estimate_signed
 
+Round = tuple[LaunchAttribution, LaunchAttribution]
+"""A row's and its baseline's launch of one round."""
+
 LARGEST_RESIDUAL = 0.02
 """Of the step: a larger residual means that the parts do not explain it."""
 
@@ -100,7 +103,7 @@ def closed_budget(
 
 
 def loss_budget(
-    rounds: Sequence[tuple[LaunchAttribution, LaunchAttribution]],
+    rounds: Sequence[Round],
     rank: int,
     step_s: tuple[float, float],
     batch_part: float,
@@ -110,7 +113,8 @@ def loss_budget(
     """Work out the budget of a row.
 
     The parts are proportions of the headline's steps, so that they sum to its gap. Their
-    intervals come from each round's own steps: launches differ in those as well.
+    intervals come from each round's own steps: launches differ in those as well. Rounds that were
+    traced while the machine was busy with something else are left out, if most were not.
 
     Args:
         rounds: The row's and the baseline's launch of every round in which both were traced.
@@ -124,9 +128,10 @@ def loss_budget(
     apart = not_apart is None
     copies_known = all(launch.knows_copies for pair in rounds for launch in pair)
     unknown = [part for part, known in ((WAIT, apart), (COPIES, copies_known)) if not known]
+    kept = _steady(rounds)
     headline: list[dict[str, float]] = []
     own: list[dict[str, float]] = []
-    for row, base in rounds:
+    for row, base in kept:
         for found, (row_s, base_s) in (
             (headline, step_s),
             (own, (launch_step_s(row.result), launch_step_s(base.result))),
@@ -135,14 +140,24 @@ def loss_budget(
             of_round = losses(parts, clean_parts(base, 0, base_s), batch_part)
             found.append(_held_by_others(of_round, unknown))
     names = [part.field for part in MEASURED if part not in unknown]
-    return closed_budget(
+    budget = closed_budget(
         ideal_s=batch_part * step_s[1],
         measured_s=step_s[0],
         rank=rank,
         parts={name: _part([f[name] for f in headline], [f[name] for f in own]) for name in names},
         not_apart=not_apart,
-        drift=max((drift(x) for pair in rounds for x in pair), key=abs),
+        drift=max((drift_of_round(pair) for pair in kept), key=abs),
     )
+    return budget.model_copy(update={"rounds_left_out": len(rounds) - len(kept)})
+
+
+def _steady(rounds: Sequence[Round]) -> Sequence[Round]:
+    """Return the rounds whose traced moments were like their clean windows.
+
+    All of them where those are not at least two, and more than half: the budget does not close.
+    """
+    steady = [pair for pair in rounds if abs(drift_of_round(pair)) <= LARGEST_DRIFT]
+    return steady if len(steady) >= 2 and 2 * len(steady) > len(rounds) else rounds
 
 
 def _held_by_others(found: Mapping[str, float], unknown: Sequence[Part]) -> dict[str, float]:
@@ -170,6 +185,11 @@ def _part(of_headline: Sequence[float], of_rounds: Sequence[float]) -> Estimate:
 def drift(launch: LaunchAttribution) -> float:
     """Return the clean step next to the traced ones over that of the clean window, minus 1."""
     return launch.paired_step_s / launch_step_s(launch.result) - 1
+
+
+def drift_of_round(pair: Round) -> float:
+    """Return the larger drift of a round's two launches; see `drift`."""
+    return max(map(drift, pair), key=abs)
 
 
 def waits_most(launches: Sequence[LaunchAttribution]) -> int:

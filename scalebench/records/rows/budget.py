@@ -163,6 +163,8 @@ class Budget(RowPart):
         not_apart: Why transfer and wait could not be told apart; None: they could.
         drift: How much slower the clean steps next to the traced ones were than those of the clean
             window, of the launch in which they differ most; a plain ratio.
+        rounds_left_out: Rounds whose traced moments were unlike the clean window, while those of
+            most others were like it; the parts rest on the others.
         rank: Whose parts these are: the rank that waits most.
         closes: Whether the parts explain the step.
         points: Part → what it is of the measured step; these and the efficiency sum to 1.
@@ -187,6 +189,7 @@ class Budget(RowPart):
     measured_s: FiniteFloat = Field(gt=0)
     not_apart: str | None = None
     drift: FiniteFloat = 0.0
+    rounds_left_out: int = 0
     rank: int
     closes: bool
     points: dict[str, FiniteFloat] = {}

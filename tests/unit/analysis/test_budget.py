@@ -495,6 +495,45 @@ def test_a_round_without_its_baseline_does_not_count():
     assert row.efficiency.value + sum(row.budget.points.values()) == pytest.approx(1.0)
 
 
+def in_rounds(*makers):
+    """One launch each of plain and DDP for every round: (plain, DDP)."""
+    return [
+        result.model_copy(update={"cell": result.cell.model_copy(update={"repeat": repeat})})
+        for repeat, both in enumerate(makers)
+        for result in both
+    ]
+
+
+def disturbed():
+    """DDP whose steps took five times as long while they were traced."""
+    return pair(clean=80, traced=400, paired=390, compute=(200, 200), starts=(210, 300), end=390)
+
+
+def test_a_round_that_was_traced_while_the_machine_was_busy_is_left_out():
+    quiet = row_of(*in_rounds((plain(), pair()), (plain(), pair())))
+    row = row_of(*in_rounds((plain(), pair()), (plain(), pair()), (plain(), disturbed())))
+    assert row.budget.rounds_left_out == 1
+    assert row.budget.closes and "budget open" not in row.stamps
+    assert row.budget.points == pytest.approx(quiet.budget.points)
+    assert abs(row.budget.drift) < 0.25
+    check_closed(row.budget)
+
+
+def test_a_disturbed_baseline_spoils_its_round_alone():
+    trace = make_trace(compute=[(0, 360)], steps=[(0, 400)])
+    slow = make_traced_result(make_traced_record(0, trace, 100.0, paired=390), case="plain")
+    row = row_of(*in_rounds((plain(), pair()), (slow, pair()), (plain(), pair())))
+    assert (row.budget.rounds_left_out, row.budget.closes) == (1, True)
+
+
+@pytest.mark.parametrize("steady", [0, 1])
+def test_where_most_rounds_were_disturbed_nothing_is_explained(steady):
+    rounds = [(plain(), pair())] * steady + [(plain(), disturbed())] * 2
+    row = row_of(*in_rounds(*rounds))
+    assert (row.budget.rounds_left_out, row.budget.closes) == (0, False)
+    assert row.budget.drift == pytest.approx(390 / 80 - 1)
+
+
 def test_a_profilers_clock_that_moved_takes_only_the_waits():
     row = row_of(plain(), with_trace(pair(), clock_error_s=0.02))
     assert "moved by 20.0 ms" in row.unavailable["wait_s"]
