@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scalebench.spec.race import Race, Recipe
     from scalebench.spec.strategies import (
         Compressed,
+        Context,
         Ddp,
         Fsdp,
         Fsdp1,
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
         Zero1,
     )
     from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
-    from scalebench.spec.workload import Shard, TensorPlan, Workload
+    from scalebench.spec.workload import ContextPlan, Shard, TensorPlan, Workload
     from scalebench.worker.attach.interface import step
 
 __all__ = [
     "Case",
     "Collectives",
     "Compressed",
+    "Context",
+    "ContextPlan",
     "Ddp",
     "Fsdp",
     "Fsdp1",
@@ -59,6 +62,7 @@ __all__ = [
 _HOME = {
     "Case": "scalebench.spec.suites",
     "Collectives": "scalebench.spec.suites",
+    "ContextPlan": "scalebench.spec.workload",
     "Loader": "scalebench.spec.suites",
     "Race": "scalebench.spec.race",
     "Recipe": "scalebench.spec.race",

@@ -36,6 +36,7 @@ WIRE_FACTORS: Factors = {
     "all_to_all": lambda n: (n - 1) / n,
     "broadcast": lambda n: (n - 1) / n,
     "send": lambda n: 1.0,
+    "send_recv_ring": lambda n: 1.0,
     "recv": lambda n: 0.0,
     "barrier": lambda n: 0.0,
 }

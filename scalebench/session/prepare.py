@@ -12,7 +12,7 @@ from scalebench.session.plan import Machine, Plan, Request, make_plan
 from scalebench.session.plan.cells import without_undivided
 from scalebench.session.plan.max_batch import for_max_batch
 from scalebench.spec import Suite
-from scalebench.spec.workload import TensorPlan
+from scalebench.spec.workload import ContextPlan, TensorPlan
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     }
     num_parameters = {name: one["num_parameters"] for name, one in told.items()}
     plans = {name: read_tensor_plan(one["tensor_plan"]) for name, one in told.items()}
-    plan = replace(plan, cells=tuple(without_undivided(plan.cells, plans)))
+    attending = {name: read_context_plan(one["context_plan"]) for name, one in told.items()}
+    plan = replace(plan, cells=tuple(without_undivided(plan.cells, plans, attending)))
     environment = machine.fingerprint(survey, world) | {"threads": plan.spec.threads}
     return Prepared(plan, environment, num_parameters)
 
@@ -55,6 +56,11 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
 def read_tensor_plan(told: dict[str, Any] | None) -> TensorPlan | None:
     """Return the plan that a worker described; None: the workload has none."""
     return None if told is None else TensorPlan(**told)
+
+
+def read_context_plan(told: dict[str, Any] | None) -> ContextPlan | None:
+    """Return the plan that a worker described; None: the workload has none."""
+    return None if told is None else ContextPlan(**told)
 
 
 def check_same_machine(launcher: Launcher, stored: StoredRun) -> dict[str, Any]:

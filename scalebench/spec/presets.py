@@ -13,7 +13,7 @@ from pydantic import Field
 from scalebench.errors import UsageError, unknown_name
 from scalebench.spec.base import Spec
 from scalebench.spec.script import ScriptTarget
-from scalebench.spec.workload import Split, TensorPlan
+from scalebench.spec.workload import ContextPlan, Split, TensorPlan
 
 
 class GptShape(Spec):
@@ -54,6 +54,16 @@ class GptShape(Spec):
             },
             divisors={"heads": self.heads, "vocabulary": self.vocabulary},
             divides_logits=True,
+            sequence=self.context,
+        )
+
+    @property
+    def context_plan(self) -> ContextPlan:
+        """What of the module sees more than one token."""
+        return ContextPlan(
+            attention=("blocks.*.attention.mix",),
+            positions=("positions",),
+            heads=self.heads,
             sequence=self.context,
         )
 
@@ -162,6 +172,7 @@ PRESETS: dict[str, BuiltIn] = {
         GptShape(name="gpt-tiny", layers=2, heads=4, width=128, context=64, batch_size=16),
         GptShape(name="gpt-mini", layers=4, heads=4, width=256, context=128, batch_size=32),
         GptShape(name="gpt-deep-tiny", layers=8, heads=4, width=64, context=32, batch_size=16),
+        GptShape(name="gpt-long-tiny", layers=2, heads=4, width=64, context=4096, batch_size=1),
         GptShape(
             name="gpt-124m",
             layers=12,
@@ -198,6 +209,15 @@ PRESETS: dict[str, BuiltIn] = {
             vocabulary=50304,
             batch_size=16,
         ),
+        GptShape(
+            name="gpt-long-124m",
+            layers=12,
+            heads=12,
+            width=768,
+            context=32768,
+            vocabulary=50304,
+            batch_size=1,
+        ),
         CnnShape(name="cnn-8", depth=8, width=8, batch_size=64),
         CnnShape(name="cnn-20", depth=20, width=16, batch_size=128),
         CnnShape(name="cnn-56", depth=56, width=16, batch_size=256),
@@ -211,6 +231,7 @@ PRESETS: dict[str, BuiltIn] = {
 _DEFAULT_OF_FAMILY = {
     "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-124m"},
     "gpt-deep": {"cpu": "gpt-deep-tiny", "cuda": "gpt-350m"},
+    "gpt-long": {"cpu": "gpt-long-tiny", "cuda": "gpt-long-124m"},
     "cnn": {"cpu": "cnn-8", "cuda": "cnn-56"},
     "mlp": {"cpu": "mlp-tiny", "cuda": "mlp-large"},
 }

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from scalebench.spec.base import Device, FloatDtype, Spec
 from scalebench.spec.collectives import CollectiveName
 from scalebench.spec.compression import METHODS, resolve
-from scalebench.spec.workload import TensorPlan
+from scalebench.spec.workload import ContextPlan, TensorPlan
 
 GATHERS = "parameters are gathered in every step, whether gradients are reduced or not"
 
@@ -362,6 +362,73 @@ class Tensor(Execution):
         return None
 
 
+class Context(Execution):
+    """The sequence is divided: each rank computes on its part of the tokens, with the whole model.
+
+    Only attention needs the other ranks. The ranks of a group share a batch. With fewer than all
+    ranks in a group, the groups have separate parts of the global batch. Gradients are averaged
+    over all ranks after the backward pass. Sources: Jacobs et al. 2023 (DeepSpeed-Ulysses); Liu et
+    al. 2023 (ring attention); Dubey et al. 2024 (Llama 3), §3.3.2.
+
+    Attributes:
+        size: Ranks among which a sequence is divided, where there are so many; None: all.
+        method: ``ulysses``: before attention the ranks exchange heads for tokens (all-to-all), so
+            that each has the whole sequence for some heads, and back after it. ``ring``: keys and
+            values pass around the ranks, in zigzag order, so that causal attention is equal work
+            for all.
+    """
+
+    kind: Literal["context"] = "context"
+    about = "context parallel: the tokens of every sample divided, attention across the ranks"
+    operations = ("all_reduce", "all_to_all", "send_recv_ring")
+    size: int | None = Field(None, ge=1)
+    method: Literal["ulysses", "ring"] = "ulysses"
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "attention needs the keys and values of the other ranks"
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks among which a sequence is divided at a size."""
+        return world_size if self.size is None else min(self.size, world_size)
+
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of groups."""
+        return world_size // self.ranks_per_group(world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        size = self.ranks_per_group(world_size)
+        if world_size % size:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {size} (size); "
+                f"choose a multiple of {size}"
+            )
+        if self.method == "ring" and device == "cuda" and not self.computes_in_bfloat16:
+            return "flash attention on a GPU computes in 16 bits; choose Context(autocast=True)"
+        return None
+
+    def why_not_plan(self, plan: ContextPlan, ranks: int) -> str | None:
+        """Say why a group of ranks cannot divide a workload's sequence; None: it can."""
+        numbers = {"heads": plan.heads, "tokens": plan.sequence}
+        if self.method == "ring":
+            numbers = {"tokens": plan.sequence}
+        parts = 2 * ranks if self.method == "ring" else ranks
+        for word, number in numbers.items():
+            if number % parts:
+                twice = ", two parts for each," if self.method == "ring" else ""
+                return (
+                    f"{number} ({word}) cannot be divided among {ranks} ranks{twice} with "
+                    f"method={self.method!r}; choose a size whose parts divide {number}"
+                )
+        return None
+
+
+Grouped = Tensor | Context
+"""Strategies whose ranks divide the work of each sample: a group shares a batch."""
+
+
 class Compressed(Execution):
     """DDP whose gradients are compressed on the way: a communication hook.
 
@@ -441,7 +508,17 @@ class Script(Execution):
 
 
 Strategy = Annotated[
-    Plain | Ddp | Fsdp | Fsdp1 | Zero1 | Pipeline | LayerWise | Tensor | Compressed | Script,
+    Plain
+    | Ddp
+    | Fsdp
+    | Fsdp1
+    | Zero1
+    | Pipeline
+    | LayerWise
+    | Tensor
+    | Context
+    | Compressed
+    | Script,
     Field(discriminator="kind"),
 ]
 

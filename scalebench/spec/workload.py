@@ -69,6 +69,29 @@ class TensorPlan:
 
 
 @dataclass(frozen=True)
+class ContextPlan:
+    """What of a module sees more than one token, for context parallel training.
+
+    Every other layer works on each token by itself, and every tensor of a batch is ``[samples,
+    tokens, ...]``; the loss is the mean over tokens.
+
+    Attributes:
+        attention: Names of the modules that do causal self-attention: each is called with queries,
+            keys and values ``[samples, heads, tokens, head width]``, all of one shape, and returns
+            the same shape. ``*`` stands for any part of a name between two dots.
+        positions: Names of the modules that are called with places in the sequence, ``[tokens]``,
+            counted from 0.
+        heads: Of every attention.
+        sequence: Tokens of a sample.
+    """
+
+    attention: Sequence[str]
+    heads: int
+    sequence: int
+    positions: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Workload:
     """A model, its data and its loss.
 
@@ -91,6 +114,7 @@ class Workload:
             every iteration; a race is judged by the mean loss over them. The ranks divide the
             batches among them. None: the workload cannot take part in a race.
         tensor_plan: How its layers are divided for tensor parallel training. None: it is not known.
+        context_plan: Its attention, for context parallel training. None: it is not known.
     """
 
     module: "torch.nn.Module"
@@ -102,3 +126,4 @@ class Workload:
     layers: "Sequence[torch.nn.Module]" = ()
     evaluation: Iterable[Any] | None = None
     tensor_plan: TensorPlan | None = None
+    context_plan: ContextPlan | None = None

@@ -131,6 +131,7 @@ def describe_workload(request: dict[str, Any]) -> dict[str, Any]:
         "tokens_per_sample": workload.tokens_per_sample,
         "num_blocks": len(workload.blocks),
         "tensor_plan": None if workload.tensor_plan is None else asdict(workload.tensor_plan),
+        "context_plan": None if workload.context_plan is None else asdict(workload.context_plan),
     }
 
 

@@ -1,4 +1,4 @@
-"""Ranks that train in tensor parallel groups, over gloo: run as a program by `test_tensor`.
+"""Ranks that divide samples in groups, over gloo: run as a program by `test_tensor`.
 
 Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked, and
 those of one world size train all cases one after the other. Each rank writes what it found to
@@ -20,9 +20,9 @@ from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
 from scalebench.records.rank import Block, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, StepPlan, Tensor
+from scalebench.spec import Cell, Context, Grouped, StepPlan, Tensor
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, WorkloadSpec
-from scalebench.spec.workload import TensorPlan
+from scalebench.spec.workload import ContextPlan, TensorPlan
 from scalebench.worker.inspection.fit import train_watched
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import inspect
@@ -46,7 +46,7 @@ HERE = "tests.integration.tensor_ranks"
 OWN = CustomTarget(name="own", module=HERE, function="own")
 BADLY_NAMED = CustomTarget(name="badly", module=HERE, function="badly_named")
 
-CASES: dict[str, tuple[Tensor, WorkloadSpec]] = {
+CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "gpt": (Tensor(), GPT),
     "gpt, sequence": (Tensor(sequence=True), GPT),
     "gpt, loss": (Tensor(loss=True), GPT),
@@ -60,19 +60,34 @@ CASES: dict[str, tuple[Tensor, WorkloadSpec]] = {
     "own, sequence and loss": (Tensor(sequence=True, loss=True), OWN),
     "checkpointing": (Tensor(checkpointing=True), GPT),
     "bf16": (Tensor(autocast=True), GPT),
+    "ulysses": (Context(method="ulysses"), GPT),
+    "ring": (Context(method="ring"), GPT),
+    "ring, groups": (Context(size=2, method="ring"), GPT),
+    "ring, own": (Context(method="ring"), OWN),
+    "ring, checkpointing": (Context(method="ring", checkpointing=True), GPT),
+    "ring, selective checkpointing": (Context(method="ring", checkpointing="selective"), GPT),
+    "ring, bf16": (Context(method="ring", autocast=True), GPT),
 }
 
-ALONE = ("gpt", "gpt, sequence and loss", "mlp", "mlp, odd")
+ALONE = ("gpt", "gpt, sequence and loss", "mlp", "mlp, odd", "ulysses", "ring")
 
 
-def cases(world_size: int) -> dict[str, tuple[Tensor, WorkloadSpec]]:
+def cases(world_size: int) -> dict[str, tuple[Grouped, WorkloadSpec]]:
     """Return the cases of one world size; groups are for four ranks."""
     if world_size == 1:
         return {name: CASES[name] for name in ALONE}
     if world_size == 2:
         return {name: case for name, case in CASES.items() if "groups" not in name}
     wanted = ("gpt", "gpt, sequence and loss", "mlp, odd", "own, sequence and loss")
+    wanted += ("ulysses", "ring", "ring, own")
     return {name: case for name, case in CASES.items() if "groups" in name or name in wanted}
+
+
+class OwnAttention(nn.Module):
+    """The part of a user's model that sees more than one token."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Own(nn.Module):
@@ -83,6 +98,7 @@ class Own(nn.Module):
         self.words = nn.Embedding(40, 16)
         self.before = nn.LayerNorm(16)
         self.q, self.k, self.v = (nn.Linear(16, 16, bias=False) for _ in range(3))
+        self.mix = OwnAttention()
         self.joined = nn.Linear(16, 16, bias=False)
         self.after = nn.LayerNorm(16)
         self.head = nn.Linear(16, 40)
@@ -93,7 +109,7 @@ class Own(nn.Module):
         q, k, v = (
             one(seen).unflatten(-1, (-1, 4)).transpose(1, 2) for one in (self.q, self.k, self.v)
         )
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = self.mix(q, k, v)
         x = x + self.joined(mixed.transpose(1, 2).flatten(2))
         return self.head(self.after(x))  # type: ignore[no-any-return]
 
@@ -116,12 +132,14 @@ OWN_PLAN = TensorPlan(
 def own(shard: Shard) -> Workload:
     """Return a user's workload; gradient descent does not blow up rounding as Adam does."""
     data = torch.Generator().manual_seed(100 + shard.rank)
+    words = [torch.randint(40, (shard.batch_size, 9), generator=data) for _ in range(4)]
     return Workload(
         module=Own(),
-        batches=[torch.randint(40, (shard.batch_size, 9), generator=data) for _ in range(4)],
+        batches=[(some[:, :-1], some[:, 1:]) for some in words],
         loss=next_word,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
         tensor_plan=OWN_PLAN,
+        context_plan=ContextPlan(attention=("mix",), heads=4, sequence=8),
     )
 
 
@@ -132,12 +150,13 @@ def badly_named(shard: Shard) -> Workload:
     return Workload(workload.module, workload.batches, workload.loss, tensor_plan=plan)
 
 
-def next_word(module: nn.Module, words: torch.Tensor) -> torch.Tensor:
+def next_word(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Return the mean cross-entropy."""
-    return nn.functional.cross_entropy(module(words[:, :-1]).flatten(0, 1), words[:, 1:].flatten())
+    words, following = batch
+    return nn.functional.cross_entropy(module(words).flatten(0, 1), following.flatten())
 
 
-def make_cell(strategy: Tensor, world_size: int, workload: WorkloadSpec) -> Cell:
+def make_cell(strategy: Grouped, world_size: int, workload: WorkloadSpec) -> Cell:
     """Return an inspecting cell."""
     return Cell(
         suite="tensor",
@@ -191,10 +210,11 @@ def look(context: RankContext) -> dict[str, Any]:
     operations = [
         (op.kind, op.num_bytes, op.axis, op.group_size)
         for op in record.trace.operations
-        if (op.group_size or 0) > 1
+        if (op.group_size or 0) > 1 and op.kind != "recv"
     ]
     predicted = [
-        (op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted_operations(result)
+        ("send" if op.op == "send_recv_ring" else op.op, op.num_bytes, op.axis, op.num_ranks)
+        for op in predicted_operations(result)
     ]
     return {
         "verification": inspection.verification.model_dump(),

@@ -34,7 +34,11 @@ LAB = ("--launcher", "lab", "--link")
         (("--gpus", "-2"), ["'-2'"]),
         (
             ("ddq",),
-            ["suite 'ddq'", "Did you mean 'ddp'", "Valid: batch, collectives, compression, ddp"],
+            [
+                "suite 'ddq'",
+                "Did you mean 'ddp'",
+                "Valid: batch, collectives, compression, context, ddp",
+            ],
         ),
         (("no/such.py",), ["no/such.py"]),
         (("--precision", "2"), ["fraction between 0 and 1"]),

@@ -14,7 +14,7 @@ import pytest
 from scalebench.launch.lab import try_lab
 from scalebench.records.certificate import Certificate
 from scalebench.report.tables.certificate import render_certificate
-from scalebench.spec import Tensor
+from scalebench.spec import Context, Tensor
 from tests.conftest import PATIENCE_S, Scalebench
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +37,13 @@ def commands(document: str) -> list[list[str]]:
 
 @pytest.mark.untimed
 def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -> None:
-    program, plan = blocks("docs/workloads.md", "python")
+    program, layers, attention = blocks("docs/workloads.md", "python")
     told: dict[str, Any] = {}
-    exec(plan, told)
+    exec(layers, told)
     assert Tensor(sequence=True, loss=True).why_not_plan(told["PLAN"], 4) is None
+    exec(attention, told)
+    for method in ("ulysses", "ring"):
+        assert Context(method=method).why_not_plan(told["PLAN"], 4) is None
     (project / "my_model.py").write_text(program)
     own, loader = commands("docs/workloads.md")
     done = scalebench(*own)

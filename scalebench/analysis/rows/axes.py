@@ -6,16 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from scalebench.analysis.attribution import WIRE_FACTORS, LaunchAttribution
-from scalebench.costmodel.tensor_layers import (
-    DividedModel,
-    NoLaw,
-    Operation,
-    operations_of_step,
-)
+from scalebench.costmodel.group_steps import group_operations, model_of_facts
+from scalebench.costmodel.tensor_layers import NoLaw, Operation
 from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.run import CellResult
 from scalebench.records.trace import TracedOperation
-from scalebench.spec import Tensor
+from scalebench.spec import Grouped
 from scalebench.trace.breakdown import covered_by, within
 from scalebench.trace.intervals import intersect, intervals, length_s, none, subtract, union
 
@@ -49,11 +45,11 @@ def predicted_operations(result: CellResult) -> list[Operation]:
     Empty where there is no law, and where a rank sends nothing.
     """
     strategy, cell = result.cell.strategy, result.cell
-    if not isinstance(strategy, Tensor) or not result.ranks:
+    if not isinstance(strategy, Grouped) or not result.ranks:
         return []
     try:
-        model = DividedModel.of(result.ranks[0].facts)
-        return operations_of_step(strategy, model, cell.world_size, cell.rank_batch)
+        model = model_of_facts(strategy, result.ranks[0].facts)
+        return group_operations(strategy, model, cell.world_size, cell.rank_batch)
     except NoLaw:
         return []
 

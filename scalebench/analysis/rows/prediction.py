@@ -11,8 +11,8 @@ from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.pipeline_shape import pipeline_shape_of
 from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmarked
 from scalebench.analysis.rows.fields import RowFields, Unavailable
+from scalebench.analysis.rows.group_step import GroupAtOneRank, group_at_one_rank
 from scalebench.analysis.rows.launches import Launches
-from scalebench.analysis.rows.tensor_step import TensorAtOneRank, tensor_at_one_rank
 from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.step_shape import shape_of
 from scalebench.analysis.steps import launch_step_s
@@ -29,7 +29,7 @@ from scalebench.records.rows.prediction import (
     PredictionFromFewer,
 )
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Pipeline, Script, Tensor
+from scalebench.spec import Cell, Compressed, Fsdp, Fsdp1, Grouped, Pipeline, Script
 from scalebench.trace.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")
@@ -118,7 +118,7 @@ class PipelineAtOneRank:
         return textbook_pipeline_s(self.shape.with_batch(cell.rank_batch), cell.world_size)
 
 
-AtOneRank = StepAtOneRank | PipelineAtOneRank | TensorAtOneRank
+AtOneRank = StepAtOneRank | PipelineAtOneRank | GroupAtOneRank
 
 
 def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
@@ -132,8 +132,8 @@ def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
         raise Unavailable("on a GPU, gathers run ahead of the computation; N=1 does not show when")
     if isinstance(strategy, Compressed) and is_unmarked(strategy):
         raise Unavailable(OF_TORCH)
-    if isinstance(strategy, Tensor):
-        return tensor_at_one_rank(first)
+    if isinstance(strategy, Grouped):
+        return group_at_one_rank(first)
     launches = list(at_one.attributed.values())
     logs = np.log([launch_step_s(launch.result) for launch in launches])
     spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
@@ -171,7 +171,7 @@ def predict_row(
     row, cell = RowFields(), of_row.cell
     try:
         bare, model = _start(cell, wrapped, link)
-        if isinstance(bare, TensorAtOneRank):
+        if isinstance(bare, GroupAtOneRank):
             bare = bare.with_shards(of_row.shards)
         if contention is not None:
             bare = replace(bare, contention=contention)

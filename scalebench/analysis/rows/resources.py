@@ -6,7 +6,7 @@ from scalebench.analysis.energy import energy_per_sample
 from scalebench.analysis.pipeline_shape import layers_of
 from scalebench.analysis.rows.axes import predicted_wire_bytes
 from scalebench.analysis.rows.fields import RowFields
-from scalebench.analysis.rows.tensor_step import NO_SHARD
+from scalebench.analysis.rows.group_step import NO_SHARD
 from scalebench.analysis.step_shape import NoShape
 from scalebench.costmodel.device_peaks import (
     Dtype,
@@ -15,13 +15,13 @@ from scalebench.costmodel.device_peaks import (
     mixed_peak,
     why_no_peak,
 )
+from scalebench.costmodel.group_steps import why_no_group_law
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, why_unfit
 from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
-from scalebench.costmodel.tensor_layers import why_no_law
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Pipeline, Script, Strategy, Tensor
+from scalebench.spec import Cell, Grouped, Pipeline, Script, Strategy
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
@@ -125,7 +125,7 @@ def _set_predicted_memory(
     if isinstance(cell.strategy, Pipeline):
         _set_predicted_memory_of_pipeline(row, cell.strategy, cell, sized, alone)
         return
-    if isinstance(cell.strategy, Tensor) and cell.world_size > 1:
+    if isinstance(cell.strategy, Grouped) and cell.world_size > 1:
         peaks = [peak_memory_of(shard) for shard in shards]
         peak = max((peak for peak in peaks if peak is not None), default=None)
         row.set(name, peak, NO_SHARD)
@@ -177,18 +177,18 @@ def _set_predicted_traffic(row: RowFields, good: Mapping[int, CellResult]) -> No
         row.set(name, None, "no launch of this row succeeded")
         return
     cell, groups = result.cell, result.ranks[0].facts.get("group_elements")
-    if isinstance(cell.strategy, Tensor):
-        _set_predicted_traffic_of_tensor(row, cell.strategy, result)
+    if isinstance(cell.strategy, Grouped):
+        _set_predicted_traffic_of_group(row, cell.strategy, result)
         return
     predicted = predict_traffic(cell.strategy, num_parameters, cell.world_size, groups)
     total = None if predicted is None else round(predicted.total_bytes)
     row.set(name, total, f"there is no law for the traffic of {cell.strategy.kind}")
 
 
-def _set_predicted_traffic_of_tensor(row: RowFields, strategy: Tensor, result: CellResult) -> None:
+def _set_predicted_traffic_of_group(row: RowFields, strategy: Grouped, result: CellResult) -> None:
     by_axis = predicted_wire_bytes(result)
     total = round(sum(by_axis.values())) if by_axis or result.cell.world_size == 1 else None
-    reason = why_no_law(strategy) or "no step has shown what the divided layers are called with"
+    reason = why_no_group_law(strategy) or "no step has shown what is divided"
     row.set("predicted_wire_bytes", total, reason)
 
 

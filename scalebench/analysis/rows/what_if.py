@@ -10,7 +10,7 @@ from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.step import PredictedStep
 from scalebench.costmodel.what_if import WhatIf
 from scalebench.records.rows.prediction import ChangedStep
-from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Pipeline, Strategy, Tensor
+from scalebench.spec import Cell, Compressed, Ddp, Fsdp, Grouped, Pipeline, Strategy
 
 BUCKETS_MB = (0.25, 1.0, 4.0, 25.0, 100.0)
 """Sizes of DDP's buckets that are tried, MiB."""
@@ -67,7 +67,7 @@ def _changes(cell: Cell, predicted: PredictedStep) -> Iterator[WhatIf]:
         twice = 2 * strategy.microbatches
         if cell.rank_batch % twice == 0:
             yield WhatIf(microbatches=twice)
-    elif not isinstance(strategy, Compressed | Tensor) and not _has_narrow_gradients(strategy):
+    elif not isinstance(strategy, Compressed | Grouped) and not _has_narrow_gradients(strategy):
         yield WhatIf(gradient_bits=16)
     for times in FASTER:
         yield WhatIf(times_bandwidth=times)

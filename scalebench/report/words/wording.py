@@ -27,6 +27,7 @@ STRATEGY_NAMES = {
     "pipeline": "Pipeline",
     "layerwise": "Layer by layer",
     "tensor": "Tensor parallel",
+    "context": "Context parallel",
     "compressed": "DDP",
     "script": "Your script",
 }
@@ -47,7 +48,7 @@ SPLIT_PHRASES = {
     "unbalanced": "layers cut badly on purpose",
 }
 
-METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication"}
+METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication", "ulysses": "Ulysses"}
 
 
 SAMPLES_NOT_COUNTED = "samples not counted"

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from scalebench import machine
 from scalebench.analysis.run import StoredRun
+from scalebench.costmodel.group_steps import GroupModel, group_operations, model_of_workload
 from scalebench.costmodel.links.profile import LinkProfile
-from scalebench.costmodel.tensor_layers import model_of_preset, operations_of_step
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.records.files import read_model, write_checked
 from scalebench.session.calibration.sweeps import Sweeps, measured_points, measured_profile
-from scalebench.spec import Cell, Collectives, Device, Script, Tensor
+from scalebench.spec import Cell, Collectives, Device, Grouped, Script
 from scalebench.spec.collectives import COLLECTIVES, CollectiveName
-from scalebench.spec.presets import GptShape, MlpShape
 
 PARTS = (1, 2, 4, 16, 64)
 """The largest message and these parts of it: more would keep a slow link busy for long."""
@@ -191,10 +190,12 @@ def _sweeps_of(
 def _largest_bytes(cell: Cell, stored: StoredRun) -> int:
     """Return the most that one operation of a cell may carry: all parameters, or one bucket.
 
-    Of a tensor group, whose operations carry activations, what the law says.
+    Of a group whose operations carry activations, what the law says.
     """
-    if isinstance(cell.strategy, Tensor) and isinstance(cell.workload, GptShape | MlpShape):
-        return _largest_of_tensor(cell, cell.strategy, cell.workload)
+    if isinstance(cell.strategy, Grouped):
+        model = model_of_workload(cell.strategy, cell.workload, cell.rank_batch)
+        if model is not None:
+            return _largest_of_group(cell, cell.strategy, model)
     inspected = stored.results.get(cell.model_copy(update={"purpose": "inspect", "repeat": 0}).id)
     ranks = inspected.ranks if inspected is not None else []
     parameters = max((rank.memory.parameters_bytes or 0 for rank in ranks), default=0)
@@ -202,8 +203,7 @@ def _largest_bytes(cell: Cell, stored: StoredRun) -> int:
     return parameters if bucket_mb is None else min(parameters, 2 * int(bucket_mb * 2**20))
 
 
-def _largest_of_tensor(cell: Cell, strategy: Tensor, shape: GptShape | MlpShape) -> int:
-    model = model_of_preset(shape, cell.rank_batch)
+def _largest_of_group(cell: Cell, strategy: Grouped, model: GroupModel) -> int:
     plain = strategy.model_copy(update={"autocast": False, "checkpointing": False})
-    operations = operations_of_step(plain, model, cell.world_size, cell.rank_batch)
+    operations = group_operations(plain, model, cell.world_size, cell.rank_batch)
     return max((op.num_bytes for op in operations), default=0)

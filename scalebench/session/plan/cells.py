@@ -10,8 +10,10 @@ from scalebench.session.plan.cases import workload_of
 from scalebench.spec import (
     Case,
     Cell,
+    Context,
     Ddp,
     Device,
+    Grouped,
     Pipeline,
     Plain,
     Script,
@@ -19,9 +21,10 @@ from scalebench.spec import (
     Suite,
     Tensor,
 )
+from scalebench.spec.context_plans import context_plan_of, why_whole
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
 from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
-from scalebench.spec.workload import TensorPlan
+from scalebench.spec.workload import ContextPlan, TensorPlan
 
 
 def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> list[Cell]:
@@ -121,18 +124,27 @@ def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str |
     return None
 
 
-def without_undivided(cells: Sequence[Cell], plans: Mapping[str, TensorPlan | None]) -> list[Cell]:
+def without_undivided(
+    cells: Sequence[Cell],
+    plans: Mapping[str, TensorPlan | None],
+    context_plans: Mapping[str, ContextPlan | None] | None = None,
+) -> list[Cell]:
     """Return the cells, skipped where users' own workloads turn out not to be divisible.
 
     Args:
         cells: Of a plan.
-        plans: Name of the workload → its plan.
+        plans: Name of the workload → how its layers are divided.
+        context_plans: Name of the workload → what of it is attention.
     """
+    sequences = context_plans or {}
     found = []
     for cell in cells:
         name, strategy = cell.workload.name, cell.strategy
         if cell.skip_reason is None and isinstance(strategy, Tensor) and name in plans:
             reason = why_undivided(strategy, name, plans[name], cell.world_size)
+            cell = cell.model_copy(update={"skip_reason": reason})
+        if cell.skip_reason is None and isinstance(strategy, Context) and name in sequences:
+            reason = why_whole(strategy, name, sequences[name], cell.world_size)
             cell = cell.model_copy(update={"skip_reason": reason})
         found.append(cell)
     return found
@@ -154,6 +166,8 @@ def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) 
         return why_no_pipeline(strategy, rank_batch, n)
     if isinstance(strategy, Tensor) and not isinstance(workload, CustomTarget):
         return why_undivided(strategy, workload.name, tensor_plan_of(workload), n)
+    if isinstance(strategy, Context) and not isinstance(workload, CustomTarget):
+        return why_whole(strategy, workload.name, context_plan_of(workload), n)
     if not isinstance(strategy, Ddp) or rank_batch % strategy.accumulate == 0:
         return None
     return (
@@ -171,6 +185,8 @@ def _unfit_for_race(suite: Suite, strategy: Strategy, global_batch: int) -> str 
         return "no rank of a pipeline has the whole model, which a race evaluates"
     if isinstance(strategy, Tensor):
         return "no rank of a tensor group has the whole model, which a race evaluates"
+    if isinstance(strategy, Context):
+        return "a race evaluates whole sequences, which no rank of a context parallel group has"
     if race.evaluate_every % global_batch == 0:
         return None
     return (
@@ -227,7 +243,7 @@ def _independent(base: Cell, num_ranks: int, rank_batch: int) -> Cell:
 def shard_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     """Return the cells that do one rank's shard of a row, alone: repeat 0.
 
-    What a rank of a tensor group computes and keeps is another thing than at N=1, and no smaller
+    What a rank of a group computes and keeps is another thing than at N=1, and no smaller
     batch stands for it: predictions of the step and of the memory start from these. Not where
     somebody else started the ranks, and not on a GPU, where it was not tried.
     """
@@ -242,7 +258,7 @@ def shard_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
             }
         )
         for row in rows
-        if isinstance(row.strategy, Tensor) and row.world_size > 1 and row.skip_reason is None
+        if isinstance(row.strategy, Grouped) and row.world_size > 1 and row.skip_reason is None
     ]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.session.plan import Plan
-from scalebench.spec import Cell, Pipeline, Script, Tensor
+from scalebench.spec import Cell, Context, Pipeline, Script, Tensor
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape
 from scalebench.spec.script import ScriptTarget
 
@@ -87,6 +87,8 @@ def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
         return None
     if isinstance(cell.strategy, Tensor):
         return _state_bytes_of_tensor(cell, cell.strategy)
+    if isinstance(cell.strategy, Context) and isinstance(cell.workload, GptShape):
+        return predict_state_bytes(cell.strategy, cell.workload.num_parameters)
     if isinstance(cell.workload, CustomTarget):
         known = num_parameters.get(cell.workload.name)
     else:

@@ -7,6 +7,7 @@ from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
+from scalebench.worker.strategies.context import ContextTraining
 from scalebench.worker.strategies.ddp import DdpTraining
 from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
@@ -24,6 +25,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "pipeline": PipelineTraining,
     "layerwise": PipelineTraining,
     "tensor": TensorTraining,
+    "context": ContextTraining,
     "compressed": CompressedTraining,
 }
 

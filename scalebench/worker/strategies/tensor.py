@@ -222,8 +222,8 @@ def alike(module: torch.nn.Module) -> Any:
     return [{"params": group} for group in (divided, rest) if group]
 
 
-def sum_together(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
-    """Sum each of several tensors over a group, in place, in a single all-reduce."""
+def sum_together(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> None:
+    """Sum each of several tensors over a group (None: all ranks), in place, in one all-reduce."""
     if not tensors:
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])

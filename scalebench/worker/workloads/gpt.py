@@ -18,6 +18,14 @@ from scalebench.worker.workloads.order import Batch, ResidentBatches
 from scalebench.worker.workloads.text import load_corpus, load_held_out
 
 
+class CausalAttention(nn.Module):
+    """Each token's mean of the values so far; a module, so that a strategy can put in its own."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Map queries, keys and values ``[B, H, T, D]`` to ``[B, H, T, D]``."""
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 class Attention(nn.Module):
     """Causal self-attention with several heads (Vaswani et al. 2017, §3.2)."""
 
@@ -25,6 +33,7 @@ class Attention(nn.Module):
         super().__init__()
         self.head_width = width // heads
         self.qkv = nn.Linear(width, 3 * width)
+        self.mix = CausalAttention()
         self.output = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -33,7 +42,7 @@ class Attention(nn.Module):
         # its columns is a part of the heads. H is the number of heads that are here.
         qkv = self.qkv(x).unflatten(-1, (-1, 3, self.head_width))  # [B, T, H, 3, D]
         q, k, v = qkv.permute(3, 0, 2, 1, 4).unbind()  # each [B, H, T, D]
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = self.mix(q, k, v)
         joined = mixed.transpose(1, 2).flatten(2)  # [B, T, W]
         return self.output(joined)  # type: ignore[no-any-return]
 
@@ -179,6 +188,7 @@ def build_gpt(spec: GptShape, shard: Shard) -> Workload:
         layers=module.layers(),
         evaluation=HeldOut(held_out),
         tensor_plan=spec.tensor_plan,
+        context_plan=spec.context_plan,
     )
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scalebench.records.summary import Correctness, Estimate
 from scalebench.report.findings import conclusions, findings
 from scalebench.report.words import warnings, wording
-from scalebench.spec import Pipeline, Tensor
+from scalebench.spec import Context, Pipeline, Tensor
 from scalebench.spec.strategies import ScheduleName
 from tests.builders.summaries import (
     estimate,
@@ -37,6 +37,12 @@ def test_tensor_parallel_rows_are_named_with_what_they_divide():
     assert wording.strategy_label(make_row(strategy="tensor", strategy_settings=told)) == (
         "Tensor parallel (groups of 2 ranks, sequence divided, loss divided)"
     )
+
+
+def test_context_parallel_rows_are_named_with_their_method():
+    told = Context(method="ulysses").model_dump(exclude={"kind"})
+    row = make_row(strategy="context", strategy_settings=told)
+    assert wording.strategy_label(row) == "Context parallel (Ulysses)"
 
 
 @pytest.mark.parametrize(

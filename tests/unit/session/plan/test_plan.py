@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.cells import row_name, without_undivided
-from scalebench.spec import Case, Ddp, Fsdp, Pipeline, Plain, StepPlan, Suite, Tensor
+from scalebench.spec import Case, Context, Ddp, Fsdp, Pipeline, Plain, StepPlan, Suite, Tensor
 from scalebench.spec.race import Race
 from scalebench.spec.virtual_hosts import VirtualHosts
-from scalebench.spec.workload import TensorPlan
+from scalebench.spec.workload import ContextPlan, TensorPlan
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
 GPU_4 = Machine(num_gpus=4, num_cores=32)
@@ -580,3 +580,41 @@ def test_every_round_measures_a_shard_of_each_tensor_row_alone():
     assert shards(plan_of(tensor, machine=GPU_4)) == []
     assert shards(plan_of(tensor, trace=False)) == []
     assert shards(plan_of(tensor, sizes=(1, 3))) == []  # skipped: three ranks do not divide 4 heads
+
+
+@pytest.mark.parametrize(
+    ("workload", "strategy", "said"),
+    [
+        ("gpt-tiny", Context(method="ring"), None),
+        ("gpt-tiny", Context(size=3), "gpt-tiny: 4 (heads) cannot be divided among 3 ranks"),
+        ("gpt-tiny", Context(size=3, method="ring"), "gpt-tiny: 64 (tokens) cannot be divided"),
+        ("mlp-tiny", Context(), "mlp-tiny has no context_plan"),
+    ],
+)
+def test_sequences_that_cannot_be_divided_are_skipped_before_anything_trains(
+    workload, strategy, said
+):
+    case = Case(name="context", strategy=strategy, workload=workload)
+    size = strategy.size or 2
+    cell = rows(plan_of(case, sizes=(1, size)))["context", size]
+    assert cell.skip_reason is None if said is None else said in cell.skip_reason
+
+
+def test_a_users_sequence_is_skipped_by_what_it_says_of_itself():
+    case = Case(name="c", strategy=Context(method="ring"))
+    cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
+
+    def reasons(plan):
+        found = without_undivided(cells, {}, {"mine:model": plan})
+        return {c.skip_reason for c in found if c.case == "c" and c.world_size == 2}
+
+    assert reasons(ContextPlan(("mix",), heads=3, sequence=8)) == {None}
+    (reason,) = reasons(ContextPlan(("mix",), heads=3, sequence=6))
+    assert "mine:model: 6 (tokens) cannot be divided among 2 ranks" in reason
+    (reason,) = reasons(None)
+    assert "mine:model has no context_plan" in reason
+
+
+def test_every_round_measures_a_shard_of_each_context_row_alone():
+    plan = plan_of(Case(name="c", strategy=Context()), sizes=(1, 2), settings={"repeats": 1})
+    assert shards(plan) == [("c", 2, 0)]

@@ -1,4 +1,4 @@
-"""The step of a tensor group, predicted from one rank's shard alone and the law of its messages."""
+"""The step of a group that divides samples: one rank's shard alone, and the law of its messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,42 +7,42 @@ import numpy as np
 
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.steps import launch_step_s
+from scalebench.costmodel.group_steps import GroupModel, group_operations, model_of_facts
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
-from scalebench.costmodel.tensor_layers import DividedModel, NoLaw, operations_of_step
+from scalebench.costmodel.tensor_layers import NoLaw
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Tensor
+from scalebench.spec import Cell, Grouped
 
 NO_SHARD = (
-    "what a rank of a tensor group computes is not known from N=1, and no launch measured its "
-    "shard alone"
+    "what a rank of a group computes is not known from N=1, and no launch measured its shard alone"
 )
 ON_A_GPU = "on a GPU the shard of a rank was not tried, and N=1 does not show what it computes"
 
 
 @dataclass(frozen=True)
-class TensorAtOneRank:
+class GroupAtOneRank:
     """A model at N=1, from whose layers follows what the ranks of any size send.
 
     What a rank of N computes was measured alone, on torch's fake process group, at that very N.
 
     Attributes:
-        model: What the layers are called with.
+        model: What is divided.
         shard_s: Step of a rank's shard at the size in question, seconds; None: not measured.
         spread: Standard error over its launches of the logarithm of that step; 0 for one.
         num_launches: How many that rests on.
         contention: How much longer a rank computes where others compute at the same time.
     """
 
-    model: DividedModel
+    model: GroupModel
     shard_s: float | None = None
     spread: float = 0.0
     num_launches: int = 1
     contention: float = 1.0
 
-    def with_shards(self, shards: Sequence[CellResult]) -> "TensorAtOneRank":
+    def with_shards(self, shards: Sequence[CellResult]) -> "GroupAtOneRank":
         """Return this with the launches of the shard at the size in question."""
         logs = np.log([launch_step_s(result) for result in shards])
         if len(logs) == 0:
@@ -67,9 +67,9 @@ class TensorAtOneRank:
 
     def _shape(self, cell: Cell, step_s: float) -> StepShape:
         """Return the step; the ranks wait for every operation, so its moment does not matter."""
-        assert isinstance(cell.strategy, Tensor)
+        assert isinstance(cell.strategy, Grouped)
         try:
-            operations = operations_of_step(
+            operations = group_operations(
                 cell.strategy, self.model, cell.world_size, cell.rank_batch
             )
         except NoLaw as reason:
@@ -91,11 +91,12 @@ class TensorAtOneRank:
         return (self.shard_s or predicted.computing_s) + sum(terms)
 
 
-def tensor_at_one_rank(result: CellResult) -> TensorAtOneRank:
-    """Return what a launch at N=1 shows of the divided layers; raises Unavailable."""
+def group_at_one_rank(result: CellResult) -> GroupAtOneRank:
+    """Return what a launch at N=1 shows of what is divided; raises Unavailable."""
     if result.cell.device == "cuda":
         raise Unavailable(ON_A_GPU)
     try:
-        return TensorAtOneRank(DividedModel.of(result.ranks[0].facts))
+        assert isinstance(result.cell.strategy, Grouped)
+        return GroupAtOneRank(model_of_facts(result.cell.strategy, result.ranks[0].facts))
     except NoLaw as reason:
         raise Unavailable(str(reason)) from reason

@@ -2,9 +2,9 @@
 
 import pytest
 
+from scalebench.analysis.rows.group_step import NO_SHARD, GroupAtOneRank
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import predict_row
-from scalebench.analysis.rows.tensor_step import NO_SHARD, TensorAtOneRank
 from scalebench.costmodel.links.times import NoFit
 from scalebench.costmodel.tensor_layers import model_of_preset, operations_of_step
 from scalebench.spec import Tensor
@@ -60,12 +60,12 @@ def test_without_a_shard_there_is_no_prediction_and_the_reason():
 
 
 def test_without_a_law_there_is_no_prediction_and_the_reason():
-    bare = TensorAtOneRank(MODEL, shard_s=0.03)
+    bare = GroupAtOneRank(MODEL, shard_s=0.03)
     with pytest.raises(NoFit, match="recomputation"):
         bare.predict(cell(2, Tensor(checkpointing=True)), the_link(2).time)
 
 
 def test_another_batch_is_another_message():
-    bare = TensorAtOneRank(MODEL, shard_s=0.03)
+    bare = GroupAtOneRank(MODEL, shard_s=0.03)
     once, twice = (bare.predict(cell(2, batch=b), the_link(2).time) for b in (8, 16))
     assert twice.stalled_s == pytest.approx(2 * once.stalled_s, rel=0.05)

@@ -1,0 +1,52 @@
+"""What the ranks of a group that divides samples send: by the law of their strategy."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scalebench.costmodel.context_layers import (
+    AttendingModel,
+    operations_of_context_step,
+)
+from scalebench.costmodel.tensor_layers import (
+    DividedModel,
+    Operation,
+    model_of_preset,
+    operations_of_step,
+    why_no_law,
+)
+from scalebench.spec import Context, Grouped, Tensor
+from scalebench.spec.presets import GptShape, MlpShape, WorkloadSpec
+
+GroupModel = DividedModel | AttendingModel
+
+
+def model_of_facts(strategy: Grouped, facts: Mapping[str, Any]) -> GroupModel:
+    """Return what a rank's first step has shown of the model; raises NoLaw."""
+    if isinstance(strategy, Tensor):
+        return DividedModel.of(facts)
+    return AttendingModel.of(facts)
+
+
+def model_of_workload(strategy: Grouped, workload: WorkloadSpec, samples: int) -> GroupModel | None:
+    """Return the model of a built-in workload before anything was run; None: it is not known."""
+    if isinstance(strategy, Tensor) and isinstance(workload, GptShape | MlpShape):
+        return model_of_preset(workload, samples, strategy.sequence)
+    if isinstance(strategy, Context) and isinstance(workload, GptShape):
+        return AttendingModel.of_preset(workload, samples)
+    return None
+
+
+def group_operations(
+    strategy: Grouped, model: GroupModel, world_size: int, rank_batch: int
+) -> list[Operation]:
+    """Return what a rank takes part in during a step, in order; raises NoLaw."""
+    if isinstance(strategy, Tensor):
+        assert isinstance(model, DividedModel)
+        return operations_of_step(strategy, model, world_size, rank_batch)
+    assert isinstance(model, AttendingModel)
+    return operations_of_context_step(strategy, model, world_size, rank_batch)
+
+
+def why_no_group_law(strategy: Grouped) -> str | None:
+    """Say why there is no formula for what a strategy sends; None: there is one."""
+    return why_no_law(strategy) if isinstance(strategy, Tensor) else None

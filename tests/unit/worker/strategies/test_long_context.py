@@ -1,0 +1,189 @@
+"""Zigzag order, merging by log-sum-exp, and attention in blocks, without processes."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from scalebench.worker.strategies.long_context import partial_attention
+from scalebench.worker.strategies.long_context.partial_attention import (
+    Merging,
+    Partial,
+    attend,
+    attend_backward,
+)
+from scalebench.worker.strategies.long_context.zigzag import (
+    block,
+    places_in_order,
+    places_in_zigzag,
+)
+
+sizes = st.tuples(st.integers(1, 8), st.integers(1, 5))
+"""Ranks, and tokens of a chunk."""
+
+
+@given(sizes)
+def test_every_token_is_on_one_rank(size):
+    ranks, chunk = size
+    tokens = 2 * ranks * chunk
+    for order in (places_in_order, places_in_zigzag):
+        told = [place for rank in range(ranks) for place in order(tokens, ranks, rank)]
+        assert sorted(told) == list(range(tokens))
+
+
+def pairs(ranks: int, tokens: int, rank: int) -> Counter[tuple[int, int]]:
+    """Return the pairs of query and key that a rank computes, by places in the sequence."""
+    found: Counter[tuple[int, int]] = Counter()
+    for source in range(ranks):
+        queries, keys, causal = block(rank, source, tokens // ranks)
+        for row, query in enumerate(places_in_zigzag(tokens, ranks, rank)[queries]):
+            seen = places_in_zigzag(tokens, ranks, source)[keys]
+            found.update((query, key) for key in (seen[: row + 1] if causal else seen))
+    return found
+
+
+@given(sizes)
+def test_every_query_sees_every_key_up_to_its_place_once(size):
+    ranks, chunk = size
+    tokens = 2 * ranks * chunk
+    of_all = sum((pairs(ranks, tokens, rank) for rank in range(ranks)), Counter())
+    assert of_all == Counter((q, k) for q in range(tokens) for k in range(q + 1))
+
+
+@given(sizes)
+def test_every_rank_has_the_same_work(size):
+    ranks, chunk = size
+    work = {pairs(ranks, 2 * ranks * chunk, rank).total() for rank in range(ranks)}
+    assert len(work) == 1
+
+
+def drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@given(
+    seed=st.integers(0, 1000),
+    cuts=st.sets(st.integers(1, 11), max_size=4),
+    scale=st.sampled_from([1e-3, 1.0, 30.0]),
+)
+def test_parts_merge_into_the_attention_to_all_keys(seed, cuts, scale):
+    q = scale * drawn(seed, 2, 3, 5, 4)
+    k, v = (scale * drawn(seed + i, 2, 3, 12, 4) for i in (1, 2))
+    ends = [0, *sorted(cuts), 12]
+    parts = [
+        attend(q, k[:, :, a:b], v[:, :, a:b], causal=False) for a, b in itertools.pairwise(ends)
+    ]
+    merging = Merging(parts[0])
+    for part in parts[1:]:
+        merging.add(part, slice(None))
+    scores = q @ k.transpose(-1, -2) / 2
+    torch.testing.assert_close(merging.output, scores.softmax(-1) @ v, rtol=1e-4, atol=1e-4 * scale)
+    torch.testing.assert_close(merging.log_sum_exp, scores.logsumexp(-1), rtol=1e-4, atol=1e-4)
+
+
+@given(seed=st.integers(0, 1000), ranks=st.sampled_from([1, 2, 3, 4]), chunk=st.integers(1, 3))
+def test_blocks_in_zigzag_order_are_causal_attention_and_its_gradients(seed, ranks, chunk):
+    tokens = 2 * ranks * chunk
+    q, k, v = (drawn(seed + i, 2, 3, tokens, 4).requires_grad_() for i in range(3))
+    gradient = drawn(seed + 3, 2, 3, tokens, 4)
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    wanted = torch.autograd.grad(whole, (q, k, v), gradient)
+    found = [torch.zeros_like(one) for one in wanted]
+    q, k, v = (one.detach() for one in (q, k, v))
+    here = [places_in_zigzag(tokens, ranks, rank) for rank in range(ranks)]
+    for rank in range(ranks):
+        order = [(rank - turn) % ranks for turn in range(ranks)]
+        blocks = [(source, block(rank, source, tokens // ranks)) for source in order]
+        part_of = [
+            (here[rank][b.queries], here[source][b.keys], b.queries, b.causal)
+            for source, b in blocks
+        ]
+        merging: Any = None
+        for asking, seen, queries, causal in part_of:
+            part = attend(q[:, :, asking], k[:, :, seen], v[:, :, seen], causal)
+            if merging is None:
+                merging = Merging(part)
+            else:
+                merging.add(part, queries)
+        torch.testing.assert_close(merging.output, whole[:, :, here[rank]])
+        for asking, seen, queries, causal in part_of:
+            merged = Partial(merging.output[:, :, queries], merging.log_sum_exp[:, :, queries])
+            parts = attend_backward(
+                gradient[:, :, asking],
+                q[:, :, asking],
+                k[:, :, seen],
+                v[:, :, seen],
+                merged,
+                causal,
+            )
+            for total, part, places in zip(found, parts, (asking, seen, seen), strict=True):
+                total[:, :, places] += part
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+class FlashOnCuda:
+    """In place of torch's operators: those of CUDA, carried out by those of the CPU."""
+
+    def __init__(self) -> None:
+        self.real: Any = torch.ops.aten
+
+    def _scaled_dot_product_flash_attention(
+        self, q: Any, k: Any, v: Any, dropout: float, causal: bool
+    ) -> tuple[Any, ...]:
+        found = self.real._scaled_dot_product_flash_attention_for_cpu(q, k, v, dropout, causal)
+        return *found, None, None, q.shape[2], k.shape[2], "seed", "offset", "mask"
+
+    def _scaled_dot_product_flash_attention_backward(self, *given: Any) -> tuple[Any, ...]:
+        gradient, q, k, v, output, log_sum_exp, first_q, first_k, *rest = given
+        max_q, max_k, dropout, causal, seed, offset = rest
+        assert (first_q, first_k, seed, offset) == (None, None, "seed", "offset")
+        assert (max_q, max_k) == (q.shape[2], k.shape[2])
+        of_cpu = self.real._scaled_dot_product_flash_attention_for_cpu_backward
+        found: tuple[Any, ...] = of_cpu(gradient, q, k, v, output, log_sum_exp, dropout, causal)
+        return found
+
+
+def test_on_a_gpu_its_own_operators_get_what_they_ask_for(monkeypatch):
+    stand_in = FlashOnCuda()
+    monkeypatch.setattr(partial_attention, "aten", stand_in)
+    monkeypatch.setattr(partial_attention, "is_on_gpu", lambda tensor: True)
+    q, k, v = (drawn(i, 1, 2, 6, 4).requires_grad_() for i in range(3))
+    whole = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    wanted = torch.autograd.grad(whole.sum(), (q, k, v))
+    q, k, v = (one.detach() for one in (q, k, v))
+    part = attend(q, k, v, causal=True)
+    torch.testing.assert_close(part.output, whole)
+    found = attend_backward(torch.ones_like(whole), q, k, v, part, causal=True)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_operators_of_a_gpu_are_called_as_torch_declares_them():
+    """A new signature in torch has to be noticed where there is no GPU."""
+    forward = torch.ops.aten._scaled_dot_product_flash_attention.default._schema
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_backward.default._schema
+    names = [one.name for one in backward.arguments]
+    assert names[:6] == ["grad_out", "query", "key", "value", "out", "logsumexp"]
+    assert names[6:12] == ["cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal"]
+    assert names[12:14] == ["philox_seed", "philox_offset"]
+    assert [one.name for one in forward.arguments][:5] == [
+        *("query", "key", "value", "dropout_p", "is_causal")
+    ]
+    told = [one.name for one in forward.returns]
+    assert told[:6] == ["output", "logsumexp", "cum_seq_q", "cum_seq_k", "max_q", "max_k"]
+    assert len(told) == 9
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_is_that_of_torch(causal):
+    q, k, v = (drawn(i, 1, 2, 6, 4) for i in range(3))
+    part = attend(q, k, v, causal)
+    torch.testing.assert_close(
+        part.output, F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    )
