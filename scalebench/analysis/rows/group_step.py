@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,22 @@ NO_SHARD = (
     "what a rank of a group computes is not known from N=1, and no launch measured its shard alone"
 )
 ON_A_GPU = "on a GPU the shard of a rank was not tried, and N=1 does not show what it computes"
+
+
+class StepAlone(NamedTuple):
+    """A shard's step by itself, seconds, and the standard error of its logarithm; 0 for one."""
+
+    step_s: float
+    spread: float
+
+
+def step_alone(shards: Sequence[CellResult]) -> StepAlone | None:
+    """Return the step of one rank's shard over its launches; None: there are none."""
+    logs = np.log([launch_step_s(result) for result in shards])
+    if len(logs) == 0:
+        return None
+    spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
+    return StepAlone(float(np.exp(np.median(logs))), spread)
 
 
 @dataclass(frozen=True)
@@ -44,12 +61,10 @@ class GroupAtOneRank:
 
     def with_shards(self, shards: Sequence[CellResult]) -> "GroupAtOneRank":
         """Return this with the launches of the shard at the size in question."""
-        logs = np.log([launch_step_s(result) for result in shards])
-        if len(logs) == 0:
+        alone = step_alone(shards)
+        if alone is None:
             return self
-        spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
-        middle_s = float(np.exp(np.median(logs)))
-        return replace(self, shard_s=middle_s, spread=spread, num_launches=len(logs))
+        return replace(self, shard_s=alone.step_s, spread=alone.spread, num_launches=len(shards))
 
     def predict(
         self,

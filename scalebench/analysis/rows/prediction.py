@@ -11,7 +11,7 @@ from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.pipeline_shape import pipeline_shape_of
 from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmarked
 from scalebench.analysis.rows.fields import RowFields, Unavailable
-from scalebench.analysis.rows.group_step import GroupAtOneRank, group_at_one_rank
+from scalebench.analysis.rows.group_step import GroupAtOneRank, group_at_one_rank, step_alone
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.step_shape import shape_of
@@ -46,6 +46,8 @@ class StepAtOneRank:
         groups: Parameters that a sharded strategy gathers together; None: it is not sharded.
         decode_s: Decoding one rank's messages, seconds per step; None: nothing is compressed.
         contention: How much longer a rank computes where others compute at the same time.
+        shard_s: Step of a rank's shard alone, at the size in question, seconds; None: not measured,
+            and the line through what N=1 measured stands for it.
     """
 
     shape: StepShape
@@ -54,6 +56,14 @@ class StepAtOneRank:
     groups: Groups | None = None
     decode_s: float | None = None
     contention: float = 1.0
+    shard_s: float | None = None
+
+    def with_shards(self, shards: Sequence[CellResult]) -> "StepAtOneRank":
+        """Return this with the launches of the shard at the size in question."""
+        alone = step_alone(shards)
+        if alone is None:
+            return self
+        return replace(self, shard_s=alone.step_s, spread=alone.spread, num_launches=len(shards))
 
     def at(self, cell: Cell, world_size: int) -> StepShape:
         """Return the shape at a number of ranks; a sharded strategy sends nothing at N=1."""
@@ -82,8 +92,9 @@ class StepAtOneRank:
             NoFit: Nothing tells what an operation takes.
         """
         shape = what_if.shape(self.at(cell, cell.world_size))
-        if shard_s is not None:
-            shape = shape.lasting(shard_s, cell.rank_batch)
+        alone_s = shard_s if shard_s is not None else self.shard_s
+        if alone_s is not None:
+            shape = shape.lasting(alone_s, cell.rank_batch)
         shape = shape.slowed(self.contention, cell.rank_batch)
         return predict_step(shape, link, cell.world_size, cell.rank_batch)
 
@@ -171,7 +182,7 @@ def predict_row(
     row, cell = RowFields(), of_row.cell
     try:
         bare, model = _start(cell, wrapped, link)
-        if isinstance(bare, GroupAtOneRank):
+        if not isinstance(bare, PipelineAtOneRank):
             bare = bare.with_shards(of_row.shards)
         if contention is not None:
             bare = replace(bare, contention=contention)

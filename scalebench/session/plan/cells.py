@@ -13,6 +13,8 @@ from scalebench.spec import (
     Context,
     Ddp,
     Device,
+    Fsdp,
+    Fsdp1,
     Grouped,
     Pipeline,
     Plain,
@@ -244,8 +246,9 @@ def shard_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     """Return the cells that do one rank's shard of a row, alone: repeat 0.
 
     What a rank of a group computes and keeps is another thing than at N=1, and no smaller
-    batch stands for it: predictions of the step and of the memory start from these. Not where
-    somebody else started the ranks, and not on a GPU, where it was not tried.
+    batch stands for it: predictions of the step and of the memory start from these. A sharded
+    rank copies what it gathers and scatters, which N=1 does without. Not where somebody else
+    started the ranks, and not on a GPU, where it was not tried.
     """
     if spec.device != "cpu" or spec.world is not None or not spec.steps.trace:
         return []
@@ -258,7 +261,9 @@ def shard_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
             }
         )
         for row in rows
-        if isinstance(row.strategy, Grouped) and row.world_size > 1 and row.skip_reason is None
+        if isinstance(row.strategy, Grouped | Fsdp | Fsdp1)
+        and row.world_size > 1
+        and row.skip_reason is None
     ]
 
 

@@ -16,7 +16,7 @@ from scalebench.records.rank import Block
 from scalebench.records.rows.prediction import ChangedStep
 from scalebench.spec import Ddp, Fsdp, Fsdp1, Pipeline
 from tests.builders.link_sweeps import sizes, sweep
-from tests.builders.runs import make_cell
+from tests.builders.runs import make_cell, make_result
 from tests.builders.summaries import make_prediction, make_row
 from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
 
@@ -146,6 +146,19 @@ def test_a_row_is_held_against_its_prediction():
     assert told.exposed_comm_s == pytest.approx(0.015, rel=1e-2)
     assert [op.predicted_s for op in told.operations] == pytest.approx([0.01] * 3, rel=1e-3)
     assert told.left_out.reason == "no link was calibrated at fewer ranks"
+
+
+def test_a_shard_that_was_measured_alone_is_the_computation():
+    first, cell = at_one(*BUCKETS), make_cell("ddp", 2)
+    alone = [
+        make_result(cell.model_copy(update={"purpose": "shard", "repeat": i}), step_s)
+        for i, step_s in enumerate((0.10, 0.11, 0.14))
+    ]
+    wrapped = Launches(first.cell, measured={0: first})
+    row = predict_row(Launches(cell, shards=tuple(alone)), wrapped, the_link(2), 0.05, 1.1)
+    told = row.values["prediction"]
+    assert told.computing_s == pytest.approx(1.1 * 0.11)
+    assert told.launch_dof == 2 and told.launch_spread > 0
 
 
 def test_the_largest_size_is_predicted_without_its_own_link_as_well():

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.session.plan.cells import row_name, without_undivided
-from scalebench.spec import Case, Context, Ddp, Fsdp, Pipeline, Plain, StepPlan, Suite, Tensor
+from scalebench.spec import (
+    Case,
+    Context,
+    Ddp,
+    Fsdp,
+    Fsdp1,
+    Pipeline,
+    Plain,
+    StepPlan,
+    Suite,
+    Tensor,
+)
 from scalebench.spec.race import Race
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.workload import ContextPlan, TensorPlan
@@ -613,6 +624,12 @@ def test_a_users_sequence_is_skipped_by_what_it_says_of_itself():
     assert "mine:model: 6 (tokens) cannot be divided among 2 ranks" in reason
     (reason,) = reasons(None)
     assert "mine:model has no context_plan" in reason
+
+
+def test_every_round_measures_a_shard_of_each_sharded_row_alone():
+    cases = (Case(name="fsdp", strategy=Fsdp()), Case(name="fsdp1", strategy=Fsdp1()), ddp())
+    plan = plan_of(*cases, sizes=(1, 2), settings={"repeats": 2})
+    assert shards(plan) == [(c, 2, repeat) for repeat in range(2) for c in ("fsdp", "fsdp1")]
 
 
 def test_every_round_measures_a_shard_of_each_context_row_alone():
