@@ -1,13 +1,14 @@
-"""A folder of runs as pages that share one plotly, with an index that says what each run found."""
+"""A folder of runs as a tour: pages that share one plotly, and an index of questions and answers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from scalebench.analysis.page_data import PageData
 from scalebench.records.summary import Summary
-from scalebench.report.findings.findings import RunVerdict, judge
+from scalebench.report.findings.brief import SuiteInBrief, judge_in_brief
 from scalebench.report.page.offline import plotly_script, render_offline
 from scalebench.report.page.page import render_page, title
+from scalebench.report.words import wording
 
 PLOTLY = "plotly.min.js"
 INDEX = "index.html"
@@ -16,11 +17,17 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One run of the gallery; ``name`` is its folder's."""
+    """One run of the gallery.
+
+    Attributes:
+        name: That of its folder.
+        questions: Suite → what it answers; a suite that is not known here has none.
+    """
 
     name: str
     summary: Summary
     page_data: PageData
+    questions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -28,9 +35,15 @@ class Exhibit:
         return title(self.summary)
 
     @property
-    def verdict(self) -> RunVerdict:
-        """What the run says."""
-        return judge(self.summary)
+    def heading(self) -> str:
+        """The question of its only suite; of several or unknown ones the name of the folder."""
+        suites = list(wording.by_suite(self.summary.rows))
+        return self.questions.get(suites[0], self.name) if len(suites) == 1 else self.name
+
+    @property
+    def answers(self) -> list[SuiteInBrief]:
+        """What the run says, suite by suite."""
+        return judge_in_brief(self.summary)
 
     @property
     def page(self) -> str:
