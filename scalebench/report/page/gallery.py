@@ -1,4 +1,4 @@
-"""A folder of runs as a tour: pages that share one plotly, and an index of questions and answers."""
+"""A folder of runs as a tour: pages that share one plotly, an index of questions and answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -15,10 +15,17 @@ from scalebench.report.page.figure_style import Looks, row_name, safe
 from scalebench.report.page.heat_figure import conclude_heat
 from scalebench.report.page.palette import CATEGORY_COLORS, Look
 from scalebench.report.page.timeline_figure import conclude as conclude_timeline
-from scalebench.report.tables import communication, compression, memory, pipelines, predictions
+from scalebench.report.tables import (
+    communication,
+    compression,
+    memory,
+    pipelines,
+    predictions,
+    races,
+)
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.listing import PlainTable
-from scalebench.report.words import wording
+from scalebench.report.words import racing, wording
 from scalebench.report.words.attributed import budgeted
 from scalebench.report.words.warnings import Mark, details, explain, marks
 
@@ -184,6 +191,7 @@ def _sections(
     drawn = _drawn(row_id, row, charts, page_data)
     of_ranks = tuple(drawn("steps"))
     return [
+        _race(row),
         _budget(row, tuple(drawn("budget"))),
         _step(row, tuple(drawn("timeline")), page_data),
         RowSection(
@@ -232,6 +240,11 @@ def _caption(chart: Chart, row: Row, page_data: PageData | None) -> str:
     key = (row.suite, row.case, row.world_size)
     grids = [one for one in page_data.grids if (one.suite, one.case, one.world_size) == key]
     return conclude_heat(grids[0]) if grids else ""
+
+
+def _race(row: Row) -> RowSection:
+    said = racing.sentence(row, row.race) if row.race is not None else ""
+    return RowSection("race", "Time to loss", said, tables=races.tables([row]))
 
 
 def _budget(row: Row, charts: tuple[RowChart, ...]) -> RowSection:

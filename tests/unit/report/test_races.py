@@ -8,6 +8,7 @@ from scalebench.report import render_markdown, render_table
 from scalebench.report.findings.findings import judge
 from scalebench.report.page.cards import make_cards
 from scalebench.report.page.palette import assign
+from scalebench.report.page.rows import row_views
 from scalebench.report.words import racing
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_plain, make_row, make_summary
@@ -126,6 +127,18 @@ def test_a_card_of_the_page_has_the_speedup_to_the_loss_or_how_many_arrived():
     assert "25 % more samples" in cards["large"].sentence
     assert (cards["late"].figure, cards["late"].unit) == ("1 of 3", " seeds")
     assert cards["late"].noisy and not cards["plain"].noisy
+
+
+def test_the_view_of_a_row_opens_with_its_race():
+    found = rows_of(large=figures(4.0, 2560))
+    (_, view) = row_views("suite-1", "ddp", found, assign(found), {}, None)
+    first = view.sections[0]
+    assert (first.name, first.title) == ("race", "Time to loss")
+    assert first.sentence == racing.sentence(found[1], found[1].race)
+    assert len(first.tables) == 1
+    without = [make_plain(), make_row("ddp", 2)]
+    (_, other) = row_views("suite-1", "ddp", without, assign(without), {}, None)
+    assert "race" not in {section.name for section in other.sections}
 
 
 def test_markdown_has_the_sentence_and_the_table():
