@@ -30,6 +30,8 @@ class RacePoint(Record):
         elapsed_s: Seconds since the start of the race, evaluations included.
         loss: Mean over the held-out samples; null: it was not finite.
         gradients: Norms on the held-out samples; null: not taken, as on several ranks.
+        sent_bytes: That the rank which sends most had sent in training, ring-equivalent; null: the
+            strategy does not count them, and each step sends as many.
     """
 
     samples: int = Field(ge=0)
@@ -37,3 +39,4 @@ class RacePoint(Record):
     elapsed_s: FiniteFloat = Field(ge=0)
     loss: FiniteFloat | None
     gradients: GradientNorms | None = None
+    sent_bytes: FiniteFloat | None = Field(None, ge=0)

@@ -15,12 +15,14 @@ from scalebench.spec.strategies import (
     Fsdp1,
     Grouped,
     LayerWise,
+    LocalSgd,
     Pipeline,
     Plain,
     ScheduleName,
     Script,
     Strategy,
     Tensor,
+    WithoutLockstep,
     Zero1,
 )
 from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
@@ -42,6 +44,7 @@ __all__ = [
     "Job",
     "LayerWise",
     "Loader",
+    "LocalSgd",
     "Name",
     "Pipeline",
     "Plain",
@@ -55,5 +58,6 @@ __all__ = [
     "Strategy",
     "Suite",
     "Tensor",
+    "WithoutLockstep",
     "Zero1",
 ]

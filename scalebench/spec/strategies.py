@@ -25,11 +25,16 @@ class Execution(Spec):
         operations: Collectives that its steps ask for; the run calibrates these to predict steps.
             Empty: its steps are not predicted.
         has_reference: Whether its results are compared with those of a single process.
+        unverified_because: Why they are not what one process computes, so that nothing can be
+            compared; None: they are.
+        untraced_because: Why a few traced steps do not stand for all of them; None: they do.
     """
 
     about: ClassVar[str] = ""
     operations: ClassVar[tuple[CollectiveName, ...]] = ()
     has_reference: ClassVar[bool] = True
+    unverified_because: ClassVar[str | None] = None
+    untraced_because: ClassVar[str | None] = None
     autocast: bool = False
     compile: bool = False
     checkpointing: bool | Literal["selective"] = False
@@ -48,6 +53,11 @@ class Execution(Spec):
     def always_communicates(self) -> str | None:
         """Why no step of it can do without the other ranks; None: there may be one that can."""
         return None
+
+    @property
+    def steps_per_exchange(self) -> int:
+        """After how many steps of a rank the ranks exchange anything."""
+        return 1
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
@@ -507,6 +517,44 @@ class Script(Execution):
         return "when ranks communicate is decided by the script"
 
 
+class WithoutLockstep(Execution):
+    """Every rank trains a model of its own; once in several steps they exchange parameters.
+
+    Attributes:
+        period: Steps of a rank from one exchange to the next.
+    """
+
+    unverified_because = (
+        "not synchronous: it does not compute what one process does; tests compare it with its "
+        "known limit"
+    )
+    untraced_because = (
+        "the ranks exchange once in several steps, which a trace of a few steps does not show"
+    )
+    period: int = Field(8, ge=1)
+
+    @property
+    def steps_per_exchange(self) -> int:
+        """After how many steps of a rank the ranks exchange anything."""
+        return self.period
+
+
+class LocalSgd(WithoutLockstep):
+    """Local SGD: the mean of all models takes the place of each, once in ``period`` steps.
+
+    Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little"; Lin et al. 2020,
+    "Don't Use Large Mini-Batches, Use Local SGD" (post-local SGD).
+
+    Attributes:
+        synchronous_steps: Steps at the start whose gradients are averaged, as DDP does it: more
+            than none is post-local SGD.
+    """
+
+    kind: Literal["local-sgd"] = "local-sgd"
+    about = "Local SGD and post-local SGD: models averaged once in several steps"
+    synchronous_steps: int = Field(0, ge=0)
+
+
 Strategy = Annotated[
     Plain
     | Ddp
@@ -518,6 +566,7 @@ Strategy = Annotated[
     | Tensor
     | Context
     | Compressed
+    | LocalSgd
     | Script,
     Field(discriminator="kind"),
 ]

@@ -15,11 +15,13 @@ class Arrival:
         samples: That all ranks together had trained on.
         trained_s: Seconds of training.
         elapsed_s: Seconds with the evaluations until then, that which found it not counted.
+        sent_bytes: That the rank which sends most had sent; None: each step sends as many.
     """
 
     samples: float
     trained_s: float
     elapsed_s: float
+    sent_bytes: float | None = None
 
 
 def arrival(points: Sequence[RacePoint], target: float) -> Arrival | None:
@@ -55,6 +57,9 @@ def _crossing(points: Sequence[RacePoint], index: int, target: float) -> Arrival
         samples=_between(before.samples, after.samples, share),
         trained_s=before.trained_s + since_s,
         elapsed_s=before.elapsed_s + since_s,
+        sent_bytes=None
+        if before.sent_bytes is None or after.sent_bytes is None
+        else _between(before.sent_bytes, after.sent_bytes, share),
     )
 
 

@@ -211,9 +211,17 @@ def _to_target(reached: Mapping[int, Arrival], row: Row) -> dict[str, Estimate |
         "elapsed_to_target_s": over_seeds(lambda a: a.elapsed_s),
         "samples_to_target": samples,
         "steps_to_target": steps,
-        "bytes_to_target": steps.scaled(row.wire_bytes) if row.wire_bytes else None,
+        "bytes_to_target": _bytes(reached, steps, row),
         "energy_to_target_j": samples.scaled(energy.value) if energy else None,
     }
+
+
+def _bytes(reached: Mapping[int, Arrival], steps: Estimate, row: Row) -> Estimate | None:
+    """Return what a rank sent until the target: as it was counted, or so many times a step's."""
+    counted = [found.sent_bytes for found in reached.values() if found.sent_bytes]
+    if len(counted) == len(reached):
+        return estimate_over_launches(counted)
+    return steps.scaled(row.wire_bytes) if row.wire_bytes else None
 
 
 def _unknown(name: str, row: Row) -> str:

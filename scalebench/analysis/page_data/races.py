@@ -1,9 +1,10 @@
 """The curves of races as a page draws them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scalebench.analysis.rows.launches import Table
+from scalebench.records.race import RacePoint
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class RaceCurve:
         trained_s: Seconds of training.
         loss: Mean over the held-out samples; None: it was not finite.
         global_batch: Samples of a step.
+        sent_bytes: That the rank which sends most had sent; None: each step sends as many.
     """
 
     suite: str
@@ -25,6 +27,7 @@ class RaceCurve:
     trained_s: tuple[float, ...]
     loss: tuple[float | None, ...]
     global_batch: int
+    sent_bytes: tuple[float, ...] | None = None
 
 
 def race_curves(table: Table) -> Iterator[RaceCurve]:
@@ -42,4 +45,10 @@ def race_curves(table: Table) -> Iterator[RaceCurve]:
                     trained_s=tuple(point.trained_s for point in points),
                     loss=tuple(point.loss for point in points),
                     global_batch=row.cell.global_batch,
+                    sent_bytes=_sent(points),
                 )
+
+
+def _sent(points: Sequence[RacePoint]) -> tuple[float, ...] | None:
+    known = tuple(point.sent_bytes for point in points if point.sent_bytes is not None)
+    return known if len(known) == len(points) else None

@@ -21,7 +21,7 @@ from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Grouped, Pipeline, Script, Strategy
+from scalebench.spec import Cell, Grouped, Pipeline, Script, Strategy, WithoutLockstep
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
@@ -121,6 +121,9 @@ def _set_predicted_memory(
         return
     if isinstance(cell.strategy, Script):
         row.set(name, None, "how a user's script divides its memory is not known")
+        return
+    if isinstance(cell.strategy, WithoutLockstep):
+        row.set(name, None, "what training without lockstep keeps besides is not predicted")
         return
     if isinstance(cell.strategy, Pipeline):
         _set_predicted_memory_of_pipeline(row, cell.strategy, cell, sized, alone)

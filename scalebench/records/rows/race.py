@@ -23,8 +23,8 @@ class RaceFigures(RowPart):
         elapsed_to_target_s: The same with the evaluations until then.
         samples_to_target: Of all ranks together.
         steps_to_target: Steps of the optimizer.
-        bytes_to_target: Derived: steps times a step's bytes on the wire, of the rank that sends
-            most.
+        bytes_to_target: On the wire, of the rank that sends most. Derived: steps times a step's
+            bytes; counted where ranks do not exchange in every step.
         energy_to_target_j: Derived: samples times a sample's energy.
         median_time_to_target_s: Over the seeds, one that did not reach it being later than all
             that did; null where half of them or more did not.

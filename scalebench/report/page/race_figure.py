@@ -29,6 +29,8 @@ def _samples(curve: RaceCurve, _: Row | None) -> list[float]:
 
 
 def _megabytes(curve: RaceCurve, row: Row | None) -> list[float] | None:
+    if curve.sent_bytes is not None:
+        return [sent / MEGA for sent in curve.sent_bytes]
     if row is None or row.wire_bytes is None:
         return None
     each = row.wire_bytes / curve.global_batch / MEGA

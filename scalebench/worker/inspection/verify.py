@@ -72,13 +72,17 @@ def inspect(context: RankContext) -> Inspection:
     """Train a few steps, check them against the reference, count memory; every rank takes part.
 
     The reference is worked out first, so that its memory is not counted; nor is that of the
-    comparison.
+    comparison. What does not compute the same as one process is not compared.
     """
     strategy = context.cell.strategy
-    batches = first_batches(NUM_STEPS, context)
+    batches = first_batches(max(NUM_STEPS, strategy.steps_per_exchange), context)
     if strategy.kind == "plain":
         return _inspect_reference_itself(batches, context)
-    reference = reference_run(batches, context)
+    reference: Reference | NoReference | None
+    if strategy.unverified_because is None:
+        reference = reference_run(batches, context)
+    else:
+        reference = NoReference(strategy.unverified_because)
     with watch_memory(context.device) as watch:
         training, _kept = build_watched(watch, context)
         kept = keeps_buffers(training)

@@ -23,7 +23,7 @@ from scalebench.spec.workload import Workload
 from scalebench.worker.measure.gradient_norms import gradient_norms
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.optimizers import set_rate
-from scalebench.worker.strategies.base import Training
+from scalebench.worker.strategies.base import Training, judged, sent_bytes_of
 
 HOW_TO_GIVE_IT = (
     "Give Workload(evaluation=...) batches of samples that are never trained on, the same on "
@@ -79,14 +79,16 @@ class RaceRun:
 
     def _note(self, samples: int, trained_s: float, began: float, mine: list[object]) -> None:
         context = self.loop.context
-        total, count = held_out_loss(self.loop.training, self.workload, mine)
+        sent = sent_bytes_of(self.loop.training)
+        with judged(self.loop.training):
+            total, count = held_out_loss(self.loop.training, self.workload, mine)
         loss = context.agree_sum([total, float(count)])
         mean = loss[0] / loss[1] if math.isfinite(loss[0]) else math.inf
         one_process = isinstance(context.cell.strategy, Plain) and math.isfinite(mean)
         norms = None
         if one_process and len(mine) > 1:
             norms = gradient_norms(self.loop.training.module, self.workload, mine)
-        (elapsed_s,) = context.agree_max([time.monotonic() - began])
+        elapsed_s, most_sent = context.agree_max([time.monotonic() - began, sent or 0.0])
         self.points.append(
             RacePoint(
                 samples=samples,
@@ -94,6 +96,7 @@ class RaceRun:
                 elapsed_s=elapsed_s,
                 loss=mean if math.isfinite(mean) else None,
                 gradients=norms,
+                sent_bytes=None if sent is None else most_sent,
             )
         )
 

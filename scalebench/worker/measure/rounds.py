@@ -71,6 +71,8 @@ class Rounds:
         cell = self.loop.context.cell
         if not cell.steps.trace:
             return RoundsResult(trace_unavailable="tracing was turned off (--no-trace)")
+        if cell.strategy.untraced_because is not None:
+            return RoundsResult(trace_unavailable=cell.strategy.untraced_because)
         step_s = float(np.median(self.loop.seen.clean_s()))
         if step_s * NUM_KINDS * (MIN_STEPS + 1) > LARGEST_SHARE_OF_LIMIT * cell.limit_s:
             return RoundsResult(

@@ -5,6 +5,7 @@ from typing import Any
 
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.asynchronous.local_sgd import LocalSgdTraining
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.context import ContextTraining
@@ -27,6 +28,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "tensor": TensorTraining,
     "context": ContextTraining,
     "compressed": CompressedTraining,
+    "local-sgd": LocalSgdTraining,
 }
 
 

@@ -1,7 +1,7 @@
 """What every strategy offers to the loop that measures it."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -13,8 +13,8 @@ from scalebench.trace.marks import AXIS
 class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it.
 
-    A training may also tell what `facts_of`, `groups_of`, `axes_of` and `keeps_buffers`
-    ask for.
+    A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`, `judged` and
+    `sent_bytes_of` ask for.
     """
 
     @property
@@ -85,6 +85,24 @@ def on_axis(axis: str) -> Iterator[None]:
 def keeps_buffers(training: Any) -> bool:
     """Return whether a training's wrapper may keep its own memory from step to step."""
     return bool(getattr(training, "keeps_buffers", True))
+
+
+def judged(training: Any) -> AbstractContextManager[None]:
+    """Have a training's module hold, in the block, the model that its method is judged by.
+
+    Where the ranks have models of their own it is their mean, or a central one. Every rank takes
+    part.
+    """
+    own = getattr(training, "judged_model", None)
+    return nullcontext() if own is None else own()
+
+
+def sent_bytes_of(training: Any) -> float | None:
+    """Return the bytes that a rank has sent since the start, ring-equivalent.
+
+    None: the training does not count them; the trace of a step tells.
+    """
+    return getattr(training, "sent_bytes", None)
 
 
 def on_every_rank(training: Training, losses: torch.Tensor) -> torch.Tensor:

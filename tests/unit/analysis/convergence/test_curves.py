@@ -59,6 +59,15 @@ def test_losses_at_a_time_and_after_samples():
     assert loss_after(points, 250) is None
 
 
+def test_bytes_are_counted_along_the_same_line_where_they_are_counted():
+    points = [
+        point.model_copy(update={"sent_bytes": 10.0 * i})
+        for i, point in enumerate(course(5.0, 4.0, 3.0, 2.0, 1.9))
+    ]
+    assert arrival(points, target=2.25).sent_bytes == pytest.approx(27.5)
+    assert arrival(course(5.0, 4.0, 3.0, 2.0, 1.9), target=2.25).sent_bytes is None
+
+
 @given(losses=st.lists(st.floats(0.1, 10), min_size=2, max_size=12), target=st.floats(0.1, 10))
 def test_an_arrival_lies_before_two_evaluations_that_confirm_it(losses, target):
     points = course(*losses)

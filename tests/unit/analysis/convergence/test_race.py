@@ -89,6 +89,20 @@ def test_a_known_race_comes_out_as_it_was_made():
     assert plain.speedup_to_target.value == plain.statistical_efficiency.value == 1.0
 
 
+def test_bytes_are_those_that_were_counted_where_not_every_step_sends():
+    def counting(points):
+        return [p.model_copy(update={"sent_bytes": 3.0 * p.samples}) for p in points]
+
+    rows = raced(
+        {
+            ("plain", 1, 10): [falling(0.01, 4.0)] * 2,
+            ("ddp", 2, 20): [counting(falling(0.008, 2.0))] * 2,
+        }
+    )
+    assert rows["ddp"].race.bytes_to_target.value == pytest.approx(750)
+    assert rows["plain"].race.unavailable["bytes_to_target"]
+
+
 @given(
     fall=st.floats(0.0095, 0.02),
     seconds=st.floats(0.5, 20),

@@ -1,0 +1,90 @@
+"""A model of a rank's own, trained by itself; a method says when, and what, ranks exchange."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from scalebench.spec import Execution
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
+
+
+class Replica:
+    """A rank's own model and optimizer; all ranks start with the same parameters.
+
+    A method overrides `after_step`, where its ranks exchange, and `judged_parameters`, if it is
+    not the mean of all models that it is judged by. The optimizer's state stays on its rank.
+
+    Attributes:
+        num_steps: That this rank has trained.
+        sent_bytes: That this rank has sent in training, ring-equivalent.
+    """
+
+    def __init__(self, strategy: Execution, workload: Workload, context: RankContext) -> None:
+        self.execution = strategy
+        self.device = context.device
+        self.loss = workload.loss
+        self.module = prepare_module(workload, strategy, context.device)
+        self.parameters: Sequence[torch.nn.Parameter] = list(self.module.parameters())
+        self.optimizer = make_optimizer(workload, self.parameters)
+        self.num_steps = 0
+        self.sent_bytes = 0.0
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """Train this rank's model on its batch; exchange with other ranks if it is time to."""
+        self.optimizer.zero_grad()
+        with precision(self.execution, self.device):
+            loss = self.loss(self.module, batch)
+        loss.backward()
+        self.optimizer.step()
+        self.num_steps += 1
+        self.after_step()
+        return loss.detach()
+
+    def after_step(self) -> None:
+        """Exchange what the method exchanges after so many steps."""
+
+    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield this rank's own gradients of the last step: no other rank has a part in them."""
+        return named_gradients(self.module)
+
+    @contextmanager
+    def judged_model(self) -> Iterator[None]:
+        """Have the module hold the model that the method is judged by; see `base.judged`."""
+        own = self.flat_parameters()
+        self.set_parameters(self.judged_parameters())
+        try:
+            yield
+        finally:
+            self.set_parameters(own)
+
+    def judged_parameters(self) -> torch.Tensor:
+        """Return the parameters of the model that the method is judged by, shape [Ψ]."""
+        return mean_over_ranks(self.flat_parameters())
+
+    def flat_parameters(self) -> torch.Tensor:
+        """Return a copy of this rank's parameters, shape [Ψ]."""
+        return parameters_to_vector(self.parameters).detach()
+
+    def set_parameters(self, flat: torch.Tensor) -> None:
+        """Give this rank's model other parameters, shape [Ψ]; they share the tensor's memory."""
+        with torch.no_grad():
+            vector_to_parameters(flat, self.parameters)
+
+    def count_all_reduce(self) -> None:
+        """Count an all-reduce of all parameters: a ring sends 2(N−1)/N of them."""
+        num_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
+        world_size = dist.get_world_size()
+        self.sent_bytes += 2 * (world_size - 1) / world_size * num_bytes
+
+
+def mean_over_ranks(vector: torch.Tensor) -> torch.Tensor:
+    """Return the mean over all ranks, in the memory of the vector, any shape."""
+    dist.all_reduce(vector)
+    return vector.div_(dist.get_world_size())

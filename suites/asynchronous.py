@@ -1,0 +1,26 @@
+"""What does it gain, and cost, to train without exchanging every step's gradients?"""
+
+from scalebench import Case, Ddp, LocalSgd, Plain, Race, Recipe, Suite
+
+BATCH = 8
+
+BASE = Recipe(optimizer="adamw", learning_rate=1e-3, warmup_samples=256)
+
+SUITE = Suite(
+    name="asynchronous",
+    question="Does training without lockstep reach the same loss sooner here?",
+    cases=(
+        Case(name="plain", strategy=Plain(), batch_size=BATCH, recipe=BASE),
+        Case(name="ddp", strategy=Ddp(), batch_size=BATCH, recipe=BASE),
+        Case(name="local-sgd-8", strategy=LocalSgd(period=8), batch_size=BATCH, recipe=BASE),
+        Case(
+            name="post-local-sgd-8",
+            strategy=LocalSgd(period=8, synchronous_steps=128),
+            batch_size=BATCH,
+            recipe=BASE,
+        ),
+    ),
+    workload="gpt",
+    race=Race(samples=4096, evaluate_every=256),
+    repeats=3,
+)

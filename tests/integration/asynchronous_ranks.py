@@ -1,0 +1,173 @@
+"""Ranks that train without lockstep, over gloo: run as a program by `test_asynchronous`.
+
+Arguments: folder for the store and the reports, number of ranks. Imports torch once; the ranks are
+forked, and train all cases one after the other. Each writes what it found to ``<rank>.json``: case
+→ what the case's function returns.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from scalebench import Shard, Workload
+from scalebench.spec import Cell, Ddp, LocalSgd, StepPlan, Strategy
+from scalebench.spec.presets import CustomTarget
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.process.context import RankContext, joined
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
+from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import judged, sent_bytes_of
+
+SAMPLES = 4
+"""Of a rank's batch."""
+RATE, MOMENTUM = 0.05, 0.9
+HERE = "tests.integration.asynchronous_ranks"
+
+
+def regression(shard: Shard) -> Workload:
+    """Return a small perceptron and this rank's batches: points of its own, the same formula."""
+    data = torch.Generator().manual_seed(100 + shard.rank)
+    points = [torch.randn(shard.batch_size, 6, generator=data) for _ in range(12)]
+    return Workload(
+        module=nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 1)),
+        batches=[(x, x.sum(1, keepdim=True).sin()) for x in points],
+        loss=lambda module, batch: nn.functional.mse_loss(module(batch[0]), batch[1]),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM),
+    )
+
+
+TARGET = CustomTarget(name="regression", module=HERE, function="regression")
+
+Train = Callable[[Strategy], Any]
+"""Builds a training from the same initial parameters every time."""
+
+
+def make_cell(strategy: Strategy, world_size: int) -> Cell:
+    """Return a measuring cell."""
+    return Cell(
+        suite="asynchronous",
+        case="case",
+        strategy=strategy,
+        workload=TARGET,
+        scaling="strong",
+        world_size=world_size,
+        global_batch=SAMPLES * world_size,
+        rank_batch=SAMPLES,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="measure",
+        steps=StepPlan(),
+    )
+
+
+class Ranks:
+    """This rank among all of them: builds trainings, and compares models."""
+
+    def __init__(self, job: Any, rank: int, world_size: int) -> None:
+        self.job, self.rank, self.world_size = job, rank, world_size
+
+    def build(self, strategy: Strategy) -> tuple[Any, Iterator[Any]]:
+        """Return a training from the initial parameters, and this rank's batches."""
+        cell = make_cell(strategy, self.world_size)
+        context = RankContext(cell, self.rank, self.rank, self.job.device, self.job.control)
+        workload = fresh_workload(context)
+        return build_training(workload, context), iter(workload.batches)
+
+    def trained(self, strategy: Strategy, num_steps: int) -> Any:
+        """Return a training after some steps."""
+        training, batches = self.build(strategy)
+        for _ in range(num_steps):
+            training.step(next(batches))
+        return training
+
+    def gathered(self, training: Any) -> torch.Tensor:
+        """Return the parameters of all ranks, shape [N, Ψ]."""
+        own = flat(training)
+        all_of_them = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(all_of_them, own)
+        return torch.stack(all_of_them)
+
+
+def flat(training: Any) -> torch.Tensor:
+    """Return a copy of a rank's parameters, shape [Ψ]."""
+    return torch.cat([p.detach().flatten() for p in training.module.parameters()])
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the L2 distance relative to the norm of what was expected."""
+    return float((found - expected).norm() / expected.norm())
+
+
+def local_sgd(ranks: Ranks) -> dict[str, Any]:
+    """Compare with DDP where they are the same, and see models drift apart where they are not."""
+    synchronous = flat(ranks.trained(Ddp(), 6))
+    drifting = ranks.trained(LocalSgd(period=4), 3)
+    apart = ranks.gathered(drifting)
+    with judged(drifting):
+        mean = flat(drifting)
+    training, batches = ranks.build(LocalSgd(period=4))
+    for _ in range(4):
+        training.step(next(batches))
+    together = ranks.gathered(training)
+    late = ranks.trained(LocalSgd(period=2, synchronous_steps=3), 3)
+    drifted = ranks.trained(LocalSgd(period=2, synchronous_steps=3), 4)
+    averaged = ranks.trained(LocalSgd(period=2, synchronous_steps=3), 5)
+    num_bytes = 4 * apart.shape[1]
+    return {
+        "period 1 from DDP": distance(flat(ranks.trained(LocalSgd(period=1), 6)), synchronous),
+        "synchronous start from DDP": distance(flat(late), flat(ranks.trained(Ddp(), 3))),
+        "apart before the exchange": distance(apart, apart.mean(0).expand_as(apart)),
+        "together after it": distance(together, together.mean(0).expand_as(together)),
+        "judged by the mean": distance(mean, apart.mean(0)),
+        "own model comes back": distance(flat(drifting), apart[ranks.rank]),
+        "apart after the synchronous start": distance(*_with_mean(ranks.gathered(drifted))),
+        "together at the first period's end": distance(*_with_mean(ranks.gathered(averaged))),
+        "sent of a period of 4": [
+            (sent_bytes_of(one) or 0) / num_bytes for one in (drifting, training)
+        ],
+        "sent with 3 synchronous steps": [
+            (sent_bytes_of(one) or 0) / num_bytes for one in (late, drifted, averaged)
+        ],
+    }
+
+
+def _with_mean(models: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return models, models.mean(0).expand_as(models)
+
+
+CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {"local-sgd": local_sgd}
+
+
+def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
+    """Run all cases as one rank; write the report."""
+    die_with_parent(parent)
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    report = {}
+    with joined(make_cell(Ddp(), world_size), rank, folder / "store") as job:
+        for name, look in CASES.items():
+            report[name] = look(Ranks(job, rank, world_size))
+    (folder / f"{rank}.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork")
+    size = int(sys.argv[2])
+    processes = [
+        fork.Process(target=run_rank, args=(Path(sys.argv[1]), rank, size, os.getpid()))
+        for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()  # a rank that dies is noticed by the others, who then die as well
+    sys.exit(any(process.exitcode for process in processes))

@@ -1,0 +1,70 @@
+"""Training without lockstep, over four real ranks: each method at the limit its paper gives."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.launch.local import loopback_environment
+from tests.conftest import PATIENCE_S
+
+pytestmark = pytest.mark.untimed
+
+ROOT = Path(__file__).parents[2]
+NUM_RANKS = 4
+ROUNDING = 1e-5
+ALL_REDUCE = 2 * (NUM_RANKS - 1) / NUM_RANKS
+"""Of the bytes of the parameters: what a rank sends for an all-reduce of them."""
+
+Reports = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What each rank found."""
+    folder = tmp_path_factory.mktemp("asynchronous")
+    module = "tests.integration.asynchronous_ranks"
+    ended = subprocess.run(
+        [sys.executable, "-m", module, str(folder), str(NUM_RANKS)],
+        cwd=ROOT,
+        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(NUM_RANKS)]
+
+
+def test_local_sgd_with_one_step_is_synchronous_sgd(reports: Reports) -> None:
+    for report in reports:
+        found = report["local-sgd"]
+        assert found["period 1 from DDP"] < ROUNDING
+        assert found["synchronous start from DDP"] < ROUNDING
+
+
+def test_local_models_drift_apart_until_they_are_averaged(reports: Reports) -> None:
+    for report in reports:
+        found = report["local-sgd"]
+        assert found["apart before the exchange"] > 100 * ROUNDING
+        assert found["together after it"] == 0
+        assert found["apart after the synchronous start"] > 100 * ROUNDING
+        assert found["together at the first period's end"] == 0
+
+
+def test_a_local_model_is_judged_by_the_mean_and_goes_on_as_it_was(reports: Reports) -> None:
+    for report in reports:
+        assert report["local-sgd"]["judged by the mean"] < ROUNDING
+        assert report["local-sgd"]["own model comes back"] == 0
+
+
+def test_local_sgd_counts_what_it_sends(reports: Reports) -> None:
+    for report in reports:
+        found = report["local-sgd"]
+        assert found["sent of a period of 4"] == pytest.approx([0, ALL_REDUCE])
+        with_start = [3 * ALL_REDUCE, 3 * ALL_REDUCE, 4 * ALL_REDUCE]
+        assert found["sent with 3 synchronous steps"] == pytest.approx(with_start)
