@@ -1,6 +1,6 @@
 """What does it gain, and cost, to train without exchanging every step's gradients?"""
 
-from scalebench import Case, Ddp, LocalSgd, Plain, Race, Recipe, Suite
+from scalebench import Case, Ddp, DiLoCo, LocalSgd, Plain, Race, Recipe, Suite
 
 BATCH = 8
 
@@ -19,6 +19,7 @@ SUITE = Suite(
             batch_size=BATCH,
             recipe=BASE,
         ),
+        Case(name="diloco-32", strategy=DiLoCo(period=32), batch_size=BATCH, recipe=BASE),
     ),
     workload="gpt",
     race=Race(samples=4096, evaluate_every=256),

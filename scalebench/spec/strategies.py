@@ -555,6 +555,24 @@ class LocalSgd(WithoutLockstep):
     synchronous_steps: int = Field(0, ge=0)
 
 
+class DiLoCo(WithoutLockstep):
+    """DiLoCo: what the ranks have learned in ``period`` steps is a gradient for an outer optimizer.
+
+    The inner optimizer is the workload's; the outer one is SGD with Nesterov's momentum. Source:
+    Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
+
+    Attributes:
+        outer_rate: Learning rate of the outer optimizer.
+        outer_momentum: Its momentum.
+    """
+
+    kind: Literal["diloco"] = "diloco"
+    about = "DiLoCo: many local steps, then one step of an outer optimizer"
+    period: int = Field(32, ge=1)
+    outer_rate: float = Field(0.7, gt=0)
+    outer_momentum: float = Field(0.9, ge=0, lt=1)
+
+
 Strategy = Annotated[
     Plain
     | Ddp
@@ -567,6 +585,7 @@ Strategy = Annotated[
     | Context
     | Compressed
     | LocalSgd
+    | DiLoCo
     | Script,
     Field(discriminator="kind"),
 ]

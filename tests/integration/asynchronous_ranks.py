@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from scalebench import Shard, Workload
-from scalebench.spec import Cell, Ddp, LocalSgd, StepPlan, Strategy
+from scalebench.spec import Cell, Ddp, DiLoCo, LocalSgd, StepPlan, Strategy
 from scalebench.spec.presets import CustomTarget
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext, joined
@@ -144,7 +144,25 @@ def _with_mean(models: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return models, models.mean(0).expand_as(models)
 
 
-CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {"local-sgd": local_sgd}
+def diloco(ranks: Ranks) -> dict[str, Any]:
+    """Compare with local SGD, of which an outer optimizer makes larger steps the same way."""
+    start = flat(ranks.trained(LocalSgd(), 0))
+    plain = ranks.trained(DiLoCo(period=4, outer_rate=1.0, outer_momentum=0.0), 8)
+    once = ranks.trained(DiLoCo(period=4), 4)
+    learned = flat(ranks.trained(LocalSgd(period=4), 4)) - start
+    twice = ranks.trained(DiLoCo(period=4, outer_rate=0.7, outer_momentum=0.9), 8)
+    return {
+        "as local SGD": distance(flat(plain), flat(ranks.trained(LocalSgd(period=4), 8))),
+        "one outer step": distance(flat(once) - start, 0.7 * (1 + 0.9) * learned),
+        "together": distance(*_with_mean(ranks.gathered(twice))),
+        "sent": (sent_bytes_of(twice) or 0) / (4 * start.numel()),
+    }
+
+
+CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
+    "local-sgd": local_sgd,
+    "diloco": diloco,
+}
 
 
 def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:

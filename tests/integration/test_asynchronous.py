@@ -68,3 +68,17 @@ def test_local_sgd_counts_what_it_sends(reports: Reports) -> None:
         assert found["sent of a period of 4"] == pytest.approx([0, ALL_REDUCE])
         with_start = [3 * ALL_REDUCE, 3 * ALL_REDUCE, 4 * ALL_REDUCE]
         assert found["sent with 3 synchronous steps"] == pytest.approx(with_start)
+
+
+def test_diloco_with_a_plain_outer_step_is_local_sgd(reports: Reports) -> None:
+    for report in reports:
+        found = report["diloco"]
+        assert found["as local SGD"] < ROUNDING
+        assert found["together"] == 0
+        assert found["sent"] == pytest.approx(2 * ALL_REDUCE)
+
+
+def test_an_outer_step_goes_where_the_ranks_went_only_further(reports: Reports) -> None:
+    """The pseudogradient is old minus new: with the other sign the step goes back."""
+    for report in reports:
+        assert report["diloco"]["one outer step"] < ROUNDING

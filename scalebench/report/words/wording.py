@@ -29,6 +29,7 @@ STRATEGY_NAMES = {
     "tensor": "Tensor parallel",
     "context": "Context parallel",
     "compressed": "DDP",
+    "diloco": "DiLoCo",
     "local-sgd": "Local SGD",
     "script": "Your script",
 }
@@ -99,6 +100,8 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "sequence": lambda on: "sequence divided" if on else None,
     "loss": lambda on: "loss divided" if on else None,
     "period": lambda v: "an exchange each step" if v == 1 else _number_of(v, "every {:g} steps"),
+    "outer_rate": lambda v: _number_of(v, "outer rate {:g}"),
+    "outer_momentum": lambda v: _number_of(v, "outer momentum {:g}"),
     "synchronous_steps": lambda v: _number_of(v, "after {:g} synchronous steps") if v else None,
 }
 

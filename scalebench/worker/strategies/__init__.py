@@ -5,6 +5,7 @@ from typing import Any
 
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.asynchronous.diloco import DiLoCoTraining
 from scalebench.worker.strategies.asynchronous.local_sgd import LocalSgdTraining
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
@@ -29,6 +30,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "context": ContextTraining,
     "compressed": CompressedTraining,
     "local-sgd": LocalSgdTraining,
+    "diloco": DiLoCoTraining,
 }
 
 
