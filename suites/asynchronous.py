@@ -1,6 +1,6 @@
 """What does it gain, and cost, to train without exchanging every step's gradients?"""
 
-from scalebench import Case, Ddp, DiLoCo, LocalSgd, Plain, Race, Recipe, Suite
+from scalebench import Case, Ddp, DiLoCo, Gossip, LocalSgd, Plain, Race, Recipe, Suite
 
 BATCH = 8
 
@@ -20,6 +20,14 @@ SUITE = Suite(
             recipe=BASE,
         ),
         Case(name="diloco-32", strategy=DiLoCo(period=32), batch_size=BATCH, recipe=BASE),
+        Case(name="gossip", strategy=Gossip(), batch_size=BATCH, recipe=BASE),
+        Case(
+            name="gossip-8",
+            strategy=Gossip(period=8),
+            batch_size=BATCH,
+            recipe=BASE,
+            optional=True,
+        ),
     ),
     workload="gpt",
     race=Race(samples=4096, evaluate_every=256),

@@ -529,7 +529,8 @@ class WithoutLockstep(Execution):
         "known limit"
     )
     untraced_because = (
-        "the ranks exchange once in several steps, which a trace of a few steps does not show"
+        "training without lockstep is not traced: a few steps do not show what ranks exchange now "
+        "and then"
     )
     period: int = Field(8, ge=1)
 
@@ -573,6 +574,17 @@ class DiLoCo(WithoutLockstep):
     outer_momentum: float = Field(0.9, ge=0, lt=1)
 
 
+class Gossip(WithoutLockstep):
+    """D-PSGD over a ring: before its step a rank mixes its model with those of its two neighbours.
+
+    Source: Lian et al. 2017, "Can Decentralized Algorithms Outperform Centralized Algorithms?".
+    """
+
+    kind: Literal["gossip"] = "gossip"
+    about = "Gossip over a ring (D-PSGD): models mixed with those of both neighbours"
+    period: int = Field(1, ge=1)
+
+
 Strategy = Annotated[
     Plain
     | Ddp
@@ -586,6 +598,7 @@ Strategy = Annotated[
     | Compressed
     | LocalSgd
     | DiLoCo
+    | Gossip
     | Script,
     Field(discriminator="kind"),
 ]

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import torch.distributed as dist
 from torch import nn
 
 from scalebench import Shard, Workload
-from scalebench.spec import Cell, Ddp, DiLoCo, LocalSgd, StepPlan, Strategy
+from scalebench.spec import Cell, Ddp, DiLoCo, Gossip, LocalSgd, StepPlan, Strategy
 from scalebench.spec.presets import CustomTarget
 from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.optimizers import set_rate
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import judged, sent_bytes_of
+from scalebench.worker.strategies.base import facts_of, judged, sent_bytes_of
 
 SAMPLES = 4
 """Of a rank's batch."""
@@ -159,9 +161,70 @@ def diloco(ranks: Ranks) -> dict[str, Any]:
     }
 
 
+def gossip(ranks: Ranks) -> dict[str, Any]:
+    """Mix different models without training them; train them as one process would simulate it."""
+    mixing, batches = ranks.build(Gossip())
+    set_rate(mixing.optimizer, 0.0)
+    own = torch.Generator().manual_seed(ranks.rank)
+    mixing.set_parameters(torch.randn(flat(mixing).numel(), generator=own))
+    before = ranks.gathered(mixing)
+    apart = []
+    for _ in range(4):
+        mixing.step(next(batches))
+        models = ranks.gathered(mixing)
+        apart.append(float((models - before.mean(0)).norm()))
+    started = float((before - before.mean(0)).norm())
+    trained = ranks.trained(Gossip(period=2), 6)
+    return {
+        "distance from the mean": [started, *apart],
+        "mean is kept": distance(models.mean(0), before.mean(0)),
+        "contraction": facts_of(mixing)["contraction"],
+        "as simulated": distance(ranks.gathered(trained), simulated(ranks, ring_exchange, 2, 6)),
+        "sent of 3 exchanges": (sent_bytes_of(trained) or 0) / (4 * before.shape[1]),
+    }
+
+
+Exchange = Callable[[torch.Tensor], torch.Tensor]
+"""The models of all ranks, shape [N, Ψ] → what each starts its step from."""
+
+
+def ring_exchange(models: torch.Tensor) -> torch.Tensor:
+    """Return the mean of each model and its two neighbours."""
+    return (models + models.roll(1, 0) + models.roll(-1, 0)) / 3
+
+
+def simulated(ranks: Ranks, exchange: Exchange, period: int, num_steps: int) -> torch.Tensor:
+    """Return the models, shape [N, Ψ], that one process gets which trains those of all ranks."""
+    context = RankContext(make_cell(Ddp(), ranks.world_size), 0, 0, ranks.job.device)
+    workload = fresh_workload(context)
+    streams = [
+        regression(replace(context.shard, rank=rank)).batches for rank in range(ranks.world_size)
+    ]
+    start = torch.nn.utils.parameters_to_vector(workload.module.parameters()).detach()
+    models = start.repeat(ranks.world_size, 1)
+    momentum = torch.zeros_like(models)
+    for step, batches in enumerate(list(zip(*streams, strict=True))[:num_steps]):
+        gradients = torch.stack(
+            [gradient(workload, x, b) for x, b in zip(models, batches, strict=True)]
+        )
+        models = exchange(models) if step % period == 0 else models
+        momentum = MOMENTUM * momentum + gradients
+        models = models - RATE * momentum
+    return models
+
+
+def gradient(workload: Workload, parameters: torch.Tensor, batch: Any) -> torch.Tensor:
+    """Return the gradient of the loss at some parameters, shape [Ψ]."""
+    variables = list(workload.module.parameters())
+    torch.nn.utils.vector_to_parameters(parameters.clone(), variables)
+    found = torch.autograd.grad(workload.loss(workload.module, batch), variables)
+    return torch.cat([one.flatten() for one in found])
+
+
 CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
     "local-sgd": local_sgd,
     "diloco": diloco,
+    "gossip": gossip,
 }
 
 

@@ -82,3 +82,18 @@ def test_an_outer_step_goes_where_the_ranks_went_only_further(reports: Reports) 
     """The pseudogradient is old minus new: with the other sign the step goes back."""
     for report in reports:
         assert report["diloco"]["one outer step"] < ROUNDING
+
+
+def test_gossip_comes_together_at_the_rate_of_the_ring(reports: Reports) -> None:
+    found = reports[0]["gossip"]
+    assert found["contraction"] == pytest.approx(1 / 3)
+    started = found["distance from the mean"][0]
+    expected = [started / 3**exchanges for exchanges in range(5)]
+    assert found["distance from the mean"] == pytest.approx(expected, rel=1e-4)
+    assert found["mean is kept"] < ROUNDING
+
+
+def test_gossip_trains_as_its_simulation_in_one_process(reports: Reports) -> None:
+    for report in reports:
+        assert report["gossip"]["as simulated"] < ROUNDING
+        assert report["gossip"]["sent of 3 exchanges"] == pytest.approx(3 * 2)

@@ -29,6 +29,7 @@ STRATEGY_NAMES = {
     "tensor": "Tensor parallel",
     "context": "Context parallel",
     "compressed": "DDP",
+    "gossip": "Gossip over a ring",
     "diloco": "DiLoCo",
     "local-sgd": "Local SGD",
     "script": "Your script",

@@ -1,6 +1,6 @@
 """A model of a rank's own, trained by itself; a method says when, and what, ranks exchange."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +18,9 @@ from scalebench.worker.strategies.execution import make_optimizer, precision, pr
 class Replica:
     """A rank's own model and optimizer; all ranks start with the same parameters.
 
-    A method overrides `after_step`, where its ranks exchange, and `judged_parameters`, if it is
-    not the mean of all models that it is judged by. The optimizer's state stays on its rank.
+    A method overrides `before_step` or `after_step`, where its ranks exchange, and
+    `judged_parameters`, if it is not the mean of all models that it is judged by. The optimizer's
+    state stays on its rank.
 
     Attributes:
         num_steps: That this rank has trained.
@@ -38,14 +39,25 @@ class Replica:
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train this rank's model on its batch; exchange with other ranks if it is time to."""
+        exchanged = self.before_step()
         self.optimizer.zero_grad()
         with precision(self.execution, self.device):
             loss = self.loss(self.module, batch)
         loss.backward()
+        if exchanged is not None:
+            self.set_parameters(exchanged())
         self.optimizer.step()
         self.num_steps += 1
         self.after_step()
         return loss.detach()
+
+    def before_step(self) -> Callable[[], torch.Tensor] | None:
+        """Start an exchange, if it is time to; return what waits for it and gives its result.
+
+        The result, parameters of shape [Ψ], is what the step starts from. The gradient is that of
+        the parameters before, so that the exchange can go on while it is computed.
+        """
+        return None
 
     def after_step(self) -> None:
         """Exchange what the method exchanges after so many steps."""
@@ -77,11 +89,15 @@ class Replica:
         with torch.no_grad():
             vector_to_parameters(flat, self.parameters)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all parameters."""
+        return sum(p.numel() * p.element_size() for p in self.parameters)
+
     def count_all_reduce(self) -> None:
         """Count an all-reduce of all parameters: a ring sends 2(N−1)/N of them."""
-        num_bytes = sum(p.numel() * p.element_size() for p in self.parameters)
         world_size = dist.get_world_size()
-        self.sent_bytes += 2 * (world_size - 1) / world_size * num_bytes
+        self.sent_bytes += 2 * (world_size - 1) / world_size * self.num_bytes
 
 
 def mean_over_ranks(vector: torch.Tensor) -> torch.Tensor:
