@@ -1,6 +1,17 @@
 """What does it gain, and cost, to train without exchanging every step's gradients?"""
 
-from scalebench import Case, Ddp, DiLoCo, Gossip, LocalSgd, Plain, Race, Recipe, Suite
+from scalebench import (
+    Case,
+    Ddp,
+    DiLoCo,
+    ElasticAveraging,
+    Gossip,
+    LocalSgd,
+    Plain,
+    Race,
+    Recipe,
+    Suite,
+)
 
 BATCH = 8
 
@@ -20,6 +31,7 @@ SUITE = Suite(
             recipe=BASE,
         ),
         Case(name="diloco-32", strategy=DiLoCo(period=32), batch_size=BATCH, recipe=BASE),
+        Case(name="elastic-8", strategy=ElasticAveraging(), batch_size=BATCH, recipe=BASE),
         Case(name="gossip", strategy=Gossip(), batch_size=BATCH, recipe=BASE),
         Case(
             name="gossip-8",

@@ -585,6 +585,21 @@ class Gossip(WithoutLockstep):
     period: int = Field(1, ge=1)
 
 
+class ElasticAveraging(WithoutLockstep):
+    """Elastic averaging SGD: models tied to a centre by springs, and the centre to their mean.
+
+    Source: Zhang, Choromanska & LeCun 2015, "Deep learning with Elastic Averaging SGD".
+
+    Attributes:
+        moving_rate: β of the paper: the part of its way to the mean that the centre goes in an
+            exchange. Each model goes β/N of its way to the centre.
+    """
+
+    kind: Literal["elastic"] = "elastic"
+    about = "Elastic averaging (EASGD): models tied to a moving centre"
+    moving_rate: float = Field(0.9, gt=0, le=1)
+
+
 Strategy = Annotated[
     Plain
     | Ddp
@@ -599,6 +614,7 @@ Strategy = Annotated[
     | LocalSgd
     | DiLoCo
     | Gossip
+    | ElasticAveraging
     | Script,
     Field(discriminator="kind"),
 ]

@@ -19,7 +19,16 @@ import torch.distributed as dist
 from torch import nn
 
 from scalebench import Shard, Workload
-from scalebench.spec import Cell, Ddp, DiLoCo, Gossip, LocalSgd, StepPlan, Strategy
+from scalebench.spec import (
+    Cell,
+    Ddp,
+    DiLoCo,
+    ElasticAveraging,
+    Gossip,
+    LocalSgd,
+    StepPlan,
+    Strategy,
+)
 from scalebench.spec.presets import CustomTarget
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.optimizers import set_rate
@@ -184,6 +193,44 @@ def gossip(ranks: Ranks) -> dict[str, Any]:
     }
 
 
+def elastic(ranks: Ranks) -> dict[str, Any]:
+    """Exchange without training; train as one process would simulate it."""
+    strategy = ElasticAveraging(period=1, moving_rate=0.8)
+    pulled, batches = ranks.build(strategy)
+    set_rate(pulled.optimizer, 0.0)
+    own = torch.Generator().manual_seed(ranks.rank)
+    pulled.set_parameters(torch.randn(flat(pulled).numel(), generator=own))
+    before, centre = ranks.gathered(pulled), pulled.centre.clone()
+    pulled.step(next(batches))
+    after = ranks.gathered(pulled)
+    trained = ranks.trained(ElasticAveraging(period=2, moving_rate=0.8), 6)
+    expected = Springs(0.8, flat(ranks.trained(strategy, 0)))
+    models = simulated(ranks, expected, 2, 6)
+    with judged(trained):
+        judged_by = flat(trained)
+    return {
+        "model": distance(after, before - 0.2 * (before - centre)),
+        "centre": distance(pulled.centre, centre + 0.8 * (before.mean(0) - centre)),
+        "sum is kept": distance(after.sum(0) + pulled.centre, before.sum(0) + centre),
+        "as simulated": distance(ranks.gathered(trained), models),
+        "judged by the centre": distance(judged_by, expected.centre),
+        "sent of 3 exchanges": (sent_bytes_of(trained) or 0) / (4 * before.shape[1]),
+    }
+
+
+class Springs:
+    """The exchange of elastic averaging in one process, as the paper writes it."""
+
+    def __init__(self, moving_rate: float, centre: torch.Tensor) -> None:
+        self.moving_rate, self.centre = moving_rate, centre
+
+    def __call__(self, models: torch.Tensor) -> torch.Tensor:
+        """Return the models, pulled to the centre; the centre is pulled to them."""
+        pull = self.moving_rate / len(models) * (models - self.centre)
+        self.centre = self.centre + pull.sum(0)
+        return models - pull
+
+
 Exchange = Callable[[torch.Tensor], torch.Tensor]
 """The models of all ranks, shape [N, Ψ] → what each starts its step from."""
 
@@ -225,6 +272,7 @@ CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
     "local-sgd": local_sgd,
     "diloco": diloco,
     "gossip": gossip,
+    "elastic": elastic,
 }
 
 

@@ -97,3 +97,19 @@ def test_gossip_trains_as_its_simulation_in_one_process(reports: Reports) -> Non
     for report in reports:
         assert report["gossip"]["as simulated"] < ROUNDING
         assert report["gossip"]["sent of 3 exchanges"] == pytest.approx(3 * 2)
+
+
+def test_an_elastic_exchange_follows_the_papers_equations(reports: Reports) -> None:
+    for report in reports:
+        found = report["elastic"]
+        assert found["model"] < ROUNDING
+        assert found["centre"] < ROUNDING
+        assert found["sum is kept"] < ROUNDING
+
+
+def test_elastic_averaging_trains_as_its_simulation_in_one_process(reports: Reports) -> None:
+    for report in reports:
+        found = report["elastic"]
+        assert found["as simulated"] < ROUNDING
+        assert found["judged by the centre"] < ROUNDING
+        assert found["sent of 3 exchanges"] == pytest.approx(3 * ALL_REDUCE)

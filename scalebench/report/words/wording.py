@@ -29,6 +29,7 @@ STRATEGY_NAMES = {
     "tensor": "Tensor parallel",
     "context": "Context parallel",
     "compressed": "DDP",
+    "elastic": "Elastic averaging",
     "gossip": "Gossip over a ring",
     "diloco": "DiLoCo",
     "local-sgd": "Local SGD",
@@ -103,6 +104,7 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "period": lambda v: "an exchange each step" if v == 1 else _number_of(v, "every {:g} steps"),
     "outer_rate": lambda v: _number_of(v, "outer rate {:g}"),
     "outer_momentum": lambda v: _number_of(v, "outer momentum {:g}"),
+    "moving_rate": lambda v: _number_of(v, "moving rate {:g}"),
     "synchronous_steps": lambda v: _number_of(v, "after {:g} synchronous steps") if v else None,
 }
 

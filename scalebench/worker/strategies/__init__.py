@@ -6,6 +6,7 @@ from typing import Any
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.asynchronous.diloco import DiLoCoTraining
+from scalebench.worker.strategies.asynchronous.elastic import ElasticAveragingTraining
 from scalebench.worker.strategies.asynchronous.gossip import GossipTraining
 from scalebench.worker.strategies.asynchronous.local_sgd import LocalSgdTraining
 from scalebench.worker.strategies.base import Training
@@ -33,6 +34,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "local-sgd": LocalSgdTraining,
     "diloco": DiLoCoTraining,
     "gossip": GossipTraining,
+    "elastic": ElasticAveragingTraining,
 }
 
 
