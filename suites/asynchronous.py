@@ -5,6 +5,7 @@ from scalebench import (
     Ddp,
     DiLoCo,
     ElasticAveraging,
+    FedAvg,
     Gossip,
     LocalSgd,
     Plain,
@@ -16,6 +17,7 @@ from scalebench import (
 BATCH = 8
 
 BASE = Recipe(optimizer="adamw", learning_rate=1e-3, warmup_samples=256)
+FEDERATED = Recipe(optimizer="sgd", learning_rate=0.1, warmup_samples=256)
 
 SUITE = Suite(
     name="asynchronous",
@@ -32,6 +34,13 @@ SUITE = Suite(
         ),
         Case(name="diloco-32", strategy=DiLoCo(period=32), batch_size=BATCH, recipe=BASE),
         Case(name="elastic-8", strategy=ElasticAveraging(), batch_size=BATCH, recipe=BASE),
+        Case(name="fedavg-8", strategy=FedAvg(), batch_size=BATCH, recipe=FEDERATED),
+        Case(
+            name="fedavg-8-uneven",
+            strategy=FedAvg(concentration=0.3),
+            batch_size=BATCH,
+            recipe=FEDERATED,
+        ),
         Case(name="gossip", strategy=Gossip(), batch_size=BATCH, recipe=BASE),
         Case(
             name="gossip-8",

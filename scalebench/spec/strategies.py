@@ -600,6 +600,44 @@ class ElasticAveraging(WithoutLockstep):
     moving_rate: float = Field(0.9, gt=0, le=1)
 
 
+class FedAvg(WithoutLockstep):
+    """Federated averaging: clients with data of their own train in turn, and are averaged.
+
+    In each round some clients are drawn, the same number on every rank. Each starts from the
+    common model and trains ``period`` steps on its own samples. Source: McMahan et al. 2017,
+    "Communication-Efficient Learning of Deep Networks from Decentralized Data".
+
+    Attributes:
+        period: Steps of a client in a round.
+        clients: Among how many the workload's samples are divided.
+        clients_per_rank: That each rank trains in a round, one after the other.
+        concentration: Of the Dirichlet distribution by which each class is divided among the
+            clients (Yurochkin et al. 2019): the smaller, the more a client has of few classes.
+            None: all clients have the same mixture.
+    """
+
+    kind: Literal["fedavg"] = "fedavg"
+    about = "FedAvg: clients with separate data, some drawn for each round"
+    clients: int = Field(16, ge=1)
+    clients_per_rank: int = Field(1, ge=1)
+    concentration: float | None = Field(None, gt=0)
+
+    @property
+    def steps_per_exchange(self) -> int:
+        """Steps of a rank in a round: those of all its clients."""
+        return self.period * self.clients_per_rank
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        drawn = self.clients_per_rank * world_size
+        if drawn <= self.clients:
+            return None
+        return (
+            f"{world_size} ranks draw {drawn} clients in a round, and there are {self.clients}; "
+            f"choose clients of at least {drawn}"
+        )
+
+
 Strategy = Annotated[
     Plain
     | Ddp
@@ -615,6 +653,7 @@ Strategy = Annotated[
     | DiLoCo
     | Gossip
     | ElasticAveraging
+    | FedAvg
     | Script,
     Field(discriminator="kind"),
 ]

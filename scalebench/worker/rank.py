@@ -35,7 +35,7 @@ from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.process.turns import Token
 from scalebench.worker.script.supervise import run_script
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import facts_of
+from scalebench.worker.strategies.base import batches_for, facts_of
 from scalebench.worker.strategies.compressed import traffic_of
 from scalebench.worker.strategies.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.workloads.feed import endless, refuse_prefetching
@@ -154,7 +154,8 @@ def _measure(context: RankContext, keep: Keep) -> None:
             refuse_prefetching(workload.batches)
         num_parameters = sum(p.numel() for p in workload.module.parameters())  # not yet divided
         training = build_training(workload, context)
-        batches = endless(workload.batches, context.device, context.cell.rank_batch)
+        stream = endless(workload.batches, context.device, context.cell.rank_batch)
+        batches = batches_for(training, stream)
         gc.collect()
         retries = allocator_retries(context.device)
         loop = Loop(training, batches, context, step_clock(context.device))

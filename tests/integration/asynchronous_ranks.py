@@ -24,18 +24,19 @@ from scalebench.spec import (
     Ddp,
     DiLoCo,
     ElasticAveraging,
+    FedAvg,
     Gossip,
     LocalSgd,
     StepPlan,
     Strategy,
 )
 from scalebench.spec.presets import CustomTarget
-from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.optimizers import set_rate
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import facts_of, judged, sent_bytes_of
+from scalebench.worker.workloads.order import ResidentBatches
 
 SAMPLES = 4
 """Of a rank's batch."""
@@ -61,6 +62,19 @@ Train = Callable[[Strategy], Any]
 """Builds a training from the same initial parameters every time."""
 
 
+def classification(shard: Shard) -> Workload:
+    """Return a small perceptron that tells five classes of points apart."""
+    data = torch.Generator().manual_seed(7)
+    points = torch.randn(200, 6, generator=data)
+    classes = points[:, :5].argmax(1)
+    return Workload(
+        module=nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 5)),
+        batches=ResidentBatches("points", 200, shard, lambda i: (points[i], classes[i])),
+        loss=lambda module, batch: nn.functional.cross_entropy(module(batch[0]), batch[1]),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM),
+    )
+
+
 def make_cell(strategy: Strategy, world_size: int) -> Cell:
     """Return a measuring cell."""
     return Cell(
@@ -80,6 +94,12 @@ def make_cell(strategy: Strategy, world_size: int) -> Cell:
     )
 
 
+def workload_for(strategy: Strategy, context: RankContext) -> Workload:
+    """Return a workload with the same initial parameters every time; clients need classes."""
+    torch.manual_seed(0)
+    return classification(context.shard) if strategy.kind == "fedavg" else regression(context.shard)
+
+
 class Ranks:
     """This rank among all of them: builds trainings, and compares models."""
 
@@ -90,7 +110,7 @@ class Ranks:
         """Return a training from the initial parameters, and this rank's batches."""
         cell = make_cell(strategy, self.world_size)
         context = RankContext(cell, self.rank, self.rank, self.job.device, self.job.control)
-        workload = fresh_workload(context)
+        workload = workload_for(strategy, context)
         return build_training(workload, context), iter(workload.batches)
 
     def trained(self, strategy: Strategy, num_steps: int) -> Any:
@@ -243,7 +263,7 @@ def ring_exchange(models: torch.Tensor) -> torch.Tensor:
 def simulated(ranks: Ranks, exchange: Exchange, period: int, num_steps: int) -> torch.Tensor:
     """Return the models, shape [N, Ψ], that one process gets which trains those of all ranks."""
     context = RankContext(make_cell(Ddp(), ranks.world_size), 0, 0, ranks.job.device)
-    workload = fresh_workload(context)
+    workload = workload_for(Ddp(), context)
     streams = [
         regression(replace(context.shard, rank=rank)).batches for rank in range(ranks.world_size)
     ]
@@ -268,11 +288,47 @@ def gradient(workload: Workload, parameters: torch.Tensor, batch: Any) -> torch.
     return torch.cat([one.flatten() for one in found])
 
 
+def fedavg(ranks: Ranks) -> dict[str, Any]:
+    """Train every client on all its samples for a step; compare with a step on all samples."""
+    everybody = FedAvg(period=1, clients=8, clients_per_rank=2, concentration=1.0)
+    training, _ = ranks.build(everybody)
+    drawn = training.clients_of_round(0)
+    for client in drawn:
+        training.step(training.samples_of(client))
+    cell = make_cell(everybody, ranks.world_size)
+    context = RankContext(cell, ranks.rank, ranks.rank, ranks.job.device)
+    workload = workload_for(everybody, context)
+    start = torch.nn.utils.parameters_to_vector(workload.module.parameters()).detach()
+    everything = workload.batches.gather(torch.arange(200))  # type: ignore[attr-defined]
+    expected = start - RATE * gradient(workload, start, everything)
+    usual, _ = ranks.build(FedAvg(period=3, clients=8, clients_per_rank=2))
+    own = usual.own_batches()
+    for _ in range(3):
+        usual.step(next(own))
+    with judged(usual):
+        common = flat(usual)
+    second_starts = flat(usual)
+    for _ in range(3):
+        usual.step(next(own))
+    return {
+        "clients": drawn,
+        "samples": [len(training.samples_of(client)[0]) for client in drawn],
+        "as one step on all": distance(flat(training), expected),
+        "of later rounds": [usual.clients_of_round(number) for number in range(40)],
+        "judged by the common model": distance(common, start),
+        "second client": distance(second_starts, start),
+        "moved": distance(flat(usual), start),
+        "together": distance(*_with_mean(ranks.gathered(usual))),
+        "sent of a round": (sent_bytes_of(usual) or 0) / (4 * start.numel()),
+    }
+
+
 CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
     "local-sgd": local_sgd,
     "diloco": diloco,
     "gossip": gossip,
     "elastic": elastic,
+    "fedavg": fedavg,
 }
 
 

@@ -113,3 +113,29 @@ def test_elastic_averaging_trains_as_its_simulation_in_one_process(reports: Repo
         assert found["as simulated"] < ROUNDING
         assert found["judged by the centre"] < ROUNDING
         assert found["sent of 3 exchanges"] == pytest.approx(3 * ALL_REDUCE)
+
+
+def test_fedavg_with_one_step_on_all_samples_is_synchronous_sgd(reports: Reports) -> None:
+    found = [report["fedavg"] for report in reports]
+    assert sorted(client for one in found for client in one["clients"]) == list(range(8))
+    samples = [count for one in found for count in one["samples"]]
+    assert sum(samples) == 200 and max(samples) > 2 * min(samples), "clients weigh differently"
+    for one in found:
+        assert one["as one step on all"] < ROUNDING
+
+
+def test_clients_are_drawn_anew_in_each_round_and_never_twice_at_once(reports: Reports) -> None:
+    rounds = zip(*(report["fedavg"]["of later rounds"] for report in reports), strict=True)
+    drawn = [[client for of_rank in one for client in of_rank] for one in rounds]
+    assert all(len(set(one)) == 8 for one in drawn)
+    assert len({tuple(one) for one in drawn}) > 30
+
+
+def test_a_client_starts_from_the_common_model(reports: Reports) -> None:
+    for report in reports:
+        found = report["fedavg"]
+        assert found["judged by the common model"] == 0
+        assert found["second client"] == 0, "it starts where the first did"
+        assert found["moved"] > 100 * ROUNDING
+        assert found["together"] == 0
+        assert found["sent of a round"] == pytest.approx(ALL_REDUCE)

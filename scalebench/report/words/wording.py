@@ -29,6 +29,7 @@ STRATEGY_NAMES = {
     "tensor": "Tensor parallel",
     "context": "Context parallel",
     "compressed": "DDP",
+    "fedavg": "FedAvg",
     "elastic": "Elastic averaging",
     "gossip": "Gossip over a ring",
     "diloco": "DiLoCo",
@@ -105,6 +106,9 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "outer_rate": lambda v: _number_of(v, "outer rate {:g}"),
     "outer_momentum": lambda v: _number_of(v, "outer momentum {:g}"),
     "moving_rate": lambda v: _number_of(v, "moving rate {:g}"),
+    "clients": lambda v: _number_of(v, "{:g} clients"),
+    "clients_per_rank": lambda v: _number_of(v, "{:g} at a time on a rank"),
+    "concentration": lambda v: _number_of(v, "divided unevenly ({:g})"),
     "synchronous_steps": lambda v: _number_of(v, "after {:g} synchronous steps") if v else None,
 }
 

@@ -7,6 +7,7 @@ from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.asynchronous.diloco import DiLoCoTraining
 from scalebench.worker.strategies.asynchronous.elastic import ElasticAveragingTraining
+from scalebench.worker.strategies.asynchronous.fedavg import FedAvgTraining
 from scalebench.worker.strategies.asynchronous.gossip import GossipTraining
 from scalebench.worker.strategies.asynchronous.local_sgd import LocalSgdTraining
 from scalebench.worker.strategies.base import Training
@@ -35,6 +36,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "diloco": DiLoCoTraining,
     "gossip": GossipTraining,
     "elastic": ElasticAveragingTraining,
+    "fedavg": FedAvgTraining,
 }
 
 

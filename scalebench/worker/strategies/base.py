@@ -13,8 +13,8 @@ from scalebench.trace.marks import AXIS
 class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it.
 
-    A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`, `judged` and
-    `sent_bytes_of` ask for.
+    A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`, `judged`,
+    `sent_bytes_of` and `batches_for` ask for.
     """
 
     @property
@@ -95,6 +95,17 @@ def judged(training: Any) -> AbstractContextManager[None]:
     """
     own = getattr(training, "judged_model", None)
     return nullcontext() if own is None else own()
+
+
+def batches_for(training: Any, batches: Iterator[Any]) -> Iterator[Any]:
+    """Return the batches that a training is fed: its own, where its method divides the data.
+
+    Args:
+        training: Of this rank.
+        batches: Those of the workload, endless.
+    """
+    own = getattr(training, "own_batches", None)
+    return batches if own is None else own()
 
 
 def sent_bytes_of(training: Any) -> float | None:

@@ -61,7 +61,7 @@ class ResidentBatches:
                 f"({shard.world_size} ranks with {shard.batch_size} each). Choose a --batch-size "
                 f"of which the ranks together take at most {num_samples}."
             )
-        self._num_samples = num_samples
+        self.num_samples = num_samples
         self._steps_per_epoch = num_samples // global_batch
         self._shard = shard
         self.gather = gather
@@ -77,7 +77,7 @@ class ResidentBatches:
         """Return this rank's sample indices, shape ``[steps_per_epoch, batch_size]``, on CPU."""
         shard = self._shard
         sampler: DistributedSampler[int] = DistributedSampler(
-            cast(Any, range(self._num_samples)),  # only its length is asked for
+            cast(Any, range(self.num_samples)),  # only its length is asked for
             num_replicas=shard.world_size,
             rank=shard.rank,
             shuffle=True,
