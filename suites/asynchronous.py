@@ -8,6 +8,7 @@ from scalebench import (
     FedAvg,
     Gossip,
     LocalSgd,
+    ParameterServer,
     Plain,
     Race,
     Recipe,
@@ -17,7 +18,7 @@ from scalebench import (
 BATCH = 8
 
 BASE = Recipe(optimizer="adamw", learning_rate=1e-3, warmup_samples=256)
-FEDERATED = Recipe(optimizer="sgd", learning_rate=0.1, warmup_samples=256)
+FEDERATED = Recipe(optimizer="sgd", learning_rate=0.03, warmup_samples=256)
 
 SUITE = Suite(
     name="asynchronous",
@@ -40,6 +41,27 @@ SUITE = Suite(
             strategy=FedAvg(concentration=0.3),
             batch_size=BATCH,
             recipe=FEDERATED,
+        ),
+        Case(name="server", strategy=ParameterServer(), batch_size=BATCH, recipe=BASE),
+        Case(
+            name="server-bound-2",
+            strategy=ParameterServer(staleness_bound=2),
+            batch_size=BATCH,
+            recipe=BASE,
+        ),
+        Case(
+            name="server-synchronous",
+            strategy=ParameterServer(staleness_bound=0),
+            batch_size=BATCH,
+            recipe=BASE,
+            optional=True,
+        ),
+        Case(
+            name="servers-2",
+            strategy=ParameterServer(servers=2),
+            batch_size=BATCH,
+            recipe=BASE,
+            optional=True,
         ),
         Case(name="gossip", strategy=Gossip(), batch_size=BATCH, recipe=BASE),
         Case(

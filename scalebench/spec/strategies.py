@@ -25,15 +25,12 @@ class Execution(Spec):
         operations: Collectives that its steps ask for; the run calibrates these to predict steps.
             Empty: its steps are not predicted.
         has_reference: Whether its results are compared with those of a single process.
-        unverified_because: Why they are not what one process computes, so that nothing can be
-            compared; None: they are.
         untraced_because: Why a few traced steps do not stand for all of them; None: they do.
     """
 
     about: ClassVar[str] = ""
     operations: ClassVar[tuple[CollectiveName, ...]] = ()
     has_reference: ClassVar[bool] = True
-    unverified_because: ClassVar[str | None] = None
     untraced_because: ClassVar[str | None] = None
     autocast: bool = False
     compile: bool = False
@@ -52,6 +49,11 @@ class Execution(Spec):
     @property
     def always_communicates(self) -> str | None:
         """Why no step of it can do without the other ranks; None: there may be one that can."""
+        return None
+
+    @property
+    def unverified_because(self) -> str | None:
+        """Why its results cannot be compared with those of one process; None: they can."""
         return None
 
     @property
@@ -524,15 +526,19 @@ class WithoutLockstep(Execution):
         period: Steps of a rank from one exchange to the next.
     """
 
-    unverified_because = (
-        "not synchronous: it does not compute what one process does; tests compare it with its "
-        "known limit"
-    )
     untraced_because = (
         "training without lockstep is not traced: a few steps do not show what ranks exchange now "
         "and then"
     )
     period: int = Field(8, ge=1)
+
+    @property
+    def unverified_because(self) -> str | None:
+        """Why its results cannot be compared with those of one process."""
+        return (
+            "not synchronous: it does not compute what one process does; tests compare it with its "
+            "known limit"
+        )
 
     @property
     def steps_per_exchange(self) -> int:
@@ -638,6 +644,39 @@ class FedAvg(WithoutLockstep):
         )
 
 
+class ParameterServer(WithoutLockstep):
+    """Workers push gradients to servers, which step and answer with the parameters.
+
+    Sources: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Ho
+    et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server".
+
+    Attributes:
+        servers: Ranks that serve an equal part of the parameters each, beside their own training.
+        staleness_bound: Steps that a worker may be ahead of the slowest one. 0: the servers wait
+            for all gradients and step by their mean, which is synchronous training. None: no
+            bound, every gradient is a step as soon as it arrives.
+    """
+
+    kind: Literal["parameter-server"] = "parameter-server"
+    about = "Parameter server: synchronous, asynchronous, or with bounded staleness"
+    period: Literal[1] = 1
+    servers: int = Field(1, ge=1)
+    staleness_bound: int | None = Field(None, ge=0)
+
+    @property
+    def unverified_because(self) -> str | None:
+        """Why its results cannot be compared with those of one process."""
+        if self.staleness_bound == 0:
+            return "no rank has the averaged gradients; tests compare the parameters with DDP's"
+        return super().unverified_because
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if self.servers <= world_size:
+            return None
+        return f"{self.servers} servers are more than the {world_size} ranks; choose fewer"
+
+
 Strategy = Annotated[
     Plain
     | Ddp
@@ -654,6 +693,7 @@ Strategy = Annotated[
     | Gossip
     | ElasticAveraging
     | FedAvg
+    | ParameterServer
     | Script,
     Field(discriminator="kind"),
 ]

@@ -35,7 +35,7 @@ from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.process.turns import Token
 from scalebench.worker.script.supervise import run_script
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import batches_for, facts_of
+from scalebench.worker.strategies.base import batches_for, facts_of, finish
 from scalebench.worker.strategies.compressed import traffic_of
 from scalebench.worker.strategies.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.workloads.feed import endless, refuse_prefetching
@@ -184,6 +184,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
     with context.turn(last=True) as turn:
         looked = Rounds(loop).run()
         turn.ends_together = not looked.gave_up
+        finish(training)
     keep(
         clean
         | _steps(loop.seen)

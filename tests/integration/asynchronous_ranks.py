@@ -27,6 +27,7 @@ from scalebench.spec import (
     FedAvg,
     Gossip,
     LocalSgd,
+    ParameterServer,
     StepPlan,
     Strategy,
 )
@@ -35,9 +36,10 @@ from scalebench.worker.optimizers import set_rate
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import facts_of, judged, sent_bytes_of
+from scalebench.worker.strategies.base import facts_of, finish, judged, sent_bytes_of
 from scalebench.worker.workloads.order import ResidentBatches
 
+STALE_STEPS = 12
 SAMPLES = 4
 """Of a rank's batch."""
 RATE, MOMENTUM = 0.05, 0.9
@@ -323,12 +325,32 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
     }
 
 
+def parameter_server(ranks: Ranks) -> dict[str, Any]:
+    """Compare the synchronous form with DDP; count how stale gradients are in the other ones."""
+    found: dict[str, Any] = {"from DDP": []}
+    synchronous = flat(ranks.trained(Ddp(), 8))
+    for servers in (1, 3):
+        training = ranks.trained(ParameterServer(servers=servers, staleness_bound=0), 8)
+        found["from DDP"].append(distance(flat(training), synchronous))
+        finish(training)
+        found[f"synchronous, {servers} servers"] = facts_of(training)
+    for name, bound in (("asynchronous", None), ("bounded", 1)):
+        training = ranks.trained(ParameterServer(staleness_bound=bound), STALE_STEPS)
+        with judged(training):
+            found[f"{name}, judged"] = distance(*_with_mean(ranks.gathered(training)))
+        finish(training)
+        found[name] = facts_of(training)
+        found[f"{name}, sent"] = (sent_bytes_of(training) or 0) / (4 * synchronous.numel())
+    return found
+
+
 CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
     "local-sgd": local_sgd,
     "diloco": diloco,
     "gossip": gossip,
     "elastic": elastic,
     "fedavg": fedavg,
+    "parameter-server": parameter_server,
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from scalebench.launch.local import loopback_environment
 from tests.conftest import PATIENCE_S
+from tests.integration.asynchronous_ranks import STALE_STEPS
 
 pytestmark = pytest.mark.untimed
 
@@ -139,3 +140,33 @@ def test_a_client_starts_from_the_common_model(reports: Reports) -> None:
         assert found["moved"] > 100 * ROUNDING
         assert found["together"] == 0
         assert found["sent of a round"] == pytest.approx(ALL_REDUCE)
+
+
+def test_a_synchronous_parameter_server_is_synchronous_sgd(reports: Reports) -> None:
+    for rank, report in enumerate(reports):
+        found = report["parameter-server"]
+        assert max(found["from DDP"]) < ROUNDING
+        for servers in (1, 3):
+            stale = {"staleness": {"0": 8 * NUM_RANKS}} if rank < servers else {}
+            assert found[f"synchronous, {servers} servers"] == stale
+
+
+def test_stale_gradients_are_all_counted(reports: Reports) -> None:
+    """In the mean each other rank steps once between two steps of a rank, less at start and end."""
+    found = reports[0]["parameter-server"]
+    longest = {"asynchronous": NUM_RANKS * STALE_STEPS, "bounded": (2 * 1 + 1) * (NUM_RANKS - 1)}
+    for name, most in longest.items():
+        counts = {int(steps): count for steps, count in found[name]["staleness"].items()}
+        assert sum(counts.values()) == NUM_RANKS * STALE_STEPS
+        mean = sum(steps * count for steps, count in counts.items()) / sum(counts.values())
+        assert mean <= NUM_RANKS - 1
+        assert max(counts) <= most
+
+
+def test_all_ranks_are_judged_by_the_servers_parameters(reports: Reports) -> None:
+    for rank, report in enumerate(reports):
+        found = report["parameter-server"]
+        for name in ("asynchronous", "bounded"):
+            assert found[f"{name}, judged"] == 0
+            each = NUM_RANKS - 1 if rank == 0 else 1
+            assert found[f"{name}, sent"] == pytest.approx(each * STALE_STEPS, rel=0.02)

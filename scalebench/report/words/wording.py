@@ -29,6 +29,7 @@ STRATEGY_NAMES = {
     "tensor": "Tensor parallel",
     "context": "Context parallel",
     "compressed": "DDP",
+    "parameter-server": "Parameter server",
     "fedavg": "FedAvg",
     "elastic": "Elastic averaging",
     "gossip": "Gossip over a ring",
@@ -109,6 +110,10 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "clients": lambda v: _number_of(v, "{:g} clients"),
     "clients_per_rank": lambda v: _number_of(v, "{:g} at a time on a rank"),
     "concentration": lambda v: _number_of(v, "divided unevenly ({:g})"),
+    "servers": lambda v: None if v == 1 else _number_of(v, "{:g} servers"),
+    "staleness_bound": lambda v: (
+        "synchronous" if v == 0 else _number_of(v, "at most {:g} steps ahead") or "asynchronous"
+    ),
     "synchronous_steps": lambda v: _number_of(v, "after {:g} synchronous steps") if v else None,
 }
 

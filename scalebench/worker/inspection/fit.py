@@ -8,7 +8,7 @@ from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import build_watched
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import Training, keeps_buffers
+from scalebench.worker.strategies.base import Training, finish, keeps_buffers
 from scalebench.worker.workloads.feed import endless
 
 NUM_STEPS = 2
@@ -49,4 +49,5 @@ def train_watched(
         for batch in batches:
             with watch.stretch("communication", kept=keeps_buffers(training)):
                 training.step(batch)
+    finish(training)
     return watch.memory

@@ -41,7 +41,7 @@ from scalebench.worker.inspection.reference import (
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import Training, keeps_buffers, on_every_rank
+from scalebench.worker.strategies.base import Training, finish, keeps_buffers, on_every_rank
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads.feed import check_size, endless
 from scalebench.worker.workloads.flops import CountedFlops
@@ -93,6 +93,7 @@ def inspect(context: RankContext) -> Inspection:
             with watch.stretch("communication", kept=kept):
                 losses.append(float(training.step(batch)))
     losses = on_every_rank(training, torch.tensor(losses)).tolist()
+    finish(training)
     verification = _verification(by_gradient, losses, reference, context)
     return Inspection(verification, losses, watch.memory, flops_of(reference, context))
 

@@ -10,6 +10,7 @@ from scalebench.worker.strategies.asynchronous.elastic import ElasticAveragingTr
 from scalebench.worker.strategies.asynchronous.fedavg import FedAvgTraining
 from scalebench.worker.strategies.asynchronous.gossip import GossipTraining
 from scalebench.worker.strategies.asynchronous.local_sgd import LocalSgdTraining
+from scalebench.worker.strategies.asynchronous.parameter_server import ParameterServerTraining
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.context import ContextTraining
@@ -37,6 +38,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "gossip": GossipTraining,
     "elastic": ElasticAveragingTraining,
     "fedavg": FedAvgTraining,
+    "parameter-server": ParameterServerTraining,
 }
 
 

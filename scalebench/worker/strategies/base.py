@@ -14,7 +14,7 @@ class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it.
 
     A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`, `judged`,
-    `sent_bytes_of` and `batches_for` ask for.
+    `sent_bytes_of`, `batches_for` and `finish` ask for.
     """
 
     @property
@@ -106,6 +106,13 @@ def batches_for(training: Any, batches: Iterator[Any]) -> Iterator[Any]:
     """
     own = getattr(training, "own_batches", None)
     return batches if own is None else own()
+
+
+def finish(training: Any) -> None:
+    """Have a training end what runs beside it, such as a server; every rank takes part."""
+    end = getattr(training, "finish", None)
+    if end is not None:
+        end()
 
 
 def sent_bytes_of(training: Any) -> float | None:

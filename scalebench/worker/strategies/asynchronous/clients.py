@@ -51,7 +51,9 @@ def divide_evenly(num_samples: int, num_clients: int, seed: int) -> list[Indices
         UsageError: There are fewer samples than clients.
     """
     shuffled = np.random.default_rng(seed).permutation(num_samples)
-    return _all_have_some(np.array_split(shuffled, num_clients), "there are more than samples")
+    return _all_have_some(
+        np.array_split(shuffled, num_clients), "there are fewer samples than clients"
+    )
 
 
 def divide_by_class(

@@ -42,7 +42,7 @@ class GossipTraining(Replica):
             for model, rank in zip(theirs, self.neighbours, strict=True)
         ]
         under_way = dist.batch_isend_irecv(sends + receives)
-        self.sent_bytes += len(self.neighbours) * self.num_bytes
+        self.pushed_bytes += len(self.neighbours) * self.num_bytes
 
         def mixed() -> torch.Tensor:
             for work in under_way:

@@ -24,7 +24,7 @@ class Replica:
 
     Attributes:
         num_steps: That this rank has trained.
-        sent_bytes: That this rank has sent in training, ring-equivalent.
+        pushed_bytes: That this rank has sent in its steps, ring-equivalent.
     """
 
     def __init__(self, strategy: Execution, workload: Workload, context: RankContext) -> None:
@@ -35,7 +35,7 @@ class Replica:
         self.parameters: Sequence[torch.nn.Parameter] = list(self.module.parameters())
         self.optimizer = make_optimizer(workload, self.parameters)
         self.num_steps = 0
-        self.sent_bytes = 0.0
+        self.pushed_bytes = 0.0
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train this rank's model on its batch; exchange with other ranks if it is time to."""
@@ -90,6 +90,11 @@ class Replica:
             vector_to_parameters(flat, self.parameters)
 
     @property
+    def sent_bytes(self) -> float:
+        """Bytes that this rank has sent in training, ring-equivalent."""
+        return self.pushed_bytes
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all parameters."""
         return sum(p.numel() * p.element_size() for p in self.parameters)
@@ -97,7 +102,7 @@ class Replica:
     def count_all_reduce(self) -> None:
         """Count an all-reduce of all parameters: a ring sends 2(N−1)/N of them."""
         world_size = dist.get_world_size()
-        self.sent_bytes += 2 * (world_size - 1) / world_size * self.num_bytes
+        self.pushed_bytes += 2 * (world_size - 1) / world_size * self.num_bytes
 
 
 def mean_over_ranks(vector: torch.Tensor) -> torch.Tensor:
