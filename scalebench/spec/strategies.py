@@ -654,7 +654,8 @@ class ParameterServer(WithoutLockstep):
         servers: Ranks that serve an equal part of the parameters each, beside their own training.
         staleness_bound: Steps that a worker may be ahead of the slowest one. 0: the servers wait
             for all gradients and step by their mean, which is synchronous training. None: no
-            bound, every gradient is a step as soon as it arrives.
+            bound, every gradient is a step as soon as it arrives, and the batches of a step go to
+            whoever is free.
     """
 
     kind: Literal["parameter-server"] = "parameter-server"

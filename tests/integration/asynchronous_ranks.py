@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from scalebench.worker.optimizers import set_rate
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import facts_of, finish, judged, sent_bytes_of
+from scalebench.worker.strategies.base import batches_for, facts_of, finish, judged, sent_bytes_of
 from scalebench.worker.workloads.order import ResidentBatches
 
 STALE_STEPS = 12
@@ -304,7 +305,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
     everything = workload.batches.gather(torch.arange(200))  # type: ignore[attr-defined]
     expected = start - RATE * gradient(workload, start, everything)
     usual, _ = ranks.build(FedAvg(period=3, clients=8, clients_per_rank=2))
-    own = usual.own_batches()
+    own = usual.own_batches(iter(()))
     for _ in range(3):
         usual.step(next(own))
     with judged(usual):
@@ -335,7 +336,10 @@ def parameter_server(ranks: Ranks) -> dict[str, Any]:
         finish(training)
         found[f"synchronous, {servers} servers"] = facts_of(training)
     for name, bound in (("asynchronous", None), ("bounded", 1)):
-        training = ranks.trained(ParameterServer(staleness_bound=bound), STALE_STEPS)
+        training, batches = ranks.build(ParameterServer(staleness_bound=bound))
+        own = batches_for(training, cycle(batches))
+        for _ in range(STALE_STEPS):
+            training.step(next(own))
         with judged(training):
             found[f"{name}, judged"] = distance(*_with_mean(ranks.gathered(training)))
         finish(training)

@@ -63,6 +63,57 @@ def test_the_race_of_the_documents(scalebench: Scalebench, project: Path) -> Non
     assert {cell["seed"] for cell in plan if cell["purpose"] == "measure"} == {0, 1}
 
 
+WITHOUT_LOCKSTEP = """
+from scalebench import Case, FedAvg, LocalSgd, ParameterServer, Plain, Race, Recipe, Suite
+
+R = Recipe(optimizer="sgd", learning_rate=0.02)
+METHODS = {
+    "plain": Plain(),
+    "local": LocalSgd(period=4),
+    "clients": FedAvg(period=2, clients=5, clients_per_rank=2),
+    "server": ParameterServer(),
+}
+SUITE = Suite(
+    name="apart",
+    question="Do launches without lockstep come to their end?",
+    cases=tuple(
+        Case(name=name, strategy=method, batch_size=32, recipe=R)
+        for name, method in METHODS.items()
+    ),
+    workload="mlp",
+    race=Race(samples=1024, evaluate_every=256, target_loss=0.9),
+    repeats=1,
+)
+"""
+
+
+@pytest.mark.untimed
+def test_races_without_lockstep(scalebench: Scalebench, project: Path) -> None:
+    (project / "apart.py").write_text(WITHOUT_LOCKSTEP)
+    done = scalebench("run", "apart.py", "--gpus", "2", "--out", "r", "--no-report")
+    assert done.returncode == 0, done.stderr
+    for case, all_reduces in (("local", 8), ("clients", 8)):
+        row = row_of(project / "r", case, 2)
+        assert row["correctness"]["status"] == "unverified"
+        assert "not synchronous" in row["correctness"]["reason"]
+        assert "not traced" in row["unavailable"]["wire_bytes"]
+        assert row["predicted_memory_bytes"] is None
+        assert sent_of(project / "r", case) == pytest.approx(
+            all_reduces * 4 * row["num_parameters"]
+        )
+    server = load_run(project / "r").results["apart.server.n2.r0"].ranks[0]
+    staleness = server.facts["staleness"]
+    assert isinstance(staleness, dict)
+    assert sum(staleness.values()) == 2 * 1024 // 32, "all batches of all steps, whoever had them"
+
+
+def sent_of(run: Path, case: str) -> float | None:
+    """Return what the rank that sends most sent in the race, bytes."""
+    points = load_run(run).results[f"apart.{case}.n2.r0"].ranks[0].race
+    assert points is not None
+    return points[-1].sent_bytes
+
+
 @pytest.mark.untimed
 def test_a_workload_without_held_out_samples_is_told_how_to_give_them(
     scalebench: Scalebench, project: Path

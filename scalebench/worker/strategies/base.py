@@ -105,7 +105,7 @@ def batches_for(training: Any, batches: Iterator[Any]) -> Iterator[Any]:
         batches: Those of the workload, endless.
     """
     own = getattr(training, "own_batches", None)
-    return batches if own is None else own()
+    return batches if own is None else own(batches)
 
 
 def finish(training: Any) -> None:

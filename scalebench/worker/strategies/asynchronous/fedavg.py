@@ -78,7 +78,7 @@ class FedAvgTraining(Replica):
         per_round = self.strategy.clients_per_rank * self.num_ranks
         return [int(client) for client in drawn[:per_round][self.rank :: self.num_ranks]]
 
-    def own_batches(self) -> Iterator[Any]:
+    def own_batches(self, _: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches of this rank's clients, in the order of the steps, without end."""
         number = 0
         while True:

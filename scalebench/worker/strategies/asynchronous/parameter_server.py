@@ -5,13 +5,18 @@ thread in the process of rank s, so a rank that serves also trains. It receives 
 first, over gloo's point-to-point messages: torch's RPC would do the same with one more process
 group, pickled messages and its own thread pool. What the server decides is in `server.py`.
 
-A step costs a worker two messages for each server, its gradient and the parameters; through the
+Without a bound ranks share the work: the N batches of each step go to whoever asks next, so a slow
+rank trains fewer of them and nobody waits for it but at an evaluation. With a bound every rank
+trains one batch in a step.
+
+A gradient costs a worker two messages for each server, it and the parameters; through the
 link of a single server go 2(N−1)·D bytes in each direction together (Li et al. 2014).
 """
 
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -28,7 +33,7 @@ from scalebench.worker.strategies.execution import make_optimizer, precision
 PUSH, PULL = 1, 2
 """Tags of the messages."""
 GRADIENT, GOODBYE = 0.0, 1.0
-"""The last element of a message to a server: what it is."""
+"""The last element of a message to a server: what it is. That of an answer is a ticket."""
 
 
 class ParameterServerTraining(Replica):
@@ -38,6 +43,10 @@ class ParameterServerTraining(Replica):
         super().__init__(strategy, workload, context)
         self.rank, self.num_ranks = context.rank, context.cell.world_size
         patience = timedelta(seconds=context.cell.limit_s)
+        self.shares_work = strategy.staleness_bound is None
+        self.ticket = self.rank
+        self.stream: Iterator[Any] | None = None
+        self.last_loss = torch.zeros((), device=context.device)
         self.group = dist.new_group(backend="gloo", timeout=patience)
         start = self.flat_parameters().cpu()
         self.bounds = [len(start) * s // strategy.servers for s in range(strategy.servers + 1)]
@@ -62,35 +71,54 @@ class ParameterServerTraining(Replica):
         return self.pushed_bytes + (self.serving.sent_bytes if self.serving is not None else 0)
 
     def step(self, batch: Any) -> torch.Tensor:
-        """Push this rank's gradient, and go on with the parameters that the servers answer."""
+        """Train this rank's batches of a step: one, or where ranks share the work, what it gets.
+
+        Returns:
+            The mean loss of the last batch that this rank trained on.
+        """
+        self.num_steps += 1
+        if not self.shares_work:
+            self.last_loss = self.train_on(batch)
+        while self.shares_work and self.ticket < self.num_steps * self.num_ranks:
+            self.last_loss = self.train_on(batch if self.stream is None else next(self.stream))
+        return self.last_loss
+
+    def own_batches(self, stream: Iterator[Any]) -> Iterator[Any]:
+        """Yield a batch for each step; where ranks share the work a step draws what it needs."""
+        if not self.shares_work:
+            return stream
+        self.stream = stream
+        return repeat(None)
+
+    def train_on(self, batch: Any) -> torch.Tensor:
+        """Push the gradient of a batch, and go on with the parameters that the servers answer."""
         self.module.zero_grad()
         with precision(self.execution, self.device):
             loss = self.loss(self.module, batch)
         loss.backward()
         gradient = torch.cat([g.flatten() for _, g in named_gradients(self.module)]).cpu()
         self.set_parameters(self.exchange(gradient).to(self.device))
-        self.num_steps += 1
         return loss.detach()
 
     def exchange(self, gradient: torch.Tensor) -> torch.Tensor:
         """Push the parts of a gradient to their servers; return the parameters, shape [Ψ]."""
-        answer = torch.empty_like(gradient)
+        answers = {s: gradient.new_empty(self._size(s) + 1) for s in range(len(self.bounds) - 1)}
         under_way = []
         for server in self._others():
             part = self._part(server)
             message = torch.cat((gradient[part], gradient.new_tensor([GRADIENT])))
             under_way += [
-                dist.irecv(answer[part], server, self.group, PULL),
+                dist.irecv(answers[server], server, self.group, PULL),
                 dist.isend(message, server, self.group, PUSH),
             ]
             self.pushed_bytes += message.nbytes
         if self.serving is not None:
-            part = self._part(self.rank)
-            answer[part] = self.serving.push_own(gradient[part])
+            answers[self.rank] = self.serving.push_own(gradient[self._part(self.rank)])
         for work in under_way:
             if work is not None:
                 work.wait()
-        return answer
+        self.ticket = int(answers[0][-1])  # the first server hands out the work
+        return torch.cat([answer[:-1] for answer in answers.values()])
 
     def judged_parameters(self) -> torch.Tensor:
         """Return the parameters of the servers; every rank has to have its last answer."""
@@ -106,14 +134,16 @@ class ParameterServerTraining(Replica):
     def finish(self) -> None:
         """End the servers; every rank takes part."""
         for server in self._others():
-            num_elements = self.bounds[server + 1] - self.bounds[server]
-            message = torch.full((num_elements + 1,), GOODBYE)
+            message = torch.full((self._size(server) + 1,), GOODBYE)
             dist.send(message, server, self.group, PUSH)
         if self.serving is not None:
             self.serving.join()
 
     def _part(self, server: int) -> slice:
         return slice(self.bounds[server], self.bounds[server + 1])
+
+    def _size(self, server: int) -> int:
+        return self.bounds[server + 1] - self.bounds[server]
 
     def _others(self) -> Iterator[int]:
         return (s for s in range(len(self.bounds) - 1) if s != self.rank)
@@ -144,7 +174,7 @@ class Serving:
         self._thread.start()
 
     def push_own(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Push the gradient of this rank; return the parameters when it may go on."""
+        """Push the gradient of this rank; return what a message to it would hold."""
         with self._changed:
             self._take(self.rank, gradient)
             self._changed.wait_for(lambda: self._own is not None or self._failed is not None)
@@ -178,10 +208,11 @@ class Serving:
     def _take(self, worker: int, gradient: torch.Tensor) -> None:
         """Hand a gradient to the server, and the parameters to those who may go on."""
         for released in self.server.push(worker, gradient):
-            parameters = self.server.parameter.detach()
+            ticket = torch.tensor([float(self.server.tickets[released])])
+            message = torch.cat((self.server.parameter.detach(), ticket))
             if released == self.rank:
-                self._own = parameters.clone()
+                self._own = message
                 self._changed.notify_all()
             else:
-                dist.send(parameters, released, self.group, PULL)
-                self.sent_bytes += parameters.nbytes
+                dist.send(message, released, self.group, PULL)
+                self.sent_bytes += message.nbytes

@@ -10,6 +10,9 @@ number of gradients that it has pushed; the server's version is the number of it
 The staleness of a gradient is the number of steps that the server has made since its worker got the
 parameters. Without a bound its mean is N − 1, because everybody else steps once in the meantime, in
 the mean: fast workers see less of it, slow ones more (Ho et al. 2013; Zhang et al. 2016).
+
+Work is handed out by tickets, numbered through: with the parameters a worker gets the number of the
+batch that it trains on next. So whoever is faster may do more of a common number of batches.
 """
 
 from collections import Counter
@@ -23,6 +26,7 @@ class Server:
     Attributes:
         parameter: The part, shape [K].
         staleness: Staleness → gradients.
+        tickets: Of each worker, the number of the batch that it trains on.
 
     Args:
         parameter: The part at the start.
@@ -40,8 +44,10 @@ class Server:
     ) -> None:
         self.parameter, self.optimizer, self.bound = parameter, optimizer, bound
         self.staleness: Counter[int] = Counter()
+        self.tickets = list(range(num_workers))
         self._clocks = [0] * num_workers
         self._version = 0
+        self._next_ticket = num_workers
         self._read = [0] * num_workers
         self._waiting: list[int] = []
         self._sum = torch.zeros_like(parameter)
@@ -62,6 +68,8 @@ class Server:
         for one in released:
             self._waiting.remove(one)
             self._read[one] = self._version
+            self.tickets[one] = self._next_ticket
+            self._next_ticket += 1
         return released
 
     def _step(self, gradient: torch.Tensor) -> None:

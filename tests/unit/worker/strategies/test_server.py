@@ -1,5 +1,7 @@
 """A parameter server without ranks: who goes on, with what, and how stale gradients are."""
 
+import heapq
+
 import pytest
 import torch
 from hypothesis import given
@@ -54,6 +56,25 @@ def test_equal_workers_have_a_staleness_of_all_the_others(num_workers):
             found.push(worker, ones())
     assert found.staleness.most_common(1)[0][0] == num_workers - 1
     assert mean_staleness(found) == pytest.approx(num_workers - 1, rel=0.02)
+
+
+@pytest.mark.parametrize("batch_s", [(1, 1), (1, 3), (1, 1, 1, 4)])
+def test_the_faster_do_more_as_the_model_says(batch_s):
+    """Together they train Σ 1/t_i batches a second; in lockstep N / max(t_i)."""
+    found, num_batches = server(len(batch_s), bound=None), 600
+    ends = [(float(seconds), worker) for worker, seconds in enumerate(batch_s)]
+    done = [0] * len(batch_s)
+    while ends:
+        now, worker = heapq.heappop(ends)
+        done[worker] += 1
+        assert found.push(worker, ones()) == [worker]
+        if found.tickets[worker] < num_batches:
+            heapq.heappush(ends, (now + batch_s[worker], worker))
+    assert sum(done) == num_batches
+    in_lockstep_s = num_batches / len(batch_s) * max(batch_s)
+    gain = max(batch_s) * sum(1 / s for s in batch_s) / len(batch_s)
+    assert in_lockstep_s / now == pytest.approx(gain, rel=0.02)
+    assert done[0] / done[-1] == pytest.approx(batch_s[-1] / batch_s[0], rel=0.02)
 
 
 @given(workers=st.lists(st.integers(0, 3), min_size=400, max_size=400))
