@@ -5,6 +5,7 @@
 # make bench                            the benchmarks
 # make gallery                          the pages of the committed runs, and their index
 # make bench-ring                       the ring all-reduce written here beside gloo's own
+# make bench-attention                  ring attention and Ulysses beside attention in one piece
 # make bench-links                      links of known rate: the fitted bandwidth, sizes not seen; and
 #                                       an all-reduce timed by scalebench beside a bare loop
 # make bench-predict                    steps of eight virtual hosts, predicted from one, two and four
@@ -37,7 +38,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision
+.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -92,6 +93,9 @@ bench-sweep: $(DEV_STAMP)
 
 bench-ring: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.own_ring
+
+bench-attention: $(DEV_STAMP)
+	$(BIN)/python -m benchmarks.ring_attention
 
 bench-links: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.held_out
