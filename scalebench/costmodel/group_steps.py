@@ -14,7 +14,7 @@ from scalebench.costmodel.tensor_layers import (
     operations_of_step,
     why_no_law,
 )
-from scalebench.spec import Context, Grouped, Tensor
+from scalebench.spec import Context, Grouped, Mesh, Tensor
 from scalebench.spec.presets import GptShape, MlpShape, WorkloadSpec
 
 GroupModel = DividedModel | AttendingModel
@@ -29,6 +29,8 @@ def model_of_facts(strategy: Grouped, facts: Mapping[str, Any]) -> GroupModel:
 
 def model_of_workload(strategy: Grouped, workload: WorkloadSpec, samples: int) -> GroupModel | None:
     """Return the model of a built-in workload before anything was run; None: it is not known."""
+    if isinstance(strategy, Mesh) and strategy.shard != 1:
+        return None
     if isinstance(strategy, Tensor) and isinstance(workload, GptShape | MlpShape):
         return model_of_preset(workload, samples, strategy.sequence)
     if isinstance(strategy, Context) and isinstance(workload, GptShape):

@@ -9,13 +9,17 @@ reduce-scatter or an all-gather, and there are twice as many (Korthikanti et al.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any, NamedTuple
 
-from scalebench.spec import Tensor
+from scalebench.spec import Mesh, Tensor
 from scalebench.spec.presets import GptShape, MlpShape
 from scalebench.spec.workload import Split
 
 FP32_BYTES = 4
+Shape = tuple[tuple[int, ...], int | None]
+"""Of a parameter: its whole shape, and the dimension that a tensor group divides; None: none."""
+
 LOSS_EXCHANGES = 3
 """For each token the largest logit, the sum of exponentials, and the target's logit."""
 
@@ -72,12 +76,16 @@ class DividedModel:
         samples: Of the batch on which that was.
         divides_logits: Whether the module's result is divided by classes.
         parameters: Of every parameter of the module: its elements, and whether it is divided.
+        gathered: Where parts of layers are sharded once more, the parameters that are gathered
+            together, each as its shape and the dimension that is divided; the last are those of no
+            block.
     """
 
     layers: tuple[DividedLayer, ...]
     samples: int
     divides_logits: bool
     parameters: tuple[tuple[int, bool], ...]
+    gathered: tuple[tuple["Shape", ...], ...] = ()
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "DividedModel":
@@ -92,7 +100,11 @@ class DividedModel:
         names = [field.name for field in fields(DividedLayer)]
         layers = tuple(DividedLayer(**{name: _frozen(one[name]) for name in names}) for one in told)
         parameters = tuple((int(size), bool(divided)) for size, divided in facts["parameters"])
-        return cls(layers, facts["divided_samples"], facts["divided_logits"], parameters)
+        gathered = tuple(
+            tuple((tuple(shape), divided) for shape, divided in group)
+            for group in facts.get("gathered", ())
+        )
+        return cls(layers, facts["divided_samples"], facts["divided_logits"], parameters, gathered)
 
     def local_elements(self, ranks: int) -> int:
         """Return the parameters of a rank, elements."""
@@ -135,13 +147,36 @@ def operations_of_step(
     found = [op for layer in model.layers for op in step.forward(layer)]
     found += step.of_logits(model)
     found += [op for layer in reversed(model.layers) for op in step.backward(layer)]
-    own = sum(step.partial_elements(layer) for layer in _once(model.layers))
-    if own:
-        found.append(step.operation("all_reduce", own, "gradients"))
+    partial = [size for layer in _once(model.layers) for size in step.partial_elements(layer)]
+    shards = strategy.ranks_per_shard_group(world_size) if isinstance(strategy, Mesh) else 1
+    if shards > 1:  # fully_shard completes one gradient after the other
+        found += [step.operation("all_reduce", size, "backward") for size in partial]
+        return [op for op in found if op.num_ranks > 1] + _sharding(model, ranks, shards)
+    if partial:
+        found.append(step.operation("all_reduce", sum(partial), "gradients"))
     if groups > 1:
         size = FP32_BYTES * model.local_elements(ranks)
         found.append(Operation("all_reduce", size, "data", groups, "gradients"))
     return [op for op in found if op.num_ranks > 1]
+
+
+def _sharding(model: DividedModel, ranks: int, shards: int) -> list[Operation]:
+    """Return what FSDP2 sends: blocks are gathered twice, the rest once (Zhao et al. 2023)."""
+    found = []
+    for number, group in enumerate(model.gathered):
+        size = FP32_BYTES * sum(_padded(shape, ranks, shards) for shape in group)
+        gathers = [Operation("all_gather", size, "shard", shards, "forward")]
+        if number + 1 < len(model.gathered):
+            gathers.append(Operation("all_gather", size, "shard", shards, "backward"))
+        found += [*gathers, Operation("reduce_scatter", size, "shard", shards, "backward")]
+    return found
+
+
+def _padded(parameter: Shape, ranks: int, shards: int) -> int:
+    """Return the elements of a rank's part of a parameter, its rows a multiple of the shards."""
+    shape, divided = parameter
+    local = [size // ranks if dim == divided else size for dim, size in enumerate(shape)]
+    return prod([-(-local[0] // shards) * shards, *local[1:]])
 
 
 def _once(layers: Sequence[DividedLayer]) -> list[DividedLayer]:
@@ -202,10 +237,10 @@ class _Step:
         )
         return [self.operation("all_gather", vectors * classes, "forward")]
 
-    def partial_elements(self, layer: DividedLayer) -> int:
+    def partial_elements(self, layer: DividedLayer) -> tuple[int, ...]:
         """Return the parameters of a layer whose gradients are summed over parts of the tokens."""
         by_token = self.strategy.sequence and layer.split in ("tokens", "last")
-        return sum(layer.parameters) if by_token else 0
+        return layer.parameters if by_token else ()
 
 
 def model_of_preset(

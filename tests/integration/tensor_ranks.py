@@ -20,7 +20,7 @@ from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
 from scalebench.records.rank import Block, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Context, Grouped, StepPlan, Tensor
+from scalebench.spec import Cell, Context, Grouped, Mesh, StepPlan, Tensor
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, WorkloadSpec
 from scalebench.spec.workload import ContextPlan, TensorPlan
 from scalebench.worker.inspection.fit import train_watched
@@ -60,6 +60,14 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "own, sequence and loss": (Tensor(sequence=True, loss=True), OWN),
     "checkpointing": (Tensor(checkpointing=True), GPT),
     "bf16": (Tensor(autocast=True), GPT),
+    "mesh, groups of replicas": (Mesh(data=2, tensor=2, sequence=True, loss=True), GPT),
+    "mesh, groups of shards": (Mesh(shard=2, tensor=2), GPT),
+    "mesh, shards": (Mesh(shard=None, sequence=True, loss=True), GPT),
+    "mesh": (Mesh(shard=None, tensor=2), GPT),
+    "mesh, groups of shards, all": (
+        Mesh(shard=None, tensor=2, sequence=True, loss=True),
+        GPT,
+    ),
     "ulysses": (Context(method="ulysses"), GPT),
     "ring": (Context(method="ring"), GPT),
     "ring, groups": (Context(size=2, method="ring"), GPT),
@@ -69,7 +77,7 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "ring, bf16": (Context(method="ring", autocast=True), GPT),
 }
 
-ALONE = ("gpt", "gpt, sequence and loss", "mlp", "mlp, odd", "ulysses", "ring")
+ALONE = ("mesh", "gpt", "gpt, sequence and loss", "mlp", "mlp, odd", "ulysses", "ring")
 
 
 def cases(world_size: int) -> dict[str, tuple[Grouped, WorkloadSpec]]:

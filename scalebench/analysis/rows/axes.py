@@ -80,8 +80,10 @@ def _of_launch(launch: LaunchAttribution, rank: int) -> dict[str, _Of]:
     trace, chosen = launch.traces[rank], launch.typical_steps
     steps = union(intervals([trace.steps[i] for i in chosen]))
     by_axis: dict[str, list[TracedOperation]] = {}
+    between_ranks = launch.result.cell.world_size > 1
     for op in trace.operations:
-        if op.axis is not None and op.step in chosen:
+        alone = between_ranks and op.group_size == 1
+        if op.axis is not None and op.step in chosen and not alone:
             by_axis.setdefault(op.axis, []).append(op)
     compute = within(steps, union(intervals(trace.compute), intervals(trace.codec)))
     waiting = launch.waiting.get(rank, none())

@@ -27,6 +27,7 @@ STRATEGY_NAMES = {
     "pipeline": "Pipeline",
     "layerwise": "Layer by layer",
     "tensor": "Tensor parallel",
+    "mesh": "Mesh",
     "context": "Context parallel",
     "compressed": "DDP",
     "parameter-server": "Parameter server",
@@ -102,6 +103,11 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "data_parallel": lambda v: None if v == 1 else _number_of(v, "{:g} pipelines side by side"),
     "size": lambda size: f"groups of {size} ranks" if size else None,
     "sequence": lambda on: "sequence divided" if on else None,
+    "data": lambda v: None if v == 1 else _number_of(v, "{:g} replicas"),
+    "shard": lambda v: (
+        "FSDP2 shards" if v is None else _number_of(v, "{:g} FSDP2 shards") if v != 1 else None
+    ),
+    "tensor": lambda v: None if v == 1 else _number_of(v, "{:g} ranks divide a layer"),
     "loss": lambda on: "loss divided" if on else None,
     "period": lambda v: "an exchange each step" if v == 1 else _number_of(v, "every {:g} steps"),
     "outer_rate": lambda v: _number_of(v, "outer rate {:g}"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.session.plan import Plan
-from scalebench.spec import Cell, Context, Pipeline, Script, Tensor
+from scalebench.spec import Cell, Context, Mesh, Pipeline, Script, Tensor
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape
 from scalebench.spec.script import ScriptTarget
 
@@ -103,9 +103,10 @@ def _state_bytes_of_tensor(cell: Cell, strategy: Tensor) -> int | None:
     if cell.skip_reason is not None or not isinstance(cell.workload, GptShape | MlpShape):
         return None
     model = model_of_preset(cell.workload, cell.rank_batch, strategy.sequence)
-    return predict_state_bytes(
-        strategy, model.local_elements(strategy.ranks_per_group(cell.world_size))
-    )
+    own = model.local_elements(strategy.ranks_per_group(cell.world_size))
+    if isinstance(strategy, Mesh):
+        own //= strategy.ranks_per_shard_group(cell.world_size)
+    return predict_state_bytes(strategy, own)
 
 
 def _wall_s(plan: Plan, script_launch_s: float | None) -> float | None:

@@ -17,6 +17,7 @@ from scalebench.worker.strategies.context import ContextTraining
 from scalebench.worker.strategies.ddp import DdpTraining
 from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
+from scalebench.worker.strategies.mesh import MeshTraining
 from scalebench.worker.strategies.pipeline import PipelineTraining
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.strategies.tensor import TensorTraining
@@ -31,6 +32,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "pipeline": PipelineTraining,
     "layerwise": PipelineTraining,
     "tensor": TensorTraining,
+    "mesh": MeshTraining,
     "context": ContextTraining,
     "compressed": CompressedTraining,
     "local-sgd": LocalSgdTraining,

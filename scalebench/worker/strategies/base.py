@@ -69,7 +69,8 @@ def axes_of(training: Any) -> Mapping[str, "list[int]"]:
     """Return dimension of the training's mesh → ranks of this rank's group along it.
 
     Operations inside `on_axis` go along that dimension, all others along the first one here.
-    Dimensions of a single rank are left out. Empty: the training has no mesh.
+    Dimensions of a single rank are left out, but for one along which there are operations. Empty:
+    the training has no mesh.
     """
     told: Mapping[str, list[int]] = getattr(training, "axes", {})
     return told

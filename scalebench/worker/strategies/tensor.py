@@ -52,17 +52,22 @@ from scalebench.worker.strategies.divided_layers import LayerSizes, layers_of
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.workloads.batches import num_samples
 
-AXES = ("tensor", "data")
 TOKENS = 1
 """Dimension of the sequence in activations, ``[batch, tokens, width]``."""
 
 
 class TensorTraining:
-    """The model, its layers divided by the workload's plan."""
+    """The model, its layers divided by the workload's plan.
+
+    Attributes:
+        outer: The dimension of the mesh along which ranks have different samples.
+    """
+
+    outer = "data"
 
     def __init__(self, strategy: Tensor, workload: Workload, context: RankContext) -> None:
         self.strategy, self.device, self.loss = strategy, context.device, workload.loss
-        self.mesh = device_mesh(strategy, context)
+        self.mesh = device_mesh(strategy, context, self.outer)
         mesh, size = self.mesh["tensor"], self.mesh["tensor"].size()
         plan = checked_plan(workload, strategy, size)
         # The module as a whole cannot be compiled: the hooks of its own result are no graph.
@@ -70,12 +75,16 @@ class TensorTraining:
         layers = layers_of(self.module, plan, size)
         self.sizes = LayerSizes(self.module, layers, size if strategy.sequence else 1)
         divide(self.module, layers, strategy, mesh)
+        self.wrap(workload)
         self.axes = axes_of_mesh(self.mesh)
         self.facts: dict[str, Any] = {}
         self.divides_logits = plan.divides_logits
         if plan.divides_logits:
             hand_on_logits(self.module, strategy, mesh)
         self.optimizer = make_optimizer(workload, alike(self.module))
+
+    def wrap(self, workload: Workload) -> None:
+        """Do to the divided layers what else a strategy does; here nothing."""
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train on the group's batch; what the ranks exchange happens in hooks of the layers."""
@@ -112,7 +121,7 @@ class TensorTraining:
         """
         parameters = [p for p in self.module.parameters() if p.grad is not None]
         parts = [p for p in parameters if is_partial(p.grad)]
-        tensor, data = self.mesh["tensor"], self.mesh["data"]
+        tensor, data = self.mesh["tensor"], self.mesh[self.outer]
         if tensor.size() > 1:
             sum_together([local(p.grad) for p in parts], tensor.get_group())
         for parameter in parts:
@@ -122,7 +131,7 @@ class TensorTraining:
             keep_own_part(parameter)
         if data.size() > 1:
             gradients = [local(p.grad) for p in parameters]
-            with on_axis("data"):
+            with on_axis(self.outer):
                 sum_together(gradients, data.get_group())
             for gradient in gradients:
                 gradient /= data.size()
@@ -137,12 +146,12 @@ class TensorTraining:
             yield name, whole(gradient)
 
 
-def device_mesh(strategy: Tensor, context: RankContext) -> DeviceMesh:
+def device_mesh(strategy: Tensor, context: RankContext, outer: str) -> DeviceMesh:
     """Return the ranks in rows: each row is a group that divides the layers, neighbours in it."""
     world_size = context.cell.world_size
     size = strategy.ranks_per_group(world_size)
     shape = (world_size // size, size)
-    return init_device_mesh(context.device.type, shape, mesh_dim_names=("data", "tensor"))
+    return init_device_mesh(context.device.type, shape, mesh_dim_names=(outer, "tensor"))
 
 
 def divide(
@@ -168,9 +177,13 @@ def hand_on_logits(module: torch.nn.Module, strategy: Tensor, mesh: DeviceMesh) 
 
 
 def axes_of_mesh(mesh: DeviceMesh) -> dict[str, list[int]]:
-    """Return dimension → ranks of this rank's group along it; the tensor dimension first."""
-    groups = {axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in AXES}
-    return {axis: ranks for axis, ranks in groups.items() if len(ranks) > 1} or {"tensor": [0]}
+    """Return dimension → ranks of this rank's group along it; the tensor dimension first.
+
+    That one is there with a single rank, too: `DTensor` asks for operations along it all the same.
+    """
+    inside_out = reversed(mesh.mesh_dim_names or ())
+    groups = {axis: dist.get_process_group_ranks(mesh.get_group(axis)) for axis in inside_out}
+    return {axis: ranks for axis, ranks in groups.items() if len(ranks) > 1 or axis == "tensor"}
 
 
 def checked_plan(workload: Workload, strategy: Tensor, ranks: int) -> TensorPlan:
@@ -215,11 +228,14 @@ def styles(split: Split, strategy: Tensor) -> list[ParallelStyle]:
 
 
 def alike(module: torch.nn.Module) -> Any:
-    """Return the parameters in two groups, divided and not: an optimizer takes one kind at once."""
-    parameters = list(module.parameters())
-    divided = [p for p in parameters if isinstance(p, DTensor)]
-    rest = [p for p in parameters if not isinstance(p, DTensor)]
-    return [{"params": group} for group in (divided, rest) if group]
+    """Return the parameters in groups of one mesh: an optimizer takes one kind at once."""
+    groups: dict[tuple[str, ...], list[torch.nn.Parameter]] = {}
+    for parameter in module.parameters():
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        groups.setdefault(() if mesh is None else mesh.mesh_dim_names or ("",), []).append(
+            parameter
+        )
+    return [{"params": group} for group in groups.values()]
 
 
 def sum_together(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scalebench.records.summary import Correctness, Estimate
 from scalebench.report.findings import conclusions, findings
 from scalebench.report.words import warnings, wording
-from scalebench.spec import Context, Pipeline, Tensor
+from scalebench.spec import Context, Mesh, Pipeline, Tensor
 from scalebench.spec.strategies import ScheduleName
 from tests.builders.summaries import (
     estimate,
@@ -36,6 +36,17 @@ def test_tensor_parallel_rows_are_named_with_what_they_divide():
     told = Tensor(size=2, sequence=True, loss=True).model_dump(exclude={"kind"})
     assert wording.strategy_label(make_row(strategy="tensor", strategy_settings=told)) == (
         "Tensor parallel (groups of 2 ranks, sequence divided, loss divided)"
+    )
+
+
+def test_meshes_are_named_with_their_dimensions():
+    told = Mesh(shard=None, tensor=2).model_dump(exclude={"kind"})
+    row = make_row(strategy="mesh", strategy_settings=told)
+    assert wording.strategy_label(row) == "Mesh (FSDP2 shards, 2 ranks divide a layer)"
+    told = Mesh(data=2, tensor=2, loss=True).model_dump(exclude={"kind"})
+    row = make_row(strategy="mesh", strategy_settings=told)
+    assert wording.strategy_label(row) == (
+        "Mesh (2 replicas, 2 ranks divide a layer, loss divided)"
     )
 
 
