@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scalebench.records.rank import Block, Phase, RankRecord
 from scalebench.records.run import CellResult
+from scalebench.spec import WithoutLockstep
 
 
 def slowest_rank_steps(result: CellResult) -> list[float]:
@@ -42,11 +43,11 @@ def clean_pace(result: CellResult) -> list[float]:
 def launch_step_s(result: CellResult) -> float:
     """Return a launch's step time: the median of the job's clean steps, seconds.
 
-    Of independent ranks, which have no job, the mean of their medians. Where ranks exchange once
-    in several steps most steps are the cheap ones: the median of the blocks' means, each with all
-    its steps.
+    Of independent ranks, which have no job, the mean of their medians. Without lockstep some
+    steps exchange and others do not, or have more of the work than others: the median of the
+    blocks' means, each with all its steps.
     """
-    if result.cell.strategy.steps_per_exchange > 1:
+    if isinstance(result.cell.strategy, WithoutLockstep):
         return float(np.median(_clean_block_means(result)))
     if result.cell.purpose == "independent":
         medians = [float(np.median(steps_of([rank], "clean"))) for rank in result.ranks]

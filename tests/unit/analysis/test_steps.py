@@ -16,7 +16,7 @@ from scalebench.analysis.steps import (
     steps_of_block,
 )
 from scalebench.records.rank import Block
-from scalebench.spec import LocalSgd
+from scalebench.spec import LocalSgd, ParameterServer
 from tests.builders.runs import (
     FIRST_OF_BLOCK_S,
     WARMUP_S,
@@ -58,14 +58,15 @@ def test_blocks_start_anew_and_their_first_steps_count_for_nothing():
     assert clean_pace(make_result(TWO, ranks=ranks)) == pytest.approx([0.2, 0.1, 0.3])
 
 
-def test_where_few_steps_exchange_a_step_takes_the_mean_of_its_block():
-    """Most steps are cheap: the median step would leave the exchange out."""
+@pytest.mark.parametrize("strategy", [LocalSgd(period=4), ParameterServer()])
+def test_without_lockstep_a_step_takes_the_mean_of_its_block(strategy):
+    """Most steps are cheap: the median step would leave the exchange, or the work, out."""
     blocks = [Block(phase="clean", first=0, count=4), Block(phase="clean", first=4, count=4)]
     ranks = [
         make_record(0, step_s=[0.1, 0.1, 0.1, 0.9, 0.1, 0.1, 0.1, 0.5], blocks=blocks),
         make_record(1, step_s=[0.1, 0.1, 0.1, 0.8, 0.1, 0.1, 0.1, 0.6], blocks=blocks),
     ]
-    local = make_cell("local", 2, strategy=LocalSgd(period=4))
+    local = make_cell("local", 2, strategy=strategy)
     assert launch_step_s(make_result(local, ranks=ranks)) == pytest.approx((0.3 + 0.225) / 2)
     assert launch_step_s(make_result(TWO, ranks=ranks)) == pytest.approx(0.1)
 
