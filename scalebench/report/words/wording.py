@@ -109,7 +109,7 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     ),
     "tensor": lambda v: None if v == 1 else _number_of(v, "{:g} ranks divide a layer"),
     "loss": lambda on: "loss divided" if on else None,
-    "period": lambda v: "an exchange each step" if v == 1 else _number_of(v, "every {:g} steps"),
+    "period": lambda v: None if v == 1 else _number_of(v, "every {:g} steps"),
     "outer_rate": lambda v: _number_of(v, "outer rate {:g}"),
     "outer_momentum": lambda v: _number_of(v, "outer momentum {:g}"),
     "moving_rate": lambda v: _number_of(v, "moving rate {:g}"),
