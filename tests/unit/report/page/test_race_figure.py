@@ -1,5 +1,7 @@
 """The figure of a race: every seed, their median, and three things to draw it against."""
 
+from dataclasses import replace
+
 import pytest
 
 from scalebench.analysis.page_data.races import RaceCurve
@@ -56,6 +58,14 @@ def test_the_axes_are_chosen_and_bytes_need_to_be_known(drawn):
     assert {trace.legendgroup for trace in against_bytes} == {"ddp, N=2"}
     assert list(against_bytes[0].x) == pytest.approx([0.0, 5.0, 10.0])
     assert {t.visible for t in figure.data if t.meta != "training time"} == {False}
+
+
+def test_counted_bytes_are_drawn_where_not_every_step_sends():
+    counting = replace(CURVES[2], sent_bytes=(0.0, 0.0, 3e6))
+    ddp = make_row("ddp", 2).model_copy(update={"wire_bytes": None})
+    figure = race_kind([counting]).draw([ddp], assign([ddp]))
+    against_bytes = [t for t in figure.data if t.meta == "bytes"]
+    assert list(against_bytes[0].x) == [0.0, 0.0, 3.0]
 
 
 def test_the_key_has_an_entry_for_each_case_over_all_axes(drawn):
