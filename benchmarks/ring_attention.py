@@ -21,6 +21,7 @@ from benchmarks.paired import paired_difference
 from benchmarks.verdict import against_limit
 from scalebench.spec import Context
 from scalebench.worker.strategies.context import DividedAttention
+from scalebench.worker.strategies.long_context.ring import Ring
 
 TOKENS = (4096,)
 RANKS = (2, 4, 8)
@@ -51,7 +52,8 @@ def compare(tokens: int, ranks: int, method: str) -> None:
     """Print N times a rank's part beside the whole."""
     group = dist.new_group(list(range(ranks)))
     assert isinstance(group, dist.ProcessGroup)
-    divided = DividedAttention(Context.model_validate({"method": method}), group, lambda _: None)
+    strategy = Context.model_validate({"method": method})
+    divided = DividedAttention(strategy, Ring(group), lambda _: None)
     whole, part = queries_keys_values(tokens), queries_keys_values(tokens // ranks)
     pairs = [
         (ranks * took_s(divided, part), took_s(in_one_piece, whole)) for _ in range(PAIRS + 1)

@@ -149,6 +149,9 @@ def test_the_attention_of_a_preset_is_what_a_step_shows(reports: Reports, case: 
     for size in SIZES:
         told = AttendingModel.of(reports[size][0][case]["facts"])
         assert told == AttendingModel.of_preset(GPT, SAMPLES)
+        turns_s = reports[size][0][case]["facts"]["context"].get("turns_s")
+        assert (turns_s is not None) == (case == "ring")
+        assert turns_s is None or min(turns_s["forward"], turns_s["backward"]) > 0
 
 
 def test_a_plan_for_a_layer_that_is_not_there_is_refused(reports: Reports) -> None:

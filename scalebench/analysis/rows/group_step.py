@@ -8,9 +8,11 @@ import numpy as np
 
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.steps import launch_step_s
+from scalebench.costmodel.context_layers import AttendingModel
 from scalebench.costmodel.group_steps import GroupModel, group_operations, model_of_facts
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.replay import CommRequest
+from scalebench.costmodel.ring_overlap import Turns, ring_requests
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
 from scalebench.costmodel.tensor_layers import NoLaw
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
@@ -51,6 +53,8 @@ class GroupAtOneRank:
         spread: Standard error over its launches of the logarithm of that step; 0 for one.
         num_launches: How many that rests on.
         contention: How much longer a rank computes where others compute at the same time.
+        turns: Of a ring of the size in question, behind which its messages hide; None: there is
+            none.
     """
 
     model: GroupModel
@@ -58,13 +62,20 @@ class GroupAtOneRank:
     spread: float = 0.0
     num_launches: int = 1
     contention: float = 1.0
+    turns: Turns | None = None
 
     def with_shards(self, shards: Sequence[CellResult]) -> "GroupAtOneRank":
         """Return this with the launches of the shard at the size in question."""
         alone = step_alone(shards)
         if alone is None:
             return self
-        return replace(self, shard_s=alone.step_s, spread=alone.spread, num_launches=len(shards))
+        return replace(
+            self,
+            shard_s=alone.step_s,
+            spread=alone.spread,
+            num_launches=len(shards),
+            turns=turns_of(shards),
+        )
 
     def predict(
         self,
@@ -81,7 +92,7 @@ class GroupAtOneRank:
         return predict_step(shape, link, cell.world_size, cell.rank_batch)
 
     def _shape(self, cell: Cell, step_s: float) -> StepShape:
-        """Return the step; the ranks wait for every operation, so its moment does not matter."""
+        """Return the step; but in a ring the ranks wait for every operation as they ask for it."""
         assert isinstance(cell.strategy, Grouped)
         try:
             operations = group_operations(
@@ -90,12 +101,23 @@ class GroupAtOneRank:
         except NoLaw as reason:
             raise NoFit(str(reason)) from reason
         moments = {"forward": 0.0}
-        requests = tuple(
+        in_ring = self._in_ring(cell, step_s)
+        requests = [
             CommRequest(op.op, op.num_bytes, at, at, op.num_ranks)
             for op in operations
             for at in [moments.get(op.phase, step_s)]
-        )
-        return StepShape(requests, step_s, 0.0, cell.rank_batch)
+            if not (in_ring and op.op == "send_recv_ring")
+        ]
+        return StepShape((*in_ring, *requests), step_s, 0.0, cell.rank_batch)
+
+    def _in_ring(self, cell: Cell, step_s: float) -> list[CommRequest]:
+        """Return a ring's messages with what hides them; empty: there is no ring, or no turns."""
+        if self.turns is None or not isinstance(self.model, AttendingModel):
+            return []
+        assert isinstance(cell.strategy, Grouped)
+        ranks, turns = cell.strategy.ranks_per_group(cell.world_size), self.turns
+        slowed = turns.slowed(self.contention)
+        return ring_requests(self.model, ranks, cell.rank_batch, slowed, step_s)
 
     def textbook_s(self, cell: Cell, predicted: PredictedStep, link: LinkModel) -> float:
         """Return the shard's step with the bandwidth terms of all operations on top, seconds."""
@@ -104,6 +126,16 @@ class GroupAtOneRank:
             for r in predicted.requests
         ]
         return (self.shard_s or predicted.computing_s) + sum(terms)
+
+
+def turns_of(shards: Sequence[CellResult]) -> Turns | None:
+    """Return what a ring's turns took on its shard, medians over the launches; None: no ring."""
+    told = [shard.ranks[0].facts.get("context", {}).get("turns_s") for shard in shards]
+    found = [(one["forward"], one["backward"]) for one in told if one]
+    if not found:
+        return None
+    forward_s, backward_s = np.median(np.array(found), axis=0)
+    return Turns(float(forward_s), float(backward_s))
 
 
 def group_at_one_rank(result: CellResult) -> GroupAtOneRank:

@@ -15,6 +15,7 @@ With more ranks than ``size`` there are several groups, each with its part of th
 
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from statistics import median
 from typing import Any
 
 import torch
@@ -51,10 +52,11 @@ class ContextTraining:
         self.places = places(self.plan, strategy, group).to(context.device)
         self.module = prepare_blocks(workload, strategy).to(context.device)
         self.queries_bytes: list[int] = []  # of every call of attention in the first step
-        divide_attention(self.module, self.plan, strategy, group, self.note_queries)
+        self.ring = Ring(group)
+        divide_attention(self.module, self.plan, strategy, self.ring, self.note_queries)
         tell_places(self.module, self.plan, self.places)
         self.axes, self.gradient_axis = axes_of(self.mesh, context)
-        self.facts: dict[str, Any] = {}
+        self.seen: dict[str, Any] = {}
         self.optimizer = make_optimizer(workload, self.module.parameters())
 
     def step(self, batch: Any) -> torch.Tensor:
@@ -66,13 +68,13 @@ class ContextTraining:
         loss.backward()
         self.average_gradients()
         self.optimizer.step()
-        if not self.facts:
-            self.facts = {"context": self.first_facts(num_samples(batch), in_forward)}
+        if not self.seen:
+            self.seen = self.seen_first(num_samples(batch), in_forward)
         return loss.detach()
 
     def note_queries(self, q: torch.Tensor) -> None:
         """Note what attention is called with, while the first step lasts."""
-        if not self.facts:
+        if not self.seen:
             self.queries_bytes.append(q.nbytes)
 
     def average_gradients(self) -> None:
@@ -85,7 +87,15 @@ class ContextTraining:
         for gradient in gradients:
             gradient /= dist.get_world_size()
 
-    def first_facts(self, samples: int, in_forward: int) -> dict[str, Any]:
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What predictions rest on: what the first step has shown, and the ring's turns so far."""
+        if not self.seen:
+            return {}
+        turns = {name: median(took) for name, took in self.ring.turns_s.items() if took}
+        return {"context": self.seen | ({"turns_s": turns} if turns else {})}
+
+    def seen_first(self, samples: int, in_forward: int) -> dict[str, Any]:
         """Return what the first step has shown; see `scalebench.costmodel.context_layers`.
 
         Args:
@@ -117,11 +127,9 @@ class ContextTraining:
 class DividedAttention(nn.Module):
     """Causal self-attention over the tokens of all ranks of a group."""
 
-    def __init__(
-        self, strategy: Context, group: dist.ProcessGroup, note: Callable[[torch.Tensor], None]
-    ) -> None:
+    def __init__(self, strategy: Context, ring: Ring, note: Callable[[torch.Tensor], None]) -> None:
         super().__init__()
-        self.method, self.group, self.ring, self.note = strategy.method, group, Ring(group), note
+        self.method, self.ring, self.note = strategy.method, ring, note
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -129,9 +137,9 @@ class DividedAttention(nn.Module):
         self.note(q)
         if self.method == "ring":
             return ring_attention(q, k, v, self.ring)
-        q, k, v = tokens_for_heads(torch.stack((q, k, v)), self.group)  # each [B, H/N, T, D]
+        q, k, v = tokens_for_heads(torch.stack((q, k, v)), self.ring.group)  # each [B, H/N, T, D]
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return heads_for_tokens(mixed, self.group)
+        return heads_for_tokens(mixed, self.ring.group)
 
 
 def device_mesh(strategy: Context, context: RankContext) -> DeviceMesh:
@@ -178,7 +186,7 @@ def divide_attention(
     module: nn.Module,
     plan: ContextPlan,
     strategy: Context,
-    group: dist.ProcessGroup,
+    ring: Ring,
     note: Callable[[torch.Tensor], None],
 ) -> None:
     """Put an attention over the ranks in place of each that the plan names.
@@ -187,11 +195,11 @@ def divide_attention(
         module: Changed in place.
         plan: Names the attentions.
         strategy: How they get at the other ranks' tokens.
-        group: The ranks.
+        ring: The ranks.
         note: Called with the queries of every call.
     """
     for name in names_of(module, plan.attention):
-        module.set_submodule(name, DividedAttention(strategy, group, note))
+        module.set_submodule(name, DividedAttention(strategy, ring, note))
 
 
 def tell_places(module: nn.Module, plan: ContextPlan, places: torch.Tensor) -> None:

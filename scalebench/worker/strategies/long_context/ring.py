@@ -10,8 +10,11 @@ Messages of a layer, b samples of s tokens, width h: N−1 in forward and 2(N−
 2·b·s·h/N elements.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -31,11 +34,15 @@ class Ring:
     Attributes:
         size: N.
         rank: This rank's place.
+        group: The ranks.
+        turns_s: What the last turns took to compute in ``forward`` and in ``backward``, seconds by
+            the host's clock.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.size, self.rank = group.size(), group.rank()
-        self._group = group
+        self.turns_s = {name: deque[float](maxlen=256) for name in ("forward", "backward")}
+        self.group = group
         self._next = dist.get_global_rank(group, (self.rank + 1) % self.size)
         self._before = dist.get_global_rank(group, (self.rank - 1) % self.size)
 
@@ -43,12 +50,19 @@ class Ring:
         """Return whose keys and values a rank has in a turn."""
         return (self.rank - turn) % self.size
 
+    @contextmanager
+    def computing(self, name: Literal["forward", "backward"]) -> Iterator[None]:
+        """Note how long a turn computes; messages are on the way meanwhile."""
+        began = time.perf_counter()
+        yield
+        self.turns_s[name].append(time.perf_counter() - began)
+
     def hand_on(self, tensor: torch.Tensor) -> "OnTheWay":
         """Begin to send a tensor to the next rank, and to receive one from the rank before."""
         coming = torch.empty_like(tensor)
         both = [
-            dist.P2POp(dist.isend, tensor, self._next, self._group),
-            dist.P2POp(dist.irecv, coming, self._before, self._group),
+            dist.P2POp(dist.isend, tensor, self._next, self.group),
+            dist.P2POp(dist.irecv, coming, self._before, self.group),
         ]
         return OnTheWay(tensor, coming, dist.batch_isend_irecv(both))
 
@@ -94,13 +108,14 @@ class RingAttention(torch.autograd.Function):
         for turn in range(ring.size):
             on_the_way = ring.hand_on(here) if turn + 1 < ring.size else None
             queries, keys, causal = block(ring.rank, ring.source(turn), q.shape[2])
-            seen_k, seen_v = here[:, :, :, keys]
-            part = attend(q[:, :, queries], seen_k, seen_v, causal)
-            kept.append(part.kept)
-            if merging is None:
-                merging = Merging(part)
-            else:
-                merging.add(part, queries)
+            with ring.computing("forward"):
+                seen_k, seen_v = here[:, :, :, keys]
+                part = attend(q[:, :, queries], seen_k, seen_v, causal)
+                kept.append(part.kept)
+                if merging is None:
+                    merging = Merging(part)
+                else:
+                    merging.add(part, queries)
             if on_the_way is not None:
                 here = on_the_way.arrived()
         assert merging is not None
@@ -123,11 +138,12 @@ class RingAttention(torch.autograd.Function):
             on_the_way = ring.hand_on(here) if turn + 1 < ring.size else None
             queries, keys, causal = block(ring.rank, ring.source(turn), q.shape[2])
             merged = Partial(output[:, :, queries], log_sum_exp[:, :, queries], ctx.kept[turn])
-            seen_k, seen_v = here[:, :, :, keys]
-            of_queries, *of_keys = attend_backward(
-                gradient[:, :, queries], q[:, :, queries], seen_k, seen_v, merged, causal
-            )
-            of_q[:, :, queries] += of_queries
+            with ring.computing("backward"):
+                seen_k, seen_v = here[:, :, :, keys]
+                of_queries, *of_keys = attend_backward(
+                    gradient[:, :, queries], q[:, :, queries], seen_k, seen_v, merged, causal
+                )
+                of_q[:, :, queries] += of_queries
             if turn == 0:
                 own = torch.stack(of_keys)
             else:

@@ -5,9 +5,10 @@ import pytest
 from scalebench.analysis.rows.group_step import NO_SHARD, GroupAtOneRank
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.prediction import predict_row
-from scalebench.costmodel.links.times import NoFit
+from scalebench.costmodel.context_layers import AttendingModel
+from scalebench.costmodel.links.times import LinkTime, NoFit
 from scalebench.costmodel.tensor_layers import model_of_preset, operations_of_step
-from scalebench.spec import Tensor
+from scalebench.spec import Context, Tensor
 from scalebench.spec.presets import GptShape
 from tests.builders.runs import make_cell, make_record, make_result
 from tests.unit.analysis.rows.test_prediction import SECONDS_PER_BYTE, the_link
@@ -69,3 +70,32 @@ def test_another_batch_is_another_message():
     bare = GroupAtOneRank(MODEL, shard_s=0.03)
     once, twice = (bare.predict(cell(2, batch=b), the_link(2).time) for b in (8, 16))
     assert twice.stalled_s == pytest.approx(2 * once.stalled_s, rel=0.05)
+
+
+def ring_at_one(turns_s=None):
+    """Return a ring with its shard's launches: a step of 1 s, and turns if they were timed."""
+    of = cell(2, RING, purpose="shard")
+    told = {"context": {} if turns_s is None else {"turns_s": turns_s}}
+    alone = make_result(of, ranks=[make_record(0, facts=told, clean_s=(1.0,) * 4)])
+    return GroupAtOneRank(AttendingModel.of_preset(GPT, 8)).with_shards([alone])
+
+
+def by_size(op, world_size, size_bytes):
+    """Return a link that takes a tenth of a second for what a ring hands on, nothing else."""
+    took_s = 0.1 if op == "send_recv_ring" else 0.0
+    return LinkTime(took_s, took_s, took_s, (world_size,))
+
+
+RING = Context(method="ring")
+
+
+def test_a_ring_hides_messages_behind_its_turns_but_for_the_last_gradients():
+    hidden = ring_at_one({"forward": 0.1, "backward": 0.2}).predict(cell(2, RING), by_size)
+    assert hidden.stalled_s == pytest.approx(GPT.layers * 0.1)
+    assert hidden.step_s == pytest.approx(1 + GPT.layers * 0.1)
+    assert len(hidden.requests) == GPT.layers * 3 + 1
+
+
+def test_a_ring_whose_turns_were_not_timed_waits_for_every_message():
+    waited = ring_at_one().predict(cell(2, RING), by_size)
+    assert waited.stalled_s == pytest.approx(GPT.layers * 3 * 0.1)
