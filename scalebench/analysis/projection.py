@@ -41,8 +41,9 @@ from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.records.base import Record
 from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row, RowKey, Summary
-from scalebench.spec import Cell, Context, Tensor
+from scalebench.spec import Cell, Context, Expert, Tensor
 from scalebench.spec.context_plans import context_plan_of, why_whole
+from scalebench.spec.experts import why_no_experts
 from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
 from scalebench.stats import Estimate, sum_variances
 
@@ -347,6 +348,8 @@ def cell_at(cell: Cell, world_size: int) -> Cell | str:
         part = context_plan_of(cell.workload)
         name = cell.workload.name
         cannot = why_whole(cell.strategy, name, part, world_size) if part is not None else None
+    if cannot is None and isinstance(cell.strategy, Expert):
+        cannot = why_no_experts(Expert(size=cell.strategy.size), cell.workload, world_size)
     if cannot is not None:
         return cannot
     changes = {"world_size": world_size, "global_batch": whole, "rank_batch": -(-whole // shards)}

@@ -1,4 +1,4 @@
-"""What the ranks of a group that divides samples send: by the law of their strategy."""
+"""What the ranks of a group send that divides samples or a model: by the law of their strategy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +7,7 @@ from scalebench.costmodel.context_layers import (
     AttendingModel,
     operations_of_context_step,
 )
+from scalebench.costmodel.expert_layers import ExpertModel, operations_of_expert_step
 from scalebench.costmodel.tensor_layers import (
     DividedModel,
     Operation,
@@ -14,16 +15,18 @@ from scalebench.costmodel.tensor_layers import (
     operations_of_step,
     why_no_law,
 )
-from scalebench.spec import Context, Grouped, Mesh, Tensor
-from scalebench.spec.presets import GptShape, MlpShape, WorkloadSpec
+from scalebench.spec import Context, Expert, Grouped, Mesh, Tensor
+from scalebench.spec.presets import GptShape, MlpShape, MoeShape, WorkloadSpec
 
-GroupModel = DividedModel | AttendingModel
+GroupModel = DividedModel | AttendingModel | ExpertModel
 
 
 def model_of_facts(strategy: Grouped, facts: Mapping[str, Any]) -> GroupModel:
     """Return what a rank's first step has shown of the model; raises NoLaw."""
     if isinstance(strategy, Tensor):
         return DividedModel.of(facts)
+    if isinstance(strategy, Expert):
+        return ExpertModel.of(facts)
     return AttendingModel.of(facts)
 
 
@@ -35,6 +38,8 @@ def model_of_workload(strategy: Grouped, workload: WorkloadSpec, samples: int) -
         return model_of_preset(workload, samples, strategy.sequence)
     if isinstance(strategy, Context) and isinstance(workload, GptShape):
         return AttendingModel.of_preset(workload, samples)
+    if isinstance(strategy, Expert) and isinstance(workload, MoeShape):
+        return ExpertModel.of_preset(workload, samples)
     return None
 
 
@@ -45,6 +50,9 @@ def group_operations(
     if isinstance(strategy, Tensor):
         assert isinstance(model, DividedModel)
         return operations_of_step(strategy, model, world_size, rank_batch)
+    if isinstance(strategy, Expert):
+        assert isinstance(model, ExpertModel)
+        return operations_of_expert_step(strategy, model, world_size, rank_batch)
     assert isinstance(model, AttendingModel)
     return operations_of_context_step(strategy, model, world_size, rank_batch)
 

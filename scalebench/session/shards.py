@@ -18,7 +18,7 @@ from scalebench.launch.base import Launcher
 from scalebench.records.outcome import launched_result
 from scalebench.spec import Cell
 
-MEASURABLE = ("ddp", "zero1", "fsdp", "fsdp1", "tensor", "mesh", "context")
+MEASURABLE = ("ddp", "zero1", "fsdp", "fsdp1", "tensor", "mesh", "context", "expert")
 """Strategies whose ranks do the same work whatever the others answer."""
 
 OnProgress = Callable[[str, object], None]

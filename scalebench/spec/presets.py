@@ -6,6 +6,7 @@ holds the parameter counts given here against the modules built there.
 """
 
 from itertools import pairwise
+from math import ceil
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -66,6 +67,52 @@ class GptShape(Spec):
             heads=self.heads,
             sequence=self.context,
         )
+
+
+class MoeShape(Spec):
+    """A `GptShape` with a mixture of experts in place of every MLP.
+
+    Each token is worked on by the ``top_k`` experts that a router chooses for it. Sources: Shazeer
+    et al. 2017; Lepikhin et al. 2020 (GShard); Fedus et al. 2021 (Switch Transformer).
+
+    Attributes:
+        experts: In every block; each is an MLP of the block's width.
+        top_k: Experts that work on a token.
+        capacity_factor: An expert takes at most this many times the even share of a sample's
+            tokens, rounded up; a token that finds it full is dropped there. None: no token is
+            dropped.
+    """
+
+    kind: Literal["gpt-moe"] = "gpt-moe"
+    name: str
+    layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    width: int = Field(gt=0)
+    context: int = Field(gt=0, description="tokens per sample")
+    vocabulary: int = Field(256, ge=256, description="rows of the embedding; bytes use 256")
+    experts: int = Field(gt=0)
+    top_k: int = Field(2, gt=0)
+    capacity_factor: float | None = Field(1.25, gt=0)
+    batch_size: int = Field(gt=0, description="default global batch, samples")
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the module, the tied embedding counted once."""
+        rest = 4 * self.width**2 + 8 * self.width + self.experts * self.width
+        block = rest + self.experts * self.expert_parameters
+        return (self.vocabulary + self.context) * self.width + self.layers * block + 2 * self.width
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one expert."""
+        return 8 * self.width**2 + 5 * self.width
+
+    @property
+    def capacity(self) -> int | None:
+        """Tokens of a sample that an expert takes at most; None: any number."""
+        if self.capacity_factor is None:
+            return None
+        return ceil(self.capacity_factor * self.top_k * self.context / self.experts)
 
 
 class CnnShape(Spec):
@@ -163,7 +210,7 @@ class CustomTarget(Spec):
     batch_size: int = Field(32, gt=0, description="default global batch, samples")
 
 
-BuiltIn = GptShape | CnnShape | MlpShape | PacedShape
+BuiltIn = GptShape | MoeShape | CnnShape | MlpShape | PacedShape
 WorkloadSpec = Annotated[BuiltIn | CustomTarget | ScriptTarget, Field(discriminator="kind")]
 
 PRESETS: dict[str, BuiltIn] = {
@@ -218,6 +265,25 @@ PRESETS: dict[str, BuiltIn] = {
             vocabulary=50304,
             batch_size=1,
         ),
+        MoeShape(
+            name="gpt-moe-tiny",
+            layers=2,
+            heads=4,
+            width=128,
+            context=64,
+            experts=8,
+            batch_size=16,
+        ),
+        MoeShape(
+            name="gpt-moe-8x124m",
+            layers=12,
+            heads=12,
+            width=768,
+            context=1024,
+            vocabulary=50304,
+            experts=8,
+            batch_size=32,
+        ),
         CnnShape(name="cnn-8", depth=8, width=8, batch_size=64),
         CnnShape(name="cnn-20", depth=20, width=16, batch_size=128),
         CnnShape(name="cnn-56", depth=56, width=16, batch_size=256),
@@ -232,9 +298,42 @@ _DEFAULT_OF_FAMILY = {
     "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-124m"},
     "gpt-deep": {"cpu": "gpt-deep-tiny", "cuda": "gpt-350m"},
     "gpt-long": {"cpu": "gpt-long-tiny", "cuda": "gpt-long-124m"},
+    "gpt-moe": {"cpu": "gpt-moe-tiny", "cuda": "gpt-moe-8x124m"},
     "cnn": {"cpu": "cnn-8", "cuda": "cnn-56"},
     "mlp": {"cpu": "mlp-tiny", "cuda": "mlp-large"},
 }
+
+
+def _routed(name: str, device: str) -> MoeShape:
+    """Return a preset with experts, changed by the words behind its name."""
+    base, *options = name.split("+")
+    shape = resolve_workload(base, device)
+    changes: dict[str, int | float | None] = {}
+    for option in options:
+        word, _, number = option.rpartition("-")
+        if option == "dropless":
+            changes["capacity_factor"] = None
+        elif word in ("experts", "top") and number.isdecimal() and int(number):
+            changes["experts" if word == "experts" else "top_k"] = int(number)
+        elif word == "capacity" and _is_positive(number):
+            changes["capacity_factor"] = float(number)
+        else:
+            raise UsageError(
+                f"--workload {name!r}: +{option} is none of +experts-NUMBER, +top-NUMBER, "
+                "+capacity-FACTOR and +dropless."
+            )
+    if not isinstance(shape, MoeShape):
+        raise UsageError(f"--workload {name!r}: {base} has no experts. Choose gpt-moe.")
+    if changes.get("top_k", shape.top_k) > changes.get("experts", shape.experts):  # type: ignore[operator]
+        raise UsageError(f"--workload {name!r}: a token cannot have more experts than there are.")
+    return shape.model_copy(update={**changes, "name": "+".join([shape.name, *options])})
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
 
 
 def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
@@ -242,7 +341,8 @@ def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
 
     Args:
         name: A preset, a family (``gpt``: the preset that fits the device), or
-            ``module:function`` for the user's own.
+            ``module:function`` for the user's own. One with experts may be followed by
+            ``+experts-8``, ``+top-1``, ``+capacity-1.5`` or ``+dropless``.
         device: ``"cpu"`` or ``"cuda"``.
 
     Raises:
@@ -257,6 +357,8 @@ def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
                 "function in it, for example my_models:workload."
             )
         return CustomTarget(name=name, module=module, function=function)
+    if "+" in name:
+        return _routed(name, device)
     if name in _DEFAULT_OF_FAMILY:
         return PRESETS[_DEFAULT_OF_FAMILY[name][device]]
     if name in PRESETS:

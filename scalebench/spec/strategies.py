@@ -482,8 +482,81 @@ class Context(Execution):
         return None
 
 
-Grouped = Tensor | Context
-"""Strategies whose ranks divide the work of each sample: a group shares a batch."""
+class Expert(Execution):
+    """Expert parallel: the experts of a mixture are divided over the ranks, the rest is replicated.
+
+    Tokens travel to the ranks of their experts and back, by all-to-alls with uneven splits. Every
+    rank has a batch of its own. All else is data parallel: gradients of what every rank holds are
+    averaged over all ranks, those of an expert over the ranks that hold it. Sources: Lepikhin et
+    al. 2020 (GShard); Fedus et al. 2021 (Switch Transformer).
+
+    Attributes:
+        size: Ranks among which the experts of a layer are divided, where there are so many; None:
+            all. With fewer than all there are several copies of every expert.
+        experts: In every layer; None: as the workload has it.
+        top_k: Experts that work on a token; None: as the workload has it.
+        capacity_factor: An expert takes at most this many times the even share of a sample's
+            tokens; None: as the workload has it.
+        dropless: No token is dropped, however many an expert has.
+    """
+
+    kind: Literal["expert"] = "expert"
+    about = "expert parallel: the experts of a mixture divided, tokens sent to them"
+    operations = ("all_to_all", "all_reduce")
+    size: int | None = Field(None, ge=1)
+    experts: int | None = None
+    top_k: int | None = None
+    capacity_factor: float | None = None
+    dropless: bool = False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "a token's experts are on other ranks"
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks among which the experts are divided at a size."""
+        return world_size if self.size is None else min(self.size, world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        size = self.ranks_per_group(world_size)
+        if world_size % size:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {size} (size); "
+                f"choose a multiple of {size}"
+            )
+        return self.why_not_routing()
+
+    def why_not_routing(self) -> str | None:
+        """Say why no router can do what is asked for; None: one can."""
+        if self.dropless and self.capacity_factor is not None:
+            return "dropless=True has no capacity_factor; give one of the two"
+        if self.capacity_factor is not None and self.capacity_factor <= 0:
+            return (
+                f"a capacity_factor of {self.capacity_factor:g} lets no token through; give a "
+                "number above 0, or dropless=True"
+            )
+        return None
+
+    def why_not_experts(self, experts: int, top_k: int, ranks: int) -> str | None:
+        """Say why a group of ranks cannot divide the experts of a layer; None: it can."""
+        if experts < 1 or top_k < 1:
+            return (
+                f"a token needs an expert: experts is {experts} and top_k {top_k}; give 1 or more"
+            )
+        if top_k > experts:
+            return f"top_k is {top_k} and there are {experts} experts; choose at most {experts}"
+        if experts % ranks:
+            return (
+                f"{experts} experts cannot be divided among {ranks} ranks; choose a size that "
+                f"divides {experts}"
+            )
+        return None
+
+
+Grouped = Tensor | Context | Expert
+"""Strategies whose ranks divide samples, or the model: a rank is another thing than at N=1."""
 
 
 class Compressed(Execution):
@@ -734,6 +807,7 @@ Strategy = Annotated[
     | Tensor
     | Mesh
     | Context
+    | Expert
     | Compressed
     | LocalSgd
     | DiLoCo

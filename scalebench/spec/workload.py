@@ -115,6 +115,11 @@ class Workload:
             batches among them. None: the workload cannot take part in a race.
         tensor_plan: How its layers are divided for tensor parallel training. None: it is not known.
         context_plan: Its attention, for context parallel training. None: it is not known.
+        experts: The experts of each mixture-of-experts layer, in order: a module whose parameters
+            have the experts as their first dimension. It is called with tokens ``[n, width]`` in
+            the order of their experts, ``counts``, a list of how many each expert has, and
+            ``chosen``, a list of how many chose each expert, those that were dropped included; it
+            returns ``[n, width]``. Empty: the model has none.
     """
 
     module: "torch.nn.Module"
@@ -127,3 +132,4 @@ class Workload:
     evaluation: Iterable[Any] | None = None
     tensor_plan: TensorPlan | None = None
     context_plan: ContextPlan | None = None
+    experts: "Sequence[torch.nn.Module]" = ()

@@ -29,7 +29,8 @@ ZeroRedundancyOptimizer does, and otherwise rank 0; or it is not known."""
 Key = tuple[int, str | None, str, int | None]
 """Step, group, kind, and the number within the group or else the bytes.
 
-Operations with the same key are distinguished by their order.
+Operations with the same key are distinguished by their order; all-to-alls by nothing else, since
+their splits may be uneven.
 """
 
 
@@ -191,9 +192,14 @@ def _by_key(operations: Sequence[TracedOperation]) -> dict[Key, list[TracedOpera
     found: dict[Key, list[TracedOperation]] = {}
     for op in sorted(operations, key=lambda op: op.start_ns):
         if op.kind in (*SYNCHRONISING, "broadcast"):
-            which = op.num_bytes if op.sequence is None else op.sequence
+            which = _size(op) if op.sequence is None else op.sequence
             found.setdefault((op.step, op.group, op.kind, which), []).append(op)
     return found
+
+
+def _size(op: TracedOperation) -> int | None:
+    """Return the size that all ranks know; of an all-to-all each hands in what it has to send."""
+    return None if op.kind == "all_to_all" else op.num_bytes
 
 
 def _group_size(present: Mapping[int, list[TracedOperation]]) -> int | None:

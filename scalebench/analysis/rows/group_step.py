@@ -1,4 +1,4 @@
-"""The step of a group that divides samples: one rank's shard alone, and the law of its messages."""
+"""The step of a group that divides samples or a model: a rank's shard and the law of messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -29,6 +29,7 @@ STRATEGY_NAMES = {
     "tensor": "Tensor parallel",
     "mesh": "Mesh",
     "context": "Context parallel",
+    "expert": "Expert parallel",
     "compressed": "DDP",
     "parameter-server": "Parameter server",
     "fedavg": "FedAvg",
@@ -121,6 +122,10 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
         "synchronous" if v == 0 else _number_of(v, "at most {:g} steps ahead") or "asynchronous"
     ),
     "synchronous_steps": lambda v: _number_of(v, "after {:g} synchronous steps") if v else None,
+    "experts": lambda number: f"{number} experts" if number else None,
+    "top_k": lambda number: f"top-{number}" if number else None,
+    "capacity_factor": lambda v: _number_of(v, "capacity {:g}") if v else None,
+    "dropless": lambda on: "no token dropped" if on else None,
 }
 
 

@@ -10,12 +10,14 @@ from scalebench.spec import (
     Case,
     Collectives,
     Device,
+    Expert,
     Plain,
     Script,
     StepPlan,
     Strategy,
     Suite,
 )
+from scalebench.spec.experts import routed_workload
 from scalebench.spec.presets import CustomTarget, PacedShape, WorkloadSpec, resolve_workload
 from scalebench.spec.selection import matches, words
 from scalebench.spec.suites import ENERGY_WINDOW_S
@@ -107,7 +109,7 @@ def with_request(suite: Suite, request: Request, device: Device) -> Suite:
         case.model_copy(
             update={
                 "strategy": _executed(case.strategy, autocast, compiled),
-                "workload": request.workload or case.workload or suite.workload,
+                "workload": _workload_name(case, suite, request, device),
                 "batch_size": request.batch_size or case.batch_size or suite.batch_size,
             }
         )
@@ -124,6 +126,14 @@ def with_request(suite: Suite, request: Request, device: Device) -> Suite:
         "cell_limit_s": request.time_limit_s or suite.cell_limit_s,
     }
     return suite.model_copy(update=changes)
+
+
+def _workload_name(case: Case, suite: Suite, request: Request, device: Device) -> str:
+    """Return the workload's name; how tokens are routed is a part of it, so the baseline's too."""
+    name = request.workload or case.workload or suite.workload
+    if isinstance(case.strategy, Expert):
+        return routed_workload(case.strategy, name, device)
+    return name
 
 
 def _executed(strategy: Strategy, autocast: bool, compiled: bool) -> Strategy:
@@ -191,13 +201,16 @@ def _baseline_of(case: Case, known: Sequence[Case], suite: Suite) -> Case:
             same_work = (other.workload, other.batch_size) == (case.workload, case.batch_size)
             if other.strategy == wanted and same_work and other.loader == loader:
                 return other
-    name, number = _baseline_name(wanted), 2
+    plain = _baseline_name(wanted, case.workload)
+    name, number = plain, 2
     taken = {c.name for c in (*known, *suite.cases)}
     while name in taken:
-        name, number = f"{_baseline_name(wanted)}-{number}", number + 1
+        name, number = f"{plain}-{number}", number + 1
     return Case(name=name, strategy=wanted, workload=case.workload, batch_size=case.batch_size)
 
 
-def _baseline_name(strategy: Plain) -> str:
+def _baseline_name(strategy: Plain, workload: str | None) -> str:
     marks = [("-bf16", strategy.autocast), ("-compiled", strategy.compile)]
-    return "plain" + "".join(mark for mark, on in marks if on)
+    _, *routing = (workload or "").split("+")  # as in gpt-moe+top-1
+    of_routing = "".join(f"-{word}" for word in routing)
+    return "plain" + "".join(mark for mark, on in marks if on) + of_routing.replace(".", "-")

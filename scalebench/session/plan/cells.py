@@ -13,6 +13,7 @@ from scalebench.spec import (
     Context,
     Ddp,
     Device,
+    Expert,
     Fsdp,
     Fsdp1,
     Grouped,
@@ -24,6 +25,7 @@ from scalebench.spec import (
     Tensor,
 )
 from scalebench.spec.context_plans import context_plan_of, why_whole
+from scalebench.spec.experts import why_no_experts
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
 from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
 from scalebench.spec.workload import ContextPlan, TensorPlan
@@ -170,6 +172,8 @@ def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) 
         return why_undivided(strategy, workload.name, tensor_plan_of(workload), n)
     if isinstance(strategy, Context) and not isinstance(workload, CustomTarget):
         return why_whole(strategy, workload.name, context_plan_of(workload), n)
+    if isinstance(strategy, Expert):
+        return why_no_experts(strategy, workload, n)
     if not isinstance(strategy, Ddp) or rank_batch % strategy.accumulate == 0:
         return None
     return (
@@ -189,6 +193,8 @@ def _unfit_for_race(suite: Suite, strategy: Strategy, global_batch: int) -> str 
         return "no rank of a tensor group has the whole model, which a race evaluates"
     if isinstance(strategy, Context):
         return "a race evaluates whole sequences, which no rank of a context parallel group has"
+    if isinstance(strategy, Expert):
+        return "no rank of an expert group has all experts, which a race evaluates"
     if race.evaluate_every % global_batch == 0:
         return None
     return (

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.session.plan import Plan
-from scalebench.spec import Cell, Context, Mesh, Pipeline, Script, Tensor
-from scalebench.spec.presets import CustomTarget, GptShape, MlpShape
+from scalebench.spec import Cell, Context, Expert, Mesh, Pipeline, Script, Tensor
+from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, MoeShape
 from scalebench.spec.script import ScriptTarget
 
 START_S = 0.5
@@ -89,6 +89,8 @@ def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
         return _state_bytes_of_tensor(cell, cell.strategy)
     if isinstance(cell.strategy, Context) and isinstance(cell.workload, GptShape):
         return predict_state_bytes(cell.strategy, cell.workload.num_parameters)
+    if isinstance(cell.strategy, Expert):
+        return _state_bytes_of_experts(cell, cell.strategy)
     if isinstance(cell.workload, CustomTarget):
         known = num_parameters.get(cell.workload.name)
     else:
@@ -107,6 +109,16 @@ def _state_bytes_of_tensor(cell: Cell, strategy: Tensor) -> int | None:
     if isinstance(strategy, Mesh):
         own //= strategy.ranks_per_shard_group(cell.world_size)
     return predict_state_bytes(strategy, own)
+
+
+def _state_bytes_of_experts(cell: Cell, strategy: Expert) -> int | None:
+    """Return what a rank keeps that has a part of the experts; None: their size is not known."""
+    shape = cell.workload
+    if cell.skip_reason is not None or not isinstance(shape, MoeShape):
+        return None
+    in_experts = shape.layers * shape.experts * shape.expert_parameters
+    elsewhere = in_experts - in_experts // strategy.ranks_per_group(cell.world_size)
+    return predict_state_bytes(strategy, shape.num_parameters - elsewhere)
 
 
 def _wall_s(plan: Plan, script_launch_s: float | None) -> float | None:

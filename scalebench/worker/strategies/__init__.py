@@ -15,6 +15,7 @@ from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compressed import CompressedTraining
 from scalebench.worker.strategies.context import ContextTraining
 from scalebench.worker.strategies.ddp import DdpTraining
+from scalebench.worker.strategies.expert import ExpertTraining
 from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
 from scalebench.worker.strategies.mesh import MeshTraining
@@ -34,6 +35,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "tensor": TensorTraining,
     "mesh": MeshTraining,
     "context": ContextTraining,
+    "expert": ExpertTraining,
     "compressed": CompressedTraining,
     "local-sgd": LocalSgdTraining,
     "diloco": DiLoCoTraining,

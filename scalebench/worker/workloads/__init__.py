@@ -14,6 +14,7 @@ from scalebench.worker.workloads.custom import build_custom
 from scalebench.worker.workloads.gpt import build_gpt
 from scalebench.worker.workloads.loaded import LoadedBatches
 from scalebench.worker.workloads.mlp import build_mlp
+from scalebench.worker.workloads.moe import build_moe
 from scalebench.worker.workloads.order import ResidentBatches
 from scalebench.worker.workloads.paced import build_paced
 
@@ -21,6 +22,7 @@ __all__ = ["build_workload"]
 
 _BUILDERS: dict[str, Callable[[Any, Shard], Workload]] = {
     "gpt": build_gpt,
+    "gpt-moe": build_moe,
     "cnn": build_cnn,
     "mlp": build_mlp,
     "paced": build_paced,

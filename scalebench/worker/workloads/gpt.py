@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from scalebench.errors import UsageError
-from scalebench.spec.presets import GptShape
+from scalebench.spec.presets import GptShape, MoeShape
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads.held_out import HeldOut
 from scalebench.worker.workloads.loss import mean_cross_entropy
@@ -162,6 +162,28 @@ def build_gpt(spec: GptShape, shard: Shard) -> Workload:
         UsageError: The heads do not divide the width; too few samples for a global batch.
         EnvironmentUnfit: The corpus is not on this machine.
     """
+    batches, evaluation = text_batches(spec, shard)
+    module = Gpt(spec)
+    return Workload(
+        module=module,
+        batches=batches,
+        loss=mean_cross_entropy,
+        tokens_per_sample=spec.context,
+        blocks=tuple(module.blocks),
+        layers=module.layers(),
+        evaluation=evaluation,
+        tensor_plan=spec.tensor_plan,
+        context_plan=spec.context_plan,
+    )
+
+
+def text_batches(spec: GptShape | MoeShape, shard: Shard) -> tuple[ResidentBatches, HeldOut]:
+    """Return batches of text to train on, and those that are never trained on.
+
+    Raises:
+        UsageError: The heads do not divide the width; too few samples for a global batch.
+        EnvironmentUnfit: The corpus is not on this machine.
+    """
     if spec.width % spec.heads:
         raise UsageError(
             f"{spec.name}: {spec.heads} heads do not divide the width {spec.width}. "
@@ -178,18 +200,7 @@ def build_gpt(spec: GptShape, shard: Shard) -> Workload:
         windows = _windows(load_held_out(), spec.context)
         return list(_next_byte(windows[:: max(1, len(windows) // count)][:count].to(shard.device)))
 
-    module = Gpt(spec)
-    return Workload(
-        module=module,
-        batches=ResidentBatches(spec.name, len(resident), shard, gather),
-        loss=mean_cross_entropy,
-        tokens_per_sample=spec.context,
-        blocks=tuple(module.blocks),
-        layers=module.layers(),
-        evaluation=HeldOut(held_out),
-        tensor_plan=spec.tensor_plan,
-        context_plan=spec.context_plan,
-    )
+    return ResidentBatches(spec.name, len(resident), shard, gather), HeldOut(held_out)
 
 
 def _windows(text: torch.Tensor, context: int) -> torch.Tensor:

@@ -53,6 +53,21 @@ def test_operations_of_other_sizes_that_change_places_are_not_confused():
     assert spans(found.waiting[1]) == []
 
 
+def test_all_to_alls_with_uneven_splits_are_matched_by_their_order():
+    def pair(first, second):
+        return make_trace(
+            [
+                make_operation(*one[:2], kind="all_to_all", num_bytes=one[2])
+                for one in (first, second)
+            ]
+        )
+
+    found = match({0: pair((10, 20, 7), (30, 50, 1)), 1: pair((15, 20, 2), (29, 50, 9))})
+    assert (found.mismatch, found.num_alone) == (None, 0)
+    assert spans(found.waiting[0]) == [(10, 15)]
+    assert spans(found.waiting[1]) == [(29, 30)]
+
+
 def test_numbers_that_the_trace_carries_go_before_sizes():
     def numbered(*starts_and_numbers):
         return make_trace(

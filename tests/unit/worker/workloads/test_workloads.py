@@ -24,13 +24,14 @@ from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.images import make_images
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.mlp import Mlp, make_clusters
+from scalebench.worker.workloads.moe import MoeGpt
 from scalebench.worker.workloads.order import ResidentBatches, num_synthetic_samples
 from scalebench.worker.workloads.paced import Paced
 from scalebench.worker.workloads.text import load_corpus
 
 CPU = torch.device("cpu")
 SMALL = ("gpt-tiny", "cnn-8", "mlp-tiny")
-MODULES = {"gpt": Gpt, "cnn": Cnn, "mlp": Mlp, "paced": Paced}
+MODULES = {"gpt": Gpt, "gpt-moe": MoeGpt, "cnn": Cnn, "mlp": Mlp, "paced": Paced}
 
 
 def shard_of(batch_size: int, rank: int = 0, world_size: int = 1, seed: int = 0) -> Shard:

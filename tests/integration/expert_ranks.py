@@ -1,0 +1,274 @@
+"""Ranks that train in expert groups, over gloo: run as a program by `test_expert`.
+
+Arguments: folder for stores and reports, world sizes. Imports torch once; the ranks are forked, and
+those of one world size train all cases one after the other. Each rank writes what it found to
+``<world size>-<rank>.json``: case → what `look` returns.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from scalebench import Shard, Workload
+from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
+from scalebench.records.rank import Block, Memory, RankRecord
+from scalebench.records.run import CellResult
+from scalebench.spec import Cell, Expert, StepPlan
+from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
+from scalebench.worker.inspection.fit import train_watched
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.inspection.shard import leave_gradients
+from scalebench.worker.inspection.verify import first_batches, inspect
+from scalebench.worker.measure.rounds import collective_group
+from scalebench.worker.measure.trace_record import trace_record
+from scalebench.worker.measure.tracing import traced
+from scalebench.worker.process.context import RankContext, alone, joined
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
+from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import axes_of, facts_of, groups_of
+from tests.integration.sharded_ranks import everybodys
+
+SAMPLES = 8
+"""Of a step, all ranks together."""
+
+TOP_2 = MoeShape(
+    name="m",
+    layers=2,
+    heads=2,
+    width=16,
+    context=8,
+    experts=4,
+    top_k=2,
+    capacity_factor=1.0,
+    batch_size=SAMPLES,
+)
+TOP_1 = TOP_2.model_copy(update={"top_k": 1})
+DROPLESS = TOP_2.model_copy(update={"capacity_factor": None})
+HERE = "tests.integration.expert_ranks"
+OWN = CustomTarget(name="own", module=HERE, function="own")
+NONE = CustomTarget(name="none", module=HERE, function="without_experts")
+
+CASES: dict[str, tuple[Expert, WorkloadSpec]] = {
+    "top-2": (Expert(), TOP_2),
+    "top-1": (Expert(), TOP_1),
+    "dropless": (Expert(), DROPLESS),
+    "copies": (Expert(size=1), TOP_2),
+    "groups": (Expert(size=2), TOP_2),
+    "own": (Expert(), OWN),
+    "checkpointing": (Expert(checkpointing=True), TOP_2),
+    "bf16": (Expert(autocast=True), DROPLESS),
+}
+
+
+def cases(world_size: int) -> dict[str, tuple[Expert, WorkloadSpec]]:
+    """Return the cases of one world size; groups are for four ranks."""
+    wanted = {
+        1: ("top-2", "top-1"),
+        2: ("top-2", "top-1", "dropless", "copies", "own", "checkpointing", "bf16"),
+        4: ("top-2", "dropless", "groups", "copies"),
+    }
+    return {name: CASES[name] for name in wanted[world_size]}
+
+
+class OwnExperts(nn.Module):
+    """A user's experts: a matrix for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(4, 8, 8) / 8)
+
+    def forward(self, tokens: torch.Tensor, counts: list[int], chosen: list[int]) -> torch.Tensor:
+        parts = zip(tokens.split(counts), self.matrix, strict=True)
+        return torch.cat([part @ matrix for part, matrix in parts])
+
+
+class Own(nn.Module):
+    """A user's model: the expert of a number is told by its sign and size, not learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 1)
+        self.experts = OwnExperts()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        expert = (x[:, 0] > 0).long() * 2 + (x[:, 1] > 0.5).long()
+        order = expert.argsort(stable=True)
+        counts = expert.bincount(minlength=4).tolist()
+        worked = self.experts(self.first(x)[order], counts, counts)
+        return self.last(torch.zeros_like(worked).index_copy(0, order, worked))  # type: ignore[no-any-return]
+
+
+def own(shard: Shard) -> Workload:
+    """Return a user's workload."""
+    data = torch.Generator().manual_seed(100 + shard.rank)
+    module = Own()
+    return Workload(
+        module=module,
+        batches=[torch.randn(shard.batch_size, 8, generator=data) for _ in range(4)],
+        loss=lambda module, x: F.mse_loss(module(x), x.sum(1, keepdim=True)),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        experts=(module.experts,),
+    )
+
+
+def without_experts(shard: Shard) -> Workload:
+    """Return a user's workload that does not name its experts."""
+    workload = own(shard)
+    return Workload(workload.module, workload.batches, workload.loss)
+
+
+def make_cell(strategy: Expert, world_size: int, workload: WorkloadSpec) -> Cell:
+    """Return an inspecting cell."""
+    return Cell(
+        suite="expert",
+        case="case",
+        strategy=strategy,
+        workload=workload,
+        scaling="strong",
+        world_size=world_size,
+        global_batch=SAMPLES,
+        rank_batch=SAMPLES // world_size,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="inspect",
+        steps=StepPlan(),
+    )
+
+
+def look(context: RankContext) -> dict[str, Any]:
+    """Verify a case as a launch does it; then trace two steps.
+
+    Returns:
+        ``verification``; ``alone``: for each layer what the bare model's router does with this
+        rank's first batch; ``load``: as the training recorded it; ``operations``: of one traced
+        step, in order; ``predicted``: by the law; ``axes``: the row's figures; ``unmatched``:
+        which operations were not found on all ranks of their group.
+    """
+    cell = context.cell
+    inspection = inspect(context)
+    by_one = routed_alone(context)
+    workload = fresh_workload(context)
+    training = build_training(workload, context)
+    feed = iter(workload.batches)
+    batches = [next(feed) for _ in range(3)]
+    training.step(batches[0])
+    with traced(context.device, collective_group(training, cell.world_size)) as capture:
+        for batch in batches[1:]:
+            with capture.step():
+                training.step(batch)
+    record = RankRecord(
+        rank=context.rank,
+        local_rank=context.rank,
+        pid=0,
+        host="here",
+        trace=trace_record([capture], groups_of(training), axes_of(training)),
+        step_s=[1.0] * 2,
+        blocks=[Block(phase="traced", first=0, count=2)],
+        facts=facts_of(training),
+    )
+    records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
+    result = CellResult(cell=cell, status="ok", started="", ranks=records)
+    launch = LaunchAttribution(result)
+    assert record.trace is not None
+    operations = [
+        (op.kind, op.num_bytes, op.axis, op.group_size)
+        for op in sorted(record.trace.operations, key=lambda op: op.start_ns)
+        if (op.group_size or 0) > 1
+    ]
+    predicted = [
+        (op.op, op.num_bytes, op.axis, op.num_ranks) for op in predicted_operations(result)
+    ]
+    return {
+        "peak_bytes": peak_without_data(inspection.memory),
+        "verification": inspection.verification.model_dump(),
+        "alone": by_one,
+        "facts": facts_of(training),
+        "operations": operations,
+        "predicted": predicted,
+        "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
+        "unmatched": [launch.matched.mismatch, launch.matched.num_alone],
+    }
+
+
+def routed_alone(context: RankContext) -> list[dict[str, list[int]]]:
+    """Return, for each layer of the bare model, how many tokens its experts have, and chose them.
+
+    Of this rank's first batch, with the parameters of the beginning.
+    """
+    workload = fresh_workload(context)
+    seen: list[dict[str, list[int]]] = []
+    for experts in workload.experts:
+        experts.register_forward_pre_hook(
+            lambda _, given: seen.append({"kept": given[1], "chosen": given[2]})
+        )
+    workload.loss(workload.module, first_batches(1, context)[0])
+    return seen
+
+
+def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
+    """Run all cases as one rank; write the report."""
+    die_with_parent(parent)
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    cell = make_cell(Expert(), world_size, TOP_2)
+    report: dict[str, Any] = {}
+    with joined(cell, rank, folder / f"store-{world_size}") as job:
+        for name, (strategy, workload) in cases(world_size).items():
+            here = make_cell(strategy, world_size, workload)
+            report[name] = look(RankContext(here, rank, rank, job.device, job.control))
+        bad = RankContext(make_cell(Expert(), world_size, NONE), rank, rank, job.device)
+        try:
+            build_training(fresh_workload(bad), bad)
+        except Unsupported as refused:
+            report["no experts"] = str(refused)
+    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
+
+
+def peak_without_data(memory: Memory) -> int:
+    """Return the peak without the text, which is ten times as large as these models."""
+    assert memory.allocated_bytes is not None
+    return memory.allocated_bytes - (memory.data_bytes or 0)
+
+
+def run_shards(folder: Path, world_size: int, parent: int) -> None:
+    """Be rank 0 of every case, the other ranks not there; write the peaks of its memory."""
+    die_with_parent(parent)
+    torch.set_num_threads(1)
+    peaks = {}
+    for name, (strategy, workload) in cases(world_size).items():
+        cell = make_cell(strategy, world_size, workload)
+        with alone(cell) as job:
+            memory = train_watched(RankContext(cell, 0, 0, job.device), leave_gradients)
+        peaks[name] = peak_without_data(memory)
+    (folder / f"{world_size}-shards.json").write_text(json.dumps(peaks))
+
+
+def run_all(folder: Path, world_size: int) -> bool:
+    """Fork the ranks of one world size; return whether all came to their end."""
+    fork = multiprocessing.get_context("fork")
+    ranks = [
+        fork.Process(target=run_rank, args=(folder, rank, world_size, os.getpid()))
+        for rank in range(world_size)
+    ]
+    ranks.append(fork.Process(target=run_shards, args=(folder, world_size, os.getpid())))
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()  # a rank that dies is noticed by the others, who then die as well
+    return all(process.exitcode == 0 for process in ranks)
+
+
+if __name__ == "__main__":
+    for size in map(int, sys.argv[2:]):
+        if not run_all(Path(sys.argv[1]), size):
+            sys.exit(f"the ranks of world size {size} did not come to their end")

@@ -1,0 +1,172 @@
+"""Expert parallel training over real ranks: the result of one process, the messages of the law."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.launch.local import loopback_environment
+from tests.conftest import PATIENCE_S
+from tests.integration.expert_ranks import SAMPLES, TOP_2, cases
+
+pytestmark = pytest.mark.untimed
+
+ROOT = Path(__file__).parents[2]
+SIZES = (1, 2, 4)
+Reports = dict[int, list[dict[str, Any]]]
+"""World size → what each rank found; 0: world size → what a shard alone found."""
+every_case = pytest.mark.parametrize(
+    ("world_size", "case"), [(n, c) for n in SIZES for c in cases(n)]
+)
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found."""
+    folder = tmp_path_factory.mktemp("expert")
+    module = "tests.integration.expert_ranks"
+    ended = subprocess.run(
+        [sys.executable, "-m", module, str(folder), *map(str, SIZES)],
+        cwd=ROOT,
+        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 0, ended.stderr
+    shards = {size: json.loads((folder / f"{size}-shards.json").read_text()) for size in SIZES}
+    return {
+        0: [shards],
+        **{
+            size: [json.loads((folder / f"{size}-{who}.json").read_text()) for who in range(size)]
+            for size in SIZES
+        },
+    }
+
+
+@every_case
+def test_gradients_and_losses_are_those_of_one_process(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    found = [report[case]["verification"] for report in reports[world_size]]
+    assert {one["status"] for one in found} == {"verified"}
+    allowed = 0.05 if case == "bf16" else 5e-6
+    assert found[0]["gradient_deviation"] < allowed
+    assert found[0]["loss_deviation"] < allowed
+
+
+@every_case
+def test_tokens_are_routed_and_dropped_as_in_one_process(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    for report in reports[world_size]:
+        load = report[case]["facts"]["expert_load"]
+        alone = report[case]["alone"]
+        assert load["kept"][0] == [layer["kept"] for layer in alone]
+        assert load["chosen"][0] == [layer["chosen"] for layer in alone]
+
+
+@every_case
+def test_no_token_is_lost_on_its_way(reports: Reports, world_size: int, case: str) -> None:
+    """What the ranks of a group send is what their experts get."""
+    size = reports[world_size][0][case]["facts"]["expert_load"]["ranks"]
+    for first in range(0, world_size, size):
+        loads = [r[case]["facts"]["expert_load"] for r in reports[world_size][first:][:size]]
+        for step in range(len(loads[0]["steps"])):
+            for layer in range(len(loads[0]["kept"][step])):
+                sent = [load["kept"][step][layer] for load in loads]
+                got = [number for load in loads for number in load["here"][step][layer]]
+                assert got == [sum(of_expert) for of_expert in zip(*sent, strict=True)]
+
+
+@every_case
+def test_every_all_to_all_is_that_of_the_recorded_tokens_to_the_byte(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    for report in reports[world_size]:
+        load = report[case]["facts"]["expert_load"]
+        found = [op[1] for op in report[case]["operations"] if op[0] == "all_to_all"]
+        if load["ranks"] == 1:
+            assert found == []
+            continue
+        row, layers = load["row_bytes"], range(len(load["kept"][-1]))
+        sent = [sum(load["kept"][-1][layer]) * row for layer in layers]
+        got = [sum(load["here"][-1][layer]) * row for layer in layers]
+        counts = 8 * len(load["kept"][-1][0])
+        forward = [size for layer in layers for size in (counts, sent[layer], got[layer])]
+        backward = [size for layer in reversed(layers) for size in (sent[layer], got[layer])]
+        if case == "checkpointing":
+            backward = [
+                size
+                for layer in reversed(layers)
+                for size in (counts, sent[layer], got[layer], sent[layer], got[layer])
+            ]
+        assert found == [*forward, *backward]
+
+
+@every_case
+def test_the_law_is_that_of_tokens_that_spread_evenly(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    """All ranks together send what the law says where no token is dropped, else less."""
+    for axis in ("expert", "data", "replicas"):
+        of_ranks = [
+            (
+                sum(op[1] for op in report[case]["operations"] if op[2] == axis),
+                sum(op[1] for op in report[case]["predicted"] if op[2] == axis),
+            )
+            for report in reports[world_size]
+        ]
+        found, predicted = (sum(numbers) for numbers in zip(*of_ranks, strict=True))
+        if axis == "expert" and case in ("top-2", "top-1", "groups", "checkpointing"):
+            assert 0 < found < predicted or world_size == 1
+        else:
+            assert found == predicted
+
+
+def test_a_layer_costs_four_all_to_alls_of_its_tokens(reports: Reports) -> None:
+    predicted = [op for op in reports[4][0]["dropless"]["predicted"] if op[0] == "all_to_all"]
+    tokens = SAMPLES // 4 * TOP_2.context
+    large = [op for op in predicted if op[1] == 4 * TOP_2.width * TOP_2.top_k * tokens]
+    assert len(large) == 4 * TOP_2.layers
+    assert {op[1] for op in predicted if op not in large} == {8 * TOP_2.experts}
+
+
+def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports: Reports) -> None:
+    axes = {one["axis"]: one for one in reports[4][0]["groups"]["axes"]}
+    assert {name: one["num_ranks"] for name, one in axes.items()} == {
+        "data": 4,
+        "expert": 2,
+        "replicas": 2,
+    }
+    assert axes["replicas"]["count"] == 1
+    assert axes["expert"]["count"] == 5 * TOP_2.layers
+    for name in ("data", "replicas"):
+        assert axes[name]["wire_bytes"] == axes[name]["predicted_wire_bytes"] > 0
+    in_one_group = {one["axis"] for one in reports[4][0]["top-2"]["axes"]}
+    assert in_one_group == {"data", "expert"}
+
+
+def test_uneven_all_to_alls_are_matched_over_the_ranks_so_waits_can_be_told(
+    reports: Reports,
+) -> None:
+    for case in ("top-2", "groups"):
+        assert {str(report[case]["unmatched"]) for report in reports[4]} == {"[None, 0]"}
+
+
+@every_case
+def test_a_shard_alone_has_the_memory_of_the_ranks(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    """Those of a model so small differ with the tokens that come; so does the shard."""
+    peaks = [report[case]["peak_bytes"] for report in reports[world_size]]
+    shard = reports[0][0][world_size][case]
+    assert 0.95 * min(peaks) <= shard <= 1.05 * max(peaks)
+
+
+def test_a_workload_that_names_no_experts_is_refused(reports: Reports) -> None:
+    assert "names its experts" in reports[2][0]["no experts"]
