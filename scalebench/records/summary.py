@@ -17,6 +17,7 @@ from scalebench.records.rows.base import IfValid
 from scalebench.records.rows.budget import Budget
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.compression import CompressionFigures
+from scalebench.records.rows.experts import ExpertFigures
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
@@ -75,7 +76,8 @@ class Row(BaseModel):
     cores) that each rank may use, null where there is no quota. ``communication`` has every kind
     of operation and every bucket of the rank that waits most, ``stragglers`` the ranks that came
     last, the most frequent first. ``axes`` has the same operations by the dimension of the mesh
-    whose group carried them; null where a strategy does not say. ``strategy_settings`` are the
+    whose group carried them; null where a strategy does not say. ``experts`` is how a mixture's
+    tokens spread over its experts. ``strategy_settings`` are the
     fields of the suite's own strategy, which a newer version may have more of. ``copies_s`` is the
     union of copies and fills of GPU memory, ``comm_beside_copies_s`` exposed communication during
     them; null on CPU.
@@ -141,6 +143,7 @@ class Row(BaseModel):
     exposed_comm_estimates: IfValid[ExposedEstimates] = None
     communication: IfValid[list[OperationFigures]] = None
     axes: IfValid[list[AxisFigures]] = None
+    experts: IfValid[ExpertFigures] = None
     stragglers: IfValid[list[Straggler]] = None
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None

@@ -79,6 +79,7 @@ class Trace(Record):
             torch's annotations of these end only when somebody waits for them, so they do not tell
             how long anything was on its way. Empty: not noted.
         blocked_sending: The part of it that was for sends, as far as torch tells.
+        experts: While the rank's experts computed in the forward pass; on CPU only.
         actions: What a pipeline's stages did in those steps, in order.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are part of ``compute``.
@@ -98,6 +99,7 @@ class Trace(Record):
     decode: list[int] = []
     blocked: list[int] = []
     blocked_sending: list[int] = []
+    experts: list[int] = []
     actions: list[TracedAction] = []
     unknown: dict[str, FiniteFloat] = {}
     num_events: int = Field(0, ge=0)
@@ -106,7 +108,7 @@ class Trace(Record):
     @property
     def _sets(self) -> tuple[list[int], ...]:
         ranked = (self.compute, self.data, self.codec, self.encode, self.decode)
-        return (*ranked, self.blocked, self.blocked_sending, self.copies or [])
+        return (*ranked, self.blocked, self.blocked_sending, self.experts, self.copies or [])
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

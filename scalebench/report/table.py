@@ -17,6 +17,7 @@ from scalebench.report.tables.calibration import fit_parts
 from scalebench.report.tables.columns import lettered, present
 from scalebench.report.tables.communication import axis_parts
 from scalebench.report.tables.compression import compression_parts
+from scalebench.report.tables.experts import expert_parts
 from scalebench.report.tables.layout import FOLDED, fit, names, table, without
 from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.races import race_parts
@@ -141,6 +142,7 @@ def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableTy
     return [
         *budget_parts(rows, width, ascii_only),
         *axis_parts(rows, width, ascii_only),
+        *expert_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),
         *(line(said, ascii_only) for said in script_remarks.in_full(rows)),

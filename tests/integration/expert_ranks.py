@@ -9,8 +9,10 @@ import json
 import multiprocessing
 import os
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -19,6 +21,7 @@ from torch.nn import functional as F
 from scalebench import Shard, Workload
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
+from scalebench.analysis.rows.experts import experts_of_row
 from scalebench.records.rank import Block, Memory, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Expert, StepPlan
@@ -55,6 +58,8 @@ TOP_1 = TOP_2.model_copy(update={"top_k": 1})
 DROPLESS = TOP_2.model_copy(update={"capacity_factor": None})
 HERE = "tests.integration.expert_ranks"
 OWN = CustomTarget(name="own", module=HERE, function="own")
+SLOW = CustomTarget(name="slow", module=HERE, function="with_a_slow_expert")
+BUSY = CustomTarget(name="busy", module=HERE, function="with_a_busy_expert")
 NONE = CustomTarget(name="none", module=HERE, function="without_experts")
 
 CASES: dict[str, tuple[Expert, WorkloadSpec]] = {
@@ -64,16 +69,22 @@ CASES: dict[str, tuple[Expert, WorkloadSpec]] = {
     "copies": (Expert(size=1), TOP_2),
     "groups": (Expert(size=2), TOP_2),
     "own": (Expert(), OWN),
+    "one slow": (Expert(), SLOW),
+    "one busy": (Expert(), BUSY),
     "checkpointing": (Expert(checkpointing=True), TOP_2),
     "bf16": (Expert(autocast=True), DROPLESS),
 }
+
+
+PLANTED = ("one slow", "one busy")
+SLOW_EXPERT, BUSY_EXPERT = 2, 1
 
 
 def cases(world_size: int) -> dict[str, tuple[Expert, WorkloadSpec]]:
     """Return the cases of one world size; groups are for four ranks."""
     wanted = {
         1: ("top-2", "top-1"),
-        2: ("top-2", "top-1", "dropless", "copies", "own", "checkpointing", "bf16"),
+        2: ("top-2", "top-1", "dropless", "copies", "own", "checkpointing", "bf16", *PLANTED),
         4: ("top-2", "dropless", "groups", "copies"),
     }
     return {name: CASES[name] for name in wanted[world_size]}
@@ -120,6 +131,35 @@ def own(shard: Shard) -> Workload:
     )
 
 
+class SlowExperts(OwnExperts):
+    """Experts one of which rests before it computes; which it is travels with the parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest_s = nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.rest_s[SLOW_EXPERT] = 0.1
+
+    def forward(self, tokens: torch.Tensor, counts: list[int], chosen: list[int]) -> torch.Tensor:
+        time.sleep(float(self.rest_s.sum()))
+        return super().forward(tokens, counts, chosen)
+
+
+def with_a_slow_expert(shard: Shard) -> Workload:
+    """Return a user's workload one of whose experts takes longer than the others."""
+    workload = own(shard)
+    assert isinstance(workload.module, Own)
+    workload.module.experts = SlowExperts()
+    return replace(workload, experts=(workload.module.experts,))
+
+
+def with_a_busy_expert(shard: Shard) -> Workload:
+    """Return a user's workload most of whose tokens go to one expert."""
+    workload = own(shard)
+    for batch in cast(list[torch.Tensor], workload.batches):
+        batch[:-1, 0], batch[:-1, 1] = -1.0, 1.0
+    return workload
+
+
 def without_experts(shard: Shard) -> Workload:
     """Return a user's workload that does not name its experts."""
     workload = own(shard)
@@ -151,8 +191,8 @@ def look(context: RankContext) -> dict[str, Any]:
     Returns:
         ``verification``; ``alone``: for each layer what the bare model's router does with this
         rank's first batch; ``load``: as the training recorded it; ``operations``: of one traced
-        step, in order; ``predicted``: by the law; ``axes``: the row's figures; ``unmatched``:
-        which operations were not found on all ranks of their group.
+        step, in order; ``predicted``: by the law; ``axes``: the row's figures; ``experts``:
+        likewise; ``unmatched``: which operations were not found on all ranks of their group.
     """
     cell = context.cell
     inspection = inspect(context)
@@ -196,6 +236,7 @@ def look(context: RankContext) -> dict[str, Any]:
         "operations": operations,
         "predicted": predicted,
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
+        "experts": experts_of_row([result]).model_dump(),  # type: ignore[union-attr]
         "unmatched": [launch.matched.mismatch, launch.matched.num_alone],
     }
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from scalebench.launch.local import loopback_environment
+from scalebench.records.rows.experts import ExpertFigures
 from tests.conftest import PATIENCE_S
-from tests.integration.expert_ranks import SAMPLES, TOP_2, cases
+from tests.integration.expert_ranks import BUSY_EXPERT, SAMPLES, SLOW_EXPERT, TOP_2, cases
 
 pytestmark = pytest.mark.untimed
 
@@ -156,6 +157,40 @@ def test_uneven_all_to_alls_are_matched_over_the_ranks_so_waits_can_be_told(
 ) -> None:
     for case in ("top-2", "groups"):
         assert {str(report[case]["unmatched"]) for report in reports[4]} == {"[None, 0]"}
+
+
+def test_a_slow_expert_is_found_by_its_time_for_a_token(reports: Reports) -> None:
+    figures = ExpertFigures(**reports[2][0]["one slow"]["experts"])
+    assert figures.slow_rank is not None
+    slow, times = figures.slow_rank
+    assert times > 10
+    assert SLOW_EXPERT in range(slow.first_expert, slow.first_expert + slow.num_experts)
+    assert slow.experts_s is not None and slow.experts_s >= 0.1
+
+
+def test_a_busy_expert_is_found_by_its_tokens(reports: Reports) -> None:
+    figures = ExpertFigures(**reports[2][0]["one busy"]["experts"])
+    assert (figures.busiest.layer, figures.busiest.expert) == (0, BUSY_EXPERT)
+    assert figures.imbalance == pytest.approx(figures.busiest.times_mean)
+    assert figures.imbalance >= 3
+    assert figures.rank_imbalance > 1.7
+    busiest = max(figures.ranks, key=lambda rank: rank.tokens)
+    assert BUSY_EXPERT in range(busiest.first_expert, busiest.first_expert + busiest.num_experts)
+
+
+def test_the_rows_figures_are_those_of_the_recorded_tokens(reports: Reports) -> None:
+    for case in ("top-2", "dropless"):
+        figures = ExpertFigures(**reports[4][0][case]["experts"])
+        loads = [report[case]["facts"]["expert_load"] for report in reports[4]]
+        chosen = sum(sum(map(sum, step)) for load in loads for step in load["chosen"])
+        kept = sum(sum(map(sum, step)) for load in loads for step in load["kept"])
+        assert figures.dropped_share == pytest.approx(1 - kept / chosen)
+        assert (figures.dropped_share > 0) == (case == "top-2")
+        steps = len(loads[0]["steps"])
+        assert sum(map(sum, figures.tokens)) == pytest.approx(kept / steps)
+        assert sum(rank.tokens for rank in figures.ranks) == pytest.approx(kept / steps)
+        assert [rank.first_expert for rank in figures.ranks] == [0, 1, 2, 3]
+        assert figures.all_to_all_share is not None and 0 < figures.all_to_all_share < 1
 
 
 @every_case

@@ -8,6 +8,7 @@ can be rendered, too: then none of this is shown.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scalebench.analysis.page_data.expert_load import ExpertLoad, expert_load_of
 from scalebench.analysis.page_data.extrapolation import Extrapolation, extrapolate
 from scalebench.analysis.page_data.races import RaceCurve, race_curves
 from scalebench.analysis.page_data.rank_steps import (
@@ -28,6 +29,7 @@ from scalebench.records.summary import Summary
 __all__ = [
     "Autocorrelation",
     "DeviceSeries",
+    "ExpertLoad",
     "Extrapolation",
     "PageData",
     "RaceCurve",
@@ -50,6 +52,7 @@ class PageData:
         autocorrelations: Of the clean steps.
         devices: Power, clocks and temperature over the first launch.
         races: Of every launch of a race, at every size.
+        expert_loads: Tokens by expert and step, of the first launch.
     """
 
     link: LinkProfile | None
@@ -61,6 +64,7 @@ class PageData:
     devices: tuple[DeviceSeries, ...]
     extrapolation: Extrapolation
     races: tuple[RaceCurve, ...] = ()
+    expert_loads: tuple[ExpertLoad, ...] = ()
 
 
 def gather(run: StoredRun, summary: Summary) -> PageData:
@@ -68,6 +72,7 @@ def gather(run: StoredRun, summary: Summary) -> PageData:
     shown = list(_shown(run))
     firsts = [next(iter(launches.good.values())) for launches in shown]
     several = [first for first in firsts if first.cell.world_size > 1]
+    loads = [expert_load_of(first) for first in firsts]
     found = [autocorrelation_of([*launches.good.values()]) for launches in shown]
     return PageData(
         link=run.link,
@@ -79,6 +84,7 @@ def gather(run: StoredRun, summary: Summary) -> PageData:
         devices=tuple(one for first in firsts for one in device_series_of(first)),
         extrapolation=extrapolate(run, summary),
         races=tuple(race_curves(grouped(run))),
+        expert_loads=tuple(one for one in loads if one is not None),
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from scalebench.analysis.energy import energy_per_sample
 from scalebench.analysis.pipeline_shape import layers_of
 from scalebench.analysis.rows.axes import predicted_wire_bytes
+from scalebench.analysis.rows.experts import NO_EXPERTS, NOT_RECORDED, experts_of_row
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.group_step import NO_SHARD
 from scalebench.analysis.step_shape import NoShape
@@ -21,7 +22,7 @@ from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Grouped, Pipeline, Script, Strategy, WithoutLockstep
+from scalebench.spec import Cell, Expert, Grouped, Pipeline, Script, Strategy, WithoutLockstep
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
@@ -60,6 +61,9 @@ def use_of_row(
     _set_predicted_memory(row, cell, next(iter(good.values()), reference), alone, shards)
     _set_predicted_traffic(row, good)
     _set_energy(row, list(good.values()))
+    divides = isinstance(cell.strategy, Expert)
+    experts = experts_of_row(list(good.values())) if divides else None
+    row.set("experts", experts, NOT_RECORDED if divides else NO_EXPERTS)
     _set_mfu(row, inspection, list(good.values()), throughput)
     return row
 

@@ -18,6 +18,7 @@ from scalebench.report.page.timeline_figure import conclude as conclude_timeline
 from scalebench.report.tables import (
     communication,
     compression,
+    experts,
     memory,
     pipelines,
     predictions,
@@ -199,6 +200,9 @@ def _sections(
             "Communication",
             communication.sentence([row]) or "",
             tables=communication.tables([row]),
+        ),
+        RowSection(
+            "experts", "Experts", experts.sentence([row]) or "", tables=experts.tables([row])
         ),
         RowSection(
             "memory", "Memory", strip=_memory_strip(row), tables=memory.tables([row])

@@ -16,6 +16,7 @@ from scalebench.report.page import capacity, kinds
 from scalebench.report.page.autocorrelation_figure import memory_of_steps_kind
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.compression_figure import COMPRESSION
+from scalebench.report.page.expert_figure import expert_kind
 from scalebench.report.page.extrapolation_figure import extrapolation_kind
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.heat_figure import grid_kind
@@ -28,6 +29,7 @@ from scalebench.report.page.timeline_figure import timeline_kind
 from scalebench.report.tables import (
     communication,
     compression,
+    experts,
     memory,
     pipelines,
     predictions,
@@ -113,6 +115,7 @@ def sections(material: Material) -> tuple[Section, ...]:
         _model(material),
         _timeline(material),
         _communication(material),
+        _experts(material),
         _ranks(material),
         _memory(material),
         _compression(material),
@@ -231,6 +234,18 @@ def _communication(material: Material) -> Section:
         for _, suite, rows in material.suites()
     ]
     return _section("communication", "Communication", blocks)
+
+
+def _experts(material: Material) -> Section:
+    blocks = []
+    for index, suite, rows in material.suites():
+        found = material.page_data.expert_loads if material.page_data else ()
+        kind = expert_kind([load for load in found if load.suite == suite])
+        drawn = material.chart(kind, index, rows)
+        parts: tuple[Part, ...] = (*drawn, *experts.tables(rows))
+        said = experts.slow_sentence(rows) if drawn else experts.sentence(rows)
+        blocks.append(Block(suite, parts, said))
+    return _section("experts", "Experts", blocks)
 
 
 def _ranks(material: Material) -> Section:

@@ -14,7 +14,17 @@ from scalebench.trace.timeline import Timeline
 from scalebench.worker.measure.tracing import Capture
 from scalebench.worker.strategies.pipelining.actions import traced_actions
 
-SETS = ("compute", "copies", "data", "codec", "encode", "decode", "blocked", "blocked_sending")
+SETS = (
+    "compute",
+    "copies",
+    "data",
+    "codec",
+    "encode",
+    "decode",
+    "blocked",
+    "blocked_sending",
+    "experts",
+)
 """Sets of intervals that a trace holds."""
 
 
@@ -126,6 +136,8 @@ def _set(timeline: Timeline, name: str) -> Intervals:
             return none()
         names = ("blocked", "blocked_sending") if name == "blocked" else (name,)
         return union(*(timeline.annotations.get(mark, none()) for mark in names))
+    if name == "experts" and timeline.on_gpu:
+        return none()  # the mark is the host's, which only asks for the work
     return timeline.annotations.get(name, none())
 
 

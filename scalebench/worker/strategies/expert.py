@@ -19,9 +19,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import record_function
 
 from scalebench.spec import Expert
 from scalebench.spec.workload import Workload
+from scalebench.trace.marks import EXPERTS
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.strategies.base import named_gradients, on_axis
@@ -132,16 +134,24 @@ def dispatched(
     load.row_bytes = tokens.element_size() * tokens.shape[1]
     if ranks == 1:
         load.note(layer, counts, chosen, counts)
-        results: torch.Tensor = compute(tokens, counts, chosen)
-        return results
+        return computed(compute, tokens, counts, chosen)
     from_each = exchange_counts(counts, mesh, tokens.device)  # [rank][expert here]
     sent = [sum(counts[rank * here : (rank + 1) * here]) for rank in range(ranks)]
     received = [sum(of_rank) for of_rank in from_each]
     arrived = exchanged(tokens, sent, received, mesh.get_group())
     of_expert = [sum(of_rank[expert] for of_rank in from_each) for expert in range(here)]
     load.note(layer, counts, chosen, of_expert)
-    results = compute(by_expert(arrived, from_each), of_expert, chosen)
+    results = computed(compute, by_expert(arrived, from_each), of_expert, chosen)
     return exchanged(by_rank(results, from_each), received, sent, mesh.get_group())
+
+
+def computed(
+    compute: Any, tokens: torch.Tensor, counts: Sequence[int], chosen: Sequence[int]
+) -> torch.Tensor:
+    """Have the experts that are here compute, under a mark in the trace."""
+    with record_function(EXPERTS):
+        results: torch.Tensor = compute(tokens, counts, chosen)
+    return results
 
 
 def exchange_counts(
