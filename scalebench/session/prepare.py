@@ -9,7 +9,7 @@ from scalebench.analysis.run import StoredRun
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
 from scalebench.session.plan import Machine, Plan, Request, make_plan
-from scalebench.session.plan.cells import without_undivided
+from scalebench.session.plan.cells import without_few_experts, without_undivided
 from scalebench.session.plan.max_batch import for_max_batch
 from scalebench.spec import Suite
 from scalebench.spec.workload import ContextPlan, TensorPlan
@@ -48,7 +48,9 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     num_parameters = {name: one["num_parameters"] for name, one in told.items()}
     plans = {name: read_tensor_plan(one["tensor_plan"]) for name, one in told.items()}
     attending = {name: read_context_plan(one["context_plan"]) for name, one in told.items()}
-    plan = replace(plan, cells=tuple(without_undivided(plan.cells, plans, attending)))
+    experts = {name: one["experts"] for name, one in told.items()}
+    cells = without_few_experts(without_undivided(plan.cells, plans, attending), experts)
+    plan = replace(plan, cells=tuple(cells))
     environment = machine.fingerprint(survey, world) | {"threads": plan.spec.threads}
     return Prepared(plan, environment, num_parameters)
 

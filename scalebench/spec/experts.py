@@ -1,7 +1,11 @@
 """Whether a workload's experts can be divided over ranks, and how its tokens are routed."""
 
+from collections.abc import Sequence
+
 from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec, resolve_workload
 from scalebench.spec.strategies import Expert
+
+NONE = "{name} has no experts; choose gpt-moe, or give your own workload experts"
 
 
 def routed_workload(strategy: Expert, name: str, device: str) -> str:
@@ -42,9 +46,26 @@ def why_no_experts(strategy: Expert, workload: WorkloadSpec, n: int) -> str | No
             )
         return None
     if not isinstance(workload, MoeShape):
-        return f"{workload.name} has no experts; choose gpt-moe, or give your own workload experts"
+        return NONE.format(name=workload.name)
     reason = _why_not(strategy, workload, strategy.ranks_per_group(n))
     return reason and f"{workload.name}: {reason}"
+
+
+def why_not_own_experts(strategy: Expert, name: str, experts: Sequence[int], n: int) -> str | None:
+    """Say why the experts of a user's own workload cannot be divided at a size; None: they can.
+
+    Args:
+        strategy: How they are to be divided.
+        name: Of the workload.
+        experts: Of each of its layers.
+        n: Number of ranks.
+    """
+    if not experts:
+        return NONE.format(name=name)
+    ranks = strategy.ranks_per_group(n)
+    reasons = (strategy.why_not_experts(number, 1, ranks) for number in experts)
+    reason = next(filter(None, reasons), None)
+    return reason and f"{name}: {reason}"
 
 
 def _why_not(strategy: Expert, shape: MoeShape, ranks: int) -> str | None:

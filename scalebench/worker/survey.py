@@ -132,6 +132,7 @@ def describe_workload(request: dict[str, Any]) -> dict[str, Any]:
         "num_blocks": len(workload.blocks),
         "tensor_plan": None if workload.tensor_plan is None else asdict(workload.tensor_plan),
         "context_plan": None if workload.context_plan is None else asdict(workload.context_plan),
+        "experts": [len(next(layer.parameters())) for layer in workload.experts],
     }
 
 

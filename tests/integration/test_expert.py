@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scalebench.costmodel.expert_layers import ExpertModel
 from scalebench.launch.local import loopback_environment
 from scalebench.records.rows.experts import ExpertFigures
 from tests.conftest import PATIENCE_S
@@ -135,6 +136,13 @@ def test_a_layer_costs_four_all_to_alls_of_its_tokens(reports: Reports) -> None:
     large = [op for op in predicted if op[1] == 4 * TOP_2.width * TOP_2.top_k * tokens]
     assert len(large) == 4 * TOP_2.layers
     assert {op[1] for op in predicted if op not in large} == {8 * TOP_2.experts}
+
+
+def test_the_model_of_a_preset_is_what_a_step_shows(reports: Reports) -> None:
+    for world_size, case in ((1, "top-2"), (2, "top-2"), (4, "groups")):
+        samples = SAMPLES // world_size
+        facts = reports[world_size][0][case]["facts"]
+        assert ExpertModel.of(facts) == ExpertModel.of_preset(TOP_2, samples)
 
 
 def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports: Reports) -> None:

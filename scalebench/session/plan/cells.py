@@ -25,7 +25,7 @@ from scalebench.spec import (
     Tensor,
 )
 from scalebench.spec.context_plans import context_plan_of, why_whole
-from scalebench.spec.experts import why_no_experts
+from scalebench.spec.experts import why_no_experts, why_not_own_experts
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
 from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
 from scalebench.spec.workload import ContextPlan, TensorPlan
@@ -149,6 +149,23 @@ def without_undivided(
             cell = cell.model_copy(update={"skip_reason": reason})
         if cell.skip_reason is None and isinstance(strategy, Context) and name in sequences:
             reason = why_whole(strategy, name, sequences[name], cell.world_size)
+            cell = cell.model_copy(update={"skip_reason": reason})
+        found.append(cell)
+    return found
+
+
+def without_few_experts(cells: Sequence[Cell], experts: Mapping[str, Sequence[int]]) -> list[Cell]:
+    """Return the cells, skipped where users' own workloads have no experts to divide, or too few.
+
+    Args:
+        cells: Of a plan.
+        experts: Name of the workload → experts of each of its layers.
+    """
+    found = []
+    for cell in cells:
+        name, strategy = cell.workload.name, cell.strategy
+        if cell.skip_reason is None and isinstance(strategy, Expert) and name in experts:
+            reason = why_not_own_experts(strategy, name, experts[name], cell.world_size)
             cell = cell.model_copy(update={"skip_reason": reason})
         found.append(cell)
     return found

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scalebench.session.plan.cells import without_few_experts
 from scalebench.spec import Case, Expert, Plain
 from tests.unit.session.plan.test_plan import RACE, plan_of, rows
 
@@ -44,3 +45,20 @@ def test_no_rank_of_an_expert_group_can_evaluate_a_race():
     plan = plan_of(*cases, sizes=(2,), settings=RACE, workload="gpt-moe-tiny")
     cell = rows(plan)["expert", 2]
     assert "no rank of an expert group has all experts" in cell.skip_reason
+
+
+@pytest.mark.parametrize(
+    ("experts", "said"),
+    [
+        ([8, 8], None),
+        ([8, 5], "mine:model: 5 experts cannot be divided among 2 ranks"),
+        ([], "mine:model has no experts"),
+    ],
+)
+def test_a_users_workload_is_skipped_by_the_experts_it_says_it_has(experts, said):
+    case = Case(name="expert", strategy=Expert())
+    cells = plan_of(case, sizes=(1, 2), workload="mine:model", batch_size=8).cells
+    found = without_few_experts(cells, {"mine:model": experts})
+    reasons = {c.skip_reason for c in found if c.case == "expert" and c.world_size == 2}
+    (reason,) = reasons
+    assert reason is None if said is None else said in reason
