@@ -1,0 +1,77 @@
+"""Strategies: how a model is trained over the ranks, as data."""
+
+from typing import Annotated, get_args
+
+from pydantic import Field
+
+from scalebench.spec.strategies.compressed import Compressed
+from scalebench.spec.strategies.data_parallel import Ddp, Fsdp, Fsdp1, Zero1
+from scalebench.spec.strategies.execution import Execution, Plain
+from scalebench.spec.strategies.groups import Context, Expert, Grouped, Mesh, Tensor
+from scalebench.spec.strategies.own_script import Script
+from scalebench.spec.strategies.pipelines import LayerWise, Pipeline, ScheduleName
+from scalebench.spec.strategies.without_lockstep import (
+    DiLoCo,
+    ElasticAveraging,
+    FedAvg,
+    Gossip,
+    LocalSgd,
+    ParameterServer,
+    WithoutLockstep,
+)
+
+__all__ = [
+    "STRATEGIES",
+    "Compressed",
+    "Context",
+    "Ddp",
+    "DiLoCo",
+    "ElasticAveraging",
+    "Execution",
+    "Expert",
+    "FedAvg",
+    "Fsdp",
+    "Fsdp1",
+    "Gossip",
+    "Grouped",
+    "LayerWise",
+    "LocalSgd",
+    "Mesh",
+    "ParameterServer",
+    "Pipeline",
+    "Plain",
+    "ScheduleName",
+    "Script",
+    "Strategy",
+    "Tensor",
+    "WithoutLockstep",
+    "Zero1",
+]
+
+Strategy = Annotated[
+    Plain
+    | Ddp
+    | Fsdp
+    | Fsdp1
+    | Zero1
+    | Pipeline
+    | LayerWise
+    | Tensor
+    | Mesh
+    | Context
+    | Expert
+    | Compressed
+    | LocalSgd
+    | DiLoCo
+    | Gossip
+    | ElasticAveraging
+    | FedAvg
+    | ParameterServer
+    | Script,
+    Field(discriminator="kind"),
+]
+
+STRATEGIES: dict[str, type[Execution]] = {
+    one.model_fields["kind"].default: one for one in get_args(get_args(Strategy)[0])
+}
+"""Kind → the strategy."""

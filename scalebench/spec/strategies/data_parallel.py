@@ -1,0 +1,139 @@
+"""Replicas and shards: every rank trains its own samples on the whole model."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from scalebench.spec.base import Device, FloatDtype
+from scalebench.spec.strategies.execution import Execution
+
+GATHERS = "parameters are gathered in every step, whether gradients are reduced or not"
+
+
+class Ddp(Execution):
+    """``torch.nn.parallel.DistributedDataParallel``: replicas, gradients all-reduced in buckets.
+
+    Source: Li et al. 2020, "PyTorch Distributed", VLDB.
+
+    Attributes:
+        bucket_mb: Size of a gradient bucket in MiB (``bucket_cap_mb``).
+        accumulate: Microbatches per step; all but the last run under ``no_sync``.
+        static_graph: Tell DDP that the graph does not change between steps.
+        gradient_as_bucket_view: Gradients live inside the buckets (saves one copy of them).
+    """
+
+    kind: Literal["ddp"] = "ddp"
+    about = "DistributedDataParallel: replicas, gradients all-reduced in buckets"
+    operations = ("all_reduce",)
+    bucket_mb: float = Field(25.0, gt=0)
+    accumulate: int = Field(1, ge=1)
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = True
+
+    def num_parts(self, world_size: int) -> int:
+        """Return the microbatches of all ranks together."""
+        return world_size * self.accumulate
+
+
+class Fsdp(Execution):
+    """FSDP2, ``torch.distributed.fsdp.fully_shard``: parameters, gradients and optimizer divided.
+
+    A group of parameters is gathered just before it is used and given up again after; its
+    gradients are reduce-scattered. Sources: Rajbhandari et al. 2020 (ZeRO, stage 3); Zhao et al.
+    2023, "PyTorch FSDP", VLDB.
+
+    Attributes:
+        reshard_after_forward: Give gathered parameters up after forward and gather them again in
+            backward; False: keep them until backward (ZeRO stage 2, "shard grad op").
+        shard_size: Ranks among which each parameter is divided, where there are so many; None:
+            all. With fewer than all, groups of this many ranks are replicas of one another
+            (hybrid sharding, HSDP); 1: nothing is divided, gradients are all-reduced.
+        min_num_params: A group is the smallest module with at least this many parameters, those
+            of groups inside not counted; None: each of the workload's blocks is a group. The rest
+            of the module is a separate group, the root, which is gathered once a step.
+        prefetch: Groups that are gathered ahead of the one that computes, in forward and
+            backward; None: torch's own choice.
+        param_dtype: Parameters as they are gathered and computed with; the optimizer's stay
+            float32.
+        reduce_dtype: Gradients as they are reduced.
+        cpu_offload: Keep shards and the optimizer in the host's memory.
+    """
+
+    kind: Literal["fsdp"] = "fsdp"
+    about = "FSDP2, fully_shard: parameters, gradients and optimizer state divided"
+    operations = ("all_gather", "reduce_scatter", "all_reduce")
+    reshard_after_forward: bool = True
+    shard_size: int | None = Field(None, ge=1)
+    min_num_params: int | None = Field(None, ge=1)
+    prefetch: int | None = Field(None, ge=1)
+    param_dtype: FloatDtype = "float32"
+    reduce_dtype: FloatDtype = "float32"
+    cpu_offload: bool = False
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """Whether matrix products run in bfloat16."""
+        return self.autocast or self.param_dtype == "bfloat16"
+
+    @property
+    def rounds_parameters(self) -> bool:
+        """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
+        return "bfloat16" in (self.param_dtype, self.reduce_dtype)
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return GATHERS
+
+    def shards(self, world_size: int) -> int:
+        """Return the number of ranks among which each parameter is divided at a size."""
+        return world_size if self.shard_size is None else min(self.shard_size, world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        shards = self.shards(world_size)
+        if world_size % shards:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {shards} (shard_size); "
+                f"choose a multiple of {shards}"
+            )
+        if self.cpu_offload and device == "cpu":
+            return "cpu_offload moves shards from a GPU to the host, and these ranks are on CPU"
+        return None
+
+
+class Fsdp1(Execution):
+    """The first FSDP, ``FullyShardedDataParallel``: a group's parameters in one flat tensor.
+
+    For comparison: torch develops FSDP2 in its place. Source: Zhao et al. 2023.
+
+    Attributes:
+        reshard_after_forward: True: ``ShardingStrategy.FULL_SHARD``; False: ``SHARD_GRAD_OP``.
+    """
+
+    kind: Literal["fsdp1"] = "fsdp1"
+    about = "FullyShardedDataParallel: the first FSDP, for comparison"
+    operations = ("all_gather", "reduce_scatter", "all_reduce")
+    reshard_after_forward: bool = True
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return GATHERS
+
+
+class Zero1(Execution):
+    """DDP, with the optimizer's state and work divided (``ZeroRedundancyOptimizer``).
+
+    Each rank updates whole parameters that it owns, and broadcasts them. Source: Rajbhandari et
+    al. 2020 (ZeRO, stage 1).
+    """
+
+    kind: Literal["zero1"] = "zero1"
+    about = "DDP with ZeroRedundancyOptimizer: optimizer state divided"
+    operations = ("all_reduce", "broadcast")
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "the optimizer broadcasts parameters in every step"

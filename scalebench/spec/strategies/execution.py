@@ -1,0 +1,88 @@
+"""How a rank does its arithmetic, and the bare model in one process."""
+
+from typing import ClassVar, Literal
+
+from scalebench.spec.base import Device, Spec
+from scalebench.spec.collectives import CollectiveName
+
+
+class Execution(Spec):
+    """How a rank does its arithmetic; the same at every N, so that sizes compare.
+
+    Attributes:
+        autocast: Forward pass under bfloat16 autocast; parameters stay float32.
+        compile: ``torch.compile`` the module.
+        checkpointing: Recompute each of the workload's blocks in the backward pass instead of
+            keeping its activations (Chen et al. 2016). ``"selective"``: keep the results of
+            matrix products and attention, which are expensive to compute, and recompute the rest.
+        about: One line for ``scalebench list``.
+        operations: Collectives that its steps ask for; the run calibrates these to predict steps.
+            Empty: its steps are not predicted.
+        has_reference: Whether its results are compared with those of a single process.
+        untraced_because: Why a few traced steps do not stand for all of them; None: they do.
+    """
+
+    about: ClassVar[str] = ""
+    operations: ClassVar[tuple[CollectiveName, ...]] = ()
+    has_reference: ClassVar[bool] = True
+    untraced_because: ClassVar[str | None] = None
+    autocast: bool = False
+    compile: bool = False
+    checkpointing: bool | Literal["selective"] = False
+
+    @property
+    def computes_in_bfloat16(self) -> bool:
+        """Whether matrix products run in bfloat16."""
+        return self.autocast
+
+    @property
+    def rounds_parameters(self) -> bool:
+        """Whether forward and backward see parameters, or gradients, rounded to bfloat16."""
+        return False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks; None: there may be one that can."""
+        return None
+
+    @property
+    def unverified_because(self) -> str | None:
+        """Why its results cannot be compared with those of one process; None: they can."""
+        return None
+
+    @property
+    def steps_per_exchange(self) -> int:
+        """After how many steps of a rank the ranks exchange anything."""
+        return 1
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        return None
+
+    def num_shards(self, world_size: int) -> int:
+        """Return among how many ranks, or groups of ranks, a global batch is divided."""
+        return world_size
+
+    def num_parts(self, world_size: int) -> int:
+        """Return in how many parts, one after another or side by side, a global batch is done."""
+        return self.num_shards(world_size)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether ranks exchange anything in a step; a trace without it would be a broken one."""
+        return True
+
+    def baseline(self) -> "Plain":
+        """Return the one-process run that this execution's efficiency is measured against.
+
+        Precision and compilation are kept: they are not what distribution costs.
+        Checkpointing is not: a good engineer leaves it off when the model fits.
+        """
+        return Plain(autocast=self.computes_in_bfloat16, compile=self.compile)
+
+
+class Plain(Execution):
+    """The bare model in one process, no wrapper, no process group: what T_1 means."""
+
+    kind: Literal["plain"] = "plain"
+    about = "the bare model in one process: the baseline"

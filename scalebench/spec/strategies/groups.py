@@ -1,0 +1,261 @@
+"""Groups of ranks that divide samples, matrices or experts among them."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from scalebench.spec.base import Device
+from scalebench.spec.strategies.execution import Execution
+from scalebench.spec.workload import ContextPlan, TensorPlan
+
+
+class Tensor(Execution):
+    """``torch.distributed.tensor.parallel``: the matrices of every layer are divided.
+
+    The ranks of a group share a batch. With fewer than all ranks in a group, the groups have
+    separate parts of the global batch, and average their gradients. Sources: Shoeybi et al. 2019
+    (Megatron-LM); Korthikanti et al. 2022 (the sequence).
+
+    Attributes:
+        size: Ranks among which a layer is divided, where there are so many; None: all.
+        sequence: Divide the sequence where every token is worked on by itself (normalisation,
+            residual stream): reduce-scatter and all-gather in place of all-reduce.
+        loss: Keep the logits divided, and divide the loss (``loss_parallel``); False: gather them.
+    """
+
+    kind: Literal["tensor"] = "tensor"
+    about = "tensor parallel: the matrices of every layer divided, one batch for all"
+    operations = ("all_reduce", "all_gather", "reduce_scatter")
+    size: int | None = Field(None, ge=1)
+    sequence: bool = False
+    loss: bool = False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "every layer needs the results of the other ranks"
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks among which a layer is divided at a size."""
+        return world_size if self.size is None else min(self.size, world_size)
+
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of groups."""
+        return world_size // self.ranks_per_group(world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        size = self.ranks_per_group(world_size)
+        if world_size % size:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {size} (size); "
+                f"choose a multiple of {size}"
+            )
+        if self.compile and self.sequence:
+            return (
+                "compiled blocks with a divided sequence get wrong gradients of their norms in "
+                "torch 2.13; give --no-compile"
+            )
+        return None
+
+    def why_not_plan(self, plan: TensorPlan, ranks: int) -> str | None:
+        """Say why a group of ranks cannot divide a workload by its plan; None: it can."""
+        if self.loss and not plan.divides_logits:
+            return "loss=True needs logits divided by vocabulary, and the workload divides none"
+        if self.sequence and plan.sequence is None:
+            return "sequence=True needs a sequence to divide, and the workload has none"
+        numbers = dict(plan.divisors)
+        if self.sequence and plan.sequence is not None:
+            numbers["tokens"] = plan.sequence
+        for word, number in numbers.items():
+            if number % ranks:
+                return (
+                    f"{number} ({word}) cannot be divided among {ranks} ranks; choose a size that "
+                    f"divides {number}"
+                )
+        return None
+
+
+class Mesh(Tensor):
+    """Several divisions at once, on one ``DeviceMesh``: neighbours divide layers, the rest samples.
+
+    Ranks next to each other are a tensor group. Ranks with the same place in their groups have
+    different samples; they are replicas that average their gradients (``data``), or divide
+    parameters, gradients and optimizer among them as well (``shard``, FSDP2). Sources: Narayanan
+    et al. 2021 (Megatron-LM); Liang et al. 2024 (TorchTitan), §2.1.
+
+    Attributes:
+        data: Replicas; None: as many as make up all ranks, or 1 where ``shard`` does.
+        shard: Ranks among which what a rank of a tensor group keeps is divided; None: as many as
+            make up all ranks.
+        tensor: Ranks among which a layer is divided.
+    """
+
+    kind: Literal["mesh"] = "mesh"  # type: ignore[assignment]
+    about = "several divisions at once: replicas or FSDP2 shards of tensor groups"
+    size: None = None
+    data: int | None = Field(None, ge=1)
+    shard: int | None = Field(1, ge=1)
+    tensor: int = Field(1, ge=1)
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks among which a layer is divided."""
+        return min(self.tensor, world_size)
+
+    def ranks_per_shard_group(self, world_size: int) -> int:
+        """Return among how many tensor groups parameters are divided; 1: they are not."""
+        return 1 if self.shard == 1 else world_size // self.ranks_per_group(world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if world_size == 1:
+            return super().why_not(device, world_size)
+        sharding = self.shard != 1
+        if sharding and self.data not in (None, 1):
+            return "data and shard cannot be combined yet; choose data=1, or shard=1"
+        name, outer = ("shard", self.shard) if sharding else ("data", self.data)
+        product = self.tensor * (outer or 1)
+        if (world_size % product) if outer is None else (world_size != product):
+            told = f"{name}={outer} and tensor={self.tensor}" if outer else f"tensor={self.tensor}"
+            return f"{told} do not make {world_size} ranks; choose numbers whose product is that"
+        return super().why_not(device, world_size)
+
+
+class Context(Execution):
+    """The sequence is divided: each rank computes on its part of the tokens, with the whole model.
+
+    Only attention needs the other ranks. The ranks of a group share a batch. With fewer than all
+    ranks in a group, the groups have separate parts of the global batch. Gradients are averaged
+    over all ranks after the backward pass. Sources: Jacobs et al. 2023 (DeepSpeed-Ulysses); Liu et
+    al. 2023 (ring attention); Dubey et al. 2024 (Llama 3), §3.3.2.
+
+    Attributes:
+        size: Ranks among which a sequence is divided, where there are so many; None: all.
+        method: ``ulysses``: before attention the ranks exchange heads for tokens (all-to-all), so
+            that each has the whole sequence for some heads, and back after it. ``ring``: keys and
+            values pass around the ranks, in zigzag order, so that causal attention is equal work
+            for all.
+    """
+
+    kind: Literal["context"] = "context"
+    about = "context parallel: the tokens of every sample divided, attention across the ranks"
+    operations = ("all_reduce", "all_to_all", "send_recv_ring")
+    size: int | None = Field(None, ge=1)
+    method: Literal["ulysses", "ring"] = "ulysses"
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "attention needs the keys and values of the other ranks"
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks among which a sequence is divided at a size."""
+        return world_size if self.size is None else min(self.size, world_size)
+
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of groups."""
+        return world_size // self.ranks_per_group(world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        size = self.ranks_per_group(world_size)
+        if world_size % size:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {size} (size); "
+                f"choose a multiple of {size}"
+            )
+        if self.method == "ring" and device == "cuda" and not self.computes_in_bfloat16:
+            return "flash attention on a GPU computes in 16 bits; choose Context(autocast=True)"
+        return None
+
+    def why_not_plan(self, plan: ContextPlan, ranks: int) -> str | None:
+        """Say why a group of ranks cannot divide a workload's sequence; None: it can."""
+        numbers = {"heads": plan.heads, "tokens": plan.sequence}
+        if self.method == "ring":
+            numbers = {"tokens": plan.sequence}
+        parts = 2 * ranks if self.method == "ring" else ranks
+        for word, number in numbers.items():
+            if number % parts:
+                twice = ", two parts for each," if self.method == "ring" else ""
+                return (
+                    f"{number} ({word}) cannot be divided among {ranks} ranks{twice} with "
+                    f"method={self.method!r}; choose a size whose parts divide {number}"
+                )
+        return None
+
+
+class Expert(Execution):
+    """Expert parallel: the experts of a mixture are divided over the ranks, the rest is replicated.
+
+    Tokens travel to the ranks of their experts and back, by all-to-alls with uneven splits. Every
+    rank has a batch of its own. All else is data parallel: gradients of what every rank holds are
+    averaged over all ranks, those of an expert over the ranks that hold it. Sources: Lepikhin et
+    al. 2020 (GShard); Fedus et al. 2021 (Switch Transformer).
+
+    Attributes:
+        size: Ranks among which the experts of a layer are divided, where there are so many; None:
+            all. With fewer than all there are several copies of every expert.
+        experts: In every layer; None: as the workload has it.
+        top_k: Experts that work on a token; None: as the workload has it.
+        capacity_factor: An expert takes at most this many times the even share of a sample's
+            tokens; None: as the workload has it.
+        dropless: No token is dropped, however many an expert has.
+    """
+
+    kind: Literal["expert"] = "expert"
+    about = "expert parallel: the experts of a mixture divided, tokens sent to them"
+    operations = ("all_to_all", "all_reduce")
+    size: int | None = Field(None, ge=1)
+    experts: int | None = None
+    top_k: int | None = None
+    capacity_factor: float | None = None
+    dropless: bool = False
+
+    @property
+    def always_communicates(self) -> str | None:
+        """Why no step of it can do without the other ranks."""
+        return "a token's experts are on other ranks"
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks among which the experts are divided at a size."""
+        return world_size if self.size is None else min(self.size, world_size)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        size = self.ranks_per_group(world_size)
+        if world_size % size:
+            return (
+                f"{world_size} ranks cannot be divided into groups of {size} (size); "
+                f"choose a multiple of {size}"
+            )
+        return self.why_not_routing()
+
+    def why_not_routing(self) -> str | None:
+        """Say why no router can do what is asked for; None: one can."""
+        if self.dropless and self.capacity_factor is not None:
+            return "dropless=True has no capacity_factor; give one of the two"
+        if self.capacity_factor is not None and self.capacity_factor <= 0:
+            return (
+                f"a capacity_factor of {self.capacity_factor:g} lets no token through; give a "
+                "number above 0, or dropless=True"
+            )
+        return None
+
+    def why_not_experts(self, experts: int, top_k: int, ranks: int) -> str | None:
+        """Say why a group of ranks cannot divide the experts of a layer; None: it can."""
+        if experts < 1 or top_k < 1:
+            return (
+                f"a token needs an expert: experts is {experts} and top_k {top_k}; give 1 or more"
+            )
+        if top_k > experts:
+            return f"top_k is {top_k} and there are {experts} experts; choose at most {experts}"
+        if experts % ranks:
+            return (
+                f"{experts} experts cannot be divided among {ranks} ranks; choose a size that "
+                f"divides {experts}"
+            )
+        return None
+
+
+Grouped = Tensor | Context | Expert
+"""Strategies whose ranks divide samples, or the model: a rank is another thing than at N=1."""

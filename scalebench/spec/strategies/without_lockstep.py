@@ -1,0 +1,167 @@
+"""Training in which the ranks do not exchange the gradients of every step."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from scalebench.spec.base import Device
+from scalebench.spec.strategies.execution import Execution
+
+
+class WithoutLockstep(Execution):
+    """Every rank trains a model of its own; once in several steps they exchange parameters.
+
+    Attributes:
+        period: Steps of a rank from one exchange to the next.
+    """
+
+    untraced_because = (
+        "training without lockstep is not traced: a few steps do not show what ranks exchange now "
+        "and then"
+    )
+    period: int = Field(8, ge=1)
+
+    @property
+    def unverified_because(self) -> str | None:
+        """Why its results cannot be compared with those of one process."""
+        return (
+            "not synchronous: it does not compute what one process does; tests compare it with its "
+            "known limit"
+        )
+
+    @property
+    def steps_per_exchange(self) -> int:
+        """After how many steps of a rank the ranks exchange anything."""
+        return self.period
+
+
+class LocalSgd(WithoutLockstep):
+    """Local SGD: the mean of all models takes the place of each, once in ``period`` steps.
+
+    Sources: Stich 2019, "Local SGD Converges Fast and Communicates Little"; Lin et al. 2020,
+    "Don't Use Large Mini-Batches, Use Local SGD" (post-local SGD).
+
+    Attributes:
+        synchronous_steps: Steps at the start whose gradients are averaged, as DDP does it: more
+            than none is post-local SGD.
+    """
+
+    kind: Literal["local-sgd"] = "local-sgd"
+    about = "Local SGD and post-local SGD: models averaged once in several steps"
+    synchronous_steps: int = Field(0, ge=0)
+
+
+class DiLoCo(WithoutLockstep):
+    """DiLoCo: what the ranks have learned in ``period`` steps is a gradient for an outer optimizer.
+
+    The inner optimizer is the workload's; the outer one is SGD with Nesterov's momentum. Source:
+    Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
+
+    Attributes:
+        outer_rate: Learning rate of the outer optimizer.
+        outer_momentum: Its momentum.
+    """
+
+    kind: Literal["diloco"] = "diloco"
+    about = "DiLoCo: many local steps, then one step of an outer optimizer"
+    period: int = Field(32, ge=1)
+    outer_rate: float = Field(0.7, gt=0)
+    outer_momentum: float = Field(0.9, ge=0, lt=1)
+
+
+class Gossip(WithoutLockstep):
+    """D-PSGD over a ring: before its step a rank mixes its model with those of its two neighbours.
+
+    Source: Lian et al. 2017, "Can Decentralized Algorithms Outperform Centralized Algorithms?".
+    """
+
+    kind: Literal["gossip"] = "gossip"
+    about = "Gossip over a ring (D-PSGD): models mixed with those of both neighbours"
+    period: int = Field(1, ge=1)
+
+
+class ElasticAveraging(WithoutLockstep):
+    """Elastic averaging SGD: models tied to a centre by springs, and the centre to their mean.
+
+    Source: Zhang, Choromanska & LeCun 2015, "Deep learning with Elastic Averaging SGD".
+
+    Attributes:
+        moving_rate: β of the paper: the part of its way to the mean that the centre goes in an
+            exchange. Each model goes β/N of its way to the centre.
+    """
+
+    kind: Literal["elastic"] = "elastic"
+    about = "Elastic averaging (EASGD): models tied to a moving centre"
+    moving_rate: float = Field(0.9, gt=0, le=1)
+
+
+class FedAvg(WithoutLockstep):
+    """Federated averaging: clients with data of their own train in turn, and are averaged.
+
+    In each round some clients are drawn, the same number on every rank. Each starts from the
+    common model and trains ``period`` steps on its own samples. Source: McMahan et al. 2017,
+    "Communication-Efficient Learning of Deep Networks from Decentralized Data".
+
+    Attributes:
+        period: Steps of a client in a round.
+        clients: Among how many the workload's samples are divided.
+        clients_per_rank: That each rank trains in a round, one after the other.
+        concentration: Of the Dirichlet distribution by which each class is divided among the
+            clients (Yurochkin et al. 2019): the smaller, the more a client has of few classes.
+            None: all clients have the same mixture.
+    """
+
+    kind: Literal["fedavg"] = "fedavg"
+    about = "FedAvg: clients with separate data, some drawn for each round"
+    clients: int = Field(16, ge=1)
+    clients_per_rank: int = Field(1, ge=1)
+    concentration: float | None = Field(None, gt=0)
+
+    @property
+    def steps_per_exchange(self) -> int:
+        """Steps of a rank in a round: those of all its clients."""
+        return self.period * self.clients_per_rank
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        drawn = self.clients_per_rank * world_size
+        if drawn <= self.clients:
+            return None
+        return (
+            f"{world_size} ranks draw {drawn} clients in a round, and there are {self.clients}; "
+            f"choose clients of at least {drawn}"
+        )
+
+
+class ParameterServer(WithoutLockstep):
+    """Workers push gradients to servers, which step and answer with the parameters.
+
+    Sources: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Ho
+    et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server".
+
+    Attributes:
+        servers: Ranks that serve an equal part of the parameters each, beside their own training.
+        staleness_bound: Steps that a worker may be ahead of the slowest one. 0: the servers wait
+            for all gradients and step by their mean, which is synchronous training. None: no
+            bound, every gradient is a step as soon as it arrives, and the batches of a step go to
+            whoever is free.
+    """
+
+    kind: Literal["parameter-server"] = "parameter-server"
+    about = "Parameter server: synchronous, asynchronous, or with bounded staleness"
+    period: Literal[1] = 1
+    servers: int = Field(1, ge=1)
+    staleness_bound: int | None = Field(None, ge=0)
+
+    @property
+    def unverified_because(self) -> str | None:
+        """Why its results cannot be compared with those of one process."""
+        if self.staleness_bound == 0:
+            return "no rank has the averaged gradients; tests compare the parameters with DDP's"
+        return super().unverified_because
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if self.servers <= world_size:
+            return None
+        return f"{self.servers} servers are more than the {world_size} ranks; choose fewer"
