@@ -1,6 +1,6 @@
 # make run                              train, measure, print the table, write the report
 # make run GPUS=1,2,4 SUITES="ddp"      the same with other sizes or suites
-# make check                            linters, type check and unit tests: a minute or two
+# make check                            linters, type check, quick unit tests: two minutes at most
 # make test                             the whole suite, linters and type check
 # make bench                            the benchmarks
 # make gallery                          the pages of the committed runs, and their index
@@ -75,9 +75,9 @@ lint: $(DEV_STAMP)
 types: $(DEV_STAMP)
 	$(BIN)/mypy
 
-## What starts no ranks, with fewer examples of each property.
+## What starts no ranks and is quick, with fewer examples of each property.
 unit: $(DEV_STAMP)
-	$(BIN)/pytest tests/unit -n auto --dist worksteal --hypothesis-profile quick
+	$(BIN)/pytest tests/unit -m "not slow" -n auto --dist worksteal --hypothesis-profile quick
 
 ## What looks at results alone runs on all cores at once, the long files before the short ones of
 ## tests/unit; what measures has the machine to itself.

@@ -8,6 +8,8 @@ from benchmarks.mutants import ROOT, USERS, draw
 from benchmarks.mutants import tests_of as files_for
 from benchmarks.mutations import places_of
 
+pytestmark = pytest.mark.slow
+
 
 def changes(source: str) -> set[tuple[str, str]]:
     code = source.encode()

@@ -13,6 +13,8 @@ from scalebench.analysis.summarise import summarise
 from scalebench.stats import Variance, estimate_over_launches
 from tests.builders.runs import make_cell, make_result, make_run
 
+pytestmark = pytest.mark.slow
+
 
 def key(row, size=1):
     return ("suite", str(row), size)

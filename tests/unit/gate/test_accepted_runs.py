@@ -22,6 +22,8 @@ from scalebench.session.interleaved.results import read_results
 from scalebench.stats import Variance
 from tests.builders.gated import gated, gated_run, verdict_of, with_row
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = Path(__file__).parents[3] / "docs" / "gate.md"
 ALL = [("plain", 1), *((case, n) for case in ("ddp", "ddp-small") for n in (2, 4))]
 

@@ -16,6 +16,8 @@ from benchmarks.gate_rules import gate_alarms, gate_pairs
 from scalebench.gate.change import CONFIDENCE
 from scalebench.gate.result import GateResult
 
+pytestmark = pytest.mark.slow
+
 CALLS = 200
 MEDIAN_ERROR = 0.006
 """Of a launch's median step, from within the launch; with the levels, launches differ by 1 %."""

@@ -17,6 +17,8 @@ from scalebench.records.files import ChecksumMismatch, verify_checksum, with_che
 from scalebench.records.paths import RunPaths
 from tests.builders.runs import make_stored_run
 
+pytestmark = pytest.mark.slow
+
 documents = st.dictionaries(st.text(string.ascii_letters, min_size=1), st.text(), min_size=1)
 
 

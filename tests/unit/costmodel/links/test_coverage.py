@@ -13,6 +13,8 @@ from scalebench.costmodel.links.fitted import LinkFit
 from scalebench.costmodel.links.fitting.fit import fit_links
 from tests.builders.link_sweeps import ALPHA_S, BANDWIDTH, line, many, noisy, sizes, sweep
 
+pytestmark = pytest.mark.slow
+
 REPEATS = 1000
 
 

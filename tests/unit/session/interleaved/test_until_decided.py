@@ -15,6 +15,8 @@ from scalebench.gate.results import Results
 from scalebench.session.interleaved.until_decided import until_decided
 from tests.builders.summaries import make_plain, make_row, make_summary
 
+pytestmark = pytest.mark.slow
+
 OPEN = RowVerdict("s", "ddp", 2, "step_s", "s", "inconclusive", basis="launches")
 
 

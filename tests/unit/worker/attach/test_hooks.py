@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 STEPS = 3
 WAYS = {
     *("plain", "fused", "accumulated", "closure", "by_grad", "zero", "in_backward", "compiled"),

@@ -9,6 +9,8 @@ import pytest
 
 from scalebench.worker.attach import recognition
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import json, sys, tempfile, torch, torch.distributed as dist
 from torch import nn

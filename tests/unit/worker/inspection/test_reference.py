@@ -21,6 +21,8 @@ from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads import build_workload
 from tests.builders.runs import make_cell
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 NUM_STEPS = 3
 CONTEXT_7B = PRESETS["gpt-7b"].context

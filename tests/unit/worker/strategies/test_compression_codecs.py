@@ -19,6 +19,8 @@ from scalebench.worker.strategies.compression.packing import PLANES, pack, packe
 from scalebench.worker.strategies.compression.random_k import stratum_bounds
 from scalebench.worker.strategies.compression.wire import index_dtype, new_wire, num_bytes
 
+pytestmark = pytest.mark.slow
+
 DRAW = Draw(seed=3, step=5, bucket=1, rank=0)
 
 VARIANTS = {

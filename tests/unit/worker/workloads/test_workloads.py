@@ -29,6 +29,8 @@ from scalebench.worker.workloads.order import ResidentBatches, num_synthetic_sam
 from scalebench.worker.workloads.paced import Paced
 from scalebench.worker.workloads.text import load_corpus
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 SMALL = ("gpt-tiny", "cnn-8", "mlp-tiny")
 MODULES = {"gpt": Gpt, "gpt-moe": MoeGpt, "cnn": Cnn, "mlp": Mlp, "paced": Paced}
