@@ -19,6 +19,7 @@ from scalebench.records.summary import Row, Summary
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.figure_style import Looks, row_name, step_text, style
 from scalebench.report.page.lanes import lay
+from scalebench.report.page.overlay import overlays
 from scalebench.report.page.palette import NEUTRAL
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, cells, names
 from scalebench.report.tables.listing import PlainTable
@@ -66,6 +67,7 @@ class RunComparison:
         id: Of the element on the page.
         base: Name of the run that the other is held against.
         new: Name of the other.
+        suites: Name and figures of each suite: the change of the step, then both runs overlaid.
         pairs: The rows in both.
     """
 
@@ -73,7 +75,7 @@ class RunComparison:
     base: str
     new: str
     conclusion: str
-    charts: tuple[Chart, ...]
+    suites: tuple[tuple[str, tuple[Chart, ...]], ...]
     tables: tuple[PlainTable, ...]
     pairs: tuple[Pair, ...] = ()
 
@@ -96,10 +98,11 @@ def compare(comparison_id: str, base: Summary, new: Summary, looks: Looks) -> Ru
         looks: Of the cases of both.
     """
     pairs, unmatched = _matched(base, new)
-    charts = [
-        chart
-        for index, rows in enumerate(wording.by_suite(p.new for p in pairs).values(), 1)
-        if (chart := _chart(f"{comparison_id}-{index}", rows, pairs, looks))
+    suites = dict.fromkeys(pair.new.suite for pair in pairs)
+    drawn = [
+        (wording.plain(suite, 64), _charts(f"{comparison_id}-{index}", mine, looks))
+        for index, suite in enumerate(suites, 1)
+        if (mine := [pair for pair in pairs if pair.new.suite == suite])
     ]
     made = (_table(pairs), _facts(base, new), _alone(unmatched))
     return RunComparison(
@@ -107,7 +110,7 @@ def compare(comparison_id: str, base: Summary, new: Summary, looks: Looks) -> Ru
         wording.plain(base.run_id, 120),
         wording.plain(new.run_id, 120),
         conclude(pairs),
-        tuple(charts),
+        tuple(drawn),
         tuple(table for table in made if table.lines),
         tuple(pairs),
     )
@@ -174,20 +177,22 @@ def interval_text(pair: Pair) -> str:
     return f"{_signed(low)} to {_signed(high)} %"
 
 
-def _chart(chart_id: str, rows: Sequence[Row], pairs: Sequence[Pair], looks: Looks) -> Chart | None:
-    mine = [pair for pair in pairs if any(pair.new is row for row in rows)]
+def _charts(chart_id: str, pairs: Sequence[Pair], looks: Looks) -> tuple[Chart, ...]:
+    """Return the figures of one suite."""
     kind = ChartKind(
         "comparison",
         "Change of the step",
         "",
-        lambda *_: _forest(mine, looks),
-        lambda _: conclude(mine),
-        lambda _: [cells(COLUMNS, pair) for pair in mine],
+        lambda *_: _forest(pairs, looks),
+        lambda _: conclude(pairs),
+        lambda _: [cells(COLUMNS, pair) for pair in pairs],
         names(COLUMNS),
         None,
         "Right of the line: slower than before; 95 % intervals over launches.",
     )
-    return make_chart(kind, chart_id, rows, looks)
+    change = make_chart(kind, chart_id, [pair.new for pair in pairs], looks)
+    both = overlays(chart_id, [(pair.base, pair.new) for pair in pairs], looks)
+    return (*([change] if change else []), *both)
 
 
 def _forest(pairs: Sequence[Pair], looks: Looks) -> go.Figure:

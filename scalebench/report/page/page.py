@@ -133,7 +133,7 @@ def render_page(
     ]
     return render_offline(
         "report.html.j2",
-        any(run.drawn for run in runs) or any(one.charts for one in comparisons),
+        any(run.drawn for run in runs) or any(one.suites for one in comparisons),
         plotly=plotly,
         runs=runs,
         comparisons=comparisons,

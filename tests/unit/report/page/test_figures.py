@@ -338,6 +338,30 @@ def test_rows_that_trained_other_batches_are_not_compared():
     assert "different: scaling" in found.tables[-1].lines[0][2]
 
 
+def test_both_runs_are_drawn_in_one_figure_the_first_one_paler():
+    base = [make_plain(), *(predicted_row(row) for row in traced_rows()[1:])]
+    new = [slower(row, 1.2) for row in base]
+    looks = palette.assign([*base, *new])
+    found = comparison.compare("c", make_summary(base), make_summary(new, run_id="another"), looks)
+    ((suite, charts),) = found.suites
+    assert suite == base[0].suite
+    assert [chart.title for chart in charts] == [
+        "Change of the step", "Speedup", "Efficiency", "All rows side by side",
+        "Steps, measured and predicted", "Step times",
+    ]  # fmt: skip
+    for chart in charts[1:]:
+        assert chart.note.startswith("Paler, and named before: the first run.")
+    lines = charts[5].table
+    medians = {(line[0], line[1], line[2]): line[5] for line in lines}
+    for row in base:
+        n, launch = str(row.world_size), "1"
+        assert medians[f"{row.case} before", n, launch] != medians[row.case, n, launch]
+    entries = {entry.name: entry.color for entry in charts[1].key}
+    row = base[1]
+    assert entries[row.case] == looks[wording.case_key(row)].color
+    assert entries[f"{row.case} before"] == palette.paler(looks[wording.case_key(row)]).color
+
+
 def everything():
     """A summary in which every section has something to show, and its page_data."""
     rows = [make_plain(), *(predicted_row(row) for row in traced_rows()[1:])]
