@@ -63,7 +63,7 @@ CHARTS = {
     "meagre": 5,
     "failed": 0,
     "compressed": 6,
-    "two": 7,
+    "two": 10,
     "everything": 15,
     "devices": 12,
     "hostile": 28,
