@@ -160,11 +160,31 @@ def _faster_link(case: AdviceInput) -> Advice | None:
 
 
 def _send_less_often(case: AdviceInput) -> Advice:
+    batch, points = case.row.rank_batch, case.points_of("exposed_transfer")
+    if _accumulation_was_slower(case):
+        return Advice(
+            "Send less often",
+            f"more samples per rank and step than {batch} divide the {points} points of exposed"
+            " transfer; accumulation was measured here, and is slower",
+            f"Send less often: more than {batch} samples per rank",
+        )
     return Advice(
         "Send less often",
-        f"more samples per rank and step than {case.row.rank_batch}, or gradient accumulation,"
-        f" divide the {case.points_of('exposed_transfer')} points of exposed transfer",
-        f"Send less often: more than {case.row.rank_batch} samples per rank, or accumulation",
+        f"more samples per rank and step than {batch}, or gradient accumulation,"
+        f" divide the {points} points of exposed transfer",
+        f"Send less often: more than {batch} samples per rank, or accumulation",
+    )
+
+
+def _accumulation_was_slower(case: AdviceInput) -> bool:
+    """Tell whether a row of the same strategy that accumulates more is surely worse."""
+    own, name = case.row, "accumulate"
+    return any(
+        (other.strategy, other.workload) == (own.strategy, own.workload)
+        and (other.world_size, other.global_batch) == (own.world_size, own.global_batch)
+        and other.strategy_settings.get(name, 1) > own.strategy_settings.get(name, 1)
+        and _surely_better(own.efficiency, other.efficiency)
+        for other in case.of_suite
     )
 
 

@@ -77,16 +77,26 @@ def sentence(ranking: Ranking | None) -> str | None:
     if not ranking.known:
         return f"Which case scales best {where} is not known: some have no interval."
     name = wording.plain(best.case, 64)
+    slower = _slower_than_one_rank(ranking)
     if not rivals:
-        return f"{name} scales best {where}: its interval lies above all others."
+        return f"{name} scales best {where}: its interval lies above all others.{slower}"
     if len(rivals) == len(ranking.rows) - 1:
         both = f"{name} and {wording.plain(rivals[0].case, 64)}"
         subject = "The cases" if len(ranking.rows) > 2 else both
-        return f"{subject} show no significant difference {where}: their intervals overlap."
+        return f"{subject} show no significant difference {where}: their intervals overlap.{slower}"
     return (
         f"{name} has the highest efficiency {where}, but not significantly higher than"
-        f" {_names(rivals)}: intervals overlap."
+        f" {_names(rivals)}: intervals overlap.{slower}"
     )
+
+
+def _slower_than_one_rank(ranking: Ranking) -> str:
+    """Say that the ranks together train no faster than one plain rank; empty: some case does."""
+    reached = [row.speedup for row in ranking.rows]
+    if any(one is None or (one.high or one.value) >= 1 for one in reached):
+        return ""
+    none = "It does not train" if len(reached) == 1 else "None trains"
+    return f" {none} faster than plain training on one rank."
 
 
 NOT_RANKED = "The cases run different workloads or batches: they are not ranked."
@@ -109,15 +119,16 @@ def headline(ranking: Ranking | None) -> str:
     span = wording.interval(best.efficiency, 100)
     reached = f"{wording.point(best.efficiency, 100)} %" + (f" ({span})" if span else "")
     said = f"Highest efficiency: case {wording.plain(best.case, 64)}, {reached}."
+    slower = _slower_than_one_rank(ranking)
     if not others:
-        return said if span else f"{said} It has no interval."
+        return f"{said}{slower}" if span else f"{said} It has no interval.{slower}"
     if not ranking.known:
-        return f"{said} Not certain: {_without_interval(best)}"
+        return f"{said} Not certain: {_without_interval(best)}{slower}"
     if not ranking.rivals:
-        return f"{said} Certain: its interval lies above all others."
+        return f"{said} Certain: its interval lies above all others.{slower}"
     many = len(ranking.rivals) > MOST_NAMED
     rivals = f"{len(ranking.rivals)} of {others} others" if many else _names(ranking.rivals)
-    return f"{said} Not certain: {rivals} may be as good."
+    return f"{said} Not certain: {rivals} may be as good.{slower}"
 
 
 def _without_interval(best: Row) -> str:

@@ -125,10 +125,14 @@ def _conclude_time(rows: Sequence[Row]) -> str:
     drawn = [row for row in shown(rows) if not compression.is_bound(row)] or shown(rows)
     best = min(drawn, key=lambda row: _losses(row).loss_after_s)
     losses = _losses(best)
+    began = f"After {units.seconds(losses.equal_s)} of training"
+    chance = "One run, so small differences are chance."
+    if losses.loss_after_s == losses.loss_of_none_after_s:
+        lowest = f"the exact all-reduce has the lowest loss, {losses.loss_after_s:.4g}"
+        return f"{began} {lowest}. {chance}"
     return (
-        f"After {units.seconds(losses.equal_s)} of training {wording.plain(best.case, 64)} has"
-        f" the lowest loss, {losses.loss_after_s:.4g}; the exact all-reduce has"
-        f" {losses.loss_of_none_after_s:.4g}. One run, so small differences are chance."
+        f"{began} {wording.plain(best.case, 64)} has the lowest loss, {losses.loss_after_s:.4g};"
+        f" the exact all-reduce has {losses.loss_of_none_after_s:.4g}. {chance}"
     )
 
 
@@ -168,7 +172,8 @@ def _break_even(row: Row) -> tuple[float, float, float] | None:
 
 
 def _lines(rows: Sequence[Row]) -> list[Row]:
-    known = [row for row in compression.compressed(rows) if _break_even(row)]
+    methods = [row for row in compression.compressed(rows) if not compression.is_bound(row)]
+    known = [row for row in methods if _break_even(row)]
     largest = max((row.world_size for row in known if not row.oversubscribed), default=None)
     return [row for row in known if largest is None or row.world_size == largest]
 
@@ -222,9 +227,14 @@ def _conclude_break_even(rows: Sequence[Row]) -> str:
     drawn = _lines(rows)
     best = max(drawn, key=lambda row: (_break_even(row) or (0.0,))[0])
     value = (_break_even(best) or (0.0,))[0]
-    said = f"{wording.plain(best.case, 64)} pays up to the fastest link, {units.bit_rate(value)}"
+    said = f"{wording.plain(best.case, 64)} pays below {units.bit_rate(value)}"
+    most = ", the most of all methods" if len(drawn) > 1 else ""
     link = compression.link_of(best, rows)
-    return f"{said}." if link is None else f"{said}; this one gives {units.bit_rate(link)}."
+    return (
+        f"{said}{most}."
+        if link is None
+        else (f"{said}{most}; this link gives {units.bit_rate(link)}.")
+    )
 
 
 def _tabulate_break_even(rows: Sequence[Row]) -> list[tuple[str, ...]]:

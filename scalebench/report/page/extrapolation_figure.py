@@ -159,10 +159,13 @@ def conclude(extrapolation: Extrapolation, suite: str) -> str:
     ends = _ends(best)
     span = "" if ends is None else f" ({ends[0]:.3g} to {ends[1]:.3g})"
     error = extrapolation.as_measured.typical_error
-    off = "" if error is None else f"; the model's typical error is {predictions.percent(error)}"
+    off = ""
+    if error is not None:
+        off = f"; this run's predictions are off by {predictions.percent(error)} (root mean square)"
+    most = f", the most of {len(last)} cases" if len(last) > 1 else ""
     return (
         f"At N={best.world_size} the cost model gives {wording.plain(best.case, 64)}"
-        f" {100 * (best.efficiency or 0.0):.3g} %{span}, the most of {len(last)} cases{off}."
+        f" {100 * (best.efficiency or 0.0):.3g} % efficiency{span}{most}{off}."
     )
 
 

@@ -31,7 +31,7 @@ def grid_kind(grids: Sequence[RankGrid]) -> ChartKind:
         "Every rank at every step",
         "",
         lambda *_: _heat(found) if found else None,
-        lambda _: conclude_heat(found[0]),
+        lambda _: conclude_all(found),
         lambda _: _tabulate_heat(found),
         ("case", "N", "rank", "median step", "against all ranks", "slowest step"),
         None,
@@ -141,6 +141,25 @@ def _spread_of_ranks(grid: RankGrid) -> tuple[float, int]:
         middles = np.nanmedian(_clean(grid), axis=1)
     place = int(np.nanargmax(middles)) if not np.all(np.isnan(middles)) else 0
     return float(np.nan_to_num(middles[place])), grid.ranks[place]
+
+
+def conclude_all(grids: Sequence[RankGrid]) -> str:
+    """Say which rank is steadily slower than the others, in the case where it is so the most."""
+    steady = [grid for grid in grids if _is_steady(grid)]
+    if steady:
+        return conclude_heat(max(steady, key=lambda grid: _spread_of_ranks(grid)[0]))
+    if len(grids) == 1:
+        return conclude_heat(grids[0])
+    largest = max(grids, key=lambda grid: _spread_of_ranks(grid)[0])
+    if _spread_of_ranks(largest)[0] < LEAST_REACH:
+        return "In no case is a rank slower than the others by more than 2 %."
+    return "In no case is a rank steadily slower than the others: it is one and then another."
+
+
+def _is_steady(grid: RankGrid) -> bool:
+    spread, rank = _spread_of_ranks(grid)
+    share, num_steps = _share_slower(grid, rank)
+    return spread >= LEAST_REACH and num_steps >= FEWEST and share >= OFTEN
 
 
 def conclude_heat(grid: RankGrid) -> str:

@@ -19,7 +19,7 @@ from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.palette import Look
 from scalebench.report.tables import compression, predictions
 from scalebench.report.words import causes, wording
-from scalebench.report.words.warnings import marks
+from scalebench.report.words.warnings import OF_THE_HEADLINE, details, marks
 
 MOST_CASES = 6
 """Of a suite on the overview, the best first; the others stand in its own view."""
@@ -27,7 +27,11 @@ MOST_CASES = 6
 
 @dataclass(frozen=True)
 class CaseLine:
-    """A case of a suite's card: its efficiency with the interval."""
+    """A case of a suite's card: its efficiency with the interval.
+
+    Attributes:
+        doubt: Marks under which the efficiency itself may be wrong; empty: it bears none.
+    """
 
     name: str
     look: Look
@@ -36,6 +40,7 @@ class CaseLine:
     noisy: bool
     hollow: bool
     link: str
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,10 +147,16 @@ def _lines(
             continue
         text = f"{wording.point(row.efficiency, 100)} %"
         bar, noisy = track.bar(row.efficiency), is_noisy(row.efficiency)
-        line = CaseLine(name, look, text, bar, noisy, row.oversubscribed, link)
+        doubt = _doubt(row)
+        line = CaseLine(name, look, text, bar, noisy, row.oversubscribed, link, doubt)
         found.append((row.efficiency.value, line))
     found.sort(key=lambda pair: -pair[0])
     return tuple(line for _, line in found)
+
+
+def _doubt(row: Row) -> str:
+    found = [name for name in marks(row) if name in OF_THE_HEADLINE]
+    return ", ".join(" ".join(t for t in (name, details(row, name)) if t) for name in found)
 
 
 def _loss(heads: Sequence[Row]) -> str:

@@ -28,7 +28,11 @@ def overview_markdown(
 
 def _suite(card: SuiteCard) -> str:
     lines = [f"**{escape(card.name)}** ({escape(card.place)}): {escape(card.headline)}", ""]
-    lines += [f"- {escape(line.name)}: {escape(line.text)}" for line in card.cases]
+    lines += [
+        f"- {escape(line.name)}: {escape(line.text)}"
+        + (f" (read with care: {escape(line.doubt)})" if line.doubt else "")
+        for line in card.cases
+    ]
     if card.more:
         lines.append(f"- {card.more} more")
     for name, text in (("Largest loss", card.loss), ("Try next", card.next_step)):

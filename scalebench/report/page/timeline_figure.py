@@ -18,16 +18,16 @@ ABOVE, BELOW = 0.44, 0.2
 
 COMMUNICATION = "in_flight"
 KINDS = {
-    "compute": ("computation", "#44BB99", "The rank computes."),
-    "codec": ("codec", "#99DDFF", "It encodes or decodes gradients."),
+    "compute": ("computation", "#C3C9D0", "The rank computes."),
+    "codec": ("codec", PART_COLORS["codec"], "It encodes or decodes gradients."),
     "exposed_transfer": (
         "exposed transfer", PART_COLORS["exposed_transfer"],
         "Data on the wire while it computes nothing.",
     ),
     "wait": ("wait", PART_COLORS["wait"], "Inside a communication that others have not reached."),
-    "copies": ("copies", "#AAAA00", "It copies or fills GPU memory, nothing else."),
+    "copies": ("copies", PART_COLORS["copies"], "It copies or fills GPU memory, nothing else."),
     "data_stall": ("data stall", PART_COLORS["data_stall"], "It waits for the next batch."),
-    "other_idle": ("other idle", "#C8CCD0", "Nothing of these."),
+    "other_idle": ("other idle", PART_COLORS["other_idle"], "Nothing of these."),
     COMMUNICATION: ("in flight", "#99A8B5", "Below each rank: its communication; hover for sizes."),
     HIDDEN: ("hidden", "#44708B", "The part during computation, which costs nothing."),
 }  # fmt: skip

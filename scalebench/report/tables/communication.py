@@ -250,7 +250,8 @@ def _arrivals(rows: Sequence[Row]) -> PlainTable:
     return PlainTable.of(
         "Who arrives last",
         "Share of the matched operations to which a rank came last; how long after the first; most"
-        " such operations in a row. At most four ranks of each row.",
+        " such operations in a row. At most four ranks of each row. In a pipeline one stage waits"
+        " for another by the schedule.",
         ARRIVALS,
         [(row, late) for row in rows for late in arrivals(row)[:4]],
     )

@@ -171,6 +171,15 @@ MARKS = {
 }
 
 
+OF_THE_HEADLINE = frozenset(
+    {
+        *("deviates", "unverified", "unsteady", "probe effect", "throttled", "foreign load"),
+        *("allocator retries", "swap", "link not held", "samples not counted"),
+    }
+)
+"""Marks under which step, speedup and efficiency themselves may be wrong."""
+
+
 def mark_name(stamp: str) -> str:
     """Return the name of a stamp, which may carry details behind a colon."""
     return plain(stamp.partition(":")[0], 40)
@@ -190,9 +199,11 @@ def details(row: Row, name: str) -> str:
 def bearers(rows: Sequence[Row], name: str) -> tuple[str, ...]:
     """Say which rows bear a mark: one text for each of its details."""
     told: dict[str, list[str]] = {}
+    several = len({row.suite for row in rows}) > 1
     for row in rows:
         if name in marks(row):
-            told.setdefault(details(row, name), []).append(place(row))
+            of = f"{plain(row.suite, 64)}: " if several else ""
+            told.setdefault(details(row, name), []).append(of + place(row))
     return tuple(
         f"{'; '.join(places)}: {found}" if found else "; ".join(places)
         for found, places in told.items()

@@ -56,6 +56,15 @@ def predicted(efficiency=0.84, error=0.012, **what_ifs) -> dict:
     }
 
 
+def test_accumulation_is_not_advised_where_it_was_measured_to_be_slower():
+    own = row_with({"exposed_transfer": 15.0})
+    assert "or gradient accumulation" in advise(own)
+    slow = make_row("accumulated", efficiency=0.6, strategy_settings={"accumulate": 4})
+    assert "accumulation was measured here, and is slower" in advise(own, [own, slow])
+    fast = make_row("accumulated", efficiency=0.86, strategy_settings={"accumulate": 4})
+    assert "or gradient accumulation" in advise(own, [own, fast])
+
+
 def slower_by(field: str) -> Row:
     """A row whose computation is slower by 15 points, 12 of them certainly by one part."""
     row = row_with({"compute_inflation": 15.0})

@@ -53,6 +53,15 @@ def test_the_headline_names_the_best_with_its_interval_and_whether_that_is_certa
     assert close.endswith("(86.4–93.6). Not certain: b may be as good.")
 
 
+def test_ranks_that_together_are_slower_than_one_are_said_to_be_so():
+    slow = [make_row("a", efficiency=0.4), make_row("b", efficiency=0.3)]
+    assert headline(*slow).endswith("above all others. None trains faster than plain training on"
+                                    " one rank.")  # fmt: skip
+    assert headline(slow[0]).endswith("It does not train faster than plain training on one rank.")
+    assert "one rank" not in headline(make_row("a", efficiency=0.52), slow[1])
+    assert "one rank" not in headline(make_row("a", efficiency=0.49, spread=0.1), slow[1])
+
+
 def test_many_rivals_are_counted():
     rows = [make_row(name, efficiency=0.9 - i / 1000) for i, name in enumerate("abcd")]
     assert headline(*rows).endswith("Not certain: 3 of 3 others may be as good.")

@@ -193,6 +193,9 @@ def test_the_details_of_a_mark_stand_beside_the_rows_that_bear_it():
         "ddp-1mb, N=4",
     )
     assert warnings.bearers(rows, "swap") == ()
+    twice = [make_row(suite="fsdp", stamps=[LOADED]), make_row(stamps=[LOADED])]
+    (told,) = warnings.bearers(twice, "foreign load")
+    assert told.startswith("fsdp: ddp-25mb, N=2; ddp: ddp-25mb, N=2: 0.41 processors")
 
 
 def test_a_row_without_efficiency_says_why():

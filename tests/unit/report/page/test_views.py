@@ -111,6 +111,13 @@ def test_the_card_of_a_suite_answers_what_is_best_what_costs_and_what_to_try():
     assert suite_card_of(usual_rows()).missing == "9 rows: 1 out of memory and 2 skipped"
 
 
+def test_a_case_whose_efficiency_may_be_wrong_says_so_on_the_card():
+    rows = [make_plain(), make_row(stamps=["probe effect: 12.9 %"]), make_row("other")]
+    marked, clean = suite_card_of(rows).cases
+    assert (marked.doubt, clean.doubt) == ("probe effect 12.9 %", "")
+    assert suite_card_of([make_plain(), make_row(stamps=["budget open"])]).cases[0].doubt == ""
+
+
 def test_a_suite_of_failed_rows_has_a_card_that_says_so():
     card = suite_card_of([make_missing(status="failed", reason="ValueError: no")])
     assert card.chart is None and "Nothing was measured" in card.headline
