@@ -41,9 +41,10 @@ from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.records.base import Record
 from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row, RowKey, Summary
-from scalebench.spec import Cell, Context, Expert, Tensor
+from scalebench.spec import Cell, Context, Expert, Mesh, Tensor
 from scalebench.spec.context_plans import context_plan_of, why_whole
 from scalebench.spec.experts import why_no_experts
+from scalebench.spec.mesh_plans import why_no_mesh_of
 from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
 from scalebench.stats import Estimate, sum_variances
 
@@ -340,7 +341,11 @@ def cell_at(cell: Cell, world_size: int) -> Cell | str:
             f"{shards} ranks; measure with a larger --batch-size, or with --scaling weak"
         )
     cannot = cell.strategy.why_not(cell.device, world_size)
-    if cannot is None and isinstance(cell.strategy, Tensor):
+    if cannot is None and isinstance(cell.strategy, Mesh):
+        plans = tensor_plan_of(cell.workload), context_plan_of(cell.workload)
+        if None not in plans:  # of a user's own workload its shard tells
+            cannot = why_no_mesh_of(cell.strategy, cell.workload, world_size)
+    elif cannot is None and isinstance(cell.strategy, Tensor):
         plan = tensor_plan_of(cell.workload)  # of a user's own workload its shard tells
         name = cell.workload.name
         cannot = why_undivided(cell.strategy, name, plan, world_size) if plan is not None else None

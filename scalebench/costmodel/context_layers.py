@@ -79,20 +79,32 @@ def operations_of_context_step(
     ranks = strategy.ranks_per_group(world_size)
     groups = world_size // ranks
 
-    def of_a_rank(sizes: tuple[int, ...]) -> list[int]:
-        return [size * rank_batch // (model.samples * ranks) for size in sizes]
-
-    found: list[Operation] = []
-    if ranks > 1:
-        attention, again = of_a_rank(model.attention_bytes), of_a_rank(model.recomputed_bytes)
-        found += [op for size in attention for op in _forward(strategy, size, ranks, "forward")]
-        found += [op for size in again for op in _forward(strategy, size, ranks, "backward")]
-        found += [op for size in reversed(attention) for op in _backward(strategy, size, ranks)]
+    found = operations_of_attention(strategy, model, ranks, rank_batch) if ranks > 1 else []
     if world_size > 1:
         axis = gradient_axis(groups, ranks)
         size = model.gradient_bytes
         found.append(Operation("all_reduce", size, axis, world_size, "gradients"))
     return found
+
+
+def operations_of_attention(
+    strategy: Context, model: AttendingModel, ranks: int, rank_batch: int, tensor_ranks: int = 1
+) -> list[Operation]:
+    """Return what a rank's attentions send in forward and backward.
+
+    Args:
+        strategy: How the sequence is divided.
+        model: Whose.
+        ranks: Among which the sequence is divided, more than one.
+        rank_batch: Samples of a group's step.
+        tensor_ranks: Among which the heads are divided.
+    """
+    parts = model.samples * ranks * tensor_ranks
+    attention = [size * rank_batch // parts for size in model.attention_bytes]
+    again = [size * rank_batch // parts for size in model.recomputed_bytes]
+    found = [op for size in attention for op in _forward(strategy, size, ranks, "forward")]
+    found += [op for size in again for op in _forward(strategy, size, ranks, "backward")]
+    return found + [op for size in reversed(attention) for op in _backward(strategy, size, ranks)]
 
 
 def gradient_axis(groups: int, ranks: int) -> str:

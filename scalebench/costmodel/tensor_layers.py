@@ -9,10 +9,9 @@ reduce-scatter or an all-gather, and there are twice as many (Korthikanti et al.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import prod
 from typing import Any, NamedTuple
 
-from scalebench.spec import Mesh, Tensor
+from scalebench.spec import Tensor
 from scalebench.spec.presets import GptShape, MlpShape
 from scalebench.spec.workload import Split
 
@@ -95,7 +94,7 @@ class DividedModel:
             NoLaw: They do not tell.
         """
         told = facts.get("divided_layers")
-        if not told:
+        if told is None:
             raise NoLaw("no step has shown what the divided layers are called with")
         names = [field.name for field in fields(DividedLayer)]
         layers = tuple(DividedLayer(**{name: _frozen(one[name]) for name in names}) for one in told)
@@ -143,40 +142,37 @@ def operations_of_step(
         raise NoLaw(reason)
     ranks = strategy.ranks_per_group(world_size)
     groups = world_size // ranks
+    found, partial = operations_along_tensor(strategy, model, ranks, rank_batch)
+    if sum(partial) and ranks > 1:
+        size = FP32_BYTES * sum(partial)
+        found.append(Operation("all_reduce", size, "tensor", ranks, "gradients"))
+    if groups > 1:
+        size = FP32_BYTES * model.local_elements(ranks)
+        found.append(Operation("all_reduce", size, "data", groups, "gradients"))
+    return found
+
+
+def operations_along_tensor(
+    strategy: Tensor, model: DividedModel, ranks: int, rank_batch: int
+) -> tuple[list[Operation], list[int]]:
+    """Return what forward and backward send along the tensor dimension.
+
+    Args:
+        strategy: How the layers are divided.
+        model: What is divided.
+        ranks: Of a tensor group.
+        rank_batch: Samples of its step.
+
+    Returns:
+        The operations; and the elements of each parameter of whose gradient every rank then has a
+        summand.
+    """
     step = _Step(strategy, rank_batch / model.samples, ranks)
     found = [op for layer in model.layers for op in step.forward(layer)]
     found += step.of_logits(model)
     found += [op for layer in reversed(model.layers) for op in step.backward(layer)]
     partial = [size for layer in _once(model.layers) for size in step.partial_elements(layer)]
-    shards = strategy.ranks_per_shard_group(world_size) if isinstance(strategy, Mesh) else 1
-    if shards > 1:  # fully_shard completes one gradient after the other
-        found += [step.operation("all_reduce", size, "backward") for size in partial]
-        return [op for op in found if op.num_ranks > 1] + _sharding(model, ranks, shards)
-    if partial:
-        found.append(step.operation("all_reduce", sum(partial), "gradients"))
-    if groups > 1:
-        size = FP32_BYTES * model.local_elements(ranks)
-        found.append(Operation("all_reduce", size, "data", groups, "gradients"))
-    return [op for op in found if op.num_ranks > 1]
-
-
-def _sharding(model: DividedModel, ranks: int, shards: int) -> list[Operation]:
-    """Return what FSDP2 sends: blocks are gathered twice, the rest once (Zhao et al. 2023)."""
-    found = []
-    for number, group in enumerate(model.gathered):
-        size = FP32_BYTES * sum(_padded(shape, ranks, shards) for shape in group)
-        gathers = [Operation("all_gather", size, "shard", shards, "forward")]
-        if number + 1 < len(model.gathered):
-            gathers.append(Operation("all_gather", size, "shard", shards, "backward"))
-        found += [*gathers, Operation("reduce_scatter", size, "shard", shards, "backward")]
-    return found
-
-
-def _padded(parameter: Shape, ranks: int, shards: int) -> int:
-    """Return the elements of a rank's part of a parameter, its rows a multiple of the shards."""
-    shape, divided = parameter
-    local = [size // ranks if dim == divided else size for dim, size in enumerate(shape)]
-    return prod([-(-local[0] // shards) * shards, *local[1:]])
+    return [op for op in found if op.num_ranks > 1], partial
 
 
 def _once(layers: Sequence[DividedLayer]) -> list[DividedLayer]:
@@ -228,14 +224,17 @@ class _Step:
         """Return what the divided logits cost: gathered, or three numbers a token for the loss."""
         if not model.divides_logits:
             return []
-        last = next(one for one in reversed(model.layers) if one.split in ("last", "output"))
-        vectors = self._vectors(last)
+        calls = [one for one in model.layers if one.split in ("last", "output")]
+        if not calls:
+            return []  # they are on other ranks of a pipeline
+        last, vectors = calls[-1], self._vectors(calls[-1])
         if self.strategy.loss:
-            return [self.operation("all_reduce", vectors, "forward")] * LOSS_EXCHANGES
+            exchange = self.operation("all_reduce", vectors, "forward")
+            return [exchange] * (LOSS_EXCHANGES * len(calls))
         classes = last.outputs or next(
             one.inputs for one in model.layers if one.split == "vocabulary"
         )
-        return [self.operation("all_gather", vectors * classes, "forward")]
+        return [self.operation("all_gather", vectors * classes, "forward")] * len(calls)
 
     def partial_elements(self, layer: DividedLayer) -> tuple[int, ...]:
         """Return the parameters of a layer whose gradients are summed over parts of the tokens."""

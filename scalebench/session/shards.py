@@ -16,7 +16,7 @@ from scalebench.analysis.steps import launch_step_s
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
 from scalebench.records.outcome import launched_result
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Mesh
 
 MEASURABLE = ("ddp", "zero1", "fsdp", "fsdp1", "tensor", "mesh", "context", "expert")
 """Strategies whose ranks do the same work whatever the others answer."""
@@ -62,6 +62,9 @@ def _measured(
     there = cell_at(cell, world_size)
     if isinstance(there, str):
         return shard.model_copy(update={"reason": there})
+    if isinstance(cell.strategy, Mesh) and cell.strategy.pipeline > 1:
+        reason = "the shard of a stage of a pipeline depends on what the other stages send"
+        return shard.model_copy(update={"reason": reason})
     if cell.strategy.kind not in MEASURABLE:
         reason = f"the shard of a rank under {cell.strategy.kind} depends on what the others send"
         return shard.model_copy(update={"reason": reason})

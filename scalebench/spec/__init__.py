@@ -6,6 +6,7 @@ Everything here is frozen, hashable, and serialises to JSON and back. Nothing he
 from scalebench.spec.base import Device, FloatDtype, Name, Scaling, Spec
 from scalebench.spec.jobs import Cell, Job, Purpose, SharedLaunch
 from scalebench.spec.strategies import (
+    AXES,
     STRATEGIES,
     Compressed,
     Context,
@@ -35,6 +36,7 @@ from scalebench.spec.strategies import (
 from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
 
 __all__ = [
+    "AXES",
     "STRATEGIES",
     "Case",
     "Cell",

@@ -77,11 +77,48 @@ CASES: dict[str, tuple[Grouped, WorkloadSpec]] = {
     "ring, bf16": (Context(method="ring", autocast=True), GPT),
 }
 
+OF_EIGHT: dict[str, tuple[Grouped, WorkloadSpec]] = {
+    "pipeline × shard × tensor": (
+        Mesh(pipeline=2, shard=2, tensor=2, microbatches=2, sequence=True, loss=True),
+        GPT,
+    ),
+    "data × shard × tensor": (Mesh(data=2, shard=2, tensor=2, sequence=True, loss=True), GPT),
+    "data × shard × tensor, other order": (
+        Mesh(
+            data=2,
+            shard=2,
+            tensor=2,
+            order=("tensor", "data", "pipeline", "context", "shard"),
+        ),
+        GPT,
+    ),
+    "data × context × tensor": (
+        Mesh(data=2, context=2, tensor=2, sequence=True, method="ring"),
+        GPT,
+    ),
+    "shard × context × tensor": (Mesh(shard=2, context=2, tensor=2), GPT),
+    "pipeline × data × context": (
+        Mesh(
+            pipeline=2,
+            data=2,
+            context=2,
+            microbatches=2,
+            chunks=2,
+            schedule="interleaved-1f1b",
+        ),
+        GPT,
+    ),
+}
+IN_LINE = ("pipeline × shard × tensor", "pipeline × data × context")
+"""Stages wait for what others send: none can be run alone."""
+
 ALONE = ("mesh", "gpt", "gpt, sequence and loss", "mlp", "mlp, odd", "ulysses", "ring")
 
 
 def cases(world_size: int) -> dict[str, tuple[Grouped, WorkloadSpec]]:
     """Return the cases of one world size; groups are for four ranks."""
+    if world_size == 8:
+        return OF_EIGHT
     if world_size == 1:
         return {name: CASES[name] for name in ALONE}
     if world_size == 2:
@@ -222,7 +259,7 @@ def look(context: RankContext) -> dict[str, Any]:
     ]
     predicted = [
         ("send" if op.op == "send_recv_ring" else op.op, op.num_bytes, op.axis, op.num_ranks)
-        for op in predicted_operations(result)
+        for op in predicted_operations(result, context.rank)
     ]
     return {
         "verification": inspection.verification.model_dump(),
@@ -260,6 +297,8 @@ def run_shards(folder: Path, world_size: int, parent: int) -> None:
     torch.set_num_threads(1)
     peaks = {}
     for name, (strategy, workload) in cases(world_size).items():
+        if name in IN_LINE:
+            continue
         cell = make_cell(strategy, world_size, workload)
         with alone(cell) as job:
             memory = train_watched(RankContext(cell, 0, 0, job.device))

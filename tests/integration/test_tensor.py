@@ -14,7 +14,7 @@ from scalebench.costmodel.tensor_layers import DividedModel, model_of_preset
 from scalebench.launch.local import loopback_environment
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
-from tests.integration.tensor_ranks import EVEN, GPT, ODD, SAMPLES, cases
+from tests.integration.tensor_ranks import EVEN, GPT, IN_LINE, ODD, SAMPLES, cases
 
 pytestmark = pytest.mark.untimed
 
@@ -23,7 +23,7 @@ WITHOUT_LAW = ("checkpointing", "bf16")
 
 Reports = dict[int, list[dict[str, Any]]]
 """World size → what each rank found; what a shard alone found comes last."""
-SIZES = (1, 2, 4)
+SIZES = (1, 2, 4, 8)
 every_case = pytest.mark.parametrize(
     ("world_size", "case"), [(n, c) for n in SIZES for c in cases(n)]
 )
@@ -81,6 +81,9 @@ def test_a_shard_alone_has_the_memory_of_every_rank(
     reports: Reports, world_size: int, case: str
 ) -> None:
     *ranks, shards = reports[world_size]
+    if case in IN_LINE:
+        assert case not in shards
+        return
     assert shards[case] == pytest.approx(max(one[case]["peak_bytes"] for one in ranks), rel=0.05)
 
 
@@ -123,6 +126,31 @@ def test_the_model_of_a_preset_is_what_a_step_shows(
     assert model_of_preset(shape, SAMPLES) == DividedModel.of(reports[1][0][case]["facts"])
 
 
+MESHES = {
+    "pipeline × shard × tensor": {"pipeline": 2, "shard": 2, "tensor": 2, "pipeline_tied": 2},
+    "data × shard × tensor": {"data": 2, "shard": 2, "tensor": 2},
+    "data × shard × tensor, other order": {"data": 2, "shard": 2, "tensor": 2},
+    "data × context × tensor": {"data_context": 4, "context": 2, "tensor": 2},
+    "shard × context × tensor": {"shard": 2, "context": 2, "tensor": 2},
+    "pipeline × data × context": {
+        "pipeline": 2,
+        "data_context": 4,
+        "context": 2,
+        "pipeline_tied": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("case", MESHES)
+def test_a_mesh_of_eight_tells_its_dimensions_apart(reports: Reports, case: str) -> None:
+    first_and_last_rank = reports[8][0], reports[8][-2]  # a stage in the middle shares nothing
+    for report in first_and_last_rank:
+        axes = {one["axis"]: one for one in report[case]["axes"]}
+        assert {name: one["num_ranks"] for name, one in axes.items()} == MESHES[case]
+        for one in axes.values():
+            assert one["wire_bytes"] == one["predicted_wire_bytes"] > 0
+
+
 def test_attention_is_all_that_sends_in_forward_and_backward(reports: Reports) -> None:
     queries = 4 * SAMPLES * GPT.context * GPT.width // 4
     gradients = ["all_reduce", 4 * GPT.num_parameters, "context", 4]
@@ -146,7 +174,7 @@ def test_a_divided_sequence_takes_less_memory(reports: Reports) -> None:
 
 @pytest.mark.parametrize("case", ["ulysses", "ring"])
 def test_the_attention_of_a_preset_is_what_a_step_shows(reports: Reports, case: str) -> None:
-    for size in SIZES:
+    for size in (1, 2, 4):
         told = AttendingModel.of(reports[size][0][case]["facts"])
         assert told == AttendingModel.of_preset(GPT, SAMPLES)
         turns_s = reports[size][0][case]["facts"]["context"].get("turns_s")

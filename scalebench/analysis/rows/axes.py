@@ -27,28 +27,29 @@ def axes_of_row(launches: Sequence[LaunchAttribution], rank: int) -> list[AxisFi
     """
     of_launches = [_of_launch(launch, rank) for launch in launches]
     names = dict.fromkeys(name for found in of_launches for name in found)
-    predicted = predicted_wire_bytes(launches[0].result)
+    predicted = predicted_wire_bytes(launches[0].result, rank)
     return [
         _mean(name, [found[name] for found in of_launches if name in found], predicted)
         for name in names
     ]
 
 
-def predicted_wire_bytes(result: CellResult) -> dict[str, float]:
+def predicted_wire_bytes(result: CellResult, rank: int = 0) -> dict[str, float]:
     """Return dimension → bytes that a rank sends in a step by the strategy's law; may be empty."""
-    return wire_bytes_by_axis(predicted_operations(result))
+    return wire_bytes_by_axis(predicted_operations(result, rank))
 
 
-def predicted_operations(result: CellResult) -> list[Operation]:
+def predicted_operations(result: CellResult, rank: int = 0) -> list[Operation]:
     """Return what a rank of a launch takes part in during a step, by the strategy's law.
 
-    Empty where there is no law, and where a rank sends nothing.
+    Empty where there is no law, and where a rank sends nothing. Only in a mesh with a pipeline do
+    the ranks differ.
     """
     strategy, cell = result.cell.strategy, result.cell
     if not isinstance(strategy, Grouped) or not result.ranks:
         return []
     try:
-        model = model_of_facts(strategy, result.ranks[0].facts)
+        model = model_of_facts(strategy, result.ranks[rank].facts)
         return group_operations(strategy, model, cell.world_size, cell.rank_batch)
     except NoLaw:
         return []

@@ -17,6 +17,7 @@ from scalebench.spec import (
     Fsdp,
     Fsdp1,
     Grouped,
+    Mesh,
     Pipeline,
     Plain,
     Script,
@@ -26,6 +27,7 @@ from scalebench.spec import (
 )
 from scalebench.spec.context_plans import context_plan_of, why_whole
 from scalebench.spec.experts import why_no_experts, why_not_own_experts
+from scalebench.spec.mesh_plans import why_no_mesh, why_no_mesh_of
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
 from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
 from scalebench.spec.workload import ContextPlan, TensorPlan
@@ -121,7 +123,10 @@ def _too_few_gpus(n: int, capacity: int, spec: RunSpec) -> str | None:
 
 def _no_way_between(strategy: Strategy, device: Device, too_many: bool) -> str | None:
     """Say why ranks that share a GPU cannot run a strategy; None: they can."""
-    if isinstance(strategy, Pipeline) and device == "cuda" and too_many:
+    in_stages = isinstance(strategy, Pipeline) or (
+        isinstance(strategy, Mesh) and strategy.pipeline > 1
+    )
+    if in_stages and device == "cuda" and too_many:
         return (
             "ranks that share a GPU use gloo, and gloo cannot send between pipeline stages on GPUs"
         )
@@ -144,7 +149,11 @@ def without_undivided(
     found = []
     for cell in cells:
         name, strategy = cell.workload.name, cell.strategy
-        if cell.skip_reason is None and isinstance(strategy, Tensor) and name in plans:
+        if cell.skip_reason is None and isinstance(strategy, Mesh) and name in plans:
+            of_name = plans[name], sequences.get(name)
+            reason = why_no_mesh(strategy, name, *of_name, cell.world_size)
+            cell = cell.model_copy(update={"skip_reason": reason})
+        elif cell.skip_reason is None and isinstance(strategy, Tensor) and name in plans:
             reason = why_undivided(strategy, name, plans[name], cell.world_size)
             cell = cell.model_copy(update={"skip_reason": reason})
         if cell.skip_reason is None and isinstance(strategy, Context) and name in sequences:
@@ -185,6 +194,8 @@ def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) 
     """Say why a strategy cannot run with N ranks, a workload or a batch; None: it can."""
     if isinstance(strategy, Pipeline):
         return why_no_pipeline(strategy, rank_batch, n)
+    if isinstance(strategy, Mesh):
+        return _unfit_for_mesh(strategy, workload, rank_batch, n)
     if isinstance(strategy, Tensor) and not isinstance(workload, CustomTarget):
         return why_undivided(strategy, workload.name, tensor_plan_of(workload), n)
     if isinstance(strategy, Context) and not isinstance(workload, CustomTarget):
@@ -197,6 +208,16 @@ def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) 
         f"{rank_batch} samples per rank at N={n} cannot be split into {strategy.accumulate} "
         "microbatches"
     )
+
+
+def _unfit_for_mesh(strategy: Mesh, workload: WorkloadSpec, rank_batch: int, n: int) -> str | None:
+    """Say why a mesh of N ranks cannot divide a workload or a batch; None: it can."""
+    in_line = strategy.ranks_per_pipeline(n)
+    if in_line > 1:
+        reason = why_no_pipeline(strategy.as_pipeline(), rank_batch, in_line)
+        if reason is not None:
+            return reason
+    return None if isinstance(workload, CustomTarget) else why_no_mesh_of(strategy, workload, n)
 
 
 def _unfit_for_race(suite: Suite, strategy: Strategy, global_batch: int) -> str | None:
@@ -271,7 +292,8 @@ def shard_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     What a rank of a group computes and keeps is another thing than at N=1, and no smaller
     batch stands for it: predictions of the step and of the memory start from these. A sharded
     rank copies what it gathers and scatters, which N=1 does without. Not where somebody else
-    started the ranks, and not on a GPU, where it was not tried.
+    started the ranks, and not on a GPU, where it was not tried; nor a stage of a pipeline, which
+    waits for what the others send.
     """
     if spec.device != "cpu" or spec.world is not None or not spec.steps.trace:
         return []
@@ -287,6 +309,7 @@ def shard_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
         if isinstance(row.strategy, Grouped | Fsdp | Fsdp1)
         and row.world_size > 1
         and row.skip_reason is None
+        and not (isinstance(row.strategy, Mesh) and row.strategy.pipeline > 1)
     ]
 
 

@@ -105,6 +105,8 @@ def _state_bytes_of_tensor(cell: Cell, strategy: Tensor) -> int | None:
     if cell.skip_reason is not None or not isinstance(cell.workload, GptShape | MlpShape):
         return None
     model = model_of_preset(cell.workload, cell.rank_batch, strategy.sequence)
+    if isinstance(strategy, Mesh) and strategy.pipeline > 1:
+        return None  # the ranks hold different parts of the model
     own = model.local_elements(strategy.ranks_per_group(cell.world_size))
     if isinstance(strategy, Mesh):
         own //= strategy.ranks_per_shard_group(cell.world_size)

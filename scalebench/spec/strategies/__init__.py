@@ -7,7 +7,8 @@ from pydantic import Field
 from scalebench.spec.strategies.compressed import Compressed
 from scalebench.spec.strategies.data_parallel import Ddp, Fsdp, Fsdp1, Zero1
 from scalebench.spec.strategies.execution import Execution, Plain
-from scalebench.spec.strategies.groups import Context, Expert, Grouped, Mesh, Tensor
+from scalebench.spec.strategies.groups import Context, Expert, Tensor
+from scalebench.spec.strategies.mesh import AXES, Mesh
 from scalebench.spec.strategies.own_script import Script
 from scalebench.spec.strategies.pipelines import LayerWise, Pipeline, ScheduleName
 from scalebench.spec.strategies.without_lockstep import (
@@ -21,6 +22,7 @@ from scalebench.spec.strategies.without_lockstep import (
 )
 
 __all__ = [
+    "AXES",
     "STRATEGIES",
     "Compressed",
     "Context",
@@ -70,6 +72,9 @@ Strategy = Annotated[
     | Script,
     Field(discriminator="kind"),
 ]
+
+Grouped = Tensor | Context | Expert
+"""Strategies whose ranks divide samples, or the model: a rank is another thing than at N=1."""
 
 STRATEGIES: dict[str, type[Execution]] = {
     one.model_fields["kind"].default: one for one in get_args(get_args(Strategy)[0])

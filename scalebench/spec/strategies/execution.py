@@ -63,6 +63,10 @@ class Execution(Spec):
         """Return among how many ranks, or groups of ranks, a global batch is divided."""
         return world_size
 
+    def shard_of(self, rank: int, world_size: int) -> int:
+        """Return which part of the global batch a rank has; the ranks of a group share one."""
+        return rank * self.num_shards(world_size) // world_size
+
     def num_parts(self, world_size: int) -> int:
         """Return in how many parts, one after another or side by side, a global batch is done."""
         return self.num_shards(world_size)

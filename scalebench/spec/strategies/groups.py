@@ -76,51 +76,6 @@ class Tensor(Execution):
         return None
 
 
-class Mesh(Tensor):
-    """Several divisions at once, on one ``DeviceMesh``: neighbours divide layers, the rest samples.
-
-    Ranks next to each other are a tensor group. Ranks with the same place in their groups have
-    different samples; they are replicas that average their gradients (``data``), or divide
-    parameters, gradients and optimizer among them as well (``shard``, FSDP2). Sources: Narayanan
-    et al. 2021 (Megatron-LM); Liang et al. 2024 (TorchTitan), §2.1.
-
-    Attributes:
-        data: Replicas; None: as many as make up all ranks, or 1 where ``shard`` does.
-        shard: Ranks among which what a rank of a tensor group keeps is divided; None: as many as
-            make up all ranks.
-        tensor: Ranks among which a layer is divided.
-    """
-
-    kind: Literal["mesh"] = "mesh"  # type: ignore[assignment]
-    about = "several divisions at once: replicas or FSDP2 shards of tensor groups"
-    size: None = None
-    data: int | None = Field(None, ge=1)
-    shard: int | None = Field(1, ge=1)
-    tensor: int = Field(1, ge=1)
-
-    def ranks_per_group(self, world_size: int) -> int:
-        """Return the number of ranks among which a layer is divided."""
-        return min(self.tensor, world_size)
-
-    def ranks_per_shard_group(self, world_size: int) -> int:
-        """Return among how many tensor groups parameters are divided; 1: they are not."""
-        return 1 if self.shard == 1 else world_size // self.ranks_per_group(world_size)
-
-    def why_not(self, device: Device, world_size: int) -> str | None:
-        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
-        if world_size == 1:
-            return super().why_not(device, world_size)
-        sharding = self.shard != 1
-        if sharding and self.data not in (None, 1):
-            return "data and shard cannot be combined yet; choose data=1, or shard=1"
-        name, outer = ("shard", self.shard) if sharding else ("data", self.data)
-        product = self.tensor * (outer or 1)
-        if (world_size % product) if outer is None else (world_size != product):
-            told = f"{name}={outer} and tensor={self.tensor}" if outer else f"tensor={self.tensor}"
-            return f"{told} do not make {world_size} ranks; choose numbers whose product is that"
-        return super().why_not(device, world_size)
-
-
 class Context(Execution):
     """The sequence is divided: each rank computes on its part of the tokens, with the whole model.
 
@@ -255,7 +210,3 @@ class Expert(Execution):
                 f"divides {experts}"
             )
         return None
-
-
-Grouped = Tensor | Context | Expert
-"""Strategies whose ranks divide samples, or the model: a rank is another thing than at N=1."""

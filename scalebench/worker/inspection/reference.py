@@ -186,8 +186,10 @@ def reference_run(batches: Sequence[Any], context: RankContext) -> Reference | N
 
 def _reference_of(gathered: Sequence[Sequence[Any]], context: RankContext) -> Reference:
     cell = context.cell
-    ranks_per_shard = cell.world_size // cell.num_shards
-    per_shard = gathered[::ranks_per_shard]
+    first_rank: dict[int, int] = {}
+    for rank in range(cell.world_size):
+        first_rank.setdefault(cell.strategy.shard_of(rank, cell.world_size), rank)
+    per_shard = [gathered[first_rank[shard]] for shard in range(cell.num_shards)]
     parts = cell.strategy.num_parts(cell.world_size) // cell.num_shards
     steps = [
         [piece for batch in of_shards for piece in split(batch, parts)]
@@ -195,7 +197,7 @@ def _reference_of(gathered: Sequence[Sequence[Any]], context: RankContext) -> Re
     ]
     reference = Reference(context, steps)
     reference.fed_alike = [
-        number * ranks_per_shard
+        first_rank[number]
         for number, batches_there in enumerate(per_shard)
         if number and same(per_shard[0][0], batches_there[0])
     ]

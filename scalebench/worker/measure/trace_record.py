@@ -149,13 +149,19 @@ def _on_their_axes(
 ) -> list[TracedOperation]:
     """Return the operations, each with the dimension of the mesh, and the group, that carried it.
 
-    An operation belongs to the mark inside which the host asked for it.
+    An operation belongs to the mark inside which the host asked for it. Without a mark, what one
+    rank sends to another goes along a pipeline, where the mesh has one; all else along the first.
     """
     if not axes:
         return list(operations)
     asked_ns = [op.start_ns if op.enqueued_ns is None else op.enqueued_ns for op in operations]
     asked = np.array(asked_ns, dtype=np.int64)
-    names = np.full(len(operations), next(iter(axes)), dtype=object)
+    first = next(iter(axes))
+    between_stages = "pipeline" if "pipeline" in axes else first
+    names = np.array(
+        [between_stages if op.kind in ("send", "recv") else first for op in operations],
+        dtype=object,
+    )
     for axis in axes:
         for begin, end in timeline.annotations.get(f"axis.{axis}", none()) - origin:
             names[(asked >= begin) & (asked < end)] = axis

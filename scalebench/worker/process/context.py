@@ -146,10 +146,9 @@ class RankContext(JobContext[Cell]):
     @property
     def shard(self) -> Shard:
         """The part of the data that this rank has to feed; the ranks of a pipeline share one."""
-        num_shards = self.cell.num_shards
         return Shard(
-            rank=self.rank * num_shards // self.cell.world_size,
-            world_size=num_shards,
+            rank=self.cell.strategy.shard_of(self.rank, self.cell.world_size),
+            world_size=self.cell.num_shards,
             batch_size=self.cell.rank_batch,
             seed=self.cell.seed,
             device=self.device,

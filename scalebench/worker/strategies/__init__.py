@@ -18,7 +18,7 @@ from scalebench.worker.strategies.ddp import DdpTraining
 from scalebench.worker.strategies.expert import ExpertTraining
 from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
-from scalebench.worker.strategies.mesh import MeshTraining
+from scalebench.worker.strategies.mesh_pipeline import mesh_training
 from scalebench.worker.strategies.pipeline import PipelineTraining
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.strategies.tensor import TensorTraining
@@ -33,7 +33,7 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "pipeline": PipelineTraining,
     "layerwise": PipelineTraining,
     "tensor": TensorTraining,
-    "mesh": MeshTraining,
+    "mesh": mesh_training,
     "context": ContextTraining,
     "expert": ExpertTraining,
     "compressed": CompressedTraining,

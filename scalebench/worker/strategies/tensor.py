@@ -64,6 +64,7 @@ class TensorTraining:
     """
 
     outer = "data"
+    strategy: Tensor
 
     def __init__(self, strategy: Tensor, workload: Workload, context: RankContext) -> None:
         self.strategy, self.device, self.loss = strategy, context.device, workload.loss
@@ -120,15 +121,8 @@ class TensorTraining:
         its gradient on each of them.
         """
         parameters = [p for p in self.module.parameters() if p.grad is not None]
-        parts = [p for p in parameters if is_partial(p.grad)]
-        tensor, data = self.mesh["tensor"], self.mesh[self.outer]
-        if tensor.size() > 1:
-            sum_together([local(p.grad) for p in parts], tensor.get_group())
-        for parameter in parts:
-            gradient = local(parameter.grad)
-            parameter.grad = DTensor.from_local(gradient, tensor, [Replicate()], run_check=False)
-        for parameter in parameters:
-            keep_own_part(parameter)
+        complete_parts(parameters, self.mesh["tensor"])
+        data = self.mesh[self.outer]
         if data.size() > 1:
             gradients = [local(p.grad) for p in parameters]
             with on_axis(self.outer):
@@ -246,6 +240,18 @@ def sum_together(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup | Non
     dist.all_reduce(flat, group=group)
     for tensor, total in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
         tensor.copy_(total.view_as(tensor))
+
+
+def complete_parts(parameters: Sequence[torch.nn.Parameter], mesh: DeviceMesh) -> None:
+    """Sum what the ranks of a tensor group have of one gradient; keep of each the own part."""
+    parts = [p for p in parameters if is_partial(p.grad)]
+    if mesh.size() > 1:
+        sum_together([local(p.grad) for p in parts], mesh.get_group())
+    for parameter in parts:
+        gradient = local(parameter.grad)
+        parameter.grad = DTensor.from_local(gradient, mesh, [Replicate()], run_check=False)
+    for parameter in parameters:
+        keep_own_part(parameter)
 
 
 def keep_own_part(parameter: torch.nn.Parameter) -> None:

@@ -1,7 +1,5 @@
 """What a tensor group sends, by hand and by laws that hold for any shape."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,7 @@ from scalebench.costmodel.tensor_layers import (
     model_of_preset,
     operations_of_step,
 )
-from scalebench.spec import Mesh, Tensor
+from scalebench.spec import Tensor
 from scalebench.spec.presets import PRESETS, GptShape
 
 GPT = GptShape(name="g", layers=3, heads=4, width=8, context=4, batch_size=2)
@@ -105,33 +103,3 @@ def test_a_ranks_parameters_add_up(name, sequence):
     model = model_of_preset(shape, 1, sequence)
     assert model.local_elements(1) == shape.num_parameters
     assert shape.num_parameters / 2 <= model.local_elements(2) < 0.6 * shape.num_parameters
-
-
-MESH = Mesh(shard=None, tensor=2, sequence=True, loss=True)
-GATHERED = (
-    (((3 * 8, 8), 0), ((8,), None)),  # a block: a matrix by columns, a norm
-    (((5, 8), None),),  # the rest: five rows
-)
-
-
-def test_shards_of_tensor_groups_are_gathered_twice_but_for_the_rest():
-    model = replace(model_of_preset(GPT, SAMPLES, sequence=True), gathered=GATHERED)
-    found = operations_of_step(MESH, model, 4, SAMPLES // 2)
-    block, rest = 4 * (12 * 8 + 8), 4 * 6 * 8  # rows are padded to a multiple of two shards
-    along = [one for one in found if one.axis == "shard"]
-    assert sizes(along, "all_gather") == [block, block, rest]
-    assert sizes(along, "reduce_scatter") == [block, rest]
-    assert {one.num_ranks for one in along} == {2}
-
-
-def test_with_shards_the_gradients_of_norms_are_summed_one_by_one():
-    model = replace(model_of_preset(GPT, SAMPLES, sequence=True), gathered=GATHERED)
-    found = operations_of_step(MESH, model, 4, SAMPLES // 2)
-    norms = [size for size in sizes(found, "all_reduce") if size == 4 * 8]
-    assert len(norms) >= 2 * (2 * 3 + 1)
-    assert "gradients" not in {one.phase for one in found}
-
-
-def test_replicas_of_tensor_groups_send_what_several_tensor_groups_do():
-    mesh = Mesh(data=2, tensor=2, sequence=True)
-    assert sent(mesh, 4) == sent(Tensor(size=2, sequence=True), 4)

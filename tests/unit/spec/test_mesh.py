@@ -1,22 +1,64 @@
 """Meshes as data: which products make up the ranks, and why others do not."""
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from scalebench.spec import Mesh
+from scalebench.spec import AXES, Mesh
+from scalebench.spec.mesh_plans import why_no_mesh_of
+from scalebench.spec.presets import PRESETS, GptShape
 
-outer = st.integers(1, 4) | st.none()
+few = st.integers(1, 3)
+outer = few | st.none()
 
 
-@given(data=outer, shard=outer, tensor=st.integers(1, 4), world_size=st.integers(2, 16))
-def test_a_mesh_has_every_rank_once_or_is_refused(data, shard, tensor, world_size):
-    mesh = Mesh(data=data, shard=shard, tensor=tensor)
-    if mesh.why_not("cpu", world_size) is None:
-        groups = mesh.num_shards(world_size)
-        assert groups * mesh.ranks_per_group(world_size) == world_size
-        assert mesh.ranks_per_shard_group(world_size) == (1 if shard == 1 else groups)
-        assert (shard if shard != 1 else data) in (None, groups)
+@st.composite
+def meshes(draw):
+    return Mesh(
+        pipeline=draw(few),
+        data=draw(outer),
+        shard=draw(outer),
+        context=draw(few),
+        tensor=draw(few),
+        order=draw(st.permutations(AXES)),
+    )
+
+
+@given(mesh=meshes(), world_size=st.integers(2, 24))
+def test_a_mesh_has_every_rank_once_or_is_refused(mesh, world_size):
+    sizes = mesh.axis_sizes(world_size)
+    if mesh.why_not("cpu", world_size) is not None:
+        return
+    assert prod(sizes.values()) == world_size
+    for axis in AXES:
+        assert getattr(mesh, axis) in (None, sizes[axis])
+    places = [mesh.coordinates(rank, world_size) for rank in range(world_size)]
+    assert len({tuple(place.values()) for place in places}) == world_size
+    assert all(place[axis] < sizes[axis] for place in places for axis in AXES)
+
+
+@given(mesh=meshes(), world_size=st.integers(2, 24))
+def test_ranks_share_samples_unless_they_are_replicas_or_shards(mesh, world_size):
+    if mesh.why_not("cpu", world_size) is not None:
+        return
+    groups: dict[int, set[tuple[int, int]]] = {}
+    for rank in range(world_size):
+        place = mesh.coordinates(rank, world_size)
+        of_samples = (place["data"], place["shard"])
+        groups.setdefault(mesh.shard_of(rank, world_size), set()).add(of_samples)
+    assert sorted(groups) == [*range(mesh.num_shards(world_size))]
+    assert all(len(places) == 1 for places in groups.values())
+
+
+def test_neighbours_are_along_the_last_dimension_of_the_order():
+    tensor_inside = Mesh(data=2, tensor=2)
+    assert [tensor_inside.coordinates(rank, 4)["tensor"] for rank in range(4)] == [0, 1, 0, 1]
+    outside = Mesh(data=2, tensor=2, order=("tensor", "pipeline", "shard", "context", "data"))
+    assert [outside.coordinates(rank, 4)["tensor"] for rank in range(4)] == [0, 0, 1, 1]
+    assert [outside.shard_of(rank, 4) for rank in range(4)] == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +71,12 @@ def test_a_mesh_has_every_rank_once_or_is_refused(data, shard, tensor, world_siz
         (Mesh(tensor=2), 3, "tensor=2 do not make 3 ranks; choose numbers whose product is that"),
         (Mesh(data=2, tensor=2), 8, "data=2 and tensor=2 do not make 8 ranks"),
         (Mesh(shard=4, tensor=2), 4, "shard=4 and tensor=2 do not make 4 ranks"),
-        (Mesh(data=2, shard=2), 4, "data and shard cannot be combined yet"),
+        (Mesh(data=2, shard=2), 4, None),
+        (Mesh(data=None, shard=2, tensor=2), 8, None),
+        (Mesh(data=2, shard=None, pipeline=2, microbatches=2), 6, "pipeline=2 and data=2 do not"),
+        (Mesh(data=2, shard=2, tensor=2), 4, "data=2 and shard=2 and tensor=2 do not make 4"),
+        (Mesh(microbatches=4), 2, "microbatches=4 needs a pipeline; give pipeline=2"),
+        (Mesh(pipeline=2, checkpointing=True), 2, "checkpointing inside the stages"),
     ],
 )
 def test_what_does_not_make_up_the_ranks_is_named(mesh, world_size, said):
@@ -45,3 +92,36 @@ def test_compiled_blocks_with_a_divided_sequence_are_refused_as_in_tensor_groups
 def test_a_mesh_on_one_rank_is_a_single_group():
     mesh = Mesh(shard=None, tensor=4)
     assert (mesh.ranks_per_group(1), mesh.num_shards(1), mesh.ranks_per_shard_group(1)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "n", "said"),
+    [
+        (Mesh(tensor=2, context=2), 4, None),
+        (Mesh(tensor=2, context=4), 8, "2 (heads) cannot be divided among 4 ranks"),
+        (Mesh(tensor=2, context=4, method="ring"), 8, None),
+        (Mesh(tensor=3), 3, "4 (heads) cannot be divided among 3 ranks"),
+        (Mesh(context=2, tensor=4, sequence=True), 8, "2 (tokens) cannot be divided among 4 ranks"),
+        (Mesh(pipeline=5, microbatches=5), 5, "4 layers, with the embedding and the output, for 5"),
+        (Mesh(pipeline=2, chunks=3, schedule="interleaved-1f1b"), 2, "for 6 stages"),
+    ],
+)
+def test_dimensions_that_do_not_divide_a_model_are_named(mesh, n, said):
+    context = 4 if mesh.sequence else 16
+    shape = GptShape(name="g", layers=2, heads=4, width=32, context=context, batch_size=8)
+    reason = why_no_mesh_of(mesh, shape, n)
+    assert reason is None if said is None else said in (reason or "")
+
+
+def test_only_what_is_divided_needs_a_plan():
+    cnn = PRESETS["cnn-8"]
+    assert why_no_mesh_of(Mesh(shard=None), cnn, 4) is None
+    assert "cnn-8 has no tensor_plan" in why_no_mesh_of(Mesh(tensor=2), cnn, 4)
+    assert "cnn-8 has no context_plan" in why_no_mesh_of(Mesh(context=2), cnn, 4)
+
+
+def test_an_order_names_every_dimension_once():
+    with pytest.raises(ValidationError, match="order names data, tensor; name each of pipeline"):
+        Mesh(order=("data", "tensor"))
+    with pytest.raises(ValidationError, match="1f1b has 1 stage per rank"):
+        Mesh(pipeline=2, chunks=2)

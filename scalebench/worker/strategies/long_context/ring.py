@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
+from scalebench.worker.strategies.base import on_axis
 from scalebench.worker.strategies.long_context.partial_attention import (
     Merging,
     Partial,
@@ -64,7 +65,8 @@ class Ring:
             dist.P2POp(dist.isend, tensor, self._next, self.group),
             dist.P2POp(dist.irecv, coming, self._before, self.group),
         ]
-        return OnTheWay(tensor, coming, dist.batch_isend_irecv(both))
+        with on_axis("context"):
+            return OnTheWay(tensor, coming, dist.batch_isend_irecv(both))
 
 
 class OnTheWay:

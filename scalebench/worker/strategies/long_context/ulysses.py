@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from scalebench.worker.strategies.base import on_axis
+
 
 def tokens_for_heads(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     """Exchange heads for tokens: map ``[..., H, T/N, D]`` to ``[..., H/N, T, D]``."""
@@ -74,5 +76,6 @@ def exchanged(by_receiver: torch.Tensor, group: dist.ProcessGroup) -> torch.Tens
         return by_receiver
     leaving = by_receiver.contiguous()
     coming = torch.empty_like(leaving)
-    dist.all_to_all_single(coming, leaving, group=group)
+    with on_axis("context"):
+        dist.all_to_all_single(coming, leaving, group=group)
     return coming

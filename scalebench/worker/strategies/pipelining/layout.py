@@ -1,9 +1,10 @@
 """Who is where: N ranks as pipelines side by side, and the stages of each rank.
 
-The ranks form a mesh of two axes, data × pipeline; the ranks of a pipeline are neighbours.
+The ranks form a mesh of two axes, data × pipeline; the ranks of a pipeline are neighbours, unless a
+larger mesh says which ranks are in line.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 import torch
@@ -27,18 +28,27 @@ class Layout:
         rank_of: Stage → rank of this pipeline that holds it, counted over all ranks.
         own: The stages of this rank, in the order in which a microbatch comes to them.
         pipeline: Process group of this rank's pipeline.
-        across: Process group of the ranks that hold the same stages; None: there is one pipeline.
+        lines: The ranks of each pipeline, in order; ``line``: of this rank's.
+        across: Process group of the ranks that hold the same stages; None: there is one pipeline,
+            or the lines are part of a larger mesh, which averages along its own dimensions.
         groups: Name and number of ranks of that group.
     """
 
-    def __init__(self, strategy: Pipeline, context: RankContext) -> None:
+    def __init__(
+        self,
+        strategy: Pipeline,
+        context: RankContext,
+        lines: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         world_size, rank = context.cell.world_size, context.rank
-        self.num_pipelines = strategy.pipelines(world_size)
-        self.num_ranks = world_size // self.num_pipelines
-        self.first_rank = rank // self.num_ranks * self.num_ranks
+        self.lines = lines or side_by_side(world_size, strategy.pipelines(world_size))
+        self.num_pipelines = len(self.lines)
+        self.line = next(line for line in self.lines if rank in line)
+        self.num_ranks = len(self.line)
+        self.first_rank = self.line[0]
         self.num_stages = self.num_ranks * strategy.chunks
         self.rank_of = [
-            self.first_rank + place
+            self.line[place]
             for place in places(self.num_ranks, strategy.chunks, strategy.schedule in V_SHAPED)
         ]
         self.own = [stage for stage, holder in enumerate(self.rank_of) if holder == rank]
@@ -49,11 +59,10 @@ class Layout:
         self.groups: dict[str, int] = {}
         if self.num_pipelines > 1:
             self.pipeline = self.new_group(range(self.num_ranks))
+        if self.num_pipelines > 1 and lines is None:
             for place in range(self.num_ranks):
-                group = dist.new_group(
-                    [*range(place, world_size, self.num_ranks)], timeout=self.timeout
-                )
-                if rank % self.num_ranks == place:
+                group = dist.new_group([line[place] for line in self.lines], timeout=self.timeout)
+                if self.line[place] == rank:
                     self.across = group
                     self.groups = {f"pipelines, place {place}": self.num_pipelines}
 
@@ -65,12 +74,16 @@ class Layout:
         members, mine = sorted(members), None
         if len(members) == dist.get_world_size():
             return dist.group.WORLD
-        for first in range(0, self.num_pipelines * self.num_ranks, self.num_ranks):
-            ranks = [first + place for place in members]
+        for line in self.lines:
+            ranks = [line[place] for place in members]
             group = dist.new_group(ranks, timeout=self.timeout)
             if dist.get_rank() in ranks:
                 mine = group
         return mine
+
+    def places_of(self, stages: Iterable[int]) -> tuple[int, ...]:
+        """Return the places in the pipeline of the ranks that hold some stages."""
+        return tuple(sorted({self.line.index(self.rank_of[stage]) for stage in stages}))
 
     def average_over_pipelines(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Average the gradients over the pipelines."""
@@ -81,6 +94,12 @@ class Layout:
         for gradient, work in zip(gradients, works, strict=True):
             work.wait()
             gradient /= self.num_pipelines
+
+
+def side_by_side(world_size: int, pipelines: int) -> list[list[int]]:
+    """Return the ranks of each pipeline, neighbours on the machine."""
+    each = world_size // pipelines
+    return [[*range(first, first + each)] for first in range(0, pipelines * each, each)]
 
 
 def places(num_ranks: int, chunks: int, v_shaped: bool) -> list[int]:

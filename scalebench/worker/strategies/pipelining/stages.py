@@ -94,10 +94,9 @@ class Stages:
         found = {}
         self.tied_groups: dict[str, int] = {}
         for placed in self.parameters.values():
-            ranks = {self.layout.rank_of[stage] for stage in placed.stages}
-            if len(ranks) == 1:
+            places = self.layout.places_of(placed.stages)
+            if len(places) == 1:
                 continue
-            places = tuple(sorted(rank - self.layout.first_rank for rank in ranks))
             if places not in groups:
                 groups[places] = self.layout.new_group(places)
             group = groups[places]
@@ -107,6 +106,19 @@ class Stages:
                     places
                 )
         return found
+
+    def find_own(self, module: nn.Module) -> None:
+        """Look for this rank's parameters again, after others have taken the place of some.
+
+        Args:
+            module: The whole model, of which the stages are parts.
+        """
+        here = set(self.layout.own)
+        self.own = {
+            name: parameter
+            for name, parameter in module.named_parameters()
+            if here.intersection(self.parameters[name].stages)
+        }
 
     def sum_tied_gradients(self) -> None:
         """Give a parameter that several ranks hold the sum of their gradients, on each of them."""

@@ -1,0 +1,186 @@
+"""Several divisions at once: a product of groups on one mesh of ranks."""
+
+from math import prod
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from scalebench.spec.base import Device
+from scalebench.spec.collectives import CollectiveName
+from scalebench.spec.strategies.groups import Context, Tensor
+from scalebench.spec.strategies.pipelines import Pipeline
+
+Axis = Literal["pipeline", "data", "shard", "context", "tensor"]
+
+AXES: tuple[Axis, ...] = ("pipeline", "data", "shard", "context", "tensor")
+"""The dimensions, outermost first: who talks least is farthest apart.
+
+Source: Narayanan et al. 2021 (Megatron-LM), §3.2 and §5.4; Dubey et al. 2024 (Llama 3), §3.3.2.
+"""
+
+WITH_SAMPLES: tuple[Axis, ...] = ("data", "shard")
+"""Dimensions along which ranks have different samples."""
+
+
+class Mesh(Tensor):
+    """Several divisions at once, on one ``DeviceMesh``.
+
+    The number of ranks is the product of the dimensions. Ranks along ``pipeline`` hold different
+    layers. Ranks along ``data`` are replicas; ranks along ``shard`` divide parameters, gradients
+    and optimizer by FSDP2; with both it is HSDP. Ranks along ``context`` have different tokens of
+    the same samples. Ranks along ``tensor`` divide every layer. Pipeline × shard × tensor is the
+    3D of Megatron-LM. Sources: Narayanan et al. 2021 (Megatron-LM); Liang et al. 2024
+    (TorchTitan), §2.1.
+
+    Attributes:
+        pipeline: Ranks that hold the layers one after the other.
+        data: Replicas; None: as many as make up all ranks, or 1 where ``shard`` does.
+        shard: Ranks among which what a rank keeps is divided once more; None: as many as make up
+            all ranks.
+        context: Ranks among which the sequence is divided.
+        tensor: Ranks among which a layer is divided.
+        order: The dimensions from the outermost to the innermost: ranks along the last are
+            neighbours on the machine.
+        schedule: Of the pipeline.
+        microbatches: Parts in which a batch passes the pipeline; 1 without a pipeline.
+        chunks: Stages on each rank of the pipeline.
+        method: How ranks along ``context`` get at the other tokens; see `Context`.
+    """
+
+    kind: Literal["mesh"] = "mesh"  # type: ignore[assignment]
+    about = "several divisions at once: pipeline × data × shard × context × tensor"
+    size: None = None
+    pipeline: int = Field(1, ge=1)
+    data: int | None = Field(None, ge=1)
+    shard: int | None = Field(1, ge=1)
+    context: int = Field(1, ge=1)
+    tensor: int = Field(1, ge=1)
+    order: tuple[Axis, ...] = AXES
+    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b"] = "1f1b"
+    microbatches: int = Field(1, ge=1)
+    chunks: int = Field(1, ge=1)
+    method: Literal["ulysses", "ring"] = "ulysses"
+
+    @model_validator(mode="after")
+    def _every_axis_has_a_place(self) -> Self:
+        if sorted(self.order) != sorted(AXES):
+            raise ValueError(
+                f"order names {', '.join(self.order)}; name each of {', '.join(AXES)} once, the "
+                "outermost first"
+            )
+        if self.chunks > 1 and self.schedule != "interleaved-1f1b":
+            raise ValueError(f"{self.schedule} has 1 stage per rank: give chunks=1")
+        return self
+
+    @property
+    def operations(self) -> tuple[CollectiveName, ...]:  # type: ignore[override]
+        """Collectives that its dimensions ask for."""
+        attention: CollectiveName = "send_recv_ring" if self.method == "ring" else "all_to_all"
+        along = (
+            *("all_reduce", "all_gather", "reduce_scatter"),
+            *((attention,) if self.context > 1 else ()),
+            *(("send_recv",) if self.pipeline > 1 else ()),
+        )
+        return tuple(along)
+
+    @property
+    def divides_layers(self) -> bool:
+        """Whether layers are divided, if only over one rank: only then a tensor plan is needed."""
+        return self.tensor > 1 or self.sequence or self.loss
+
+    def axis_sizes(self, world_size: int) -> dict[Axis, int]:
+        """Return dimension → ranks along it, in the order of `AXES`; one rank has 1 of each.
+
+        Where the dimensions do not make up all ranks their product is another number: see
+        ``why_not``.
+        """
+        if world_size == 1:
+            return dict.fromkeys(AXES, 1)
+        fixed = self._fixed()
+        rest = world_size // prod(fixed.values())
+        return {axis: fixed.get(axis, 1) for axis in AXES} | {
+            axis: max(1, rest) for axis in self._free()
+        }
+
+    def _fixed(self) -> dict[Axis, int]:
+        given: dict[Axis, int | None] = {axis: getattr(self, axis) for axis in AXES}
+        return {axis: size for axis, size in given.items() if size is not None}
+
+    def _free(self) -> tuple[Axis, ...]:
+        """Return the dimension that makes up all ranks; empty: all are given."""
+        if self.shard is None:
+            return ("shard",)
+        return ("data",) if self.data is None else ()
+
+    def ranks_per_group(self, world_size: int) -> int:
+        """Return the number of ranks among which a layer is divided."""
+        return self.axis_sizes(world_size)["tensor"]
+
+    def ranks_per_shard_group(self, world_size: int) -> int:
+        """Return among how many ranks parameters are divided by FSDP2; 1: they are not."""
+        return self.axis_sizes(world_size)["shard"]
+
+    def ranks_per_pipeline(self, world_size: int) -> int:
+        """Return the number of ranks that hold the layers one after the other."""
+        return self.axis_sizes(world_size)["pipeline"]
+
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of groups of ranks that have different samples."""
+        sizes = self.axis_sizes(world_size)
+        return prod(sizes[axis] for axis in WITH_SAMPLES)
+
+    def num_parts(self, world_size: int) -> int:
+        """Return in how many parts a global batch is done, one after another or side by side."""
+        parts = self.microbatches if self.ranks_per_pipeline(world_size) > 1 else 1
+        return self.num_shards(world_size) * parts
+
+    def coordinates(self, rank: int, world_size: int) -> dict[Axis, int]:
+        """Return dimension → place of a rank along it."""
+        sizes, found = self.axis_sizes(world_size), {}
+        for axis in reversed(self.order):
+            rank, found[axis] = divmod(rank, sizes[axis])
+        return found
+
+    def shard_of(self, rank: int, world_size: int) -> int:
+        """Return which part of the global batch a rank has."""
+        sizes, place = self.axis_sizes(world_size), self.coordinates(rank, world_size)
+        number = 0
+        for axis in WITH_SAMPLES:
+            number = number * sizes[axis] + place[axis]
+        return number
+
+    def as_pipeline(self) -> Pipeline:
+        """Return the pipeline along its dimension, by itself."""
+        return Pipeline(
+            schedule=self.schedule,
+            microbatches=self.microbatches,
+            chunks=self.chunks,
+            autocast=self.autocast,
+            compile=self.compile,
+        )
+
+    def as_context(self) -> Context:
+        """Return the groups along ``context``, by themselves."""
+        return Context(method=self.method, autocast=self.autocast, compile=self.compile)
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if world_size > 1 and prod(self.axis_sizes(world_size).values()) != world_size:
+            given = {axis: size for axis, size in self._fixed().items() if size > 1}
+            told = " and ".join(f"{axis}={size}" for axis, size in given.items()) or "sizes of 1"
+            return f"{told} do not make {world_size} ranks; choose numbers whose product is that"
+        return self._why_not_together(device) or super().why_not(device, world_size)
+
+    def _why_not_together(self, device: Device) -> str | None:
+        """Say which dimensions cannot be combined; None: all can."""
+        if self.microbatches > 1 and self.pipeline == 1:
+            return f"microbatches={self.microbatches} needs a pipeline; give pipeline=2 or more"
+        if self.chunks > 1 and self.pipeline == 1:
+            return f"chunks={self.chunks} needs a pipeline; give pipeline=2 or more"
+        if self.pipeline > 1 and self.checkpointing:
+            return (
+                "checkpointing inside the stages of a mesh was not tried; give checkpointing=False"
+            )
+        if self.context > 1:
+            return self.as_context().why_not(device, self.context)
+        return None

@@ -1,0 +1,167 @@
+"""A mesh with a pipeline: each rank has a part of some layers, and microbatches pass through.
+
+Ranks along ``pipeline`` hold different layers, as in `scalebench.worker.strategies.pipeline`;
+along the other dimensions they divide the layers of their stage. With ``shard`` and ``tensor`` this
+is the 3D of Megatron-LM (Narayanan et al. 2021). A stage sends its activations to the rank of the
+next one that has the same place in all other dimensions.
+
+With shards, a stage gathers its parameters once a step and keeps them for all microbatches: given
+up after each they would be gathered for each (Liang et al. 2024, TorchTitan, §3.2). Gradients add
+up over the microbatches and are reduced once.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
+
+from scalebench.spec import Mesh
+from scalebench.spec.workload import Workload
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.base import on_axis
+from scalebench.worker.strategies.execution import precision
+from scalebench.worker.strategies.mesh import MeshTraining
+from scalebench.worker.strategies.mesh_groups import lines_along
+from scalebench.worker.strategies.pipelining.actions import marked
+from scalebench.worker.strategies.pipelining.layout import Layout
+from scalebench.worker.strategies.pipelining.loss import inputs_of, loss_of
+from scalebench.worker.strategies.pipelining.schedule import build_schedule
+from scalebench.worker.strategies.pipelining.stages import Stages
+from scalebench.worker.strategies.tensor import hand_on_logits, local, whole
+from scalebench.worker.workloads.batches import num_samples, split
+
+TIED = "pipeline_tied"
+"""Dimension of the ranks whose stages share a parameter: some of those in line."""
+
+
+def mesh_training(strategy: Mesh, workload: Workload, context: RankContext) -> MeshTraining:
+    """Return the training of a mesh, with a pipeline where it has several ranks along one."""
+    in_line = strategy.ranks_per_pipeline(context.cell.world_size) > 1
+    return (MeshPipelineTraining if in_line else MeshTraining)(strategy, workload, context)
+
+
+class MeshPipelineTraining(MeshTraining):
+    """This rank's part of its stages, and the schedule that runs them."""
+
+    def build(self, strategy: Mesh, workload: Workload, context: RankContext) -> torch.nn.Module:
+        """Return this rank's stages; the memory of all others is given up first."""
+        world_size = context.cell.world_size
+        pipeline = strategy.as_pipeline()
+        lines = lines_along(strategy, world_size, "pipeline")
+        self.layout = Layout(pipeline, context, lines)
+        self.own = Stages(pipeline, workload, self.layout, context.device)
+        self.divide_layers(strategy, workload)
+        stages = self.own.modules
+        for index, stage in stages.items():
+            layers = set(stage.children())
+            self.shard([b for b in workload.blocks if b in layers], stage, reshard=False)
+            if self.divides_logits and index == self.layout.num_stages - 1:
+                hand_on_logits(stage, strategy, self.mesh["tensor"])
+        self.own.find_own(workload.module)
+        for group in self.own.tied.values():
+            self.axes[TIED] = dist.get_process_group_ranks(group)
+        self.passed_on = {index: PassedOn(stage) for index, stage in stages.items()}
+        self.stages = [
+            PipelineStage(
+                stage, index, self.layout.num_stages, context.device, group=self.layout.pipeline
+            )
+            for index, stage in stages.items()
+        ]
+        self.schedule = build_schedule(
+            strategy.schedule, self.stages, strategy.microbatches, self.loss_of_microbatch
+        )
+        self.numbers = torch.arange(strategy.microbatches)  # on the host: reading one is no wait
+        self.microbatches: list[Any] = []
+        self.knows_shapes = False
+        return torch.nn.ModuleList(stages.values())
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """Train on the pipeline's batch; the loss is 0 where the last stage is not."""
+        self.optimizer.zero_grad()
+        mine = batch if self.tokens is None else self.tokens.of(batch)
+        self.microbatches = split(mine, self.strategy.microbatches)
+        inputs = inputs_of(self.loss, mine) if self.layout.has_first else ()
+        losses: list[torch.Tensor] = []
+        with self.dividing_the_loss():
+            self.schedule.step(*inputs, target=self.numbers, losses=losses, return_outputs=False)
+        self.complete_gradients()
+        self.optimizer.step()
+        self.note(num_samples(batch))
+        if not losses:
+            return torch.zeros((), device=self.device)
+        return torch.stack([whole(loss.detach()) for loss in losses]).sum()
+
+    def note(self, samples: int) -> None:
+        """Keep what a step has shown; not the first, in which torch tries the shapes out."""
+        if not self.knows_shapes:
+            self.sizes.facts.clear()
+            if self.tokens is not None:
+                self.tokens.queries_bytes.clear()
+            self.knows_shapes = True
+        elif not self.facts:
+            calls = 0 if self.tokens is None else len(self.tokens.queries_bytes)
+            self.facts = self.first_facts(samples, calls) | self.facts_of_stages()
+
+    def facts_of_stages(self) -> dict[str, Any]:
+        """Return what a microbatch sends to other stages, and which gradients they share, bytes."""
+        last = self.layout.num_stages - 1
+        return {
+            "sent_forward_bytes": [p.output_bytes for i, p in self.passed_on.items() if i < last],
+            "sent_backward_bytes": [p.input_bytes for i, p in self.passed_on.items() if i > 0],
+            "tied_bytes": [local(self.own.own[name].grad).nbytes for name in self.own.tied],
+            "tied_ranks": len(self.axes.get(TIED, ())),
+        }
+
+    def loss_of_microbatch(self, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        """Return a microbatch's share of the mean loss; the last stage calls it."""
+        with precision(self.strategy, self.device):
+            mean = loss_of(self.loss, output, self.microbatches[int(number)])
+        part: torch.Tensor = mean / self.strategy.microbatches
+        return part
+
+    def complete_gradients(self) -> None:
+        """Complete the gradients of each stage; then sum those that stages share."""
+        super().complete_gradients()
+        for name, group in self.own.tied.items():
+            parameter = self.own.own[name]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            with on_axis(TIED):
+                dist.all_reduce(local(parameter.grad), group=group)
+
+    def share_losses(self, losses: torch.Tensor) -> torch.Tensor:
+        """Give the losses of several steps, shape [steps], to all ranks of the pipeline."""
+        shared = losses.to(self.device)
+        dist.all_reduce(shared, group=self.layout.pipeline)
+        return super().share_losses(shared)
+
+    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield all gradients of the last step, each gathered and sent on by ranks that have it."""
+        for name, placed in self.own.parameters.items():
+            own = self.own.own.get(name)
+            if own is None:
+                gradient = torch.zeros_like(placed.like, device=self.device)
+            else:
+                given = torch.zeros_like(own) if own.grad is None else own.grad
+                gradient = whole(given).contiguous()
+            source = self.layout.rank_of[placed.stages[0]]
+            dist.broadcast(gradient, src=source, group=self.layout.pipeline)
+            yield name, gradient
+
+    def marked_actions(self) -> AbstractContextManager[None]:
+        """Mark every forward and backward pass in the trace."""
+        return marked(self.stages)
+
+
+class PassedOn:
+    """Bytes of a stage's input and output, of one microbatch on this rank."""
+
+    def __init__(self, stage: torch.nn.Module) -> None:
+        self.input_bytes = self.output_bytes = 0
+        stage.register_forward_hook(self._note)
+
+    def _note(self, _: torch.nn.Module, given: tuple[torch.Tensor, ...], output: Any) -> None:
+        self.input_bytes, self.output_bytes = given[0].nbytes, output.nbytes
