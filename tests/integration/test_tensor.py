@@ -151,6 +151,22 @@ def test_a_mesh_of_eight_tells_its_dimensions_apart(reports: Reports, case: str)
             assert one["wire_bytes"] == one["predicted_wire_bytes"] > 0
 
 
+def test_the_order_of_the_dimensions_says_which_ranks_are_neighbours(reports: Reports) -> None:
+    def groups_of(case: str) -> dict[str, list[list[int]]]:
+        return {one["axis"]: one["groups"] for one in reports[8][0][case]["axes"]}
+
+    assert groups_of("data × shard × tensor") == {
+        "tensor": [[0, 1], [2, 3], [4, 5], [6, 7]],
+        "shard": [[0, 2], [1, 3], [4, 6], [5, 7]],
+        "data": [[0, 4], [1, 5], [2, 6], [3, 7]],
+    }
+    assert groups_of("data × shard × tensor, other order") == {
+        "shard": [[0, 1], [2, 3], [4, 5], [6, 7]],
+        "data": [[0, 2], [1, 3], [4, 6], [5, 7]],
+        "tensor": [[0, 4], [1, 5], [2, 6], [3, 7]],
+    }
+
+
 def test_attention_is_all_that_sends_in_forward_and_backward(reports: Reports) -> None:
     queries = 4 * SAMPLES * GPT.context * GPT.width // 4
     gradients = ["all_reduce", 4 * GPT.num_parameters, "context", 4]

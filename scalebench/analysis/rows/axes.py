@@ -10,7 +10,7 @@ from scalebench.costmodel.group_steps import group_operations, model_of_facts
 from scalebench.costmodel.tensor_layers import NoLaw, Operation
 from scalebench.records.rows.communication import AxisFigures
 from scalebench.records.run import CellResult
-from scalebench.records.trace import TracedOperation
+from scalebench.records.trace import Trace, TracedOperation
 from scalebench.spec import Grouped
 from scalebench.trace.breakdown import covered_by, within
 from scalebench.trace.intervals import intersect, intervals, length_s, none, subtract, union
@@ -28,10 +28,24 @@ def axes_of_row(launches: Sequence[LaunchAttribution], rank: int) -> list[AxisFi
     of_launches = [_of_launch(launch, rank) for launch in launches]
     names = dict.fromkeys(name for found in of_launches for name in found)
     predicted = predicted_wire_bytes(launches[0].result, rank)
+    groups = groups_by_axis(launches[0].traces)
     return [
-        _mean(name, [found[name] for found in of_launches if name in found], predicted)
+        _mean(name, [found[name] for found in of_launches if name in found], predicted).model_copy(
+            update={"groups": groups.get(name)}
+        )
         for name in names
     ]
+
+
+def groups_by_axis(traces: Mapping[int, Trace]) -> dict[str, list[list[int]]]:
+    """Return dimension → the ranks of every group along it, as the ranks' traces tell."""
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for trace in traces.values():
+        for op in trace.operations:
+            if op.axis is not None and op.group is not None and op.group.startswith("ranks "):
+                ranks = tuple(map(int, op.group.removeprefix("ranks ").split(",")))
+                found.setdefault(op.axis, set()).add(ranks)
+    return {axis: sorted(map(list, groups)) for axis, groups in found.items()}
 
 
 def predicted_wire_bytes(result: CellResult, rank: int = 0) -> dict[str, float]:

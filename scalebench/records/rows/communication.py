@@ -45,6 +45,7 @@ class AxisFigures(RowPart):
         total_s: Union of their intervals, seconds per step.
         exposed_s: The part of it in which the rank did not compute.
         wait_s: The part of that in which it waited for other ranks; None: it is not known.
+        groups: The ranks of every group along it; None: not recorded.
     """
 
     axis: str
@@ -56,6 +57,14 @@ class AxisFigures(RowPart):
     total_s: FiniteFloat
     exposed_s: FiniteFloat
     wait_s: FiniteFloat | None
+    groups: list[list[int]] | None = None
+
+    @property
+    def wire_byte_per_s(self) -> float | None:
+        """Bytes that a rank sends along it in a second of its operations; None: not known."""
+        if self.wire_bytes is None or self.total_s <= 0:
+            return None
+        return self.wire_bytes / self.total_s
 
 
 class Straggler(RowPart):

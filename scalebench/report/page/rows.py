@@ -26,7 +26,7 @@ from scalebench.report.tables import (
 )
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.listing import PlainTable
-from scalebench.report.words import racing, wording
+from scalebench.report.words import axes, racing, wording
 from scalebench.report.words.attributed import budgeted
 from scalebench.report.words.warnings import Mark, details, explain, marks
 
@@ -198,7 +198,8 @@ def _sections(
         RowSection(
             "communication",
             "Communication",
-            communication.sentence([row]) or "",
+            " ".join(filter(None, (communication.sentence([row]), axes.sentence(row)))),
+            charts=tuple(drawn("communication")),
             tables=communication.tables([row]),
         ),
         RowSection(

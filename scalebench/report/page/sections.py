@@ -21,6 +21,7 @@ from scalebench.report.page.extrapolation_figure import extrapolation_kind
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.heat_figure import grid_kind
 from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
+from scalebench.report.page.mesh_figure import mesh_kind
 from scalebench.report.page.power_figure import ENERGY, power_kind
 from scalebench.report.page.race_figure import race_kind
 from scalebench.report.page.sparklines import SparkTable, spark_table
@@ -229,10 +230,11 @@ def _timeline(material: Material) -> Section:
 
 
 def _communication(material: Material) -> Section:
-    blocks = [
-        Block(suite, communication.tables(rows), communication.sentence(rows))
-        for _, suite, rows in material.suites()
-    ]
+    blocks = []
+    for index, suite, rows in material.suites():
+        drawn = material.chart(mesh_kind(rows), index, rows)
+        parts: tuple[Part, ...] = (*drawn, *communication.tables(rows))
+        blocks.append(Block(suite, parts, communication.sentence(rows)))
     return _section("communication", "Communication", blocks)
 
 

@@ -26,7 +26,7 @@ from scalebench.report.tables.layout import (
 )
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.terminal import titled
-from scalebench.report.words import wording
+from scalebench.report.words import axes, wording
 from scalebench.report.words.attributed import arrivals, disagreements
 
 NOTHING = wording.DASH
@@ -126,7 +126,9 @@ def axis_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[Render
         return []
     columns = fit(AXIS, found, width, ascii_only, folded(*CASE_WIDTHS[1:]))
     title = titled(BY_AXIS, "per step, of the rank that waits most", ascii_only)
-    return [Text(""), title, table(columns, found, ascii_only)]
+    said = axes.sentences(rows)
+    last = [Text(said)] if said else []
+    return [Text(""), title, table(columns, found, ascii_only), *last]
 
 
 def _of_axes(rows: Sequence[Row]) -> list[Axis]:
