@@ -83,20 +83,19 @@ OF_EIGHT: dict[str, tuple[Grouped, WorkloadSpec]] = {
         GPT,
     ),
     "data × shard × tensor": (Mesh(data=2, shard=2, tensor=2, sequence=True, loss=True), GPT),
-    "data × shard × tensor, other order": (
-        Mesh(
-            data=2,
-            shard=2,
-            tensor=2,
-            order=("tensor", "data", "pipeline", "context", "shard"),
-        ),
-        GPT,
-    ),
     "data × context × tensor": (
         Mesh(data=2, context=2, tensor=2, sequence=True, method="ring"),
         GPT,
     ),
-    "shard × context × tensor": (Mesh(shard=2, context=2, tensor=2), GPT),
+    "shard × context × tensor, other order": (
+        Mesh(
+            shard=2,
+            context=2,
+            tensor=2,
+            order=("tensor", "data", "context", "pipeline", "shard"),
+        ),
+        GPT,
+    ),
     "pipeline × data × context": (
         Mesh(
             pipeline=2,

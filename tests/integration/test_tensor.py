@@ -129,9 +129,8 @@ def test_the_model_of_a_preset_is_what_a_step_shows(
 MESHES = {
     "pipeline × shard × tensor": {"pipeline": 2, "shard": 2, "tensor": 2, "pipeline_tied": 2},
     "data × shard × tensor": {"data": 2, "shard": 2, "tensor": 2},
-    "data × shard × tensor, other order": {"data": 2, "shard": 2, "tensor": 2},
     "data × context × tensor": {"data_context": 4, "context": 2, "tensor": 2},
-    "shard × context × tensor": {"shard": 2, "context": 2, "tensor": 2},
+    "shard × context × tensor, other order": {"shard": 2, "context": 2, "tensor": 2},
     "pipeline × data × context": {
         "pipeline": 2,
         "data_context": 4,
@@ -160,9 +159,9 @@ def test_the_order_of_the_dimensions_says_which_ranks_are_neighbours(reports: Re
         "shard": [[0, 2], [1, 3], [4, 6], [5, 7]],
         "data": [[0, 4], [1, 5], [2, 6], [3, 7]],
     }
-    assert groups_of("data × shard × tensor, other order") == {
+    assert groups_of("shard × context × tensor, other order") == {
         "shard": [[0, 1], [2, 3], [4, 5], [6, 7]],
-        "data": [[0, 2], [1, 3], [4, 6], [5, 7]],
+        "context": [[0, 2], [1, 3], [4, 6], [5, 7]],
         "tensor": [[0, 4], [1, 5], [2, 6], [3, 7]],
     }
 

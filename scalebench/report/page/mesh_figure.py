@@ -17,8 +17,8 @@ from scalebench.report.words.wording import place_name
 
 AXES = ("tensor", "shard", "data", "pipeline", "context", "expert", "replicas")
 COLOR_OF = {axis: COLORS[number] for number, axis in enumerate(AXES)}
-SEVERAL = COLORS[len(AXES)]
-"""Of groups along several dimensions at once."""
+SEVERAL = COLORS[-1]
+"""Of groups along several dimensions at once, or of some of the ranks along one."""
 
 MOST_RANKS = 64
 UNIT_PX = 90
@@ -122,7 +122,7 @@ def _lines(axis: AxisFigures, at: Mapping[int, Place], most: float) -> go.Scatte
         for first, second in pairwise(group):
             (x0, y0), (x1, y1) = at[first], at[second]
             upright = x0 == x1
-            bow = BOW if max(abs(x1 - x0), abs(y1 - y0)) > 1 else 0.0
+            bow = _bow(axis, max(abs(x1 - x0), abs(y1 - y0)))
             middle = (
                 (x0 + x1) / 2 + (bow if upright else 0.0),
                 (y0 + y1) / 2 + (0.0 if upright else bow),
@@ -146,6 +146,13 @@ def _lines(axis: AxisFigures, at: Mapping[int, Place], most: float) -> go.Scatte
         text=[f"axis {name}: a rank sends {sent} in a step"] * len(xs),
         hovertemplate="%{text}<extra></extra>",
     )
+
+
+def _bow(axis: AxisFigures, reach: float) -> float:
+    """Return how far a line leaves the straight way, to which side; neighbours need not."""
+    if axis.axis not in AXES:
+        return -BOW
+    return BOW if reach > 1 else 0.0
 
 
 def _range(row: Row, way: int) -> list[float]:
