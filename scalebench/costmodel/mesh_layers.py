@@ -27,6 +27,8 @@ from scalebench.costmodel.tensor_layers import (
 )
 from scalebench.spec import Mesh
 
+PHASES = ("forward", "backward", "gradients")
+
 
 @dataclass(frozen=True)
 class StageModel:
@@ -116,7 +118,7 @@ def operations_of_mesh_step(
         found += _averaging(size, sizes, "gradients")
     if model.stages is not None:
         found += _between_stages(strategy, model.stages, sizes["pipeline"])
-    return found
+    return sorted(found, key=lambda op: PHASES.index(op.phase))
 
 
 def replica_axis(sizes: Mapping[Any, int]) -> str:

@@ -32,7 +32,7 @@ def along(found, axis):
 
 def test_shards_of_tensor_groups_are_gathered_twice_but_for_the_rest():
     found = along(sent(Mesh(**SHARDED), 4), "shard")
-    assert [size for op, size, _ in found if op == "all_gather"] == [BLOCK, BLOCK, REST]
+    assert [size for op, size, _ in found if op == "all_gather"] == [BLOCK, REST, BLOCK]
     assert [size for op, size, _ in found if op == "reduce_scatter"] == [BLOCK, REST]
     assert {ranks for *_, ranks in found} == {2}
 
@@ -42,6 +42,13 @@ def test_with_shards_the_gradients_of_norms_are_summed_one_by_one():
     norms = [size for op, size, _ in along(found, "tensor") if (op, size) == ("all_reduce", 4 * 8)]
     assert len(norms) >= 2 * (2 * 3 + 1)
     assert "gradients" not in {one.phase for one in found}
+
+
+def test_operations_stand_in_the_order_of_a_step():
+    stages = StageModel((100,), (60,), (40,), 2)
+    mesh = Mesh(pipeline=2, microbatches=2, **SHARDED)
+    phases = [one.phase for one in sent(mesh, 16, MeshModel(DIVIDED, stages=stages))]
+    assert phases == sorted(phases, key=("forward", "backward", "gradients").index)
 
 
 def test_replicas_of_shards_average_each_blocks_own_part():
