@@ -41,7 +41,7 @@ from scalebench.errors import ExitCode, ScalebenchError, UsageError
 from scalebench.records.base import Record
 from scalebench.records.baseline import baseline_of, key_of
 from scalebench.records.summary import Row, RowKey, Summary
-from scalebench.spec import Cell, Context, Expert, Mesh, Tensor
+from scalebench.spec import Cell, Context, Expert, Mesh, Tensor, expert_groups
 from scalebench.spec.context_plans import context_plan_of, why_whole
 from scalebench.spec.experts import why_no_experts
 from scalebench.spec.mesh_plans import why_no_mesh_of
@@ -341,7 +341,10 @@ def cell_at(cell: Cell, world_size: int) -> Cell | str:
             f"{shards} ranks; measure with a larger --batch-size, or with --scaling weak"
         )
     cannot = cell.strategy.why_not(cell.device, world_size)
-    if cannot is None and isinstance(cell.strategy, Mesh):
+    experts = expert_groups(cell.strategy)
+    if cannot is None and experts is not None:
+        cannot = why_no_experts(Expert(size=experts.size), cell.workload, world_size)
+    elif cannot is None and isinstance(cell.strategy, Mesh):
         plans = tensor_plan_of(cell.workload), context_plan_of(cell.workload)
         if None not in plans:  # of a user's own workload its shard tells
             cannot = why_no_mesh_of(cell.strategy, cell.workload, world_size)
@@ -353,8 +356,6 @@ def cell_at(cell: Cell, world_size: int) -> Cell | str:
         part = context_plan_of(cell.workload)
         name = cell.workload.name
         cannot = why_whole(cell.strategy, name, part, world_size) if part is not None else None
-    if cannot is None and isinstance(cell.strategy, Expert):
-        cannot = why_no_experts(Expert(size=cell.strategy.size), cell.workload, world_size)
     if cannot is not None:
         return cannot
     changes = {"world_size": world_size, "global_batch": whole, "rank_batch": -(-whole // shards)}

@@ -16,7 +16,7 @@ from scalebench.costmodel.tensor_layers import (
     operations_of_step,
     why_no_law,
 )
-from scalebench.spec import Context, Expert, Grouped, Mesh, Tensor
+from scalebench.spec import Context, Expert, Grouped, Mesh, Tensor, expert_groups
 from scalebench.spec.presets import GptShape, MlpShape, MoeShape, WorkloadSpec
 
 GroupModel = DividedModel | MeshModel | AttendingModel | ExpertModel
@@ -24,6 +24,7 @@ GroupModel = DividedModel | MeshModel | AttendingModel | ExpertModel
 
 def model_of_facts(strategy: Grouped, facts: Mapping[str, Any]) -> GroupModel:
     """Return what a rank's first step has shown of the model; raises NoLaw."""
+    strategy = expert_groups(strategy) or strategy
     if isinstance(strategy, Mesh):
         return MeshModel.of(facts)
     if isinstance(strategy, Tensor):
@@ -35,6 +36,7 @@ def model_of_facts(strategy: Grouped, facts: Mapping[str, Any]) -> GroupModel:
 
 def model_of_workload(strategy: Grouped, workload: WorkloadSpec, samples: int) -> GroupModel | None:
     """Return the model of a built-in workload before anything was run; None: it is not known."""
+    strategy = expert_groups(strategy) or strategy
     if isinstance(strategy, Mesh):
         return _mesh_of_workload(strategy, workload, samples)
     if isinstance(strategy, Tensor) and isinstance(workload, GptShape | MlpShape):
@@ -58,6 +60,7 @@ def group_operations(
     strategy: Grouped, model: GroupModel, world_size: int, rank_batch: int
 ) -> list[Operation]:
     """Return what a rank takes part in during a step, in order; raises NoLaw."""
+    strategy = expert_groups(strategy) or strategy
     if isinstance(strategy, Mesh):
         assert isinstance(model, MeshModel)
         return operations_of_mesh_step(strategy, model, world_size, rank_batch)

@@ -32,6 +32,7 @@ from scalebench.spec.strategies import (
     Tensor,
     WithoutLockstep,
     Zero1,
+    expert_groups,
 )
 from scalebench.spec.suites import Case, Collectives, Loader, StepPlan, Suite
 
@@ -76,4 +77,5 @@ __all__ = [
     "Tensor",
     "WithoutLockstep",
     "Zero1",
+    "expert_groups",
 ]

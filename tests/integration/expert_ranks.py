@@ -24,7 +24,7 @@ from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
 from scalebench.analysis.rows.experts import experts_of_row
 from scalebench.records.rank import Block, Memory, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Expert, StepPlan
+from scalebench.spec import Cell, Expert, Mesh, StepPlan
 from scalebench.spec.presets import CustomTarget, MoeShape, WorkloadSpec
 from scalebench.worker.inspection.fit import train_watched
 from scalebench.worker.inspection.reference import fresh_workload
@@ -62,12 +62,13 @@ SLOW = CustomTarget(name="slow", module=HERE, function="with_a_slow_expert")
 BUSY = CustomTarget(name="busy", module=HERE, function="with_a_busy_expert")
 NONE = CustomTarget(name="none", module=HERE, function="without_experts")
 
-CASES: dict[str, tuple[Expert, WorkloadSpec]] = {
+CASES: dict[str, tuple[Expert | Mesh, WorkloadSpec]] = {
     "top-2": (Expert(), TOP_2),
     "top-1": (Expert(), TOP_1),
     "dropless": (Expert(), DROPLESS),
     "copies": (Expert(size=1), TOP_2),
     "groups": (Expert(size=2), TOP_2),
+    "mesh": (Mesh(expert=2), TOP_2),
     "own": (Expert(), OWN),
     "one slow": (Expert(), SLOW),
     "one busy": (Expert(), BUSY),
@@ -80,12 +81,12 @@ PLANTED = ("one slow", "one busy")
 SLOW_EXPERT, BUSY_EXPERT = 2, 1
 
 
-def cases(world_size: int) -> dict[str, tuple[Expert, WorkloadSpec]]:
+def cases(world_size: int) -> dict[str, tuple[Expert | Mesh, WorkloadSpec]]:
     """Return the cases of one world size; groups are for four ranks."""
     wanted = {
         1: ("top-2", "top-1"),
         2: ("top-2", "top-1", "dropless", "copies", "own", "checkpointing", "bf16", *PLANTED),
-        4: ("top-2", "dropless", "groups", "copies"),
+        4: ("top-2", "dropless", "groups", "mesh", "copies"),
     }
     return {name: CASES[name] for name in wanted[world_size]}
 
@@ -166,7 +167,7 @@ def without_experts(shard: Shard) -> Workload:
     return Workload(workload.module, workload.batches, workload.loss)
 
 
-def make_cell(strategy: Expert, world_size: int, workload: WorkloadSpec) -> Cell:
+def make_cell(strategy: Expert | Mesh, world_size: int, workload: WorkloadSpec) -> Cell:
     """Return an inspecting cell."""
     return Cell(
         suite="expert",

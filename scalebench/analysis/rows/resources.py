@@ -22,7 +22,15 @@ from scalebench.costmodel.pipelines.memory import predict_pipeline_memory
 from scalebench.costmodel.traffic import predict_traffic
 from scalebench.records.rank import Memory, RankRecord
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell, Expert, Grouped, Pipeline, Script, Strategy, WithoutLockstep
+from scalebench.spec import (
+    Cell,
+    Grouped,
+    Pipeline,
+    Script,
+    Strategy,
+    WithoutLockstep,
+    expert_groups,
+)
 from scalebench.stats import Estimate, estimate_over_launches
 
 KINDS = ("allocated_bytes", "reserved_bytes", "device_bytes", "rss_bytes")
@@ -61,7 +69,7 @@ def use_of_row(
     _set_predicted_memory(row, cell, next(iter(good.values()), reference), alone, shards)
     _set_predicted_traffic(row, good)
     _set_energy(row, list(good.values()))
-    divides = isinstance(cell.strategy, Expert)
+    divides = expert_groups(cell.strategy) is not None
     experts = experts_of_row(list(good.values())) if divides else None
     row.set("experts", experts, NOT_RECORDED if divides else NO_EXPERTS)
     _set_mfu(row, inspection, list(good.values()), throughput)

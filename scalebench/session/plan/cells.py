@@ -24,6 +24,7 @@ from scalebench.spec import (
     Strategy,
     Suite,
     Tensor,
+    expert_groups,
 )
 from scalebench.spec.context_plans import context_plan_of, why_whole
 from scalebench.spec.experts import why_no_experts, why_not_own_experts
@@ -173,8 +174,9 @@ def without_few_experts(cells: Sequence[Cell], experts: Mapping[str, Sequence[in
     found = []
     for cell in cells:
         name, strategy = cell.workload.name, cell.strategy
-        if cell.skip_reason is None and isinstance(strategy, Expert) and name in experts:
-            reason = why_not_own_experts(strategy, name, experts[name], cell.world_size)
+        groups = expert_groups(strategy)
+        if cell.skip_reason is None and groups is not None and name in experts:
+            reason = why_not_own_experts(groups, name, experts[name], cell.world_size)
             cell = cell.model_copy(update={"skip_reason": reason})
         found.append(cell)
     return found
@@ -212,6 +214,9 @@ def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) 
 
 def _unfit_for_mesh(strategy: Mesh, workload: WorkloadSpec, rank_batch: int, n: int) -> str | None:
     """Say why a mesh of N ranks cannot divide a workload or a batch; None: it can."""
+    experts = strategy.as_expert()
+    if experts is not None:
+        return why_no_experts(experts, workload, n)
     in_line = strategy.ranks_per_pipeline(n)
     if in_line > 1:
         reason = why_no_pipeline(strategy.as_pipeline(), rank_batch, in_line)

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.session.plan import Plan
-from scalebench.spec import Cell, Context, Expert, Mesh, Pipeline, Script, Tensor
+from scalebench.spec import (
+    Cell,
+    Context,
+    Expert,
+    Mesh,
+    Pipeline,
+    Script,
+    Tensor,
+    expert_groups,
+)
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, MoeShape
 from scalebench.spec.script import ScriptTarget
 
@@ -85,12 +94,13 @@ def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
         return None  # the ranks hold different parts of the model
     if isinstance(cell.workload, ScriptTarget):
         return None
+    experts = expert_groups(cell.strategy)
+    if experts is not None:
+        return _state_bytes_of_experts(cell, experts)
     if isinstance(cell.strategy, Tensor):
         return _state_bytes_of_tensor(cell, cell.strategy)
     if isinstance(cell.strategy, Context) and isinstance(cell.workload, GptShape):
         return predict_state_bytes(cell.strategy, cell.workload.num_parameters)
-    if isinstance(cell.strategy, Expert):
-        return _state_bytes_of_experts(cell, cell.strategy)
     if isinstance(cell.workload, CustomTarget):
         known = num_parameters.get(cell.workload.name)
     else:

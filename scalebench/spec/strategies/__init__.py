@@ -48,6 +48,7 @@ __all__ = [
     "Tensor",
     "WithoutLockstep",
     "Zero1",
+    "expert_groups",
 ]
 
 Strategy = Annotated[
@@ -75,6 +76,14 @@ Strategy = Annotated[
 
 Grouped = Tensor | Context | Expert
 """Strategies whose ranks divide samples, or the model: a rank is another thing than at N=1."""
+
+
+def expert_groups(strategy: Execution) -> Expert | None:
+    """Return the groups among which a strategy divides experts; None: it divides none."""
+    if isinstance(strategy, Mesh):
+        return strategy.as_expert()
+    return strategy if isinstance(strategy, Expert) else None
+
 
 STRATEGIES: dict[str, type[Execution]] = {
     one.model_fields["kind"].default: one for one in get_args(get_args(Strategy)[0])

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from scalebench.spec.base import Device
 from scalebench.spec.collectives import CollectiveName
-from scalebench.spec.strategies.groups import Context, Tensor
+from scalebench.spec.strategies.groups import Context, Expert, Tensor
 from scalebench.spec.strategies.pipelines import Pipeline
 
 Axis = Literal["pipeline", "data", "shard", "context", "tensor"]
@@ -39,6 +39,8 @@ class Mesh(Tensor):
             all ranks.
         context: Ranks among which the sequence is divided.
         tensor: Ranks among which a layer is divided.
+        expert: Of the ranks along ``data``, neighbours among which the experts of a mixture are
+            divided; all else stays replicated. The number of ranks is the same with it.
         order: The dimensions from the outermost to the innermost: ranks along the last are
             neighbours on the machine.
         schedule: Of the pipeline.
@@ -55,6 +57,7 @@ class Mesh(Tensor):
     shard: int | None = Field(1, ge=1)
     context: int = Field(1, ge=1)
     tensor: int = Field(1, ge=1)
+    expert: int = Field(1, ge=1)
     order: tuple[Axis, ...] = AXES
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b"] = "1f1b"
     microbatches: int = Field(1, ge=1)
@@ -75,6 +78,8 @@ class Mesh(Tensor):
     @property
     def operations(self) -> tuple[CollectiveName, ...]:  # type: ignore[override]
         """Collectives that its dimensions ask for."""
+        if self.expert > 1:
+            return Expert.operations
         attention: CollectiveName = "send_recv_ring" if self.method == "ring" else "all_to_all"
         along = (
             *("all_reduce", "all_gather", "reduce_scatter"),
@@ -163,16 +168,33 @@ class Mesh(Tensor):
         """Return the groups along ``context``, by themselves."""
         return Context(method=self.method, autocast=self.autocast, compile=self.compile)
 
+    def as_expert(self) -> Expert | None:
+        """Return the groups that divide experts; None: they are not divided."""
+        if self.expert == 1:
+            return None
+        return Expert(
+            size=self.expert,
+            autocast=self.autocast,
+            compile=self.compile,
+            checkpointing=self.checkpointing,
+        )
+
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
         if world_size > 1 and prod(self.axis_sizes(world_size).values()) != world_size:
             given = {axis: size for axis, size in self._fixed().items() if size > 1}
             told = " and ".join(f"{axis}={size}" for axis, size in given.items()) or "sizes of 1"
             return f"{told} do not make {world_size} ranks; choose numbers whose product is that"
-        return self._why_not_together(device) or super().why_not(device, world_size)
+        reason = self._why_not_together(device)
+        experts = self.as_expert()
+        if reason is None and experts is not None:
+            return experts.why_not(device, world_size)
+        return reason or super().why_not(device, world_size)
 
     def _why_not_together(self, device: Device) -> str | None:
         """Say which dimensions cannot be combined; None: all can."""
+        if self.expert > 1:
+            return self._why_not_with_experts()
         if self.microbatches > 1 and self.pipeline == 1:
             return f"microbatches={self.microbatches} needs a pipeline; give pipeline=2 or more"
         if self.chunks > 1 and self.pipeline == 1:
@@ -183,4 +205,20 @@ class Mesh(Tensor):
             )
         if self.context > 1:
             return self.as_context().why_not(device, self.context)
+        return None
+
+    def _why_not_with_experts(self) -> str | None:
+        """Say what divided experts cannot be combined with; None: there are only replicas."""
+        others = {"pipeline": self.pipeline, "context": self.context, "tensor": self.tensor}
+        if self.shard != 1:
+            return "expert divides what replicas keep, and shard leaves none; choose shard=1"
+        for axis, size in others.items():
+            if size > 1:
+                return f"expert and {axis} cannot be combined yet; choose {axis}=1, or expert=1"
+        if self.divides_layers:
+            return "expert cannot be combined with sequence=True or loss=True"
+        if self.order != AXES:
+            return "with divided experts a mesh has one order; leave order out"
+        if self.data is not None and self.data % self.expert:
+            return f"data={self.data} cannot be divided into groups of {self.expert} (expert)"
         return None

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from scalebench.spec import Mesh
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.asynchronous.diloco import DiLoCoTraining
@@ -18,11 +19,22 @@ from scalebench.worker.strategies.ddp import DdpTraining
 from scalebench.worker.strategies.expert import ExpertTraining
 from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
-from scalebench.worker.strategies.mesh_pipeline import mesh_training
+from scalebench.worker.strategies.mesh import MeshTraining
+from scalebench.worker.strategies.mesh_pipeline import MeshPipelineTraining
 from scalebench.worker.strategies.pipeline import PipelineTraining
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.strategies.tensor import TensorTraining
 from scalebench.worker.strategies.zero1 import Zero1Training
+
+
+def mesh_training(strategy: Mesh, workload: Workload, context: RankContext) -> Training:
+    """Return the training of a mesh: of its experts, its pipeline, or all else."""
+    experts = strategy.as_expert()
+    if experts is not None:
+        return ExpertTraining(experts, workload, context)
+    in_line = strategy.ranks_per_pipeline(context.cell.world_size) > 1
+    return (MeshPipelineTraining if in_line else MeshTraining)(strategy, workload, context)
+
 
 TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "plain": PlainTraining,

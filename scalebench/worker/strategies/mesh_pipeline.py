@@ -37,12 +37,6 @@ TIED = "pipeline_tied"
 """Dimension of the ranks whose stages share a parameter: some of those in line."""
 
 
-def mesh_training(strategy: Mesh, workload: Workload, context: RankContext) -> MeshTraining:
-    """Return the training of a mesh, with a pipeline where it has several ranks along one."""
-    in_line = strategy.ranks_per_pipeline(context.cell.world_size) > 1
-    return (MeshPipelineTraining if in_line else MeshTraining)(strategy, workload, context)
-
-
 class MeshPipelineTraining(MeshTraining):
     """This rank's part of its stages, and the schedule that runs them."""
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scalebench.spec import AXES, Mesh
+from scalebench.spec.experts import why_no_experts
 from scalebench.spec.mesh_plans import why_no_mesh_of
 from scalebench.spec.presets import PRESETS, GptShape
 
@@ -76,6 +77,13 @@ def test_neighbours_are_along_the_last_dimension_of_the_order():
         (Mesh(data=2, shard=None, pipeline=2, microbatches=2), 6, "pipeline=2 and data=2 do not"),
         (Mesh(data=2, shard=2, tensor=2), 4, "data=2 and shard=2 and tensor=2 do not make 4"),
         (Mesh(microbatches=4), 2, "microbatches=4 needs a pipeline; give pipeline=2"),
+        (Mesh(data=4, expert=2), 4, None),
+        (Mesh(data=2, expert=4), 2, "data=2 cannot be divided into groups of 4 (expert)"),
+        (Mesh(expert=2), 3, "3 ranks cannot be divided into groups of 2"),
+        (Mesh(expert=2, tensor=2), 4, "expert and tensor cannot be combined yet"),
+        (Mesh(expert=2, pipeline=2), 4, "expert and pipeline cannot be combined yet"),
+        (Mesh(expert=2, shard=None), 4, "expert divides what replicas keep, and shard leaves"),
+        (Mesh(expert=2, loss=True), 4, "expert cannot be combined with sequence=True"),
         (Mesh(pipeline=2, checkpointing=True), 2, "checkpointing inside the stages"),
     ],
 )
@@ -125,3 +133,10 @@ def test_an_order_names_every_dimension_once():
         Mesh(order=("data", "tensor"))
     with pytest.raises(ValidationError, match="1f1b has 1 stage per rank"):
         Mesh(pipeline=2, chunks=2)
+
+
+def test_a_mesh_without_experts_or_with_too_few_is_refused():
+    moe = PRESETS["gpt-moe-tiny"]
+    groups = Mesh(expert=3).as_expert()
+    assert "8 experts cannot be divided among 3 ranks" in why_no_experts(groups, moe, 3)
+    assert "gpt-tiny has no experts" in why_no_experts(groups, PRESETS["gpt-tiny"], 3)
