@@ -11,6 +11,7 @@ from scalebench import units
 from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words.plain_text import plain as plain
+from scalebench.spec import AXES
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 DASH = "\N{EN DASH}"
@@ -97,6 +98,7 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "param_dtype": lambda v: "bfloat16 parameters" if v == "bfloat16" else None,
     "reduce_dtype": lambda v: "bfloat16 reduction" if v == "bfloat16" else None,
     "cpu_offload": lambda v: "offloaded to the host" if v is True else None,
+    "pipeline": lambda v: None if v == 1 else _number_of(v, "pipeline of {:g} ranks"),
     "schedule": lambda v: SCHEDULE_NAMES.get(str(v)),
     "microbatches": lambda v: _number_of(v, "{:g} microbatches"),
     "chunks": lambda v: None if v == 1 else _number_of(v, "{:g} stages on a rank"),
@@ -108,6 +110,7 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "shard": lambda v: (
         "FSDP2 shards" if v is None else _number_of(v, "{:g} FSDP2 shards") if v != 1 else None
     ),
+    "context": lambda v: None if v == 1 else _number_of(v, "{:g} ranks divide a sequence"),
     "tensor": lambda v: None if v == 1 else _number_of(v, "{:g} ranks divide a layer"),
     "loss": lambda on: "loss divided" if on else None,
     "period": lambda v: None if v == 1 else _number_of(v, "every {:g} steps"),
@@ -123,10 +126,16 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     ),
     "synchronous_steps": lambda v: _number_of(v, "after {:g} synchronous steps") if v else None,
     "experts": lambda number: f"{number} experts" if number else None,
+    "expert": lambda v: None if v == 1 else _number_of(v, "{:g} ranks divide the experts"),
+    "order": lambda axes: None if list(axes) == list(AXES) else f"{plain(axes[0], 20)} outermost",
     "top_k": lambda number: f"top-{number}" if number else None,
     "capacity_factor": lambda v: _number_of(v, "capacity {:g}") if v else None,
     "dropless": lambda on: "no token dropped" if on else None,
 }
+
+
+IDLE_WITH = {"pipeline": ("schedule", "microbatches", "chunks"), "context": ("method",)}
+"""Dimension of a mesh → settings that mean nothing where it has one rank."""
 
 
 def case_key(row: Row) -> CaseKey:
@@ -161,7 +170,12 @@ def strategy_label(row: Row) -> str:
 def settings_label(strategy: str, settings: Mapping[str, Any]) -> str:
     """Name a strategy and its settings: ``"DDP (25 MiB buckets, 4 microbatches)"``."""
     name = STRATEGY_NAMES.get(strategy, plain(strategy, 40))
-    phrases = [say(settings[key]) for key, say in SETTING_PHRASES.items() if key in settings]
+    idle = {key for size, keys in IDLE_WITH.items() if settings.get(size) == 1 for key in keys}
+    phrases = [
+        say(settings[key])
+        for key, say in SETTING_PHRASES.items()
+        if key in settings and key not in idle
+    ]
     told = [phrase for phrase in phrases if phrase]
     return f"{name} ({', '.join(told)})" if told else name
 

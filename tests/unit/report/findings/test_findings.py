@@ -48,6 +48,15 @@ def test_meshes_are_named_with_their_dimensions():
     assert wording.strategy_label(row) == (
         "Mesh (2 replicas, 2 ranks divide a layer, loss divided)"
     )
+    outside = ("tensor", "pipeline", "data", "shard", "context")
+    told = Mesh(pipeline=2, microbatches=4, context=2, order=outside).model_dump(exclude={"kind"})
+    assert wording.strategy_label(make_row(strategy="mesh", strategy_settings=told)) == (
+        "Mesh (Ulysses, pipeline of 2 ranks, 1F1B, 4 microbatches, 2 ranks divide a sequence, "
+        "tensor outermost)"
+    )
+    told = Mesh(expert=2).model_dump(exclude={"kind"})
+    row = make_row(strategy="mesh", strategy_settings=told)
+    assert wording.strategy_label(row) == "Mesh (2 ranks divide the experts)"
 
 
 def test_context_parallel_rows_are_named_with_their_method():
