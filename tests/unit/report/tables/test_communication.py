@@ -60,3 +60,32 @@ def test_axes_as_fast_as_each_other_are_not_called_slow():
     row = make_row(axes=[TENSOR, DATA])
     assert axes.sentence(row) == "Axis tensor has 50.0 % of the exposed communication."
     assert axes.sentence(make_row(axes=[SLOW])) is None
+
+
+def recorded(name, wire_bytes, total_s, exposed_s):
+    return AxisFigures(
+        axis=name,
+        num_ranks=2,
+        count=1.0,
+        num_bytes=None,
+        wire_bytes=wire_bytes,
+        total_s=total_s,
+        exposed_s=exposed_s,
+        wait_s=None,
+    )
+
+
+def test_a_slow_link_between_racks_shows_as_the_axis_that_crosses_it():
+    """Recorded on four virtual hosts in two racks: 400 Mbit/s inside, 10 Mbit/s between them.
+
+    The case is shard-tensor of suite mesh on gpt-tiny: ranks 0 and 2 are in different racks.
+    """
+    axes_of_run = [
+        recorded("shard", 1277184, 2.922, 2.922),
+        recorded("tensor", 2665472, 1.907, 1.026),
+    ]
+    said = axes.sentence(make_row(world_size=4, axes=axes_of_run))
+    assert said is not None and said.startswith(
+        "Axis shard has 74.0 % of the exposed communication"
+    )
+    assert "it moves 437 kB/s, the others 1.40 MB/s or more" in said
