@@ -78,7 +78,8 @@ def recorded(name, wire_bytes, total_s, exposed_s):
 def test_a_slow_link_between_racks_shows_as_the_axis_that_crosses_it():
     """Recorded on four virtual hosts in two racks: 400 Mbit/s inside, 10 Mbit/s between them.
 
-    The case is shard-tensor of suite mesh on gpt-tiny: ranks 0 and 2 are in different racks.
+    The cases are shard-tensor of suite mesh on gpt-tiny, and the same in the other order: ranks 0
+    and 2 are in different racks.
     """
     axes_of_run = [
         recorded("shard", 1277184, 2.922, 2.922),
@@ -89,3 +90,7 @@ def test_a_slow_link_between_racks_shows_as_the_axis_that_crosses_it():
         "Axis shard has 74.0 % of the exposed communication"
     )
     assert "it moves 437 kB/s, the others 1.40 MB/s or more" in said
+    outside = [recorded("shard", 1277184, 0.287, 0.287), recorded("tensor", 2665472, 6.573, 2.469)]
+    said = axes.sentence(make_row(world_size=4, axes=outside))
+    assert said is not None and said.startswith("Axis tensor has 89.6 % of the exposed")
+    assert "it moves 406 kB/s, the others 4.45 MB/s or more" in said
