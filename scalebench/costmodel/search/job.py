@@ -1,0 +1,71 @@
+"""The job that is searched: model, ranks, batch, memory, and how fast a rank computes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scalebench.costmodel.search.links import SearchLinks
+from scalebench.costmodel.search.model import SearchModel
+from scalebench.spec import Device
+
+PRECISIONS = ("float32", "bfloat16")
+CHECKPOINTING = ("none", "selective", "full")
+SCHEDULES = ("none", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zero-bubble")
+"""Of a pipeline; ``none``: there is none."""
+
+
+@dataclass(frozen=True)
+class ComputeSpeed:
+    """How long a rank computes.
+
+    Attributes:
+        flop_s: Precision → seconds for one FLOP of the model's forward and backward pass.
+        pass_s: What each microbatch costs apart from its FLOPs: starting operators, seconds.
+        update_s: The optimizer's step on the whole model, seconds; a rank with a part of the
+            parameters takes that part of it.
+        told: Where the figures are from.
+        peak_flops: Precision → published peak of the device, FLOP/s; empty: not known.
+    """
+
+    flop_s: Mapping[str, float]
+    pass_s: float
+    update_s: float
+    told: str
+    peak_flops: Mapping[str, float]
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Precisions whose speed is known."""
+        return tuple(name for name in PRECISIONS if name in self.flop_s)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a search is asked.
+
+    Attributes:
+        world_size: N.
+        batch: Global batch, samples.
+        memory_limit_bytes: Of a rank; None: whatever it takes.
+        margin: What a peak may exceed its prediction by, a ratio; memory is compared with it.
+        activation_ratio: Measured over counted activations of this machine; 1: not measured.
+        overlaps: Whether a sharded strategy gathers ahead of the computation: on a GPU.
+        sequence: Whether tensor groups divide the sequence as well (Korthikanti et al. 2022).
+        buckets_mb: Sizes of gradient buckets to try, MiB.
+    """
+
+    model: SearchModel
+    world_size: int
+    batch: int
+    speed: ComputeSpeed
+    links: SearchLinks
+    device: Device = "cpu"
+    memory_limit_bytes: int | None = None
+    margin: float = 0.0
+    activation_ratio: float = 1.0
+    sequence: bool = True
+    buckets_mb: tuple[float, ...] = (1.0, 5.0, 25.0)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether gathers run ahead of the computation."""
+        return self.device == "cuda"

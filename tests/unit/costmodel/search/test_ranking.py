@@ -1,0 +1,144 @@
+"""The search is exact: it finds what looking at every configuration finds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalebench.costmodel.search.choice import choices
+from scalebench.costmodel.search.job import Job
+from scalebench.costmodel.search.links import NominalLinks
+from scalebench.costmodel.search.memory import fits, memory_bytes
+from scalebench.costmodel.search.ranking import Found, search
+from scalebench.costmodel.search.space import Candidates, candidates, joined, meshes
+from scalebench.costmodel.search.step import bound_s, step_parts
+from tests.unit.costmodel.search.jobs import ROUTED, SMALL, TWO_LEVELS, job
+
+JOBS = {
+    "dense": job(),
+    "routed": job(model=ROUTED),
+    "on gpus": job(device="cuda"),
+    "little memory": job(memory_limit_bytes=40_000_000, margin=0.2),
+    "sixteen": job(16, 16),
+}
+
+
+def whole_space(of: Job) -> Candidates:
+    return joined(list(candidates(of, meshes(of))))
+
+
+def by_hand(of: Job, wanted: int) -> tuple[list[float], int]:
+    """Return the best steps and how many fit, from looking at everything."""
+    every = whole_space(of)
+    memory = memory_bytes(of, every)
+    steps = step_parts(of, every).step_s
+    rows = [(float(steps[i]), ways(every, i)) for i in np.flatnonzero(fits(of, memory))]
+    best: dict[tuple[int, ...], float] = {}
+    for step, way in sorted(rows):
+        best.setdefault(way, step)
+    return sorted(best.values())[:wanted], len(rows)
+
+
+def ways(of: Candidates, i: int) -> tuple[int, ...]:
+    columns = (of.tensor, of.context, of.expert, of.shard, of.data, of.pipeline, of.zero)
+    return tuple(int(column[i]) for column in columns)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_best_and_the_front_are_those_of_the_whole_space(name: str) -> None:
+    of = JOBS[name]
+    found = search(of, wanted=10)
+    every = whole_space(of)
+    best, num_fitting = by_hand(of, 10)
+    assert found.num_candidates == len(every)
+    assert found.num_fitting == num_fitting
+    assert found.best.step_s.tolist() == best
+    assert found.num_evaluated < num_fitting, "bounds have saved nothing"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_nothing_is_faster_with_as_little_memory_as_a_point_of_the_front(name: str) -> None:
+    of = JOBS[name]
+    found = search(of)
+    every = whole_space(of)
+    memory, steps = memory_bytes(of, every), step_parts(of, every).step_s
+    fine = fits(of, memory)
+    memory, steps = memory[fine], steps[fine]
+    front = found.front
+    assert front.step_s[-1] == steps.min() and front.memory_bytes[0] == memory.min()
+    for step, size in zip(front.step_s, front.memory_bytes, strict=True):
+        assert steps[memory <= size].min() == step
+
+
+def test_without_bounds_the_answer_is_the_same() -> None:
+    with_, without = search(JOBS["sixteen"]), search(JOBS["sixteen"], prune=False)
+    assert choices(JOBS["sixteen"], with_.best) == choices(JOBS["sixteen"], without.best)
+    assert with_.front.step_s.tolist() == without.front.step_s.tolist()
+    assert without.num_evaluated == without.num_fitting > with_.num_evaluated
+
+
+def test_the_space_in_small_chunks_is_the_space() -> None:
+    of = JOBS["routed"]
+    small = joined(list(candidates(of, meshes(of), chunk=64)))
+    assert len(small) == len(whole_space(of))
+
+
+@settings(max_examples=12)
+@given(
+    batch=st.sampled_from([8, 16, 24]),
+    world_size=st.sampled_from([2, 4, 6, 8]),
+    routed=st.booleans(),
+    on_gpu=st.booleans(),
+    faster=st.floats(0.01, 100),
+)
+def test_no_bound_is_above_the_step(
+    batch: int, world_size: int, routed: bool, on_gpu: bool, faster: float
+) -> None:
+    links = NominalLinks(TWO_LEVELS.faster(faster), "")
+    of = job(world_size, batch * world_size, model=ROUTED if routed else SMALL, links=links,
+             device="cuda" if on_gpu else "cpu")  # fmt: skip
+    every = whole_space(of)
+    steps = step_parts(of, every).step_s
+    assert (bound_s(of, every) <= steps * (1 + 1e-12)).all()
+    assert np.isfinite(steps).all() and (steps > 0).all()
+
+
+@settings(max_examples=12)
+@given(factor=st.floats(1, 50), world_size=st.sampled_from([4, 8]), on_gpu=st.booleans())
+def test_a_faster_link_makes_the_best_no_slower(
+    factor: float, world_size: int, on_gpu: bool
+) -> None:
+    of = job(world_size, device="cuda" if on_gpu else "cpu")
+    faster = replace(of, links=NominalLinks(TWO_LEVELS.faster(factor), ""))
+    assert search(faster, 1).best.step_s[0] <= search(of, 1).best.step_s[0] * (1 + 1e-12)
+
+
+@settings(max_examples=12)
+@given(more=st.floats(0.01, 3))
+def test_a_larger_margin_lets_fewer_fit_and_makes_the_best_no_faster(more: float) -> None:
+    of = JOBS["little memory"]
+    strict = replace(of, margin=of.margin + more)
+    loose, tight = search(of), search(strict)
+    assert tight.num_fitting <= loose.num_fitting
+    if len(tight.best):
+        assert tight.best.step_s[0] >= loose.best.step_s[0]
+        limit = strict.memory_limit_bytes or 0
+        assert (tight.best.memory_bytes * (1 + strict.margin) <= limit).all()
+
+
+def test_what_does_not_fit_is_told() -> None:
+    found = search(job(memory_limit_bytes=1000))
+    assert found.num_fitting == 0 and not len(found.best) and not len(found.front)
+    assert found.rejected.memory_bytes[0] == found.smallest_bytes > 1000
+
+
+def test_parts_sum_to_the_step() -> None:
+    (one, *_) = choices(JOBS["dense"], search(JOBS["dense"]).best)
+    assert sum(one.parts_s.values()) == pytest.approx(one.step_s)
+
+
+def test_found_candidates_can_be_taken_apart() -> None:
+    found = search(JOBS["dense"]).best
+    assert isinstance(found.take(np.array([0])), Found) and len(found.take(np.array([0]))) == 1
