@@ -20,6 +20,7 @@ from scalebench.cli.gate import baseline, compare, gate, history
 from scalebench.cli.options import config_for
 from scalebench.cli.project import project
 from scalebench.cli.run import run
+from scalebench.cli.search import search
 from scalebench.cli.selftest import selftest
 from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
@@ -51,6 +52,7 @@ scalebench doctor                   what this machine can do, and what is wrong 
 scalebench trace FILE...            how much communication a job's Kineto traces hide
 scalebench calibrate --gpus 2,4     time collectives by size; fit latency and bandwidth
 scalebench project --gpus 16,64     predict the newest run at sizes that were not measured
+scalebench search --gpus 64          the mesh, schedule and batch cut that should be fastest
 scalebench export --format junit    the newest run for CI, Prometheus, Bencher, a dataframe, …
 scalebench gate --baseline BASE     judge the newest run against BASE: for CI
 scalebench submit --slurm ... -- run ddp --gpus 2,4   submit a run to a cluster's queue
@@ -82,7 +84,7 @@ def cli(context: click.Context) -> None:
 
 for command in (run, show, report, list_, doctor, trace, selftest, calibrate, project, submit):
     cli.add_command(command)
-for command in (compare, gate, baseline, history, export):
+for command in (search, compare, gate, baseline, history, export):
     cli.add_command(command)
 
 

@@ -1,0 +1,172 @@
+"""How far the search's models are off here: rows of runs, predicted as the search predicts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from scalebench.analysis.search.speed import plain_rows
+from scalebench.costmodel.links.times import NoFit
+from scalebench.costmodel.search.certainty import typical_error
+from scalebench.costmodel.search.choice import columns_of
+from scalebench.costmodel.search.job import Job
+from scalebench.costmodel.search.memory import activation_bytes, memory_bytes, stage_table
+from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.step import step_parts
+from scalebench.costmodel.search.strategies import choice_of
+from scalebench.records.base import Record
+from scalebench.records.summary import Row, Summary
+from scalebench.spec import Execution, Strategy
+from scalebench.spec.presets import PRESETS, GptShape, MoeShape
+
+_STRATEGY: TypeAdapter[Any] = TypeAdapter(Strategy)
+
+
+class ScoredRow(Record):
+    """A row that was measured, and what the search would have said of it.
+
+    Attributes:
+        predicted_s: Step; null: no link for it was measured.
+        predicted_bytes: Peak of the fullest rank.
+    """
+
+    case: str
+    workload: str
+    world_size: int
+    measured_s: float
+    predicted_s: float | None
+    measured_bytes: int | None
+    predicted_bytes: float
+
+
+class Scores(Record):
+    """What the search's models are worth here.
+
+    Attributes:
+        error: Root mean square of ``ln(predicted/measured)`` of steps of several ranks; null: no
+            such row was measured.
+        num_steps: How many rows that rests on.
+        margin: The most that a measured peak was above its prediction, a ratio, at least 0; null:
+            no peak was measured.
+        num_peaks: How many rows that rests on.
+    """
+
+    error: float | None = None
+    num_steps: int = 0
+    margin: float | None = None
+    num_peaks: int = 0
+    rows: tuple[ScoredRow, ...] = ()
+
+
+def activation_ratio(job: Job, rows: Sequence[Row]) -> float:
+    """Return measured over counted activations: the plain model on one rank; 1: not measured.
+
+    What is left of a peak when parameters, gradients and moments are taken off, over what
+    `activation_bytes` counts; the median over the rows.
+    """
+    plain = choice_of(_STRATEGY.validate_python({"kind": "plain"}), 1)
+    assert not isinstance(plain, str)
+    ratios = []
+    for row in plain_rows(rows, job.model.name):
+        if row.peak_memory_bytes is None or row.strategy_settings.get("autocast"):
+            continue
+        alone = replace(job, world_size=1, batch=row.global_batch, activation_ratio=1.0)
+        of = columns_of([plain])
+        layers, _ = stage_table(alone, of)
+        counted = float(activation_bytes(alone, of, layers)[0])
+        state = float(memory_bytes(alone, of)[0]) - counted
+        ratios.append(max(row.peak_memory_bytes - state, 0.0) / counted)
+    return float(np.median(ratios)) if ratios else 1.0
+
+
+def scored_rows(job: Job, rows: Sequence[Row]) -> list[ScoredRow]:
+    """Return the rows of a job's model that the search can predict, with its prediction."""
+    found = []
+    for row in rows:
+        if row.workload != job.model.name or row.status != "ok" or row.step_s is None:
+            continue
+        choice = choice_of(_strategy_of(row), row.world_size)
+        if isinstance(choice, str) or row.strategy == "plain":
+            continue
+        here = replace(job, world_size=row.world_size, batch=row.global_batch)
+        of = columns_of([choice])
+        if choice.precision not in job.speed.precisions or choice.pipeline > job.model.layers:
+            continue
+        try:
+            predicted_s = float(step_parts(here, of).step_s[0])
+        except NoFit:
+            predicted_s = None
+        found.append(
+            ScoredRow(
+                case=row.case,
+                workload=row.workload,
+                world_size=row.world_size,
+                measured_s=row.step_s.value,
+                predicted_s=predicted_s,
+                measured_bytes=row.peak_memory_bytes,
+                predicted_bytes=float(memory_bytes(here, of)[0]),
+            )
+        )
+    return found
+
+
+def peaks_of(
+    job: Job, summaries: Sequence[Summary], model_of: Callable[[str], SearchModel | None]
+) -> list[float]:
+    """Return measured over predicted peak of every row of runs that the search can predict.
+
+    The activations of each model are taken from its plain row of the same run; a run without one
+    is left out.
+
+    Args:
+        job: Its memory model is used, whatever its model.
+        summaries: Of runs.
+        model_of: Name of a workload → the model.
+    """
+    found = []
+    for summary in summaries:
+        for workload in dict.fromkeys(row.workload for row in summary.rows):
+            model = model_of(workload)
+            if model is None or not plain_rows(summary.rows, workload):
+                continue
+            here = replace(job, model=model)
+            here = replace(here, activation_ratio=activation_ratio(here, summary.rows))
+            for row in summary.rows:
+                if row.workload == workload and row.status == "ok" and row.peak_memory_bytes:
+                    choice = choice_of(_strategy_of(row), row.world_size)
+                    if not isinstance(choice, str) and choice.pipeline <= model.layers:
+                        at = replace(here, world_size=row.world_size, batch=row.global_batch)
+                        predicted = float(memory_bytes(at, columns_of([choice]))[0])
+                        found.append(row.peak_memory_bytes / predicted)
+    return found
+
+
+def _strategy_of(row: Row) -> Execution:
+    """Return a row's strategy; of a stranger, plain training, which is not compared."""
+    try:
+        made: Execution = _STRATEGY.validate_python(row.strategy_settings | {"kind": row.strategy})
+    except ValueError:  # of a newer version
+        made = _STRATEGY.validate_python({"kind": "plain"})
+    return made
+
+
+def scores_of(rows: Sequence[ScoredRow]) -> Scores:
+    """Return error and margin over rows."""
+    steps = [row for row in rows if row.world_size > 1 and row.predicted_s is not None]
+    peaks = [row.measured_bytes / row.predicted_bytes for row in rows if row.measured_bytes]
+    error = typical_error([r.predicted_s or 0.0 for r in steps], [r.measured_s for r in steps])
+    return Scores(
+        error=error,
+        num_steps=len(steps),
+        margin=max(0.0, max(peaks) - 1) if peaks else None,
+        num_peaks=len(peaks),
+        rows=tuple(rows),
+    )
+
+
+def model_of(workload: str) -> SearchModel | None:
+    """Return a built-in workload as the search sees it; None: it is no transformer."""
+    shape = PRESETS.get(workload)
+    return SearchModel.of_preset(shape) if isinstance(shape, GptShape | MoeShape) else None

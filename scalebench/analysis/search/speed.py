@@ -1,0 +1,120 @@
+"""How long a rank computes, from the plain model as a run measured it on one rank."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.optimize import nnls
+
+from scalebench.analysis.rows.fields import Unavailable
+from scalebench.analysis.rows.launches import grouped
+from scalebench.analysis.rows.prediction import StepAtOneRank, step_at_one_rank
+from scalebench.analysis.run import StoredRun
+from scalebench.costmodel.device_peaks import peak_flops
+from scalebench.costmodel.search.job import PRECISIONS, ComputeSpeed
+from scalebench.costmodel.search.model import SearchModel
+from scalebench.records.summary import Row, Summary
+
+
+class NoPlainRow(Exception):
+    """A run that did not measure the plain model on one rank; the text says of which."""
+
+
+def plain_rows(rows: Sequence[Row], workload: str) -> list[Row]:
+    """Return the plain rows of a workload at one rank that were measured."""
+    return [
+        row
+        for row in rows
+        if (row.strategy, row.world_size, row.workload) == ("plain", 1, workload)
+        and row.status == "ok"
+        and row.step_s is not None
+        and not row.strategy_settings.get("checkpointing")
+        and not row.strategy_settings.get("compile")
+    ]
+
+
+def measured_speed(run: StoredRun, summary: Summary, model: SearchModel) -> ComputeSpeed:
+    """Return how long a rank computes, seconds for each FLOP and each pass.
+
+    Steps on several batches give ``t = a + k·batch``, both not negative; one batch gives k alone.
+    The optimizer's part of ``a`` is what the trace of DDP on one rank shows behind the backward
+    pass; the rest is what every microbatch costs. Contention, where ranks of the run shared the
+    machine, lengthens all of it.
+
+    Raises:
+        NoPlainRow: The run has no such row.
+    """
+    rows = plain_rows(summary.rows, model.name)
+    if not rows:
+        raise NoPlainRow(f"{run.paths.root} did not measure {model.name} plainly on one rank")
+    contention = _contention(summary.rows, model.name)
+    update_s = _update_s(run, model.name)
+    flop_s, pass_s = {}, 0.0
+    for precision in PRECISIONS:
+        mine = [row for row in rows if _is_in(row, precision)]
+        steps = {row.rank_batch: row.step_s.value for row in mine if row.step_s is not None}
+        if not steps:
+            continue
+        fixed_s, each_s = _line(steps, update_s)
+        pass_s = max(pass_s, contention * max(fixed_s - update_s, 0.0))
+        flop_s[precision] = contention * each_s / model.flops_per_sample
+    device = _device_name(run)
+    peaks = {name: peak_flops(device, name) for name in flop_s}  # type: ignore[arg-type]
+    return ComputeSpeed(
+        flop_s=flop_s,
+        pass_s=pass_s,
+        update_s=contention * update_s,
+        told=_told(run, rows, contention),
+        peak_flops={name: peak for name, peak in peaks.items() if peak},
+    )
+
+
+def _is_in(row: Row, precision: str) -> bool:
+    return bool(row.strategy_settings.get("autocast")) == (precision == "bfloat16")
+
+
+def _line(steps: Mapping[int, float], update_s: float) -> tuple[float, float]:
+    """Return what a step costs at any batch, and what each sample adds, seconds."""
+    x, y = np.array(list(steps), dtype=float), np.array(list(steps.values()))
+    if len(steps) == 1:
+        fixed = min(update_s, y[0] / 2)
+        return float(fixed), float((y[0] - fixed) / x[0])
+    (fixed, each), _ = nnls(np.column_stack((1 / y, x / y)), np.ones(len(x)))
+    return float(fixed), float(each)
+
+
+def _update_s(run: StoredRun, workload: str) -> float:
+    """Return the optimizer's part of a step on one rank, seconds; 0: no trace shows it."""
+    for (_, _, world_size), launches in grouped(run).items():
+        cell = launches.cell
+        if world_size == 1 and cell.strategy.kind == "ddp" and cell.workload.name == workload:
+            try:
+                found = step_at_one_rank(launches)
+            except Unavailable:
+                continue
+            if isinstance(found, StepAtOneRank):
+                return found.shape.fixed_s
+    return 0.0
+
+
+def _contention(rows: Sequence[Row], workload: str) -> float:
+    known = [
+        (row.world_size, row.prediction.contention)
+        for row in rows
+        if row.workload == workload and row.prediction and row.prediction.contention
+    ]
+    return max(known, default=(1, 1.0))[1]
+
+
+def _device_name(run: StoredRun) -> str:
+    devices = run.info.environment.get("devices") or []
+    on_gpu = run.info.spec.device == "cuda" and devices
+    return str(devices[0].get("name", "")) if on_gpu else "cpu"
+
+
+def _told(run: StoredRun, rows: Sequence[Row], contention: float) -> str:
+    batches = sorted({row.rank_batch for row in rows})
+    samples = " and ".join(map(str, batches))
+    said = f"one rank, measured in run {run.info.run_id} on {samples} samples a step"
+    if abs(contention - 1) >= 0.0005:
+        said += f"; ranks that compute at once take {contention:.2f} times as long"
+    return said

@@ -1,0 +1,189 @@
+"""``scalebench search``."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scalebench.cli.options import CpuShare, Fraction, Size
+from scalebench.cli.run import virtual_hosts_from
+from scalebench.errors import UsageError
+from scalebench.launch.launchers import LAUNCHERS
+
+if TYPE_CHECKING:
+    from scalebench.analysis.search.result import SearchResult
+    from scalebench.session.finish import Run
+    from scalebench.session.search.search import SearchRequest
+    from scalebench.spec import Device, Suite
+    from scalebench.spec.virtual_hosts import VirtualHosts
+
+
+@click.command()
+@click.option("--gpus", required=True, type=click.IntRange(min=2), help="Number of ranks.")
+@click.option("--workload", help="A built-in transformer. [gpt]")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Global batch. [the workload's]")
+@click.option("--memory-limit", type=Size(), help="Memory of a rank: 80GB. [the GPU type's]")
+@click.option("--margin", type=Fraction(), help="Memory left free. [learnt from the runs here]")
+@click.option("--gpu-type", metavar="NAME", help="A device that is not here: a100, h100, …")
+@click.option(
+    "--mfu", type=Fraction(), help="Part of its published peak that a rank reaches, e.g. 0.45."
+)
+@click.option(
+    "--link",
+    metavar="NAME[+NAME]|RATE",
+    help="Nominal links inside and between nodes: nvlink4+infiniband-ndr; or, with --launcher "
+    "lab, the rate of the virtual hosts' links.",
+)
+@click.option("--links", metavar="FILE|NAME", help="A link profile, or a topology: dgx-h100.")
+@click.option(
+    "--ranks-per-node", type=click.IntRange(min=1), default=8, help="With --link A+B. [8]"
+)
+@click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Start from this run.")
+@click.option("--launcher", type=click.Choice(list(LAUNCHERS)), help="Same as for run.")
+@click.option("--cpus-per-rank", type=CpuShare(), help="Share of a core of each rank, e.g. 0.2.")
+@click.option("--measure", type=click.IntRange(min=1), help="Train so many of the best here.")
+@click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Write the best here.")
+@click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page to this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags: Any) -> None:
+    """Find the mesh, schedule and batch cut that should train a model fastest on N ranks.
+
+    Searches every way to divide the model, discards what does not fit in memory, and predicts the
+    rest from one measurement here, or from published peaks with --gpu-type. --measure proves it.
+    """
+    from scalebench.cli.view import emit, emit_for_terminal
+    from scalebench.report.tables.search import render_search
+
+    result = _searched(flags)
+    if suite_file is not None:
+        from scalebench.session.search.suite_file import write_suite
+
+        for left_out in write_suite(suite_file, result):
+            click.echo(f"scalebench: {left_out}", err=True)
+        click.echo(f"Suite   {suite_file}", err=True)
+    if page is not None:
+        _write_page(page, result)
+    if as_json:
+        emit(result.model_dump_json(indent=1))
+    else:
+        emit_for_terminal(lambda *terminal: render_search(result, *terminal))
+
+
+def _searched(flags: dict[str, Any]) -> "SearchResult":
+    from scalebench.cli.progress import parts_on
+    from scalebench.session.search.calibration import calibration_suite
+    from scalebench.session.search.search import carry_out
+
+    for name in ("measure", "run_folder", "launcher"):
+        if flags[name] is not None and flags["gpu_type"] is not None:
+            raise UsageError(
+                f"--{name.removesuffix('_folder')} is for this machine, and --gpu-type names a "
+                "device that is not here. Leave out one of them."
+            )
+    hosts, request = _request(flags)
+    flags["hosts"] = hosts
+    ranks = _ranks_here(flags)
+    with parts_on(sys.stderr) as on_progress:
+
+        def calibrate(model: Any, batch: int) -> Path:
+            click.echo(
+                f"scalebench: no run here has measured {model.name} on one rank; measuring it now, "
+                f"and links of {ranks} ranks.",
+                err=True,
+            )
+            suite = calibration_suite(model, batch, ranks)
+            return _run(flags, suite, (1, ranks)).paths.root
+
+        device = _device(flags)
+        result = carry_out(request, calibrate, device, on_progress)
+    return _measured(flags, result) if flags["measure"] is not None else result
+
+
+def _request(flags: dict[str, Any]) -> "tuple[VirtualHosts | None, SearchRequest]":
+    from scalebench.session.search.search import SearchRequest
+
+    in_lab = flags["launcher"] == "lab"
+    hosts = None
+    if in_lab:
+        from scalebench.spec.virtual_hosts import parse_rate
+
+        rate = None if flags["link"] is None else (parse_rate(flags["link"]),)
+        rest = dict.fromkeys(("ranks_per_host", "link_inter", "hosts_per_rack"))
+        hosts = virtual_hosts_from({**rest, **flags, "link": rate})
+    elif flags["cpus_per_rank"] is not None:
+        raise UsageError("--cpus-per-rank is for virtual hosts: add --launcher lab.")
+    return hosts, SearchRequest(
+        world_size=flags["gpus"],
+        workload=flags["workload"],
+        batch_size=flags["batch_size"],
+        memory_limit_bytes=flags["memory_limit"],
+        gpu_type=flags["gpu_type"],
+        mfu=flags["mfu"],
+        links=flags["links"],
+        link=None if in_lab else flags["link"],
+        ranks_per_node=flags["ranks_per_node"],
+        margin=flags["margin"],
+        hosts=hosts,
+        run=flags["run_folder"],
+    )
+
+
+def _device(flags: dict[str, Any]) -> "Device":
+    """Return on what the ranks here run: virtual hosts have CPU ranks."""
+    from scalebench.session.search.here import device_here
+
+    return "cpu" if flags["hosts"] is not None or flags["gpu_type"] else device_here()
+
+
+def _ranks_here(flags: dict[str, Any]) -> int:
+    """Return how many ranks a measurement here has: as many as are asked for, or there can be."""
+    from scalebench import machine
+
+    cores = machine.num_cores()
+    hosts: VirtualHosts | None = flags["hosts"]
+    most = cores if hosts is None else hosts.capacity(cores) or cores
+    return max(2, min(int(flags["gpus"]), 1 << (most.bit_length() - 1)))
+
+
+def _run(flags: dict[str, Any], suite: "Suite", sizes: tuple[int, ...]) -> "Run":
+    """Run a suite here and return the run."""
+    from scalebench.cli.progress import progress_on
+    from scalebench.session.plan import Request
+    from scalebench.session.session import Session
+
+    request = Request(world_sizes=sizes, virtual_hosts=flags["hosts"], quick=True)
+    launcher = None if flags["launcher"] is None else LAUNCHERS[flags["launcher"]].start()
+    with ExitStack() as stack:
+        progress = stack.enter_context(progress_on(sys.stderr))
+        session = stack.enter_context(Session(progress, launcher))
+        return session.run(request, [suite], ["scalebench", *sys.argv[1:]])
+
+
+def _measured(flags: dict[str, Any], result: "SearchResult") -> "SearchResult":
+    from scalebench.session.search.measured import STEPS, experiment, picked, suite_of
+
+    ranks = _ranks_here(flags)
+    if ranks < result.world_size:
+        raise UsageError(
+            f"--measure trains on this machine, which has room for {ranks} ranks. Give --gpus "
+            f"{ranks}, or virtual hosts: --launcher lab --link 50mbit --cpus-per-rank 0.2."
+        )
+    chosen = picked(result, flags["measure"])
+    suite = suite_of(result, [one for _, one in chosen], STEPS)
+    run = _run(flags, suite, (1, result.world_size))
+    return result.model_copy(update={"measured": experiment(result, chosen, run)})
+
+
+def _write_page(target: Path, result: "SearchResult") -> None:
+    from scalebench.errors import EnvironmentUnfit
+    from scalebench.report.page.search_page import render_search_page
+
+    try:
+        target.write_text(render_search_page(result), encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The page cannot be written: {target}: {error.strerror}."
+        ) from error
+    click.echo(f"Page    {target}", err=True)

@@ -1,0 +1,146 @@
+"""A search as tables for the terminal."""
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scalebench import units
+from scalebench.analysis.search.result import (
+    Experiment,
+    MeasuredChoice,
+    RankedChoice,
+    SearchResult,
+)
+from scalebench.report.tables.layout import Column, fit, table, value, without
+from scalebench.report.tables.predictions import percent
+from scalebench.report.tables.terminal import line, printed, titled
+from scalebench.report.words import wording
+
+NOTHING = wording.DASH
+EXPOSED = ("tensor", "context", "expert", "pipeline", "shard", "data")
+
+
+def exposed_words(one: RankedChoice) -> str:
+    """Return communication that nothing hides, by axis, and the bubble, as parts of the step."""
+    parts = [(axis, one.parts_s.get(f"{axis}_s", 0.0) / one.step_s) for axis in EXPOSED]
+    parts.append(("bubble", one.parts_s.get("bubble_s", 0.0) / one.step_s))
+    told = [f"{axis} {100 * share:.2g} %" for axis, share in parts if share >= 0.0005]
+    return ", ".join(told) or "none"
+
+
+def interval_words(one: RankedChoice) -> str:
+    """Return the 90 % interval of the step."""
+    if one.low_s is None or one.high_s is None:
+        return NOTHING
+    return f"{units.seconds(one.low_s)} to {units.seconds(one.high_s)}"
+
+
+COLUMNS: tuple[Column[tuple[int, RankedChoice]], ...] = (
+    Column("#", lambda r: str(r[0])),
+    Column("mesh", lambda r: r[1].mesh_words, numeric=False, fold=19),
+    Column("how", lambda r: r[1].how_words, numeric=False, fold=17),
+    value("step", lambda r: r[1].step_s, units.seconds),
+    Column("90 %\ninterval", lambda r: interval_words(r[1]), fold=9),
+    value("memory\na rank", lambda r: r[1].memory_bytes, units.bytes_),
+    value("MFU", lambda r: r[1].mfu, lambda m: f"{100 * m:.3g} %"),
+    Column("exposed\ncommunication", lambda r: exposed_words(r[1]), numeric=False, fold=15),
+    Column("runs\nhere", lambda r: "yes" if r[1].strategy else "no"),
+)
+NARROWING = without("runs here", "MFU", "90 % interval", "exposed communication")
+
+
+def columns_of(result: SearchResult) -> list[Column[tuple[int, RankedChoice]]]:
+    """Return the columns that have something to say."""
+    has_mfu = any(one.mfu is not None for one in result.best)
+    return [column for column in COLUMNS if has_mfu or column.name != "MFU"]
+
+
+def render_search(
+    result: SearchResult, width: int = 100, color: bool = False, ascii_only: bool = False
+) -> str:
+    """Return the tables as text; all in the first is predicted."""
+    return printed(_parts(result, width, ascii_only), width, color, ascii_only)
+
+
+def _parts(result: SearchResult, width: int, ascii_only: bool) -> list[RenderableType]:
+    rows = list(enumerate(result.best, 1))
+    columns = columns_of(result)
+    remark = (
+        f"{wording.plain(result.workload, 60)}, {result.world_size} ranks, global batch "
+        f"{result.global_batch}; the best of each mesh and ZeRO stage"
+    )
+    parts: list[RenderableType] = [
+        titled("search", remark, ascii_only),
+        table(fit(columns, rows, width, ascii_only, NARROWING), rows, ascii_only),
+        line(result.why, ascii_only),
+    ]
+    parts += [line(note, ascii_only, "dim") for note in notes(result)]
+    if result.measured is not None:
+        parts += _measured(result.measured, width, ascii_only)
+    return parts
+
+
+def notes(result: SearchResult) -> list[str]:
+    """Return what a reader has to know of a search, one sentence each."""
+    limit = (
+        f"{result.num_fitting:,} fit {units.bytes_(result.memory_limit_bytes)} a rank"
+        if result.memory_limit_bytes is not None
+        else "no memory limit was given"
+    )
+    told = []
+    if result.probability is not None and result.error is not None:
+        told.append(
+            f"probability that the first mesh is the fastest: {100 * result.probability:.2g} %, "
+            f"with a typical error of {percent(result.error)} ({result.error_told})"
+        )
+    told.append(
+        f"{result.num_candidates:,} configurations of {result.num_meshes:,} meshes; {limit}; "
+        f"{result.num_evaluated:,} evaluated, the others are excluded by a bound"
+    )
+    told += [f"{count:,} impossible meshes: {why}" for why, count in result.refused_meshes.items()]
+    told.append(f"memory margin {percent(result.margin)}: {result.margin_told}")
+    told.append(f"predicted, not measured: {'; '.join(result.assumptions)}")
+    why_not = [one for one in result.best if one.cannot_run]
+    if why_not:
+        reasons = "; ".join(dict.fromkeys(one.cannot_run or "" for one in why_not))
+        told.append(f"no strategy of scalebench trains {len(why_not)} of these: {reasons}")
+    return told
+
+
+def _measured_step(row: MeasuredChoice) -> str:
+    return units.seconds(row.measured_s) if row.measured_s is not None else NOTHING
+
+
+def _off(row: MeasuredChoice) -> str:
+    if row.measured_s is None:
+        return NOTHING
+    return f"{100 * (row.predicted_s / row.measured_s - 1):+.1f} %".replace("-", wording.MINUS)
+
+
+MEASURED: tuple[Column[MeasuredChoice], ...] = (
+    Column("case", lambda r: r.case, numeric=False, fold=34),
+    Column("picked", lambda r: r.picked, numeric=False),
+    value("predicted", lambda r: r.predicted_s, units.seconds),
+    Column("measured", _measured_step),
+    Column("error", _off),
+    value("predicted\nmemory", lambda r: r.predicted_bytes, units.bytes_),
+    value("measured\nmemory", lambda r: r.measured_bytes, units.bytes_),
+)
+
+
+def _measured(found: Experiment, width: int, ascii_only: bool) -> list[RenderableType]:
+    parts: list[RenderableType] = [
+        Text(""),
+        titled("measured", wording.plain(found.run, 80), ascii_only),
+        table(fit(MEASURED, found.rows, width, ascii_only), found.rows, ascii_only),
+    ]
+    told = []
+    if found.regret is not None:
+        told.append(
+            f"regret {found.regret:.3f}: measured step of the first over the fastest measured one"
+        )
+    if found.rank_correlation is not None:
+        told.append(f"rank correlation {found.rank_correlation:.2f}")
+    if found.error is not None:
+        told.append(f"typical error {percent(found.error)}")
+    told += [f"{row.case}: {wording.plain(row.reason)}" for row in found.rows if row.reason]
+    return [*parts, *(line(text, ascii_only) for text in told)]

@@ -1,0 +1,122 @@
+"""The measurement a search starts from: the newest here that fits, or a short one that is made."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from scalebench.analysis.run import StoredRun, load_run
+from scalebench.analysis.search.scores import activation_ratio
+from scalebench.analysis.search.speed import measured_speed, plain_rows
+from scalebench.analysis.summarise import summarise
+from scalebench.costmodel.links.times import LinkModel
+from scalebench.costmodel.search.job import Job
+from scalebench.costmodel.search.links import CalibratedLinks
+from scalebench.costmodel.search.model import SearchModel
+from scalebench.errors import UsageError
+from scalebench.records.files import read_text
+from scalebench.records.paths import default_runs_folder
+from scalebench.records.summary import Summary
+from scalebench.spec import (
+    Case,
+    Context,
+    Ddp,
+    Device,
+    Expert,
+    Fsdp,
+    Mesh,
+    Pipeline,
+    Plain,
+    StepPlan,
+    Suite,
+)
+from scalebench.spec.virtual_hosts import VirtualHosts
+
+SHORT = StepPlan(window_s=0.3, min_steps=4, rounds_s=0.3)
+
+
+def find_run(
+    model: SearchModel, device: Device, hosts: VirtualHosts | None
+) -> tuple[StoredRun, Summary] | None:
+    """Return the newest run here with the plain model on one rank and calibrated links.
+
+    Args:
+        model: Which the run has to have measured.
+        device: Of its ranks.
+        hosts: The virtual hosts that it ran on; None: none.
+    """
+    for folder in _runs_by_age():
+        try:
+            run = load_run(folder)
+        except UsageError:
+            continue
+        spec = run.info.spec
+        if (spec.device, spec.virtual_hosts) != (device, hosts) or run.link is None:
+            continue
+        if not any(cell.workload.name == model.name for cell in run.info.plan):
+            continue
+        summary = summarise(run)
+        if plain_rows(summary.rows, model.name):
+            return run, summary
+    return None
+
+
+def _runs_by_age() -> list[Path]:
+    folders = [path.parent for path in default_runs_folder().glob("*/run.json")]
+    real = {folder.resolve(): folder for folder in folders}
+    return sorted(real, key=lambda folder: folder.name, reverse=True)
+
+
+def calibration_suite(model: SearchModel, batch: int, ranks: int) -> Suite:
+    """Return the short measurement: the plain model on two batches, and one case of each axis.
+
+    The cases make the run calibrate the operations that a search asks for, and are what its step
+    model is compared with.
+
+    Args:
+        model: Of the search.
+        batch: Global batch, samples.
+        ranks: On which the links are measured.
+    """
+    cases = [Case(name="plain", strategy=Plain())]
+    if batch % ranks == 0:
+        cases.append(Case(name="plain-part", strategy=Plain(), batch_size=batch // ranks))
+        cases += [Case(name="ddp", strategy=Ddp()), Case(name="fsdp", strategy=Fsdp())]
+        if model.experts > 1 and model.experts % ranks == 0:
+            cases.append(Case(name="expert", strategy=Expert()))
+    if model.experts == 1:
+        if model.heads % ranks == 0:
+            cases.append(Case(name="tensor", strategy=Mesh(tensor=ranks, sequence=True, loss=True)))
+            cases.append(Case(name="context", strategy=Context()))
+        if model.layers >= ranks and batch % ranks == 0:
+            cases.append(Case(name="pipeline", strategy=Pipeline(microbatches=ranks)))
+    return Suite(
+        name="search-calibration",
+        question=f"What does a search over meshes of {model.name} have to know of this machine?",
+        cases=tuple(cases),
+        workload=model.name,
+        batch_size=batch,
+        steps=SHORT,
+        repeats=1,
+    )
+
+
+def calibrated_job(run: StoredRun, summary: Summary, model: SearchModel, job: Job) -> Job:
+    """Return the job with the speed and links that a run measured; raises NoPlainRow."""
+    assert run.link is not None, "find_run and a run of several ranks have one"
+    told = f"links as calibrated in run {run.info.run_id}"
+    speed = measured_speed(run, summary, model)
+    known = replace(
+        job, speed=speed, links=CalibratedLinks(LinkModel(run.link.fits), told), device="cpu"
+    )
+    known = replace(known, device=run.info.spec.device)
+    return replace(known, activation_ratio=activation_ratio(known, summary.rows))
+
+
+def summaries_here() -> list[Summary]:
+    """Return the summaries of all runs below reports/, as they are stored."""
+    found = []
+    for folder in _runs_by_age():
+        try:
+            found.append(Summary.model_validate_json(read_text(folder / "summary.json")))
+        except (OSError, ValueError, UsageError):
+            continue
+    return found

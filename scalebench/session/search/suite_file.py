@@ -1,0 +1,65 @@
+"""A suite of the best configurations, as a file that ``run`` takes."""
+
+from pathlib import Path
+from typing import Any
+
+from scalebench.analysis.search.result import RankedChoice, SearchResult
+from scalebench.errors import EnvironmentUnfit
+from scalebench.spec import STRATEGIES
+
+
+def write_suite(target: Path, result: SearchResult) -> list[str]:
+    """Write the best that scalebench can train as a suite; return why others are left out.
+
+    Raises:
+        EnvironmentUnfit: None can be trained, or the file cannot be written.
+    """
+    runs = [one for one in result.best if one.strategy is not None]
+    left_out = [
+        f"{one.case} is not in {target}: {one.cannot_run}"
+        for one in result.best
+        if one.strategy is None
+    ]
+    if not runs:
+        raise EnvironmentUnfit(f"No suite was written. {left_out[0]}.")
+    try:
+        target.write_text(_text(result, runs), encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"The suite cannot be written: {target}: {error.strerror}."
+        ) from error
+    return left_out
+
+
+def _text(result: SearchResult, runs: list[RankedChoice]) -> str:
+    classes = sorted({"Plain", *(STRATEGIES[_kind(one)].__name__ for one in runs)})
+    imports = ", ".join(sorted(["Case", "Suite", *classes]))
+    cases = "".join(
+        f"        # predicted {one.step_s:.4g} s a step, {one.memory_bytes / 1e9:.3g} GB a rank\n"
+        f"        Case(name={one.case!r}, strategy={_call(one)}),\n"
+        for one in runs
+    )
+    return (
+        f'"""The best of a search: {result.workload}, {result.world_size} ranks."""\n\n'
+        f"from scalebench import {imports}\n\n"
+        "SUITE = Suite(\n"
+        '    name="search",\n'
+        '    question="Is the configuration that the search put first the fastest?",\n'
+        "    cases=(\n"
+        '        Case(name="plain", strategy=Plain()),\n'
+        f"{cases}"
+        "    ),\n"
+        f"    workload={result.workload!r},\n"
+        f"    batch_size={result.global_batch},\n"
+        ")\n"
+    )
+
+
+def _kind(one: RankedChoice) -> str:
+    return str((one.strategy or {})["kind"])
+
+
+def _call(one: RankedChoice) -> str:
+    given: dict[str, Any] = {k: v for k, v in (one.strategy or {}).items() if k != "kind"}
+    inside = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return f"{STRATEGIES[_kind(one)].__name__}({inside})"

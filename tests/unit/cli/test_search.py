@@ -1,0 +1,123 @@
+"""``scalebench search`` for devices that are not here, and what it refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from scalebench.analysis.search.result import SearchResult
+from scalebench.cli import cli
+from scalebench.errors import ScalebenchError
+from scalebench.report.page.search_page import render_search_page
+from scalebench.report.tables.search import render_search
+from scalebench.session.suite_files import load_suite
+
+ELSEWHERE = ["--workload", "gpt-7b", "--gpu-type", "h100", "--mfu", "0.45", "--margin", "0.1"]
+
+
+def searched(*arguments: str) -> Any:
+    return CliRunner().invoke(cli, ["search", *arguments], standalone_mode=False)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchResult, Path]:
+    folder = tmp_path_factory.mktemp("search")
+    files = ["--suite", str(folder / "best.py"), "--html", str(folder / "page.html")]
+    done = searched("--gpus", "8", *ELSEWHERE, *files, "--json")
+    assert done.exception is None, done.exception
+    return SearchResult.model_validate(json.loads(done.stdout)), folder
+
+
+def test_the_best_come_first_and_fit(found: tuple[SearchResult, Path]) -> None:
+    result, _ = found
+    steps = [one.step_s for one in result.best]
+    assert steps == sorted(steps) and len(steps) == 10
+    assert result.num_evaluated <= result.num_fitting < result.num_candidates
+    for one in result.best:
+        assert one.memory_bytes * 1.1 <= 80e9
+        assert one.low_s is not None and one.low_s < one.step_s < (one.high_s or 0)
+        assert sum(one.parts_s.values()) == pytest.approx(one.step_s)
+        assert one.mfu is not None and one.mfu <= 0.45
+        assert (one.strategy is None) == (one.cannot_run is not None)
+    assert 0 < (result.probability or 0) < 1 and "faster than" in result.why
+    assert any("assumed, not measured" in said for said in result.assumptions)
+
+
+def test_the_suite_is_one_that_run_takes(found: tuple[SearchResult, Path]) -> None:
+    result, folder = found
+    suite = load_suite(str(folder / "best.py"))
+    names = [case.name for case in suite.cases]
+    assert names == ["plain", *(one.case for one in result.best if one.strategy is not None)]
+    assert suite.workload == "gpt-7b" and suite.batch_size == result.global_batch
+
+
+def test_the_page_has_the_front_and_the_table_and_no_address(
+    found: tuple[SearchResult, Path],
+) -> None:
+    result, folder = found
+    page = (folder / "page.html").read_text()
+    assert page == render_search_page(result)
+    assert 'id="search-front"' in page and result.best[0].mesh_words in page
+    assert "src=" not in page.partition("</style>")[0]
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_the_table_says_what_was_tried(found: tuple[SearchResult, Path], width: int) -> None:
+    result, _ = found
+    shown = render_search(result, width)
+    told = " ".join(shown.split())
+    assert f"{result.num_candidates:,} configurations" in told
+    assert "typical error" in told and "memory margin 10" in told
+    assert max(map(len, shown.splitlines())) <= width
+
+
+def test_an_experiment_is_shown_with_its_regret(found: tuple[SearchResult, Path]) -> None:
+    from scalebench.analysis.search.result import Experiment, MeasuredChoice
+
+    rows = (
+        MeasuredChoice(case="a", picked="best", predicted_s=1.0, measured_s=1.1,
+                       predicted_bytes=1e9, measured_bytes=10**9),
+        MeasuredChoice(case="b", picked="random", predicted_s=2.0, measured_s=None,
+                       predicted_bytes=1e9, measured_bytes=None, reason="out of memory"),
+    )  # fmt: skip
+    done = Experiment(run="r", rows=rows, rank_correlation=None, regret=1.0, error=0.09)
+    shown = render_search(found[0].model_copy(update={"measured": done}), 120)
+    assert "regret 1.000" in shown and "b: out of memory" in shown and "9.1 %" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpus", "8", *ELSEWHERE, "--link", "nvlink9"], "Did you mean"),
+        (["--gpus", "8", *ELSEWHERE, "--link", "pcie4+pcie5+pcie3"], "two joined by +"),
+        (["--gpus", "8", *ELSEWHERE, "--links", "cray"], "Valid"),
+        (["--gpus", "8", *ELSEWHERE, "--links", "dgx-h100", "--link", "pcie4"], "one of them"),
+        (["--gpus", "8", *ELSEWHERE, "--measure", "3"], "not here"),
+        (["--gpus", "8", *ELSEWHERE, "--memory-limit", "4GB"], "--memory-limit 15GB, or --gpus 32"),
+        (["--gpus", "37", *ELSEWHERE], "Give --gpus 36, or another --batch-size"),
+        (["--gpus", "8", "--workload", "gpt-7b", "--gpu-type", "h100"], "--mfu 0.45"),
+        (["--gpus", "8", "--workload", "cnn-8", "--gpu-type", "h100", "--mfu", "0.4"], "gpt-7b"),
+        (["--gpus", "8", "--gpu-type", "k80", "--mfu", "0.4"], "Valid"),
+        (["--gpus", "8", "--gpu-type", "mi300x", "--mfu", "0.4"], "--link"),
+        (["--gpus", "2", "--mfu", "0.4"], "--gpu-type"),
+        (["--gpus", "2", "--cpus-per-rank", "0.2"], "--launcher lab"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_one_line(arguments: list[str], words: str) -> None:
+    done = searched(*arguments)
+    assert isinstance(done.exception, ScalebenchError), done.exception
+    assert words in str(done.exception) and "\n" not in str(done.exception)
+
+
+def test_without_a_measurement_torch_stays_away() -> None:
+    program = (
+        "import sys\nfrom scalebench.cli import cli\n"
+        f"cli(['search', '--gpus', '8', *{ELSEWHERE!r}], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
