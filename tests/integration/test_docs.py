@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from scalebench.costmodel.search import published
 from scalebench.launch.lab import try_lab
 from scalebench.records.certificate import Certificate
 from scalebench.report.tables.certificate import render_certificate
+from scalebench.session.suite_files import load_suite
 from scalebench.spec import Context, Tensor
 from tests.conftest import PATIENCE_S, Scalebench
 
@@ -154,6 +156,29 @@ def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> N
         assert (refused.returncode, refused.stdout) == (2, "")
         assert word in refused.stderr
         assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.untimed
+def test_the_examples_of_the_search(scalebench: Scalebench, project: Path) -> None:
+    first, *elsewhere = commands("docs/search.md")
+    done = scalebench(*first)
+    assert done.returncode == 0, done.stderr
+    assert "measuring it now" in done.stderr and "regret" in done.stdout
+    assert "probability that the first mesh is the fastest" in done.stdout
+    suite = load_suite(str(project / "best.py"))
+    assert suite.cases[0].name == "plain" and len(suite.cases) > 1
+    planned = scalebench("run", "best.py", "--gpus", "1,2", "--dry-run")
+    assert planned.returncode == 0 and suite.cases[1].name in planned.stdout, planned.stderr
+    for arguments in elsewhere:
+        done = scalebench(*arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+        assert "assumed, not measured" in " ".join(done.stdout.split())
+
+
+@pytest.mark.untimed
+def test_the_published_configurations_are_printed_as_they_come_out() -> None:
+    (shown,) = blocks("docs/search.md", "text")
+    assert shown.strip() == published.table().strip()
 
 
 @pytest.mark.untimed

@@ -51,6 +51,11 @@ class Job:
         overlaps: Whether a sharded strategy gathers ahead of the computation: on a GPU.
         sequence: Whether tensor groups divide the sequence as well (Korthikanti et al. 2022).
         buckets_mb: Sizes of gradient buckets to try, MiB.
+        receives_ahead: Whether a pipeline's rank has buffers for all of its microbatches at once,
+            as torch's has; otherwise for those in flight.
+        axes: Of the mesh, that may have several ranks.
+        zero_stages: That shards may have.
+        checkpointing: That is tried.
     """
 
     model: SearchModel
@@ -64,6 +69,10 @@ class Job:
     activation_ratio: float = 1.0
     sequence: bool = True
     buckets_mb: tuple[float, ...] = (1.0, 5.0, 25.0)
+    receives_ahead: bool = True
+    axes: tuple[str, ...] = ("tensor", "context", "expert", "shard", "data", "pipeline")
+    zero_stages: tuple[int, ...] = (1, 2, 3)
+    checkpointing: tuple[str, ...] = CHECKPOINTING
 
     @property
     def overlaps(self) -> bool:

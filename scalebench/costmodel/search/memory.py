@@ -115,7 +115,8 @@ def received_bytes(job: Job, of: Candidates) -> Floats:
     """Return the buffers of a pipeline's rank for what it receives, bytes."""
     model = job.model
     hop = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision]
-    return np.asarray(np.where(of.pipeline > 1, 2 * hop * of.chunks * of.microbatches, 0.0))
+    number = of.microbatches if job.receives_ahead else activations_in_flight(of)
+    return np.asarray(np.where(of.pipeline > 1, 2 * hop * of.chunks * number, 0.0))
 
 
 def memory_bytes(job: Job, of: Candidates) -> Floats:

@@ -126,15 +126,21 @@ def refused_meshes(job: Job) -> dict[str, int]:
 
 def _every_mesh(job: Job) -> Iterator[Mesh]:
     """Yield every way to write N as a product of the axes; experts only of a mixture."""
+    allowed = set(job.axes) - (set() if job.model.experts > 1 else {"expert"})
+
+    def sizes(axis: str, ranks: int) -> list[int]:
+        return divisors(ranks) if axis in allowed else [1]
+
     n = job.world_size
-    for tensor in divisors(n):
-        for context in divisors(n // tensor):
-            for pipeline in divisors(n // tensor // context):
+    for tensor in sizes("tensor", n):
+        for context in sizes("context", n // tensor):
+            for pipeline in sizes("pipeline", n // tensor // context):
                 replicas = n // tensor // context // pipeline
-                for expert in divisors(replicas) if job.model.experts > 1 else [1]:
-                    for shard in divisors(replicas // expert):
+                for expert in sizes("expert", replicas):
+                    for shard in sizes("shard", replicas // expert):
                         data = replicas // expert // shard
-                        yield Mesh(tensor, context, expert, shard, data, pipeline)
+                        if data == 1 or "data" in allowed:
+                            yield Mesh(tensor, context, expert, shard, data, pipeline)
 
 
 def why_not_mesh(job: Job, mesh: Mesh) -> str | None:
@@ -240,9 +246,9 @@ def _options(job: Job, kind: tuple[bool, ...]) -> npt.NDArray[np.float64]:
             if number
             for chunks in CHUNKS.get(name, (1,))
         ]
-    zero = (1, 2, 3) if sharded else (0,)
+    zero = job.zero_stages if sharded else (0,)
     buckets = job.buckets_mb if bucketed else (DEFAULT_BUCKET_MB,)
-    kept = range(len(CHECKPOINTING))
+    kept = [CHECKPOINTING.index(name) for name in job.checkpointing]
     precisions = [PRECISIONS.index(name) for name in job.speed.precisions]
     every = [
         (*schedule, *rest)

@@ -97,6 +97,9 @@ def notes(result: SearchResult) -> list[str]:
         f"{result.num_evaluated:,} evaluated, the others are excluded by a bound"
     )
     told += [f"{count:,} impossible meshes: {why}" for why, count in result.refused_meshes.items()]
+    placed = result.best[0].placement if result.best else ()
+    if len(placed) > 1:
+        told.append(f"placement of the first, from the inside of a node out: {', '.join(placed)}")
     told.append(f"memory margin {percent(result.margin)}: {result.margin_told}")
     told.append(f"predicted, not measured: {'; '.join(result.assumptions)}")
     why_not = [one for one in result.best if one.cannot_run]

@@ -11,6 +11,7 @@ from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.links import CalibratedLinks
 from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.space import divisors
 from scalebench.errors import UsageError
 from scalebench.records.files import read_text
 from scalebench.records.paths import default_runs_folder
@@ -86,8 +87,11 @@ def calibration_suite(model: SearchModel, batch: int, ranks: int) -> Suite:
         if model.heads % ranks == 0:
             cases.append(Case(name="tensor", strategy=Mesh(tensor=ranks, sequence=True, loss=True)))
             cases.append(Case(name="context", strategy=Context()))
-        if model.layers >= ranks and batch % ranks == 0:
-            cases.append(Case(name="pipeline", strategy=Pipeline(microbatches=ranks)))
+        stages = max(n for n in divisors(ranks) if n <= model.layers)
+        side_by_side = ranks // stages
+        if stages > 1 and batch % (stages * side_by_side) == 0:
+            pipeline = Pipeline(microbatches=stages, data_parallel=side_by_side)
+            cases.append(Case(name="pipeline", strategy=pipeline))
     return Suite(
         name="search-calibration",
         question=f"What does a search over meshes of {model.name} have to know of this machine?",

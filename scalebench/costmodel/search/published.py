@@ -1,0 +1,169 @@
+"""Published configurations: does the search choose them, and does it predict their throughput?
+
+Entered as their papers print them, with links and devices of data sheets. One efficiency for each
+paper is chosen: that of the first row, which has no tensor or pipeline groups, or a round one.
+Everything else is predicted. ``python -m`` prints the table of docs/search.md.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalebench.costmodel.links.topology import TOPOLOGIES
+from scalebench.costmodel.search.certainty import interval
+from scalebench.costmodel.search.choice import choices
+from scalebench.costmodel.search.devices import assumed_speed, device_type
+from scalebench.costmodel.search.job import ComputeSpeed, Job
+from scalebench.costmodel.search.links import NominalLinks
+from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.ranking import search
+
+ERROR = 0.147
+"""vTrain's worst error (Bang et al. 2024), for the interval."""
+FEW = 5
+
+
+@dataclass(frozen=True)
+class Published:
+    """One row of a paper.
+
+    Attributes:
+        flops: Measured FLOP/s of a GPU, as the paper counts them.
+        recomputes: Whether that counts the recomputed forward pass, too.
+    """
+
+    model: SearchModel
+    world_size: int
+    batch: int
+    tensor: int
+    pipeline: int
+    context: int
+    flops: float
+    recomputes: bool
+
+
+def _megatron(
+    name: str, heads: int, width: int, layers: int, tensor: int, pipeline: int, n: int, batch: int,
+    tera: float,
+) -> Published:  # fmt: skip
+    model = SearchModel(
+        name=name, layers=layers, heads=heads, width=width, context=2048, vocabulary=51200,
+        kv_heads=heads, inner=4 * width,
+    )  # fmt: skip
+    return Published(model, n, batch, tensor, pipeline, 1, tera * 1e12, True)
+
+
+MEGATRON = (
+    _megatron("GPT 1.7B", 24, 2304, 24, 1, 1, 32, 512, 137),
+    _megatron("GPT 3.6B", 32, 3072, 30, 2, 1, 64, 512, 138),
+    _megatron("GPT 7.5B", 32, 4096, 36, 4, 1, 128, 512, 142),
+    _megatron("GPT 18.4B", 48, 6144, 40, 8, 1, 256, 1024, 135),
+    _megatron("GPT 39.1B", 64, 8192, 48, 8, 2, 512, 1536, 138),
+    _megatron("GPT 76.1B", 80, 10240, 60, 8, 4, 1024, 1792, 140),
+    _megatron("GPT 145.6B", 96, 12288, 80, 8, 8, 1536, 2304, 148),
+    _megatron("GPT 310.1B", 128, 16384, 96, 8, 16, 1920, 2160, 155),
+    _megatron("GPT 529.6B", 128, 20480, 105, 8, 35, 2520, 2520, 163),
+    _megatron("GPT 1008.0B", 160, 25600, 128, 8, 64, 3072, 3072, 163),
+)
+"""Narayanan et al. 2021 (SC21), table 1: A100, NVSwitch, eight HDR InfiniBand links a node."""
+
+LLAMA = SearchModel(
+    name="Llama 3 405B", layers=126, heads=128, width=16384, context=8192, vocabulary=128256,
+    kv_heads=8, inner=53248, gated=True, tied=False,
+)  # fmt: skip
+LLAMAS = (
+    Published(LLAMA, 8192, 2048, 8, 16, 1, 430e12, False),
+    Published(LLAMA, 16384, 2048, 8, 16, 1, 400e12, False),
+)
+"""Dubey et al. 2024 (Llama 3), table 4: H100, NVLink, 400 Gbit/s a GPU; FSDP as ZeRO-2."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A row against the search.
+
+    Attributes:
+        place: Of the published tensor, context and pipeline sizes among all of them, from 1.
+        first: The search's own, in that order; None: nothing fits.
+        predicted: FLOP/s of a GPU with the published sizes, the best of everything else.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+    """
+
+    row: Published
+    place: int | None
+    first: tuple[int, int, int] | None
+    predicted: float
+    low: float
+    high: float
+
+
+def compared(row: Published, speed: ComputeSpeed, topology: str, memory_bytes: int) -> Compared:
+    """Search a row's job in the space that its system had."""
+    job = Job(
+        row.model, row.world_size, row.batch, speed, NominalLinks(TOPOLOGIES[topology], ""),
+        device="cuda", memory_limit_bytes=memory_bytes, buckets_mb=(25.0,), sequence=False,
+        receives_ahead=False,
+    )  # fmt: skip
+    if row.recomputes:
+        job = replace(job, axes=("tensor", "data", "pipeline"), checkpointing=("full",))
+    else:
+        axes = ("tensor", "context", "shard", "pipeline")
+        job = replace(job, axes=axes, zero_stages=(2,), sequence=True)
+    made = choices(job, search(job, wanted=10**6, prune=False).ways)
+    sizes = list(dict.fromkeys((one.tensor, one.context, one.pipeline) for one in made))
+    wanted = (row.tensor, row.context, row.pipeline)
+    same = [one for one in made if (one.tensor, one.context, one.pipeline) == wanted]
+    work = row.model.flops_per_sample * row.batch / row.world_size
+    work *= 4 / 3 if row.recomputes else 1
+    step = same[0].step_s if same else np.nan
+    reach = interval(step, ERROR) or (np.nan, np.nan)
+    return Compared(
+        row=row,
+        place=sizes.index(wanted) + 1 if wanted in sizes else None,
+        first=sizes[0] if sizes else None,
+        predicted=work / step,
+        low=work / reach[1],
+        high=work / reach[0],
+    )
+
+
+def all_compared() -> Iterator[Compared]:
+    """Yield every published row against the search."""
+    a100, h100 = device_type("a100"), device_type("h100")
+    for row in MEGATRON:
+        yield compared(row, assumed_speed(a100, 0.45), "dgx-a100", a100.memory_bytes)
+    for row in LLAMAS:
+        yield compared(row, assumed_speed(h100, 0.5), "dgx-h100", h100.memory_bytes)
+
+
+def table() -> str:
+    """Return the comparison as text, misses included."""
+    lines = [
+        f"{'model':<13}{'GPUs':>6}  {'published':<11}{'search':<11}{'place':>5}  "
+        f"{'TFLOP/s':>7}  {'predicted':<16}  inside"
+    ]
+    for one in all_compared():
+        row = one.row
+        inside = "yes" if one.low <= row.flops <= one.high else "no"
+        shown = f"{one.predicted / 1e12:.0f} ({one.low / 1e12:.0f}-{one.high / 1e12:.0f})"
+        first = _sizes(*one.first) if one.first else "-"
+        if one.place is None:
+            shown = inside = "-"  # by the memory model it does not fit
+        lines.append(
+            f"{row.model.name:<13}{row.world_size:>6}  "
+            f"{_sizes(row.tensor, row.context, row.pipeline):<11}{first:<11}"
+            f"{one.place or '-':>5}  {row.flops / 1e12:>7.0f}  {shown:<16}  "
+            f"{inside}"
+        )
+    return "\n".join(lines)
+
+
+def _sizes(tensor: int, context: int, pipeline: int) -> str:
+    told = [f"t{tensor}", *([f"c{context}"] if context > 1 else []), f"p{pipeline}"]
+    return " ".join(told)
+
+
+if __name__ == "__main__":
+    print(table())

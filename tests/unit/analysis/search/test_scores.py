@@ -1,0 +1,84 @@
+"""Speed, memory margin and error of the search, learnt from committed runs."""
+
+from pathlib import Path
+
+import pytest
+
+from scalebench.analysis.run import load_run
+from scalebench.analysis.search.scores import (
+    activation_ratio,
+    model_of,
+    peaks_of,
+    scored_rows,
+    scores_of,
+)
+from scalebench.analysis.search.speed import NoPlainRow, measured_speed
+from scalebench.analysis.summarise import summarise
+from scalebench.costmodel.search.model import SearchModel
+from scalebench.records.summary import Summary
+from scalebench.session.search.calibration import calibrated_job, calibration_suite
+from scalebench.spec.presets import PRESETS, GptShape, MoeShape
+from tests.unit.costmodel.search.jobs import ROUTED, SMALL, job
+
+GALLERY = Path(__file__).parents[4] / "reports" / "gallery"
+
+
+def tiny() -> SearchModel:
+    shape = PRESETS["gpt-tiny"]
+    assert isinstance(shape, GptShape | MoeShape)
+    return SearchModel.of_preset(shape)
+
+
+@pytest.fixture(scope="module")
+def fsdp() -> tuple[object, Summary]:
+    run = load_run(GALLERY / "fsdp-2-cores")
+    return run, summarise(run)
+
+
+def test_one_rank_takes_what_the_plain_row_took(fsdp) -> None:
+    run, summary = fsdp
+    known = calibrated_job(run, summary, tiny(), job(2, 16, model=tiny()))
+    plain = next(row for row in summary.rows if row.strategy == "plain")
+    assert plain.step_s is not None
+    speed = known.speed
+    contention = 0.985  # of the run, on two ranks
+    compute = 16 * known.model.flops_per_sample * speed.flop_s["float32"]
+    whole = compute + speed.pass_s + speed.update_s
+    assert whole == pytest.approx(contention * plain.step_s.value, rel=0.01)
+    assert "on 16 samples" in speed.told and not speed.peak_flops
+
+
+def test_rows_of_several_ranks_are_predicted_and_scored(fsdp) -> None:
+    run, summary = fsdp
+    known = calibrated_job(run, summary, tiny(), job(2, 16, model=tiny()))
+    rows = scored_rows(known, summary.rows)
+    assert {row.case for row in rows} >= {"ddp", "fsdp", "fsdp-shard-grad-op", "zero1"}
+    scores = scores_of(rows)
+    assert scores.num_steps == 4 and scores.error is not None and scores.error < 0.3
+    assert all(row.predicted_s is not None for row in rows if row.world_size > 1)
+
+
+def test_activations_are_scaled_so_that_the_plain_peak_is_met(fsdp) -> None:
+    run, summary = fsdp
+    known = calibrated_job(run, summary, tiny(), job(2, 16, model=tiny()))
+    assert activation_ratio(known, summary.rows) == known.activation_ratio > 0
+    assert activation_ratio(known, []) == 1.0
+    peaks = peaks_of(known, [summary], model_of)
+    assert len(peaks) == len([row for row in summary.rows if row.peak_memory_bytes])
+    assert min(peaks) > 0.5 and max(peaks) < 2 and min(abs(p - 1) for p in peaks) < 1e-6
+
+
+def test_a_run_without_the_model_says_so(fsdp) -> None:
+    run, summary = fsdp
+    with pytest.raises(NoPlainRow, match="did not measure small"):
+        measured_speed(run, summary, SMALL)
+    assert model_of("cnn-8") is None and model_of("gpt-7b") is not None
+
+
+@pytest.mark.parametrize("model", [SMALL, ROUTED])
+def test_the_short_measurement_has_the_axes_that_the_model_has(model: SearchModel) -> None:
+    suite = calibration_suite(model, 16, 4)
+    kinds = {case.strategy.kind for case in suite.cases}
+    assert {"plain", "ddp", "fsdp"} <= kinds
+    assert ("expert" in kinds) == (model.experts > 1)
+    assert ({"mesh", "context", "pipeline"} <= kinds) == (model.experts == 1)

@@ -1,0 +1,56 @@
+"""Configurations become strategies that ranks can be asked for, and strategies configurations."""
+
+import pytest
+
+from scalebench.costmodel.search.choice import Choice
+from scalebench.costmodel.search.strategies import choice_of, strategy_of
+from scalebench.spec import Compressed, Ddp, Fsdp, Fsdp1, Pipeline, Plain, Tensor
+
+RUNS = [
+    Choice(data=4, bucket_mb=1.0, microbatches=2),
+    Choice(data=4, precision="bfloat16", checkpointing="selective"),
+    Choice(data=1, shard=4, zero=1),
+    Choice(data=1, shard=4, zero=2),
+    Choice(data=2, shard=2, zero=3, checkpointing="full"),
+    Choice(data=2, tensor=2),
+    Choice(data=1, shard=2, zero=3, tensor=2),
+    Choice(data=2, context=2, context_method="ring"),
+    Choice(data=1, expert=4),
+    Choice(data=2, pipeline=2, schedule="interleaved-1f1b", chunks=2, microbatches=4),
+]
+
+
+@pytest.mark.parametrize("choice", RUNS, ids=lambda choice: choice.name)
+def test_there_and_back(choice: Choice) -> None:
+    strategy = strategy_of(choice, "cpu", 4, 64)
+    assert not isinstance(strategy, str), strategy
+    back = choice_of(strategy, 4)
+    assert not isinstance(back, str)
+    assert (back.mesh, back.how_words) == (choice.mesh, choice.how_words)
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        (Choice(data=1, shard=4, zero=3, microbatches=2), "several microbatches"),
+        (Choice(data=2, shard=2, zero=1), "among all ranks"),
+        (Choice(data=1, pipeline=4, schedule="1f1b", microbatches=2), "microbatches"),
+        (Choice(data=1, context=2, expert=2), "combines context and expert"),
+    ],
+)
+def test_what_no_strategy_trains_says_why(choice: Choice, words: str) -> None:
+    found = strategy_of(choice, "cpu", 4, 64)
+    assert isinstance(found, str) and words in found
+
+
+def test_strangers_are_not_configurations() -> None:
+    assert isinstance(choice_of(Fsdp1(), 2), str)
+    assert isinstance(choice_of(Compressed(method="fp16"), 2), str)
+    assert isinstance(choice_of(Pipeline(schedule="zbv", chunks=2), 2), str)
+    assert isinstance(choice_of(Fsdp(param_dtype="bfloat16"), 2), str)
+
+
+def test_known_ones_at_one_rank_are_plain() -> None:
+    for strategy in (Plain(), Ddp(), Fsdp(), Tensor()):
+        found = choice_of(strategy, 1)
+        assert not isinstance(found, str) and set(found.mesh) <= {0, 1}
