@@ -72,20 +72,31 @@ def activation_ratio(job: Job, rows: Sequence[Row]) -> float:
     for row in plain_rows(rows, job.model.name):
         if row.peak_memory_bytes is None or row.strategy_settings.get("autocast"):
             continue
-        alone = replace(job, world_size=1, batch=row.global_batch, activation_ratio=1.0)
+        alone = replace(job, world_size=1, batch=row.global_batch)
+        alone = replace(alone, held_bytes=0.0, activation_ratio=1.0)
         of = columns_of([plain])
         layers, _ = stage_table(alone, of)
         counted = float(activation_bytes(alone, of, layers)[0])
         state = float(memory_bytes(alone, of)[0]) - counted
-        ratios.append(max(row.peak_memory_bytes - state, 0.0) / counted)
+        ratios.append(max(row.peak_memory_bytes - data_bytes([row]) - state, 0.0) / counted)
     return float(np.median(ratios)) if ratios else 1.0
+
+
+def data_bytes(rows: Sequence[Row]) -> float:
+    """Return what the data of a rank takes, bytes; 0: not measured."""
+    return float(max((row.memory.get("data_bytes") or 0 for row in rows), default=0))
+
+
+def is_scored(row: Row) -> bool:
+    """Tell whether the search predicts a row: at one rank only the plain model."""
+    return row.status == "ok" and (row.world_size > 1 or row.strategy == "plain")
 
 
 def scored_rows(job: Job, rows: Sequence[Row]) -> list[ScoredRow]:
     """Return the rows of a job's model that the search can predict, with its prediction."""
     found = []
     for row in rows:
-        if row.workload != job.model.name or row.status != "ok" or row.step_s is None:
+        if row.workload != job.model.name or not is_scored(row) or row.step_s is None:
             continue
         choice = choice_of(_strategy_of(row), row.world_size)
         if isinstance(choice, str) or row.strategy == "plain":
@@ -132,9 +143,10 @@ def peaks_of(
             if model is None or not plain_rows(summary.rows, workload):
                 continue
             here = replace(job, model=model)
+            here = replace(here, held_bytes=data_bytes(plain_rows(summary.rows, workload)))
             here = replace(here, activation_ratio=activation_ratio(here, summary.rows))
             for row in summary.rows:
-                if row.workload == workload and row.status == "ok" and row.peak_memory_bytes:
+                if row.workload == workload and is_scored(row) and row.peak_memory_bytes:
                     choice = choice_of(_strategy_of(row), row.world_size)
                     if not isinstance(choice, str) and choice.pipeline <= model.layers:
                         at = replace(here, world_size=row.world_size, batch=row.global_batch)

@@ -59,13 +59,52 @@ def measured_speed(run: StoredRun, summary: Summary, model: SearchModel) -> Comp
         flop_s[precision] = contention * each_s / model.flops_per_sample
     device = _device_name(run)
     peaks = {name: peak_flops(device, name) for name in flop_s}  # type: ignore[arg-type]
+    axis_s = _machinery(summary.rows, model, flop_s, pass_s, update_s, contention)
     return ComputeSpeed(
         flop_s=flop_s,
         pass_s=pass_s,
         update_s=contention * update_s,
         told=_told(run, rows, contention),
+        axis_s=axis_s,
         peak_flops={name: peak for name, peak in peaks.items() if peak},
     )
+
+
+AXIS_OF = {"fsdp": "shard", "tensor": "tensor", "mesh": "tensor", "context": "context",
+           "expert": "expert", "pipeline": "pipeline"}  # fmt: skip
+"""Kind of strategy → the axis whose machinery it has also on one rank, where it sends nothing."""
+
+
+def _machinery(
+    rows: Sequence[Row],
+    model: SearchModel,
+    flop_s: Mapping[str, float],
+    pass_s: float,
+    update_s: float,
+    contention: float,
+) -> dict[str, float]:
+    """Return what each axis costs a rank apart from its messages, by its strategy on one rank.
+
+    The strategy's step less the plain model's on the same batch, for each microbatch; for pipelines
+    for each microbatch and stage. The median over its rows.
+    """
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        axis = AXIS_OF.get(row.strategy)
+        if axis is None or row.world_size != 1 or row.workload != model.name or not row.step_s:
+            continue
+        if row.status != "ok" or row.strategy_settings.get("checkpointing"):
+            continue
+        precision = next(name for name in PRECISIONS if _is_in(row, name))
+        if precision not in flop_s:
+            continue
+        settings = row.strategy_settings
+        m = int(settings.get("microbatches") or 1) if axis == "pipeline" else 1
+        v = int(settings.get("chunks") or 1) if axis == "pipeline" else 1
+        plain = row.rank_batch * model.flops_per_sample * flop_s[precision] + m * pass_s
+        more = contention * row.step_s.value - plain - update_s * contention
+        found.setdefault(axis, []).append(max(more, 0.0) / (m * v))
+    return {axis: float(np.median(values)) for axis, values in found.items()}
 
 
 def _is_in(row: Row, precision: str) -> bool:

@@ -1,7 +1,7 @@
 """The job that is searched: model, ranks, batch, memory, and how fast a rank computes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scalebench.costmodel.search.links import SearchLinks
 from scalebench.costmodel.search.model import SearchModel
@@ -20,6 +20,8 @@ class ComputeSpeed:
     Attributes:
         flop_s: Precision → seconds for one FLOP of the model's forward and backward pass.
         pass_s: What each microbatch costs apart from its FLOPs: starting operators, seconds.
+        axis_s: Axis → what its machinery costs a rank for each microbatch of the whole model, and
+            for each stage of a rank with ``pipeline``, seconds; missing: not known, none is added.
         update_s: The optimizer's step on the whole model, seconds; a rank with a part of the
             parameters takes that part of it.
         told: Where the figures are from.
@@ -31,6 +33,7 @@ class ComputeSpeed:
     update_s: float
     told: str
     peak_flops: Mapping[str, float]
+    axis_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -47,6 +50,7 @@ class Job:
         batch: Global batch, samples.
         memory_limit_bytes: Of a rank; None: whatever it takes.
         margin: What a peak may exceed its prediction by, a ratio; memory is compared with it.
+        held_bytes: What a rank holds besides, its data, bytes.
         activation_ratio: Measured over counted activations of this machine; 1: not measured.
         overlaps: Whether a sharded strategy gathers ahead of the computation: on a GPU.
         sequence: Whether tensor groups divide the sequence as well (Korthikanti et al. 2022).
@@ -66,6 +70,7 @@ class Job:
     device: Device = "cpu"
     memory_limit_bytes: int | None = None
     margin: float = 0.0
+    held_bytes: float = 0.0
     activation_ratio: float = 1.0
     sequence: bool = True
     buckets_mb: tuple[float, ...] = (1.0, 5.0, 25.0)

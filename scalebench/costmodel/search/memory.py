@@ -127,6 +127,7 @@ def memory_bytes(job: Job, of: Candidates) -> Floats:
         + gathered_bytes(job, of, layers)
         + activation_bytes(job, of, layers)
         + received_bytes(job, of)
+        + job.held_bytes
     )
 
 

@@ -102,8 +102,20 @@ def passes_of(job: Job, of: Candidates, layers: Floats, flops: Floats) -> Passes
     per_flop = np.array([job.speed.flop_s.get(name, np.nan) for name in PRECISIONS])
     forward = flops * samples_of(job, of) / (of.tensor * of.context) * per_flop[of.precision]
     start = job.speed.pass_s * layers / job.model.layers  # starting operators: a third in forward
+    start = start + _machinery_s(job, of, layers)
     again = np.where(of.checkpointing == CHECKPOINTING.index("full"), forward, 0.0)
     return Passes(forward + start / 3, 2 * forward + again + 2 * start / 3, forward)
+
+
+def _machinery_s(job: Job, of: Candidates, layers: Floats) -> Floats:
+    """Return what wrappers and schedules cost a rank for one microbatch, messages not in it."""
+    share = layers / job.model.layers
+    total = np.zeros(len(of))
+    for axis, seconds in job.speed.axis_s.items():
+        each = of.chunks if axis == "pipeline" else share
+        used = of.zero >= 2 if axis == "shard" else getattr(of, axis) > 1
+        total += np.where(used, seconds * each, 0.0)
+    return total
 
 
 def filling_passes(of: Candidates) -> Floats:

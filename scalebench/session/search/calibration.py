@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalebench.analysis.run import StoredRun, load_run
-from scalebench.analysis.search.scores import activation_ratio
+from scalebench.analysis.search.scores import activation_ratio, data_bytes
 from scalebench.analysis.search.speed import measured_speed, plain_rows
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.times import LinkModel
@@ -112,6 +112,8 @@ def calibrated_job(run: StoredRun, summary: Summary, model: SearchModel, job: Jo
         job, speed=speed, links=CalibratedLinks(LinkModel(run.link.fits), told), device="cpu"
     )
     known = replace(known, device=run.info.spec.device)
+    held = data_bytes(plain_rows(summary.rows, model.name))
+    known = replace(known, held_bytes=held)
     return replace(known, activation_ratio=activation_ratio(known, summary.rows))
 
 
