@@ -161,9 +161,11 @@ def test_the_examples_of_predictions(scalebench: Scalebench, project: Path) -> N
 @pytest.mark.untimed
 def test_the_examples_of_the_search(scalebench: Scalebench, project: Path) -> None:
     first, *elsewhere = commands("docs/search.md")
+    # The measurement that it would make takes half a minute: a committed one stands for it.
+    shutil.copytree(ROOT / "reports/gallery/fsdp-2-cores", project / "reports" / "fsdp-2-cores")
     done = scalebench(*first)
     assert done.returncode == 0, done.stderr
-    assert "measuring it now" in done.stderr and "regret" in done.stdout
+    assert "measuring it now" not in done.stderr and "regret" in done.stdout
     assert "probability that the first mesh is the fastest" in done.stdout
     suite = load_suite(str(project / "best.py"))
     assert suite.cases[0].name == "plain" and len(suite.cases) > 1

@@ -9,6 +9,7 @@ from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.search.ranked import result_of
 from scalebench.analysis.search.result import SearchResult
 from scalebench.analysis.search.scores import Scores, model_of, peaks_of, scored_rows, scores_of
+from scalebench.analysis.search.speed import NoPlainRow
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.costmodel.links.topology import TOPOLOGIES, load_topology
@@ -193,7 +194,10 @@ def _measured(
         if run.link is None:
             raise EnvironmentUnfit(f"The short measurement failed: {run.link_unavailable}.")
         found = run, summarise(run)
-    job = calibrated_job(*found, start.model, start)
+    try:
+        job = calibrated_job(*found, start.model, start)
+    except NoPlainRow as reason:
+        raise EnvironmentUnfit(f"{reason}. Measure it: scalebench run ddp --gpus 1,2.") from reason
     scores = scores_of(scored_rows(job, found[1].rows))  # the links that it has are those measured
     named = _links(request)
     job = replace(job, links=named) if named is not None else job

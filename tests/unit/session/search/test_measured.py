@@ -1,0 +1,68 @@
+"""What is trained to prove a search, and what a recorded measurement says of it."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from scalebench.analysis.search.result import RankedChoice
+from scalebench.errors import EnvironmentUnfit
+from scalebench.session.search.measured import experiment, picked
+
+RECORDED = Path(__file__).parents[3] / "recorded" / "search_virtual_hosts.json"
+
+
+def ranked(case: str, step_s: float, runs: bool = True, memory: float = 1e6) -> RankedChoice:
+    return RankedChoice(
+        data=4, case=case, step_s=step_s, memory_bytes=memory,
+        strategy={"kind": "ddp"} if runs else None, cannot_run=None if runs else "no strategy",
+    )  # fmt: skip
+
+
+def result(best: list[RankedChoice], **more: Any) -> Any:
+    return SimpleNamespace(best=best, front=(), rejected=None, world_size=4, **more)
+
+
+def run(measured: dict[str, float | None]) -> Any:
+    rows = [
+        SimpleNamespace(case=case, world_size=4, status="ok" if step else "oom",
+                        reason="out of memory",
+                        step_s=SimpleNamespace(value=step) if step else None, peak_memory_bytes=1)
+        for case, step in measured.items()
+    ]  # fmt: skip
+    summary = SimpleNamespace(rows=rows)
+    return cast(Any, SimpleNamespace(paths=SimpleNamespace(root="r"), summary=summary))
+
+
+def test_the_best_that_can_run_a_random_one_and_a_rejected_one_are_trained() -> None:
+    best = [ranked("a", 1), ranked("b", 2, runs=False), ranked("c", 3), ranked("d", 4)]
+    asked = result(best)
+    asked.rejected = ranked("huge", 0.5)
+    chosen = picked(asked, 2)
+    assert [(why, one.case) for why, one in chosen] == [
+        ("best", "a"), ("best", "c"), ("random", "d"), ("rejected", "huge"),
+    ]  # fmt: skip
+
+
+def test_where_none_can_run_the_reason_is_told() -> None:
+    with pytest.raises(EnvironmentUnfit, match="no strategy"):
+        picked(result([ranked("a", 1, runs=False)]), 3)
+
+
+def test_a_failed_choice_has_its_reason_and_the_rest_counts() -> None:
+    chosen = [("best", ranked("a", 1)), ("best", ranked("b", 2)), ("rejected", ranked("c", 0.1))]
+    found = experiment(result([]), chosen, run({"a": 1.0, "b": None, "c": 0.1}))
+    assert found.rows[1].reason == "out of memory" and found.regret == 1.0
+    assert found.rank_correlation is None and found.error == 0.0
+
+
+def test_the_recorded_experiment_has_the_regret_that_the_documents_state() -> None:
+    told = json.loads(RECORDED.read_text())["rows"]
+    chosen = [(r["picked"], ranked(r["case"], r["predicted_s"])) for r in told]
+    found = experiment(result([]), chosen, run({r["case"]: r["measured_s"] for r in told}))
+    assert found.regret == pytest.approx(1.74, abs=0.005)
+    assert found.rank_correlation == pytest.approx(-0.4)
+    document = (Path(__file__).parents[4] / "docs" / "search.md").read_text()
+    assert f"Regret {found.regret:.2f}" in document and "rank correlation −0.4" in document
