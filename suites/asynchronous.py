@@ -16,7 +16,8 @@ from scalebench import (
 )
 
 # Each at the best of a grid of rates a factor of two apart: the lowest loss after 4096 samples with
-# one seed on two ranks.
+# one seed on two ranks. The server with a backup worker has the rate of the synchronous one, that
+# which looks at staleness the rate of the asynchronous one.
 DEFAULT = {
     "plain": (Plain(), 1e-3),
     "ddp": (Ddp(), 1e-3),
@@ -32,6 +33,8 @@ OPTIONAL = {
     "post-local-sgd-8": (LocalSgd(period=8, synchronous_steps=128), 1e-3),
     "fedavg-8-uneven": (FedAvg(period=8, concentration=0.3), 1e-3),
     "server-synchronous": (ParameterServer(staleness_bound=0), 1e-3),
+    "server-backup-1": (ParameterServer(staleness_bound=0, backup_workers=1), 1e-3),
+    "server-aware": (ParameterServer(staleness_aware=True), 5e-4),
     "servers-2": (ParameterServer(servers=2), 5e-4),
     "gossip-8": (Gossip(period=8), 1e-3),
 }

@@ -15,6 +15,7 @@ from typing import Any
 
 from scalebench.analysis.convergence.race import with_races
 from scalebench.analysis.counted_batch import knows_samples
+from scalebench.analysis.lost_ranks import OF_ALL_RANKS, WITHOUT_A_RANK, losses_of
 from scalebench.analysis.prediction_scores import score, with_intervals
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
@@ -140,6 +141,9 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         "correctness": _correctness(row),
         "num_parameters": next((r.ranks[0].num_parameters for r in good), None),
     }
+    lost = losses_of(good)
+    values |= dict.fromkeys(OF_ALL_RANKS) if lost else {}
+    reasons = dict.fromkeys(OF_ALL_RANKS, WITHOUT_A_RANK) if lost else {}
     return Row(
         suite=cell.suite,
         case=cell.case,
@@ -158,6 +162,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         **_hosts(cell),
         num_clean_steps=sum(len(clean_steps(r)) for r in good),
         stamps=[
+            *lost,
             *_stamps(row, baseline),
             *([] if counted else ["samples not counted"]),
             *(s for part in fields for s in part.stamps),
@@ -166,6 +171,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
             **_unavailable(values, row, baseline),
             **_no_hosts(cell),
             **{name: why for part in fields for name, why in part.reasons.items()},
+            **reasons,
         },
         samples=[_samples(r) for r in good],
         **values,

@@ -32,6 +32,7 @@ class Launched:
             no step was timed.
         wall_s: From the decision to the end of the last rank, seconds.
         node: What the machine's GPUs and processors did meanwhile; None: not watched.
+        lost: Ranks without which the others came to their end, and why they are gone.
     """
 
     records: list[RankRecord]
@@ -39,6 +40,7 @@ class Launched:
     launch_s: float | None
     wall_s: float
     node: NodeTrack | None = None
+    lost: Sequence[Failure] = ()
 
 
 class Launcher(Protocol):

@@ -14,13 +14,13 @@ from scalebench.launch.forking import ASK_LIMIT_S, ForkingLauncher, cannot_answe
 from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import remove_abandoned_groups
 from scalebench.launch.placement import Placement, ThisMachine
-from scalebench.launch.ranks import Ended, R, Ranks, what_went_wrong
+from scalebench.launch.ranks import Ended, R, Ranks, ranks_lost, what_went_wrong
 from scalebench.launch.sharing import SharingFailed, why_not_shared
 from scalebench.launch.zygote_client import ZygoteClient
 from scalebench.records.files import read_model, write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.rank import RankRecord
-from scalebench.spec import Job, SharedLaunch
+from scalebench.spec import Cell, Job, SharedLaunch
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 
@@ -123,7 +123,10 @@ class LocalLauncher(ForkingLauncher):
         }
         shutil.rmtree(paths.root, ignore_errors=True)
         failure = what_went_wrong(job, ranks, in_time, records, rank_logs, positions)
-        return Ended(records, failure, decided_ns, wall_s)
+        lost = ranks_lost(ranks, records, rank_logs) if failure is None else []
+        gone = {one.rank for one in lost}
+        left = [record for record in records if record.rank not in gone]
+        return Ended(left, failure, decided_ns, wall_s, lost)
 
     def run_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Ended[RankRecord]]:
         """Run cells that take turns to the end of all of them."""
@@ -168,4 +171,7 @@ class LocalLauncher(ForkingLauncher):
     def _ranks_of(self, job: Job) -> Ranks:
         """Return the processes of the newest launch, whose time begins now."""
         deadline = time.monotonic() + job.limit_s
-        return Ranks(self.zygote, self.num_launches, job.num_processes, deadline)
+        processes = Ranks(self.zygote, self.num_launches, job.num_processes, deadline)
+        if isinstance(job, Cell) and job.purpose == "measure":
+            processes.dispensable = job.strategy.dispensable(job.world_size)
+        return processes

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -36,12 +36,21 @@ class RankProcesses(Protocol):
 
 @dataclass(frozen=True)
 class Ended(Generic[R]):
-    """A launch that is over; ``decided_ns`` is when it was begun."""
+    """A launch that is over.
+
+    Attributes:
+        records: What its ranks left; those that were lost leave none.
+        failure: The first thing that went wrong.
+        decided_ns: When it was begun.
+        wall_s: How long it took.
+        lost: Ranks without which the others came to their end, and why they are gone.
+    """
 
     records: list[R]
     failure: Failure | None
     decided_ns: int
     wall_s: float
+    lost: list[Failure] = field(default_factory=list)
 
 
 @dataclass
@@ -59,6 +68,7 @@ class Ranks:
         exits: How they ended, in the order in which it became known.
         messages: Rank → the message with which its end was told.
         late: Those that were still running when the time was over.
+        dispensable: Those without which the others go on.
     """
 
     processes: RankProcesses
@@ -69,6 +79,7 @@ class Ranks:
     messages: dict[int, dict[str, Any]] = field(default_factory=dict)
     killed_by_us: bool = False
     late: set[int] = field(default_factory=set)
+    dispensable: Collection[int] = ()
 
     def wait(self) -> bool:
         """Return when no rank is left; False: the time was over before they were done."""
@@ -89,6 +100,11 @@ class Ranks:
         """Ranks of whose end nothing is known."""
         return set(range(self.num_ranks)) - {end.rank for end in self.exits}
 
+    @property
+    def essential_exits(self) -> list[RankExit]:
+        """How those ranks ended without which the others do not go on."""
+        return [end for end in self.exits if end.rank not in self.dispensable]
+
     def _wait_for_end(self, deadline: float, stop_at_failure: bool = True) -> bool:
         """Take messages until all ranks have ended, or one failed; False: time is up."""
         while len(self.exits) < self.num_ranks:
@@ -96,7 +112,7 @@ class Ranks:
             if message is None:
                 return False
             self._note(message)
-            if stop_at_failure and any(end.code for end in self.exits):
+            if stop_at_failure and any(end.code for end in self.essential_exits):
                 return True
         return True
 
@@ -136,11 +152,31 @@ def what_went_wrong(
         logs: Rank → its log.
         positions: Rank → the collectives that it had called when its time was over, as it told.
     """
-    failure = first_failure(records, ranks.exits, dict(logs))
+    essential = [record for record in records if record.rank not in ranks.dispensable]
+    failure = first_failure(essential, ranks.essential_exits, dict(logs))
+    if failure is not None and failure.kind == "peer":  # follows from what a lost rank did
+        failure = first_failure(records, ranks.exits, dict(logs))
     if failure is None and not in_time and len(records) < job.num_processes:
         called = {rank: int(text) for rank, text in positions.items() if text.isdigit()}
         return _out_of_time(job, sorted(ranks.late), logs, called)
     return failure
+
+
+def ranks_lost(
+    ranks: Ranks,
+    records: Sequence[RankRecord | ProbeRecord],
+    logs: Mapping[int, Path],
+) -> list[Failure]:
+    """Return what became of the ranks that failed in a launch that went on without them."""
+    found = (
+        first_failure(
+            [record for record in records if record.rank == rank],
+            [end for end in ranks.exits if end.rank == rank],
+            dict(logs),
+        )
+        for rank in sorted(ranks.dispensable)
+    )
+    return [failure for failure in found if failure is not None]
 
 
 def _out_of_time(

@@ -24,6 +24,7 @@ def launched_result(
     started: str,
     times: tuple[float | None, float],
     node: NodeTrack | None = None,
+    lost: Sequence[Failure] = (),
 ) -> CellResult:
     """Return the result of a launch: fast counts only if it is whole, finite and correct.
 
@@ -34,9 +35,10 @@ def launched_result(
         started: UTC, ISO 8601.
         times: ``launch_s`` and ``wall_s``.
         node: What the machine did meanwhile.
+        lost: Ranks without which the others came to their end.
     """
     records = with_common_steps(records)
-    status, reason = _status(cell, records, failure)
+    status, reason = _status(cell, records, failure, lost)
     if status == "failed" and node is not None:
         reason = f"{reason}{_lost_devices(node)}"
     return CellResult(
@@ -49,6 +51,7 @@ def launched_result(
         wall_s=times[1],
         ranks=list(records),
         node=node,
+        lost=list(lost),
     )
 
 
@@ -89,7 +92,8 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
         return "it belongs to a different cell than the planned one"
     if result.status != "ok":
         return None
-    if sorted(rank.rank for rank in result.ranks) != list(range(cell.num_processes)):
+    there = [*(rank.rank for rank in result.ranks), *(one.rank for one in result.lost)]
+    if sorted(rank for rank in there if rank is not None) != list(range(cell.num_processes)):
         return f"it does not contain each of {cell.num_processes} ranks once"
     if cell.purpose == "inspect":
         told = all(rank.verification is not None for rank in result.ranks)
@@ -122,12 +126,16 @@ def _blocks(rank: RankRecord) -> list[tuple[str, int, int]]:
 
 
 def _status(
-    cell: Cell, records: Sequence[RankRecord], failure: Failure | None
+    cell: Cell,
+    records: Sequence[RankRecord],
+    failure: Failure | None,
+    lost: Sequence[Failure],
 ) -> tuple[Status, str | None]:
     if failure is not None:
         return _status_of_failure(failure, records)
-    if len(records) != cell.num_processes:
-        missing = sorted(set(range(cell.num_processes)) - {r.rank for r in records})
+    known = {record.rank for record in records} | {failure.rank for failure in lost}
+    missing = sorted(set(range(cell.num_processes)) - known)
+    if missing:
         return "failed", f"no record of rank {', '.join(map(str, missing))}"
     bad_loss = _first_bad_loss(records)
     if bad_loss:

@@ -43,6 +43,7 @@ class CellResult(Record):
         shared_with: Ids of the cells that took turns in this launch, its own included; empty: it
             had the launch to itself.
         node: What the GPUs and processors of the machine did meanwhile; null: not watched.
+        lost: Ranks without which the others came to their end, and why they are gone.
     """
 
     format: str = CELL_FORMAT
@@ -56,6 +57,7 @@ class CellResult(Record):
     ranks: list[RankRecord] = []
     shared_with: list[str] = []
     node: NodeTrack | None = None
+    lost: list[Failure] = []
 
     @property
     def cost_s(self) -> float:

@@ -203,7 +203,15 @@ class CellRunner:
         if launched.failure is not None and launched.failure.kind == "usage":
             raise UsageError(launched.failure.message)
         times = (launched.launch_s, launched.wall_s)
-        return launched_result(cell, launched.records, launched.failure, now, times, launched.node)
+        return launched_result(
+            cell,
+            launched.records,
+            launched.failure,
+            now,
+            times,
+            node=launched.node,
+            lost=launched.lost,
+        )
 
     @contextmanager
     def _watching_files(self, cell: Cell) -> Iterator[None]:

@@ -35,7 +35,7 @@ from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.process.turns import Token
 from scalebench.worker.script.supervise import run_script
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import batches_for, facts_of, finish
+from scalebench.worker.strategies.base import batches_for, facts_of, finish, lost_ranks_of
 from scalebench.worker.strategies.compressed import traffic_of
 from scalebench.worker.strategies.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.workloads.feed import endless, refuse_prefetching
@@ -170,7 +170,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
     if retries is not None:
         retried = (allocator_retries(context.device) or 0) - retries
         memory = memory.model_copy(update={"allocator_retries": retried})
-    clean = {
+    clean: dict[str, Any] = {
         "steady": loop.seen.steady,
         "first_step_ns": loop.seen.first_step_ns,
         "race": points,
@@ -180,6 +180,9 @@ def _measure(context: RankContext, keep: Keep) -> None:
         "compression": traffic_of(training),
         "facts": {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)},
     }
+    lost = lost_ranks_of(training)
+    if lost:
+        clean["facts"]["lost_ranks"] = {str(rank): samples for rank, samples in lost.items()}
     keep(clean | _steps(loop.seen) | {"trace_unavailable": DID_NOT_COME_BACK})
     with context.turn(last=True) as turn:
         looked = Rounds(loop).run()

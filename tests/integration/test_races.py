@@ -114,6 +114,96 @@ def sent_of(run: Path, case: str) -> float | None:
     return points[-1].sent_bytes
 
 
+DYING = """
+import os
+import signal
+
+import torch
+from scalebench import Workload
+
+MORTAL, LAST = 2, 6
+
+def model(shard):
+    data = torch.Generator().manual_seed(shard.rank)
+    held_out = torch.Generator().manual_seed(99)
+
+    class Points:
+        def __iter__(self):
+            number = 0
+            while True:
+                number += 1
+                if shard.rank == MORTAL and number == LAST:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                x = torch.randn(shard.batch_size, 4, generator=data)
+                yield x, x.sum(1, keepdim=True)
+
+    def loss(module, batch):
+        return torch.nn.functional.mse_loss(module(batch[0]), batch[1])
+
+    torch.manual_seed(0)
+    unseen = [torch.randn(8, 4, generator=held_out) for _ in range(6)]
+    evaluation = [(x, x.sum(1, keepdim=True)) for x in unseen]
+    return Workload(torch.nn.Linear(4, 1), Points(), loss, evaluation=evaluation)
+"""
+
+WITH_A_DEATH = """
+from scalebench import Case, ParameterServer, Plain, Race, Recipe, Suite
+
+R = Recipe(optimizer="sgd", learning_rate=0.02)
+METHODS = {
+    "plain": Plain(),
+    "asynchronous": ParameterServer(),
+    "bounded": ParameterServer(staleness_bound=2),
+    "backup": ParameterServer(staleness_bound=0, backup_workers=1),
+    "synchronous": ParameterServer(staleness_bound=0),
+}
+SUITE = Suite(
+    name="mortal",
+    question="Who goes on without a worker?",
+    cases=tuple(
+        Case(name=name, strategy=method, batch_size=24, recipe=R)
+        for name, method in METHODS.items()
+    ),
+    race=Race(samples=720, evaluate_every=72, target_loss=2.0),
+    repeats=1,
+)
+"""
+
+
+@pytest.mark.untimed
+def test_a_worker_that_is_killed_takes_nothing_from_the_others(
+    scalebench: Scalebench, project: Path
+) -> None:
+    """The killed worker trains 5 of its batches of 8 samples, of 30 in a race of 720."""
+    (project / "mine.py").write_text(DYING)
+    (project / "mortal.py").write_text(WITH_A_DEATH)
+    arguments = ("--workload", "mine:model", "--gpus", "3", "--out", "r", "--no-report")
+    done = scalebench("run", "mortal.py", *arguments)
+    assert done.returncode == 4, done.stderr
+    assert "rank 2: killed by SIGKILL" in done.stdout + done.stderr
+    results = load_run(project / "r").results
+    for case, samples in (("asynchronous", 720), ("bounded", 720 - 25 * 8)):
+        result = results[f"mortal.{case}.n3.r0"]
+        assert result.status == "ok"
+        assert [record.rank for record in result.ranks] == [0, 1]
+        assert [(one.rank, one.message) for one in result.lost] == [(2, "killed by SIGKILL")]
+        points = result.ranks[0].race
+        assert points is not None and len(points) == 11
+        left_over = samples - points[-1].samples
+        assert left_over in (0, 8), "at most the batch that nobody asked for again"
+        assert (points[-1].loss or 9) < 0.5 * (points[0].loss or 0)
+        assert list(result.ranks[0].facts["lost_ranks"]) == ["2"]
+        row = row_of(project / "r", case, 3)
+        assert row["stamps"][0].startswith("lost a rank: rank 2 (killed by SIGKILL) after ")
+        for name in ("throughput", "speedup", "efficiency"):
+            assert row[name] is None and "rank was lost" in row["unavailable"][name]
+        assert row["race"]["num_reached"] == 1, points
+    backup = results["mortal.backup.n3.r0"]
+    assert (backup.status, len(backup.ranks)) == ("ok", 2)
+    failed = results["mortal.synchronous.n3.r0"]
+    assert (failed.status, failed.reason) == ("failed", "rank 2: killed by SIGKILL")
+
+
 @pytest.mark.untimed
 def test_a_workload_without_held_out_samples_is_told_how_to_give_them(
     scalebench: Scalebench, project: Path

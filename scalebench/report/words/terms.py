@@ -38,6 +38,7 @@ WORDS: Mapping[str, str] = {
     "oversubscribed": "oversubscribed",
     "paced": "paced",
     "link not held": "link not held",
+    "lost a rank": "lost a rank",
     "bound": "bound",
     "communication unseen": "communication unseen",
     "budget open": "budget open",

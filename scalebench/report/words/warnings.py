@@ -48,6 +48,13 @@ MARKS = {
             "Give a lower --link or fewer hosts; read the measured bandwidth, not the set one.",
         ),
         Mark(
+            "lost a rank",
+            "k",
+            "The process of a rank ended during training, and the others went on without it, as the"
+            " method allows.",
+            "Read the loss and the samples; measure speed in a run that keeps all its ranks.",
+        ),
+        Mark(
             "paced",
             "w",
             "The computation was not done but waited for: stages of a fixed duration. Gradients"

@@ -124,6 +124,8 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "staleness_bound": lambda v: (
         "synchronous" if v == 0 else _number_of(v, "at most {:g} steps ahead") or "asynchronous"
     ),
+    "backup_workers": lambda v: _number_of(v, "{:g} backup workers") if v else None,
+    "staleness_aware": lambda on: "smaller steps for stale gradients" if on else None,
     "synchronous_steps": lambda v: _number_of(v, "after {:g} synchronous steps") if v else None,
     "experts": lambda number: f"{number} experts" if number else None,
     "expert": lambda v: None if v == 1 else _number_of(v, "{:g} ranks divide the experts"),

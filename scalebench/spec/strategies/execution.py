@@ -1,5 +1,6 @@
 """How a rank does its arithmetic, and the bare model in one process."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from scalebench.spec.base import Device, Spec
@@ -58,6 +59,10 @@ class Execution(Spec):
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
         return None
+
+    def dispensable(self, world_size: int) -> Sequence[int]:
+        """Return the ranks without which the others go on if they end; none: all end with it."""
+        return ()
 
     def num_shards(self, world_size: int) -> int:
         """Return among how many ranks, or groups of ranks, a global batch is divided."""

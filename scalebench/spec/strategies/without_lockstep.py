@@ -1,8 +1,9 @@
 """Training in which the ranks do not exchange the gradients of every step."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scalebench.spec.base import Device
 from scalebench.spec.strategies.execution import Execution
@@ -145,6 +146,10 @@ class ParameterServer(WithoutLockstep):
             for all gradients and step by their mean, which is synchronous training. None: no
             bound, every gradient is a step as soon as it arrives, and the batches of a step go to
             whoever is free.
+        backup_workers: Gradients that a synchronous step does not wait for: those of the slowest
+            are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
+        staleness_aware: Whether a gradient that is τ steps old makes a step τ times as small (Zhang
+            et al. 2016, "Staleness-aware Async-SGD for Distributed Deep Learning").
     """
 
     kind: Literal["parameter-server"] = "parameter-server"
@@ -152,16 +157,54 @@ class ParameterServer(WithoutLockstep):
     period: Literal[1] = 1
     servers: int = Field(1, ge=1)
     staleness_bound: int | None = Field(None, ge=0)
+    backup_workers: int = Field(0, ge=0)
+    staleness_aware: bool = False
+
+    @model_validator(mode="after")
+    def _options_that_fit(self) -> Self:
+        synchronous = self.staleness_bound == 0
+        if self.backup_workers and not synchronous:
+            raise ValueError(
+                f"backup_workers={self.backup_workers} needs staleness_bound=0: only a synchronous "
+                "step waits for all gradients"
+            )
+        if self.backup_workers and self.servers > 1:
+            raise ValueError(
+                f"backup_workers={self.backup_workers} needs servers=1: several servers would drop "
+                "parts of different gradients"
+            )
+        if self.staleness_aware and synchronous:
+            raise ValueError(
+                "staleness_aware=True is for asynchronous training: with staleness_bound=0 no "
+                "gradient is stale"
+            )
+        return self
+
+    @property
+    def shares_work(self) -> bool:
+        """Whether the batches of a step go to whoever is free."""
+        return self.staleness_bound is None or self.backup_workers > 0
+
+    def dispensable(self, world_size: int) -> Sequence[int]:
+        """Return the ranks that serve nothing, unless every step needs the gradients of all."""
+        if self.staleness_bound == 0 and not self.backup_workers:
+            return ()
+        return range(self.servers, world_size)
 
     @property
     def unverified_because(self) -> str | None:
         """Why its results cannot be compared with those of one process."""
-        if self.staleness_bound == 0:
+        if self.staleness_bound == 0 and not self.backup_workers:
             return "no rank has the averaged gradients; tests compare the parameters with DDP's"
         return super().unverified_because
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if self.backup_workers >= world_size:
+            return (
+                f"{self.backup_workers} backup workers leave none of the {world_size} ranks whose "
+                "gradient a step waits for; choose fewer"
+            )
         if self.servers <= world_size:
             return None
         return f"{self.servers} servers are more than the {world_size} ranks; choose fewer"

@@ -23,7 +23,8 @@ from scalebench.spec.workload import Workload
 from scalebench.worker.measure.gradient_norms import gradient_norms
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.optimizers import set_rate
-from scalebench.worker.strategies.base import Training, judged, sent_bytes_of
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.base import Training, judged, num_samples_of, sent_bytes_of
 
 HOW_TO_GIVE_IT = (
     "Give Workload(evaluation=...) batches of samples that are never trained on, the same on "
@@ -52,16 +53,15 @@ class RaceRun:
         """
         cell = self.loop.context.cell
         batches = held_out_of(self.workload, cell.world_size, cell.num_shards)
-        mine = batches[self.loop.context.shard.rank :: cell.num_shards]
         num_steps = self.race.evaluate_every // cell.global_batch
         began, trained_s = time.monotonic(), 0.0
-        self._note(0, 0.0, began, mine)
+        self._note(0, 0.0, began, batches)
         for number in range(1, self.race.samples // self.race.evaluate_every + 1):
             first = len(self.loop.seen.step_s)
             phase: Phase = "warmup" if number == 1 else "clean"
             self.loop.run_block(phase, num_steps, self._steps)
             trained_s += trained_seconds(self.loop.seen.pace_s[first:], is_first=number == 1)
-            self._note(number * self.race.evaluate_every, trained_s, began, mine)
+            self._note(number * self.race.evaluate_every, trained_s, began, batches)
         self.loop.seen.steady = True  # warm after the first block, however fast it learns
         return self.points
 
@@ -77,21 +77,19 @@ class RaceRun:
             self.loop.clock.mark()
         return losses
 
-    def _note(self, samples: int, trained_s: float, began: float, mine: list[object]) -> None:
-        context = self.loop.context
-        sent = sent_bytes_of(self.loop.training)
-        with judged(self.loop.training):
-            total, count = held_out_loss(self.loop.training, self.workload, mine)
-        loss = context.agree_sum([total, float(count)])
-        mean = loss[0] / loss[1] if math.isfinite(loss[0]) else math.inf
+    def _note(self, samples: int, trained_s: float, began: float, batches: list[object]) -> None:
+        context, training = self.loop.context, self.loop.training
+        sent, counted = sent_bytes_of(training), num_samples_of(training)
+        mean = self._held_out_mean(batches)
         one_process = isinstance(context.cell.strategy, Plain) and math.isfinite(mean)
         norms = None
-        if one_process and len(mine) > 1:
-            norms = gradient_norms(self.loop.training.module, self.workload, mine)
-        elapsed_s, most_sent = context.agree_max([time.monotonic() - began, sent or 0.0])
+        if one_process and len(batches) > 1:
+            norms = gradient_norms(training.module, self.workload, batches)
+        own = [time.monotonic() - began, sent or 0.0, float(counted or 0)]
+        elapsed_s, most_sent, most_counted = context.agree_max(own)
         self.points.append(
             RacePoint(
-                samples=samples,
+                samples=samples if counted is None else int(most_counted),
                 trained_s=trained_s,
                 elapsed_s=elapsed_s,
                 loss=mean if math.isfinite(mean) else None,
@@ -99,6 +97,25 @@ class RaceRun:
                 sent_bytes=None if sent is None else most_sent,
             )
         )
+
+    def _held_out_mean(self, batches: list[object]) -> float:
+        """Return the mean loss over all held-out batches; infinite where it is not finite."""
+        context = self.loop.context
+        while True:
+            with judged(self.loop.training):
+                there = context.alive
+                mine = own_part(batches, context)
+                total, count = held_out_loss(self.loop.training, self.workload, mine)
+            sums = context.agree_sum([total, float(count)])
+            if context.alive == there:  # else a rank was lost meanwhile, and its part with it
+                return sums[0] / sums[1] if math.isfinite(sums[0]) else math.inf
+
+
+def own_part(batches: list[object], context: RankContext) -> list[object]:
+    """Return the held-out batches that this rank evaluates, in a job that may have lost others."""
+    if context.relay is None:
+        return batches[context.shard.rank :: context.cell.num_shards]
+    return batches[context.alive.index(context.rank) :: len(context.alive)]
 
 
 def trained_seconds(pace_s: list[float], is_first: bool) -> float:

@@ -15,6 +15,8 @@ from torch._C._distributed_c10d import FileStore, Store
 
 from scalebench.spec import Cell, Job
 from scalebench.spec.workload import Shard
+from scalebench.worker.process.pairs import connect
+from scalebench.worker.process.relay import Combine, Relay
 from scalebench.worker.process.turns import Token
 
 J = TypeVar("J", bound=Job)
@@ -57,6 +59,12 @@ def ended_after(limit_s: float) -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
+_COMBINED: dict[dist.ReduceOp.RedOpType, Combine] = {
+    dist.ReduceOp.MAX: lambda values: values.amax(0),
+    dist.ReduceOp.SUM: lambda values: values.sum(0),
+}
+
+
 @dataclass(frozen=True)
 class JobContext(Generic[J_co]):
     """One rank of a job.
@@ -66,6 +74,7 @@ class JobContext(Generic[J_co]):
             never mixes with the collectives of the training; None for a single process.
         taking_turns: Other launches live at the same time, and one of them works at a time; None:
             there are no others.
+        relay: Takes the place of ``control`` where the job goes on without a rank that is lost.
     """
 
     job: J_co
@@ -74,6 +83,12 @@ class JobContext(Generic[J_co]):
     device: torch.device
     control: "dist.ProcessGroup | None" = None
     taking_turns: TakingTurns | None = None
+    relay: Relay | None = None
+
+    @property
+    def alive(self) -> list[int]:
+        """The ranks that take part, as all of them know since they last agreed on anything."""
+        return list(range(self.job.world_size)) if self.relay is None else self.relay.alive
 
     @contextmanager
     def turn(self, last: bool = False) -> Iterator[Turn]:
@@ -118,6 +133,8 @@ class JobContext(Generic[J_co]):
         if self.control is None:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)
+        if self.relay is not None:
+            return self.relay.agree(tensor, _COMBINED[operation]).tolist()
         dist.all_reduce(tensor, operation, group=self.control)
         return tensor.tolist()
 
@@ -131,7 +148,9 @@ class JobContext(Generic[J_co]):
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        if self.control is not None:
+        if self.relay is not None:
+            self.agree_sum([0.0])
+        elif self.control is not None:
             dist.barrier(group=self.control)
 
 
@@ -176,8 +195,22 @@ def connected(
     joins = alone(cell) if cell.purpose == "shard" else joined(cell, rank, store, local_rank)
     with joins as context:
         yield RankContext(
-            cell, rank, context.local_rank, context.device, context.control, taking_turns
+            cell,
+            rank,
+            context.local_rank,
+            context.device,
+            context.control,
+            taking_turns,
+            relay_for(cell, rank),
         )
+
+
+def relay_for(cell: Cell, rank: int) -> Relay | None:
+    """Return a relay where a cell is trained that goes on without a rank; every rank takes part."""
+    may_lose = cell.strategy.dispensable(cell.world_size)
+    if cell.purpose != "measure" or not may_lose or cell.backend is None:
+        return None
+    return Relay(rank, cell.world_size, connect(rank, cell.world_size, 1, cell.limit_s))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ _PEER_TEXTS = (
     "wait timeout after",
     "NCCL communicator was aborted",
     "remote process exited",
+    "the parameter server lost worker",
 )
 _CPU_OOM_TEXTS = ("can't allocate memory", "not enough memory")
 

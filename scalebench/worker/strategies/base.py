@@ -14,7 +14,7 @@ class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it.
 
     A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`, `judged`,
-    `sent_bytes_of`, `batches_for` and `finish` ask for.
+    `sent_bytes_of`, `num_samples_of`, `lost_ranks_of`, `batches_for` and `finish` ask for.
     """
 
     @property
@@ -122,6 +122,20 @@ def sent_bytes_of(training: Any) -> float | None:
     None: the training does not count them; the trace of a step tells.
     """
     return getattr(training, "sent_bytes", None)
+
+
+def num_samples_of(training: Any) -> int | None:
+    """Return the samples that all ranks have trained on since the start.
+
+    0: another rank counts them. None: nobody does, each step is a global batch.
+    """
+    return getattr(training, "num_samples", None)
+
+
+def lost_ranks_of(training: Any) -> dict[int, int]:
+    """Return rank → samples of all ranks when a training lost it, as far as this rank knows."""
+    lost: dict[int, int] = getattr(training, "lost_ranks", {})
+    return lost
 
 
 def on_every_rank(training: Training, losses: torch.Tensor) -> torch.Tensor:

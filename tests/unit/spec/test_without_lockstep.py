@@ -1,20 +1,40 @@
-"""Strategies without lockstep, as data."""
+"""Options of a parameter server that contradict one another, and who may be lost."""
 
 import pytest
+from pydantic import ValidationError
 
-from scalebench.spec import FedAvg, LocalSgd
-
-
-def test_a_round_needs_as_many_clients_as_it_draws():
-    assert FedAvg(clients=8, clients_per_rank=2).why_not("cpu", 4) is None
-    reason = FedAvg(clients=7, clients_per_rank=2).why_not("cpu", 4)
-    assert reason is not None
-    assert "draw 8 clients in a round, and there are 7" in reason
+from scalebench.spec import Ddp, LocalSgd, ParameterServer
 
 
 @pytest.mark.parametrize(
-    ("strategy", "steps"),
-    [(LocalSgd(period=5), 5), (FedAvg(period=5, clients_per_rank=3), 15)],
+    ("options", "told"),
+    [
+        ({"backup_workers": 1}, "needs staleness_bound=0"),
+        ({"backup_workers": 1, "staleness_bound": 0, "servers": 2}, "needs servers=1"),
+        ({"staleness_aware": True, "staleness_bound": 0}, "no gradient is stale"),
+    ],
 )
-def test_how_many_steps_lie_between_two_exchanges(strategy, steps):
-    assert strategy.steps_per_exchange == steps
+def test_options_that_contradict_one_another(options, told):
+    with pytest.raises(ValidationError, match=told):
+        ParameterServer(**options)
+
+
+def test_a_step_waits_for_somebody():
+    backup = ParameterServer(staleness_bound=0, backup_workers=2)
+    assert backup.why_not("cpu", 3) is None
+    assert "leave none of the 2 ranks" in str(backup.why_not("cpu", 2))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "dispensable"),
+    [
+        (ParameterServer(), [1, 2, 3]),
+        (ParameterServer(servers=2, staleness_bound=3), [2, 3]),
+        (ParameterServer(staleness_bound=0, backup_workers=1), [1, 2, 3]),
+        (ParameterServer(staleness_bound=0), []),
+        (LocalSgd(), []),
+        (Ddp(), []),
+    ],
+)
+def test_who_serves_nothing_may_be_lost_where_no_step_needs_all(strategy, dispensable):
+    assert list(strategy.dispensable(4)) == dispensable

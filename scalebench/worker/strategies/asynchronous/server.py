@@ -6,13 +6,18 @@ number of gradients that it has pushed; the server's version is the number of it
     no bound         every gradient is a step of its own, and its worker goes on at once
     bound s ≥ 1      the same, but a worker waits while it is more than s ahead of the slowest
     bound 0          one step by the mean of all workers' gradients: synchronous training
+    bound 0, b       one step by the mean of the first N − b gradients; later ones are dropped, and
+    backup workers   their workers go on with the newest parameters (Chen et al. 2016)
 
 The staleness of a gradient is the number of steps that the server has made since its worker got the
 parameters. Without a bound its mean is N − 1, because everybody else steps once in the meantime, in
 the mean: fast workers see less of it, slow ones more (Ho et al. 2013; Zhang et al. 2016).
 
 Work is handed out by tickets, numbered through: with the parameters a worker gets the number of the
-batch that it trains on next. So whoever is faster may do more of a common number of batches.
+batch that it trains on next. So whoever is faster may do more of a common number of batches. With
+backup workers the number is that of the first batch of the server's next step.
+
+A worker that is gone is not waited for, and its batch goes to the next who asks.
 """
 
 from collections import Counter
@@ -20,12 +25,17 @@ from collections import Counter
 import torch
 
 
+class TooFewWorkers(RuntimeError):
+    """So many workers are gone that a synchronous step cannot come together any more."""
+
+
 class Server:
     """A part of the parameters, its optimizer, and the clocks of the workers.
 
     Attributes:
         parameter: The part, shape [K].
-        staleness: Staleness → gradients.
+        staleness: Staleness → gradients, those that were dropped too.
+        num_dropped: Gradients that came after the step that they were for.
         tickets: Of each worker, the number of the batch that it trains on.
 
     Args:
@@ -33,6 +43,9 @@ class Server:
         optimizer: Of this parameter alone.
         num_workers: N.
         bound: Steps that a worker may be ahead; None: any number.
+        backups: Gradients that a synchronous step does not wait for.
+        damped: Whether a gradient of staleness τ makes a step τ times as small (Zhang et al. 2016,
+            "Staleness-aware Async-SGD for Distributed Deep Learning").
     """
 
     def __init__(
@@ -41,41 +54,88 @@ class Server:
         optimizer: torch.optim.Optimizer,
         num_workers: int,
         bound: int | None,
+        backups: int = 0,
+        damped: bool = False,
     ) -> None:
         self.parameter, self.optimizer, self.bound = parameter, optimizer, bound
+        self.backups, self.damped, self.num_workers = backups, damped, num_workers
         self.staleness: Counter[int] = Counter()
-        self.tickets = list(range(num_workers))
-        self._clocks = [0] * num_workers
+        self.num_dropped = 0
+        self.tickets = [0] * num_workers if backups else list(range(num_workers))
+        self._clocks = dict.fromkeys(range(num_workers), 0)  # of those that are there
         self._version = 0
         self._next_ticket = num_workers
+        self._returned: list[int] = []
         self._read = [0] * num_workers
         self._waiting: list[int] = []
         self._sum = torch.zeros_like(parameter)
+        self._num_summed = 0
 
     def push(self, worker: int, gradient: torch.Tensor) -> list[int]:
         """Take a worker's gradient, shape [K]; return who may go on with the parameters now."""
-        self.staleness[self._version - self._read[worker]] += 1
+        stale = self._version - self._read[worker]
+        self.staleness[stale] += 1
         self._clocks[worker] += 1
         self._waiting.append(worker)
-        if self.bound == 0:
-            self._sum += gradient
-            if len(self._waiting) == len(self._clocks):
-                self._step(self._sum / len(self._clocks))
-                self._sum.zero_()
+        if self.bound != 0:
+            self._step(gradient, stale)
+        elif stale:
+            self.num_dropped += 1
         else:
-            self._step(gradient)
+            self._sum += gradient
+            self._num_summed += 1
+            if self._num_summed == self.num_workers - self.backups:
+                self._step(self._sum / self._num_summed, 0)
+                self._sum.zero_()
+                self._num_summed = 0
+        return self._released()
+
+    def leave(self, worker: int) -> list[int]:
+        """Go on without a worker; return who may go on with the parameters now.
+
+        Raises:
+            TooFewWorkers: Nobody can: synchronous steps need more workers than are left.
+        """
+        if self._clocks.pop(worker, None) is None:
+            return []
+        if worker in self._waiting:
+            self._waiting.remove(worker)
+        else:
+            self._returned.append(self.tickets[worker])
+        if self.bound == 0 and len(self._clocks) < self.num_workers - self.backups:
+            raise TooFewWorkers(
+                f"the parameter server lost worker {worker}, and a step needs the gradients of "
+                f"{self.num_workers - self.backups} workers"
+            )
+        return self._released()
+
+    def _step(self, gradient: torch.Tensor, stale: int) -> None:
+        before = self.parameter.detach().clone() if self.damped and stale > 1 else None
+        self.parameter.grad = gradient
+        self.optimizer.step()
+        self._version += 1
+        if before is not None:
+            with torch.no_grad():
+                self.parameter.copy_(before.lerp(self.parameter, 1 / stale))
+
+    def _released(self) -> list[int]:
+        """Return who may go on, each with a ticket."""
         released = [one for one in self._waiting if self._may_go_on(one)]
         for one in released:
             self._waiting.remove(one)
             self._read[one] = self._version
-            self.tickets[one] = self._next_ticket
-            self._next_ticket += 1
+            self.tickets[one] = self._ticket()
         return released
 
-    def _step(self, gradient: torch.Tensor) -> None:
-        self.parameter.grad = gradient
-        self.optimizer.step()
-        self._version += 1
+    def _ticket(self) -> int:
+        if self.backups:
+            return self._version * self.num_workers
+        if self._returned:
+            return self._returned.pop(0)
+        self._next_ticket += 1
+        return self._next_ticket - 1
 
     def _may_go_on(self, worker: int) -> bool:
-        return self.bound is None or self._clocks[worker] - min(self._clocks) <= self.bound
+        if self.bound == 0:
+            return self._version > self._read[worker]
+        return self.bound is None or self._clocks[worker] - min(self._clocks.values()) <= self.bound

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.worker.strategies.asynchronous.server import Server
+from scalebench.worker.strategies.asynchronous.server import Server, TooFewWorkers
 
 RATE = 0.5
 
 
-def server(num_workers, bound):
+def server(num_workers, bound, **options):
     parameter = torch.nn.Parameter(torch.zeros(2))
-    return Server(parameter, torch.optim.SGD([parameter], lr=RATE), num_workers, bound)
+    return Server(parameter, torch.optim.SGD([parameter], lr=RATE), num_workers, bound, **options)
 
 
 def ones(times=1.0):
@@ -99,3 +99,53 @@ def test_in_the_mean_a_slow_worker_changes_nothing_about_the_staleness():
             found.push(1, ones())
     assert mean_staleness(found) == pytest.approx(1, rel=0.02)
     assert max(found.staleness) == 10
+
+
+def test_a_synchronous_step_does_not_wait_for_backup_workers():
+    found = server(3, bound=0, backups=1)
+    assert found.push(2, ones(1.0)) == []
+    assert found.push(0, ones(3.0)) == [2, 0], "two of three gradients make the step"
+    assert found.parameter.tolist() == [-1.0, -1.0], "by the mean of two"
+    assert [found.tickets[one] for one in (0, 2)] == [3, 3], "of the next step of three batches"
+    assert found.push(1, ones(100.0)) == [1], "the late one goes on with the newest parameters"
+    assert found.parameter.tolist() == [-1.0, -1.0], "its gradient is dropped"
+    assert (found.num_dropped, found.staleness) == (1, {0: 2, 1: 1})
+    assert found.push(1, ones(2.0)) == [] and found.push(2, ones(2.0)) == [1, 2]
+    assert found.parameter.tolist() == [-2.0, -2.0]
+
+
+def test_a_worker_that_is_gone_is_not_waited_for():
+    found = server(3, bound=1)
+    assert [found.push(0, ones()) for _ in range(2)] == [[0], []]
+    assert found.push(1, ones()) == [1]
+    assert found.leave(2) == [0], "the slowest of the others has done one"
+    assert found.leave(2) == [], "told twice"
+
+
+def test_the_batch_of_a_worker_that_is_gone_goes_to_the_next_who_asks():
+    found = server(3, bound=None)
+    found.push(0, ones())
+    assert found.tickets == [3, 1, 2]
+    assert found.leave(1) == []
+    found.push(2, ones())
+    found.push(0, ones())
+    assert [found.tickets[one] for one in (0, 2)] == [4, 1]
+
+
+def test_backup_workers_may_be_gone_and_no_more():
+    found = server(3, bound=0, backups=1)
+    assert found.leave(1) == []
+    found.push(0, ones())
+    assert found.push(2, ones()) == [0, 2]
+    with pytest.raises(TooFewWorkers, match=r"lost worker 2.*gradients of 2 workers"):
+        found.leave(2)
+
+
+def test_stale_gradients_make_smaller_steps_if_asked():
+    found = server(4, bound=None, damped=True)
+    for worker in (0, 1, 2):
+        found.push(worker, ones(0.0))
+    found.push(3, ones(6.0))
+    assert found.parameter.tolist() == [-1.0, -1.0], "RATE · 6 / 3 steps that were made meanwhile"
+    found.push(3, ones(6.0))
+    assert found.parameter.tolist() == [-4.0, -4.0], "a fresh one makes a whole step"

@@ -1,0 +1,119 @@
+"""A parameter server at work: threads that answer the workers, each over a connection of its own.
+
+A worker whose process ends breaks its connection, and no others. The server goes on without it, if
+its method can; see `server.py`.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import torch
+import torch.distributed as dist
+
+from scalebench.worker.strategies.asynchronous.server import Server
+
+PUSH, PULL = 1, 2
+"""Tags of the messages."""
+GRADIENT, LOOK, GOODBYE = 0.0, 1.0, 2.0
+"""The last element of a message to a server: what it is. That of an answer is a ticket."""
+
+
+class Serving:
+    """A server, and a thread for each worker; the worker of the same rank calls it directly.
+
+    Attributes:
+        sent_bytes: To other ranks, in training.
+        lost: Worker → how many gradients the server had from all when it was gone.
+
+    Args:
+        server: What it serves.
+        rank: Of this process, which is a worker, too.
+        connections: Other rank → the group of it and this one.
+    """
+
+    def __init__(
+        self, server: Server, rank: int, connections: "Mapping[int, dist.ProcessGroup]"
+    ) -> None:
+        self.server, self.rank, self.connections = server, rank, connections
+        self.sent_bytes = 0
+        self.lost: dict[int, int] = {}
+        self._own: torch.Tensor | None = None
+        self._failed: BaseException | None = None
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(worker,), daemon=True)
+            for worker in connections
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def push_own(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Push the gradient of this rank; return what a message to it would hold."""
+        with self._changed:
+            self._answer(self.server.push(self.rank, gradient))
+            self._changed.wait_for(lambda: self._own is not None or self._failed is not None)
+            if self._failed is not None:
+                raise RuntimeError(str(self._failed)) from self._failed
+            answer, self._own = self._own, None
+            assert answer is not None, "waited for"
+            return answer
+
+    def look(self) -> torch.Tensor:
+        """Return a copy of the parameters that it serves, shape [K]."""
+        with self._changed:
+            return self.server.parameter.detach().clone()
+
+    def join(self) -> None:
+        """Wait until all other ranks have said goodbye, or are gone."""
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self, worker: int) -> None:
+        """Answer a worker until it says goodbye, or is gone."""
+        message = torch.empty(len(self.server.parameter) + 1)
+        try:
+            while self._heard(worker, message) != GOODBYE:
+                with self._changed:
+                    if message[-1] == LOOK:
+                        self._send(worker)
+                    else:
+                        self._answer(self.server.push(worker, message[:-1]))
+        except BaseException as error:
+            self._fail(error)
+
+    def _heard(self, worker: int, message: torch.Tensor) -> float:
+        """Wait for a worker's next message; return its kind, a goodbye where it is gone."""
+        try:
+            dist.recv(message, worker, self.connections[worker], PUSH)
+        except RuntimeError:
+            with self._changed:
+                self.lost[worker] = self.server.staleness.total()
+                self._answer(self.server.leave(worker))
+            return GOODBYE
+        return float(message[-1])
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._failed = error
+            self._changed.notify_all()
+
+    def _answer(self, released: Sequence[int]) -> None:
+        """Send the parameters to those who may go on."""
+        for worker in released:
+            if worker == self.rank:
+                self._own = self._message(worker)
+                self._changed.notify_all()
+            else:
+                self.sent_bytes += self._send(worker)
+
+    def _send(self, worker: int) -> int:
+        """Send a worker the parameters; return the bytes."""
+        message = self._message(worker)
+        with suppress(RuntimeError):  # it is gone, and the thread that listens to it will notice
+            dist.send(message, worker, self.connections[worker], PULL)
+        return message.nbytes
+
+    def _message(self, worker: int) -> torch.Tensor:
+        ticket = torch.tensor([float(self.server.tickets[worker])])
+        return torch.cat((self.server.parameter.detach(), ticket))
