@@ -205,6 +205,7 @@ def _hosts(cell: Cell) -> dict[str, Any]:
         "link": hosts.link,
         "link_bit_per_s": hosts.rates(hosts.num_hosts(cell.world_size)),
         "cpus_per_rank": hosts.cpus_per_rank,
+        "cpu_shares": hosts.cpu_shares and list(hosts.cpu_shares[: cell.world_size]),
     }
 
 
@@ -212,10 +213,12 @@ def _no_hosts(cell: Cell) -> dict[str, str]:
     """Return why the row says nothing of links or shares of the processor."""
     if cell.virtual_hosts is None:
         why = "the ranks did not run on virtual hosts"
-        return dict.fromkeys(("link", "link_bit_per_s", "cpus_per_rank"), why)
+        return dict.fromkeys(("link", "link_bit_per_s", "cpus_per_rank", "cpu_shares"), why)
+    if cell.virtual_hosts.cpu_shares is not None:
+        return {"cpus_per_rank": "ranks have different shares: see cpu_shares"}
     if cell.virtual_hosts.cpus_per_rank is None:
-        return {"cpus_per_rank": "no CPU share was set"}
-    return {}
+        return dict.fromkeys(("cpus_per_rank", "cpu_shares"), "no CPU share was set")
+    return {"cpu_shares": "all ranks have the same: see cpus_per_rank"}
 
 
 def _step_estimate(row: Launches) -> Estimate | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import CpuShare, Rate, Rates, Size, WorldSizes
+from scalebench.cli.options import CpuShares, Rate, Rates, Size, WorldSizes
 from scalebench.cli.run import option, virtual_hosts_from
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
@@ -56,7 +56,7 @@ class MessageSize(Size):
 @option("--launcher", type=click.Choice(list(LAUNCHERS)), help="Same as for run.")
 @option("--link", "--link-intra", "link", type=Rates(), help="Rate of the virtual hosts' links.")
 @option(
-    "--cpus-per-rank", type=CpuShare(), help="Share of a core that each rank may use, e.g. 0.2."
+    "--cpus-per-rank", type=CpuShares(), help="Share of a core that each rank may use, e.g. 0.2."
 )
 @option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")

@@ -122,29 +122,35 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return int(match[1]) * _BYTES[match[2]]
 
 
-class CpuShare(click.ParamType):  # type: ignore[type-arg]
-    """A share of a core, or cores: ``0.2``, ``1.5``."""
+class CpuShares(click.ParamType):  # type: ignore[type-arg]
+    """A share of a core, or cores: ``0.2``, ``1.5``; or one for each rank: ``1,1,0.33``."""
 
     name = "CORES"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return cores."""
+    ) -> tuple[float, ...]:
+        """Return cores, one number for all ranks or one for each."""
         from scalebench.spec.virtual_hosts import MIN_CPU_SHARE
 
-        try:
-            cpu_share = float(str(value))
-        except ValueError:
-            cpu_share = 0.0
-        if not MIN_CPU_SHARE <= cpu_share < math.inf:
-            self.fail(
-                f"{value!r} is not a share of a core. Give a number of at least {MIN_CPU_SHARE:g}, "
-                "for example 0.2.",
-                param,
-                ctx,
-            )
-        return cpu_share
+        if isinstance(value, tuple):
+            return value
+        given = value if isinstance(value, list) else str(value).split(",")
+        shares = []
+        for part in given:
+            try:
+                share = float(str(part))
+            except ValueError:
+                share = 0.0
+            if not MIN_CPU_SHARE <= share < math.inf:
+                self.fail(
+                    f"{part!r} is not a share of a core. Give a number of at least "
+                    f"{MIN_CPU_SHARE:g}, for example 0.2, or one for each rank: 1,1,0.33.",
+                    param,
+                    ctx,
+                )
+            shares.append(share)
+        return tuple(shares)
 
 
 def config_file() -> tuple[Path, dict[str, Any]] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalebench.cli.options import (
-    CpuShare,
+    CpuShares,
     Duration,
     Fraction,
     Rate,
@@ -132,7 +132,10 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     help="Rate of the virtual hosts' links, e.g. 50mbit; or one rate for each host.",
 )
 @option(
-    "--cpus-per-rank", type=CpuShare(), help="Share of a core that each rank may use, e.g. 0.2."
+    "--cpus-per-rank",
+    type=CpuShares(),
+    help="Share of a core that each rank may use, e.g. 0.2; one for each rank makes slow ranks: "
+    "1,1,0.33.",
 )
 @option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
@@ -343,9 +346,11 @@ def virtual_hosts_from(flags: dict[str, Any]) -> "VirtualHosts | None":
             "Racks need both the rate between them and their size: give --link-inter 50mbit and "
             "--hosts-per-rack 2, or neither."
         )
+    shares: tuple[float, ...] = flags["cpus_per_rank"] or ()
     return VirtualHosts(
         link_bit_per_s=flags["link"],
-        cpus_per_rank=flags["cpus_per_rank"],
+        cpus_per_rank=shares[0] if len(shares) == 1 else None,
+        cpu_shares=shares if len(shares) > 1 else None,
         ranks_per_host=flags["ranks_per_host"] or 1,
         hosts_per_rack=flags["hosts_per_rack"],
         inter_bit_per_s=flags["link_inter"],

@@ -73,7 +73,8 @@ class Row(BaseModel):
 
     On virtual hosts ``link`` says the rate of the links as ``--link`` takes it, and
     ``link_bit_per_s`` that of each host of the row; ``cpus_per_rank`` is the share of a core (or
-    cores) that each rank may use, null where there is no quota. ``communication`` has every kind
+    cores) that each rank may use, null where there is no quota, and where ``cpu_shares`` has a
+    different one for each rank. ``communication`` has every kind
     of operation and every bucket of the rank that waits most, ``stragglers`` the ranks that came
     last, the most frequent first. ``axes`` has the same operations by the dimension of the mesh
     whose group carried them; null where a strategy does not say. ``experts`` is how a mixture's
@@ -105,6 +106,7 @@ class Row(BaseModel):
     link: str | None = None
     link_bit_per_s: list[int] | None = None
     cpus_per_rank: FiniteFloat | None = None
+    cpu_shares: list[FiniteFloat] | None = None
     step_s: Estimate | None
     throughput: Estimate | None
     tokens_per_s: Estimate | None

@@ -32,6 +32,7 @@ that, a frame of 66 bytes for every second one received (delayed acknowledgement
 MIN_CPU_SHARE = 0.01
 _UNITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
+CpuShare = Annotated[float, Field(ge=MIN_CPU_SHARE, allow_inf_nan=False)]
 Rate = Annotated[int, Field(ge=MIN_BIT_PER_S, le=MAX_BIT_PER_S)]
 
 
@@ -69,7 +70,9 @@ class VirtualHosts(Spec):
 
     Attributes:
         link_bit_per_s: Rate of the hosts' links, in each direction: one for all, or one per host.
-        cpus_per_rank: Share of a core (or cores) that each rank may use; None: no quota.
+        cpus_per_rank: Share of a core (or cores) that each rank may use; None: no quota, or not the
+            same for all.
+        cpu_shares: That of each rank where they differ; a job of fewer ranks has the first ones.
         ranks_per_host: Ranks that share a host's link, in the order of their numbers.
         hosts_per_rack: Hosts behind one switch; None: all are.
         inter_bit_per_s: Rate of the link between a rack's switch and the one that joins the
@@ -77,7 +80,8 @@ class VirtualHosts(Spec):
     """
 
     link_bit_per_s: tuple[Rate, ...] = Field(min_length=1)
-    cpus_per_rank: float | None = Field(None, ge=MIN_CPU_SHARE, allow_inf_nan=False)
+    cpus_per_rank: CpuShare | None = None
+    cpu_shares: tuple[CpuShare, ...] | None = None
     ranks_per_host: int = Field(1, ge=1)
     hosts_per_rack: int | None = Field(None, ge=1)
     inter_bit_per_s: Rate | None = None
@@ -86,6 +90,12 @@ class VirtualHosts(Spec):
     def _racks_have_a_link(self) -> Self:
         if (self.hosts_per_rack is None) != (self.inter_bit_per_s is None):
             raise ValueError("racks need both hosts_per_rack and inter_bit_per_s")
+        return self
+
+    @model_validator(mode="after")
+    def _one_kind_of_share(self) -> Self:
+        if self.cpus_per_rank is not None and self.cpu_shares is not None:
+            raise ValueError("give cpus_per_rank for all ranks or cpu_shares for each, not both")
         return self
 
     @property
@@ -102,7 +112,20 @@ class VirtualHosts(Spec):
     @property
     def threads(self) -> int | None:
         """Intra-op threads of a rank: as many as its share can keep busy. None: no quota."""
-        return None if self.cpus_per_rank is None else math.ceil(self.cpus_per_rank)
+        shares = self.shares(1)
+        return None if shares is None else math.ceil(max(self.cpu_shares or shares))
+
+    def shares(self, num_ranks: int) -> tuple[float, ...] | None:
+        """Return the CPU share of each of the first ``num_ranks`` ranks; None: no quota."""
+        if self.cpu_shares is not None:
+            return self.cpu_shares[:num_ranks]
+        return None if self.cpus_per_rank is None else (self.cpus_per_rank,) * num_ranks
+
+    @property
+    def cpu(self) -> str | None:
+        """The CPU shares as the command line takes them: ``"0.2"``, ``"1,0.33"``; None: all."""
+        shares = self.cpu_shares or self.shares(1)
+        return None if shares is None else ",".join(f"{share:g}" for share in shares)
 
     def num_hosts(self, num_ranks: int) -> int:
         """Return how many hosts hold that many ranks."""
@@ -128,6 +151,8 @@ class VirtualHosts(Spec):
         Ranks are pinned. With a share of at most one core a core holds whole ranks only; with a
         larger one a rank has whole cores.
         """
+        if self.cpu_shares is not None:
+            return _capacity(self.cpu_shares, num_cores)
         if self.cpus_per_rank is None:
             return None
         if self.cpus_per_rank <= 1:
@@ -159,8 +184,31 @@ class VirtualHosts(Spec):
                 f"{num_hosts} virtual hosts are too many: at most {MAX_HOSTS}. Give a smaller "
                 "--gpus, or more --ranks-per-host."
             )
-        if self.cpus_per_rank is not None and self.cpus_per_rank > num_cores:
+        num_shares = len(self.cpu_shares or ())
+        if self.cpu_shares is not None and num_shares != max(world_sizes):
             raise UsageError(
-                f"--cpus-per-rank {self.cpus_per_rank:g} is more CPU than there is: "
+                f"--cpus-per-rank gives {num_shares} shares and N={max(world_sizes)} has "
+                f"{max(world_sizes)} ranks. Give {max(world_sizes)} shares, or one for all."
+            )
+        most = max(self.shares(max(world_sizes)) or (0.0,))
+        if most > num_cores:
+            raise UsageError(
+                f"--cpus-per-rank {most:g} is more CPU than there is: "
                 f"{num_cores} core(s). Give at most {num_cores}."
             )
+
+
+def _capacity(shares: Sequence[float], num_cores: int) -> int:
+    """Return how many of the first ranks get their different shares at all times.
+
+    Ranks are pinned one core after the other, each to as many as the largest share needs.
+    """
+    cores_each = math.ceil(max(shares))
+    if cores_each > 1:
+        return min(len(shares), num_cores // cores_each)
+    load = [0.0] * num_cores
+    for rank, share in enumerate(shares):
+        load[rank % num_cores] += share
+        if load[rank % num_cores] > 1 + 1e-9:
+            return rank
+    return len(shares)

@@ -62,6 +62,8 @@ LAB = ("--launcher", "lab", "--link")
         ((*LAB, "20gbit"), ["20gbit", "10gbit"]),
         ((*LAB, "50mbit", "--cpus-per-rank", "lots"), ["'lots'", "0.2"]),
         ((*LAB, "50mbit", "--cpus-per-rank", "nan"), ["'nan'", "0.2"]),
+        ((*LAB, "50mbit", "--cpus-per-rank", "1,slow"), ["'slow'", "one for each rank: 1,1,0.33"]),
+        ((*LAB, "50mbit", "--cpus-per-rank", "1,1,1"), ["3 shares", "Give 2 shares, or one"]),
         ((*LAB, "50mbit", "--link-inter", "50mbit"), ["--hosts-per-rack"]),
     ],
 )

@@ -31,9 +31,10 @@ class Lab:
                 "possible; --launcher local runs the ranks without virtual hosts."
             ) from None
         self.quotas: Quotas | None = None
-        if hosts.cpus_per_rank is not None:
+        shares = hosts.shares(num_ranks)
+        if shares is not None:
             try:
-                self.quotas = Quotas(hosts.cpus_per_rank, num_ranks, cpu_hierarchy())
+                self.quotas = Quotas(shares, cpu_hierarchy())
             except NoQuota as error:
                 self.network.close()
                 raise EnvironmentUnfit(
@@ -86,7 +87,7 @@ def try_lab() -> Possible:
     except NoNetwork as error:
         no_network = str(error)
     try:
-        Quotas(0.5, 1, cpu_hierarchy()).close()
+        Quotas((0.5,), cpu_hierarchy()).close()
     except NoQuota as error:
         no_quota = str(error)
     return Possible(no_network, no_quota, rootless)

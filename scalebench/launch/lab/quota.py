@@ -13,6 +13,7 @@ import fcntl
 import os
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,21 +52,22 @@ class Quotas:
     was left by a launcher that was killed, and the next one removes it.
 
     Args:
-        cpu_share: Of a core, for each rank.
-        num_ranks: How many groups.
+        cpu_shares: Of a core, of each rank.
         hierarchy: Where.
 
     Raises:
         NoQuota: It cannot be done here.
     """
 
-    def __init__(self, cpu_share: float, num_ranks: int, hierarchy: Hierarchy) -> None:
+    def __init__(self, cpu_shares: Sequence[float], hierarchy: Hierarchy) -> None:
         self.version = hierarchy.version
         self.root, self._lock = _make_root(hierarchy)
         try:
             if self.version == 2:
                 (self.root / "cgroup.subtree_control").write_text("+cpu")
-            self.members = [self._make(f"rank{rank}", cpu_share) for rank in range(num_ranks)]
+            self.members = [
+                self._make(f"rank{rank}", share) for rank, share in enumerate(cpu_shares)
+            ]
         except OSError as error:
             self.close()
             raise NoQuota(f"{self.root}: {error.strerror}") from error

@@ -10,6 +10,7 @@ from typing import Literal
 
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words.plain_text import plain
+from scalebench.report.words.wording import cpu_fact
 
 Better = Literal["bigger", "smaller"]
 
@@ -91,8 +92,7 @@ def caveats(row: Row) -> list[str]:
     """Say what keeps a row from being a plain measurement on devices of its own."""
     found = ["oversubscribed"] if row.oversubscribed else []
     if row.virtual_hosts:
-        share = "" if row.cpus_per_rank is None else f", {row.cpus_per_rank:g} CPU per rank"
-        found.append(f"virtual hosts {plain(row.link or 'of unknown link', 80)}{share}")
+        found.append(f"virtual hosts {plain(row.link or 'of unknown link', 80)}{cpu_fact(row)}")
     return found + [name for name in ("paced", "simulated") if name in row.stamps]
 
 

@@ -265,7 +265,7 @@ def place_name(case: str, world_size: int) -> str:
 
 def scarce(row: Row) -> str:
     """Name what an oversubscribed row has too few of."""
-    if row.cpus_per_rank is not None:
+    if row.cpus_per_rank is not None or row.cpu_shares:
         return "CPU shares"
     return "cores" if row.device == "cpu" else "GPUs"
 
@@ -349,8 +349,14 @@ def not_measured(row: Row, limit: int = 110) -> str:
 
 def hosts_fact(row: Row) -> str:
     """Say what the virtual hosts of a row have: ``"50mbit, 0.2 CPU per rank"``."""
-    share = "" if row.cpus_per_rank is None else f", {row.cpus_per_rank:g} CPU per rank"
-    return f"{plain(row.link or 'link not told', 80)}{share}"
+    return f"{plain(row.link or 'link not told', 80)}{cpu_fact(row)}"
+
+
+def cpu_fact(row: Row) -> str:
+    """Say which share of the CPU ranks have: ``", 0.2 CPU per rank"``; empty: no quota."""
+    if row.cpu_shares:
+        return f", {' and '.join(f'{share:g}' for share in row.cpu_shares)} CPU of the ranks"
+    return "" if row.cpus_per_rank is None else f", {row.cpus_per_rank:g} CPU per rank"
 
 
 def suite_facts(rows: Sequence[Row]) -> str:

@@ -37,16 +37,16 @@ def notices_of(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
 
 
 def _scarce_things(spec: RunSpec) -> str:
-    if spec.virtual_hosts is not None and spec.virtual_hosts.cpus_per_rank is not None:
-        return f"shares of {spec.virtual_hosts.cpus_per_rank:g} of a core that fit here"
+    if spec.virtual_hosts is not None and spec.virtual_hosts.cpu is not None:
+        return f"shares of {spec.virtual_hosts.cpu} of a core that fit here"
     return "cores" if spec.device == "cpu" else "GPUs"
 
 
 def _about_virtual_hosts(spec: RunSpec, hosts: VirtualHosts) -> list[str]:
     """Say what the hosts are, and at which sizes their links may not hold."""
     cpu_share = "no CPU quota"
-    if hosts.cpus_per_rank is not None:
-        cpu_share = f"{hosts.cpus_per_rank:g} of a core per rank"
+    if hosts.cpu is not None:
+        cpu_share = f"{hosts.cpu} of a core per rank"
     several = f", {hosts.ranks_per_host} ranks per host" if hosts.ranks_per_host > 1 else ""
     messages = [
         f"Virtual hosts on this machine (CPU ranks over gloo), links of {hosts.link}, "

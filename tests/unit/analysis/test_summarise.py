@@ -461,12 +461,17 @@ def test_the_rows_of_the_summary_are_in_the_order_of_the_plan():
 def test_rows_of_virtual_hosts_say_link_and_share_and_what_cannot_hold():
     hosts = VirtualHosts(link_bit_per_s=(500_000_000,), cpus_per_rank=0.2)
 
-    def moved(result):
+    def moved(result, hosts=hosts):
         return result.model_copy(
             update={"cell": result.cell.model_copy(update={"virtual_hosts": hosts})}
         )
 
     rows = rows_of([moved(result) for result in make_small_run()])
+    uneven = VirtualHosts(link_bit_per_s=(500_000_000,), cpu_shares=(0.9, 0.3))
+    slow = rows_of([moved(result, uneven) for result in make_small_run()])
+    assert (slow["ddp", 1].cpu_shares, slow["ddp", 2].cpu_shares) == ([0.9], [0.9, 0.3])
+    assert slow["ddp", 2].cpus_per_rank is None
+    assert "see cpu_shares" in slow["ddp", 2].unavailable["cpus_per_rank"]
     one, two = rows["ddp", 1], rows["ddp", 2]
     assert (two.virtual_hosts, two.link, two.cpus_per_rank) == (True, "500mbit", 0.2)
     assert (one.link_bit_per_s, two.link_bit_per_s) == ([500_000_000], [500_000_000] * 2)

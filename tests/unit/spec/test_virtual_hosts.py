@@ -88,6 +88,32 @@ def test_threads_are_what_the_share_can_keep_busy(share, threads):
     assert hosts(cpus_per_rank=share).threads == threads
 
 
+def test_ranks_may_have_different_shares():
+    slow = hosts(cpu_shares=(1, 0.6, 0.33))
+    assert (slow.threads, slow.cpu) == (1, "1,0.6,0.33")
+    assert (slow.shares(1), slow.shares(3)) == ((1,), (1, 0.6, 0.33))
+    assert hosts(cpus_per_rank=0.2).shares(2) == (0.2, 0.2) and hosts().shares(2) is None
+    slow.check([1, 3], num_cores=2)
+    with pytest.raises(UsageError, match=r"gives 3 shares and N=4 has 4 ranks\. Give 4 shares, or"):
+        slow.check([1, 4], num_cores=2)
+    with pytest.raises(UsageError, match=r"--cpus-per-rank 3 is more CPU than there is"):
+        hosts(cpu_shares=(1, 3)).check([2], num_cores=2)
+
+
+@pytest.mark.parametrize(
+    ("shares", "cores", "ranks"),
+    [
+        ((1, 0.33), 2, 2),
+        ((0.6, 1, 0.33), 2, 3),
+        ((1, 1, 0.33), 2, 2),  # the third shares a core with the first
+        ((1.5, 0.5), 2, 1),
+        ((0.5, 0.5, 0.5), 1, 2),
+    ],
+)
+def test_how_many_ranks_have_their_different_shares_at_all_times(shares, cores, ranks):
+    assert hosts(cpu_shares=shares).capacity(cores) == ranks
+
+
 def test_what_all_links_carry_together_is_held_against_what_the_kernel_forwards():
     assert hosts(100_000_000).overload(8) is None
     assert "8 links of 808mbit" in (hosts(101_000_000).overload(8) or "")
@@ -123,6 +149,8 @@ def test_no_more_cpu_than_there_is_and_no_more_hosts_than_addresses():
         {"ranks_per_host": 0},
         {"cpus_per_rank": 0},
         {"cpus_per_rank": float("inf")},
+        {"cpu_shares": (0.5, 0)},
+        {"cpus_per_rank": 0.5, "cpu_shares": (0.5, 0.2)},
         {"unknown": 1},
     ],
 )

@@ -67,7 +67,7 @@ def test_no_cgroup_at_all():
 def test_groups_of_version_2_are_made_where_the_controller_is_delegated(v2):
     top, own = v2
     quotas = Quotas(
-        0.2, 2, find_hierarchy(V2.format(top=top), "0::/user.slice/app.slice/run.scope")
+        (0.5, 0.2), find_hierarchy(V2.format(top=top), "0::/user.slice/app.slice/run.scope")
     )
     assert quotas.root.parent == own.parent  # its own group has no controller to hand on
     assert quotas.root.name.startswith(f"scalebench-lab-{os.getpid()}-")
@@ -80,7 +80,7 @@ def test_groups_of_version_2_are_made_where_the_controller_is_delegated(v2):
 def test_nothing_is_delegated(tmp_path):
     (tmp_path / "cgroup.subtree_control").write_text("memory")
     with pytest.raises(NoQuota, match="no CPU controller is delegated"):
-        Quotas(0.2, 1, find_hierarchy(V2.format(top=tmp_path), "0::/"))
+        Quotas((0.2,), find_hierarchy(V2.format(top=tmp_path), "0::/"))
 
 
 def test_only_groups_that_nobody_holds_are_removed(tmp_path):
