@@ -24,6 +24,7 @@ from scalebench.analysis.rows.efficiency import Ratios, plain_baseline
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.inflation import inflation_of
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.lockstep import with_lockstep
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.rows.script import script_of_row
@@ -60,7 +61,7 @@ def summarise(run: StoredRun) -> Summary:
     ratios = Ratios.of(run)
     rows = [_row(launches, ratios, run) for launches in ratios.table.values()]
     rows = with_intervals(against_uncompressed(rows, ratios.table, _link(run)))
-    rows = with_races(rows, ratios.table)
+    rows = with_lockstep(with_races(rows, ratios.table), ratios.table)
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,

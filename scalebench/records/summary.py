@@ -19,6 +19,7 @@ from scalebench.records.rows.communication import AxisFigures, OperationFigures,
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.rows.experts import ExpertFigures
 from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.records.rows.lockstep import LockstepFigures
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
 from scalebench.records.rows.race import RaceFigures
@@ -78,7 +79,8 @@ class Row(BaseModel):
     of operation and every bucket of the rank that waits most, ``stragglers`` the ranks that came
     last, the most frequent first. ``axes`` has the same operations by the dimension of the mesh
     whose group carried them; null where a strategy does not say. ``experts`` is how a mixture's
-    tokens spread over its experts. ``strategy_settings`` are the
+    tokens spread over its experts, ``lockstep`` where the time of a race's ranks went and how
+    stale their gradients were. ``strategy_settings`` are the
     fields of the suite's own strategy, which a newer version may have more of. ``copies_s`` is the
     union of copies and fills of GPU memory, ``comm_beside_copies_s`` exposed communication during
     them; null on CPU.
@@ -146,6 +148,7 @@ class Row(BaseModel):
     communication: IfValid[list[OperationFigures]] = None
     axes: IfValid[list[AxisFigures]] = None
     experts: IfValid[ExpertFigures] = None
+    lockstep: IfValid[LockstepFigures] = None
     stragglers: IfValid[list[Straggler]] = None
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None

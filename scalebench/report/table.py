@@ -19,6 +19,7 @@ from scalebench.report.tables.communication import axis_parts
 from scalebench.report.tables.compression import compression_parts
 from scalebench.report.tables.experts import expert_parts
 from scalebench.report.tables.layout import FOLDED, fit, names, table, without
+from scalebench.report.tables.lockstep import lockstep_parts
 from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.races import race_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
@@ -68,6 +69,7 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
     for suite, rows in wording.by_suite(summary.rows).items():
         parts += _suite(suite, rows, width, ascii_only)
         parts += race_parts(rows, width, ascii_only)
+        parts += lockstep_parts(rows, width, ascii_only)
         parts += _details(rows, width, ascii_only) if verbose else []
     wide = precision_note(summary)
     parts += [line(wide, ascii_only, "dim")] if wide else []

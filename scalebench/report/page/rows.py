@@ -19,6 +19,7 @@ from scalebench.report.tables import (
     communication,
     compression,
     experts,
+    lockstep,
     memory,
     pipelines,
     predictions,
@@ -202,6 +203,7 @@ def _sections(
             charts=tuple(drawn("communication")),
             tables=communication.tables([row]),
         ),
+        RowSection("lockstep", "Lockstep", tables=lockstep.tables([row])),
         RowSection(
             "experts", "Experts", experts.sentence([row]) or "", tables=experts.tables([row])
         ),

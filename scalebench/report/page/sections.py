@@ -25,12 +25,14 @@ from scalebench.report.page.mesh_figure import mesh_kind
 from scalebench.report.page.power_figure import ENERGY, power_kind
 from scalebench.report.page.race_figure import race_kind
 from scalebench.report.page.sparklines import SparkTable, spark_table
+from scalebench.report.page.staleness_figure import staleness_kind
 from scalebench.report.page.step_series_figure import step_series_kind
 from scalebench.report.page.timeline_figure import timeline_kind
 from scalebench.report.tables import (
     communication,
     compression,
     experts,
+    lockstep,
     memory,
     pipelines,
     predictions,
@@ -38,6 +40,7 @@ from scalebench.report.tables import (
 )
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.max_batch import max_batch_table
+from scalebench.report.words import lockstep as words
 from scalebench.report.words import wording
 
 Part = Chart | PlainTable | SparkTable
@@ -110,6 +113,7 @@ def sections(material: Material) -> tuple[Section, ...]:
     """Return all sections that have something to show or to say."""
     made = (
         _races(material),
+        _lockstep(material),
         _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
         _efficiency(material),
         _of(material, kinds.BUDGET, "Where the rest went", (kinds.BUDGET, kinds.WATERFALL)),
@@ -236,6 +240,19 @@ def _communication(material: Material) -> Section:
         parts: tuple[Part, ...] = (*drawn, *communication.tables(rows))
         blocks.append(Block(suite, parts, communication.sentence(rows)))
     return _section("communication", "Communication", blocks)
+
+
+def _lockstep(material: Material) -> Section:
+    kind = staleness_kind()
+    blocks = [
+        Block(
+            suite,
+            (*material.chart(kind, index, rows), *lockstep.tables(rows)),
+            words.sentence(rows),
+        )
+        for index, suite, rows in material.suites()
+    ]
+    return _section("lockstep", "Lockstep", blocks)
 
 
 def _experts(material: Material) -> Section:

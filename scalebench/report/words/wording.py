@@ -378,5 +378,6 @@ def suite_facts(rows: Sequence[Row]) -> str:
     backends = sorted({plain(row.backend, 30) for row in rows if row.backend})
     parts.append(f"{first.device}{' over ' + joined(backends) if backends else ''}")
     if first.virtual_hosts:
-        parts.append(f"virtual hosts: {hosts_fact(first)}")
+        largest = max(rows, key=lambda row: row.world_size)
+        parts.append(f"virtual hosts: {hosts_fact(largest)}")
     return " · ".join(parts)

@@ -11,6 +11,7 @@ travels slowly there.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +29,11 @@ class GossipTraining(Replica):
         super().__init__(strategy, workload, context)
         self.strategy = strategy
         self.neighbours = neighbours(context.rank, context.cell.world_size)
-        self.facts = {"contraction": contraction(context.cell.world_size)}
+        self.num_ranks = context.cell.world_size
+
+    def facts_of_method(self) -> dict[str, Any]:
+        """Return ``contraction``, of the distance from the mean in an exchange."""
+        return {"contraction": contraction(self.num_ranks)}
 
     def before_step(self) -> Callable[[], torch.Tensor] | None:
         """Start to exchange models with the neighbours, if it is time to."""

@@ -70,9 +70,8 @@ class ParameterServerTraining(Replica):
             )
             self.serving = Serving(server, self.rank, self.connections)
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """``staleness``: of a server, staleness → gradients; ``dropped``: of these, how many."""
+    def facts_of_method(self) -> dict[str, Any]:
+        """Return a server's ``staleness`` → gradients; ``dropped``: of these, how many."""
         if self.serving is None:
             return {}
         server = self.serving.server
@@ -123,7 +122,9 @@ class ParameterServerTraining(Replica):
             loss = self.loss(self.module, batch)
         loss.backward()
         gradient = torch.cat([g.flatten() for _, g in named_gradients(self.module)]).cpu()
-        self.set_parameters(self.exchange(gradient).to(self.device))
+        with self.exchanging():
+            self.set_parameters(self.exchange(gradient).to(self.device))
+        self.num_batches += 1
         return loss.detach()
 
     def exchange(self, gradient: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """A model of a rank's own, trained by itself; a method says when, and what, ranks exchange."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,8 @@ class Replica:
 
     Attributes:
         num_steps: That this rank has trained.
+        num_batches: That this rank has trained.
+        exchange_s: Seconds from the start of an exchange until this rank has its result.
         pushed_bytes: That this rank has sent in its steps, ring-equivalent.
     """
 
@@ -35,21 +38,44 @@ class Replica:
         self.parameters: Sequence[torch.nn.Parameter] = list(self.module.parameters())
         self.optimizer = make_optimizer(workload, self.parameters)
         self.num_steps = 0
+        self.num_batches = 0
+        self.exchange_s = 0.0
         self.pushed_bytes = 0.0
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train this rank's model on its batch; exchange with other ranks if it is time to."""
-        exchanged = self.before_step()
+        with self.exchanging():
+            exchanged = self.before_step()
         self.optimizer.zero_grad()
         with precision(self.execution, self.device):
             loss = self.loss(self.module, batch)
         loss.backward()
         if exchanged is not None:
-            self.set_parameters(exchanged())
+            with self.exchanging():
+                self.set_parameters(exchanged())
         self.optimizer.step()
         self.num_steps += 1
-        self.after_step()
+        self.num_batches += 1
+        with self.exchanging():
+            self.after_step()
         return loss.detach()
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Count the time of the block as exchange."""
+        began = time.perf_counter()
+        yield
+        self.exchange_s += time.perf_counter() - began
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """``exchange_s`` and ``num_batches`` of this rank, and what the method adds."""
+        own = {"exchange_s": self.exchange_s, "num_batches": self.num_batches}
+        return own | self.facts_of_method()
+
+    def facts_of_method(self) -> dict[str, Any]:
+        """Return what only this method knows."""
+        return {}
 
     def before_step(self) -> Callable[[], torch.Tensor] | None:
         """Start an exchange, if it is time to; return what waits for it and gives its result.

@@ -1,0 +1,114 @@
+"""Where the ranks of a race spent their time, and how stale the gradients were."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from scalebench.analysis.rows.launches import Table
+from scalebench.records.rank import RankRecord
+from scalebench.records.rows.budget import Budget
+from scalebench.records.rows.lockstep import LockstepFigures, RankShares
+from scalebench.records.run import CellResult
+from scalebench.records.summary import Row
+
+NO_RACE = "the suite is no race"
+ONE_RANK = "one rank waits for no other"
+NOT_TOLD = "neither the strategy nor traced steps tell where the ranks' time went"
+
+
+def with_lockstep(rows: Sequence[Row], table: Table) -> list[Row]:
+    """Return the rows, those of races on several ranks with where the ranks' time went."""
+    found = []
+    for row in rows:
+        launches = table[row.suite, row.case, row.world_size]
+        figures: LockstepFigures | str = NO_RACE
+        if launches.cell.race is not None:
+            figures = lockstep_of(list(launches.good.values()), row.budget, row.world_size)
+        if isinstance(figures, str):
+            row = row.model_copy(update={"unavailable": {**row.unavailable, "lockstep": figures}})
+        else:
+            row = row.model_copy(update={"lockstep": figures})
+        found.append(row)
+    return found
+
+
+def lockstep_of(
+    good: Sequence[CellResult], budget: Budget | None, world_size: int
+) -> LockstepFigures | str:
+    """Return the figures of a row, or why there are none.
+
+    Args:
+        good: Its launches that succeeded.
+        budget: Where its traced steps went, if it has any.
+        world_size: N.
+    """
+    if world_size == 1:
+        return ONE_RANK
+    counted = [one for one in good if all("exchange_s" in rank.facts for rank in one.ranks)]
+    if counted:
+        ranks = [shares for result in counted for shares in shares_of(result)]
+        stale, dropped = staleness_of(rank for result in counted for rank in result.ranks)
+        return LockstepFigures(
+            ranks=_means(ranks), traced=False, staleness=stale or None, num_dropped=dropped
+        )
+    if budget is None or not budget.ranks:
+        return NOT_TOLD
+    traced = [
+        RankShares(
+            rank=one.rank,
+            compute=1 - one.exposed_comm_s / one.step_s,
+            exchange=(one.exposed_comm_s - one.wait_s) / one.step_s,
+            wait=one.wait_s / one.step_s,
+        )
+        for one in budget.ranks
+    ]
+    return LockstepFigures(ranks=traced, traced=True)
+
+
+def shares_of(result: CellResult) -> list[RankShares]:
+    """Return where the time of each rank went in a launch; at a block's end all wait for the last.
+
+    Args:
+        result: Of a strategy that counts the time of its exchanges.
+    """
+    own_s = {rank.rank: np.array(_block_sums(rank)) for rank in result.ranks}
+    job_s = float(np.max(list(own_s.values()), axis=0).sum())
+    found = []
+    for rank in result.ranks:
+        busy_s, exchange_s = float(own_s[rank.rank].sum()), float(rank.facts["exchange_s"])
+        found.append(
+            RankShares(
+                rank=rank.rank,
+                compute=max(busy_s - exchange_s, 0.0) / job_s,
+                exchange=min(exchange_s, busy_s) / job_s,
+                wait=(job_s - busy_s) / job_s,
+                num_batches=rank.facts["num_batches"],
+            )
+        )
+    return found
+
+
+def staleness_of(ranks: Iterable[RankRecord]) -> tuple[dict[int, int], int]:
+    """Return staleness → gradients of the servers among ranks, and how many were dropped."""
+    counts: Counter[int] = Counter()
+    dropped = 0
+    for rank in ranks:
+        found = rank.facts.get("staleness") or {}
+        counts.update({int(steps): int(count) for steps, count in found.items()})
+        dropped += int(rank.facts.get("dropped") or 0)
+    return dict(sorted(counts.items())), dropped
+
+
+def _block_sums(rank: RankRecord) -> list[float]:
+    return [sum(rank.step_s[b.first : b.first + b.count]) for b in rank.blocks]
+
+
+def _means(shares: Sequence[RankShares]) -> list[RankShares]:
+    found = []
+    for rank in sorted({one.rank for one in shares}):
+        own = [one for one in shares if one.rank == rank]
+        names = ("compute", "exchange", "wait", "num_batches")
+        means = {name: float(np.mean([getattr(one, name) for one in own])) for name in names}
+        found.append(RankShares(rank=rank, **means))
+    return found
