@@ -23,6 +23,7 @@ from scalebench.gate.fingerprint import (
 )
 from scalebench.gate.metrics import Metric, count_metric
 from scalebench.gate.observation import Observation, collective_counts, have_peaks, observe
+from scalebench.gate.races import TIME_TO_TARGET, decided_by_race
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import Results as Results
 from scalebench.gate.results import mismatches_of, notes_on
@@ -183,7 +184,8 @@ def _comparisons(
         was = observe(base, metric, others[0], series, by_launch)
         is_ = observe(new, metric, others[1], series, by_launch)
         again = [observe(row, metric, run, series, by_launch) for row, run in further]
-        if was is not None or is_ is not None:
+        raced = metric.name == TIME_TO_TARGET and base.race is not None and new.race is not None
+        if was is not None or is_ is not None or raced:
             yield _over_runs(Comparison(metric, base, new, was, is_), again)
     counts = (collective_counts(base), collective_counts(new))
     told = base.communication is not None, new.communication is not None
@@ -219,9 +221,12 @@ def _compare_metric(
 ) -> None:
     """Add the verdict on one metric, or put off one that has to be judged with its family."""
     explanation = _explanation(comparison, own, results)
+    raced = decided_by_race(comparison)
     if against:
         what = ", ".join(dict.fromkeys(f"{m.name} ({m.base} → {m.new})" for m in against[:3]))
         verdict = comparison.verdict("not comparable", reason=f"different: {what}")
+    elif raced is not None:
+        verdict = raced
     elif comparison.base is None:
         reason = "the baseline has no number" + _why(comparison.base_row, comparison.metric)
         verdict = comparison.verdict("not comparable", reason=reason)

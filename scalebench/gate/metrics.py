@@ -57,6 +57,10 @@ METRICS = (
         relative_floor=0.005,
         absolute_floor=65_536,
     ),
+    Metric(
+        *("time_to_target_s", "time to the target", "s", "positive"),
+        relative_floor=0.05,
+    ),
     Metric("wire_bytes", "bytes on the wire", "bytes", "exact"),
     Metric("payload_bytes", "payload", "bytes", "exact"),
     Metric("predicted_memory_bytes", "predicted memory", "bytes", "exact"),

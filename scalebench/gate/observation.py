@@ -75,7 +75,10 @@ def observe(
         return None  # the baseline's is 1 by definition
     if metric.name == "peak_memory_bytes" and by_launch:
         return _peak_memory(row)
-    found = getattr(row, metric.name)
+    if metric.name == "time_to_target_s":
+        found = row.race.time_to_target_s if row.race is not None else None
+    else:
+        found = getattr(row, metric.name)
     if isinstance(found, Estimate):
         return _estimated(row, metric, found, others, series)
     value = number(found)

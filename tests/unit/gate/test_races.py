@@ -1,0 +1,55 @@
+"""Races in the gate: a longer time to the loss gates, and so does a target that is not reached."""
+
+import pytest
+
+from scalebench.records.rows.race import RaceFigures
+from scalebench.stats import Estimate
+from tests.builders.gated import gated, gated_run, verdict_of, with_row
+
+
+def raced(time_s, target=2.5, reached=5, spread=0.01):
+    arrival = Estimate(value=time_s, low=time_s * (1 - spread), high=time_s * (1 + spread), n=5)
+    return RaceFigures(
+        target_loss=target,
+        target_from="given",
+        baseline=("plain", 1),
+        samples=4096,
+        num_seeds=5,
+        num_reached=reached,
+        time_to_target_s=arrival if reached == 5 else None,
+    )
+
+
+def judged(base, new):
+    runs = (
+        with_row(gated_run(seed=seed), "ddp", 2, race=race) for seed, race in ((1, base), (2, new))
+    )
+    return verdict_of(gated(*runs), "time_to_target_s")
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict"),
+    [
+        (raced(10), raced(12), "regressed"),
+        (raced(12), raced(10), "improved"),
+        (raced(10), raced(10.05), "unchanged"),
+        (raced(10, spread=0.2), raced(11, spread=0.2), "inconclusive"),
+    ],
+)
+def test_a_longer_time_to_the_loss_is_a_regression(base, new, verdict):
+    found = judged(base, new)
+    assert (found.verdict, found.decides) == (verdict, True)
+    assert found.low is not None and found.high is not None
+
+
+def test_a_target_that_is_no_longer_reached_is_one_too():
+    found = judged(raced(10), raced(10, reached=3))
+    assert found.verdict == "regressed" and "2 of 5 seeds no longer reach" in found.reason
+    assert judged(raced(10, reached=3), raced(10)).verdict == "improved"
+    assert judged(raced(10, reached=3), raced(10, reached=4)).verdict == "inconclusive"
+
+
+def test_times_to_different_targets_are_not_compared():
+    found = judged(raced(10, target=2.5), raced(12, target=2.6))
+    assert found.verdict == "not comparable" and "--target-loss" in found.reason
+    assert judged(raced(10, target=2.5), raced(12, target=2.5001)).verdict == "regressed"
