@@ -76,7 +76,7 @@ class Serving:
             while self._heard(worker, message) != GOODBYE:
                 with self._changed:
                     if message[-1] == LOOK:
-                        self._send(worker)
+                        self._send({worker: self._message(worker)})
                     else:
                         self._answer(self.server.push(worker, message[:-1]))
         except BaseException as error:
@@ -99,20 +99,26 @@ class Serving:
             self._changed.notify_all()
 
     def _answer(self, released: Sequence[int]) -> None:
-        """Send the parameters to those who may go on."""
-        for worker in released:
-            if worker == self.rank:
-                self._own = self._message(worker)
-                self._changed.notify_all()
-            else:
-                self.sent_bytes += self._send(worker)
+        """Give the parameters to those who may go on."""
+        messages = {worker: self._message(worker) for worker in released}
+        self._own = messages.pop(self.rank, self._own)
+        self._changed.notify_all()
+        self.sent_bytes += sum(message.nbytes for message in messages.values())
+        self._send(messages)
 
-    def _send(self, worker: int) -> int:
-        """Send a worker the parameters; return the bytes."""
-        message = self._message(worker)
-        with suppress(RuntimeError):  # it is gone, and the thread that listens to it will notice
-            dist.send(message, worker, self.connections[worker], PULL)
-        return message.nbytes
+    def _send(self, messages: Mapping[int, torch.Tensor]) -> None:
+        """Send to all workers at once, so that no link waits for another.
+
+        A worker that is gone is left out; the thread that listens to it notices.
+        """
+        under_way = []
+        for worker, message in messages.items():
+            with suppress(RuntimeError):
+                under_way.append(dist.isend(message, worker, self.connections[worker], PULL))
+        for work in under_way:
+            with suppress(RuntimeError):
+                assert work is not None, "this rank is in the group"
+                work.wait()
 
     def _message(self, worker: int) -> torch.Tensor:
         ticket = torch.tensor([float(self.server.tickets[worker])])
