@@ -46,6 +46,15 @@ def test_a_missing_record_fails_the_launch_and_is_named():
     assert outcome([]).status == "failed"
 
 
+def test_a_rank_that_the_others_did_without_is_named_and_no_failure():
+    lost = Failure(rank=1, kind="signal", message="killed by SIGKILL")
+    result = launched_result(CELL, [make_record(0)], None, STARTED, (0.4, 1.5), lost=[lost])
+    assert (result.status, result.lost) == ("ok", [lost])
+    assert contradiction(result, CELL) is None
+    without = result.model_copy(update={"lost": []})
+    assert contradiction(without, CELL) == "it does not contain each of 2 ranks once"
+
+
 def test_a_result_that_deviates_is_failed_with_its_reason():
     wrong = Verification(status="deviates", reason="gradients deviate by 0.1")
     result = outcome([make_record(0, verification=wrong), make_record(1)])
