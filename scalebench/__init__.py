@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scalebench.session.run import run
     from scalebench.session.watching import watch
     from scalebench.spec.race import Race, Recipe
+    from scalebench.spec.recovery import Recovery
     from scalebench.spec.strategies import (
         Compressed,
         Context,
@@ -61,6 +62,7 @@ __all__ = [
     "Plain",
     "Race",
     "Recipe",
+    "Recovery",
     "Run",
     "Script",
     "Shard",
@@ -82,6 +84,7 @@ _HOME = {
     "Loader": "scalebench.spec.suites",
     "Race": "scalebench.spec.race",
     "Recipe": "scalebench.spec.race",
+    "Recovery": "scalebench.spec.recovery",
     "Run": "scalebench.session.finish",
     "Shard": "scalebench.spec.workload",
     "StepPlan": "scalebench.spec.suites",

@@ -26,6 +26,7 @@ from scalebench.analysis.rows.inflation import inflation_of
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.lockstep import with_lockstep
 from scalebench.analysis.rows.prediction import predict_row
+from scalebench.analysis.rows.recovery import recovery_of_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.rows.script import script_of_row
 from scalebench.analysis.run import StoredRun
@@ -124,6 +125,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         ),
         compression_of_row(row),
         script_of_row(row),
+        recovery_of_row(row.checkpoints),
     )
     predicted_bytes = used.values.get("predicted_memory_bytes")
     if status == "oom" and predicted_bytes is not None:
@@ -277,7 +279,11 @@ def _reference_launch(*others: Launches | None) -> CellResult | None:
 def _status(row: Launches, run_status: str) -> tuple[Status, str | None]:
     if row.cell.skip_reason:
         return "skipped", row.cell.skip_reason
-    results = [*([row.inspection] if row.inspection else []), *row.measured.values()]
+    results = [
+        *([row.inspection] if row.inspection else []),
+        *row.measured.values(),
+        *row.checkpoints,
+    ]
     bad = [result for result in results if result.status != "ok"]
     if bad:
         return bad[0].status, _reason(bad[0], row)

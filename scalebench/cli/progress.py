@@ -80,6 +80,8 @@ class TerminalProgress:
         names = {
             "shard": "measuring one rank's shard of",
             "inspect": "checking",
+            "save": "saving",
+            "restore": "restoring",
             "fit": f"trying {cell.rank_batch} samples per rank of",
             "independent": f"measuring {cell.rank_batch} samples per independent rank of",
         }

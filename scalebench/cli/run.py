@@ -118,6 +118,11 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     help="Start no launch after this much time, e.g. 10m. Default for --precision: 90 s a suite.",
 )
 @option(
+    "--checkpoint-dir",
+    type=click.Path(path_type=Path),
+    help="Where a suite that saves puts its checkpoints. Default: the run folder.",
+)
+@option(
     "--launcher",
     type=click.Choice(list(LAUNCHERS)),
     help="lab: each rank on a virtual host, with --link and --cpus-per-rank. slurm: each launch a "
@@ -322,6 +327,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         keep_going=flags["keep_going"],
         anonymise=flags["anonymise"],
         allow_busy=flags["allow_busy"],
+        checkpoint_dir=flags["checkpoint_dir"],
     )
 
 

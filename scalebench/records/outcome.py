@@ -98,6 +98,9 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
     if cell.purpose == "inspect":
         told = all(rank.verification is not None for rank in result.ranks)
         return None if told else "a rank did not record the comparison with the reference"
+    if cell.purpose in ("save", "restore"):
+        told = all(rank.recovery is not None for rank in result.ranks)
+        return None if told else "a rank did not record its checkpoints"
     has_losses = cell.strategy.has_reference and cell.purpose != "shard"
     first = result.ranks[0]
     found = (_unusable(rank, first, has_losses) for rank in result.ranks)

@@ -11,6 +11,7 @@ from pydantic import Field, FiniteFloat
 
 from scalebench.records.base import LARGE, Record
 from scalebench.records.race import RacePoint
+from scalebench.records.recovery import RecoveryRecord
 from scalebench.records.trace import ClockAlignment, Trace
 
 Phase = Literal["warmup", "clean", "paired", "traced", "local", "bare", "part"]
@@ -207,6 +208,7 @@ class RankRecord(Record):
             strategy compresses nothing.
         gradient_error: Of compressed training, from the ``inspect`` launch, on rank 0.
         race: Evaluations of a race, in order; null: the launch was none.
+        recovery: Of a launch that saves or restores; null: any other.
         samples_per_step: Of a user's script: samples that this rank trained on in a step; null:
             not counted.
         gaps: Of a user's script: what it did between steps, evaluating or saving, where that was
@@ -240,6 +242,7 @@ class RankRecord(Record):
     compression: CompressionTraffic | None = None
     gradient_error: GradientError | None = None
     race: list[RacePoint] | None = None
+    recovery: RecoveryRecord | None = None
     samples_per_step: FiniteFloat | None = Field(None, gt=0)
     gaps: list[StepGap] | None = None
     ended_after: int | None = Field(None, ge=1)

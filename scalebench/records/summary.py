@@ -23,6 +23,7 @@ from scalebench.records.rows.lockstep import LockstepFigures
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
 from scalebench.records.rows.race import RaceFigures
+from scalebench.records.rows.recovery import RecoveryFigures
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
 from scalebench.records.run import Status
 from scalebench.spec import Device, Scaling
@@ -86,7 +87,8 @@ class Row(BaseModel):
     them; null on CPU.
     ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
     distributed, as far as that is recognised, ``script`` what else was seen of its code; null for
-    every other row. ``race`` is what came of a race towards a loss.
+    every other row. ``race`` is what came of a race towards a loss. ``recovery`` is what
+    checkpoints cost and how the row continued from them.
     """
 
     suite: str
@@ -153,6 +155,7 @@ class Row(BaseModel):
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None
     race: IfValid[RaceFigures] = None
+    recovery: IfValid[RecoveryFigures] = None
     outside_step: IfValid[OutsideSteps] = None
     wrappers: IfValid[list[Wrapper]] = None
     script: IfValid[ScriptFacts] = None

@@ -8,10 +8,10 @@ from typing import TypeVar
 from scalebench.analysis.prediction_scores import predicted_rows
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
-from scalebench.report.tables import budget_table, predictions, races
+from scalebench.report.tables import budget_table, predictions, races, recovery
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import Column, cells, names
-from scalebench.report.words import racing, wording
+from scalebench.report.words import racing, recovering, wording
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.attributed import budgeted
 
@@ -77,13 +77,32 @@ def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
     notes = [escape(note[0].upper() + note[1:], 400) for note in above_ideal(rows)]
     if notes:
         blocks.append("<br>\n".join(notes))
-    return [*blocks, *_race_blocks(rows), *_budget_blocks(rows), *_prediction_blocks(rows)]
+    return [
+        *blocks,
+        *_race_blocks(rows),
+        *_recovery_blocks(rows),
+        *_budget_blocks(rows),
+        *_prediction_blocks(rows),
+    ]
 
 
 def _race_blocks(rows: Sequence[Row]) -> list[str]:
     raced = races.raced(rows)
     said = [text for text in (racing.headline(raced), racing.target_line(raced)) if text]
     return [*(escape(text, 400) for text in said), table(races.COLUMNS, raced)] if raced else []
+
+
+def _recovery_blocks(rows: Sequence[Row]) -> list[str]:
+    said = recovering.headline(rows)
+    if said is None:
+        return []
+    saved = table(recovery.SAVE_COLUMNS, recovery.saved_rows(rows))
+    loaded = recovery.loaded_rows(rows)
+    return [
+        escape(said, 600),
+        saved,
+        *([table(recovery.RESTORE_COLUMNS, loaded)] if loaded else []),
+    ]
 
 
 def _prediction_blocks(rows: Sequence[Row]) -> list[str]:

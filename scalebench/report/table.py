@@ -22,6 +22,7 @@ from scalebench.report.tables.layout import FOLDED, fit, names, table, without
 from scalebench.report.tables.lockstep import lockstep_parts
 from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.races import race_parts
+from scalebench.report.tables.recovery import recovery_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.words import outside, script_remarks, wording
 from scalebench.report.words.above_ideal import above_ideal
@@ -70,6 +71,7 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
         parts += _suite(suite, rows, width, ascii_only)
         parts += race_parts(rows, width, ascii_only)
         parts += lockstep_parts(rows, width, ascii_only)
+        parts += recovery_parts(rows, width, ascii_only)
         parts += _details(rows, width, ascii_only) if verbose else []
     wide = precision_note(summary)
     parts += [line(wide, ascii_only, "dim")] if wide else []

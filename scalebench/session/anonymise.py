@@ -27,6 +27,7 @@ TEXT_FIELDS = frozenset(
             "command",
             "notices",
             "damaged",
+            "directory",
             "environment",
             "facts",
             "message",

@@ -185,11 +185,23 @@ class CellRunner:
             return cell.skip_reason
         if inspection is not None and inspection.status != "ok":
             return f"not measured: {inspection.reason}"
+        if cell.purpose == "restore":
+            return self._why_not_restored(cell)
         failed_before = why_not_again(cell, run.results.values())
         if failed_before is not None:
             return failed_before
         too_large = why_too_large(cell, run.results.values())
         return None if run.info.spec.keep_going else too_large
+
+    def _why_not_restored(self, cell: Cell) -> str | None:
+        """Say why there is nothing to restore; None: every number of ranks has saved."""
+        results = self.store.run.results
+        for size in cell.restore_from:
+            saving = cell.model_copy(update={"purpose": "save", "world_size": size})
+            saved = results.get(saving.id)
+            if saved is not None and saved.status != "ok":
+                return f"nothing to restore: saving at N={size} failed: {saved.reason}"
+        return None
 
     def _result_of(self, cell: Cell) -> CellResult:
         run = self.store.run

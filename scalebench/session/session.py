@@ -25,6 +25,7 @@ from scalebench.session.plan import Request
 from scalebench.session.precision import add_rounds
 from scalebench.session.prepare import Prepared, check_same_machine, prepare
 from scalebench.session.progress import ProgressListener
+from scalebench.session.recovery.directory import remove_checkpoints, with_directory
 from scalebench.session.sharing import only_whole_launches
 from scalebench.session.store import RunStore, anonymiser_for
 from scalebench.spec import Suite
@@ -95,6 +96,7 @@ class Session:
             plan = search_largest_batches(
                 self.launcher, plan, request.memory_limit_bytes, paths, self.progress
             )
+        cells = with_directory(plan.cells, request.checkpoint_dir, paths.root, run_id)
         foreign = machine.elsewhere(link.machine, environment) if link is not None else []
         info = RunInfo(
             run_id=run_id,
@@ -103,7 +105,7 @@ class Session:
             command=list(command),
             spec=plan.spec,
             environment=environment,
-            plan=list(plan.cells),
+            plan=cells,
             notices=[*plan.notices, *about_profile(link, foreign), *shared],
             largest_batches=list(plan.largest_batches),
             certificate=newest(environment),
@@ -140,7 +142,10 @@ class Session:
         with working_on(stored.paths):
             self.progress.planned(stored.info, len(stored.results))
             try:
-                return finish(stored, self._launch_all(store))
+                status = self._launch_all(store)
+                if status == "complete":
+                    remove_checkpoints(stored.info.plan)
+                return finish(stored, status)
             except KeyboardInterrupt:
                 raise Interrupted(_interrupted(store)) from None
             except OSError as error:

@@ -8,11 +8,12 @@ from pydantic import Field
 from scalebench.spec.base import Device, Name, Scaling, Spec
 from scalebench.spec.presets import WorkloadSpec
 from scalebench.spec.race import Race, Recipe
+from scalebench.spec.recovery import Recovery
 from scalebench.spec.strategies import Strategy
 from scalebench.spec.suites import Loader, StepPlan
 from scalebench.spec.virtual_hosts import VirtualHosts
 
-Purpose = Literal["inspect", "measure", "independent", "fit", "shard"]
+Purpose = Literal["inspect", "measure", "independent", "fit", "shard", "save", "restore"]
 
 
 class Job(Spec):
@@ -49,7 +50,8 @@ class Cell(Job):
             with no instrument on; ``independent``: the same of plain ranks that train at once and
             know nothing of one another, for what sharing a machine costs; ``fit``: find out
             whether the batch fits; ``shard``: rank 0 alone does its share of a job of
-            ``world_size`` ranks, and no other rank answers.
+            ``world_size`` ranks, and no other rank answers; ``save``: time checkpoints;
+            ``restore``: load them again in fresh processes and compare every bit.
         repeat: Number of the launch, from 0.
         rank_batch: Samples that a rank is fed per step: ``global_batch`` over all ranks, or over
             all pipelines, whose ranks share them.
@@ -61,6 +63,9 @@ class Cell(Job):
             rank has of it at the other sizes of the case.
         recipe: Optimizer and learning rate; None: those of the workload.
         race: A launch that measures trains this race; None: as many steps as ``steps`` says.
+        recovery: How a launch that saves or restores does it; None: any other launch.
+        restore_from: Numbers of ranks whose checkpoints a restoring launch loads: of its own all
+            methods, of others those that are sharded.
     """
 
     suite: Name
@@ -81,6 +86,8 @@ class Cell(Job):
     part_batches: tuple[int, ...] = ()
     recipe: Recipe | None = None
     race: Race | None = None
+    recovery: Recovery | None = None
+    restore_from: tuple[int, ...] = ()
 
     @property
     def num_processes(self) -> int:
@@ -105,6 +112,8 @@ class Cell(Job):
             "independent": f"independent{self.rank_batch}.r{self.repeat}",
             "fit": f"fit{self.rank_batch}",
             "shard": f"shard.r{self.repeat}",
+            "save": "save",
+            "restore": "restore",
         }
         tail = tails.get(self.purpose, f"r{self.repeat}")
         return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"

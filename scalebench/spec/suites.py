@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from scalebench.spec.base import Device, Name, Scaling, Spec
 from scalebench.spec.collectives import COLLECTIVES, AlgorithmName, CollectiveName, DtypeName
 from scalebench.spec.race import Race, Recipe
+from scalebench.spec.recovery import Recovery
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.strategies import Plain, Strategy
 
@@ -145,6 +146,7 @@ class Suite(Spec):
         race: Every launch is a race towards a loss, and every repeat has other initial parameters
             and another order of the samples. The first plain case is what all are compared with.
             None: steps are measured, and where they lead is not.
+        recovery: Save and restore every case, too; None: no checkpoint is written.
     """
 
     name: Name
@@ -162,6 +164,7 @@ class Suite(Spec):
     gate: dict[str, dict[str, bool | float]] = Field(default_factory=dict)
     script: ScriptTarget | None = None
     race: Race | None = None
+    recovery: Recovery | None = None
 
     @property
     def baseline(self) -> Case | None:

@@ -17,6 +17,8 @@ from scalebench.records.files import read_model, write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.rank import Memory, RankRecord
 from scalebench.spec import Cell, Purpose, Script, SharedLaunch
+from scalebench.worker.checkpoints.restoring import measure_restores
+from scalebench.worker.checkpoints.saving import measure_saves
 from scalebench.worker.inspection.compressed import inspect_compressed
 from scalebench.worker.inspection.fit import measure_fit
 from scalebench.worker.inspection.memory import allocator_retries, read_memory
@@ -234,12 +236,24 @@ def _shard(context: RankContext, keep: Keep) -> None:
     keep(clean | told | _steps(seen) | {"loss": []})
 
 
+def _save(context: RankContext, keep: Keep) -> None:
+    """Time checkpoints."""
+    keep({"recovery": measure_saves(context), "loss": [], "facts": {}})
+
+
+def _restore(context: RankContext, keep: Keep) -> None:
+    """Load checkpoints and compare every bit."""
+    keep({"recovery": measure_restores(context), "loss": [], "facts": {}})
+
+
 _WORK: dict[Purpose, Callable[[RankContext, Keep], None]] = {
     "inspect": _inspect,
     "measure": _measure,
     "independent": _measure,
     "fit": _fit,
     "shard": _shard,
+    "save": _save,
+    "restore": _restore,
 }
 
 

@@ -27,6 +27,7 @@ class Launches:
         measured: Repeat → result, of the launches that were run.
         num_planned: Measuring launches that the plan holds.
         shards: Launches of one rank's shard alone that succeeded.
+        checkpoints: Launches that saved and restored, whatever became of them.
     """
 
     cell: Cell
@@ -34,6 +35,7 @@ class Launches:
     measured: Mapping[int, CellResult] = field(default_factory=dict)
     num_planned: int = 0
     shards: tuple[CellResult, ...] = ()
+    checkpoints: tuple[CellResult, ...] = ()
 
     @cached_property
     def good(self) -> dict[int, CellResult]:
@@ -82,9 +84,15 @@ def grouped(run: StoredRun) -> Table:
     for result in run.results.values():
         if result.cell.purpose == "shard" and result.status == "ok":
             shards.setdefault(result.cell.row_key, []).append(result)
+    checkpoints: dict[tuple[str, str, int], list[CellResult]] = {}
+    for result in run.results.values():
+        if result.cell.purpose in ("save", "restore"):
+            checkpoints.setdefault(result.cell.row_key, []).append(result)
     table = {
         key: replace(
-            _launches(of_row, inspections.get(key), run), shards=tuple(shards.get(key, ()))
+            _launches(of_row, inspections.get(key), run),
+            shards=tuple(shards.get(key, ())),
+            checkpoints=tuple(checkpoints.get(key, ())),
         )
         for key, of_row in cells.items()
     }

@@ -11,7 +11,7 @@ from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines, judge
 from scalebench.report.tables import compression
-from scalebench.report.words import causes, racing, wording
+from scalebench.report.words import causes, racing, recovering, wording
 
 LONGEST_REASON = 60
 
@@ -43,7 +43,8 @@ class SuiteInBrief:
         title: Which suite, and at which size it is judged.
         headline: What scales best, with its interval, and how certain that is.
         next_step: That of all cases, where it is the same for several; then no case has one.
-        is_race: The cases raced to a loss: its table says of each what came of it.
+        is_race: The cases raced to a loss, or were saved and restored: a table of their own says
+            of each what came of it.
     """
 
     title: str
@@ -64,7 +65,7 @@ def suite_in_brief(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
     """Return the verdict of one suite, of which ``rows`` are all rows."""
     ranked = ranking.rank(headlines(verdict.findings))
     best = ranked.best if ranked else None
-    of_race = racing.headline(rows)
+    of_race = racing.headline(rows) or recovering.headline(rows)
     if of_race is not None:
         title = f"verdict on suite {wording.plain(verdict.suite, 64)}{where(best)}"
         return SuiteInBrief(title=title, headline=of_race, cases=(), is_race=True)

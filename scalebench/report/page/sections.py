@@ -24,6 +24,7 @@ from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
 from scalebench.report.page.mesh_figure import mesh_kind
 from scalebench.report.page.power_figure import ENERGY, power_kind
 from scalebench.report.page.race_figure import race_kind
+from scalebench.report.page.recovery_figure import SAVE_COST
 from scalebench.report.page.sparklines import SparkTable, spark_table
 from scalebench.report.page.staleness_figure import staleness_kind
 from scalebench.report.page.step_series_figure import step_series_kind
@@ -37,6 +38,7 @@ from scalebench.report.tables import (
     pipelines,
     predictions,
     races,
+    recovery,
 )
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.max_batch import max_batch_table
@@ -114,6 +116,7 @@ def sections(material: Material) -> tuple[Section, ...]:
     made = (
         _races(material),
         _lockstep(material),
+        _recovery(material),
         _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
         _efficiency(material),
         _of(material, kinds.BUDGET, "Where the rest went", (kinds.BUDGET, kinds.WATERFALL)),
@@ -136,6 +139,14 @@ def of_suite(found: Sequence[Section], suite: str) -> tuple[tuple[Section, Block
     return tuple(
         (section, block) for section in found for block in section.blocks if block.suite == suite
     )
+
+
+def _recovery(material: Material) -> Section:
+    blocks = [
+        Block(suite, (*material.chart(SAVE_COST, index, rows), *recovery.tables(rows)))
+        for index, suite, rows in material.suites()
+    ]
+    return _section("recovery", "Recovery", blocks)
 
 
 def _of(material: Material, kind: ChartKind, title: str, shown: Sequence[ChartKind]) -> Section:

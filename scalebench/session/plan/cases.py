@@ -73,7 +73,7 @@ def precision_of(
         )
     shared = device == "cpu" and machine.shares if request.shared is None else request.shared
     exact = request.quick or request.repeats is not None or request.steps is not None
-    exact = exact or any(s.steps.steps or s.repeats == 1 or s.race for s in suites)
+    exact = exact or any(s.steps.steps or s.repeats == 1 or s.race or s.recovery for s in suites)
     precision = PRECISION if shared and device == "cpu" and not exact else None
     precision = request.precision or precision
     budget_s = request.budget_s or PRECISION_BUDGET_S * len(suites)

@@ -7,6 +7,7 @@ from scalebench.costmodel.pipelines.orders import why_no_pipeline
 from scalebench.errors import UsageError, unknown_name
 from scalebench.records.run import RunSpec
 from scalebench.session.plan.cases import workload_of
+from scalebench.session.plan.recovery import recovery_cells
 from scalebench.spec import (
     Case,
     Cell,
@@ -343,7 +344,7 @@ def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     """Return all launches: inspections first, then rounds over cases and sizes.
 
     Correctness comes before speed. Each round launches every cell once, so that a drift of the
-    machine affects all sizes equally.
+    machine affects all sizes equally. Checkpoints come last: their disk traffic disturbs nobody.
     """
     timed = [*rows, *independent_cells(rows, spec), *shard_cells(rows, spec)]
     compared = [cell for cell in rows if cell.strategy.has_reference]
@@ -355,7 +356,7 @@ def in_order(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
         for cell in timed
         if repeat < repeats_of[cell.suite]
     ]
-    return inspections + rounds
+    return inspections + rounds + recovery_cells(rows, spec)
 
 
 def _repeated(cell: Cell, repeat: int) -> Cell:

@@ -16,6 +16,7 @@ from scalebench.session.plan.cases import (
 from scalebench.session.plan.cells import cells_of_case, in_order, only
 from scalebench.session.plan.notices import about_paced, about_scripts, notices_of
 from scalebench.session.plan.races import check_races
+from scalebench.session.plan.recovery import check_recovery
 from scalebench.session.plan.request import Machine, Plan, Request
 from scalebench.spec import (
     Device,
@@ -26,6 +27,7 @@ from scalebench.spec import (
 def check_names(request: Request, suites: Sequence[Suite]) -> None:
     """Raise UsageError for what can be told wrong without knowing the machine."""
     check_races(request, suites)
+    check_recovery(request, suites)
     for suite in suites:
         chosen = chosen_cases(suite, request.selection)
         for case in chosen:

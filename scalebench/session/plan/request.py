@@ -51,6 +51,7 @@ class Request:
     keep_going: bool = False
     anonymise: bool = False
     allow_busy: bool = False
+    checkpoint_dir: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,111 @@
+"""What the checkpoints of a row cost, from the launches that saved and restored."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scalebench.analysis.rows.fields import RowFields
+from scalebench.records.recovery import RecoveryRecord, SaveSample
+from scalebench.records.rows.recovery import RecoveryFigures, RestoreFigures, SaveFigures
+from scalebench.records.run import CellResult
+from scalebench.stats import estimate_over_launches, estimate_signed
+
+NOTHING_BESIDE = "the checkpoint was on the disk before the next step began"
+NOT_TOLD = "this system does not tell the peak of a process's memory"
+ON_CPU = "the ranks are on the CPU"
+
+NOT_SAVED = "no checkpoint of this row was saved"
+
+OfRanks = tuple[SaveSample, ...]
+"""One save, as each rank saw it."""
+
+
+def recovery_of_row(launches: Sequence[CellResult]) -> RowFields:
+    """Return the row's field ``recovery``.
+
+    Args:
+        launches: Of the row, those that saved and restored; none: its suite asks for no checkpoint.
+    """
+    fields = RowFields()
+    records = [
+        [rank.recovery for rank in result.ranks if rank.recovery is not None]
+        for result in launches
+        if result.status == "ok"
+    ]
+    why = "no launch that saved or restored succeeded" if launches else NOT_SAVED
+    fields.set("recovery", figures_of(records) if records else None, why)
+    return fields
+
+
+def figures_of(launches: Sequence[Sequence[RecoveryRecord]]) -> RecoveryFigures:
+    """Return the figures of launches, each as its ranks recorded it, rank 0 first."""
+    saves: dict[str, list[OfRanks]] = {}
+    restores = []
+    for ranks in launches:
+        for of_ranks in zip(*(rank.saves for rank in ranks), strict=True):
+            saves.setdefault(of_ranks[0].method, []).append(of_ranks)
+        restores += [
+            RestoreFigures(
+                method=one.method,
+                saved_world_size=one.saved_world_size,
+                load_s=max(r.restores[number].load_s for r in ranks),
+                first_step_s=max(r.restores[number].first_step_s for r in ranks),
+                num_tensors=one.num_tensors,
+                continues_equal=one.continues_equal,
+            )
+            for number, one in enumerate(ranks[0].restores)
+        ]
+    known = [rank for ranks in launches for rank in ranks]
+    return RecoveryFigures(
+        file_system=next((rank.file_system for rank in known if rank.file_system), None),
+        saves=[save_figures(method, of_method) for method, of_method in saves.items()],
+        restores=restores,
+        unavailable={m: why for rank in known for m, why in rank.unavailable.items()},
+    )
+
+
+def save_figures(method: str, saves: Sequence[OfRanks]) -> SaveFigures:
+    """Return what one way to save costs, over its saves."""
+    quiet_s = float(np.median([_slowest_steps(save, "quiet_s") for save in saves]))
+    stalls = [max(rank.stall_s for rank in save) for save in saves]
+    durable = [max(rank.durable_s for rank in save) for save in saves]
+    size = max(rank.bytes for save in saves for rank in save)
+    beside = [max(rank.num_beside for rank in save) for save in saves]
+    slower = [
+        sum(_slowest_steps(save, "later_s")[:count]) - count * quiet_s
+        for save, count in zip(saves, beside, strict=True)
+    ]
+    host = [rank.extra_host_bytes for save in saves for rank in save]
+    device = [rank.extra_device_bytes for save in saves for rank in save]
+    any_beside = any(beside)
+    missing = {
+        **({} if any_beside else dict.fromkeys(("slower_s", "slowdown"), NOTHING_BESIDE)),
+        **({"extra_host_bytes": NOT_TOLD} if None in host else {}),
+        **({"extra_device_bytes": ON_CPU} if None in device else {}),
+    }
+    return SaveFigures(
+        method=method,
+        stall_s=estimate_over_launches(stalls),
+        durable_s=estimate_over_launches(durable),
+        bytes=size,
+        bandwidth_byte_per_s=estimate_over_launches([size / seconds for seconds in durable]),
+        steps_beside=float(np.mean(beside)),
+        slower_s=estimate_signed(slower) if any_beside else None,
+        slowdown=sum(slower) / (sum(beside) * quiet_s) if any_beside else None,
+        cost_s=estimate_over_launches(
+            [a + max(b, 0.0) for a, b in zip(stalls, slower, strict=True)]
+        ),
+        extra_host_bytes=_largest(host),
+        extra_device_bytes=_largest(device),
+        unavailable=missing,
+    )
+
+
+def _slowest_steps(save: OfRanks, which: str) -> list[float]:
+    """Return the duration of each step on the rank that was slowest in it."""
+    return [max(steps) for steps in zip(*(getattr(rank, which) for rank in save), strict=True)]
+
+
+def _largest(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return max(known) if known and len(known) == len(values) else None

@@ -1,0 +1,69 @@
+"""What a rank writes about checkpoints: how long each save and each restore took."""
+
+from pydantic import Field, FiniteFloat
+
+from scalebench.records.base import LARGE, Record
+from scalebench.spec.recovery import SaveMethod
+
+
+class SaveSample(Record):
+    """One save, as one rank saw it.
+
+    Attributes:
+        step: Steps trained before it.
+        stall_s: Seconds during which this rank could not train.
+        durable_s: From the start of the save until every byte of the checkpoint is on the disk
+            (``fsync``), seconds.
+        bytes: Size of the checkpoint, all ranks together.
+        quiet_s: Steps before the save, seconds each, without the first.
+        later_s: Steps after it, seconds each.
+        num_beside: Of these, how many began before the checkpoint was durable.
+        extra_host_bytes: Peak of the process's memory during the save, above what it had before;
+            null: this system does not tell.
+        extra_device_bytes: The same of the GPU's memory; null: on CPU.
+    """
+
+    method: SaveMethod
+    step: int = Field(ge=0)
+    stall_s: FiniteFloat = Field(ge=0)
+    durable_s: FiniteFloat = Field(ge=0)
+    bytes: int = Field(ge=0, lt=LARGE)
+    quiet_s: list[FiniteFloat]
+    later_s: list[FiniteFloat]
+    num_beside: int = Field(ge=0)
+    extra_host_bytes: int | None = None
+    extra_device_bytes: int | None = None
+
+
+class RestoreSample(Record):
+    """One restore, as one rank saw it. A state that is not equal to what was saved is an error.
+
+    Attributes:
+        saved_world_size: Ranks of the job that saved.
+        load_s: From the search for the newest checkpoint until every rank has its state, seconds.
+        first_step_s: The first step after it, seconds.
+        num_tensors: Tensors that were compared, bit for bit, with those at the save.
+        continues_equal: Whether the same steps then led to the same bits as in the run that never
+            stopped; null: not compared, as with another number of ranks.
+    """
+
+    method: SaveMethod
+    saved_world_size: int = Field(ge=1)
+    load_s: FiniteFloat = Field(ge=0)
+    first_step_s: FiniteFloat = Field(ge=0)
+    num_tensors: int = Field(ge=1)
+    continues_equal: bool | None = None
+
+
+class RecoveryRecord(Record):
+    """What one rank saw of checkpoints in one launch.
+
+    Attributes:
+        file_system: Kind of file system of the directory, as the system calls it; null: not known.
+        unavailable: Method → why it was not tried.
+    """
+
+    saves: list[SaveSample] = []
+    restores: list[RestoreSample] = []
+    file_system: str | None = None
+    unavailable: dict[str, str] = {}

@@ -1,0 +1,82 @@
+"""What a row says of its checkpoints: what saving costs training, and how it continues."""
+
+from pydantic import FiniteFloat
+
+from scalebench.records.rows.base import RowPart
+from scalebench.stats import Estimate
+
+
+class SaveFigures(RowPart):
+    """One way to save, over the saves of one launch; ``n`` of an estimate counts saves.
+
+    Attributes:
+        stall_s: Seconds in which no rank trains; the slowest rank.
+        durable_s: From the start of a save until every byte is on the disk (``fsync``), seconds.
+        bytes: Of a checkpoint.
+        bandwidth_byte_per_s: Derived: bytes over ``durable_s``.
+        steps_beside: Steps that began before the checkpoint was durable, mean.
+        slower_s: How much longer these took than the same number of steps before the save, seconds;
+            null: there were none.
+        slowdown: The same over their time before; null: there were none.
+        cost_s: Derived: what a save costs training: the stall, and the slower steps where they
+            are slower.
+        extra_host_bytes: Host memory on top during a save: the largest over ranks and saves.
+        extra_device_bytes: The same of the GPU's memory.
+        unavailable: Field → why it is null.
+    """
+
+    method: str
+    stall_s: Estimate
+    durable_s: Estimate
+    bytes: int
+    bandwidth_byte_per_s: Estimate
+    steps_beside: FiniteFloat
+    slower_s: Estimate | None = None
+    slowdown: FiniteFloat | None = None
+    cost_s: Estimate
+    extra_host_bytes: int | None = None
+    extra_device_bytes: int | None = None
+    unavailable: dict[str, str] = {}
+
+
+class RestoreFigures(RowPart):
+    """One restore in fresh processes; it brought back every bit, or its launch failed.
+
+    Attributes:
+        saved_world_size: Ranks that saved.
+        load_s: From the search for the newest checkpoint until every rank has its state, seconds.
+        first_step_s: The first step after it, seconds.
+        num_tensors: Compared, bit for bit, with what was saved.
+        continues_equal: Whether further steps led to the same bits as without a stop; null: the
+            number of ranks differs.
+    """
+
+    method: str
+    saved_world_size: int
+    load_s: FiniteFloat
+    first_step_s: FiniteFloat
+    num_tensors: int
+    continues_equal: bool | None = None
+
+
+class RecoveryFigures(RowPart):
+    """What checkpoints of a row cost, and what came back from them.
+
+    Attributes:
+        file_system: Where they were: ``ext4``, ``tmpfs``, …; null: not known.
+        unavailable: Method → why it was not tried.
+    """
+
+    file_system: str | None = None
+    saves: list[SaveFigures] = []
+    restores: list[RestoreFigures] = []
+    unavailable: dict[str, str] = {}
+
+    def save_by(self, method: str) -> SaveFigures | None:
+        """Return the figures of a way to save; None: it was not tried."""
+        return next((one for one in self.saves if one.method == method), None)
+
+    @property
+    def cheapest(self) -> SaveFigures | None:
+        """The way to save that costs training least; None: nothing was saved."""
+        return min(self.saves, key=lambda one: one.cost_s.value, default=None)

@@ -1,0 +1,108 @@
+"""Checkpoints: what each way to save costs training, and how long it takes to load again."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from scalebench import units
+from scalebench.records.rows.recovery import RestoreFigures, SaveFigures
+from scalebench.records.summary import Row
+from scalebench.report.tables.layout import CASE_WIDTHS, PLACE, Column, fit, folded, table, value
+from scalebench.report.tables.layout import without as leave_out
+from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.terminal import line, titled
+from scalebench.report.words import recovering, wording
+from scalebench.report.words.recovering import seconds
+
+SAVES = "Checkpoints"
+SAVES_NOTE = (
+    "blocks: no rank trains; on disk: from the start until fsync has returned; slower: how much "
+    "longer the steps take until then; cost: what a save costs training, blocked and slower"
+)
+RESTORES = "Restores"
+RESTORES_NOTE = (
+    "in fresh processes; every tensor is equal, bit for bit, to the one that was saved; goes on: "
+    "whether later steps are equal, too, to those of a run that never stopped"
+)
+
+Saved = tuple[Row, SaveFigures]
+Loaded = tuple[Row, RestoreFigures]
+
+
+def _goes_on(of: Loaded) -> str:
+    one = of[1]
+    if one.continues_equal is None:
+        return wording.DASH
+    return "equal" if one.continues_equal else "differs"
+
+
+SAVE_COLUMNS: tuple[Column[Saved], ...] = (
+    *PLACE,
+    Column("method", lambda of: wording.plain(of[1].method, 32), numeric=False),
+    Column("blocks", lambda of: seconds(of[1].stall_s)),
+    Column("on disk", lambda of: seconds(of[1].durable_s)),
+    value("slower", lambda of: of[1].slower_s, seconds),
+    Column("cost", lambda of: seconds(of[1].cost_s)),
+    Column("size", lambda of: units.bytes_(of[1].bytes)),
+    Column("rate", lambda of: f"{units.bytes_(of[1].bandwidth_byte_per_s.value)}/s"),
+    value("memory\non top", lambda of: of[1].extra_host_bytes, units.bytes_),
+)
+RESTORE_COLUMNS: tuple[Column[Loaded], ...] = (
+    *PLACE,
+    Column("method", lambda of: wording.plain(of[1].method, 32), numeric=False),
+    Column("saved\nat N", lambda of: str(of[1].saved_world_size)),
+    Column("load", lambda of: units.seconds(of[1].load_s)),
+    Column("first step", lambda of: units.seconds(of[1].first_step_s)),
+    Column("tensors\nequal", lambda of: str(of[1].num_tensors)),
+    Column("goes on", _goes_on, numeric=False),
+)
+NARROWING = (*leave_out("memory on top", "rate", "size"), *folded(*CASE_WIDTHS[1:]))
+
+
+def recovery_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
+    """Return what a terminal shows of a suite's checkpoints; nothing where none was saved."""
+    saved, loaded = saved_rows(rows), loaded_rows(rows)
+    parts: list[RenderableType] = []
+    if saved:
+        columns = fit(SAVE_COLUMNS, saved, width, ascii_only, NARROWING)
+        parts += [Text(""), titled(SAVES, where(rows), ascii_only)]
+        parts += [table(columns, saved, ascii_only), line(SAVES_NOTE, ascii_only, "dim")]
+    if loaded:
+        fitting = fit(RESTORE_COLUMNS, loaded, width, ascii_only, folded(*CASE_WIDTHS[1:]))
+        parts += [Text(""), titled(RESTORES, "", ascii_only), table(fitting, loaded, ascii_only)]
+        parts += [line(RESTORES_NOTE, ascii_only, "dim")]
+    return parts
+
+
+def where(rows: Sequence[Row]) -> str:
+    """Say on what kind of file system the checkpoints were, and over how many saves."""
+    found = recovering.recovering(rows)
+    kinds = sorted({figures.file_system for _, figures in found if figures.file_system})
+    counts = sorted({save.stall_s.n for _, figures in found for save in figures.saves})
+    saves = f"{counts[-1]} saves of each method" if counts else ""
+    names = [wording.plain(kind, 32) for kind in kinds]
+    return ", ".join(
+        text for text in (saves, f"on {wording.joined(names)}" if names else "") if text
+    )
+
+
+def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
+    """Return the tables of one suite for the page; none where nothing was saved."""
+    saved, loaded = saved_rows(rows), loaded_rows(rows)
+    about = f"{where(rows).capitalize()}. {SAVES_NOTE[0].upper()}{SAVES_NOTE[1:]}."
+    told = f"{RESTORES_NOTE[0].upper()}{RESTORES_NOTE[1:]}."
+    return (
+        *((PlainTable.of(SAVES, about, SAVE_COLUMNS, saved),) if saved else ()),
+        *((PlainTable.of(RESTORES, told, RESTORE_COLUMNS, loaded),) if loaded else ()),
+    )
+
+
+def saved_rows(rows: Sequence[Row]) -> list[Saved]:
+    """Return every way to save of every row."""
+    return [(row, one) for row, figures in recovering.recovering(rows) for one in figures.saves]
+
+
+def loaded_rows(rows: Sequence[Row]) -> list[Loaded]:
+    """Return every restore of every row."""
+    return [(row, one) for row, figures in recovering.recovering(rows) for one in figures.restores]

@@ -1,0 +1,59 @@
+"""The launches that save and restore, for every row of a suite with recovery."""
+
+from collections.abc import Sequence
+
+from scalebench.errors import UsageError
+from scalebench.records.run import RunSpec
+from scalebench.session.plan.request import Request
+from scalebench.spec import Cell, Ddp, Fsdp, Plain, Suite, Tensor, Zero1
+from scalebench.spec.recovery import Recovery
+
+RESTORED = (Ddp, Fsdp, Zero1, Tensor)
+"""Strategies whose state has names that do not depend on the number of ranks."""
+
+
+def check_recovery(request: Request, suites: Sequence[Suite]) -> None:
+    """Raise UsageError for options about checkpoints where nothing is saved."""
+    if request.checkpoint_dir is not None and not any(suite.recovery for suite in suites):
+        raise UsageError(
+            f"--checkpoint-dir {request.checkpoint_dir}: no given suite saves checkpoints. Run "
+            "recovery, or a suite with recovery=Recovery(...)."
+        )
+
+
+def recovery_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
+    """Return the launches that save, at all sizes, and after them those that restore."""
+    plans = {suite.name: suite.recovery for suite in spec.suites if suite.recovery is not None}
+    saved = [_saving(row, plans[row.suite]) for row in rows if _is_saved(row, plans)]
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for cell in saved:
+        sizes.setdefault((cell.suite, cell.case), []).append(cell.world_size)
+    restored = [_restoring(cell, sizes[cell.suite, cell.case]) for cell in saved]
+    return [*saved, *restored]
+
+
+def _restoring(cell: Cell, sizes: Sequence[int]) -> Cell:
+    """Return the launch that loads what was saved at these numbers of ranks, at its own first."""
+    others = sorted(size for size in sizes if size != cell.world_size)
+    return cell.model_copy(
+        update={"purpose": "restore", "restore_from": (cell.world_size, *others)}
+    )
+
+
+def _is_saved(row: Cell, plans: dict[str, Recovery]) -> bool:
+    return row.suite in plans and row.skip_reason is None and not isinstance(row.strategy, Plain)
+
+
+def _saving(row: Cell, plan: Recovery) -> Cell:
+    """Return the launch that saves a row's state.
+
+    Raises:
+        UsageError: The state of its strategy cannot be saved.
+    """
+    if not isinstance(row.strategy, RESTORED):
+        names = ", ".join(kind.__name__ for kind in RESTORED)
+        raise UsageError(
+            f"Case {row.case} of suite {row.suite}: checkpoints of {row.strategy.kind} are not "
+            f"supported. Give a strategy among {names}, or leave recovery out of the suite."
+        )
+    return row.model_copy(update={"purpose": "save", "part_batches": (), "recovery": plan})

@@ -1,0 +1,1 @@
+"""What a run with checkpoints needs around its launches."""

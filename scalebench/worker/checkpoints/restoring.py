@@ -1,0 +1,69 @@
+"""Timing restores in fresh processes, and checking that they bring back every bit."""
+
+import time
+
+from scalebench.records.recovery import RecoveryRecord, RestoreSample
+from scalebench.spec.recovery import SaveMethod
+from scalebench.worker.checkpoints.methods import Saver, open_saver, why_not
+from scalebench.worker.checkpoints.places import after_of, saved_of, store_of
+from scalebench.worker.checkpoints.store import NoCheckpoint
+from scalebench.worker.checkpoints.trainee import Trainee, read_digests, synchronise
+from scalebench.worker.process.context import RankContext
+
+RESHARDED: SaveMethod = "sharded"
+"""What is loaded with another number of ranks than saved it."""
+
+
+def measure_restores(context: RankContext) -> RecoveryRecord:
+    """Load what every method saved, and what other numbers of ranks saved; compare all bits.
+
+    Raises:
+        NotEqual: A restored state is not the one that was saved.
+        NoCheckpoint: There is none that is complete.
+    """
+    cell = context.cell
+    assert cell.recovery is not None, "only cells of a suite with recovery are restored"
+    saver = open_saver(context)
+    methods = [m for m in cell.recovery.methods if why_not(m, context.device) is None]
+    wanted = [
+        (method, size)
+        for size in cell.restore_from
+        for method in methods
+        if size == cell.world_size or method == RESHARDED
+    ]
+    return RecoveryRecord(restores=[_restore(context, saver, *one) for one in wanted])
+
+
+def _restore(
+    context: RankContext, saver: Saver, method: SaveMethod, saved_by: int
+) -> RestoreSample:
+    cell = context.cell
+    assert cell.recovery is not None
+    where = f"{cell.case}, {method}, saved by {saved_by} and loaded by {cell.world_size} ranks"
+    trainee = Trainee(context)
+    context.barrier()
+    began = time.perf_counter()
+    found = store_of(cell, method, saved_by).newest()
+    if found.checkpoint is None:
+        raise NoCheckpoint(f"{where}: no complete checkpoint {found.damaged or ''}".rstrip())
+    trainee.restore(saver, method, found.checkpoint)
+    synchronise(context.device)
+    context.barrier()
+    load_s = time.perf_counter() - began
+    same_size = saved_by == cell.world_size
+    saved = read_digests(saved_of(cell, method, saved_by))
+    num_tensors = trainee.check_equal(saved, same_size, where)
+    (first,) = trainee.train(1)
+    continues = None
+    if same_size:
+        trainee.train(cell.recovery.steps - 1)
+        continues = trainee.is_equal(read_digests(after_of(cell, method, saved_by)))
+    trainee.finish()
+    return RestoreSample(
+        method=method,
+        saved_world_size=saved_by,
+        load_s=load_s,
+        first_step_s=first.seconds,
+        num_tensors=num_tensors,
+        continues_equal=continues,
+    )

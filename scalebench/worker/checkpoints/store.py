@@ -1,0 +1,178 @@
+"""A folder of checkpoints in which whatever has its final name is complete.
+
+A checkpoint is written into a folder with a working name. When all its files are on the disk, a
+manifest with their sizes and checksums is added, and then the folder is renamed, which happens
+whole or not at all. A process that is killed at any moment leaves a folder with a working name,
+which nobody loads.
+
+No torch here: what is in the files does not matter.
+"""
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+PARTIAL = ".partial"
+CHUNK_BYTES = 1 << 20
+
+_FINAL = re.compile(r"step-(\d{8,})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint.
+
+    Attributes:
+        step: Steps trained before it was saved.
+    """
+
+    step: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search for the newest complete checkpoint came to.
+
+    Attributes:
+        checkpoint: The newest that is complete; None: there is none.
+        damaged: Folder of each newer one that cannot be used → why.
+    """
+
+    checkpoint: Checkpoint | None
+    damaged: dict[str, str] = field(default_factory=dict)
+
+
+class NoCheckpoint(Exception):
+    """There is nothing to go on from."""
+
+
+class CheckpointStore:
+    """The checkpoints of one job.
+
+    Args:
+        root: Their folder; made when the first is begun.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def begin(self, step: int) -> Path:
+        """Return an empty folder to write the checkpoint of a step into."""
+        partial = self.partial(step)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        return partial
+
+    def partial(self, step: int) -> Path:
+        """Return the folder in which the checkpoint of a step is being written."""
+        return self.root / f"step-{step:08d}{PARTIAL}"
+
+    def complete(self, step: int) -> Checkpoint:
+        """Give a checkpoint its final name; its files are on the disk by then.
+
+        Raises:
+            OSError: The file system refuses.
+        """
+        partial = self.partial(step)
+        files = {
+            os.fspath(path.relative_to(partial)): [path.stat().st_size, checksum(path)]
+            for path in _files_of(partial)
+        }
+        write_durable(partial / MANIFEST, json.dumps({"step": step, "files": files}).encode())
+        sync_folder(partial)
+        final = self.root / f"step-{step:08d}"
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+        sync_folder(self.root)
+        return Checkpoint(step, final)
+
+    def newest(self) -> Found:
+        """Return the newest complete checkpoint whose files are as they were written."""
+        damaged: dict[str, str] = {}
+        for step, folder in sorted(self._final(), reverse=True):
+            reason = why_damaged(folder)
+            if reason is None:
+                return Found(Checkpoint(step, folder), damaged)
+            damaged[folder.name] = reason
+        return Found(None, damaged)
+
+    def keep_newest(self) -> None:
+        """Remove every checkpoint but the newest that is complete; also what was not finished."""
+        newest = self.newest().checkpoint
+        if newest is None:
+            return
+        for path in self.root.iterdir():
+            if path != newest.folder and (_FINAL.fullmatch(path.name) or path.suffix == PARTIAL):
+                shutil.rmtree(path)
+
+    def _final(self) -> Iterator[tuple[int, Path]]:
+        if not self.root.is_dir():
+            return
+        for path in self.root.iterdir():
+            name = _FINAL.fullmatch(path.name)
+            if name is not None and path.is_dir():
+                yield int(name[1]), path
+
+
+def why_damaged(folder: Path) -> str | None:
+    """Say why a checkpoint cannot be used; None: its files are as they were written."""
+    try:
+        files = json.loads((folder / MANIFEST).read_text())["files"]
+        for name, (size, expected) in files.items():
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != size:
+                return f"{name} has {path.stat().st_size} bytes, and {size} were written"
+            if checksum(path) != expected:
+                return f"{name} does not have the checksum with which it was written"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"its manifest cannot be read: {type(error).__name__}: {error}"
+    return None
+
+
+def checksum(path: Path) -> int:
+    """Return the CRC-32 of a file."""
+    value = 0
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files in a folder, its manifest not counted."""
+    return sum(path.stat().st_size for path in _files_of(folder))
+
+
+def write_durable(path: Path, content: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the disk has a file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+sync_folder = sync_file
+"""Wait until the disk has the names in a folder."""
+
+
+def _files_of(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)

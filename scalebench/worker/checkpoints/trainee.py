@@ -1,0 +1,170 @@
+"""A training that can be saved and can continue from a checkpoint, with its place in the data."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from scalebench.spec.recovery import SaveMethod
+from scalebench.worker.checkpoints.methods import Saver, Saving
+from scalebench.worker.checkpoints.state import (
+    RANDOM,
+    Digests,
+    Tensors,
+    apply_settings,
+    differences,
+    digests_of,
+    make_optimizer_state,
+    random_of,
+    set_random_state,
+    settings_of,
+    state_of,
+)
+from scalebench.worker.checkpoints.store import Checkpoint, CheckpointStore, write_durable
+from scalebench.worker.inspection.reference import fresh_workload
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies import build_training
+from scalebench.worker.strategies.base import batches_for, finish
+from scalebench.worker.workloads.feed import endless
+
+FACTS = "facts.json"
+"""What a checkpoint has besides tensors: the place in the data, the optimizer's settings."""
+
+
+class TimedStep(NamedTuple):
+    """When a step began, on the monotonic clock, and how many seconds it took."""
+
+    start_ns: int
+    seconds: float
+
+
+class NotEqual(Exception):
+    """A restored state is not the one that was saved."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a checkpoint has besides tensors.
+
+    Attributes:
+        step: Steps trained; also how many batches were taken from the data.
+        world_size: Ranks that saved.
+        settings: Of the optimizer's groups of parameters.
+    """
+
+    step: int
+    world_size: int
+    settings: list[dict[str, Any]]
+
+
+class Trainee:
+    """One rank's training.
+
+    Attributes:
+        step: Steps trained so far, which is the place in the data.
+    """
+
+    def __init__(self, context: RankContext) -> None:
+        self.context = context
+        workload = fresh_workload(context)
+        self.training = build_training(workload, context)
+        stream = endless(workload.batches, context.device, context.cell.rank_batch)
+        self.batches = batches_for(self.training, stream)
+        self.step = 0
+
+    def train(self, count: int) -> list[TimedStep]:
+        """Train some steps; the device has finished each before the next begins."""
+        steps = []
+        for _ in range(count):
+            began = time.monotonic_ns()
+            self.training.step(next(self.batches))
+            synchronise(self.context.device)
+            steps.append(TimedStep(began, (time.monotonic_ns() - began) / 1e9))
+            self.step += 1
+        return steps
+
+    def tensors(self) -> Tensors:
+        """Return this rank's tensors of the state."""
+        return state_of(self.training, self.context.rank)
+
+    def digests(self) -> Digests:
+        """Return a hash of every tensor, on rank 0; every rank takes part."""
+        return digests_of(self.tensors(), self.context)
+
+    def begin_save(self, store: CheckpointStore, saver: Saver, method: SaveMethod) -> Saving:
+        """Begin to save; every rank takes part."""
+        facts = Facts(self.step, self.context.cell.world_size, settings_of(self.training.optimizer))
+        folder = store.partial(self.step)
+        if self.context.rank == 0:
+            write_durable(folder / FACTS, json.dumps(facts.__dict__).encode())
+        return saver.save(method, self.tensors(), folder)
+
+    def restore(self, saver: Saver, method: SaveMethod, checkpoint: Checkpoint) -> Facts:
+        """Continue from a checkpoint, whatever number of ranks saved it; every rank takes part.
+
+        A rank without a random state of its own, where fewer ranks saved, takes another rank's.
+        """
+        facts = Facts(**json.loads((checkpoint.folder / FACTS).read_text()))
+        make_optimizer_state(self.training)
+        tensors = self.tensors()
+        source = self.context.rank % facts.world_size
+        own = random_of(tensors, self.context.rank)
+        wanted = {n: t for n, t in tensors.items() if not n.startswith(RANDOM)}
+        wanted |= {f"{RANDOM}{source}.{name}": t for name, t in own.items()}
+        saver.load(method, wanted, checkpoint.folder)
+        apply_settings(self.training.optimizer, facts.settings)
+        for _ in range(facts.step - self.step):
+            next(self.batches)
+        self.step = facts.step
+        set_random_state(random_of(wanted, source))
+        return facts
+
+    def check_equal(self, saved: Digests, with_random: bool, what: str) -> int:
+        """Return the number of tensors, every one of them equal bit for bit to what was saved.
+
+        Every rank takes part; rank 0 compares.
+
+        Raises:
+            NotEqual: One is not; the text names it.
+        """
+        found = self.digests()
+        if self.context.rank:
+            return max(1, len(saved))
+        different = differences(saved, found, with_random)
+        if different:
+            raise NotEqual(
+                f"{what}: {len(different)} of {len(found)} tensors are not equal to those that "
+                f"were saved, the first one is {different[0]}"
+            )
+        return len(found)
+
+    def is_equal(self, saved: Digests) -> bool | None:
+        """Return on rank 0 whether all tensors are equal to those of the hashes; else None.
+
+        Every rank takes part.
+        """
+        found = self.digests()
+        return not differences(saved, found, with_random=True) if self.context.rank == 0 else None
+
+    def finish(self) -> None:
+        """End what runs beside the training; every rank takes part."""
+        finish(self.training)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a device has done what it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def write_digests(path: Path, digests: Digests) -> None:
+    """Keep hashes for whoever compares with them later."""
+    path.write_text(json.dumps(digests))
+
+
+def read_digests(path: Path) -> Digests:
+    """Return hashes that were kept."""
+    return dict(json.loads(path.read_text()))

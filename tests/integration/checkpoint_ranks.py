@@ -1,0 +1,140 @@
+"""Ranks that save and restore under every strategy: run as a program by `test_checkpoints`.
+
+Arguments: folder for checkpoints, stores and reports. Imports torch once; the ranks are forked.
+Four ranks save and restore, then two and eight ranks load what the four have saved. Each rank
+writes what it recorded to ``<world size>-<rank>.json``: case → record, or the error's text.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from scalebench.spec import Cell, Ddp, Fsdp, Mesh, StepPlan, Strategy, Zero1
+from scalebench.spec.presets import PRESETS
+from scalebench.spec.recovery import Recovery, SaveMethod
+from scalebench.worker.checkpoints import trainee
+from scalebench.worker.checkpoints.methods import open_saver
+from scalebench.worker.checkpoints.places import saved_of, store_of
+from scalebench.worker.checkpoints.restoring import measure_restores
+from scalebench.worker.checkpoints.saving import measure_saves
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
+
+TIMEOUT_S = 60
+SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
+SAVED_BY = 4
+LOADED_BY = (2, 8)
+CASES: dict[str, Strategy] = {
+    "ddp": Ddp(),
+    "fsdp": Fsdp(),
+    "zero1": Zero1(),
+    "mesh": Mesh(shard=None, tensor=2),
+}
+SPOILED = "ddp"
+"""The case in which a restored tensor is changed, to see that the comparison notices."""
+
+
+def make_cell(folder: Path, case: str, world_size: int) -> Cell:
+    """Return a cell that saves or restores, on a global batch of 8."""
+    groups = CASES[case].num_shards(world_size)
+    return Cell(
+        suite="saved",
+        case=case,
+        strategy=CASES[case],
+        workload=SMALL,
+        scaling="strong",
+        world_size=world_size,
+        global_batch=8,
+        rank_batch=8 // groups,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        purpose="restore",
+        steps=StepPlan(),
+        recovery=Recovery(saves=2, steps=2, directory=os.fspath(folder)),
+        restore_from=(SAVED_BY,),
+    )
+
+
+def look(context: RankContext) -> dict[str, Any]:
+    """Save and restore as launches do it; return both records."""
+    if context.cell.world_size == SAVED_BY:
+        return {
+            "saved": measure_saves(context).model_dump(),
+            "restored": measure_restores(context).model_dump(),
+        }
+    return {"restored": measure_restores(context).model_dump()}
+
+
+def look_at_a_spoiled_one(context: RankContext) -> str:
+    """Draw one random number too many after loading; return what the comparison says.
+
+    Only rank 0 compares, and its error would leave the others waiting: they return before.
+    """
+    original = trainee.set_random_state
+
+    def spoil(state: Any) -> None:
+        original(state)
+        torch.rand(1)
+
+    trainee.set_random_state = spoil
+    restored = trainee.Trainee(context)
+    method: SaveMethod = "sharded"
+    found = store_of(context.cell, method).newest().checkpoint
+    assert found is not None
+    restored.restore(open_saver(context), method, found)
+    trainee.set_random_state = original
+    try:
+        restored.check_equal(trainee.read_digests(saved_of(context.cell, method)), True, "spoiled")
+    except trainee.NotEqual as error:
+        return str(error)
+    return "nothing was noticed"
+
+
+def run_rank(folder: Path, rank: int, world_size: int, parent: int) -> None:
+    """Run all cases as one rank; write the report."""
+    die_with_parent(parent)
+    schedule_as_batch()
+    torch.set_num_threads(1)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    store = FileStore(os.fspath(folder / f"store-{world_size}"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    report: dict[str, Any] = {}
+    for case in CASES:
+        cell = make_cell(folder / "checkpoints", case, world_size)
+        report[case] = look(RankContext(cell, rank, rank, torch.device("cpu"), control))
+    if world_size == SAVED_BY:
+        cell = make_cell(folder / "checkpoints", SPOILED, world_size)
+        context = RankContext(cell, rank, rank, torch.device("cpu"), control)
+        report["spoiled"] = look_at_a_spoiled_one(context)
+    (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))
+    dist.destroy_process_group()
+
+
+def run_all(folder: Path, world_size: int) -> bool:
+    """Fork the ranks of one world size; return whether all came to their end."""
+    fork = multiprocessing.get_context("fork")
+    ranks = [
+        fork.Process(target=run_rank, args=(folder, rank, world_size, os.getpid()))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()  # a rank that dies is noticed by the others, who then die as well
+    return all(process.exitcode == 0 for process in ranks)
+
+
+if __name__ == "__main__":
+    for size in (SAVED_BY, *LOADED_BY):
+        if not run_all(Path(sys.argv[1]), size):
+            sys.exit(f"the ranks of world size {size} did not come to their end")

@@ -1,0 +1,77 @@
+"""Checkpoints over real ranks: saved at four, loaded at four, two and eight, equal bit for bit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.launch.local import loopback_environment
+from scalebench.records.recovery import RecoveryRecord
+from tests.conftest import PATIENCE_S
+from tests.integration.checkpoint_ranks import CASES, LOADED_BY, SAVED_BY
+
+pytestmark = pytest.mark.untimed
+
+ROOT = Path(__file__).parents[2]
+METHODS = ["full", "sharded", "async"]
+
+Reports = dict[int, list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What the ranks of each world size found; a state that is not equal ends the program."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.integration.checkpoint_ranks", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, **loopback_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return {
+        size: [json.loads((folder / f"{size}-{rank}.json").read_text()) for rank in range(size)]
+        for size in (SAVED_BY, *LOADED_BY)
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_saves_as_often_as_asked_and_its_bytes_are_counted(
+    reports: Reports, case: str
+) -> None:
+    for rank, report in enumerate(reports[SAVED_BY]):
+        saves = RecoveryRecord(**report[case]["saved"]).saves
+        assert [save.method for save in saves] == 2 * METHODS
+        assert all(0 < save.stall_s <= save.durable_s for save in saves)
+        assert all((save.bytes > 200_000) == (rank == 0) for save in saves)
+        assert all(len(save.quiet_s) == 2 <= len(save.later_s) for save in saves)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_restored_state_is_equal_bit_for_bit(reports: Reports, case: str) -> None:
+    restores = RecoveryRecord(**reports[SAVED_BY][0][case]["restored"]).restores
+    assert [one.method for one in restores] == METHODS
+    assert all(one.num_tensors > 50 for one in restores)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("world_size", LOADED_BY)
+def test_another_number_of_ranks_loads_the_same_state(
+    reports: Reports, case: str, world_size: int
+) -> None:
+    for report in reports[world_size]:
+        (one,) = RecoveryRecord(**report[case]["restored"]).restores
+        assert (one.saved_world_size, one.method) == (SAVED_BY, "sharded")
+        assert one.continues_equal is None
+
+
+def test_one_random_number_too_many_is_noticed(reports: Reports) -> None:
+    said = reports[SAVED_BY][0]["spoiled"]
+    assert "are not equal to those that were saved" in said
+    assert "random.0.torch" in said

@@ -1,0 +1,98 @@
+"""What checkpoints cost, from what ranks recorded of saves and restores."""
+
+import pytest
+
+from scalebench.analysis.rows.recovery import figures_of, recovery_of_row
+from scalebench.records.recovery import RecoveryRecord, RestoreSample, SaveSample
+from tests.builders.runs import make_cell, make_failed, make_record, make_result
+
+
+def saved(method="async", **changes):
+    fields = {
+        "step": 10,
+        "stall_s": 0.010,
+        "durable_s": 0.100,
+        "bytes": 5_000_000,
+        "quiet_s": [0.020, 0.020],
+        "later_s": [0.035, 0.025, 0.020],
+        "num_beside": 2,
+        "extra_host_bytes": 1000,
+    }
+    return SaveSample(method=method, **{**fields, **changes})
+
+
+def figures(*ranks):
+    return figures_of([[RecoveryRecord(saves=list(saves)) for saves in ranks]])
+
+
+def test_a_save_costs_its_stall_and_what_the_steps_beside_it_are_slower():
+    (found,) = figures([saved(), saved()]).saves
+    assert found.stall_s.value == pytest.approx(0.010)
+    assert found.slower_s.value == pytest.approx(0.020)  # 35 + 25 instead of 20 + 20 ms
+    assert found.slowdown == pytest.approx(0.5)
+    assert found.cost_s.value == pytest.approx(0.030)
+    assert found.bandwidth_byte_per_s.value == pytest.approx(50_000_000)
+    assert (found.stall_s.n, found.steps_beside) == (2, 2)
+
+
+def test_the_slowest_rank_counts_in_every_part():
+    other = saved(
+        stall_s=0.015, durable_s=0.2, bytes=0, later_s=[0.02, 0.045, 0.02], extra_host_bytes=7000
+    )
+    (found,) = figures([saved()], [other]).saves
+    assert found.stall_s.value == pytest.approx(0.015)
+    assert found.durable_s.value == pytest.approx(0.2)
+    assert found.slower_s.value == pytest.approx(0.040)  # 35 on the first rank, 45 on the second
+    assert (found.bytes, found.extra_host_bytes) == (5_000_000, 7000)
+
+
+def test_without_a_step_beside_it_nothing_is_said_of_slower_steps():
+    (found,) = figures([saved("full", num_beside=0)]).saves
+    assert found.slower_s is None and found.slowdown is None
+    assert "before the next step" in found.unavailable["slower_s"]
+    assert found.cost_s.value == pytest.approx(0.010)
+
+
+def test_steps_that_happen_to_be_faster_make_no_save_cheaper_than_its_stall():
+    (found,) = figures([saved(later_s=[0.019, 0.018, 0.02])]).saves
+    assert found.slower_s.value < 0
+    assert found.cost_s.value == pytest.approx(0.010)
+
+
+def test_memory_that_a_rank_could_not_tell_is_null_with_the_reason():
+    (found,) = figures([saved()], [saved(extra_host_bytes=None)]).saves
+    assert found.extra_host_bytes is None
+    assert {"extra_host_bytes", "extra_device_bytes"} <= found.unavailable.keys()
+
+
+def test_each_method_has_figures_of_its_own_and_the_cheapest_is_known():
+    found = figures([saved(), saved("full", stall_s=0.020, num_beside=0), saved()])
+    assert [one.method for one in found.saves] == ["async", "full"]
+    assert found.cheapest.method == "full"
+    assert found.save_by("sharded") is None
+
+
+def test_a_restore_is_as_slow_as_its_slowest_rank():
+    def restored(load_s, equal):
+        one = RestoreSample(
+            method="full",
+            saved_world_size=2,
+            load_s=load_s,
+            first_step_s=load_s / 2,
+            num_tensors=7,
+            continues_equal=equal,
+        )
+        return RecoveryRecord(restores=[one])
+
+    (found,) = figures_of([[restored(1.0, True), restored(2.0, None)]]).restores
+    assert (found.load_s, found.first_step_s, found.continues_equal) == (2.0, 1.0, True)
+
+
+def test_a_row_has_them_only_where_its_suite_saves():
+    cell = make_cell("ddp", 1).model_copy(update={"purpose": "save"})
+    assert recovery_of_row([]).reasons["recovery"] == "no checkpoint of this row was saved"
+    failed = recovery_of_row([make_failed(cell)])
+    assert failed.reasons["recovery"] == "no launch that saved or restored succeeded"
+    record = make_record(0, recovery=RecoveryRecord(saves=[saved()], file_system="ext4"))
+    good = make_result(cell).model_copy(update={"ranks": [record]})
+    assert recovery_of_row([good]).values["recovery"].file_system == "ext4"

@@ -1,0 +1,105 @@
+"""Checkpoints as people read them: tables, one sentence, the page's figure."""
+
+import pytest
+
+from scalebench.records.rows.recovery import RecoveryFigures, RestoreFigures, SaveFigures
+from scalebench.report import render_markdown, render_table
+from scalebench.report.page.charts import make_chart
+from scalebench.report.page.palette import assign
+from scalebench.report.page.recovery_figure import DURABLE, SAVE_COST
+from scalebench.report.words import recovering
+from scalebench.stats import Estimate
+from tests.builders.summaries import make_plain, make_row, make_summary
+
+
+def near(value, spread=0.05):
+    return Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread), n=5)
+
+
+def save(method, cost_s, **changes):
+    fields = {
+        "stall_s": near(cost_s / 2),
+        "durable_s": near(2 * cost_s),
+        "bytes": 5_300_000,
+        "bandwidth_byte_per_s": near(50e6),
+        "steps_beside": 2.0,
+        "slower_s": near(cost_s / 2),
+        "cost_s": near(cost_s),
+    }
+    return SaveFigures(method=method, **{**fields, **changes})
+
+
+def restore(saved_by, equal):
+    return RestoreFigures(
+        method="sharded",
+        saved_world_size=saved_by,
+        load_s=0.12,
+        first_step_s=0.05,
+        num_tensors=122,
+        continues_equal=equal,
+    )
+
+
+def rows_with(saves, restores):
+    figures = RecoveryFigures(file_system="ext4", saves=saves, restores=restores)
+    return [make_plain(), make_row("ddp", 2).model_copy(update={"recovery": figures})]
+
+
+@pytest.fixture
+def rows():
+    saves = [save("full", 0.040, slower_s=None), save("async", 0.020)]
+    return rows_with(saves, [restore(2, True), restore(1, None)])
+
+
+def test_the_cheapest_way_is_named_with_what_was_restored(rows):
+    assert recovering.headline(rows) == (
+        "ddp on 2 CPU ranks: saving async costs training 20.0 ms a checkpoint. "
+        "All 2 restores brought back every bit, 1 of them with another number of ranks."
+    )
+
+
+def test_a_way_that_may_be_as_cheap_is_named_too():
+    rows = rows_with([save("full", 0.0205), save("async", 0.020)], [])
+    assert "full may be as cheap. Nothing was restored." in recovering.headline(rows)
+
+
+def test_steps_that_go_on_differently_are_said():
+    rows = rows_with([save("full", 0.02)], [restore(2, False)])
+    assert "After 1 of them, further steps differ in some bits" in recovering.headline(rows)
+
+
+def test_the_terminal_shows_saves_and_restores(rows):
+    shown = render_table(make_summary(rows), 110)
+    assert "Checkpoints  5 saves of each method, on ext4" in shown
+    assert "All 2 restores brought back every bit" in " ".join(shown.split())
+    lines = [" ".join(text.split()) for text in shown.splitlines()]
+    full = next(text for text in lines if text.startswith("ddp 2 full"))
+    assert full.split(" – ")[0] == "ddp 2 full 20.0 ms 80.0 ms"
+    assert "2 sharded 1 120 ms 50.0 ms 122 –" in lines
+
+
+def test_other_rows_have_no_such_table():
+    shown = render_table(make_summary([make_plain(), make_row("ddp", 2)]), 110)
+    assert "Checkpoints" not in shown and "Restores" not in shown
+
+
+def test_markdown_has_both_tables(rows):
+    shown = render_markdown(make_summary(rows))
+    assert "| case | N | method | blocks |" in shown
+    assert "| saved at N |" in shown
+
+
+def test_the_figure_has_a_bar_for_each_cost_and_a_mark_on_the_disk(rows):
+    figure = SAVE_COST.draw(rows, assign(rows))
+    blocked, slower, durable = figure.data
+    assert list(blocked.x) == pytest.approx([20, 10])  # ms
+    assert list(slower.x) == pytest.approx([0, 10])
+    assert durable.name == DURABLE and list(durable.x) == pytest.approx([80, 40])
+    assert list(figure.layout.yaxis.ticktext) == ["N=2, full", "N=2, async"]
+    chart = make_chart(SAVE_COST, "recovery", rows, assign(rows))
+    assert chart is not None and len(chart.table) == 2 and len(chart.key) == 3
+
+
+def test_without_a_save_there_is_no_figure():
+    rows = [make_plain()]
+    assert SAVE_COST.draw(rows, assign(rows)) is None

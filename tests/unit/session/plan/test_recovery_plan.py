@@ -1,0 +1,67 @@
+"""Suites with recovery: which launches save, which restore, and what they need."""
+
+from pathlib import Path
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.session.plan import Request, check_names, make_plan
+from scalebench.session.plan.request import Machine
+from scalebench.session.suite_files import load_suites
+from scalebench.spec import Case, Ddp, Fsdp, Pipeline, Plain, Suite
+from scalebench.spec.recovery import Recovery
+
+SUITE = Suite(
+    name="saved",
+    question="?",
+    cases=(Case(name="ddp", strategy=Ddp()), Case(name="fsdp", strategy=Fsdp())),
+    repeats=1,
+    recovery=Recovery(),
+)
+HERE = Machine(num_gpus=0, num_cores=4)
+
+
+def planned(suite=SUITE, **request):
+    return make_plan(Request(world_sizes=(1, 2, 4), **request), [suite], HERE).cells
+
+
+def test_every_row_but_the_baseline_is_saved_and_then_restored():
+    last = [cell for cell in planned() if cell.purpose in ("save", "restore")]
+    assert [(c.purpose, c.case, c.world_size) for c in last] == [
+        (purpose, case, n)
+        for purpose in ("save", "restore")
+        for case in ("ddp", "fsdp")
+        for n in (1, 2, 4)
+    ]
+    assert planned()[-len(last) :] == tuple(last)
+
+
+def test_a_restoring_launch_loads_what_it_and_the_other_sizes_have_saved():
+    found = {c.id: c.restore_from for c in planned() if c.purpose == "restore"}
+    assert found["saved.ddp.n2.restore"] == (2, 1, 4)
+
+
+def test_other_suites_save_nothing():
+    cells = planned(SUITE.model_copy(update={"recovery": None}))
+    assert {cell.purpose for cell in cells} & {"save", "restore"} == set()
+
+
+def test_a_strategy_whose_state_cannot_be_saved_is_refused():
+    suite = SUITE.model_copy(update={"cases": (Case(name="pipe", strategy=Pipeline()),)})
+    with pytest.raises(UsageError, match=r"Case pipe .* of pipeline are not supported. Give .*Ddp"):
+        planned(suite)
+
+
+def test_a_directory_is_for_suites_that_save():
+    request = Request(checkpoint_dir=Path("/fast"))
+    check_names(request, [SUITE])
+    plain = Suite(name="plain", question="?", cases=(Case(name="plain", strategy=Plain()),))
+    with pytest.raises(UsageError, match="no given suite saves checkpoints"):
+        check_names(request, [plain])
+
+
+def test_the_bundled_suite_saves_and_has_no_rounds_for_precision():
+    (suite,) = load_suites(["recovery"])
+    plan = make_plan(Request(world_sizes=(1, 2)), [suite], HERE)
+    assert {"save", "restore"} <= {cell.purpose for cell in plan.cells}
+    assert plan.spec.precision is None

@@ -1,0 +1,83 @@
+"""The directory for checkpoints is checked before anything is launched."""
+
+import errno
+import os
+from collections import namedtuple
+
+import pytest
+
+from scalebench.errors import UsageError
+from scalebench.session.recovery import directory
+from scalebench.spec.recovery import Recovery
+from tests.builders.runs import make_cell
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def cells():
+    saving = make_cell("ddp", 2).model_copy(update={"purpose": "save", "recovery": Recovery()})
+    return [make_cell("ddp", 2), saving]
+
+
+def test_by_default_checkpoints_go_into_the_run_folder(cells, tmp_path):
+    plain, saving = directory.with_directory(cells, None, tmp_path, "the-run")
+    assert plain == cells[0]
+    assert saving.recovery.directory == str(tmp_path / "checkpoints")
+
+
+def test_a_suite_may_name_the_directory_and_the_command_line_another(cells, tmp_path):
+    of_suite, chosen = tmp_path / "suite", tmp_path / "chosen"
+    of_suite.mkdir()
+    chosen.mkdir()
+    plan = Recovery(directory=str(of_suite))
+    saving = cells[1].model_copy(update={"recovery": plan})
+    (found,) = directory.with_directory([saving], None, tmp_path, "x")
+    assert found.recovery.directory == str(of_suite / "scalebench-x")
+    (found,) = directory.with_directory([saving], chosen, tmp_path, "x")
+    assert found.recovery.directory == str(chosen / "scalebench-x")
+
+
+def test_a_given_directory_gets_a_folder_of_the_run(cells, tmp_path):
+    chosen = tmp_path / "fast"
+    chosen.mkdir()
+    _, saving = directory.with_directory(cells, chosen, tmp_path, "the-run")
+    assert saving.recovery.directory == str(chosen / "scalebench-the-run")
+    os.makedirs(saving.recovery.directory)
+    directory.remove_checkpoints([saving])
+    assert os.listdir(chosen) == []
+
+
+def test_a_run_without_checkpoints_needs_no_directory(tmp_path):
+    cells = [make_cell("ddp", 2)]
+    assert directory.with_directory(cells, tmp_path / "missing", tmp_path, "x") == cells
+
+
+def test_a_directory_that_is_not_there(cells, tmp_path):
+    with pytest.raises(UsageError, match="there is no such directory"):
+        directory.with_directory(cells, tmp_path / "missing", tmp_path, "x")
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        (errno.EACCES, "Permission denied. Give a directory that you can write to"),
+        (errno.EINVAL, "where fsync fails: Invalid argument. Give a directory on another"),
+        (errno.EROFS, "where fsync fails: Read-only file system"),
+    ],
+)
+def test_a_directory_that_cannot_keep_files(cells, tmp_path, monkeypatch, number, what):
+    def refuse(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(UsageError, match=what):
+        directory.with_directory(cells, tmp_path, tmp_path, "x")
+
+
+def test_a_directory_that_is_too_small(cells, tmp_path, monkeypatch):
+    monkeypatch.setattr(directory.shutil, "disk_usage", lambda _: Usage(10, 9, 1000))
+    needed = 3 * 3 * 12 * cells[1].workload.num_parameters
+    assert directory.needed_bytes(cells) == needed
+    with pytest.raises(UsageError, match=r"has 1\.00 kB free, and they need about"):
+        directory.with_directory(cells, tmp_path, tmp_path, "x")

@@ -1,0 +1,119 @@
+"""The store of checkpoints: whatever happens while saving, the newest complete one is found."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from scalebench.worker.checkpoints.store import MANIFEST, CheckpointStore, why_damaged
+
+NUM_KILLS = 100
+FILES = ("a", "b", "deep/c")
+
+
+def content(step, name):
+    return f"{step} {name} ".encode() * 500
+
+
+def save(store, step):
+    folder = store.begin(step)
+    for name in FILES:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content(step, name))
+    return store.complete(step)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore(tmp_path / "checkpoints")
+
+
+def test_there_is_none_before_the_first_is_complete(store):
+    assert store.newest().checkpoint is None
+    store.begin(3)
+    assert store.newest().checkpoint is None
+
+
+def test_the_newest_is_the_one_with_most_steps(store):
+    for step in (5, 100_000_000, 20):
+        save(store, step)
+    found = store.newest()
+    assert found.checkpoint is not None
+    assert (found.checkpoint.step, found.damaged) == (100_000_000, {})
+
+
+def test_the_same_step_may_be_saved_again(store):
+    save(store, 4)
+    newest = save(store, 4)
+    assert why_damaged(newest.folder) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda f: (f / "b").unlink(), "b is missing"),
+        (lambda f: (f / "b").write_bytes(b"x"), "b has 1 bytes, and 2000 were written"),
+        (lambda f: (f / "b").write_bytes(b"x" * 2000), "b does not have the checksum"),
+        (lambda f: (f / MANIFEST).unlink(), "its manifest cannot be read: FileNotFoundError"),
+        (lambda f: (f / MANIFEST).write_text("{"), "its manifest cannot be read: JSONDecodeError"),
+        (lambda f: (f / MANIFEST).write_text("[1]"), "its manifest cannot be read: TypeError"),
+    ],
+)
+def test_a_damaged_one_is_passed_over_and_named(store, damage, why):
+    save(store, 4)
+    damage(save(store, 5).folder)
+    found = store.newest()
+    assert found.checkpoint is not None and found.checkpoint.step == 4
+    assert found.damaged["step-00000005"].startswith(why)
+
+
+def test_only_the_newest_is_kept_and_nothing_that_was_not_finished(store):
+    for step in (1, 2, 3):
+        save(store, step)
+    store.begin(4)
+    store.keep_newest()
+    assert [path.name for path in store.root.iterdir()] == ["step-00000003"]
+
+
+def test_without_a_complete_one_nothing_is_removed(store):
+    store.begin(4)
+    store.keep_newest()
+    assert len(list(store.root.iterdir())) == 1
+
+
+def _save_for_ever(store, first):
+    step = first
+    while True:
+        save(store, step)
+        store.keep_newest()
+        step += 1
+
+
+def test_after_kills_at_random_moments_the_newest_complete_one_is_found(store):
+    """Each child saves one checkpoint after the other until it is killed."""
+    chance = random.Random(26)
+    step, in_the_middle = 0, 0
+    save(store, step)
+    for _ in range(NUM_KILLS):
+        child = os.fork()
+        if child == 0:
+            try:
+                _save_for_ever(store, step + 1)
+            finally:
+                os._exit(1)
+        time.sleep(chance.uniform(0.001, 0.01))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        names = {path.name for path in store.root.iterdir()}
+        in_the_middle += any(name.endswith(".partial") for name in names)
+        found = store.newest()
+        assert found.checkpoint is not None, names
+        assert found.damaged == {}, names
+        assert found.checkpoint.step >= step, "a kill has taken back what was complete"
+        step = found.checkpoint.step
+        for name in FILES:
+            assert (found.checkpoint.folder / name).read_bytes() == content(step, name)
+    assert in_the_middle > NUM_KILLS / 5, "the kills have to hit saves"
