@@ -27,6 +27,7 @@ from scalebench.analysis.prediction_intervals import (
     variance_of_link,
 )
 from scalebench.analysis.prediction_scores import predicted_rows
+from scalebench.analysis.recovery_projection import ProjectedRecovery
 from scalebench.analysis.rows.fields import Unavailable
 from scalebench.analysis.rows.launches import Launches, grouped
 from scalebench.analysis.rows.prediction import AtOneRank, PipelineAtOneRank, step_at_one_rank
@@ -137,6 +138,7 @@ class Projection(Record):
             that were predicted without links of so many ranks if there are such; null: nothing
             could be compared with a measurement.
         num_scored: How many rows that rests on.
+        recovery: What failures leave of the time; empty: no failure rate was given.
     """
 
     format: str = "scalebench.projection/1"
@@ -145,6 +147,12 @@ class Projection(Record):
     typical_error: float | None
     num_scored: int
     rows: tuple[ProjectedRow, ...]
+    recovery: tuple[ProjectedRecovery, ...] = ()
+
+    @classmethod
+    def without_steps(cls, run_id: str, reason: str) -> "Projection":
+        """Return a projection of no steps, with the reason among its assumptions."""
+        return cls(run_id=run_id, assumptions=(reason,), typical_error=None, num_scored=0, rows=())
 
 
 def project(

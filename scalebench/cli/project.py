@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scalebench.cli.options import WorldSizes
+from scalebench.cli.options import Duration, WorldSizes
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run
 
 if TYPE_CHECKING:
@@ -61,6 +61,21 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0, min_open=True),
     help="Gradient noise scale, samples: predict the time to a loss. [that of a race of RUN]",
 )
+@click.option("--mtbf", type=Duration(), help="Mean time between failures of the job, e.g. 3h.")
+@click.option(
+    "--device-mtbf",
+    type=Duration(),
+    help="The same of one device, e.g. 50000h: N devices fail N times as often.",
+)
+@click.option("--interval", type=Duration(), help="With a failure rate: training between saves.")
+@click.option(
+    "--restart",
+    type=Duration(),
+    help="From a failure until the job trains again. [as measured]",
+)
+@click.option(
+    "--checkpoint-cost", type=Duration(), help="What a save costs training. [as measured]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the projection as JSON.")
 def project(
     run: str | None,
@@ -74,39 +89,63 @@ def project(
     hierarchical: bool,
     measure_shard: bool,
     noise_scale: float | None,
+    mtbf: float | None,
+    device_mtbf: float | None,
+    interval: float | None,
+    restart: float | None,
+    checkpoint_cost: float | None,
     as_json: bool,
 ) -> int:
     """Predict the steps of RUN's cases at numbers of ranks that were not measured.
 
-    Default: the newest run. Exit code 3: nothing in the run supports a projection.
+    Default: the newest run. With a failure rate (--mtbf or --device-mtbf) and a run that measured
+    checkpoints: how often to save, and what failures leave of the time. Exit code 3: nothing in the
+    run supports a projection.
     """
+    from scalebench.analysis.projection import NothingToProject, Projection
     from scalebench.analysis.projection import project as project_run
+    from scalebench.analysis.recovery_projection import FailureRates, project_recovery
     from scalebench.analysis.run import load_run
+    from scalebench.analysis.summarise import summarise
     from scalebench.costmodel.links.profile import LinkProfile
     from scalebench.costmodel.links.topology import load_topology
     from scalebench.costmodel.what_if import WhatIf
     from scalebench.errors import ExitCode, UsageError
     from scalebench.records.files import read_model
     from scalebench.report.tables.projection import render_projection
+    from scalebench.report.tables.recovery_projection import render_recovery
 
     if topology is not None and link_profile is not None:
         raise UsageError("--topology and --link-profile both name the links. Give one of them.")
     stored = load_run(resolve_run(run))
     shards = _measured_shards(stored, gpus) if measure_shard else []
-    projection = project_run(
-        stored,
-        gpus,
-        load_topology(topology) if topology is not None else None,
-        WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical, microbatches),
-        read_model(link_profile, LinkProfile) if link_profile is not None else None,
-        shards,
-        noise_scale=noise_scale,
+    rates = FailureRates(mtbf, device_mtbf, interval, restart, checkpoint_cost)
+    recovery = (
+        project_recovery(summarise(stored).rows, gpus, rates) if rates != FailureRates() else []
     )
+    try:
+        projection = project_run(
+            stored,
+            gpus,
+            load_topology(topology) if topology is not None else None,
+            WhatIf(times_bandwidth, gradient_bits, bucket_mb, hierarchical, microbatches),
+            read_model(link_profile, LinkProfile) if link_profile is not None else None,
+            shards,
+            noise_scale=noise_scale,
+        )
+    except NothingToProject as refused:
+        if not recovery:
+            raise
+        projection = Projection.without_steps(stored.info.run_id, str(refused))
+    projection = projection.model_copy(update={"recovery": tuple(recovery)})
     if as_json:
         emit(projection.model_dump_json(indent=1))
-    else:
+    elif projection.rows:
         emit_for_terminal(lambda *terminal: render_projection(projection, *terminal))
-    has_step = any(row.step_s is not None for row in projection.rows)
+    if recovery and not as_json:
+        run_id = projection.run_id
+        emit_for_terminal(lambda *terminal: render_recovery(recovery, run_id, *terminal))
+    has_step = bool(recovery) or any(row.step_s is not None for row in projection.rows)
     return int(ExitCode.OK if has_step else ExitCode.INCONCLUSIVE)
 
 

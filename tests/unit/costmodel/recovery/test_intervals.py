@@ -1,0 +1,153 @@
+"""How often to save: the formulas, held to a simulation, and where they stop to hold."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.costmodel.recovery.intervals import (
+    daly_interval,
+    mtbf_of_job,
+    optimal_interval,
+    shares,
+    young_interval,
+)
+from scalebench.costmodel.recovery.published import DAY_S, DCP_7B_BLOCKED_S, HOUR_S, JOBS
+from scalebench.costmodel.recovery.simulation import Job, exponential, simulate, weibull
+
+COST_S, RESTART_S, MTBF_S = 60.0, 300.0, 3 * HOUR_S
+MANY = 20_000
+
+positive = st.floats(1e-3, 1e6)
+
+
+def total(found):
+    return found.training + found.save + found.lost + found.restart
+
+
+def test_daly_on_an_example_of_his_kind():
+    """δ = 5 min, M = 24 h: √(2δM) is 7200 s; the series adds about 2 %."""
+    assert young_interval(300, 86400) == pytest.approx(7200)
+    assert daly_interval(300, 86400) == pytest.approx(
+        7200 * (1 + math.sqrt(1 / 576) / 3) - 300, 1e-3
+    )
+
+
+def test_where_a_save_takes_longer_than_two_failures_the_interval_is_m():
+    assert daly_interval(21.0, 10.0) == 10.0
+    assert daly_interval(20.0, 10.0) == 10.0
+
+
+@given(cost_s=positive, ratio=st.floats(1e-6, 1.0))
+def test_daly_is_the_series_of_the_exact_optimum(cost_s, ratio):
+    """Within 2 % up to a save as long as the time between failures; Young is not."""
+    mtbf_s = cost_s / ratio
+    exact = optimal_interval(cost_s, mtbf_s)
+    assert daly_interval(cost_s, mtbf_s) == pytest.approx(exact, rel=0.02)
+
+
+def test_young_saves_too_seldom_where_saves_are_long():
+    assert young_interval(60, 120) > 1.4 * optimal_interval(60, 120)
+    assert young_interval(1, 1e6) == pytest.approx(optimal_interval(1, 1e6), rel=1e-3)
+
+
+@given(interval_s=positive, cost_s=positive, restart_s=positive, mtbf_s=positive)
+def test_the_shares_are_shares_and_sum_to_one(interval_s, cost_s, restart_s, mtbf_s):
+    found = shares(interval_s, cost_s, restart_s, mtbf_s)
+    assert total(found) == pytest.approx(1)
+    assert min(found.training, found.save, found.lost, found.restart) >= -1e-9
+
+
+@given(cost_s=st.floats(0.1, 100), restart_s=st.floats(0, 1000), ratio=st.floats(0.3, 3))
+def test_no_interval_is_better_than_the_exact_optimum(cost_s, restart_s, ratio):
+    best = optimal_interval(cost_s, MTBF_S)
+    goodput = shares(best, cost_s, restart_s, MTBF_S).training
+    assert shares(ratio * best, cost_s, restart_s, MTBF_S).training <= goodput * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "cost_s", "restart_s", "mtbf_s"),
+    [(1200, 60, 300, MTBF_S), (100, 60, 300, 600), (3000, 10, 0, 1000), (50, 1, 200, 250)],
+)
+def test_the_simulation_agrees_with_the_formula(interval_s, cost_s, restart_s, mtbf_s):
+    expected = shares(interval_s, cost_s, restart_s, mtbf_s)
+    found = simulate(Job(interval_s, cost_s, restart_s), exponential(mtbf_s, 1), MANY)
+    for part in ("training", "save", "lost", "restart"):
+        assert getattr(found, part) == pytest.approx(getattr(expected, part), abs=0.012), part
+
+
+def brute_force_optimum(failures_of, cost_s=COST_S, delay_s=0.0, num_failures=4000):
+    """Return the interval with the largest goodput, every one with the same failures."""
+    grid = daly_interval(cost_s, MTBF_S) * np.geomspace(0.25, 4, 33)
+    goodput = [
+        simulate(Job(tau, cost_s, RESTART_S, delay_s), failures_of(), num_failures).training
+        for tau in grid
+    ]
+    # The maximum is flat: a parabola through the logarithms finds its top.
+    a, b, _ = np.polyfit(np.log(grid), goodput, 2)
+    return math.exp(-b / (2 * a)), max(goodput)
+
+
+def test_brute_force_finds_dalys_optimum():
+    found, goodput = brute_force_optimum(lambda: exponential(MTBF_S, 7))
+    assert found == pytest.approx(daly_interval(COST_S, MTBF_S), rel=0.12)
+    best = shares(daly_interval(COST_S, MTBF_S), COST_S, RESTART_S, MTBF_S).training
+    assert goodput == pytest.approx(best, abs=0.01)
+
+
+def test_clustered_failures_are_where_the_formula_promises_too_little():
+    """With a shape of 0.5 most failures follow one another: long quiet stretches remain."""
+    tau = daly_interval(COST_S, MTBF_S)
+    promised = shares(tau, COST_S, RESTART_S, MTBF_S).training
+    found = simulate(Job(tau, COST_S, RESTART_S), weibull(MTBF_S, 0.5, 3), MANY).training
+    assert found > promised + 0.01
+
+
+def test_a_checkpoint_that_is_safe_late_costs_its_delay_at_every_failure():
+    """The formulas know nothing of it: a failure takes the delay's work as well."""
+    tau = daly_interval(COST_S, MTBF_S)
+    at_once = simulate(Job(tau, COST_S, RESTART_S), exponential(MTBF_S, 5), MANY)
+    late = simulate(Job(tau, COST_S, RESTART_S, delay_s=600), exponential(MTBF_S, 5), MANY)
+    # Each failure costs 600 s more, once in M + R.
+    assert at_once.training - late.training == pytest.approx(
+        600 / (MTBF_S + RESTART_S) * tau / (tau + COST_S), rel=0.1
+    )
+
+
+def test_what_does_not_end_has_no_goodput():
+    assert shares(1e6, 1.0, 1.0, 1.0).training == 0
+
+
+def test_every_device_can_end_a_job():
+    assert mtbf_of_job(16384 * HOUR_S, 16384) == HOUR_S
+
+
+def test_llama_3_could_train_nine_tenths_of_the_time():
+    """419 failures in 54 days are one in 3.1 h; its > 90 % need a restart of minutes."""
+    llama = JOBS[0]
+    assert llama.mtbf_s / HOUR_S == pytest.approx(3.09, abs=0.01)
+    goodput = [
+        shares(daly_interval(10, llama.mtbf_s), 10, restart_s, llama.mtbf_s).training
+        for restart_s in (300, 1800)
+    ]
+    assert goodput[0] > llama.goodput > goodput[1]
+
+
+def test_published_failure_rates_are_not_proportional_to_the_devices():
+    """16 times the GPUs failed 4.4 times as often: 1/N is a bound, not a law."""
+    small, large = JOBS[1], JOBS[2]
+    assert large.num_devices / small.num_devices == 16
+    assert small.mtbf_s / large.mtbf_s == pytest.approx(4.4, abs=0.1)
+    assert large.device_mtbf_s > 3 * small.device_mtbf_s
+
+
+def test_a_shorter_stall_is_worth_more_goodput():
+    """DCP's saves of a 7B model, at the failure rate of 1,024 GPUs."""
+    goodput = {
+        method: shares(daly_interval(cost, JOBS[1].mtbf_s), cost, 600, JOBS[1].mtbf_s).training
+        for method, cost in DCP_7B_BLOCKED_S.items()
+    }
+    assert goodput["async"] - goodput["sharded"] > 0.05
+    assert DAY_S == 24 * HOUR_S
