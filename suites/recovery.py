@@ -15,5 +15,5 @@ SUITE = Suite(
     workload="gpt",
     steps=StepPlan(window_s=0.3, trace=False),
     repeats=3,
-    recovery=Recovery(),
+    recovery=Recovery(faulty_cases=("ddp",)),
 )

@@ -183,5 +183,7 @@ def _shares(
 
 
 def restart_of(row: Row) -> float | None:
-    """Return what a restart of a row takes, seconds: from failure to training; None: not known."""
-    return None
+    """Return what a restart of a row took, seconds: the mean over its kills; None: not measured."""
+    failures = row.recovery.failures if row.recovery else []
+    killed = [one.restart_s.value for one in failures if one.kind == "kill"]
+    return killed[0] if killed else None

@@ -82,6 +82,7 @@ class TerminalProgress:
             "inspect": "checking",
             "save": "saving",
             "restore": "restoring",
+            "fail": "failing and restarting",
             "fit": f"trying {cell.rank_batch} samples per rank of",
             "independent": f"measuring {cell.rank_batch} samples per independent rank of",
         }

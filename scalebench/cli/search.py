@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import CpuShare, Fraction, Size
+from scalebench.cli.options import CpuShares, Fraction, Size
 from scalebench.cli.run import virtual_hosts_from
 from scalebench.errors import UsageError
 from scalebench.launch.launchers import LAUNCHERS
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Start from this run.")
 @click.option("--launcher", type=click.Choice(list(LAUNCHERS)), help="Same as for run.")
-@click.option("--cpus-per-rank", type=CpuShare(), help="Share of a core of each rank, e.g. 0.2.")
+@click.option("--cpus-per-rank", type=CpuShares(), help="Share of a core of each rank, e.g. 0.2.")
 @click.option("--measure", type=click.IntRange(min=1), help="Train so many of the best here.")
 @click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Write the best here.")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page to this file.")

@@ -33,6 +33,9 @@ class Launched:
         wall_s: From the decision to the end of the last rank, seconds.
         node: What the machine's GPUs and processors did meanwhile; None: not watched.
         lost: Ranks without which the others came to their end, and why they are gone.
+        noticed_ns: When the launcher heard of the first rank that failed, on the monotonic clock;
+            None: none did, or the launcher does not tell.
+        stopped_ns: When no rank was left; None: the launcher does not tell.
     """
 
     records: list[RankRecord]
@@ -41,6 +44,8 @@ class Launched:
     wall_s: float
     node: NodeTrack | None = None
     lost: Sequence[Failure] = ()
+    noticed_ns: int | None = None
+    stopped_ns: int | None = None
 
 
 class Launcher(Protocol):

@@ -160,7 +160,16 @@ def launched_of(ended: Ended[RankRecord], node: NodeTrack | None) -> Launched:
     """Return what a launch left behind, and what the machine did meanwhile."""
     first_steps = [r.first_step_ns for r in ended.records if r.first_step_ns is not None]
     launch_s = (max(first_steps) - ended.decided_ns) / 1e9 if first_steps else None
-    return Launched(ended.records, ended.failure, launch_s, ended.wall_s, node, ended.lost)
+    return Launched(
+        ended.records,
+        ended.failure,
+        launch_s,
+        ended.wall_s,
+        node,
+        ended.lost,
+        ended.noticed_ns,
+        ended.stopped_ns,
+    )
 
 
 def fresh_logs(logs: Path, num_ranks: int) -> dict[int, Path]:

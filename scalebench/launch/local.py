@@ -110,7 +110,8 @@ class LocalLauncher(ForkingLauncher):
             self._start({"job": name}, job, paths, rank, rank, log)
         ranks = self._ranks_of(job)
         in_time = ranks.wait()
-        wall_s = (time.monotonic_ns() - decided_ns) / 1e9
+        stopped_ns = time.monotonic_ns()
+        wall_s = (stopped_ns - decided_ns) / 1e9
         records = [
             read_model(path, kind)
             for path in map(paths.record, range(job.num_processes))
@@ -126,7 +127,7 @@ class LocalLauncher(ForkingLauncher):
         lost = ranks_lost(ranks, records, rank_logs) if failure is None else []
         gone = {one.rank for one in lost}
         left = [record for record in records if record.rank not in gone]
-        return Ended(left, failure, decided_ns, wall_s, lost)
+        return Ended(left, failure, decided_ns, wall_s, lost, ranks.noticed_ns, stopped_ns)
 
     def run_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Ended[RankRecord]]:
         """Run cells that take turns to the end of all of them."""

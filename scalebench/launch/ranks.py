@@ -44,6 +44,9 @@ class Ended(Generic[R]):
         decided_ns: When it was begun.
         wall_s: How long it took.
         lost: Ranks without which the others came to their end, and why they are gone.
+        noticed_ns: When the launcher heard of the first rank that failed; None: none did, or this
+            launcher does not tell.
+        stopped_ns: When no rank was left; None: this launcher does not tell.
     """
 
     records: list[R]
@@ -51,6 +54,8 @@ class Ended(Generic[R]):
     decided_ns: int
     wall_s: float
     lost: list[Failure] = field(default_factory=list)
+    noticed_ns: int | None = None
+    stopped_ns: int | None = None
 
 
 @dataclass
@@ -69,6 +74,7 @@ class Ranks:
         messages: Rank → the message with which its end was told.
         late: Those that were still running when the time was over.
         dispensable: Those without which the others go on.
+        noticed_ns: When the first failure became known.
     """
 
     processes: RankProcesses
@@ -80,6 +86,7 @@ class Ranks:
     killed_by_us: bool = False
     late: set[int] = field(default_factory=set)
     dispensable: Collection[int] = ()
+    noticed_ns: int | None = None
 
     def wait(self) -> bool:
         """Return when no rank is left; False: the time was over before they were done."""
@@ -123,6 +130,8 @@ class Ranks:
         code = message.get("code", 1)
         self.exits.append(RankExit(tag[1], code, message["time_ns"], self.killed_by_us))
         self.messages[tag[1]] = message
+        if code and self.noticed_ns is None:
+            self.noticed_ns = time.monotonic_ns()
 
     def _end(self) -> None:
         """Kill what is left, and wait until it is gone."""

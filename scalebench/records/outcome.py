@@ -98,7 +98,7 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
     if cell.purpose == "inspect":
         told = all(rank.verification is not None for rank in result.ranks)
         return None if told else "a rank did not record the comparison with the reference"
-    if cell.purpose in ("save", "restore"):
+    if cell.purpose in ("save", "restore", "fail"):
         told = all(rank.recovery is not None for rank in result.ranks)
         return None if told else "a rank did not record its checkpoints"
     has_losses = cell.strategy.has_reference and cell.purpose != "shard"

@@ -3,7 +3,7 @@
 from pydantic import Field, FiniteFloat
 
 from scalebench.records.base import LARGE, Record
-from scalebench.spec.recovery import SaveMethod
+from scalebench.spec.recovery import FaultKind, Restarter, SaveMethod
 
 
 class SaveSample(Record):
@@ -53,6 +53,28 @@ class RestoreSample(Record):
     first_step_s: FiniteFloat = Field(ge=0)
     num_tensors: int = Field(ge=1)
     continues_equal: bool | None = None
+
+
+class FaultTimeline(Record):
+    """One failure, from outside, by one clock: the machine's monotonic one.
+
+    Attributes:
+        restarted_by: Who started the ranks again.
+        rank: Which one failed.
+        failed_after: Steps trained when it failed.
+        saved_after: Steps trained when the checkpoint was saved that was loaded.
+        phases_s: Phase → seconds, in the order of `scalebench.spec.recovery.PHASES`; they follow
+            one another without a gap.
+        total_s: From the failure until the step in which it came is done: their sum.
+    """
+
+    kind: FaultKind
+    restarted_by: Restarter
+    rank: int = Field(ge=0)
+    failed_after: int = Field(ge=0)
+    saved_after: int = Field(ge=0)
+    phases_s: dict[str, FiniteFloat]
+    total_s: FiniteFloat = Field(ge=0)
 
 
 class RecoveryRecord(Record):

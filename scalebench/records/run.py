@@ -9,6 +9,7 @@ from scalebench.records.certificate import Certificate
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.precision import PrecisionReached
 from scalebench.records.rank import ErrorKind, RankRecord
+from scalebench.records.recovery import FaultTimeline
 from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 from scalebench.spec.virtual_hosts import VirtualHosts
@@ -44,6 +45,7 @@ class CellResult(Record):
             had the launch to itself.
         node: What the GPUs and processors of the machine did meanwhile; null: not watched.
         lost: Ranks without which the others came to their end, and why they are gone.
+        faults: Of launches in which a rank is made to fail: how each failure went.
     """
 
     format: str = CELL_FORMAT
@@ -58,6 +60,7 @@ class CellResult(Record):
     shared_with: list[str] = []
     node: NodeTrack | None = None
     lost: list[Failure] = []
+    faults: list[FaultTimeline] = []
 
     @property
     def cost_s(self) -> float:

@@ -97,11 +97,12 @@ def _recovery_blocks(rows: Sequence[Row]) -> list[str]:
     if said is None:
         return []
     saved = table(recovery.SAVE_COLUMNS, recovery.saved_rows(rows))
-    loaded = recovery.loaded_rows(rows)
+    loaded, failures = recovery.loaded_rows(rows), recovery.failed_rows(rows)
     return [
         escape(said, 600),
         saved,
         *([table(recovery.RESTORE_COLUMNS, loaded)] if loaded else []),
+        *([table(recovery.FAILURE_COLUMNS, failures)] if failures else []),
     ]
 
 

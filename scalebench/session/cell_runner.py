@@ -16,6 +16,7 @@ from scalebench.session import written_files
 from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.progress import ProgressListener
+from scalebench.session.recovery.faults import measure_faults
 from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
 from scalebench.session.store import RunStore
 from scalebench.spec import Cell, Script, SharedLaunch
@@ -210,6 +211,8 @@ class CellRunner:
         if reason is not None:
             return skipped_result(cell, reason, now)
         self.progress.started(cell)
+        if cell.purpose == "fail":
+            return measure_faults(self.launcher, cell, run.paths.logs(cell.id), now)
         with self._watching_files(cell):
             launched = self.launcher.launch(cell, run.paths.logs(cell.id))
         if launched.failure is not None and launched.failure.kind == "usage":

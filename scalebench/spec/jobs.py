@@ -13,7 +13,7 @@ from scalebench.spec.strategies import Strategy
 from scalebench.spec.suites import Loader, StepPlan
 from scalebench.spec.virtual_hosts import VirtualHosts
 
-Purpose = Literal["inspect", "measure", "independent", "fit", "shard", "save", "restore"]
+Purpose = Literal["inspect", "measure", "independent", "fit", "shard", "save", "restore", "fail"]
 
 
 class Job(Spec):
@@ -51,7 +51,8 @@ class Cell(Job):
             know nothing of one another, for what sharing a machine costs; ``fit``: find out
             whether the batch fits; ``shard``: rank 0 alone does its share of a job of
             ``world_size`` ranks, and no other rank answers; ``save``: time checkpoints;
-            ``restore``: load them again in fresh processes and compare every bit.
+            ``restore``: load them again in fresh processes and compare every bit; ``fail``: have a
+            rank fail, start all again, and time how training continues.
         repeat: Number of the launch, from 0.
         rank_batch: Samples that a rank is fed per step: ``global_batch`` over all ranks, or over
             all pipelines, whose ranks share them.
@@ -114,6 +115,7 @@ class Cell(Job):
             "shard": f"shard.r{self.repeat}",
             "save": "save",
             "restore": "restore",
+            "fail": "fail",
         }
         tail = tails.get(self.purpose, f"r{self.repeat}")
         return f"{self.suite}.{self.case}.n{self.world_size}.{tail}"

@@ -16,6 +16,43 @@ SAVE_METHODS: dict[SaveMethod, str] = {
 }
 
 
+FaultKind = Literal["kill", "raise", "hang"]
+Restarter = Literal["scalebench", "torchrun"]
+
+FAULT_KINDS: dict[FaultKind, str] = {
+    "kill": "SIGKILL, as when the memory runs out",
+    "raise": "an exception in the training loop",
+    "hang": "SIGSTOP: the rank is there and does nothing; needs 2 ranks or more",
+}
+
+PHASES = ("notice", "stop", "start", "rendezvous", "build", "load", "first_step", "catch_up")
+"""What lies between a failure and the step that was lost, in order."""
+
+HANG_TIMEOUT_S = 5.0
+"""Time-out of collectives where a rank is to hang: the others notice it after so long."""
+
+
+class FaultPlan(Spec):
+    """One fault, for the ranks and for who brings it about.
+
+    Attributes:
+        rank: Which one fails.
+        at_step: It fails after so many steps: the signal comes a random moment later.
+        attempt: 0: fail; 1: continue from the newest checkpoint.
+        save_every: Steps between checkpoints.
+        slow_start_s: Every rank sleeps so long before it joins the others, in attempt 1; seconds.
+        slow_load_s: Every rank sleeps so long before it loads, likewise.
+    """
+
+    kind: FaultKind
+    rank: int = Field(0, ge=0)
+    at_step: int = Field(ge=1)
+    attempt: int = Field(0, ge=0)
+    save_every: int = Field(4, ge=1)
+    slow_start_s: float = 0.0
+    slow_load_s: float = 0.0
+
+
 class Recovery(Spec):
     """What checkpoints cost, and whether a run continues from them.
 
@@ -25,9 +62,17 @@ class Recovery(Spec):
         steps: Steps before each save, and at least as many after it.
         directory: Where checkpoints go; None: into the run folder. They are removed when the run is
             complete.
+        faults: Ways in which a rank fails; none: none does. torchrun is tried with a kill only.
+        fault_repeats: Failures of each kind.
+        restarted_by: Who starts the ranks again.
+        faulty_cases: Cases that fail; None: all.
     """
 
     methods: tuple[SaveMethod, ...] = Field(("full", "sharded", "async"), min_length=1)
     saves: int = Field(5, ge=2)
     steps: int = Field(4, ge=2)
     directory: str | None = None
+    faults: tuple[FaultKind, ...] = ("kill", "raise", "hang")
+    fault_repeats: int = Field(3, ge=1)
+    restarted_by: tuple[Restarter, ...] = ("scalebench", "torchrun")
+    faulty_cases: tuple[str, ...] | None = None

@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
+from scalebench.records.fault_events import fault_folder
 from scalebench.records.files import read_model, write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.rank import Memory, RankRecord
 from scalebench.spec import Cell, Purpose, Script, SharedLaunch
+from scalebench.worker.checkpoints.failing import note_start, train_and_fail
 from scalebench.worker.checkpoints.restoring import measure_restores
 from scalebench.worker.checkpoints.saving import measure_saves
 from scalebench.worker.inspection.compressed import inspect_compressed
@@ -104,6 +106,8 @@ def _run_rank(
             return run_script(request, cell, paths, identity)
         process.keep_sockets_in(paths.root)
         facts = process.settle(cell, local_rank)
+        if cell.purpose == "fail":
+            note_start(fault_folder(cell), fault_folder(cell).read_plan(), rank)
         store = here.store or _store_of(cell, request, paths)
         with connected(cell, rank, store, local_rank, taking_turns) as context:
             facts |= _backend_facts(context)
@@ -246,6 +250,11 @@ def _restore(context: RankContext, keep: Keep) -> None:
     keep({"recovery": measure_restores(context), "loss": [], "facts": {}})
 
 
+def _fail(context: RankContext, keep: Keep) -> None:
+    """Train until a rank fails, or until what was lost then is done again."""
+    keep({"recovery": train_and_fail(context), "loss": [], "facts": {}})
+
+
 _WORK: dict[Purpose, Callable[[RankContext, Keep], None]] = {
     "inspect": _inspect,
     "measure": _measure,
@@ -254,6 +263,7 @@ _WORK: dict[Purpose, Callable[[RankContext, Keep], None]] = {
     "shard": _shard,
     "save": _save,
     "restore": _restore,
+    "fail": _fail,
 }
 
 

@@ -86,7 +86,7 @@ def grouped(run: StoredRun) -> Table:
             shards.setdefault(result.cell.row_key, []).append(result)
     checkpoints: dict[tuple[str, str, int], list[CellResult]] = {}
     for result in run.results.values():
-        if result.cell.purpose in ("save", "restore"):
+        if result.cell.purpose in ("save", "restore", "fail"):
             checkpoints.setdefault(result.cell.row_key, []).append(result)
     table = {
         key: replace(

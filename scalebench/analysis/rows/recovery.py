@@ -5,9 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalebench.analysis.rows.fields import RowFields
-from scalebench.records.recovery import RecoveryRecord, SaveSample
-from scalebench.records.rows.recovery import RecoveryFigures, RestoreFigures, SaveFigures
+from scalebench.records.recovery import FaultTimeline, RecoveryRecord, SaveSample
+from scalebench.records.rows.recovery import (
+    FailureFigures,
+    RecoveryFigures,
+    RestoreFigures,
+    SaveFigures,
+)
 from scalebench.records.run import CellResult
+from scalebench.spec.recovery import PHASES
 from scalebench.stats import estimate_over_launches, estimate_signed
 
 NOTHING_BESIDE = "the checkpoint was on the disk before the next step began"
@@ -32,12 +38,15 @@ def recovery_of_row(launches: Sequence[CellResult]) -> RowFields:
         for result in launches
         if result.status == "ok"
     ]
+    faults = [fault for result in launches for fault in result.faults]
     why = "no launch that saved or restored succeeded" if launches else NOT_SAVED
-    fields.set("recovery", figures_of(records) if records else None, why)
+    fields.set("recovery", figures_of(records, faults) if records else None, why)
     return fields
 
 
-def figures_of(launches: Sequence[Sequence[RecoveryRecord]]) -> RecoveryFigures:
+def figures_of(
+    launches: Sequence[Sequence[RecoveryRecord]], faults: Sequence[FaultTimeline] = ()
+) -> RecoveryFigures:
     """Return the figures of launches, each as its ranks recorded it, rank 0 first."""
     saves: dict[str, list[OfRanks]] = {}
     restores = []
@@ -60,6 +69,7 @@ def figures_of(launches: Sequence[Sequence[RecoveryRecord]]) -> RecoveryFigures:
         file_system=next((rank.file_system for rank in known if rank.file_system), None),
         saves=[save_figures(method, of_method) for method, of_method in saves.items()],
         restores=restores,
+        failures=failure_figures(faults),
         unavailable={m: why for rank in known for m, why in rank.unavailable.items()},
     )
 
@@ -99,6 +109,32 @@ def save_figures(method: str, saves: Sequence[OfRanks]) -> SaveFigures:
         extra_device_bytes=_largest(device),
         unavailable=missing,
     )
+
+
+def failure_figures(faults: Sequence[FaultTimeline]) -> list[FailureFigures]:
+    """Return what failures cost, one for each kind and for who started the ranks again."""
+    groups: dict[tuple[str, str], list[FaultTimeline]] = {}
+    for fault in faults:
+        groups.setdefault((fault.kind, fault.restarted_by), []).append(fault)
+    return [
+        FailureFigures(
+            kind=kind,
+            restarted_by=by,
+            phases_s={
+                phase: estimate_signed([fault.phases_s[phase] for fault in group])
+                for phase in PHASES
+            },
+            restart_s=estimate_signed([_restart_s(fault) for fault in group]),
+            total_s=estimate_signed([fault.total_s for fault in group]),
+            lost_steps=float(np.mean([f.failed_after - f.saved_after for f in group])),
+        )
+        for (kind, by), group in groups.items()
+    ]
+
+
+def _restart_s(fault: FaultTimeline) -> float:
+    until = PHASES.index("load") + 1
+    return sum(fault.phases_s[phase] for phase in PHASES[:until])
 
 
 def _slowest_steps(save: OfRanks, which: str) -> list[float]:

@@ -59,6 +59,25 @@ class RestoreFigures(RowPart):
     continues_equal: bool | None = None
 
 
+class FailureFigures(RowPart):
+    """One kind of failure and who started the ranks again; ``n`` of an estimate counts failures.
+
+    Attributes:
+        phases_s: Phase → seconds, in the order of `scalebench.spec.recovery.PHASES`. Their means
+            sum to the mean of ``total_s``.
+        restart_s: From the failure until the state is loaded, seconds: what is called R.
+        total_s: Until the step in which it came is done, seconds.
+        lost_steps: Steps trained since the checkpoint that was loaded, mean.
+    """
+
+    kind: str
+    restarted_by: str
+    phases_s: dict[str, Estimate]
+    restart_s: Estimate
+    total_s: Estimate
+    lost_steps: FiniteFloat
+
+
 class RecoveryFigures(RowPart):
     """What checkpoints of a row cost, and what came back from them.
 
@@ -70,6 +89,7 @@ class RecoveryFigures(RowPart):
     file_system: str | None = None
     saves: list[SaveFigures] = []
     restores: list[RestoreFigures] = []
+    failures: list[FailureFigures] = []
     unavailable: dict[str, str] = {}
 
     def save_by(self, method: str) -> SaveFigures | None:

@@ -24,7 +24,7 @@ from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
 from scalebench.report.page.mesh_figure import mesh_kind
 from scalebench.report.page.power_figure import ENERGY, power_kind
 from scalebench.report.page.race_figure import race_kind
-from scalebench.report.page.recovery_figure import SAVE_COST
+from scalebench.report.page.recovery_figure import FAILURE_PHASES, SAVE_COST
 from scalebench.report.page.sparklines import SparkTable, spark_table
 from scalebench.report.page.staleness_figure import staleness_kind
 from scalebench.report.page.step_series_figure import step_series_kind
@@ -143,7 +143,14 @@ def of_suite(found: Sequence[Section], suite: str) -> tuple[tuple[Section, Block
 
 def _recovery(material: Material) -> Section:
     blocks = [
-        Block(suite, (*material.chart(SAVE_COST, index, rows), *recovery.tables(rows)))
+        Block(
+            suite,
+            (
+                *material.chart(SAVE_COST, index, rows),
+                *material.chart(FAILURE_PHASES, index, rows),
+                *recovery.tables(rows),
+            ),
+        )
         for index, suite, rows in material.suites()
     ]
     return _section("recovery", "Recovery", blocks)

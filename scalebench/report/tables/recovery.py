@@ -1,13 +1,13 @@
 """Checkpoints: what each way to save costs training, and how long it takes to load again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from scalebench import units
-from scalebench.records.rows.recovery import RestoreFigures, SaveFigures
-from scalebench.records.summary import Row
+from scalebench.records.rows.recovery import FailureFigures, RestoreFigures, SaveFigures
+from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import CASE_WIDTHS, PLACE, Column, fit, folded, table, value
 from scalebench.report.tables.layout import without as leave_out
 from scalebench.report.tables.listing import PlainTable
@@ -28,6 +28,7 @@ RESTORES_NOTE = (
 
 Saved = tuple[Row, SaveFigures]
 Loaded = tuple[Row, RestoreFigures]
+Failed = tuple[Row, FailureFigures]
 
 
 def _goes_on(of: Loaded) -> str:
@@ -57,6 +58,43 @@ RESTORE_COLUMNS: tuple[Column[Loaded], ...] = (
     Column("tensors\nequal", lambda of: str(of[1].num_tensors)),
     Column("goes on", _goes_on, numeric=False),
 )
+FAILURES = "Failures"
+FAILURES_NOTE = (
+    "from the failure on: noticed by the launcher, all ranks stopped, processes started, "
+    "connected, model built, state loaded, first step, lost steps done again; mean over failures"
+)
+
+
+def _phase(name: str) -> Callable[[Failed], str]:
+    return lambda of: seconds_or_none(of[1].phases_s.get(name))
+
+
+def seconds_or_none(estimate: Estimate | None) -> str:
+    """Write the mean of a phase; a dash: it was not timed."""
+    return wording.DASH if estimate is None else units.seconds(estimate.value)
+
+
+FAILURE_COLUMNS: tuple[Column[Failed], ...] = (
+    *PLACE,
+    Column("failure", lambda of: wording.plain(of[1].kind, 32), numeric=False),
+    Column("restarted by", lambda of: wording.plain(of[1].restarted_by, 32), numeric=False),
+    *(
+        Column(header, _phase(name))
+        for name, header in (
+            ("notice", "noticed"),
+            ("stop", "stopped"),
+            ("start", "started"),
+            ("rendezvous", "connected"),
+            ("build", "built"),
+            ("load", "loaded"),
+            ("first_step", "first\nstep"),
+            ("catch_up", "caught\nup"),
+        )
+    ),
+    Column("total", lambda of: seconds(of[1].total_s)),
+    Column("lost\nsteps", lambda of: f"{of[1].lost_steps:.3g}"),
+)
+FAILURES_NARROWING = leave_out("lost steps", "first step", "connected", "built", "stopped")
 NARROWING = (*leave_out("memory on top", "rate", "size"), *folded(*CASE_WIDTHS[1:]))
 
 
@@ -72,6 +110,10 @@ def recovery_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[Re
         fitting = fit(RESTORE_COLUMNS, loaded, width, ascii_only, folded(*CASE_WIDTHS[1:]))
         parts += [Text(""), titled(RESTORES, "", ascii_only), table(fitting, loaded, ascii_only)]
         parts += [line(RESTORES_NOTE, ascii_only, "dim")]
+    if failures := failed_rows(rows):
+        shown = fit(FAILURE_COLUMNS, failures, width, ascii_only, FAILURES_NARROWING)
+        parts += [Text(""), titled(FAILURES, "", ascii_only), table(shown, failures, ascii_only)]
+        parts += [line(FAILURES_NOTE, ascii_only, "dim")]
     return parts
 
 
@@ -91,9 +133,12 @@ def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     """Return the tables of one suite for the page; none where nothing was saved."""
     saved, loaded = saved_rows(rows), loaded_rows(rows)
     about = f"{where(rows).capitalize()}. {SAVES_NOTE[0].upper()}{SAVES_NOTE[1:]}."
+    failures = failed_rows(rows)
+    why = f"{FAILURES_NOTE[0].upper()}{FAILURES_NOTE[1:]}."
     told = f"{RESTORES_NOTE[0].upper()}{RESTORES_NOTE[1:]}."
     return (
         *((PlainTable.of(SAVES, about, SAVE_COLUMNS, saved),) if saved else ()),
+        *((PlainTable.of(FAILURES, why, FAILURE_COLUMNS, failures),) if failures else ()),
         *((PlainTable.of(RESTORES, told, RESTORE_COLUMNS, loaded),) if loaded else ()),
     )
 
@@ -101,6 +146,11 @@ def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
 def saved_rows(rows: Sequence[Row]) -> list[Saved]:
     """Return every way to save of every row."""
     return [(row, one) for row, figures in recovering.recovering(rows) for one in figures.saves]
+
+
+def failed_rows(rows: Sequence[Row]) -> list[Failed]:
+    """Return every kind of failure of every row."""
+    return [(row, one) for row, figures in recovering.recovering(rows) for one in figures.failures]
 
 
 def loaded_rows(rows: Sequence[Row]) -> list[Loaded]:

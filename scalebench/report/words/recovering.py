@@ -30,7 +30,19 @@ def headline(rows: Sequence[Row]) -> str | None:
         return None
     most = max(row.world_size for row, _ in found)
     said = [_cheapest(row, figures) for row, figures in found if row.world_size == most]
-    return " ".join([*said, restored(rows)])
+    return " ".join([*said, restored(rows), *failed(rows)])
+
+
+def failed(rows: Sequence[Row]) -> list[str]:
+    """Say how long the job needs after a kill, for who starts it again; at most ranks."""
+    found = [(row, one) for row, figures in recovering(rows) for one in figures.failures]
+    most = max((row.world_size for row, _ in found), default=0)
+    return [
+        f"After a kill, {wording.plain(row.case, 64)} on {wording.ranks(row)} trains again in "
+        f"{seconds(one.restart_s)} under {wording.plain(one.restarted_by, 32)}."
+        for row, one in found
+        if row.world_size == most and one.kind == "kill"
+    ]
 
 
 def _cheapest(row: Row, figures: RecoveryFigures) -> str:

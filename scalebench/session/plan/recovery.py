@@ -22,14 +22,29 @@ def check_recovery(request: Request, suites: Sequence[Suite]) -> None:
 
 
 def recovery_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
-    """Return the launches that save, at all sizes, and after them those that restore."""
+    """Return the launches that save, at all sizes, then those that restore, then those that fail.
+
+    Ranks are made to fail only where scalebench itself starts them, on this machine.
+    """
     plans = {suite.name: suite.recovery for suite in spec.suites if suite.recovery is not None}
     saved = [_saving(row, plans[row.suite]) for row in rows if _is_saved(row, plans)]
     sizes: dict[tuple[str, str], list[int]] = {}
     for cell in saved:
         sizes.setdefault((cell.suite, cell.case), []).append(cell.world_size)
     restored = [_restoring(cell, sizes[cell.suite, cell.case]) for cell in saved]
-    return [*saved, *restored]
+    failing = [
+        cell.model_copy(update={"purpose": "fail"})
+        for cell in saved
+        if spec.launcher == "local" and _fails(cell)
+    ]
+    return [*saved, *restored, *failing]
+
+
+def _fails(cell: Cell) -> bool:
+    plan = cell.recovery
+    assert plan is not None, "every cell that saves has a plan"
+    chosen = plan.faulty_cases is None or cell.case in plan.faulty_cases
+    return bool(plan.faults) and chosen
 
 
 def _restoring(cell: Cell, sizes: Sequence[int]) -> Cell:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,7 +100,8 @@ def why_not(method: SaveMethod, device: torch.device) -> str | None:
 
 def open_saver(context: RankContext) -> Saver:
     """Return what saves and loads; every rank takes part."""
-    group = None if context.control is None else dist.new_group(backend="gloo")
+    timeout = timedelta(seconds=context.cell.collective_timeout_s)
+    group = None if context.control is None else dist.new_group(backend="gloo", timeout=timeout)
     return Saver(context, group)
 
 

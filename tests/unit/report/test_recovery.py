@@ -2,12 +2,19 @@
 
 import pytest
 
-from scalebench.records.rows.recovery import RecoveryFigures, RestoreFigures, SaveFigures
+from scalebench.analysis.recovery_projection import restart_of
+from scalebench.records.rows.recovery import (
+    FailureFigures,
+    RecoveryFigures,
+    RestoreFigures,
+    SaveFigures,
+)
 from scalebench.report import render_markdown, render_table
 from scalebench.report.page.charts import make_chart
 from scalebench.report.page.palette import assign
-from scalebench.report.page.recovery_figure import DURABLE, SAVE_COST
+from scalebench.report.page.recovery_figure import DURABLE, FAILURE_PHASES, SAVE_COST
 from scalebench.report.words import recovering
+from scalebench.spec.recovery import PHASES
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_plain, make_row, make_summary
 
@@ -76,6 +83,34 @@ def test_the_terminal_shows_saves_and_restores(rows):
     full = next(text for text in lines if text.startswith("ddp 2 full"))
     assert full.split(" – ")[0] == "ddp 2 full 20.0 ms 80.0 ms"
     assert "2 sharded 1 120 ms 50.0 ms 122 –" in lines
+
+
+def failure(kind="kill", by="scalebench", load_s=0.4):
+    phases = {**dict.fromkeys(PHASES, near(0.1)), "load": near(load_s)}
+    return FailureFigures(
+        kind=kind,
+        restarted_by=by,
+        phases_s=phases,
+        restart_s=near(0.5 + load_s),
+        total_s=near(0.7 + load_s),
+        lost_steps=2.5,
+    )
+
+
+def test_failures_are_a_table_a_sentence_and_a_figure_of_their_phases():
+    figures = RecoveryFigures(failures=[failure(), failure("raise"), failure(by="torchrun")])
+    rows = [make_plain(), make_row("ddp", 2).model_copy(update={"recovery": figures})]
+    assert recovering.failed(rows) == [
+        "After a kill, ddp on 2 CPU ranks trains again in 900 ms under scalebench.",
+        "After a kill, ddp on 2 CPU ranks trains again in 900 ms under torchrun.",
+    ]
+    flat = " ".join(render_table(make_summary(rows), 160).split())
+    assert "ddp 2 kill scalebench 100 ms 100 ms 100 ms 100 ms 100 ms 400 ms 100 ms" in flat
+    figure = FAILURE_PHASES.draw(rows, assign(rows))
+    assert [trace.name for trace in figure.data][:3] == ["noticed", "stopped", "started"]
+    assert list(figure.data[5].x) == pytest.approx([0.4, 0.4, 0.4])
+    assert figure.layout.yaxis.ticktext[2] == "N=2, kill, torchrun"
+    assert restart_of(rows[1]) == pytest.approx(0.9)
 
 
 def test_other_rows_have_no_such_table():

@@ -3,7 +3,8 @@
 import pytest
 
 from scalebench.analysis.rows.recovery import figures_of, recovery_of_row
-from scalebench.records.recovery import RecoveryRecord, RestoreSample, SaveSample
+from scalebench.records.recovery import FaultTimeline, RecoveryRecord, RestoreSample, SaveSample
+from scalebench.spec.recovery import PHASES
 from tests.builders.runs import make_cell, make_failed, make_record, make_result
 
 
@@ -86,6 +87,29 @@ def test_a_restore_is_as_slow_as_its_slowest_rank():
 
     (found,) = figures_of([[restored(1.0, True), restored(2.0, None)]]).restores
     assert (found.load_s, found.first_step_s, found.continues_equal) == (2.0, 1.0, True)
+
+
+def fault(kind="kill", by="scalebench", load=0.3, lost=3):
+    phases = {**dict.fromkeys(PHASES, 0.1), "load": load}
+    return FaultTimeline(
+        kind=kind,
+        restarted_by=by,
+        rank=1,
+        failed_after=8 + lost,
+        saved_after=8,
+        phases_s=phases,
+        total_s=sum(phases.values()),
+    )
+
+
+def test_failures_are_estimated_for_each_kind_and_launcher():
+    found = figures_of([[RecoveryRecord()]], [fault(), fault(load=0.5, lost=1), fault("raise")])
+    killed, raised = found.failures
+    assert (killed.kind, killed.total_s.n, raised.kind) == ("kill", 2, "raise")
+    assert killed.phases_s["load"].value == pytest.approx(0.4)
+    assert killed.restart_s.value == pytest.approx(0.9)  # five phases of 0.1 s, and 0.4 s
+    assert sum(e.value for e in killed.phases_s.values()) == pytest.approx(killed.total_s.value)
+    assert killed.lost_steps == 2
 
 
 def test_a_row_has_them_only_where_its_suite_saves():

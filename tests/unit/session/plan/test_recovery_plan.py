@@ -25,11 +25,11 @@ def planned(suite=SUITE, **request):
     return make_plan(Request(world_sizes=(1, 2, 4), **request), [suite], HERE).cells
 
 
-def test_every_row_but_the_baseline_is_saved_and_then_restored():
-    last = [cell for cell in planned() if cell.purpose in ("save", "restore")]
+def test_every_row_but_the_baseline_is_saved_then_restored_then_fails():
+    last = [cell for cell in planned() if cell.purpose in ("save", "restore", "fail")]
     assert [(c.purpose, c.case, c.world_size) for c in last] == [
         (purpose, case, n)
-        for purpose in ("save", "restore")
+        for purpose in ("save", "restore", "fail")
         for case in ("ddp", "fsdp")
         for n in (1, 2, 4)
     ]
@@ -39,6 +39,16 @@ def test_every_row_but_the_baseline_is_saved_and_then_restored():
 def test_a_restoring_launch_loads_what_it_and_the_other_sizes_have_saved():
     found = {c.id: c.restore_from for c in planned() if c.purpose == "restore"}
     assert found["saved.ddp.n2.restore"] == (2, 1, 4)
+
+
+def test_only_the_cases_that_a_suite_names_fail_and_only_on_this_machine():
+    suite = SUITE.model_copy(update={"recovery": Recovery(faulty_cases=("fsdp",))})
+    assert {c.case for c in planned(suite) if c.purpose == "fail"} == {"fsdp"}
+    quiet = SUITE.model_copy(update={"recovery": Recovery(faults=())})
+    assert not [c for c in planned(quiet) if c.purpose == "fail"]
+    elsewhere = Machine(num_gpus=0, num_cores=4, launcher_name="slurm")
+    cells = make_plan(Request(world_sizes=(1, 2)), [SUITE], elsewhere).cells
+    assert not [c for c in cells if c.purpose == "fail"]
 
 
 def test_other_suites_save_nothing():

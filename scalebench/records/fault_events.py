@@ -1,0 +1,88 @@
+"""What ranks note while one of them fails and all start again: a line for each event.
+
+Ranks write while the session reads, so every line is written at once. The times are nanoseconds of
+the machine's monotonic clock, which all its processes share.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalebench.errors import UsageError
+from scalebench.records.files import read_model, write_model
+from scalebench.spec import Cell
+from scalebench.spec.recovery import FaultPlan
+
+AGENT = "agent"
+"""In whose name torchrun's agent notes events, where a rank has its number."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event: its name, a number that goes with it, and when it was."""
+
+    name: str
+    number: int
+    time_ns: int
+
+
+@dataclass(frozen=True)
+class FaultFolder:
+    """The folder of one failure: its plan, the events of every rank, the checkpoints."""
+
+    root: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the ranks save."""
+        return self.root / "checkpoints"
+
+    @property
+    def job(self) -> Path:
+        """The cell, for ranks that torchrun starts."""
+        return self.root / "job.json"
+
+    def write_plan(self, plan: FaultPlan) -> None:
+        """Say what the next ranks are to do."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_model(self.root / "plan.json", plan)
+
+    def read_plan(self) -> FaultPlan:
+        """Return what these ranks are to do."""
+        return read_model(self.root / "plan.json", FaultPlan)
+
+    def note(self, attempt: int, who: int | str, name: str, number: int = 0) -> None:
+        """Note an event of a rank, or of the agent, now."""
+        line = f"{name} {number} {time.monotonic_ns()}\n".encode()
+        file = os.open(self._file(attempt, who), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+
+    def events(self, attempt: int, who: int | str) -> list[Event]:
+        """Return the events of a rank, or of the agent, in order."""
+        try:
+            lines = self._file(attempt, who).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        parts = [line.split() for line in lines]
+        return [Event(name, int(number), int(time_ns)) for name, number, time_ns in parts]
+
+    def last_step(self, attempt: int, world_size: int) -> int:
+        """Return the most steps that a rank has done in an attempt; 0: none."""
+        done = [e.number for r in range(world_size) for e in self.events(attempt, r)
+                if e.name == "step"]  # fmt: skip
+        return max(done, default=0)
+
+    def _file(self, attempt: int, who: int | str) -> Path:
+        return self.root / f"attempt{attempt}.{who}.events"
+
+
+def fault_folder(cell: Cell) -> FaultFolder:
+    """Return the folder of the failure that a cell's ranks are part of: ``repeat`` numbers it."""
+    if cell.recovery is None or cell.recovery.directory is None:
+        raise UsageError(f"Cell {cell.id} has no directory for checkpoints. Give --checkpoint-dir.")
+    of_row = Path(cell.recovery.directory) / cell.suite / cell.case / f"n{cell.world_size}"
+    return FaultFolder(of_row / "faults" / str(cell.repeat))

@@ -1,0 +1,207 @@
+"""Making a rank fail, having all start again, and timing it from outside."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scalebench.errors import UsageError
+from scalebench.launch.base import Launched, Launcher
+from scalebench.launch.local import loopback_environment
+from scalebench.records.fault_events import AGENT, Event, FaultFolder, fault_folder
+from scalebench.records.files import write_model
+from scalebench.records.outcome import launched_result
+from scalebench.records.recovery import FaultTimeline
+from scalebench.records.run import CellResult
+from scalebench.session.recovery.timeline import NoTimeline, timeline_of
+from scalebench.spec import Cell
+from scalebench.spec.recovery import HANG_TIMEOUT_S, FaultKind, FaultPlan, Restarter
+
+SAVE_EVERY = 4
+POLL_S = 0.002
+SIGNALS: dict[FaultKind, signal.Signals] = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
+PATIENCE_S = 120.0
+"""For a whole failure under torchrun, whose ranks import torch again."""
+MONITOR_S = "0.1"
+"""How often torchrun's agent looks after its ranks: its default, written out."""
+
+
+def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> CellResult:
+    """Have ranks of a cell fail in every way that its suite wants; return how each failure went.
+
+    Args:
+        launcher: Starts the ranks, here.
+        cell: With the directory for checkpoints.
+        logs: Folder for logs: a folder for each launch.
+        started: UTC, ISO 8601.
+    """
+    began = time.monotonic()
+    timelines: list[FaultTimeline] = []
+    records: Launched | None = None
+    for number, (by, kind) in enumerate(wanted_faults(cell)):
+        one = cell.model_copy(update={"repeat": number})
+        plan = plan_of(one, kind)
+        folder = fault_folder(one)
+        try:
+            if by == "torchrun":
+                timelines.append(_under_torchrun(one, plan, folder, logs / str(number)))
+            else:
+                timeline, records = _by_launcher(launcher, one, plan, folder, logs / str(number))
+                timelines.append(timeline)
+        except NoTimeline as error:
+            return CellResult(
+                cell=cell, status="failed", reason=f"{by}, {kind}: {error}", started=started
+            )
+    wall_s = time.monotonic() - began
+    done = launched_result(
+        cell, records.records if records else [], None, started, (None, wall_s), None
+    )
+    return done.model_copy(update={"faults": timelines})
+
+
+def wanted_faults(cell: Cell) -> Iterator[tuple[Restarter, FaultKind]]:
+    """Yield who starts the ranks again, and how one fails, in rounds over both."""
+    plan = cell.recovery
+    assert plan is not None, "only cells of a suite with recovery fail"
+    for _ in range(plan.fault_repeats):
+        for by in plan.restarted_by:
+            for kind in plan.faults:
+                if kind == "hang" and cell.world_size == 1:
+                    continue  # no other rank waits for it: only the time limit ends it
+                if by == "scalebench" or kind == "kill":
+                    yield by, kind
+
+
+def plan_of(cell: Cell, kind: FaultKind) -> FaultPlan:
+    """Return a failure of a random rank after a random step, the same in every run."""
+    chance = random.Random(f"{cell.seed} {cell.case} {cell.repeat}")
+    return FaultPlan(
+        kind=kind,
+        rank=chance.randrange(cell.world_size),
+        at_step=SAVE_EVERY + 1 + chance.randrange(2 * SAVE_EVERY),
+        save_every=SAVE_EVERY,
+    )
+
+
+def _by_launcher(
+    launcher: Launcher, cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path
+) -> tuple[FaultTimeline, Launched]:
+    folder.write_plan(plan)
+    failing = cell
+    if plan.kind == "hang":
+        failing = cell.model_copy(update={"collective_timeout_s": HANG_TIMEOUT_S})
+    with Striking(folder, plan) as striking:
+        lost = launcher.launch(failing, logs / "0")
+    if lost.failure is not None and lost.failure.kind == "usage":
+        raise UsageError(lost.failure.message)
+    failed_ns = striking.failed_ns or _noted(folder, plan)
+    if lost.failure is None or lost.noticed_ns is None or lost.stopped_ns is None or not failed_ns:
+        told = lost.failure.message if lost.failure else "no rank failed"
+        raise NoTimeline(f"the fault did not come as planned: {told}")
+    folder.write_plan(plan.model_copy(update={"attempt": 1}))
+    again = launcher.launch(cell, logs / "1")
+    if again.failure is not None:
+        raise NoTimeline(f"the job did not continue: {again.failure.message}")
+    outside = (failed_ns, lost.noticed_ns, lost.stopped_ns)
+    return _timeline(cell, plan, "scalebench", outside, folder), again
+
+
+def _under_torchrun(cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path) -> FaultTimeline:
+    folder.write_plan(plan)
+    write_model(folder.job, cell)
+    logs.mkdir(parents=True, exist_ok=True)
+    command = [
+        *(sys.executable, "-m", "scalebench.worker.checkpoints.elastic_agent", str(folder.root)),
+        *("--standalone", f"--nproc-per-node={cell.world_size}", "--max-restarts=1"),
+        *(f"--monitor-interval={MONITOR_S}", "-m", "scalebench.worker.checkpoints.elastic_rank"),
+        str(folder.root),
+    ]
+    environment = {**os.environ, **loopback_environment(), "OMP_NUM_THREADS": str(cell.threads)}
+    log = logs / "torchrun.log"
+    with log.open("wb") as output, Striking(folder, plan) as striking:
+        try:
+            ended = subprocess.run(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                timeout=PATIENCE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise NoTimeline(f"torchrun did not end within {PATIENCE_S:g} s; see {log}") from None
+    if ended.returncode:
+        raise NoTimeline(f"torchrun ended with {ended.returncode}; see {log}")
+    agent = {event.name: event.time_ns for event in folder.events(0, AGENT)}
+    if striking.failed_ns is None or not {"noticed", "stopped"} <= agent.keys():
+        raise NoTimeline(f"the fault did not come as planned; see {log}")
+    outside = (striking.failed_ns, agent["noticed"], agent["stopped"])
+    return _timeline(cell, plan, "torchrun", outside, folder)
+
+
+def _timeline(
+    cell: Cell, plan: FaultPlan, by: Restarter, outside: tuple[int, int, int], folder: FaultFolder
+) -> FaultTimeline:
+    before, after = ([folder.events(a, r) for r in range(cell.world_size)] for a in (0, 1))
+    return timeline_of(plan, by, outside, before, after)
+
+
+def _noted(folder: FaultFolder, plan: FaultPlan) -> int | None:
+    """Return when a rank that raises has done so, as it noted itself."""
+    events = folder.events(0, plan.rank)
+    return next((event.time_ns for event in events if event.name == "failed"), None)
+
+
+@dataclass
+class Striking:
+    """Sends the signal of a fault when its step is done, a random moment later.
+
+    Attributes:
+        failed_ns: When it did, on the monotonic clock; None: not yet, or the rank raises itself.
+    """
+
+    folder: FaultFolder
+    plan: FaultPlan
+    failed_ns: int | None = None
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Striking":
+        if self.plan.kind in SIGNALS:
+            self._thread = threading.Thread(target=self._strike, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _strike(self) -> None:
+        while not self._over.wait(POLL_S):
+            events = self.folder.events(0, self.plan.rank)
+            if any(e.name == "step" and e.number >= self.plan.at_step for e in events):
+                break
+        else:
+            return
+        chance = random.Random(self.plan.at_step)
+        time.sleep(chance.uniform(0, _usual_step_s(events)))
+        pid = next(event.number for event in events if event.name == "started")
+        self.failed_ns = time.monotonic_ns()
+        try:
+            os.kill(pid, SIGNALS[self.plan.kind])
+        except ProcessLookupError:  # it ended by itself
+            self.failed_ns = None
+
+
+def _usual_step_s(events: list[Event]) -> float:
+    """Return the time between the last two steps, seconds."""
+    times = [event.time_ns for event in events if event.name == "step"]
+    return (times[-1] - times[-2]) / 1e9 if len(times) > 1 else 0.0

@@ -1,0 +1,55 @@
+"""A rank that torchrun starts, and starts again: run as a program with the fault's folder."""
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from scalebench.records.fault_events import FaultFolder
+from scalebench.records.files import read_model
+from scalebench.spec import Cell
+from scalebench.worker.checkpoints.failing import note_start, train
+from scalebench.worker.process.context import RankContext, rank_device
+from scalebench.worker.process.setup import settle
+
+
+def main(root: Path) -> None:
+    """Train as a launch of scalebench's own does it; torchrun says which attempt it is."""
+    folder = FaultFolder(root)
+    rank = int(os.environ["RANK"])
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    plan = folder.read_plan().model_copy(update={"attempt": attempt})
+    note_start(folder, plan, rank)
+    cell = read_model(folder.job, Cell)
+    settle(cell, rank)
+    device = rank_device(cell, rank)
+    dist.init_process_group(
+        cell.backend,
+        store=store_of_attempt(attempt),
+        rank=rank,
+        world_size=cell.world_size,
+        timeout=timedelta(seconds=cell.collective_timeout_s),
+    )
+    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=cell.limit_s))
+    train(RankContext(cell, rank, rank, device, control), folder, plan)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    dist.destroy_process_group()
+
+
+def store_of_attempt(attempt: int) -> Store:
+    """Return the agent's store, under a prefix: further groups find no addresses of dead ranks.
+
+    ``init_process_group`` by itself uses the agent's store too, and ``new_group`` after a restart
+    then connects to what it finds there of the attempt before (torch 2.13).
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return PrefixStore(f"scalebench/attempt{attempt}", TCPStore(address, port, is_master=False))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

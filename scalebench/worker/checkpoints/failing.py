@@ -1,0 +1,91 @@
+"""What a rank does where one of them is made to fail: train and save, or continue after it."""
+
+import os
+import time
+
+import torch.distributed as dist
+
+from scalebench.records.fault_events import FaultFolder, fault_folder
+from scalebench.records.recovery import RecoveryRecord
+from scalebench.spec.recovery import FaultPlan, SaveMethod
+from scalebench.worker.checkpoints.methods import Saver, open_saver
+from scalebench.worker.checkpoints.store import CheckpointStore, NoCheckpoint
+from scalebench.worker.checkpoints.trainee import Trainee
+from scalebench.worker.process.context import RankContext
+
+METHOD: SaveMethod = "sharded"
+MOST_STEPS = 100_000
+"""A fault that never comes ends here, long before anybody waits for it."""
+
+
+class InjectedFailure(Exception):
+    """What scalebench raises in a rank that is to fail."""
+
+
+def note_start(folder: FaultFolder, plan: FaultPlan, rank: int) -> None:
+    """Note that a rank's process has begun; begin slowly if the plan says so."""
+    if plan.attempt:
+        time.sleep(plan.slow_start_s)
+    folder.note(plan.attempt, rank, "started", os.getpid())
+
+
+def train_and_fail(context: RankContext) -> RecoveryRecord:
+    """Train until the fault comes, or until the step that was lost is done again."""
+    folder = fault_folder(context.cell)
+    return train(context, folder, folder.read_plan())
+
+
+def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> RecoveryRecord:
+    """Train as `train_and_fail` does it; the ranks are connected.
+
+    Raises:
+        InjectedFailure: This rank is to raise.
+        NoCheckpoint: There is nothing to continue from.
+    """
+    attempt, rank = plan.attempt, context.rank
+    folder.note(attempt, rank, "connected")
+    trainee, saver = Trainee(context), open_saver(context)
+    folder.note(attempt, rank, "built")
+    store = CheckpointStore(folder.checkpoints)
+    target = MOST_STEPS
+    if attempt:
+        target = folder.last_step(attempt - 1, context.cell.world_size) + 1
+        time.sleep(plan.slow_load_s)
+        folder.note(attempt, rank, "slept-before-loading")
+        _load(trainee, saver, store)
+    folder.note(attempt, rank, "loaded", trainee.step)
+    while trainee.step < target:
+        trainee.train(1)
+        folder.note(attempt, rank, "step", trainee.step)
+        if attempt == 0 and trainee.step % plan.save_every == 0:
+            _save(trainee, saver, store)
+        if (
+            attempt == 0
+            and plan.kind == "raise"
+            and (rank, trainee.step)
+            == (
+                plan.rank,
+                plan.at_step,
+            )
+        ):
+            folder.note(attempt, rank, "failed")
+            raise InjectedFailure("scalebench raised this to see how the job recovers")
+    trainee.finish()
+    return RecoveryRecord()
+
+
+def _save(trainee: Trainee, saver: Saver, store: CheckpointStore) -> None:
+    if trainee.context.rank == 0:
+        store.begin(trainee.step)
+    dist.barrier()  # of the training: its time-out is what notices a rank that hangs
+    trainee.begin_save(store, saver, METHOD).wait()
+    dist.barrier()
+    if trainee.context.rank == 0:
+        store.complete(trainee.step)
+
+
+def _load(trainee: Trainee, saver: Saver, store: CheckpointStore) -> None:
+    found = store.newest()
+    if found.checkpoint is None:
+        raise NoCheckpoint(f"no complete checkpoint to continue from {found.damaged or ''}".strip())
+    trainee.restore(saver, METHOD, found.checkpoint)

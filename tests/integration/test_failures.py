@@ -1,0 +1,74 @@
+"""A rank is killed, or raises, and the launcher starts all again: real ranks, from outside."""
+
+from pathlib import Path
+
+import pytest
+
+from scalebench.launch.local import LocalLauncher
+from scalebench.records.fault_events import Event, FaultFolder, fault_folder
+from scalebench.records.recovery import FaultTimeline
+from scalebench.session.recovery import faults
+from scalebench.spec import Cell
+from scalebench.spec.presets import PRESETS
+from scalebench.spec.recovery import FaultKind, FaultPlan, Recovery
+from tests.builders.runs import make_cell
+
+pytestmark = pytest.mark.untimed
+
+SLOW_START_S, SLOW_LOAD_S = 0.6, 1.0
+SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
+
+
+def failing(folder: Path, kind: FaultKind) -> Cell:
+    """Return a cell in which one of two ranks fails once."""
+    plan = Recovery(
+        directory=str(folder), faults=(kind,), fault_repeats=1, restarted_by=("scalebench",)
+    )
+    changes = {"purpose": "fail", "recovery": plan, "workload": SMALL}
+    return make_cell("ddp", 2).model_copy(update=changes)
+
+
+def went(folder: Path, kind: FaultKind) -> tuple[FaultTimeline, FaultFolder]:
+    """Have a rank fail; return how it went, and the folder of what was noted."""
+    cell = failing(folder, kind)
+    with LocalLauncher() as launcher:
+        result = faults.measure_faults(launcher, cell, folder / "logs", "now")
+    assert result.status == "ok", result.reason
+    (timeline,) = result.faults
+    return timeline, fault_folder(cell)
+
+
+def last(folder: FaultFolder, name: str) -> int:
+    """Return when the last rank that continued noted an event."""
+    events: list[list[Event]] = [folder.events(1, rank) for rank in (0, 1)]
+    return max(e.time_ns for of_rank in events for e in of_rank if e.name == name)
+
+
+def test_a_killed_job_continues_and_a_planted_delay_is_found_in_its_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = faults.plan_of
+
+    def slow(cell: Cell, kind: FaultKind) -> FaultPlan:
+        delays = {"slow_start_s": SLOW_START_S, "slow_load_s": SLOW_LOAD_S}
+        return usual(cell, kind).model_copy(update=delays)
+
+    monkeypatch.setattr(faults, "plan_of", slow)
+    found, folder = went(tmp_path, "kill")
+    assert sum(found.phases_s.values()) == pytest.approx(found.total_s)
+    assert found.saved_after % faults.SAVE_EVERY == 0
+    assert 0 < found.saved_after <= found.failed_after
+    assert found.phases_s["start"] >= 0.95 * SLOW_START_S
+    connecting_s = (last(folder, "connected") - last(folder, "started")) / 1e9
+    assert found.phases_s["rendezvous"] == pytest.approx(connecting_s)
+    # What loading takes without the planted delay is known to the ranks alone.
+    loading_s = (last(folder, "loaded") - last(folder, "slept-before-loading")) / 1e9
+    planted_s = (last(folder, "slept-before-loading") - last(folder, "built")) / 1e9
+    assert planted_s >= SLOW_LOAD_S
+    assert found.phases_s["load"] - loading_s == pytest.approx(planted_s, rel=0.05)
+
+
+def test_a_rank_that_raises_is_restarted_too(tmp_path: Path) -> None:
+    found, folder = went(tmp_path, "raise")
+    assert found.kind == "raise" and found.failed_after == folder.read_plan().at_step
+    assert all(seconds >= 0 for seconds in found.phases_s.values())

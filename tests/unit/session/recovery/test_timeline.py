@@ -1,0 +1,105 @@
+"""The phases of a failure follow one another without a gap, and a delay is found in its phase."""
+
+import itertools
+
+import pytest
+
+from scalebench.records.fault_events import Event, FaultFolder, fault_folder
+from scalebench.session.recovery.faults import SAVE_EVERY, plan_of, wanted_faults
+from scalebench.session.recovery.timeline import NoTimeline, timeline_of
+from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
+from tests.builders.runs import make_cell
+
+MS = 1_000_000
+PLAN = FaultPlan(kind="kill", rank=1, at_step=6)
+OUTSIDE = (100 * MS, 110 * MS, 160 * MS)
+BEFORE = [
+    [Event("step", n, n * 10 * MS) for n in range(1, 7)],
+    [Event("step", n, n * 10 * MS) for n in range(1, 6)],
+]
+
+
+def continued(start=200, connected=20, built=40, load=50, step=10, saved=4, steps=3):
+    """Return the events of a rank that was started again; each phase in ms."""
+    times = list(itertools.accumulate([start, connected, built, load, *[step] * steps]))
+    names = [("started", 77), ("connected", 0), ("built", 0), ("loaded", saved)]
+    names += [("step", saved + 1 + n) for n in range(steps)]
+    return [Event(name, n, t * MS) for (name, n), t in zip(names, times, strict=True)]
+
+
+def phases(*after, outside=OUTSIDE):
+    return timeline_of(PLAN, "scalebench", outside, BEFORE, after or [continued(), continued()])
+
+
+def test_each_phase_ends_when_the_last_rank_is_through_it():
+    found = phases(continued(), continued(load=90))
+    assert list(found.phases_s) == list(PHASES)
+    expected = [10, 50, 40, 20, 40, 90, 10, 20]  # ms
+    assert [1000 * s for s in found.phases_s.values()] == pytest.approx(expected)
+    assert (found.failed_after, found.saved_after) == (6, 4)
+
+
+def test_the_phases_sum_to_the_total():
+    found = phases()
+    assert sum(found.phases_s.values()) == pytest.approx(found.total_s)
+    assert found.total_s == pytest.approx(0.240)  # from 100 ms to the third step, at 340 ms
+
+
+@pytest.mark.parametrize(
+    ("argument", "phase"),
+    [("start", "start"), ("connected", "rendezvous"), ("built", "build"), ("load", "load")],
+)
+def test_a_delay_is_found_in_its_phase_and_nowhere_else(argument, phase):
+    usual = phases().phases_s
+    late_by = {"start": 200, "connected": 20, "built": 40, "load": 50}[argument] + 300
+    slow = phases(continued(), continued(**{argument: late_by})).phases_s
+    more = {name: slow[name] - usual[name] for name in PHASES}
+    assert more.pop(phase) == pytest.approx(0.3)
+    assert all(abs(rest) < 1e-9 for rest in more.values())
+
+
+def test_a_rank_that_does_not_get_as_far_is_said():
+    with pytest.raises(NoTimeline, match="did not come to 'step 7'"):
+        phases(continued(), continued(steps=2))
+
+
+def test_moments_out_of_order_are_no_timeline():
+    with pytest.raises(NoTimeline, match="kill of rank 1: notice ended before it began"):
+        phases(outside=(111 * MS, 110 * MS, 160 * MS))
+
+
+def failing(world_size=2, **changes):
+    plan = Recovery(**{"directory": "/somewhere", "fault_repeats": 2, **changes})
+    return make_cell("ddp", world_size).model_copy(update={"purpose": "fail", "recovery": plan})
+
+
+def test_torchrun_is_tried_with_kills_and_a_single_rank_never_hangs():
+    once = [("scalebench", "kill"), ("scalebench", "raise"), ("scalebench", "hang")]
+    assert list(wanted_faults(failing())) == 2 * [*once, ("torchrun", "kill")]
+    assert "hang" not in {kind for _, kind in wanted_faults(failing(1))}
+
+
+def test_faults_come_after_a_checkpoint_at_random_steps_and_the_same_in_every_run():
+    cells = [failing(4).model_copy(update={"repeat": n}) for n in range(40)]
+    plans = [plan_of(cell, "kill") for cell in cells]
+    assert plans == [plan_of(cell, "kill") for cell in cells]
+    assert all(plan.at_step > SAVE_EVERY for plan in plans)
+    assert {plan.rank for plan in plans} == {0, 1, 2, 3}
+    assert len({plan.at_step for plan in plans}) > 4
+
+
+def test_events_are_read_as_they_were_noted(tmp_path):
+    folder = FaultFolder(tmp_path)
+    folder.write_plan(PLAN)
+    for step in (1, 2):
+        folder.note(0, 1, "step", step)
+    folder.note(0, "agent", "noticed")
+    assert [(e.name, e.number) for e in folder.events(0, 1)] == [("step", 1), ("step", 2)]
+    assert folder.events(0, 1)[0].time_ns < folder.events(0, 1)[1].time_ns
+    assert folder.last_step(0, 3) == 2
+    assert folder.events(1, 0) == []
+    assert folder.read_plan() == PLAN
+
+
+def test_every_failure_has_a_folder():
+    assert str(fault_folder(failing()).root) == "/somewhere/ddp/ddp/n2/faults/0"
