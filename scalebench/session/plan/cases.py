@@ -5,6 +5,7 @@ from typing import Any
 
 from scalebench.errors import UsageError
 from scalebench.session.plan.races import race_of
+from scalebench.session.plan.recovery import recovery_of
 from scalebench.session.plan.request import Machine, Request
 from scalebench.spec import (
     Case,
@@ -123,6 +124,7 @@ def with_request(suite: Suite, request: Request, device: Device) -> Suite:
         "steps": step_plan_of(request, suite, device),
         "repeats": repeats_of(request, suite),
         "race": race_of(suite, request),
+        "recovery": recovery_of(suite, request),
         "cell_limit_s": request.time_limit_s or suite.cell_limit_s,
     }
     return suite.model_copy(update=changes)

@@ -21,6 +21,13 @@ def check_recovery(request: Request, suites: Sequence[Suite]) -> None:
         )
 
 
+def recovery_of(suite: Suite, request: Request) -> Recovery | None:
+    """Return how a suite saves and fails; a quick one does both as seldom as it can."""
+    if suite.recovery is None or not request.quick:
+        return suite.recovery
+    return suite.recovery.model_copy(update={"saves": 2, "fault_repeats": 1})
+
+
 def recovery_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     """Return the launches that save, at all sizes, then those that restore, then those that fail.
 

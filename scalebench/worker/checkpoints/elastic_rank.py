@@ -14,11 +14,12 @@ from scalebench.records.files import read_model
 from scalebench.spec import Cell
 from scalebench.worker.checkpoints.failing import note_start, train
 from scalebench.worker.process.context import RankContext, rank_device
-from scalebench.worker.process.setup import settle
+from scalebench.worker.process.setup import die_with_parent, settle
 
 
 def main(root: Path) -> None:
     """Train as a launch of scalebench's own does it; torchrun says which attempt it is."""
+    die_with_parent(os.getppid())
     folder = FaultFolder(root)
     rank = int(os.environ["RANK"])
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
