@@ -20,6 +20,9 @@
 # make faults                           200 kills at random moments of runs: survived, results lost
 # make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
+# make frameworks-env                  DeepSpeed, Accelerate, FairScale and Lightning, in an
+#                                       environment of their own; tests/frameworks run there
+# make horovod                          Horovod's wheel, built from its source into that environment
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -32,13 +35,17 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
+FRAMEWORKS_VENV := .venv-frameworks
+FRAMEWORKS_STAMP := $(FRAMEWORKS_VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+FRAMEWORKS_PIP := $(FRAMEWORKS_VENV)/bin/python -m pip install --quiet \
+  --disable-pip-version-check --no-compile -c constraints.txt -c constraints-frameworks.txt
 ## pip compiles with one core.
 COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision
+.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision frameworks-env horovod
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -136,6 +143,21 @@ bench-scale: $(DEV_STAMP)
 bench-trace: $(DEV_STAMP) $(HTA_STAMP)
 	$(BIN)/python -m benchmarks.trace_vs_hta --hta $(HTA_VENV)/bin/python
 
+frameworks-env: $(FRAMEWORKS_STAMP)
+
+horovod: $(FRAMEWORKS_STAMP)
+	.ci/build-horovod $(FRAMEWORKS_VENV)/bin/python
+
+## torch first, as pinned: what follows then brings no other. DeepSpeed reads torch to build its
+## wheel, and compiles nothing.
+$(FRAMEWORKS_STAMP): pyproject.toml constraints.txt constraints-frameworks.txt
+	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
+	$(FRAMEWORKS_PIP) torch setuptools wheel
+	DS_BUILD_OPS=0 $(FRAMEWORKS_PIP) --no-build-isolation deepspeed fairscale
+	$(FRAMEWORKS_PIP) -e '.[accelerate,deepspeed,fairscale,lightning]'
+	@$(FRAMEWORKS_VENV)/bin/python -m compileall -q -j 0 $(FRAMEWORKS_VENV)/lib >/dev/null || true
+	@touch $@
+
 $(HTA_STAMP):
 	$(PYTHON) -m venv $(HTA_VENV)
 	$(HTA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
@@ -143,4 +165,4 @@ $(HTA_STAMP):
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(HTA_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

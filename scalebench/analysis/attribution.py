@@ -35,6 +35,7 @@ WIRE_FACTORS: Factors = {
     "reduce_scatter": lambda n: (n - 1) / n,
     "all_to_all": lambda n: (n - 1) / n,
     "broadcast": lambda n: (n - 1) / n,
+    "reduce": lambda n: (n - 1) / n,
     "send": lambda n: 1.0,
     "send_recv_ring": lambda n: 1.0,
     "recv": lambda n: 0.0,
@@ -42,7 +43,8 @@ WIRE_FACTORS: Factors = {
 }
 """Bytes that a rank sends for each byte of the full size, by the ring's law.
 
-Of a broadcast the mean over the ranks: all but one of them receive it once. Source: Thakur et al.
+Of a broadcast or a reduction to one rank the mean over the ranks: all but one of them receive, or
+send, it once. Source: Thakur et al.
 2005.
 """
 

@@ -7,9 +7,14 @@ plain baseline's measurement and scaled with the batch.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scalebench.costmodel.frameworks import (
+    bucket_bytes,
+    copies_gradients,
+    keeps_gradients_in_buckets,
+)
 from scalebench.costmodel.sharding import Groups, InFlight, Sharding, in_flight, sharding_of
 from scalebench.records.rank import Memory
-from scalebench.spec import Compressed, Ddp, Execution, Strategy, Zero1
+from scalebench.spec import Compressed, Ddp, Execution, FromFramework, Strategy, Zero1
 from scalebench.spec.compression import vectors_kept
 
 FP32_BYTES = 4
@@ -188,16 +193,25 @@ def predict_memory(
             strategy, round(own.gradients), own.gradients / once, rank_batch, baseline, flying
         )
         data = baseline.memory.data_bytes or 0
-    copied = isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view
+    copied = _copies_gradients(strategy)
     return MemoryPrediction(
         parameters_bytes=round(own.parameters),
         gradients_bytes=gradients,
         optimizer_bytes=None if states is None else round(states * own.optimizer / ADAM_STATES),
-        communication_bytes=(once if copied else _kept_vectors(strategy) * once) + flying_bytes,
+        communication_bytes=(once if copied else _kept_vectors(strategy) * once)
+        + flying_bytes
+        + bucket_bytes(strategy),
         activations_bytes=activations,
         data_bytes=data,
         unavailable=unavailable,
     )
+
+
+def _copies_gradients(strategy: Strategy) -> bool:
+    """Tell whether gradients are copied to buckets instead of living in them."""
+    if isinstance(strategy, Ddp):
+        return not strategy.gradient_as_bucket_view
+    return copies_gradients(strategy)
 
 
 def _kept_vectors(strategy: Strategy) -> int:
@@ -256,10 +270,9 @@ def _at_the_peak(
         baseline: The plain baseline as it was measured.
         flying: Unsharded groups in flight.
     """
-    views = isinstance(strategy, Zero1 | Compressed) or (
-        isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view
-    )
-    accumulate = strategy.accumulate if isinstance(strategy, Ddp) else 1
+    views = isinstance(strategy, Zero1 | Compressed) or keeps_gradients_in_buckets(strategy)
+    views = views or (isinstance(strategy, Ddp) and strategy.gradient_as_bucket_view)
+    accumulate = strategy.accumulate if isinstance(strategy, Ddp | FromFramework) else 1
     scale = rank_batch / accumulate / baseline.batch
     memory = baseline.memory
     at_peak = scale * (memory.activations_bytes or 0)
@@ -288,7 +301,7 @@ def predict_state_bytes(strategy: Strategy, num_parameters: int, world_size: int
         num_parameters: Ψ, parameters of the model.
         world_size: N.
     """
-    copied = isinstance(strategy, Ddp) and not strategy.gradient_as_bucket_view
+    copied = _copies_gradients(strategy)
     vectors = 1 if copied else _kept_vectors(strategy)
     buckets = vectors * FP32_BYTES * num_parameters
     sharding = sharding_of(strategy, world_size)

@@ -8,8 +8,9 @@ Thakur et al. 2005 (rings).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scalebench.costmodel.frameworks import sent_in_a_step, shards_with_fsdp2
 from scalebench.costmodel.sharding import Groups, sharding_of
-from scalebench.spec import Ddp, Fsdp, Fsdp1, Plain, Strategy, Zero1
+from scalebench.spec import Ddp, FromFramework, Fsdp, Fsdp1, Plain, Strategy, Zero1
 
 FP32_BYTES = 4
 
@@ -22,6 +23,7 @@ class Traffic:
     reduce_scatter_bytes: float = 0.0
     all_reduce_bytes: float = 0.0
     broadcast_bytes: float = 0.0
+    reduce_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
@@ -31,6 +33,7 @@ class Traffic:
             + self.reduce_scatter_bytes
             + self.all_reduce_bytes
             + self.broadcast_bytes
+            + self.reduce_bytes
         )
 
 
@@ -65,7 +68,9 @@ def predict_traffic(
             all_reduce_bytes=_all_reduce(world_size) * gradients,
             broadcast_bytes=_gather(world_size) * gradients,
         )
-    if not isinstance(strategy, Fsdp | Fsdp1):
+    if isinstance(strategy, FromFramework) and not shards_with_fsdp2(strategy):
+        return _of_framework(strategy, gradients, world_size)
+    if not isinstance(strategy, Fsdp | Fsdp1 | FromFramework):
         return None
     sharding = sharding_of(strategy, world_size)
     groups = Groups.of(group_elements, num_parameters)
@@ -75,6 +80,19 @@ def predict_traffic(
         all_gather_bytes=_gather(sharding.shards) * sharding.param_bytes * gathered,
         reduce_scatter_bytes=_gather(sharding.shards) * reduced,
         all_reduce_bytes=_all_reduce(sharding.replicas) * reduced / sharding.shards,
+    )
+
+
+def _of_framework(strategy: FromFramework, once: int, world_size: int) -> Traffic | None:
+    sent = sent_in_a_step(strategy)
+    if sent is None:
+        return None
+    return Traffic(
+        all_gather_bytes=_gather(world_size) * sent.all_gather * once,
+        reduce_scatter_bytes=_gather(world_size) * sent.reduce_scatter * once,
+        all_reduce_bytes=_all_reduce(world_size) * sent.all_reduce * once,
+        broadcast_bytes=_gather(world_size) * sent.broadcast * once,
+        reduce_bytes=_gather(world_size) * sent.reduce * once,
     )
 
 

@@ -9,8 +9,9 @@ from scalebench.launch.launchers import LAUNCHERS
 from scalebench.records.folder import find_runs
 from scalebench.records.paths import default_runs_folder
 from scalebench.report.words.wording import settings_label
+from scalebench.session.plan.frameworks import why_missing
 from scalebench.session.suite_files import load_suite, suite_files
-from scalebench.spec import STRATEGIES, Case, Suite
+from scalebench.spec import STRATEGIES, Case, FromFramework, Suite
 from scalebench.spec.presets import PRESETS
 
 ADAM_BYTES_PER_PARAMETER = 16
@@ -80,7 +81,15 @@ def describe(case: Case) -> str:
 
 def _strategies(survey: Mapping[str, Any]) -> list[dict[str, Any]]:
     about = {kind: strategy.about for kind, strategy in STRATEGIES.items()}
-    return [_entry(name, about.get(name, "")) for name in survey["strategies"]]
+    return [_entry(name, about.get(name, ""), _why_not_here(name)) for name in survey["strategies"]]
+
+
+def _why_not_here(kind: str) -> str | None:
+    """Say which framework a strategy lacks here, and how to install it; None: none."""
+    strategy = STRATEGIES.get(kind)
+    if strategy is None or not issubclass(strategy, FromFramework):
+        return None
+    return why_missing(strategy())
 
 
 def _workload(name: str, survey: Mapping[str, Any]) -> dict[str, Any]:

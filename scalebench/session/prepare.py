@@ -10,6 +10,7 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
 from scalebench.session.plan import Machine, Plan, Request, make_plan
 from scalebench.session.plan.cells import without_few_experts, without_undivided
+from scalebench.session.plan.frameworks import without_missing_frameworks
 from scalebench.session.plan.max_batch import for_max_batch
 from scalebench.spec import Suite
 from scalebench.spec.workload import ContextPlan, TensorPlan
@@ -50,6 +51,7 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     attending = {name: read_context_plan(one["context_plan"]) for name, one in told.items()}
     experts = {name: one["experts"] for name, one in told.items()}
     cells = without_few_experts(without_undivided(plan.cells, plans, attending), experts)
+    cells = without_missing_frameworks(cells)
     plan = replace(plan, cells=tuple(cells))
     environment = machine.fingerprint(survey, world) | {"threads": plan.spec.threads}
     return Prepared(plan, environment, num_parameters)

@@ -17,6 +17,7 @@ from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.step_shape import shape_of
 from scalebench.analysis.steps import launch_step_s
 from scalebench.costmodel.compressed_step import with_messages
+from scalebench.costmodel.frameworks import shards_with_fsdp2
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
 from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
 from scalebench.costmodel.sharded_step import with_sharding
@@ -138,7 +139,7 @@ def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
         raise Unavailable("no launch of the strategy at N=1 succeeded")
     first = next(iter(at_one.good.values()))
     strategy = first.cell.strategy
-    is_sharded = isinstance(strategy, Fsdp | Fsdp1)
+    is_sharded = isinstance(strategy, Fsdp | Fsdp1) or shards_with_fsdp2(strategy)
     if is_sharded and first.cell.device == "cuda":
         raise Unavailable("on a GPU, gathers run ahead of the computation; N=1 does not show when")
     if isinstance(strategy, Compressed) and is_unmarked(strategy):

@@ -38,6 +38,11 @@ STRATEGY_NAMES = {
     "gossip": "Gossip over a ring",
     "diloco": "DiLoCo",
     "local-sgd": "Local SGD",
+    "deepspeed": "DeepSpeed",
+    "accelerate": "Accelerate",
+    "fabric": "Lightning Fabric",
+    "fairscale": "FairScale",
+    "horovod": "Horovod",
     "script": "Your script",
 }
 
@@ -56,6 +61,8 @@ SPLIT_PHRASES = {
     "even": "layers cut by their number",
     "unbalanced": "layers cut badly on purpose",
 }
+
+PLUGIN_PHRASES = {"ddp": "DDP", "fsdp2": "FSDP2", "deepspeed": "DeepSpeed"}
 
 METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication", "ulysses": "Ulysses"}
 
@@ -132,6 +139,12 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
     "order": lambda axes: None if list(axes) == list(AXES) else f"{plain(axes[0], 20)} outermost",
     "top_k": lambda number: f"top-{number}" if number else None,
     "capacity_factor": lambda v: _number_of(v, "capacity {:g}") if v else None,
+    "plugin": lambda v: PLUGIN_PHRASES.get(str(v)),
+    "sharding": lambda v: PLUGIN_PHRASES.get(str(v)),
+    "stage": lambda v: _number_of(v, "ZeRO stage {:g}"),
+    "offload": lambda on: "offloaded to the host" if on is True else None,
+    "compression": lambda v: "sent as float16" if v == "fp16" else None,
+    "as_shipped": lambda on: "as shipped" if on is True else None,
     "dropless": lambda on: "no token dropped" if on else None,
 }
 

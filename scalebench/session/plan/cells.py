@@ -15,6 +15,7 @@ from scalebench.spec import (
     Ddp,
     Device,
     Expert,
+    FromFramework,
     Fsdp,
     Fsdp1,
     Grouped,
@@ -205,7 +206,7 @@ def _unfit(strategy: Strategy, workload: WorkloadSpec, rank_batch: int, n: int) 
         return why_whole(strategy, workload.name, context_plan_of(workload), n)
     if isinstance(strategy, Expert):
         return why_no_experts(strategy, workload, n)
-    if not isinstance(strategy, Ddp) or rank_batch % strategy.accumulate == 0:
+    if not isinstance(strategy, Ddp | FromFramework) or rank_batch % strategy.accumulate == 0:
         return None
     return (
         f"{rank_batch} samples per rank at N={n} cannot be split into {strategy.accumulate} "

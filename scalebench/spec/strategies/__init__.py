@@ -7,6 +7,14 @@ from pydantic import Field
 from scalebench.spec.strategies.compressed import Compressed
 from scalebench.spec.strategies.data_parallel import Ddp, Fsdp, Fsdp1, Zero1
 from scalebench.spec.strategies.execution import Execution, Plain
+from scalebench.spec.strategies.frameworks import (
+    Accelerate,
+    DeepSpeed,
+    Fabric,
+    FairScale,
+    FromFramework,
+    Horovod,
+)
 from scalebench.spec.strategies.groups import Context, Expert, Tensor
 from scalebench.spec.strategies.mesh import AXES, Mesh
 from scalebench.spec.strategies.own_script import Script
@@ -24,18 +32,24 @@ from scalebench.spec.strategies.without_lockstep import (
 __all__ = [
     "AXES",
     "STRATEGIES",
+    "Accelerate",
     "Compressed",
     "Context",
     "Ddp",
+    "DeepSpeed",
     "DiLoCo",
     "ElasticAveraging",
     "Execution",
     "Expert",
+    "Fabric",
+    "FairScale",
     "FedAvg",
+    "FromFramework",
     "Fsdp",
     "Fsdp1",
     "Gossip",
     "Grouped",
+    "Horovod",
     "LayerWise",
     "LocalSgd",
     "Mesh",
@@ -70,6 +84,11 @@ Strategy = Annotated[
     | ElasticAveraging
     | FedAvg
     | ParameterServer
+    | DeepSpeed
+    | Accelerate
+    | Fabric
+    | FairScale
+    | Horovod
     | Script,
     Field(discriminator="kind"),
 ]

@@ -35,6 +35,7 @@ class Interval:
             activations are those of a step.
         kept: Whether what is left at the end and owned by nobody lives on. Where nobody keeps
             anything, it was freed where the profiler did not see it.
+        keeps_built: Whether what building leaves is kept for good, though nobody owns it.
     """
 
     start_ns: int
@@ -43,6 +44,7 @@ class Interval:
     rest: Category
     phase: Phase = "step"
     kept: bool = True
+    keeps_built: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def _with_unseen_frees(
             for address, allocation in left_by_building.items()
             if owned.get(address) is not allocation
         }
-        if interval.phase == "build":
+        if interval.phase == "build" and not interval.keeps_built:
             left_by_building |= {
                 address: allocation
                 for address, allocation in live.items()

@@ -67,6 +67,8 @@ def owned_storages(
     """Return the storages of a module and its optimizer on a device, each once.
 
     Shared storages count once; of a distributed tensor the part that this rank holds counts.
+    Parameters of the optimizer that are not the module's, such as a framework's own copy of a
+    shard, are parameters.
     """
     owned: dict[int, Storage] = {}
 
@@ -81,6 +83,7 @@ def owned_storages(
     add((p.grad for p in module.parameters() if p.grad is not None), "gradients")
     if optimizer is not None:
         add(_tensors(list(optimizer.state.values())), "optimizer")
+        add(_tensors([group["params"] for group in optimizer.param_groups]), "parameters")
     return owned
 
 
@@ -114,14 +117,16 @@ class MemoryWatch:
     Attributes:
         module: Who owns the parameters, buffers and gradients from now on.
         optimizer: Who owns the optimizer's state.
+        keeps_built: See `Interval`.
         memory: The peak and its categories; known after the block.
     """
 
     device: torch.device
     module: torch.nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
+    keeps_built: bool = False
     memory: Memory = field(default_factory=Memory)
-    _ends: list[tuple[Owned, Category, Phase, bool]] = field(default_factory=list)
+    _ends: list[tuple[Owned, Category, Phase, bool, bool]] = field(default_factory=list)
 
     @contextmanager
     def stretch(self, rest: Category, phase: Phase = "step", kept: bool = True) -> Iterator[None]:
@@ -137,7 +142,7 @@ class MemoryWatch:
         with record_function(STRETCH):
             yield
         owned = {} if self.module is None else self._owned(self.module)
-        self._ends.append((owned, rest, phase, kept))
+        self._ends.append((owned, rest, phase, kept, self.keeps_built))
 
     def _owned(self, module: torch.nn.Module) -> Owned:
         return owned_storages(module, self.optimizer, self.device)

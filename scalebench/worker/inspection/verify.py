@@ -13,6 +13,7 @@ same.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,7 +42,13 @@ from scalebench.worker.inspection.reference import (
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import Training, finish, keeps_buffers, on_every_rank
+from scalebench.worker.strategies.base import (
+    Training,
+    finish,
+    keeps_buffers,
+    on_every_rank,
+    seen_before_update,
+)
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads.feed import check_size, endless
 from scalebench.worker.workloads.flops import CountedFlops
@@ -86,9 +93,13 @@ def inspect(context: RankContext) -> Inspection:
     with watch_memory(context.device) as watch:
         training, _kept = build_watched(watch, context)
         kept = keeps_buffers(training)
-        with watch.stretch("communication", kept=kept):
+        compare = partial(_compare_gradients, training, reference, context)
+        with (
+            watch.stretch("communication", kept=kept),
+            seen_before_update(training, compare) as seen,
+        ):
             losses = [float(training.step(batches[0]))]
-        by_gradient = _compare_gradients(training, reference, context)
+        by_gradient = seen[0] if seen else compare()
         for batch in batches[1:]:
             with watch.stretch("communication", kept=kept):
                 losses.append(float(training.step(batch)))

@@ -171,7 +171,11 @@ def marked(training: Any) -> AbstractContextManager[Any]:
 def without_synchronisation(training: Any) -> AbstractContextManager[Any] | None:
     """Return what keeps a training's steps on their rank; None: the strategy cannot do without.
 
-    DDP calls it ``no_sync``.
+    DDP calls it ``no_sync``. A training whose module has another name for it tells it itself.
     """
+    own = getattr(training, "without_synchronisation", None)
+    if own is not None:
+        held_back: AbstractContextManager[Any] = own()
+        return held_back
     no_sync = getattr(getattr(training, "module", None), "no_sync", None)
     return no_sync() if no_sync is not None else None

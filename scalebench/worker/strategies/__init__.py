@@ -5,6 +5,11 @@ from typing import Any
 
 from scalebench.spec import Mesh
 from scalebench.spec.workload import Workload
+from scalebench.worker.frameworks.accelerate import AccelerateTraining
+from scalebench.worker.frameworks.deepspeed import DeepSpeedTraining
+from scalebench.worker.frameworks.fabric import FabricTraining
+from scalebench.worker.frameworks.fairscale import FairScaleTraining
+from scalebench.worker.frameworks.horovod import HorovodTraining
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.asynchronous.diloco import DiLoCoTraining
 from scalebench.worker.strategies.asynchronous.elastic import ElasticAveragingTraining
@@ -55,6 +60,11 @@ TRAININGS: dict[str, Callable[[Any, Workload, RankContext], Training]] = {
     "elastic": ElasticAveragingTraining,
     "fedavg": FedAvgTraining,
     "parameter-server": ParameterServerTraining,
+    "deepspeed": DeepSpeedTraining,
+    "accelerate": AccelerateTraining,
+    "fabric": FabricTraining,
+    "fairscale": FairScaleTraining,
+    "horovod": HorovodTraining,
 }
 
 

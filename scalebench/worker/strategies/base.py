@@ -1,20 +1,23 @@
 """What every strategy offers to the loop that measures it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.profiler import record_function
 
 from scalebench.trace.marks import AXIS
 
+T = TypeVar("T")
+
 
 class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it.
 
     A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`, `judged`,
-    `sent_bytes_of`, `num_samples_of`, `lost_ranks_of`, `batches_for` and `finish` ask for.
+    `sent_bytes_of`, `num_samples_of`, `lost_ranks_of`, `batches_for`, `seen_before_update` and
+    `finish` ask for.
     """
 
     @property
@@ -136,6 +139,27 @@ def lost_ranks_of(training: Any) -> dict[int, int]:
     """Return rank → samples of all ranks when a training lost it, as far as this rank knows."""
     lost: dict[int, int] = getattr(training, "lost_ranks", {})
     return lost
+
+
+@contextmanager
+def seen_before_update(training: Any, look: Callable[[], T]) -> Iterator[list[T]]:
+    """Look at a training between backward and update, in the one step of the block.
+
+    For trainings that free gradients in the update: they have an attribute ``before_update``, which
+    they call at that moment.
+
+    Yields:
+        What ``look`` returned. Empty: the gradients outlive the step, look when it is over.
+    """
+    seen: list[T] = []
+    if not hasattr(training, "before_update"):
+        yield seen
+        return
+    training.before_update = lambda: seen.append(look())
+    try:
+        yield seen
+    finally:
+        training.before_update = None
 
 
 def on_every_rank(training: Training, losses: torch.Tensor) -> torch.Tensor:

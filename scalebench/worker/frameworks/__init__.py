@@ -1,0 +1,1 @@
+"""Other people's frameworks, each in one file, by their public interface alone."""

@@ -1,0 +1,76 @@
+"""DeepSpeed's engine: it owns the model, the optimizer and the step.
+
+The engine is given the model and the optimizer, and a configuration, see
+`scalebench.worker.frameworks.deepspeed_engine`. ``engine(batch)`` runs forward,
+``engine.backward(loss)`` divides the loss by the microbatches and reduces gradients as ZeRO's stage
+says, ``engine.step()`` updates at the last microbatch and does nothing at the others. Source:
+DeepSpeed's documentation, "Training API".
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalebench.spec import DeepSpeed
+from scalebench.spec.workload import Workload
+from scalebench.worker.frameworks.deepspeed_engine import (
+    engine_config,
+    gathered_gradients,
+    load_deepspeed,
+    settings_in_force,
+)
+from scalebench.worker.frameworks.surroundings import (
+    between_all,
+    building_nothing,
+    framework_facts,
+    sum_of_parts,
+)
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.execution import make_optimizer, prepare_module
+from scalebench.worker.workloads.batches import split
+
+
+class DeepSpeedTraining:
+    """The model in DeepSpeed's engine."""
+
+    def __init__(self, strategy: DeepSpeed, workload: Workload, context: RankContext) -> None:
+        deepspeed = load_deepspeed(context)
+        self.device = context.device
+        self.groups = between_all(context)
+        self.loss = workload.loss
+        self.accumulate = strategy.accumulate
+        self.keeps_built = strategy.stage > 0
+        self.before_update: Callable[[], None] | None = None
+        self.module = prepare_module(
+            workload, strategy.model_copy(update={"compile": False}), context.device
+        )
+        self.shapes = {name: p.shape for name, p in self.module.named_parameters()}
+        self.optimizer = make_optimizer(workload, self.module.parameters())
+        with building_nothing():
+            deepspeed.init_distributed(dist_backend=dist.get_backend())
+            self.engine, *_ = deepspeed.initialize(
+                model=self.module,
+                optimizer=self.optimizer,
+                config=engine_config(strategy, context),
+            )
+        if strategy.compile:
+            self.engine.compile()
+        self.facts = framework_facts(strategy, settings_in_force(self.engine))
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """Train on this rank's batch, in ``accumulate`` microbatches."""
+        losses = []
+        for microbatch in split(batch, self.accumulate):
+            loss = self.loss(self.engine, microbatch)
+            self.engine.backward(loss)
+            losses.append(loss.detach())
+            if self.before_update is not None and self.engine.is_gradient_accumulation_boundary():
+                self.before_update()
+            self.engine.step()
+        return sum_of_parts(losses)
+
+    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Gather the mean gradients, before the update: DeepSpeed frees them in it."""
+        return gathered_gradients(self.module, self.shapes, self.device)

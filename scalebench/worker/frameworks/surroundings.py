@@ -1,0 +1,101 @@
+"""What a framework finds around it in a rank: the variables of a launcher; and what it says back.
+
+All of it stays in the rank's own process: what a framework sets, prints and logs ends with it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from scalebench.spec import FromFramework
+from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import Unsupported
+
+_BUILD_TEXTS = ("JIT load", "Ninja is required", "Error building extension", "torch_extensions")
+
+
+def look_like_torchrun(context: RankContext) -> None:
+    """Set the variables that torchrun sets: frameworks look for them, not for process groups.
+
+    The ranks are connected already; nobody listens at the address.
+    """
+    os.environ.update(
+        RANK=str(context.rank),
+        LOCAL_RANK=str(context.local_rank),
+        WORLD_SIZE=str(context.cell.world_size),
+        LOCAL_WORLD_SIZE=str(context.cell.world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+    )
+
+
+def between_all(context: RankContext) -> dict[str, list[int]]:
+    """Return that every operation goes between all ranks, whatever group a framework has made."""
+    kinds = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast")
+    return {kind: list(range(context.cell.world_size)) for kind in kinds}
+
+
+def framework_facts(strategy: FromFramework, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rank's fact ``framework``: versions, and what was configured.
+
+    Args:
+        strategy: What was asked for.
+        settings: What the framework says is in force, by its own names.
+    """
+    found = {name: _version(name) for name in strategy.needs}
+    tested = [name for name, known in strategy.needs.items() if found[name] == known]
+    return {
+        "framework": {
+            "versions": found,
+            "untested": [name for name in found if name not in tested],
+            "settings": dict(settings),
+        }
+    }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def ddp_settings(module: DistributedDataParallel) -> dict[str, Any]:
+    """Return what a ``DistributedDataParallel`` says of itself."""
+    return {
+        "bucket_bytes_cap": module.bucket_bytes_cap,
+        "gradient_as_bucket_view": module.gradient_as_bucket_view,
+        "static_graph": module.static_graph,
+        "find_unused_parameters": module.find_unused_parameters,
+        "broadcast_buffers": module.broadcast_buffers,
+    }
+
+
+@contextmanager
+def building_nothing() -> Iterator[None]:
+    """Say in one line that a framework wanted to compile something and could not.
+
+    Raises:
+        Unsupported: It tried to, and failed.
+    """
+    try:
+        yield
+    except (RuntimeError, ImportError, OSError) as error:
+        if not any(text in str(error) for text in _BUILD_TEXTS):
+            raise
+        first_line = (str(error).splitlines() or [""])[0]
+        raise Unsupported(
+            f"the framework compiles an extension when it starts, and that failed ({first_line}); "
+            "install g++ and ninja, or build it beforehand with DS_BUILD_SHM_COMM=1 pip install "
+            "--no-build-isolation deepspeed"
+        ) from error
+
+
+def sum_of_parts(losses: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the mean of the microbatches' mean losses; shape ()."""
+    return losses[0] if len(losses) == 1 else torch.stack(list(losses)).mean()

@@ -1,0 +1,128 @@
+"""Other people's frameworks on two real ranks: the same gradients as one process, and a step time.
+
+They live in an environment of their own, which ``make frameworks-env`` makes. Without it these
+tests are skipped, unless ``SCALEBENCH_FRAMEWORK_TESTS=required`` says that they may not.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PATIENCE_S
+from tests.integration.conftest import row_of
+
+ROOT = Path(__file__).parents[2]
+PYTHON = Path(os.environ.get("FRAMEWORKS_PYTHON") or ROOT / ".venv-frameworks" / "bin" / "python")
+REQUIRED = os.environ.get("SCALEBENCH_FRAMEWORK_TESTS") == "required"
+
+PARAMETERS_BYTES = 4 * 437_760
+"""Of gpt-tiny."""
+ROUNDING = 1e-5
+
+DISTRIBUTION = {
+    "accelerate-ddp": ("accelerate",),
+    "accelerate-zero2": ("accelerate", "deepspeed", "transformers"),
+    "fabric-ddp": ("lightning",),
+    "fabric-fsdp2": ("lightning",),
+    "deepspeed-zero0": ("deepspeed",),
+    "deepspeed-zero1": ("deepspeed",),
+    "deepspeed-zero2": ("deepspeed",),
+    "deepspeed-zero3": ("deepspeed",),
+    "deepspeed-zero3-offload": ("deepspeed",),
+    "fairscale": ("fairscale",),
+    "horovod": ("horovod",),
+    "deepspeed-zero2-accumulate-4": ("deepspeed",),
+    "accelerate-ddp-accumulate-4": ("accelerate",),
+    "fabric-ddp-accumulate-4": ("lightning",),
+}
+"""Case → what it needs."""
+
+
+@cache
+def installed() -> set[str]:
+    """Return which of the distributions the environment has."""
+    names = sorted({name for needed in DISTRIBUTION.values() for name in needed})
+    ask = (
+        "import importlib.metadata as m, json\n"
+        f"names = {names!r}\n"
+        "there = {d.metadata['Name'].lower() for d in m.distributions()}\n"
+        "print(json.dumps([n for n in names if n in there]))"
+    )
+    if not PYTHON.exists():
+        return set()
+    answer = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True)
+    return set(json.loads(answer.stdout))
+
+
+def cases() -> list[str]:
+    """Return the cases whose framework is there."""
+    return [case for case, needed in DISTRIBUTION.items() if installed().issuperset(needed)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def there_is_an_environment() -> None:
+    """Skip, or fail where these tests are required."""
+    if cases():
+        return
+    assert not REQUIRED, f"{PYTHON} has no framework: make frameworks-env"
+    pytest.skip(f"{PYTHON} has no framework; make frameworks-env installs them")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one run of every case that can run, on two ranks."""
+    folder = tmp_path_factory.mktemp("frameworks")
+    rows = [flag for case in cases() for flag in ("--only", f"frameworks.{case}.n2")]
+    done = scalebench_there("run", "frameworks", "-k", _every_case(), "--gpus", "2", *rows, folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+def _every_case() -> str:
+    return " or ".join(cases())
+
+
+def scalebench_there(*arguments: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a short ``scalebench run`` in the frameworks' environment; the last argument is where."""
+    *command, folder = arguments
+    short = ("--quick", "--steps", "4", "--no-report", "--out", "run")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment["PYTHONPATH"] = str(ROOT)
+    return subprocess.run(
+        [PYTHON, "-m", "scalebench", *command, *short],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+Rows = Callable[[str], dict[str, Any]]
+
+
+@pytest.mark.parametrize("case", DISTRIBUTION)
+def test_gradients_are_those_of_one_process_and_a_step_is_measured(run: Path, case: str) -> None:
+    if case not in cases():
+        pytest.skip(f"{PYTHON} lacks {' or '.join(DISTRIBUTION[case])}")
+    row = row_of(run, case, 2)
+    assert row["status"] == "ok", row["reason"]
+    assert row["correctness"]["status"] == "verified"
+    assert row["correctness"]["gradient_deviation"] < ROUNDING
+    assert row["step_s"]["value"] > 0
+    assert row["peak_memory_bytes"] > PARAMETERS_BYTES
+
+
+def test_a_rank_sends_what_the_law_of_its_stage_says(run: Path) -> None:
+    for case in set(cases()) & {
+        *("accelerate-ddp", "fabric-ddp", "fabric-fsdp2", "fairscale"),
+        *(f"deepspeed-zero{stage}" for stage in range(4)),
+    }:
+        row = row_of(run, case, 2)
+        assert row["wire_bytes"] == pytest.approx(row["predicted_wire_bytes"], rel=1e-4), case

@@ -1,0 +1,42 @@
+"""A framework that is not installed is skipped with the command that installs it."""
+
+from scalebench.session.inventory import take_inventory
+from scalebench.session.plan.frameworks import why_missing, without_missing_frameworks
+from scalebench.spec import Accelerate, Ddp, DeepSpeed
+from tests.unit.session.plan.test_too_large import cell
+
+NOTHING = {"strategies": ["ddp", "deepspeed"], "devices": []}
+
+
+def test_what_is_missing_is_named_with_the_command():
+    assert why_missing(DeepSpeed(), lambda _: None) == (
+        "deepspeed is not installed; pip install 'scalebench[deepspeed]'"
+    )
+    behind = Accelerate(plugin="deepspeed", stage=2)
+    only_accelerate = {"accelerate": "1.15.0"}.get
+    assert why_missing(behind, only_accelerate) == (
+        "deepspeed and transformers are not installed; "
+        "pip install 'scalebench[accelerate,deepspeed]'"
+    )
+    assert why_missing(DeepSpeed(), lambda _: "0.19.8") is None
+    assert why_missing(Ddp(), lambda _: None) is None
+
+
+def test_only_its_own_cells_are_skipped_and_earlier_reasons_stay():
+    cells = [
+        cell(1).model_copy(update={"strategy": strategy, "skip_reason": reason})
+        for strategy, reason in ((Ddp(), None), (DeepSpeed(), None), (DeepSpeed(), "too large"))
+    ]
+    skipped = [one.skip_reason for one in without_missing_frameworks(cells, lambda _: None)]
+    assert skipped[0] is None
+    assert skipped[1] is not None and "not installed" in skipped[1]
+    assert skipped[2] == "too large"
+
+
+def test_the_list_tells_how_to_install_what_is_missing(monkeypatch):
+    monkeypatch.setattr(
+        "scalebench.session.inventory.why_missing", lambda s: why_missing(s, lambda _: None)
+    )
+    found = {one["name"]: one["cannot_run"] for one in take_inventory(NOTHING)["strategies"]}
+    assert found["ddp"] is None
+    assert "pip install 'scalebench[deepspeed]'" in found["deepspeed"]

@@ -1,0 +1,48 @@
+"""What surrounds a framework in a rank."""
+
+import pytest
+
+from scalebench.spec import DeepSpeed
+from scalebench.worker.frameworks.surroundings import building_nothing, framework_facts
+from scalebench.worker.process.failure import Unsupported
+from scalebench.worker.strategies.base import seen_before_update
+
+
+def test_a_build_that_fails_is_one_line_with_the_way_round_it():
+    with pytest.raises(Unsupported, match="DS_BUILD_SHM_COMM=1") as error, building_nothing():
+        raise RuntimeError("Unable to JIT load the x op due to ninja not being installed.\nmore")
+    assert "\n" not in str(error.value)
+    with pytest.raises(RuntimeError, match="something else"), building_nothing():
+        raise RuntimeError("something else")
+
+
+def test_a_version_that_is_not_tested_is_marked(monkeypatch):
+    known = "scalebench.worker.frameworks.surroundings.version"
+    for found, untested in (("0.19.8", []), ("99.0", ["deepspeed"])):
+        monkeypatch.setattr(known, lambda _, found=found: found)
+        facts = framework_facts(DeepSpeed(), {"gradient_clipping": 0.0})["framework"]
+        assert facts["untested"] == untested
+        assert facts["versions"] == {"deepspeed": found}
+        assert facts["settings"] == {"gradient_clipping": 0.0}
+
+
+class FreesInUpdate:
+    before_update = None
+
+    def step(self):
+        self.gradient = 3.0
+        if self.before_update is not None:
+            self.before_update()
+        self.gradient = None
+
+
+def test_gradients_that_the_update_frees_are_seen_before_it():
+    training = FreesInUpdate()
+    with seen_before_update(training, lambda: training.gradient) as seen:
+        training.step()
+    assert seen == [3.0]
+    training.step()
+    assert seen == [3.0]  # in the step of the block only
+    with seen_before_update(object(), lambda: 1.0) as seen:
+        pass
+    assert seen == []
