@@ -22,6 +22,7 @@ from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.compression import compression_of_row
 from scalebench.analysis.rows.efficiency import Ratios, plain_baseline
 from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.frameworks import framework_of_row
 from scalebench.analysis.rows.inflation import inflation_of
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.lockstep import with_lockstep
@@ -126,6 +127,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         compression_of_row(row),
         script_of_row(row),
         recovery_of_row(row.checkpoints),
+        framework_of_row(row),
     )
     predicted_bytes = used.values.get("predicted_memory_bytes")
     if status == "oom" and predicted_bytes is not None:

@@ -19,6 +19,7 @@ from scalebench.records.rows.communication import AxisFigures, OperationFigures,
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.rows.experts import ExpertFigures
 from scalebench.records.rows.exposed import ExposedEstimates
+from scalebench.records.rows.frameworks import FrameworkFacts
 from scalebench.records.rows.lockstep import LockstepFigures
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
@@ -88,7 +89,8 @@ class Row(BaseModel):
     ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
     distributed, as far as that is recognised, ``script`` what else was seen of its code; null for
     every other row. ``race`` is what came of a race towards a loss. ``recovery`` is what
-    checkpoints cost and how the row continued from them.
+    checkpoints cost and how the row continued from them. ``framework`` has version and settings of
+    the framework that trained the row, null where it is torch alone.
     """
 
     suite: str
@@ -159,6 +161,7 @@ class Row(BaseModel):
     outside_step: IfValid[OutsideSteps] = None
     wrappers: IfValid[list[Wrapper]] = None
     script: IfValid[ScriptFacts] = None
+    framework: IfValid[FrameworkFacts] = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

@@ -11,7 +11,7 @@ from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
 from scalebench.report.tables import budget_table, predictions, races, recovery
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import Column, cells, names
-from scalebench.report.words import racing, recovering, wording
+from scalebench.report.words import frameworks, racing, recovering, wording
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.attributed import budgeted
 
@@ -77,6 +77,8 @@ def _suite_blocks(verdict: SuiteVerdict, rows: Sequence[Row]) -> list[str]:
     notes = [escape(note[0].upper() + note[1:], 400) for note in above_ideal(rows)]
     if notes:
         blocks.append("<br>\n".join(notes))
+    said = frameworks.sentence(rows)
+    blocks += [escape(said, 600)] if said else []
     return [
         *blocks,
         *_race_blocks(rows),

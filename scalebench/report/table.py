@@ -18,6 +18,7 @@ from scalebench.report.tables.columns import lettered, present
 from scalebench.report.tables.communication import axis_parts
 from scalebench.report.tables.compression import compression_parts
 from scalebench.report.tables.experts import expert_parts
+from scalebench.report.tables.frameworks import framework_parts
 from scalebench.report.tables.layout import FOLDED, fit, names, table, without
 from scalebench.report.tables.lockstep import lockstep_parts
 from scalebench.report.tables.predictions import prediction_parts
@@ -72,6 +73,7 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
         parts += race_parts(rows, width, ascii_only)
         parts += lockstep_parts(rows, width, ascii_only)
         parts += recovery_parts(rows, width, ascii_only)
+        parts += framework_parts(rows, ascii_only)
         parts += _details(rows, width, ascii_only) if verbose else []
     wide = precision_note(summary)
     parts += [line(wide, ascii_only, "dim")] if wide else []

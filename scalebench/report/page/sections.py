@@ -19,6 +19,7 @@ from scalebench.report.page.compression_figure import COMPRESSION
 from scalebench.report.page.expert_figure import expert_kind
 from scalebench.report.page.extrapolation_figure import extrapolation_kind
 from scalebench.report.page.figure_style import Looks
+from scalebench.report.page.frameworks_figure import FRAMEWORKS
 from scalebench.report.page.heat_figure import grid_kind
 from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
 from scalebench.report.page.mesh_figure import mesh_kind
@@ -33,6 +34,7 @@ from scalebench.report.tables import (
     communication,
     compression,
     experts,
+    frameworks,
     lockstep,
     memory,
     pipelines,
@@ -117,6 +119,7 @@ def sections(material: Material) -> tuple[Section, ...]:
         _races(material),
         _lockstep(material),
         _recovery(material),
+        _frameworks(material),
         _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
         _efficiency(material),
         _of(material, kinds.BUDGET, "Where the rest went", (kinds.BUDGET, kinds.WATERFALL)),
@@ -181,6 +184,14 @@ def _races(material: Material) -> Section:
         kind = race_kind([curve for curve in found if curve.suite == suite])
         blocks.append(Block(suite, (*material.chart(kind, index, rows), *races.tables(rows))))
     return _section("race", "Time to loss", blocks)
+
+
+def _frameworks(material: Material) -> Section:
+    blocks = [
+        Block(suite, (*material.chart(FRAMEWORKS, index, rows), *frameworks.tables(rows)))
+        for index, suite, rows in material.suites()
+    ]
+    return _section("frameworks", "Frameworks", blocks)
 
 
 def _efficiency(material: Material) -> Section:

@@ -1,0 +1,19 @@
+"""What a row says of the framework that trained it: its version, and what was in force."""
+
+from typing import Any
+
+from scalebench.records.rows.base import RowPart
+
+
+class FrameworkFacts(RowPart):
+    """The framework of a row, as its rank 0 saw it.
+
+    Attributes:
+        versions: Distribution → version; null: not found.
+        untested: Of these, the ones in a version that scalebench's tests do not run with.
+        settings: What the framework itself says is in force, by its own names.
+    """
+
+    versions: dict[str, str | None]
+    untested: list[str] = []
+    settings: dict[str, Any] = {}
