@@ -17,6 +17,8 @@ FAIR_BUCKET_MB = 25.0
 """DDP's own default."""
 
 Sharding = Literal["ddp", "fsdp2"]
+CLIPS = "DeepSpeed as it is shipped clips gradients to a norm of 1, and one process does not"
+ENGINE_REDUCES = "DeepSpeed's engine takes no step without reducing gradients"
 
 
 class FromFramework(Execution):
@@ -118,6 +120,11 @@ class Accelerate(FromFramework):
         """Why no step of it can do without the other ranks."""
         return ENGINE_REDUCES if self.plugin == "deepspeed" else super().always_communicates
 
+    @property
+    def unverified_because(self) -> str | None:
+        """Why its results cannot be compared with those of one process."""
+        return CLIPS if self.plugin == "deepspeed" and self.as_shipped else None
+
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device."""
         if self.plugin == "fsdp2" and device == "cpu":
@@ -128,9 +135,6 @@ class Accelerate(FromFramework):
         if self.plugin == "fsdp2" and self.accumulate > 1:
             return "accumulate is not supported with FSDP2; leave it out"
         return None
-
-
-ENGINE_REDUCES = "DeepSpeed's engine takes no step without reducing gradients"
 
 
 class DeepSpeed(FromFramework):
@@ -161,6 +165,11 @@ class DeepSpeed(FromFramework):
     def always_communicates(self) -> str | None:
         """Why no step of it can do without the other ranks."""
         return ENGINE_REDUCES
+
+    @property
+    def unverified_because(self) -> str | None:
+        """Why its results cannot be compared with those of one process."""
+        return CLIPS if self.as_shipped else None
 
     def why_not(self, device: Device, world_size: int) -> str | None:
         """Say why ranks cannot run this at a size on a device."""

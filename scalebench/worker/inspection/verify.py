@@ -46,6 +46,7 @@ from scalebench.worker.strategies.base import (
     Training,
     finish,
     keeps_buffers,
+    keeps_built,
     on_every_rank,
     seen_before_update,
 )
@@ -156,6 +157,7 @@ def build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, W
     with watch.stretch(rest, "build"):
         training = build_training(workload, context)
         watch.module, watch.optimizer = training.module, training.optimizer
+        watch.keeps_built = keeps_built(training)
     return training, workload
 
 

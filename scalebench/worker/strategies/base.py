@@ -15,9 +15,9 @@ T = TypeVar("T")
 class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it.
 
-    A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`, `judged`,
-    `sent_bytes_of`, `num_samples_of`, `lost_ranks_of`, `batches_for`, `seen_before_update` and
-    `finish` ask for.
+    A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`,
+    `keeps_built`, `judged`, `sent_bytes_of`, `num_samples_of`, `lost_ranks_of`, `batches_for`,
+    `seen_before_update` and `finish` ask for.
     """
 
     @property
@@ -89,6 +89,11 @@ def on_axis(axis: str) -> Iterator[None]:
 def keeps_buffers(training: Any) -> bool:
     """Return whether a training's wrapper may keep its own memory from step to step."""
     return bool(getattr(training, "keeps_buffers", True))
+
+
+def keeps_built(training: Any) -> bool:
+    """Return whether what building leaves stays for good, though no parameter or state owns it."""
+    return bool(getattr(training, "keeps_built", False))
 
 
 def judged(training: Any) -> AbstractContextManager[None]:

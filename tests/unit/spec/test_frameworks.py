@@ -46,5 +46,11 @@ def test_engines_that_always_reduce_say_so():
     assert Fabric(sharding="fsdp2").always_communicates
 
 
+def test_deepspeed_as_shipped_clips_and_is_not_compared():
+    assert DeepSpeed().unverified_because is None
+    shipped = DeepSpeed(bucket_mb=None, as_shipped=True)
+    assert "clips gradients" in (shipped.unverified_because or "")
+
+
 def test_microbatches_are_parts_of_the_global_batch():
     assert DeepSpeed(accumulate=4).num_parts(2) == 8

@@ -160,6 +160,17 @@ def test_what_building_leaves_and_nobody_ever_owns_is_gone_when_steps_begin():
     assert (found.gradients_bytes, found.optimizer_bytes) == (40, 80)
 
 
+@pytest.mark.parametrize(("keeps_built", "expected"), [(False, 80), (True, 150)])
+def test_what_building_leaves_stays_where_the_training_says_so(keeps_built, expected):
+    events = [event(1, 0xA, 70), event(11, 0xC, 80)]
+    intervals = [
+        Interval(0, 5, {}, "communication", "build", keeps_built=keeps_built),
+        Interval(10, 20, {0xC: Storage(80, "optimizer")}, "communication"),
+    ]
+    found = composition_at_peak(events, intervals)
+    assert found.allocated_bytes == expected
+
+
 def test_where_nobody_keeps_anything_what_is_left_was_freed_unseen():
     events = [event(11, 0xA, 50), event(12, 0xB, 9), event(21, 0xC, 45)]
     owned = {0xB: Storage(9, "gradients")}
