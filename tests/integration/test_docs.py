@@ -165,7 +165,7 @@ def test_the_examples_of_the_search(scalebench: Scalebench, project: Path) -> No
     shutil.copytree(ROOT / "reports/gallery/fsdp-2-cores", project / "reports" / "fsdp-2-cores")
     done = scalebench(*first)
     assert done.returncode == 0, done.stderr
-    assert "measuring it now" not in done.stderr and "regret" in done.stdout
+    assert "measuring it now" not in done.stderr
     assert "probability that the first mesh is the fastest" in done.stdout
     suite = load_suite(str(project / "best.py"))
     assert suite.cases[0].name == "plain" and len(suite.cases) > 1
