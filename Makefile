@@ -20,8 +20,8 @@
 # make faults                           200 kills at random moments of runs: survived, results lost
 # make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
-# make frameworks-env                  DeepSpeed, Accelerate, FairScale and Lightning, in an
-#                                       environment of their own; tests/frameworks run there
+# make frameworks-env                   DeepSpeed, Accelerate, FairScale and Lightning, in an
+#                                       environment of their own, for their tests
 # make horovod                          Horovod's wheel, built from its source into that environment
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
