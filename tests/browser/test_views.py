@@ -321,9 +321,15 @@ def test_paper_has_overview_and_suites_and_a_row_when_it_is_open(visit):
         driver.execute_script("dispatchEvent(new Event('beforeprint'))")
         wait_for(driver, "return typeof Plotly !== 'undefined'")
         driver.execute_script("dispatchEvent(new Event('beforeprint'))")
-        charts = driver.execute_script("return document.querySelectorAll('.chart').length")
-        drawn = driver.execute_script("return document.querySelectorAll('.js-plotly-plot').length")
-        assert drawn == charts
+        charts, drawn, told = driver.execute_script(
+            "const all = [...document.querySelectorAll('.chart')];"
+            "const told = [...document.querySelectorAll('section.fold.closed > .inbrief')];"
+            "return [all.filter(chart => !chart.closest('.fold.closed')).length,"
+            " document.querySelectorAll('.js-plotly-plot').length,"
+            " told.map(line => getComputedStyle(line).display !== 'none')]"
+        )
+        assert drawn == charts > 0
+        assert told and all(told)
         go(driver, "ddp/ddp-1mb/N=2")
         assert driver.execute_script(displayed) == 1
     finally:

@@ -70,7 +70,9 @@ class Rounds:
         """
         cell = self.loop.context.cell
         if not cell.steps.trace:
-            return RoundsResult(trace_unavailable="tracing was turned off (--no-trace)")
+            return RoundsResult(
+                trace_unavailable="tracing was turned off (--no-trace, or the suite itself)"
+            )
         if cell.strategy.untraced_because is not None:
             return RoundsResult(trace_unavailable=cell.strategy.untraced_because)
         step_s = float(np.median(self.loop.seen.clean_s()))
