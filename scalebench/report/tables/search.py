@@ -21,10 +21,25 @@ EXPOSED = ("tensor", "context", "expert", "pipeline", "shard", "data")
 
 def exposed_words(one: RankedChoice) -> str:
     """Return communication that nothing hides, by axis, and the bubble, as parts of the step."""
+    return ", ".join(f"{axis} {100 * share:.2g} %" for axis, share in _exposed(one)) or "none"
+
+
+def exposed_in_brief(one: RankedChoice) -> str:
+    """Return their sum and the largest of them: ``"34 %, bubble 14 %"``."""
+    found = _exposed(one)
+    if not found:
+        return "none"
+    total = sum(share for _, share in found)
+    axis, largest = max(found, key=lambda part: part[1])
+    if len(found) == 1:
+        return f"{axis} {100 * largest:.2g} %"
+    return f"{100 * total:.2g} %, {axis} {100 * largest:.2g} %"
+
+
+def _exposed(one: RankedChoice) -> list[tuple[str, float]]:
     parts = [(axis, one.parts_s.get(f"{axis}_s", 0.0) / one.step_s) for axis in EXPOSED]
     parts.append(("bubble", one.parts_s.get("bubble_s", 0.0) / one.step_s))
-    told = [f"{axis} {100 * share:.2g} %" for axis, share in parts if share >= 0.0005]
-    return ", ".join(told) or "none"
+    return [(axis, share) for axis, share in parts if share >= 0.0005]
 
 
 def interval_words(one: RankedChoice) -> str:
@@ -37,15 +52,21 @@ def interval_words(one: RankedChoice) -> str:
 COLUMNS: tuple[Column[tuple[int, RankedChoice]], ...] = (
     Column("#", lambda r: str(r[0])),
     Column("mesh", lambda r: r[1].mesh_words, numeric=False, fold=19),
-    Column("how", lambda r: r[1].how_words, numeric=False, fold=17),
+    Column("how", lambda r: r[1].how_words, numeric=False, fold=26),
     value("step", lambda r: r[1].step_s, units.seconds),
     Column("90 %\ninterval", lambda r: interval_words(r[1]), fold=9),
     value("memory\na rank", lambda r: r[1].memory_bytes, units.bytes_),
     value("MFU", lambda r: r[1].mfu, lambda m: f"{100 * m:.3g} %"),
-    Column("exposed\ncommunication", lambda r: exposed_words(r[1]), numeric=False, fold=15),
+    Column("exposed\ncommunication", lambda r: exposed_words(r[1]), numeric=False),
     Column("runs\nhere", lambda r: "yes" if r[1].strategy else "no"),
 )
-NARROWING = without("runs here", "MFU", "90 % interval", "exposed communication")
+NARROWING = without("runs here", "MFU", "90 % interval", "exposed: all, most")
+
+
+IN_BRIEF = Column[tuple[int, RankedChoice]](
+    "exposed:\nall, most", lambda r: exposed_in_brief(r[1]), numeric=False, fold=13
+)
+"""What stands for the parts of the exposed communication where there is no room for them."""
 
 
 def columns_of(result: SearchResult) -> list[Column[tuple[int, RankedChoice]]]:
@@ -63,7 +84,9 @@ def render_search(
 
 def _parts(result: SearchResult, width: int, ascii_only: bool) -> list[RenderableType]:
     rows = list(enumerate(result.best, 1))
-    columns = columns_of(result)
+    columns = [
+        IN_BRIEF if column.name.startswith("exposed") else column for column in columns_of(result)
+    ]
     remark = (
         f"{wording.plain(result.workload, 60)}, {result.world_size} ranks, global batch "
         f"{result.global_batch}; the best of each mesh and ZeRO stage"
@@ -96,7 +119,10 @@ def notes(result: SearchResult) -> list[str]:
         f"{result.num_candidates:,} configurations of {result.num_meshes:,} meshes; {limit}; "
         f"{result.num_evaluated:,} evaluated, the others are excluded by a bound"
     )
-    told += [f"{count:,} impossible meshes: {why}" for why, count in result.refused_meshes.items()]
+    told += [
+        f"{count:,} {'mesh is' if count == 1 else 'meshes are'} impossible: {why}"
+        for why, count in result.refused_meshes.items()
+    ]
     placed = result.best[0].placement if result.best else ()
     if len(placed) > 1:
         told.append(f"placement of the first, from the inside of a node out: {', '.join(placed)}")
