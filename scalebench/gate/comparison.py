@@ -116,8 +116,8 @@ class Comparison:
         low, high = judgement.change.interval or (None, None)
         detectable = judgement.min_detectable
         if detectable is not None and self.metric.kind == "positive":
-            detectable = abs(math.expm1(self.worse * detectable))
-        elif detectable is not None:
+            detectable = abs(self._ratio(self.worse * detectable) or 0.0)
+        else:
             detectable = self._ratio(detectable)
         told = self.verdict(judgement.finding, basis="launches")
         told = replace(

@@ -74,17 +74,27 @@ def interval_text(row: RowVerdict) -> str:
     return f"{signed_percent(row.low)} to {signed_percent(row.high)}"
 
 
+LARGEST_TOLD = 100.0
+"""Of a change, as a ratio: beyond it the number says no more than that nothing is known."""
+
+
 def detectable_text(row: RowVerdict) -> str:
     """Write the smallest change that would have been called a regression; exact: any."""
     if row.basis == "exact":
         return "any"
     if row.basis == "single" and row.floor is not None:
         return f"{100 * row.floor:.2g} %"
-    return wording.DASH if row.min_detectable is None else f"{100 * row.min_detectable:.1f} %"
+    if row.min_detectable is None:
+        return wording.DASH
+    if row.min_detectable > LARGEST_TOLD:
+        return f"over {100 * LARGEST_TOLD:.0f} %"
+    return f"{100 * row.min_detectable:.1f} %"
 
 
 def signed_percent(ratio: float) -> str:
     """Write a ratio in percent with its sign, without the unit: ``"+5.2"``."""
+    if ratio > LARGEST_TOLD:
+        return f"over +{100 * LARGEST_TOLD:.0f}"
     text = wording.signed(100 * ratio, 1 if abs(ratio) < 10 else 0)
     return text if text.startswith(wording.MINUS) else f"+{text}"
 

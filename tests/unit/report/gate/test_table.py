@@ -9,7 +9,14 @@ from rich.cells import cell_len
 from scalebench.gate.result import SAME_RUN
 from scalebench.gate.settings import GateSettings
 from scalebench.report.gate.markdown import render_verdict_markdown
-from scalebench.report.gate.table import headline, judged_together, left_out, render_verdict
+from scalebench.report.gate.table import (
+    detectable_text,
+    headline,
+    interval_text,
+    judged_together,
+    left_out,
+    render_verdict,
+)
 from tests.builders.gated import collectives, gated, gated_run, with_row
 from tests.builders.summaries import HOSTILE, make_missing
 
@@ -100,6 +107,13 @@ def test_every_verdict_on_launches_says_what_it_could_have_seen(result):
         ("–", "not comparable"),
         ("1.3 %", "unchanged"),
     ]
+
+
+def test_what_is_as_good_as_unknown_has_no_number_of_a_hundred_digits(result):
+    row = replace(result.rows[0], basis="launches", min_detectable=1e169, low=-1.0, high=1e200)
+    assert detectable_text(row) == "over 10000 %"
+    assert interval_text(row).endswith("100.0 to over +10000")
+    assert detectable_text(replace(row, min_detectable=0.031)) == "3.1 %"
 
 
 def test_regressions_are_explained_below_the_table(result):
