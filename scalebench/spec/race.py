@@ -26,6 +26,7 @@ class Recipe(Spec):
     constant then: no schedule's end favours one number of samples.
 
     Attributes:
+        optimizer: Its name.
         learning_rate: After the warm-up.
         warmup_samples: Samples, not steps, so that it is as long for every batch.
         weight_decay: Decoupled for ``adamw`` and ``lamb``, added to the gradient for the others.
@@ -63,7 +64,7 @@ class Race(Spec):
     samples and at equal time are known of all, and nothing depends on when somebody stopped.
 
     Attributes:
-        samples: That every case trains on.
+        samples: How many every case trains on.
         evaluate_every: Samples between two evaluations; a multiple of every batch.
         target_loss: Mean loss on the held-out samples; None: that of the plain baseline after
             ``target_after`` samples, the mean over its seeds.

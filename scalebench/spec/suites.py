@@ -49,6 +49,10 @@ class Case(Spec):
     """One line of a suite: a strategy, and what differs from the suite's defaults.
 
     Attributes:
+        name: As that of a suite; each case of a suite has its own.
+        strategy: With its settings, for example ``Ddp(bucket_mb=1)``.
+        workload: Another one than the suite's.
+        batch_size: Another one than the suite's.
         loader: Feed the ranks through a DataLoader; None: from batches that live on the device.
         optional: Not run unless ``-k`` names it.
         recipe: Optimizer and learning rate; None: those of the workload.
@@ -77,7 +81,7 @@ class StepPlan(Spec):
         window_s: Length of the clean window, seconds of measured steps; an upper limit when
             ``precision`` is given.
         energy_s: Run clean blocks in close succession for at least this long, whatever the two
-            limits above say: a GPU's energy counter needs `ENERGY_WINDOW_S`. None: the plan asks
+            limits above say: a GPU's energy counter needs 2 seconds. None: the plan asks
             for it on CUDA, unless ``steps``, ``precision`` or ``--quick`` make a launch short.
         turn_s: Length of a clean block where launches take turns, seconds of measured steps; the
             clean window is divided into turns.
@@ -85,7 +89,7 @@ class StepPlan(Spec):
         max_warmup_steps: Give up waiting for the steady state after this many steps and measure
             all the same; the row is then stamped ``unsteady``.
         max_warmup_s: The same limit in seconds of steps.
-        trace: Follow the clean window with rounds in which steps are traced; see `Block`.
+        trace: Follow the clean window with rounds in which steps are traced.
         rounds_s: Seconds of steps in those rounds together, kept as far as whole rounds allow.
         max_rounds: No more of them, whatever ``rounds_s`` says: what is traced is kept.
     """
@@ -131,13 +135,18 @@ class Suite(Spec):
     """A question about scaling, and the cases that answer it. ``suites/*.py`` export these.
 
     Attributes:
+        name: Lower-case letters and digits, joined by ``.``, ``_`` or ``-``; at most 64 characters.
         question: What the suite answers, one sentence.
+        cases: The cases to train. Either these or ``collectives`` are necessary.
         collectives: Collectives that are timed before anything is trained; their fits replace
             the short calibration from which steps are predicted.
         workload: Name as ``--workload`` takes it.
         batch_size: Global batch under strong scaling, the rank's batch under weak; None: the
             workload's own default.
-        repeats: Launches of each cell.
+        scaling: Strong scaling keeps the global batch at every N, weak scaling that of a rank.
+        steps: How long the steps of a launch are measured.
+        repeats: Launches of each case at each N.
+        seed: Of model and data.
         cell_limit_s: Wall clock after which a launch is ended and its row is ``failed``.
         collective_timeout_s: Time-out of the process group.
         gate: What the gate asks of this suite's rows, metric → settings, as the tables of

@@ -87,7 +87,7 @@ class ElasticAveraging(WithoutLockstep):
     Source: Zhang, Choromanska & LeCun 2015, "Deep learning with Elastic Averaging SGD".
 
     Attributes:
-        moving_rate: β of the paper: the part of its way to the mean that the centre goes in an
+        moving_rate: β of the paper: which part of its way to the mean the centre goes in an
             exchange. Each model goes β/N of its way to the centre.
     """
 
@@ -97,7 +97,7 @@ class ElasticAveraging(WithoutLockstep):
 
 
 class FedAvg(WithoutLockstep):
-    """Federated averaging: clients with data of their own train in turn, and are averaged.
+    """Federated averaging: clients with separate data train in turn, and are averaged.
 
     In each round some clients are drawn, the same number on every rank. Each starts from the
     common model and trains ``period`` steps on its own samples. Source: McMahan et al. 2017,
@@ -105,8 +105,8 @@ class FedAvg(WithoutLockstep):
 
     Attributes:
         period: Steps of a client in a round.
-        clients: Among how many the workload's samples are divided.
-        clients_per_rank: That each rank trains in a round, one after the other.
+        clients: Their number; the workload's samples are divided among them.
+        clients_per_rank: Clients that each rank trains in a round, one after the other.
         concentration: Of the Dirichlet distribution by which each class is divided among the
             clients (Yurochkin et al. 2019): the smaller, the more a client has of few classes.
             None: all clients have the same mixture.
@@ -141,11 +141,11 @@ class ParameterServer(WithoutLockstep):
     et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server".
 
     Attributes:
-        servers: Ranks that serve an equal part of the parameters each, beside their own training.
+        servers: Ranks that each serve an equal part of the parameters while they train.
         staleness_bound: Steps that a worker may be ahead of the slowest one. 0: the servers wait
             for all gradients and step by their mean, which is synchronous training. None: no
             bound, every gradient is a step as soon as it arrives, and the batches of a step go to
-            whoever is free.
+            the ranks that are free.
         backup_workers: Gradients that a synchronous step does not wait for: those of the slowest
             are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
         staleness_aware: Whether a gradient that is τ steps old makes a step τ times as small (Zhang

@@ -1,0 +1,21 @@
+"""docs/fields.md says what the records of a suite have: it is made from them."""
+
+from pathlib import Path
+
+import pytest
+
+from scalebench.spec import STRATEGIES, Spec
+from tests.field_tables import PAGE, RECORDS, meanings, page
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    written = (ROOT / PAGE).read_text()
+    assert written == page(), "make it anew: python -m tests.field_tables"
+
+
+@pytest.mark.parametrize("record", [*RECORDS, *STRATEGIES.values()])
+def test_every_field_of_a_docstring_exists(record: type[Spec]) -> None:
+    stray = {name for name in meanings(record) if not hasattr(record, name)}
+    assert stray <= set(record.model_fields)
