@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import CpuShares, Rate, Rates, Size, WorldSizes
+from scalebench.cli.options import Count, CpuShares, Rate, Rates, Size, WorldSizes
 from scalebench.cli.run import option, virtual_hosts_from
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
@@ -47,7 +47,7 @@ class MessageSize(Size):
 @click.option(
     "--max-bytes", type=MessageSize(), help="Largest size. Default: 4Mi on CPU, 256Mi on CUDA."
 )
-@click.option("--repeats", type=click.IntRange(min=3), default=5, help="Timings per size. [5]")
+@click.option("--repeats", type=Count(min=3), default=5, help="Timings per size. [5]")
 @click.option(
     "--algorithms",
     metavar="NAME,...|all",
@@ -58,9 +58,9 @@ class MessageSize(Size):
 @option(
     "--cpus-per-rank", type=CpuShares(), help="Share of a core that each rank may use, e.g. 0.2."
 )
-@option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
+@option("--ranks-per-host", type=Count(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
-@option("--hosts-per-rack", type=click.IntRange(min=1), help="Virtual hosts behind one switch.")
+@option("--hosts-per-rack", type=Count(min=1), help="Virtual hosts behind one switch.")
 @click.option(
     "--import",
     "logs",
@@ -71,7 +71,7 @@ class MessageSize(Size):
 )
 @click.option(
     "--world-size",
-    type=click.IntRange(min=2),
+    type=Count(min=2),
     help="Number of ranks of imported logs that do not give it.",
 )
 @click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import Duration, config_file
+from scalebench.cli.options import Count, Duration, config_file
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run
 from scalebench.errors import ExitCode, UsageError
 
@@ -194,7 +194,7 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
 )
 @click.option(
     "--rounds",
-    type=click.IntRange(2, 1000),
+    type=Count(2, 1000),
     default=5,
     show_default=True,
     help="Launches of each side, with --interleave.",

@@ -34,6 +34,39 @@ class WorldSizes(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
+class Count(click.IntRange):
+    """A whole number of something, with a smallest and perhaps a largest one."""
+
+    name = "COUNT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        try:
+            return int(super().convert(value, param, ctx))
+        except click.BadParameter:
+            least, most = self.min, self.max
+            valid = f"of at least {least}" if most is None else f"from {least} to {most}"
+            self.fail(f"{str(value)!r} is not a whole number {valid}.", param, ctx)
+
+
+class Positive(click.ParamType):  # type: ignore[type-arg]
+    """A number above 0."""
+
+    name = "NUMBER"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = 0.0
+        if not 0 < number < math.inf:
+            self.fail(f"{str(value)!r} is not a number above 0, for example 2.5.", param, ctx)
+        return number
+
+
 class Duration(click.ParamType):  # type: ignore[type-arg]
     """A duration: ``90``, ``90s``, ``10m``, ``1h``."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scalebench.cli.options import Duration, WorldSizes
+from scalebench.cli.options import Count, Duration, Positive, WorldSizes
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run
 
 if TYPE_CHECKING:
@@ -29,23 +29,23 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--times-bandwidth",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     default=1.0,
     help="Multiply the bandwidth of every link by this factor. [1]",
 )
 @click.option(
     "--gradient-bits",
-    type=click.IntRange(1, 64),
+    type=Count(1, 64),
     help="Send each gradient element in this many bits. 8: fp8",
 )
 @click.option(
     "--bucket-mb",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     help="Size of DDP's buckets, in MiB.",
 )
 @click.option(
     "--microbatches",
-    type=click.IntRange(1, 65536),
+    type=Count(1, 65536),
     help="Number of microbatches of a pipeline.",
 )
 @click.option(
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--noise-scale",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     help="Gradient noise scale, samples: predict the time to a loss. [that of a race of RUN]",
 )
 @click.option("--mtbf", type=Duration(), help="Mean time between failures of the job, e.g. 3h.")

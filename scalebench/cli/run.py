@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalebench.cli.options import (
+    Count,
     CpuShares,
     Duration,
     Fraction,
+    Positive,
     Rate,
     Rates,
     Size,
@@ -80,7 +82,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @option("--scaling", type=click.Choice(["strong", "weak"]), help="Default: strong.")
 @option(
     "--batch-size",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     help="Samples per step: of the whole job (strong scaling) or of each rank (weak scaling).",
 )
 @option("--max-batch", is_flag=True, help="Find and measure the largest batch that fits a rank.")
@@ -95,10 +97,10 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @option("--python", metavar="PATH", help="Of a script: its interpreter. Default: this one.")
 @option("--to-the-end", is_flag=True, help="Of a script: let it run on after the measurement.")
 @option("--time-limit", type=Duration(), help="End a launch after this much time. Default: 15m.")
-@option("--steps", type=click.IntRange(min=2), help="Exactly this many measured steps per launch.")
+@option("--steps", type=Count(min=2), help="Exactly this many measured steps per launch.")
 @option(
     "--repeats",
-    type=click.IntRange(min=1),
+    type=Count(min=1),
     help="Launches of each cell. Default: the suite's, mostly 3.",
 )
 @option(
@@ -109,7 +111,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 )
 @option(
     "--target-loss",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Positive(),
     help="Loss to race to, for a suite that is a race. Default: the plain baseline's half-way.",
 )
 @option(
@@ -142,9 +144,9 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     help="Share of a core that each rank may use, e.g. 0.2; one for each rank makes slow ranks: "
     "1,1,0.33.",
 )
-@option("--ranks-per-host", type=click.IntRange(min=1), help="Ranks that share a virtual host. [1]")
+@option("--ranks-per-host", type=Count(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
-@option("--hosts-per-rack", type=click.IntRange(min=1), help="Virtual hosts behind one switch.")
+@option("--hosts-per-rack", type=Count(min=1), help="Virtual hosts behind one switch.")
 @click.option(
     "--link-profile",
     type=click.Path(path_type=Path),

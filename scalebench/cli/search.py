@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import CpuShares, Fraction, Size
+from scalebench.cli.options import Count, CpuShares, Fraction, Size
 from scalebench.cli.run import virtual_hosts_from
 from scalebench.errors import UsageError
 from scalebench.launch.launchers import LAUNCHERS
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--gpus", required=True, type=click.IntRange(min=2), help="Number of ranks.")
+@click.option("--gpus", required=True, type=Count(min=2), help="Number of ranks.")
 @click.option("--workload", help="A built-in transformer. [gpt]")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Global batch. [the workload's]")
+@click.option("--batch-size", type=Count(min=1), help="Global batch. [the workload's]")
 @click.option("--memory-limit", type=Size(), help="Memory of a rank: 80GB. [the GPU type's]")
 @click.option("--margin", type=Fraction(), help="Memory left free. [learnt from the runs here]")
 @click.option("--gpu-type", metavar="NAME", help="A device that is not here: a100, h100, …")
@@ -37,13 +37,11 @@ if TYPE_CHECKING:
     "lab, the rate of the virtual hosts' links.",
 )
 @click.option("--links", metavar="FILE|NAME", help="A link profile, or a topology: dgx-h100.")
-@click.option(
-    "--ranks-per-node", type=click.IntRange(min=1), default=8, help="With --link A+B. [8]"
-)
+@click.option("--ranks-per-node", type=Count(min=1), default=8, help="With --link A+B. [8]")
 @click.option("--run", "run_folder", type=click.Path(path_type=Path), help="Start from this run.")
 @click.option("--launcher", type=click.Choice(list(LAUNCHERS)), help="Same as for run.")
 @click.option("--cpus-per-rank", type=CpuShares(), help="Share of a core of each rank, e.g. 0.2.")
-@click.option("--measure", type=click.IntRange(min=1), help="Train so many of the best here.")
+@click.option("--measure", type=Count(min=1), help="Train so many of the best here.")
 @click.option("--suite", "suite_file", type=click.Path(path_type=Path), help="Write the best here.")
 @click.option("--html", "page", type=click.Path(path_type=Path), help="Write a page to this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

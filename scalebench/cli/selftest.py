@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scalebench.cli.options import Count
 from scalebench.errors import EnvironmentUnfit, ExitCode
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 @click.option("--quick", is_flag=True, help="Finish within a minute; skip the longer checks.")
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=Count(min=0),
     help="Seed of an earlier self-test, to inject the same faults.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the certificate as JSON.")

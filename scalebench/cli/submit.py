@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scalebench.cli.options import Count
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -18,15 +19,13 @@ if TYPE_CHECKING:
     "--kubernetes", "where", flag_value="kubernetes", help="Manifests for kubectl apply -f -."
 )
 @click.option("--name", default="scalebench", help="Name of the job. [scalebench]")
-@click.option("--nodes", type=click.IntRange(1, 10_000), default=1, help="Number of machines. [1]")
-@click.option(
-    "--ranks-per-node", type=click.IntRange(1, 1024), required=True, help="Ranks per node."
-)
-@click.option("--gpus-per-node", type=click.IntRange(0, 1024), default=0, help="GPUs per node. [0]")
+@click.option("--nodes", type=Count(1, 10_000), default=1, help="Number of machines. [1]")
+@click.option("--ranks-per-node", type=Count(1, 1024), required=True, help="Ranks per node.")
+@click.option("--gpus-per-node", type=Count(0, 1024), default=0, help="GPUs per node. [0]")
 @click.option("--time", help="Slurm: time limit of the job, e.g. 30:00.")
 @click.option("--partition", help="Slurm: partition.")
 @click.option("--account", help="Slurm: account.")
-@click.option("--cpus-per-task", type=click.IntRange(1, 1024), help="Slurm: cores per rank.")
+@click.option("--cpus-per-task", type=Count(1, 1024), help="Slurm: cores per rank.")
 @click.option("--image", help="Kubernetes: container image with scalebench.")
 @click.option("--claim", help="Kubernetes: volume claim for the run, mounted as /runs.")
 @click.option(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scalebench.cli.options import Count
 from scalebench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,19 +89,17 @@ def emit(text: str, color: bool | None = None) -> None:
     help="Also loss budgets, compression and predictions, and every case in sentences.",
 )
 @click.option("--schedule", metavar="NAME", help="Draw this pipeline schedule instead of a run.")
-@click.option(
-    "-p", "ranks", type=click.IntRange(1, 4096), help="Ranks of the schedule (default 4)."
-)
+@click.option("-p", "ranks", type=Count(1, 4096), help="Ranks of the schedule (default 4).")
 @click.option(
     "-m",
     "microbatches",
-    type=click.IntRange(1, 65536),
+    type=Count(1, 65536),
     help="Microbatches of the schedule (default 8).",
 )
 @click.option(
     "-v",
     "chunks",
-    type=click.IntRange(1, 64),
+    type=Count(1, 64),
     help="Chunks per rank of the schedule (default: the fewest).",
 )
 def show(

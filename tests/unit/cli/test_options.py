@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.cli import cli
-from scalebench.cli.options import Duration, Fraction, Size, WorldSizes
+from scalebench.cli.options import Count, Duration, Fraction, Positive, Size, WorldSizes
 from scalebench.errors import UsageError
 
 
@@ -87,8 +87,24 @@ def test_what_is_no_fraction_is_refused_with_an_example(given):
         converted(Fraction(), given)
 
 
+@pytest.mark.parametrize("given", ["", "0", "x", "1.5", "-3", "2e1", "nan"])
+def test_what_is_no_count_is_refused_with_what_is_valid(given):
+    with pytest.raises(click.BadParameter, match=f"'{given}' is not a whole number of at least 2"):
+        converted(Count(2), given)
+    with pytest.raises(click.BadParameter, match="not a whole number from 2 to 9"):
+        converted(Count(2, 9), "10")
+    assert converted(Count(2, 9), "9") == 9
+
+
+@pytest.mark.parametrize("given", ["", "0", "x", "-3", "nan", "inf"])
+def test_what_is_not_above_zero_is_refused_with_an_example(given):
+    with pytest.raises(click.BadParameter, match=r"not a number above 0, for example 2\.5"):
+        converted(Positive(), given)
+    assert converted(Positive(), "1e-3") == 1e-3
+
+
 @given(st.text(max_size=12))
-@pytest.mark.parametrize("kind", [WorldSizes(), Duration(), Fraction()])
+@pytest.mark.parametrize("kind", [WorldSizes(), Duration(), Fraction(), Count(1), Positive()])
 def test_any_text_is_a_value_or_a_usage_error(kind, text):
     try:
         converted(kind, text)
