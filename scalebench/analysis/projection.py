@@ -29,8 +29,9 @@ from scalebench.analysis.prediction_intervals import (
 from scalebench.analysis.prediction_scores import predicted_rows
 from scalebench.analysis.recovery_projection import ProjectedRecovery
 from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.launches import Launches, grouped
+from scalebench.analysis.rows.launches import Launches, Table, grouped
 from scalebench.analysis.rows.prediction import AtOneRank, PipelineAtOneRank, step_at_one_rank
+from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.profile import LinkProfile
@@ -190,9 +191,11 @@ def project(
     rows: list[ProjectedRow] = []
     refusals: dict[str, str] = {}
     contentions: list[MeasuredContention] = []
-    for one in cases_at_one(run):
+    table = grouped(run)
+    starts = [_start_of(one, table) for one in cases_at_one(run)]
+    for one in starts:
         try:
-            bare = step_at_one_rank(one)
+            bare = step_at_one_rank(one.base)
         except Unavailable as reason:
             refusals[one.cell.case] = str(reason)
             continue
@@ -203,7 +206,7 @@ def project(
         plain = _plain_step(summary.rows, one.cell.row_key)
         scale = _noise_scale(noise_scale, summary.rows, one.cell.workload.name)
         for world_size in world_sizes:
-            there = cell_at(one.cell, world_size)
+            there = one.cell_at(world_size)
             if isinstance(there, str):
                 rows.append(_no_job(one.cell, world_size, there))
                 continue
@@ -227,11 +230,54 @@ def project(
         told_links = f"links as calibrated {profile.created[:10]} ({profile.backend})"
     return Projection(
         run_id=run.info.run_id,
-        assumptions=(told_links, *what_if.told(), *_told_contention(contentions)),
+        assumptions=(
+            told_links,
+            *dict.fromkeys(one.assumption for one in starts if one.assumption),
+            *what_if.told(),
+            *_told_contention(contentions),
+        ),
         typical_error=typical_error(scores),
         num_scored=len(scores),
         rows=tuple(rows),
     )
+
+
+class _Start(NamedTuple):
+    """Where a case's projection starts.
+
+    Attributes:
+        cell: The case at N=1, where batches are scaled from.
+        base: The launches that show what a rank computes and sends; None: there are none.
+    """
+
+    cell: Cell
+    base: Launches | None
+
+    @property
+    def smallest(self) -> int:
+        """The number of ranks of the base."""
+        return 1 if self.base is None else self.base.cell.world_size
+
+    @property
+    def assumption(self) -> str:
+        """What that takes for granted, in words; empty: nothing."""
+        return f"started from N={self.smallest}, not from N=1" if self.smallest > 1 else ""
+
+    def cell_at(self, world_size: int) -> Cell | str:
+        """Return the case at another number of ranks; or why it is not projected."""
+        if world_size <= self.smallest > 1:
+            return f"the projection starts from N={self.smallest}: N=1 does not show what is sent"
+        return cell_at(self.cell, world_size)
+
+
+def _start_of(one: Launches, table: Table) -> _Start:
+    """Return where a case's projection starts: N=1, whose own launch may have failed, or later."""
+    base = prediction_base(one, table)
+    if base is None or base.cell.world_size == 1:
+        return _Start(one.cell, base)
+    batch = base.cell.rank_batch if base.cell.scaling == "weak" else base.cell.global_batch
+    changes = {"world_size": 1, "global_batch": batch, "rank_batch": batch}
+    return _Start(base.cell.model_copy(update=changes), base)
 
 
 class MeasuredContention(NamedTuple):

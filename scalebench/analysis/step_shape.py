@@ -35,10 +35,14 @@ def shape_of(launches: Sequence[LaunchAttribution], may_be_silent: bool = False)
     """
     if not launches:
         raise NoShape("no launch of the strategy at N=1 was traced")
-    found = [_shape_of_launch(launch, may_be_silent) for launch in launches]
+    return mean_of([_shape_of_launch(launch, may_be_silent) for launch in launches])
+
+
+def mean_of(found: Sequence[StepShape], world_size: int = 1) -> StepShape:
+    """Return the mean of the shapes of launches at the same N; raises NoShape if they differ."""
     kinds = {tuple((r.op, r.size_bytes) for r in shape.requests) for shape in found}
     if len(kinds) > 1:
-        raise NoShape("the launches at N=1 differ in what they send")
+        raise NoShape(f"the launches at N={world_size} differ in what they send")
     pairs = [[(r.ready_s, r.needed_s) for r in shape.requests] for shape in found]
     moments = np.mean(pairs, axis=0) if pairs[0] else []
     requests = tuple(
@@ -64,7 +68,7 @@ def _shape_of_launch(launch: LaunchAttribution, may_be_silent: bool) -> StepShap
     for index in launch.typical_steps:
         start, end = trace.steps[index]
         sent = [op for op in trace.operations if op.step == index and op.num_bytes]
-        asked = sorted((_ready_ns(op, on_device) - start, op.ordinal, op) for op in sent)
+        asked = sorted((ready_ns(op, on_device) - start, op.ordinal, op) for op in sent)
         steps.append(((end - start) / 1e9, [(moment / 1e9, op) for moment, _, op in asked]))
     kinds = {tuple((op.kind, op.num_bytes) for _, op in sent) for _, sent in steps}
     if len(kinds) > 1:
@@ -75,7 +79,7 @@ def _shape_of_launch(launch: LaunchAttribution, may_be_silent: bool) -> StepShap
     shares = [[moment / length for moment, _ in sent] for length, sent in steps]
     moments = np.mean(shares, axis=0) * step_s
     operations = [op for _, op in steps[0][1]]
-    batch_s = _end_of_backward(operations, moments, step_s)
+    batch_s = end_of_backward(operations, moments, step_s)
     requests = [
         CommRequest(op.kind, op.num_bytes or 0, *_when(op, float(moment), batch_s, step_s))
         for op, moment in zip(operations, moments, strict=True)
@@ -86,7 +90,7 @@ def _shape_of_launch(launch: LaunchAttribution, may_be_silent: bool) -> StepShap
     return StepShape(tuple(requests), batch_s, step_s - batch_s, batch, parts)
 
 
-def _ready_ns(operation: TracedOperation, on_device: bool) -> int:
+def ready_ns(operation: TracedOperation, on_device: bool) -> int:
     """Return when what is sent was there: on the CPU when it was asked for.
 
     On a GPU the host asks long before the device has computed it. NCCL's stream waits for that, and
@@ -96,7 +100,7 @@ def _ready_ns(operation: TracedOperation, on_device: bool) -> int:
     return operation.start_ns if asked is None else asked
 
 
-def _end_of_backward(
+def end_of_backward(
     operations: Sequence[TracedOperation], moments: Sequence[float], step_s: float
 ) -> float:
     """Return when the last gradient is ready: the last moment at which backward asks."""

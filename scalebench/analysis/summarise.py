@@ -27,6 +27,7 @@ from scalebench.analysis.rows.inflation import inflation_of
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.lockstep import with_lockstep
 from scalebench.analysis.rows.prediction import predict_row
+from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.rows.recovery import recovery_of_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.rows.script import script_of_row
@@ -122,7 +123,11 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         _attribution(row, baseline, ratios),
         used,
         _prediction(
-            row, wrapped, run, step_s, ratios.contention(row, baseline) if baseline else None
+            row,
+            prediction_base(row, table),
+            run,
+            step_s,
+            ratios.contention(row, baseline) if baseline else None,
         ),
         compression_of_row(row),
         script_of_row(row),
@@ -248,15 +253,15 @@ def _attribution(row: Launches, baseline: Launches | None, ratios: Ratios) -> Ro
 
 def _prediction(
     row: Launches,
-    wrapped: Launches | None,
+    base: Launches | None,
     run: StoredRun,
     measured: Estimate | None,
     contention: Estimate | None,
 ) -> RowFields:
-    """Predict a row from its strategy at N=1, the run's own calibration, and contention."""
+    """Predict a row from its base (mostly N=1), the run's own calibration, and contention."""
     step_s = measured.value if measured else None
     factor = contention.value if contention else None
-    return predict_row(row, wrapped, _link(run), step_s, factor)
+    return predict_row(row, base, _link(run), step_s, factor)
 
 
 def _link(run: StoredRun) -> LinkModel | str:

@@ -113,7 +113,7 @@ def _prediction_blocks(rows: Sequence[Row]) -> list[str]:
     if not told:
         return []
     notes = [escape(note[0].upper() + note[1:], 400) for note in predictions.footnotes(rows)]
-    title = f"**{predictions.TITLE.capitalize()}** ({predictions.UNIT})"
+    title = f"**{predictions.TITLE.capitalize()}** ({predictions.unit(told)})"
     return [title, table(predictions.columns_of(told), told), "<br>\n".join(notes)]
 
 

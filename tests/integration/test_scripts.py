@@ -163,14 +163,24 @@ def test_evaluation_lies_outside_of_the_steps(run: Run, project: Path) -> None:
     assert "outside of the steps" in (project / "table").read_text()
 
 
-def test_fsdp_is_measured_like_any_other(run: Run) -> None:
+def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(
+    run: Run, scalebench: Scalebench
+) -> None:
     out = run("evaluates.py", "--fsdp", options=("--no-report",))
     row = row_of(out, CASE, 2)
     assert parts_sum_to_the_step(row)
     kinds = {figures["kind"] for figures in row["communication"]}
     assert {"all_gather", "reduce_scatter"} <= kinds
+    # On one rank it sends nothing: larger sizes are predicted from this row, and it is no test.
     assert row["predicted_step_s"] is None
-    assert "no communication at N=1 that could be replayed" in row["unavailable"]["prediction"]
+    assert "would be no test" in row["unavailable"]["prediction"]
+    assert "start from N=2" in row_of(out, CASE, 1)["unavailable"]["prediction"]
+    fits = json.loads((out / "link-profile.json").read_text())["fits"]
+    assert {fit["op"] for fit in fits} == {"all_gather", "reduce_scatter"}
+    projected = scalebench("project", str(out), "--gpus", "8", "--json")
+    assert projected.returncode == 0, projected.stderr
+    (eight,) = json.loads(projected.stdout)["rows"]
+    assert eight["exposed_transfer_s"] > 0 and eight["global_batch"] == 128
     assert record(out, "evaluates", 2)["ranks"][0]["facts"]["wrappers"][0]["kind"] == "FSDPModule"
 
 

@@ -14,6 +14,7 @@ from scalebench.analysis.rows.fields import RowFields, Unavailable
 from scalebench.analysis.rows.group_step import GroupAtOneRank, group_at_one_rank, step_alone
 from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.what_if import what_ifs
+from scalebench.analysis.shape_among_ranks import shape_among_ranks
 from scalebench.analysis.step_shape import shape_of
 from scalebench.analysis.steps import launch_step_s
 from scalebench.costmodel.compressed_step import with_messages
@@ -35,10 +36,21 @@ from scalebench.trace.matching import transfers
 
 FIELDS = ("predicted_step_s", "prediction_error", "prediction")
 
+IS_BASE = (
+    "larger sizes are predicted from this one, the smallest that shows what the script sends: to "
+    "predict it from itself would be no test"
+)
+SENDS_TOO_LITTLE = (
+    "on one rank the script does not send what it sends among several: predictions start from N={n}"
+)
+
 
 @dataclass(frozen=True)
 class StepAtOneRank:
     """A strategy at N=1, from which its other sizes are predicted.
+
+    Of a script that sends nothing at N=1: at the smallest N that was measured, with its exposed
+    communication taken out.
 
     Attributes:
         shape: Of its step.
@@ -49,6 +61,7 @@ class StepAtOneRank:
         contention: How much longer a rank computes where others compute at the same time.
         shard_s: Step of a rank's shard alone, at the size in question, seconds; None: not measured,
             and the line through what N=1 measured stands for it.
+        world_size: The size at which all this was measured.
     """
 
     shape: StepShape
@@ -58,6 +71,7 @@ class StepAtOneRank:
     decode_s: float | None = None
     contention: float = 1.0
     shard_s: float | None = None
+    world_size: int = 1
 
     def with_shards(self, shards: Sequence[CellResult]) -> "StepAtOneRank":
         """Return this with the launches of the shard at the size in question."""
@@ -134,9 +148,11 @@ AtOneRank = StepAtOneRank | PipelineAtOneRank | GroupAtOneRank
 
 
 def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
-    """Return what a strategy does at N=1; raises Unavailable."""
+    """Return what a strategy does at N=1, or a script at its base; raises Unavailable."""
     if at_one is None or not at_one.good:
         raise Unavailable("no launch of the strategy at N=1 succeeded")
+    if at_one.cell.world_size > 1:
+        return _step_at_base(at_one)
     first = next(iter(at_one.good.values()))
     strategy = first.cell.strategy
     is_sharded = isinstance(strategy, Fsdp | Fsdp1) or shards_with_fsdp2(strategy)
@@ -147,8 +163,7 @@ def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
     if isinstance(strategy, Grouped):
         return group_at_one_rank(first)
     launches = list(at_one.attributed.values())
-    logs = np.log([launch_step_s(launch.result) for launch in launches])
-    spread = float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
+    spread = _spread(launches)
     if isinstance(strategy, Pipeline):
         return PipelineAtOneRank(pipeline_shape_of(strategy, launches), spread, len(launches))
     silent = is_sharded or (isinstance(strategy, Compressed) and strategy.method == "noop")
@@ -158,6 +173,23 @@ def step_at_one_rank(at_one: Launches | None) -> AtOneRank:
     return StepAtOneRank(shape, spread, len(launches), groups, decode_s)
 
 
+def _step_at_base(base: Launches) -> StepAtOneRank:
+    """Return what a script computes at the smallest size that shows what it sends."""
+    launches = list(base.attributed.values())
+    return StepAtOneRank(
+        shape_among_ranks(launches),
+        _spread(launches),
+        len(launches),
+        world_size=base.cell.world_size,
+    )
+
+
+def _spread(launches: Sequence[LaunchAttribution]) -> float:
+    """Return the standard error of the logarithm of the step over launches; 0 for one."""
+    logs = np.log([launch_step_s(launch.result) for launch in launches])
+    return float(logs.std(ddof=1)) / len(logs) ** 0.5 if len(logs) > 1 else 0.0
+
+
 def _groups(result: CellResult) -> Groups:
     rank = result.ranks[0]
     return Groups.of(rank.facts.get("group_elements"), rank.num_parameters or 0)
@@ -165,16 +197,16 @@ def _groups(result: CellResult) -> Groups:
 
 def predict_row(
     of_row: Launches,
-    wrapped: Launches | None,
+    base: Launches | None,
     link: LinkModel | str,
     measured_s: float | None,
     contention: float | None = None,
 ) -> RowFields:
-    """Predict a row from the strategy at N=1 and the calibrated link.
+    """Predict a row from the strategy at N=1, or a script's base, and the calibrated link.
 
     Args:
         of_row: Its launches, to compare single operations with.
-        wrapped: The strategy's launches at N=1.
+        base: The launches that it is predicted from; see `prediction_base`.
         link: Or why none was calibrated.
         measured_s: Its step; None: there is none to compare the prediction with.
         contention: How much longer a plain step takes where so many ranks compute at once; None:
@@ -182,7 +214,7 @@ def predict_row(
     """
     row, cell = RowFields(), of_row.cell
     try:
-        bare, model = _start(cell, wrapped, link)
+        bare, model = _start(cell, base, link)
         if not isinstance(bare, PipelineAtOneRank):
             bare = bare.with_shards(of_row.shards)
         if contention is not None:
@@ -195,6 +227,7 @@ def predict_row(
     error = None if measured_s is None else predicted.step_s / measured_s - 1
     row.set("prediction_error", error, "there is no measured step to compare it with")
     row.values["prediction"] = Prediction(
+        base_world_size=bare.world_size if isinstance(bare, StepAtOneRank) else 1,
         computing_s=predicted.computing_s,
         contention=contention,
         bubble_s=predicted.bubble_s,
@@ -213,20 +246,21 @@ def predict_row(
     return row
 
 
-def _start(
-    cell: Cell, wrapped: Launches | None, link: LinkModel | str
-) -> tuple[AtOneRank, LinkModel]:
+def _start(cell: Cell, base: Launches | None, link: LinkModel | str) -> tuple[AtOneRank, LinkModel]:
     """Return what a row is predicted from; raises Unavailable."""
     if cell.strategy.kind == "plain":
         raise Unavailable("the plain model does not communicate")
+    size = base.cell.world_size if base is not None else 1
+    if size > 1 and cell.world_size <= size:
+        raise Unavailable(IS_BASE if cell.world_size == size else SENDS_TOO_LITTLE.format(n=size))
     if cell.world_size == 1:
         raise Unavailable("the prediction starts from the strategy at N=1")
     if cell.oversubscribed:
         raise Unavailable("the model does not cover ranks that share a device")
-    at_one = step_at_one_rank(wrapped) if isinstance(cell.strategy, Script) else None
+    at_base = step_at_one_rank(base) if isinstance(cell.strategy, Script) else None
     if isinstance(link, str):
         raise Unavailable(link)
-    return at_one or step_at_one_rank(wrapped), link
+    return at_base or step_at_one_rank(base), link
 
 
 def _left_out(

@@ -83,7 +83,9 @@ class Prediction(RowPart):
         link_low_s: The step with every operation at the lower end of its 95 % interval.
         link_high_s: At the upper end.
         link_world_sizes: Numbers of ranks at which the link was measured.
-        launch_spread: Standard error of the logarithm of the step at N=1, over its launches.
+        base_world_size: The N whose steps it starts from: 1, or of a script that sends nothing at
+            N=1 the smallest that was measured.
+        launch_spread: Standard error of the logarithm of the step at that N, over its launches.
         launch_dof: Degrees of freedom behind it: launches but one; 0: nothing tells the spread.
         link_dof: The fewest behind the interval of an operation's time; None: they do not count.
         outside: Sizes at which a line of the link was continued beyond its support, in words.
@@ -100,6 +102,7 @@ class Prediction(RowPart):
     link_low_s: FiniteFloat
     link_high_s: FiniteFloat
     link_world_sizes: list[int]
+    base_world_size: int = 1
     launch_spread: FiniteFloat
     launch_dof: int = 0
     link_dof: FiniteFloat | None = None

@@ -24,7 +24,6 @@ from scalebench.report.tables.terminal import line, titled
 from scalebench.report.words import wording
 
 TITLE = "what the cost model says"
-UNIT = "steps predicted from N=1 and calibrated links"
 NOTHING = wording.DASH
 
 
@@ -62,6 +61,27 @@ def signed_percent(ratio: float | None) -> str:
         return NOTHING
     sign = wording.MINUS if ratio < 0 else "+"
     return f"{sign}{abs(100 * ratio):.1f} %"
+
+
+def unit(rows: Sequence[Row]) -> str:
+    """Say what the predictions of rows start from."""
+    bases = sorted({row.prediction.base_world_size for row in rows if row.prediction})
+    start = " or ".join(f"N={n}" for n in bases) or "N=1"
+    return f"steps predicted from {start} and calibrated links"
+
+
+def _base_notes(rows: Sequence[Row]) -> list[str]:
+    """Name the cases that are not predicted from N=1, and say why."""
+    bases = {
+        (row.case, row.prediction.base_world_size)
+        for row in rows
+        if row.prediction is not None and row.prediction.base_world_size > 1
+    }
+    return [
+        f"{wording.plain(case, 64)}: predicted from N={n}, the smallest that shows what it sends; "
+        f"N={n} itself is the base and no test"
+        for case, n in sorted(bases)
+    ]
 
 
 def _from_smaller(row: Row) -> str:
@@ -103,6 +123,7 @@ def footnotes(rows: Sequence[Row]) -> list[str]:
     beyond = dict.fromkeys(
         text for row in rows if row.prediction for text in row.prediction.outside
     )
+    notes += _base_notes(rows)
     notes += [f"beyond the link's support: {text}" for text in beyond]
     if found["left_out"]:
         by_law = sorted(found["left_out_mean_error"].items(), key=lambda pair: pair[1])
@@ -125,7 +146,7 @@ def prediction_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[
         return []
     columns = fit(columns_of(told), told, width, ascii_only, FOLDED)
     notes = [line(note, ascii_only, "dim") for note in footnotes(rows)]
-    title = titled(TITLE, UNIT, ascii_only)
+    title = titled(TITLE, unit(told), ascii_only)
     return [Text(""), title, table(columns, told, ascii_only), *notes]
 
 
@@ -135,7 +156,7 @@ def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     if not told:
         return ()
     notes = " ".join(f"{note[0].upper()}{note[1:]}." for note in footnotes(rows))
-    steps = PlainTable.of(f"Predicted steps: {UNIT}", notes, columns_of(told), told)
+    steps = PlainTable.of(f"Predicted steps: {unit(told)}", notes, columns_of(told), told)
     return tuple(t for t in (steps, _operations(told), _laws(rows)) if t.lines)
 
 

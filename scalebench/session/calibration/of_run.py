@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from scalebench import machine
+from scalebench.analysis.rows.launches import grouped
+from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.group_steps import GroupModel, group_operations, model_of_workload
 from scalebench.costmodel.links.profile import LinkProfile
@@ -101,13 +103,18 @@ def calibrate_scripts(
 ) -> None:
     """Measure what the predictions of users' own scripts need, once they have run on one rank.
 
-    What a script sends is not known before. One that sends nothing on one rank has no prediction.
+    What a script sends is not known before: it is read where its predictions start, see
+    `prediction_base`.
     """
     cells = [c for c in stored.info.plan if isinstance(c.strategy, Script) and c.steps.trace]
     sizes = tuple(
         sorted({c.world_size for c in cells if c.world_size > 1 and c.skip_reason is None})
     )
-    sent = [op for cell in cells if cell.world_size == 1 for op in _sent(cell, stored)]
+    table = grouped(stored)
+    rows = [row for row in table.values() if isinstance(row.cell.strategy, Script)]
+    bases = [base for row in rows if (base := prediction_base(row, table)) is not None]
+    starts = {base.cell.row_key for base in bases}
+    sent = [op for cell in cells if cell.row_key in starts for op in _sent(cell, stored)]
     wanted = tuple(op for op in COLLECTIVES if op in {kind for kind, _ in sent})
     if not sizes or not wanted or (stored.info.spec.device == "cuda" and _lacks(sizes, stored)):
         return
