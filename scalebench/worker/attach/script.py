@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import json
 import os
@@ -55,7 +56,17 @@ def main(request_file: str) -> int:
     code = _conclude(error, keep)
     sys.stdout.flush()
     sys.stderr.flush()
+    if interface.watch is not None and interface.watch.agreement.is_stuck:
+        _end_at_once(code)
     return code
+
+
+def _end_at_once(code: int) -> None:
+    """End the process as the interpreter would, but for a thread that cannot be stopped."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def run(request: dict[str, Any]) -> None:
@@ -71,6 +82,14 @@ def run(request: dict[str, Any]) -> None:
 
 def _conclude(error: BaseException | None, keep: Callable[[dict[str, Any]], None]) -> int:
     """Store what there is to say at the script's end; return the exit code."""
+    try:
+        return _store_end(error, keep)
+    finally:
+        if interface.watch is not None:
+            interface.watch.agreement.close()
+
+
+def _store_end(error: BaseException | None, keep: Callable[[dict[str, Any]], None]) -> int:
     watch = interface.watch
     ended = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
     if watch is not None and watch.over:  # it was measured: what came later changes nothing

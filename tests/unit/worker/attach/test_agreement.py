@@ -1,0 +1,74 @@
+"""How the schedule reaches the other ranks, and that no thread is left when a rank ends."""
+
+import socket
+import time
+
+import pytest
+
+from scalebench.worker.attach import agreement
+from scalebench.worker.attach.agreement import Agreement
+from scalebench.worker.attach.schedule import Block, Schedule
+
+SCHEDULE = Schedule(1, True, 10, 20, [Block("traced", 20, 3)], 23)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(agreement, "LISTEN_S", 0.05)
+
+
+@pytest.fixture
+def address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return {"host": "127.0.0.1", "port": free.getsockname()[1]}
+
+
+def until(condition, limit_s=20.0):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_schedule_reaches_a_rank_that_has_listened_for_long(address):
+    first, second = (Agreement(rank, 2, address, 20.0) for rank in (0, 1))
+    until(lambda: second._store is not None)
+    time.sleep(0.2)  # several times as long as it listens at once
+    first.send(SCHEDULE)
+    until(lambda: second.received is not None)
+    assert second.received == SCHEDULE == first.received
+    second.close()
+    assert not second.is_stuck
+
+
+def test_a_rank_that_ends_first_leaves_no_thread_behind(address):
+    """A thread inside the store's own code would abort the process while the interpreter ends."""
+    first, second = (Agreement(rank, 2, address, 20.0) for rank in (0, 1))
+    until(lambda: second._store is not None)
+    second.close()
+    assert not second.is_stuck and second.received is None
+    first.close()
+
+
+def test_a_rank_stops_listening_when_rank_0_has_gone(address):
+    first, second = (Agreement(rank, 2, address, 20.0) for rank in (0, 1))
+    until(lambda: second._store is not None)
+    first._store = None
+    until(lambda: not second.is_stuck)
+    assert second.received is None
+
+
+def test_a_thread_whose_store_was_never_opened_is_known_to_be_stuck(address, monkeypatch):
+    monkeypatch.setattr(agreement, "CLOSE_LIMIT_S", 0.05)
+    alone = Agreement(1, 2, address, 1.0)
+    alone.close()
+    assert alone.is_stuck
+    until(lambda: not alone.is_stuck)
+
+
+def test_one_rank_has_nobody_to_agree_with():
+    alone = Agreement(0, 1, None, 1.0)
+    alone.send(SCHEDULE)
+    alone.close()
+    assert alone.received == SCHEDULE and not alone.is_stuck
