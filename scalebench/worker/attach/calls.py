@@ -4,7 +4,8 @@ A step is a call of an optimizer after at least one backward pass. Calls without
 in between belong to the same step: inner and outer optimizers (ZeRO), one optimizer a parameter
 group (DeepSpeed) or a parameter (optimizer in backward), several after one backward pass. Where
 optimizers take turns, each after a backward pass of its own (a GAN), a step is one period of the
-turns.
+turns. Optimizers that were ever called after the same backward pass do not take turns: an outer one
+that runs every few steps (DiLoCo) makes no longer step.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class OptimizerCalls:
     def __init__(self) -> None:
         self.order: list[int] | None = []
         self._backward = False
+        self._together: dict[int, int] = {}
 
     def backward(self) -> None:
         """Note that a backward pass has begun."""
@@ -35,11 +37,28 @@ class OptimizerCalls:
     def matters(self, optimizer: int) -> bool:
         """Tell whether this call of an optimizer is the first after a backward pass."""
         if not self._backward:
+            if self.order:
+                self._join(optimizer, self.order[-1])
             return False
         self._backward = False
         if self.order is not None:
             self.order.append(optimizer)
         return True
+
+    def period(self) -> int | None:
+        """Return how many calls make a step; see `find_period`."""
+        return find_period([self._first_of(one) for one in self.order or ()])
+
+    def _join(self, optimizer: int, other: int) -> None:
+        one, same = self._first_of(optimizer), self._first_of(other)
+        if one != same:
+            self._together[one] = same
+
+    def _first_of(self, optimizer: int) -> int:
+        """Return what stands for all optimizers that were called after the same backward pass."""
+        while optimizer in self._together:
+            optimizer = self._together[optimizer]
+        return optimizer
 
 
 def find_period(order: Sequence[int]) -> int | None:

@@ -53,7 +53,10 @@ def install(watch: Any) -> Hooks:
 
 
 def _watch_backward(watch: Any, hooks: Hooks) -> None:
-    """Every backward pass goes through one function of torch's."""
+    """Every backward pass goes through one function of torch's.
+
+    One inside another belongs to it: reentrant activation checkpointing.
+    """
     autograd: Any = torch.autograd
     names = [name for name in ("_engine_run_backward",) if hasattr(autograd, name)]
     for name in names or ["backward", "grad"]:
@@ -61,10 +64,19 @@ def _watch_backward(watch: Any, hooks: Hooks) -> None:
 
 
 def _with_call_before(function: Any, call: Any) -> Any:
+    running = False
+
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        nonlocal running
+        if running:
+            return function(*args, **kwargs)
         call()
-        return function(*args, **kwargs)
+        running = True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            running = False
 
     return wrapper
 

@@ -20,7 +20,7 @@ from scalebench.worker.attach import facts, schedule
 from scalebench.worker.attach.agreement import Agreement
 from scalebench.worker.attach.batches import Batches, Fed
 from scalebench.worker.attach.between import Between, Doings
-from scalebench.worker.attach.calls import OptimizerCalls, find_period
+from scalebench.worker.attach.calls import OptimizerCalls
 from scalebench.worker.attach.clocks import between, clock_for
 from scalebench.worker.attach.host_waits import HostWaits
 from scalebench.worker.attach.problems import NO_GROUP, WRONG_DEVICE, ScriptProblem
@@ -151,7 +151,7 @@ class Watch:
         self._had_group = self._had_group or torch.distributed.is_initialized()
         if self.num_calls == schedule.FIRST_LOOK:
             self.check_group()
-        period = 1 if self.explicit else find_period(self.calls.order or ())
+        period = 1 if self.explicit else self.calls.period()
         if self.rank or period is None or self.num_calls % period:
             return
         if schedule.is_time_to_look(self.num_calls // period):
@@ -289,7 +289,7 @@ class Watch:
     def _period_so_far(self) -> int:
         if self.schedule is not None:
             return self.schedule.period
-        return 1 if self.explicit else find_period(self.calls.order or ()) or 1
+        return 1 if self.explicit else self.calls.period() or 1
 
     def _outside_s(self) -> list[float | None]:
         """Return, for each call, the seconds between the last one and the next batch's request.

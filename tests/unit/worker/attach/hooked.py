@@ -4,6 +4,7 @@ A program of its own: the hooks change torch for the whole process.
 """
 
 import io
+import itertools
 import json
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from scalebench.worker.attach import hooks
@@ -116,6 +118,29 @@ def in_backward(model: nn.Module) -> None:
         loss_of(model).backward()
 
 
+def in_backward_with_checkpoints(model: nn.Module) -> None:
+    """A reentrant checkpoint runs a backward pass of its own inside the backward pass."""
+    for parameter in model.parameters():
+        optimizer = torch.optim.SGD([parameter])
+        parameter.register_post_accumulate_grad_hook(lambda _, one=optimizer: one.step())
+    for _ in range(STEPS):
+        hidden = torch.ones(4, 8, requires_grad=True)
+        for _ in range(2):
+            hidden = checkpoint(lambda x: model(x).repeat(1, 4), hidden, use_reentrant=True)
+        hidden.square().mean().backward()
+
+
+def outer_in_post_hook(model: nn.Module) -> None:
+    """DiLoCo: the outer optimizer runs every other step, out of the inner one's post-hook."""
+    optimizer = torch.optim.SGD(model.parameters())
+    outer = torch.optim.SGD(model.parameters())
+    calls = itertools.count()
+    optimizer.register_step_post_hook(lambda *_: outer.step() if next(calls) % 2 else None)
+    for _ in range(STEPS):
+        loss_of(model).backward()
+        optimizer.step()
+
+
 def several_after_one_backward(model: nn.Module) -> None:
     optimizers = [torch.optim.SGD([parameter]) for parameter in model.parameters()]
     for _ in range(STEPS):
@@ -158,6 +183,8 @@ WAYS: tuple[Callable[[nn.Module], None], ...] = (
     by_grad,
     zero,
     in_backward,
+    in_backward_with_checkpoints,
+    outer_in_post_hook,
     several_after_one_backward,
     scaled_with_one_skipped,
     compiled,

@@ -46,6 +46,28 @@ def test_optimizers_that_take_turns_make_a_step_together(turn, period):
     assert find_period(turn * FEWEST_CALLS) == period
 
 
+@pytest.mark.parametrize("with_outer", [[1, 2], [2, 1]], ids=["after", "in its post-hook"])
+@pytest.mark.parametrize("every", [2, 3, 8, 9])
+def test_an_outer_optimizer_every_few_steps_makes_no_longer_step(every, with_outer):
+    """DiLoCo: its hook runs before everybody's, so the outer one may be seen first."""
+    calls = OptimizerCalls()
+    seen = 0
+    for step in range(4 * every + FEWEST_CALLS):
+        calls.backward()
+        seen += sum(map(calls.matters, [1] if step % every else with_outer))
+    assert seen == 4 * every + FEWEST_CALLS
+    assert calls.period() == 1
+
+
+def test_optimizers_that_take_turns_are_not_joined():
+    calls = OptimizerCalls()
+    for optimizer in [DISCRIMINATOR, GENERATOR, GENERATOR + 5] * FEWEST_CALLS:
+        calls.backward()
+        calls.matters(optimizer)
+        calls.matters(optimizer)
+    assert calls.period() == 3
+
+
 def test_a_script_may_begin_in_another_way():
     assert find_period([1, 1, 2] + [1, 2] * 10) == 2
 

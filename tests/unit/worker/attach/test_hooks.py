@@ -12,6 +12,7 @@ STEPS = 3
 WAYS = {
     *("plain", "fused", "accumulated", "closure", "by_grad", "zero", "in_backward", "compiled"),
     *("several_after_one_backward", "scaled_with_one_skipped", "with_workers"),
+    *("in_backward_with_checkpoints", "outer_in_post_hook"),
 }
 
 
