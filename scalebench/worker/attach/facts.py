@@ -63,6 +63,25 @@ def _device() -> dict[str, Any]:
     return {"device_name": properties.name, "device_uuid": str(getattr(properties, "uuid", None))}
 
 
+def exchanges() -> int | None:
+    """Return how many operations this rank has asked its process groups for so far.
+
+    None: it has no group, or one that does not count all of them; NCCL leaves out messages between
+    two ranks.
+    """
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    groups = getattr(distributed.distributed_c10d, "_world", None)
+    try:
+        known = list(groups.pg_map.items())  # type: ignore[union-attr]
+        if any(backend[0] != "gloo" for _, backend in known):
+            return None
+        return sum(int(group._get_sequence_number_for_group()) for group, _ in known)
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # of a version that differs
+        return None
+
+
 def _backend(device: str) -> str | None:
     distributed: Any = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):

@@ -15,6 +15,12 @@ NO_GROUP = (
     "DistributedDataParallel; RANK, LOCAL_RANK and WORLD_SIZE are set as torchrun sets them"
 )
 
+NO_EXCHANGE = (
+    "the processes train separately: they made a process group and exchanged nothing in {steps} "
+    "steps. Wrap the model, for example in DistributedDataParallel; if it exchanges something only "
+    "every so many steps, have more of them measured with --steps"
+)
+
 WRONG_DEVICE = (
     "the script trains on a GPU, and the run was started with --device cpu. Leave out --device cpu"
 )

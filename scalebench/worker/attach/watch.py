@@ -74,6 +74,7 @@ class Watch:
         self._actions: dict[int, list[Callable[[], None]]] = {}
         self._bare_until: int | None = None
         self._had_group = False
+        self._exchanges: int | None = None
         self._endings = 0
         self._looked_from = 0
         self._looked_at = 0
@@ -132,6 +133,8 @@ class Watch:
             self.host_ns.append(time.monotonic_ns())
             fed = self.batches.take()
             self.fed.append(fed if samples is None else fed._replace(samples=samples))
+        if self.num_calls == schedule.FIRST_LOOK:
+            self._exchanges = facts.exchanges()
         if self.schedule is None:
             self._look()
         if self.schedule is not None:
@@ -270,12 +273,20 @@ class Watch:
                 "traces": self.traces.blocks,
                 "trace_failure": self.traces.failure,
                 "memory": self._memory,
+                "exchanged": self._exchanged(),
                 "looked_at": self._looks(),
                 **facts.of_training(
                     [one for one in known if one is not None], self.request["device"]
                 ),
             }
         )
+
+    def _exchanged(self) -> int | None:
+        """Return the operations between ranks since the first look; None: not known."""
+        now = facts.exchanges()
+        if now is None or self._exchanges is None or now < self._exchanges:
+            return None
+        return now - self._exchanges
 
     def _looks(self) -> dict[str, Any]:
         """Return what only a look into traced steps can tell."""

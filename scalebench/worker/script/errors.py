@@ -11,6 +11,13 @@ from scalebench.worker.process.failure import kind_of, storable
 
 LOG_TAIL_BYTES = 8192
 
+PORT_IS_TAKEN = ("eaddrinuse", "address already in use")
+
+OTHER_PORT = (
+    "Another program uses that port. Leave MASTER_PORT as it is in the environment, which names a "
+    "free one, or have the script choose another"
+)
+
 
 def error_of(told: dict[str, Any] | None, code: int, script: ScriptTarget, log: Path) -> RankError:
     """Return the error of a rank.
@@ -29,16 +36,31 @@ def error_of(told: dict[str, Any] | None, code: int, script: ScriptTarget, log: 
     text = f"{told['types'][0]}: {first_line}"
     if "ScriptProblem" in types:
         kind, text = "usage", f"{script.shown}: {first_line}"
+    elif _found_no_module(told["types"][0], message, script):
+        kind = "usage"
+        text = (
+            f"There is no module {script.program} in this folder or in what {script.python} has "
+            f"installed ({first_line})"
+        )
     elif "SystemExit" in types:
         kind, text = _exit(told["code"], script, log)
     else:
         kind = kind_of(types, message)
+        if any(words in message.lower() for words in PORT_IS_TAKEN):
+            text = f"{text.rstrip('.')}. {OTHER_PORT}"
     return RankError(
         kind=kind,
         message=text,
         traceback=None if told["traceback"] is None else storable(told["traceback"]),
         time_ns=told["time_ns"],
     )
+
+
+def _found_no_module(type_name: str, message: str, script: ScriptTarget) -> bool:
+    """Tell whether ``python -m`` itself failed, and not an import in the module's code."""
+    words = ("No module named", "Error while finding module specification")
+    at_start = type_name == "ImportError" and message.startswith(words)
+    return script.module and at_start and script.program.split(".")[0] in message
 
 
 def _exit(code: Any, script: ScriptTarget, log: Path) -> tuple[ErrorKind, str]:

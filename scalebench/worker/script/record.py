@@ -13,6 +13,7 @@ from scalebench.records.trace import ClockAlignment
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget, evaluate
 from scalebench.stats import steady_start
+from scalebench.worker.attach.problems import NO_EXCHANGE
 from scalebench.worker.script.traces import NoTrace, trace_of
 
 FEWEST_STEPS = 4
@@ -137,7 +138,7 @@ def rank_fields(
         clock: How this machine's clock stands to rank 0's.
 
     Raises:
-        ValueError: The script made too few steps; the text says so.
+        ValueError: The script made too few steps, or its ranks exchanged nothing; the text says so.
     """
     first, own = everybody[0], everybody[rank]
     num_steps = min(seen.num_steps for seen in everybody)
@@ -146,6 +147,8 @@ def rank_fields(
             f"{_script(cell).shown} ended after {num_steps} training steps, and at least "
             f"{FEWEST_STEPS} are needed. Have it train longer: what is not needed is not run"
         )
+    if cell.world_size > 1 and raw.get("exchanged") == 0:
+        raise ValueError(f"{_script(cell).shown}: {NO_EXCHANGE.format(steps=num_steps)}")
     period = raw["period"]
     step_s = steps_of_calls(raw["call_s"], period)[:num_steps]
     cuts = {step for seen in everybody for step in seen.gaps}

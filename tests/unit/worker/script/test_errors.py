@@ -47,6 +47,29 @@ def test_what_the_script_raised(error, kind, message, log):
     assert "\n" not in found.message
 
 
+def test_a_port_that_is_taken_has_its_remedy(log):
+    error = RuntimeError("port: 29500, name: EADDRINUSE, message: address already in use")
+    found = error_of(describe(error, None), 1, SCRIPT, log)
+    assert "29500" in found.message and "Leave MASTER_PORT as it is" in found.message
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ImportError("No module named pack"), "usage"),
+        (ImportError("Error while finding module specification for 'pack.train'"), "usage"),
+        (ImportError("No module named transformers"), "exception"),
+        (ModuleNotFoundError("No module named 'pack.models'"), "exception"),
+    ],
+)
+def test_a_module_that_does_not_exist(error, kind, log):
+    module = ScriptTarget(name="pack", program="pack.train", module=True)
+    found = error_of(describe(error, None), 1, module, log)
+    assert found.kind == kind
+    assert found.message.startswith("There is no module pack.train") == (kind == "usage")
+    assert error_of(describe(error, None), 1, SCRIPT, log).kind == "exception"
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "message"),
     [

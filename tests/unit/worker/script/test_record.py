@@ -2,12 +2,17 @@
 
 import pytest
 
+from scalebench.records.trace import ClockAlignment
+from scalebench.spec import Script
+from scalebench.spec.script import ScriptTarget
 from scalebench.worker.script.record import (
     RankSeen,
     blocks_for,
     large_gaps,
+    rank_fields,
     steps_of_calls,
 )
+from tests.builders.runs import make_cell
 
 SCHEDULE = {
     "period": 1,
@@ -75,3 +80,17 @@ def test_a_script_that_ended_early_has_what_it_did():
 def test_what_ranks_tell_one_another_survives_its_journey():
     seen = RankSeen(num_steps=3, gaps={2: 0.1}, schedule=SCHEDULE, first_clean=None, clock="boot")
     assert RankSeen.model_validate_json(seen.model_dump_json()) == seen
+
+
+def test_ranks_that_exchange_nothing_do_not_scale():
+    target = ScriptTarget(name="train", program="train.py")
+    cell = make_cell("script", 2, strategy=Script(), backend=None, workload=target)
+    seen = RankSeen(num_steps=40, gaps={}, schedule=None, first_clean=None)
+    clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
+    with pytest.raises(ValueError, match=r"train.py: .* separately.* in 40 steps\. Wrap the model"):
+        rank_fields(cell, {"exchanged": 0}, 0, [seen, seen], clock)
+    for exchanged in (1, None):  # it goes on, to what these records do not have
+        with pytest.raises(KeyError, match="period"):
+            rank_fields(cell, {"exchanged": exchanged}, 0, [seen, seen], clock)
+    with pytest.raises(KeyError, match="period"):
+        rank_fields(cell.model_copy(update={"world_size": 1}), {"exchanged": 0}, 0, [seen], clock)

@@ -1,0 +1,67 @@
+"""Whether the ranks exchanged anything while steps were watched: one rank, and no process."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from scalebench.spec import StepPlan
+from scalebench.worker.attach import facts
+from scalebench.worker.attach.schedule import FIRST_LOOK
+from scalebench.worker.attach.watch import Watch
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def exchanged(folder, num_steps, each_step, at_the_end=lambda: None):
+    """What a rank stores after so many steps."""
+    request = {
+        "rank": 0, "world_size": 2, "device": "cpu", "folder": str(folder), "store": None,
+        "limit_s": 1.0, "plan": StepPlan(steps=1000).model_dump(), "to_the_end": False,
+    }  # fmt: skip
+    kept = {}
+    watch = Watch(request, kept.update)
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters())
+    for _ in range(num_steps):
+        watch.backward()
+        each_step()
+        watch.optimizer_called(optimizer)
+    at_the_end()
+    watch.store()
+    return kept["exchanged"]
+
+
+def all_reduce():
+    dist.all_reduce(torch.ones(1))
+
+
+def test_operations_are_counted_from_the_first_look_on(group, tmp_path):
+    dist.barrier()
+    assert exchanged(tmp_path, FIRST_LOOK + 5, lambda: None) == 0
+    assert exchanged(tmp_path, FIRST_LOOK + 5, all_reduce) == 5
+
+
+def test_other_groups_count_as_well(group, tmp_path):
+    other = dist.new_group([0])
+    told = exchanged(tmp_path, FIRST_LOOK + 2, lambda: dist.barrier(group=other))
+    assert told == 2
+
+
+def test_what_is_not_known_is_not_zero(group, tmp_path):
+    assert exchanged(tmp_path, FIRST_LOOK - 1, all_reduce) is None
+    told = exchanged(tmp_path, FIRST_LOOK + 1, all_reduce, dist.destroy_process_group)
+    assert told is None
+    assert facts.exchanges() is None
+
+
+def test_a_group_that_does_not_count_everything_says_nothing(group, monkeypatch):
+    assert facts.exchanges() == 0
+    world = dist.distributed_c10d._world
+    monkeypatch.setitem(world.pg_map, dist.group.WORLD, ("nccl", None))
+    assert facts.exchanges() is None
