@@ -27,6 +27,7 @@ MEDIAN_ERROR = 0.006
 
 ACCEPTED = (1, 3, 5, 8)
 EFFECTS = (0.05, 0.10)
+EFFECT_ON_ALL = 0.10
 MOST_FALSE = 0.01
 
 
@@ -65,6 +66,8 @@ HOSTS = (
     Hosts("half of the hosts are 3 % slower", two_kinds=True),
     Hosts("hosts differ by 3 %, the new one is 3 % slower", host_sd=0.03, new_is_slower=0.03),
     Hosts("hosts differ by 2 %, the new one is 3 % slower", host_sd=0.02, new_is_slower=0.03),
+    Hosts("hosts differ by 1 %, the new one is 3 % slower", host_sd=0.01, new_is_slower=0.03),
+    Hosts("none, but the new one is 3 % slower", new_is_slower=0.03),
 )
 
 
@@ -77,12 +80,14 @@ class HostCounts:
         alarms: Calls with any alarm where nothing changed.
         blind_alarms: The same, with the launches of all accepted runs taken for those of one.
         found: Effect → calls in which the slowed row was found.
+        all_found: Calls with any alarm where all rows were slower by `EFFECT_ON_ALL`.
     """
 
     calls: int
     alarms: int
     blind_alarms: int
     found: dict[float, int]
+    all_found: int = 0
 
 
 def simulate_hosts(
@@ -98,13 +103,15 @@ def simulate_hosts(
         new = (new[0] + math.log1p(hosts.new_is_slower), new[1])
         pairs = gate_pairs(first, new, *further)
         counts.alarms += bool(gate_alarms(pairs, num_rows)[0])
-        blind = [replace(pair, runs=()) for pair in pairs]
+        blind = [replace(pair, runs=(), hosts=0.0) for pair in pairs]
         counts.blind_alarms += any(found.finding == "regressed" for found in judge(blind))
         for effect in EFFECTS:
             slower = new[0].copy()
             slower[slowed] += math.log1p(effect)
             pairs = gate_pairs(first, (slower, new[1]), *further)
             counts.found[effect] += slowed in gate_alarms(pairs, num_rows)[0]
+        pairs = gate_pairs(first, (new[0] + math.log1p(EFFECT_ON_ALL), new[1]), *further)
+        counts.all_found += bool(gate_alarms(pairs, num_rows)[0])
     return counts
 
 
@@ -119,6 +126,7 @@ def _run(noise: Noise, hosts: Hosts, random: np.random.Generator) -> Medians:
 def table(results: Sequence[tuple[Hosts, int, HostCounts]]) -> list[str]:
     """Return a line for each kind of host and each number of accepted runs."""
     head = [f"{100 * effect:g} % found, %" for effect in EFFECTS]
+    head.append(f"{100 * EFFECT_ON_ALL:g} % of all rows found, %")
     lines = [
         "| how runs differ | accepted runs | with a false alarm, % | at most, % | "
         f"run-to-run variance left out, % | {' | '.join(head)} |",
@@ -129,6 +137,7 @@ def table(results: Sequence[tuple[Hosts, int, HostCounts]]) -> list[str]:
         cells += [f"{100 * upper_bound(count.alarms, count.calls):.1f}"]
         cells += [rate(count.blind_alarms, count.calls) if accepted > 1 else "–"]
         cells += [rate(count.found[effect], count.calls) for effect in EFFECTS]
+        cells += [rate(count.all_found, count.calls)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -139,7 +148,8 @@ def text_of(results: Sequence[tuple[Hosts, int, HostCounts]]) -> str:
         f"Simulated, seed {SEED}: {results[0][2].calls} calls a line, 12 rows, 5 launches a run "
         f"that differ by {100 * math.hypot(LEVEL_SD, MEDIAN_ERROR):.0f} %. With one accepted run "
         "nothing tells how runs differ. *At most*: upper 95 % bound of the rate. *Run-to-run "
-        "variance left out*: the same calls, all accepted launches taken for those of one run."
+        "variance left out*: the same calls, all accepted launches taken for those of one run. "
+        f"*Of all rows*: every row is {100 * EFFECT_ON_ALL:g} % slower, the plain model as well."
     )
     return "\n".join([about, "", *table(results)])
 

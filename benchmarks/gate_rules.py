@@ -17,6 +17,7 @@ Steps = NDArray[np.float64]
 """Steps of a run, seconds, shape ``[rows, launches, steps]``; row 0 is the plain model."""
 
 FLOORS = {metric.name: metric.relative_floor for metric in METRICS}
+ALLOWANCES = {metric.name: metric.host_allowance for metric in METRICS}
 
 
 def medians_of(run: Steps) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -61,7 +62,9 @@ def _pair(kind: str, runs: list[Measured]) -> Pair:
     *accepted, new = runs
     several = tuple(accepted) if len(accepted) > 1 else ()
     base = pooled_runs(several) if several else accepted[0]
-    return Pair(kind, base, new, up, down, worse, shared=kind == "efficiency", runs=several)
+    hosts = math.log1p(ALLOWANCES[kind]) if several else 0.0
+    shared = kind == "efficiency"
+    return Pair(kind, base, new, up, down, worse, shared=shared, runs=several, hosts=hosts)
 
 
 def gate_alarms(pairs: list[Pair], num_rows: int) -> tuple[set[int], list[Judgement]]:

@@ -77,17 +77,19 @@ class Change:
         half_width = self.error * quantile((1 + self.confidence) / 2, self.dof)
         return self.value - half_width, self.value + half_width
 
-    def p_value(self, sign: int) -> float | None:
+    def p_value(self, sign: int, allowance: float = 0.0) -> float | None:
         """Return how likely so large a difference is where there is none, in one direction.
 
         Args:
             sign: 1: up, -1: down.
+            allowance: So large a difference is none yet.
         """
         if self.error is None:
             return None
+        excess = sign * self.value - allowance
         if self.error == 0:
-            return 0.0 if sign * self.value > 0 else 1.0
-        return float(stdtr(self.dof, -sign * self.value / self.error))
+            return 0.0 if excess > 0 else 1.0
+        return float(stdtr(self.dof, -excess / self.error))
 
 
 def quantile(probability: float, dof: float) -> float:

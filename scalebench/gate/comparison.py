@@ -70,6 +70,11 @@ class Comparison:
             return None
         return self.metric.floor(self.base.value)
 
+    @property
+    def host_allowance(self) -> float:
+        """By how much another host alone may change it, a ratio; 0: only one run was accepted."""
+        return self.metric.host_allowance if self.base_runs else 0.0
+
     def verdict(self, verdict: Verdict, reason: str = "", basis: Basis = "none") -> RowVerdict:
         """Return a verdict with what is known without any test."""
         row, metric = self.new_row, self.metric
@@ -87,6 +92,7 @@ class Comparison:
             base_launches=sides[0].num_launches if sides else 0,
             new_launches=sides[1].num_launches if sides else 0,
             base_runs=max(len(self.base_runs), 1),
+            host_allowance=self.host_allowance,
         )
 
     def pair(self) -> Pair:
@@ -101,7 +107,7 @@ class Comparison:
         sides = paired(*self.launches) if self.rounds else self.launches
         return Pair(name, *sides, floor=up, floor_down=down, worse=self.worse,
                     decides=decides, shared=self.rounds or name == "efficiency",
-                    runs=self.base_runs)  # fmt: skip
+                    runs=self.base_runs, hosts=math.log1p(self.host_allowance))  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
         """Turn a difference on the judged scale into a change."""

@@ -4,12 +4,14 @@ The rule, for a change for the worse (for the better, the same with the sign tur
 
 - **regressed**: the 95 % interval lies wholly beyond the floor; and the p-value of no change,
   corrected for all rows that decide (Holm), is at most 0.5 %; and the rank test of the launches
-  does not object.
+  does not object. Where there are several accepted runs, what another host alone may change is
+  no change.
 - **unchanged**: the 95 % interval lies wholly within the floor (two one-sided tests, Schuirmann
   1987).
 - **inconclusive**: everything else.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -50,6 +52,7 @@ class Pair:
             launches agree by luck, all rows seem quiet at once.
         runs: Every accepted run of the baseline by itself, where there are several; ``base`` is all
             of them together.
+        hosts: By how much another host alone may change it, as a difference in either direction.
     """
 
     kind: str
@@ -61,6 +64,7 @@ class Pair:
     decides: bool = True
     shared: bool = False
     runs: tuple[Measured, ...] = ()
+    hosts: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ def _corrected(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[float |
             of_sign = {
                 index: p
                 for index, (pair, change) in enumerate(zip(pairs, changes, strict=True))
-                if pair.decides == decides and (p := change.p_value(sign * pair.worse)) is not None
+                if pair.decides == decides
+                and (p := change.p_value(sign * pair.worse, pair.hosts)) is not None
             }
             for index, p in zip(of_sign, holm(list(of_sign.values())), strict=True):
                 if _direction(changes[index]) == sign * pairs[index].worse:
@@ -182,6 +187,7 @@ def _judge(
     rank = rank_p_value(sides[0].values, sides[1].values, sign)
     finding, objection = _finding(pair, change, p, rank, of_all)
     floor_worse = pair.floor if pair.worse > 0 else pair.floor_down
+    detectable = min_detectable(change, floor_worse, of_one)
     open_ = (
         finding == "inconclusive" and not pair.runs
     )  # launches do not narrow what runs differ by
@@ -190,7 +196,7 @@ def _judge(
         change=change,
         p_value=p,
         rank_p_value=rank,
-        min_detectable=min_detectable(change, floor_worse, of_one),
+        min_detectable=None if detectable is None else detectable + pair.hosts,
         further_launches=further_launches(*sides, floor_worse, of_one, change.confidence)
         if open_
         else None,
@@ -207,8 +213,13 @@ def _finding(
     low, high = change.interval
     if -pair.floor_down < low and high < pair.floor:
         return "unchanged", ""
-    if -pair.floor_down <= high and low <= pair.floor:
+    up = change.value > 0
+    beyond = low - pair.floor if up else -high - pair.floor_down
+    if beyond <= 0:
         return "inconclusive", ""
+    if beyond <= pair.hosts:
+        other = f"a host that differs by {100 * math.expm1(pair.hosts):.2g} % explains it"
+        return "inconclusive", f"{other}; --interleave rules that out"
     if p > level:
         return "inconclusive", f"with this many rows, chance alone can explain it (p = {p:.2g})"
     if rank is not None and rank > RANK_LEVEL:

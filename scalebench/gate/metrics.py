@@ -10,6 +10,11 @@ Kind = Literal["positive", "signed", "single", "exact"]
 estimate that may be 0; ``single``: one number per run; ``exact``: a number without noise. Peak
 memory is ``positive``, and one number per run where launches did not count it."""
 
+HOST_ALLOWANCE = 0.03
+"""A host that is slower than those of all accepted runs by so much is no regression. No number of
+accepted runs tells such a host from slower code: only both versions in one job do. Efficiency needs
+no allowance, since the plain model is slower on such a host, too."""
+
 COUNT_SUFFIX = "_count"
 """``all_reduce_count`` and so on: how many collectives of a kind a rank takes part in per step."""
 
@@ -25,6 +30,8 @@ class Metric:
         relative_floor: The smallest change of interest, as a ratio.
         absolute_floor: The same in the metric's unit; a change has to be beyond both.
         falls_with_steps: Compared only where both rows trained as many steps.
+        host_allowance: By how much a host may change it that differs from those of all accepted
+            runs, as a ratio. Counts where there are several accepted runs.
     """
 
     name: str
@@ -36,6 +43,7 @@ class Metric:
     relative_floor: float = 0.0
     absolute_floor: float = 0.0
     falls_with_steps: bool = False
+    host_allowance: float = 0.0
 
     def floor(self, base: float) -> float:
         """Return the floor as a ratio to ``base``; infinite where that is 0."""
@@ -45,7 +53,12 @@ class Metric:
 
 
 METRICS = (
-    Metric("step_s", "step time", "s", "positive", relative_floor=0.01, absolute_floor=1e-5),
+    Metric(
+        *("step_s", "step time", "s", "positive"),
+        relative_floor=0.01,
+        absolute_floor=1e-5,
+        host_allowance=HOST_ALLOWANCE,
+    ),
     Metric(
         *("efficiency", "efficiency", "ratio", "positive"),
         higher_is_better=True,
@@ -60,6 +73,7 @@ METRICS = (
     Metric(
         *("time_to_target_s", "time to the target", "s", "positive"),
         relative_floor=0.05,
+        host_allowance=HOST_ALLOWANCE,
     ),
     Metric("wire_bytes", "bytes on the wire", "bytes", "exact"),
     Metric("payload_bytes", "payload", "bytes", "exact"),

@@ -70,8 +70,9 @@ class RowVerdict:
         higher_is_better: Direction; for all but efficiency and the like, lower is better.
         basis: On what the verdict rests.
         reason: One sentence: why this verdict and no other.
-        p_value: Of no change at all, against one in the direction of ``change``, corrected for all
-            rows of this call that decide (Holm); null without an interval.
+        p_value: Of no change at all (none beyond ``host_allowance``), against one in the direction
+            of ``change``, corrected for all rows of this call that decide (Holm); null without an
+            interval.
         rank_p_value: Of the exact rank test (Mann-Whitney) of the launches, one-sided in the
             direction of the change, uncorrected; a check in addition to ``p_value``.
         base_launches: Launches in the baseline that the verdict rests on.
@@ -82,6 +83,8 @@ class RowVerdict:
         base_runs: Accepted runs behind ``base``; of several, ``base`` is the mean.
         run_sd: By how much these differ beyond what their launches explain, a ratio (standard
             deviation); it is in the interval. Null: there is only one.
+        host_allowance: By how much another host alone may change it, a ratio: a change within the
+            floor and this is no regression. 0: one accepted run, or a metric that needs none.
     """
 
     suite: str
@@ -111,6 +114,7 @@ class RowVerdict:
     explanation: tuple[str, ...] = ()
     base_runs: int = 1
     run_sd: float | None = None
+    host_allowance: float = 0.0
 
     @property
     def place(self) -> tuple[str, str, int]:

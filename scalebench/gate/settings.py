@@ -9,7 +9,14 @@ from scalebench.errors import UsageError, unknown_name
 from scalebench.gate.metrics import COLLECTIVES, METRICS, Metric
 
 _FLOORS = ("relative_floor", "absolute_floor")
-_KEYS = ("decides", *_FLOORS)
+_ALLOWANCE = "host_allowance"
+_KEYS = {
+    "exact": ("decides",),
+    "single": ("decides", *_FLOORS),
+    "signed": ("decides", *_FLOORS),
+    "positive": ("decides", *_FLOORS, _ALLOWANCE),
+}
+"""Kind of a metric → what may be set of it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,9 @@ class GateSettings:
 
 
 def gate_settings(table: Mapping[str, Any], source: str) -> GateSettings:
-    """Return the settings of a table ``{metric: {decides, relative_floor, absolute_floor}}``.
+    """Return the settings of a table ``{metric: {setting: value}}``.
+
+    Settings are ``decides``, ``relative_floor``, ``absolute_floor`` and ``host_allowance``.
 
     Args:
         table: As it stands in the file.
@@ -78,7 +87,7 @@ def gate_settings(table: Mapping[str, Any], source: str) -> GateSettings:
 
 
 def _changed(metric: Metric, given: Mapping[str, Any], source: str) -> Metric:
-    keys = _KEYS[:1] if metric.kind == "exact" else _KEYS
+    keys = _KEYS[metric.kind]
     for key, value in given.items():
         if key not in keys:
             raise unknown_name(f"setting of {metric.name} in {source}:", str(key), keys)
@@ -87,8 +96,8 @@ def _changed(metric: Metric, given: Mapping[str, Any], source: str) -> Metric:
                 raise _refused(source, metric, key, value, "true or false")
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise _refused(source, metric, key, value, "a number, for example 0.02")
-        elif not 0 <= value < (1 if key == "relative_floor" else math.inf):
-            what = "a ratio from 0 to below 1" if key == "relative_floor" else "0 or more"
+        elif not 0 <= value < (math.inf if key == "absolute_floor" else 1):
+            what = "0 or more" if key == "absolute_floor" else "a ratio from 0 to below 1"
             raise _refused(source, metric, key, value, what)
     return replace(metric, **given)
 

@@ -245,6 +245,8 @@ def test_settings_change_floors_and_what_decides():
         ({"step_s": {"relative_floor": 1.0}}, "below 1"),
         ({"step_s": {"relative_floor": float("nan")}}, "below 1"),
         ({"step_s": {"absolute_floor": -1}}, "0 or more"),
+        ({"step_s": {"host_allowance": 1}}, "below 1"),
+        ({"loss_last": {"host_allowance": 0.1}}, "Valid: absolute_floor, decides, relative_floor"),
         ({"step_s": {"decides": 1}}, "true or false"),
         ({"step_s": 0.02}, "a table"),
         ({"wire_bytes": {"relative_floor": 0.1}}, "Valid: decides"),
