@@ -21,6 +21,7 @@ from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.compression import compression_of_row
 from scalebench.analysis.rows.efficiency import Ratios, plain_baseline
+from scalebench.analysis.rows.equal_loss import with_equal_losses
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.frameworks import framework_of_row
 from scalebench.analysis.rows.inflation import inflation_of
@@ -65,6 +66,7 @@ def summarise(run: StoredRun) -> Summary:
     rows = [_row(launches, ratios, run) for launches in ratios.table.values()]
     rows = with_intervals(against_uncompressed(rows, ratios.table, _link(run)))
     rows = with_lockstep(with_races(rows, ratios.table), ratios.table)
+    rows = with_equal_losses(rows, ratios.table)
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,

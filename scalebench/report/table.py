@@ -35,6 +35,8 @@ LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak me
 
 NARROWING = (*without(*LEAST[:2]), lettered, *without(*LEAST[2:]), *FOLDED)
 
+EQUAL_STEPS = "loss: of the first step, and after @ steps, the same for all rows of one batch"
+
 LONGEST_REASON = 400
 
 
@@ -134,6 +136,7 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
     if told and not any(c.name == "marks" and c in columns for c in shown):
         legend = ", ".join(f"{explain(name).letter} {name}" for name in told)
         parts.append(line(f"marks: {legend}", ascii_only, "dim"))
+    parts += [line(EQUAL_STEPS, ascii_only, "dim")] if "loss" in names(shown) else []
     parts += [line(text, ascii_only, "dim") for text in above_ideal(rows)]
     parts += [line(said, ascii_only, "dim") for said in outside.sentences(rows)]
     parts += [line(said, ascii_only, "dim") for said in script_remarks.brief(rows)]

@@ -89,6 +89,8 @@ def make_row(
         "memory": {"allocated_bytes": 150_000_000, "rss_bytes": 612_000_000},
         "loss_first": 5.553,
         "loss_last": 5.412,
+        "loss_equal": 5.417,
+        "loss_equal_steps": 38,
         "correctness": Correctness(
             status="verified",
             gradient_deviation=2.1e-7,
@@ -315,7 +317,8 @@ def make_missing(
     nothing: dict[str, Any] = dict.fromkeys(
         (
             "step_s", "throughput", "tokens_per_s", "speedup", "efficiency", "efficiency_wrapped",
-            "peak_memory_bytes", "loss_first", "loss_last", "correctness", "launch_s",
+            "peak_memory_bytes", "loss_first", "loss_last", "loss_equal",
+            "loss_equal_steps", "correctness", "launch_s",
         )
     )  # fmt: skip
     nothing |= {"num_clean_steps": 0, "samples": [], "memory": {}}

@@ -72,9 +72,19 @@ def _memory(row: Row) -> str:
 
 
 def _loss(row: Row) -> str:
-    if row.loss_first is None or row.loss_last is None:
+    found = _loss_alone(row)
+    return found if found == NOTHING else f"{found} @ {row.loss_equal_steps}"
+
+
+def _loss_alone(row: Row) -> str:
+    if row.loss_first is None or row.loss_equal is None or row.loss_equal_steps is None:
         return NOTHING
-    return f"{row.loss_first:.4g}→{row.loss_last:.4g}"
+    return f"{row.loss_first:.4g}→{row.loss_equal:.4g}"
+
+
+def _loss_detail(row: Row) -> str:
+    steps = row.loss_equal_steps
+    return "" if steps is None else f"after {steps} step{'' if steps == 1 else 's'}"
 
 
 def check(row: Row) -> str:
@@ -157,7 +167,7 @@ COLUMNS = (
         detail=_interval(lambda r: r.energy_j_per_sample),
     ),
     Column("peak\nmem", _memory, key="memory"),
-    Column("loss", _loss, key="loss"),
+    Column("loss", _loss, key="loss", detail=_loss_detail, beside_detail=_loss_alone),
     Column(
         "grad\ncheck",
         check,

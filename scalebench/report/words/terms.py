@@ -21,6 +21,7 @@ WORDS: Mapping[str, str] = {
     "speedup": "speedup S(N)",
     "efficiency": "efficiency E(N)",
     "baseline": "baseline",
+    "loss": "loss_equal",
     "peak mem": "peak memory",
     "peak": "peak memory",
     "communication": "comm_s",

@@ -56,6 +56,18 @@ def test_narrow_tables_say_what_they_leave_out():
     assert "marks: o oversubscribed, u unsteady" in narrow
 
 
+def test_losses_stand_after_equal_steps_and_say_after_how_many():
+    """A faster row trains more steps in its window: its last loss says nothing."""
+    slow = make_plain(loss_last=3.1, loss_equal=3.1, loss_equal_steps=30)
+    fast = make_row(loss_last=2.1, loss_equal=3.0, loss_equal_steps=30)
+    told = render_table(make_summary([slow, fast]), 160)
+    assert "5.553→3.1 @ 30" in told and "5.553→3 @ 30" in told and "2.1 " not in told
+    old = {"loss_equal": None, "loss_equal_steps": None}  # of version 0.1
+    assert "loss: of the first step, and after @ steps" in told
+    assert "→5" not in render_table(make_summary([make_plain(**old)]), 160)
+    assert "5.553→3 @ 30" in render_markdown(make_summary([slow, fast]))
+
+
 @pytest.mark.parametrize("status", ["failed", "oom", "skipped"])
 def test_a_row_without_a_measurement_is_shown_with_its_reason(status):
     rows = [make_plain(), make_missing(world_size=8, status=status, reason="the very reason")]
