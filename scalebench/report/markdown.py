@@ -2,12 +2,13 @@
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from scalebench.analysis.prediction_scores import predicted_rows
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings.findings import Finding, SuiteVerdict, judge
+from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.tables import budget_table, predictions, races, recovery
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.layout import Column, cells, names
@@ -36,8 +37,18 @@ def render_markdown(summary: Summary) -> str:
     groups = wording.by_suite(summary.rows)
     for suite in verdict.suites:
         blocks += _suite_blocks(suite, groups[suite.suite])
+    blocks += _first_steps(verdict.suites, groups)
     blocks.append(f"Reproduce: {code(summary.reproduce, 600)}")
     return within_limit(blocks)
+
+
+def _first_steps(suites: Sequence[SuiteVerdict], groups: Mapping[str, Sequence[Row]]) -> list[str]:
+    found = next_steps(suites, groups) if len(suites) > 1 else ()
+    told = [
+        f"{number}. {escape(f'{step.action}: {step.gain} ({step.whence})', 400)}"
+        for number, step in enumerate(found, 1)
+    ]
+    return ["\n".join(["**Try first**", "", *told])] if told else []
 
 
 def escape(text: object, limit: int | None = None) -> str:

@@ -11,7 +11,7 @@ from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.findings.findings import judge
 from scalebench.report.tables import certificate
-from scalebench.report.tables.brief_verdict import brief_parts
+from scalebench.report.tables.brief_verdict import brief_parts, first_step_parts
 from scalebench.report.tables.budget_table import budget_parts
 from scalebench.report.tables.calibration import fit_parts
 from scalebench.report.tables.columns import lettered, present
@@ -81,8 +81,10 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
     parts += [line(wide, ascii_only, "dim")] if wide else []
     if summary.collectives is not None:
         parts += _collectives(summary.collectives, summary.link, ascii_only)
-    verdict = _verdict(summary, ascii_only) if verbose else brief_parts(summary, width, ascii_only)
-    parts += verdict
+    if verbose:
+        parts += [*_verdict(summary, ascii_only), *first_step_parts(summary, ascii_only)]
+    else:
+        parts += brief_parts(summary, width, ascii_only)
     if not summary.rows and summary.collectives is None:
         parts.append(line("No cell was planned; there is nothing to show.", ascii_only))
     if summary.certificate is not None and (verbose or summary.certificate.failed):

@@ -11,6 +11,7 @@ from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
 from scalebench.report.findings.brief import suite_in_brief, where
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
+from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.page.addresses import fragment, row_address
 from scalebench.report.page.bars import IntervalBar, Track, is_noisy
 from scalebench.report.page.budget_figure import largest_loss
@@ -80,6 +81,34 @@ class Fact:
     name: str
     text: str
     link: str = ""
+
+
+@dataclass(frozen=True)
+class FirstStep:
+    """A line of what to try first in the whole run.
+
+    Attributes:
+        gain: What it could win, of which step.
+        whence: What takes that time, and in which suite and case.
+        link: Address of the row.
+    """
+
+    action: str
+    gain: str
+    whence: str
+    link: str
+
+
+def first_steps(
+    verdicts: Sequence[SuiteVerdict],
+    groups: Mapping[str, Sequence[Row]],
+    prefix: Sequence[str] = (),
+) -> tuple[FirstStep, ...]:
+    """Return what to try first in a run; empty: no loss is significant."""
+    return tuple(
+        FirstStep(step.action, step.gain, step.whence, row_address(step.row, prefix))
+        for step in next_steps(verdicts, groups)
+    )
 
 
 def suite_card(

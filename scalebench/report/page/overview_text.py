@@ -3,11 +3,16 @@
 from collections.abc import Sequence
 
 from scalebench.report.markdown import code, escape
-from scalebench.report.page.overview import Fact, SuiteCard
+from scalebench.report.page.overview import Fact, FirstStep, SuiteCard
 
 
 def overview_markdown(
-    title: str, run: str, cards: Sequence[SuiteCard], facts: Sequence[Fact], reproduce: str
+    title: str,
+    run: str,
+    cards: Sequence[SuiteCard],
+    first: Sequence[FirstStep],
+    facts: Sequence[Fact],
+    reproduce: str,
 ) -> str:
     """Return the overview of a run.
 
@@ -15,15 +20,23 @@ def overview_markdown(
         title: What was run.
         run: Its name.
         cards: Of its suites.
+        first: What to try first.
         facts: About the run; the command is left out of them.
         reproduce: The command.
     """
     blocks = [f"### {escape(title)}", escape(run, 200)]
+    if first:
+        lines = (_step(number, step) for number, step in enumerate(first, 1))
+        blocks.append("\n".join(["**Try first**", "", *lines]))
     blocks += [_suite(card) for card in cards]
     told = [f"- {escape(one.name)}: {escape(one.text)}" for one in facts if one.name != "Repeat it"]
     blocks.append("\n".join(told))
     blocks.append(code(reproduce, 600))
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _step(number: int, step: FirstStep) -> str:
+    return f"{number}. {escape(step.action)}: {escape(step.gain)} ({escape(step.whence)})"
 
 
 def _suite(card: SuiteCard) -> str:

@@ -20,7 +20,14 @@ from scalebench.report.page.comparison import compare
 from scalebench.report.page.efficiency_chart import swatch
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.offline import render_offline
-from scalebench.report.page.overview import Fact, SuiteCard, facts, suite_card
+from scalebench.report.page.overview import (
+    Fact,
+    FirstStep,
+    SuiteCard,
+    facts,
+    first_steps,
+    suite_card,
+)
 from scalebench.report.page.overview_text import overview_markdown
 from scalebench.report.page.palette import Look, assign
 from scalebench.report.page.rows import RowView, row_views
@@ -35,6 +42,9 @@ MAX_EMBEDDED_BYTES = 100_000
 """Raw step times above this size are left out of the page's JSON; summary.json has them."""
 
 LONGEST_REASON = 6000
+
+MOST_NAMED = 6
+"""Suites that a title names; of more it says how many."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,7 @@ class RunView:
     Attributes:
         link: Address of its overview.
         links: Blocks about the run's links.
+        first: What to try first, that which could win most before the others.
         facts: What one asks of a run besides its results.
         markdown: The overview, to copy.
     """
@@ -92,6 +103,7 @@ class RunView:
     summary: Summary
     notices: tuple[str, ...]
     verdict: RunVerdict
+    first: tuple[FirstStep, ...]
     facts: tuple[Fact, ...]
     suites: tuple[SuiteView, ...]
     links: tuple[tuple[Section, Block], ...]
@@ -169,6 +181,10 @@ def _run(
         for i, suite in enumerate(verdict.suites, 1)
     )
     cards = [suite.overview for suite in suites]
+    first = first_steps(verdict.suites, groups, prefix)
+    markdown = overview_markdown(
+        title(summary), summary.run_id, cards, first, told, summary.reproduce
+    )
     return RunView(
         id=run_id,
         link=run_id if several else "",
@@ -176,12 +192,13 @@ def _run(
         summary=summary,
         notices=_notices(summary),
         verdict=verdict,
+        first=first,
         facts=told,
         suites=suites,
         links=of_suite(found, NO_LINK),
         missing=tuple(row for row in summary.rows if row.status != "ok"),
         marks=_marks(summary.rows),
-        markdown=overview_markdown(title(summary), summary.run_id, cards, told, summary.reproduce),
+        markdown=markdown,
         certificate=as_listing(summary.certificate) if summary.certificate else None,
         environment=_facts(summary.environment),
         downloads=_downloads(summary),
@@ -227,7 +244,8 @@ def title(summary: Summary) -> str:
         return f"{wording.joined(suites)}: links"
     if not summary.rows:
         return "Nothing was run"
-    names = wording.joined([wording.plain(name, 40) for name in wording.by_suite(summary.rows)])
+    suites = [wording.plain(name, 40) for name in wording.by_suite(summary.rows)]
+    names = wording.joined(suites) if len(suites) <= MOST_NAMED else f"{len(suites)} suites"
     measured = [row for row in summary.rows if row.status == "ok"] or summary.rows
     largest = max(measured, key=lambda row: row.world_size)
     smallest = min(row.world_size for row in measured)

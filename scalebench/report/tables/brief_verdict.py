@@ -12,18 +12,23 @@ from rich.text import Text
 
 from scalebench.records.summary import Summary
 from scalebench.report.findings.brief import CaseInBrief, SuiteInBrief, judge_in_brief
+from scalebench.report.findings.findings import judge
+from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.tables.layout import CASE_WIDTHS, GAP
 from scalebench.report.tables.terminal import line, to_ascii
+from scalebench.report.words import wording
 
 ARROW = "→ "
+
+FIRST = "try first: what could win most seconds of a step"
 
 WIDE, NARROW = 80, 60
 """Terminals of fewer columns fold case names at the next of `CASE_WIDTHS`."""
 
 
 def brief_parts(summary: Summary, width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return the verdicts of a run's suites."""
-    return [
+    """Return the verdicts of a run's suites, and of several what to try first."""
+    verdicts = [
         part
         for suite in judge_in_brief(summary)
         for part in (
@@ -34,6 +39,19 @@ def brief_parts(summary: Summary, width: int, ascii_only: bool) -> list[Renderab
             *_next_step(suite.next_step, "All cases: ", ascii_only),
         )
     ]
+    return [*verdicts, *first_step_parts(summary, ascii_only)]
+
+
+def first_step_parts(summary: Summary, ascii_only: bool) -> list[RenderableType]:
+    """Return what could win most over all suites; nothing for a run of one suite."""
+    groups = wording.by_suite(summary.rows)
+    found = next_steps(judge(summary).suites, groups) if len(groups) > 1 else ()
+    if not found:
+        return []
+    told = [
+        _next_step(f"{step.action}: {step.gain} ({step.whence})", "", ascii_only) for step in found
+    ]
+    return [Text(""), line(FIRST, ascii_only, "bold"), *(part for parts in told for part in parts)]
 
 
 def _cases(suite: SuiteInBrief, width: int, ascii_only: bool) -> Table:

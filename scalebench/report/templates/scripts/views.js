@@ -61,7 +61,7 @@ const listSections = (view, path) => {
   if (!link || titles.length < 3) return;
   const list = Object.assign(document.createElement("ol"), { id: "sections" });
   for (const title of titles) {
-    if (title.closest(".suitecard")) continue;
+    if (title.closest(".suitecard, .tryfirst")) continue;
     const entry = document.createElement("a");
     entry.href = `#${title.id}`;
     entry.textContent = title.textContent.trim();

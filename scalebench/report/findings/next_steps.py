@@ -1,0 +1,105 @@
+"""What to try first in a run: the steps that could win most, over all its suites."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scalebench import units
+from scalebench.records.rows.budget import Part
+from scalebench.records.summary import Row
+from scalebench.report.findings import ranking
+from scalebench.report.findings.advice import advise_by_loss
+from scalebench.report.findings.findings import SuiteVerdict, headlines
+from scalebench.report.words import causes, wording
+from scalebench.stats import Estimate
+
+MOST_STEPS = 3
+"""A reader acts on one; a few more show how much less the next would win."""
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """One thing to do, and what it could win.
+
+    Attributes:
+        action: What to do.
+        row: Of which case.
+        part: The part of its loss budget that the action is about.
+        at_most_s: Seconds of a step that this part takes: no action wins more.
+        also: Other suites whose best case has the same thing to do, and less to win.
+    """
+
+    action: str
+    row: Row
+    part: Part
+    at_most_s: Estimate
+    also: tuple[str, ...] = ()
+
+    @property
+    def gain(self) -> str:
+        """What it could win: ``"up to 3.4 ms of the 20.0 ms step, 17 %"``."""
+        assert self.row.budget is not None
+        half_s, step_s = self.at_most_s.half_width, self.row.budget.measured_s
+        most = units.seconds(self.at_most_s.value, half_s)
+        share = units.percent(self.at_most_s.value / step_s, half_s and half_s / step_s)
+        return f"up to {most} of the {units.seconds(step_s)} step, {share}"
+
+    @property
+    def whence(self) -> str:
+        """What takes that time, and where: ``"ddp: ddp-25mb, N=2, other idle time"``."""
+        assert self.row.budget is not None
+        suite = wording.plain(self.row.suite, 64)
+        cause = causes.name(self.part, self.row.budget)
+        more = f"; also in {wording.joined(self.also)}" if self.also else ""
+        return f"{suite}: {wording.place(self.row)}, {cause}{more}"
+
+
+def next_steps(
+    verdicts: Sequence[SuiteVerdict], groups: Mapping[str, Sequence[Row]]
+) -> tuple[NextStep, ...]:
+    """Return what to try first in a run, that which could win most seconds of a step first.
+
+    Only the best case of each suite is looked at: whoever reads the run trains with that one. Only
+    losses that are significant count, and only with an advice that has a number behind it.
+
+    Args:
+        verdicts: Of the suites.
+        groups: Suite → all its rows.
+    """
+    found = [
+        step
+        for verdict in verdicts
+        for row in _best(verdict)
+        for step in _of_row(row, groups[verdict.suite])
+    ]
+    found.sort(key=lambda step: -step.at_most_s.value)
+    return tuple(_merged(found)[:MOST_STEPS])
+
+
+def _best(verdict: SuiteVerdict) -> Sequence[Row]:
+    """Return the row of a suite's best case; all, where they cannot be ranked."""
+    ranked = ranking.rank(headlines(verdict.findings))
+    if ranked is None:
+        return ()
+    return (ranked.best,) if ranked.comparable else ranked.rows
+
+
+def _of_row(row: Row, of_suite: Sequence[Row]) -> list[NextStep]:
+    budget = row.budget
+    if budget is None:
+        return []
+    return [
+        NextStep(advice.next_step, row, part, taken)
+        for part, advice in advise_by_loss(row, of_suite)
+        if (taken := budget.estimates.get(part.field)) is not None
+    ]
+
+
+def _merged(found: Sequence[NextStep]) -> list[NextStep]:
+    """Return each action once, where it wins most, with the other suites that have it."""
+    once: dict[str, NextStep] = {}
+    for step in found:
+        first = once.setdefault(step.action, step)
+        suite = wording.plain(step.row.suite, 64)
+        if step.row.suite != first.row.suite and suite not in first.also:
+            once[step.action] = replace(first, also=(*first.also, suite))
+    return list(once.values())

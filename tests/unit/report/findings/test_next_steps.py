@@ -1,0 +1,83 @@
+"""What to try first in a run: by the seconds that it could win; nothing that may be noise."""
+
+import pytest
+
+from scalebench.report import render_markdown, render_page, render_table
+from scalebench.report.findings.findings import judge
+from scalebench.report.findings.next_steps import MOST_STEPS, next_steps
+from scalebench.report.words import wording
+from tests.builders.summaries import attributed, make_plain, make_row, make_summary
+
+SURE = {"efficiency": 0.8, "spread": 0.02}
+
+
+def lossy(suite, losses, case="ddp", doubtful=(), base_step_s=0.036, **changes):
+    """A row of 2 ranks that certainly loses these points of its step, and its baseline."""
+    row = make_row(case, suite=suite, base_step_s=base_step_s, **{**SURE, **changes})
+    return [
+        make_plain(suite=suite, base_step_s=base_step_s),
+        attributed(row, losses=losses, doubtful=doubtful, stragglers=[]),
+    ]
+
+
+def steps_of(*suites):
+    summary = make_summary([row for rows in suites for row in rows])
+    return next_steps(judge(summary).suites, wording.by_suite(summary.rows))
+
+
+def test_the_order_is_that_of_seconds_not_of_shares():
+    short = lossy("short", {"wait": 20.0}, base_step_s=0.01)
+    long = lossy("long", {"data_stall": 12.0, "other_idle": 8.0}, base_step_s=0.1)
+    found = steps_of(short, long)
+    assert [(step.row.suite, step.part.key) for step in found] == [
+        ("long", "data_stall"),
+        ("long", "other_idle"),
+        ("short", "wait"),
+    ]
+    assert found[0].at_most_s.value == pytest.approx(0.12 * 0.1 / 0.8 / 2)
+    assert found[0].gain == "up to 7.5 ms of the 62.5 ms step, 12.0 %"
+    assert found[0].whence == "long: ddp, N=2, waiting for data"
+
+
+def test_what_is_not_significant_is_no_step():
+    assert steps_of(lossy("ddp", {"wait": 12.0, "other_idle": 8.0}, doubtful=["wait"]))
+    assert not steps_of(lossy("ddp", {"wait": 20.0}, doubtful=["wait"]))
+    assert not steps_of([make_plain(), make_row(spread=None)])
+    assert not steps_of(lossy("ddp", {"wait": 20.0}, oversubscribed=True))
+
+
+def test_only_the_best_case_of_a_suite_counts():
+    """Whoever reads the page trains with the best; what a slow one could win is won already."""
+    best = lossy("ddp", {"wait": 10.0}, "best", efficiency=0.9)
+    slow = lossy("ddp", {"exposed_transfer": 50.0}, "slow", efficiency=0.5)
+    assert [step.row.case for step in steps_of([*best, slow[1]])] == ["best"]
+
+
+def test_an_action_of_several_suites_is_told_once_where_it_wins_most():
+    found = steps_of(
+        lossy("small", {"data_stall": 20.0}, base_step_s=0.01),
+        lossy("large", {"data_stall": 20.0}, base_step_s=0.1),
+    )
+    assert [(step.row.suite, step.also) for step in found] == [("large", ("small",))]
+    assert found[0].whence.endswith("; also in small")
+
+
+def test_a_few_are_told_not_all():
+    parts = {"data_stall": 6.0, "wait": 5.0, "other_idle": 5.0, "exposed_transfer": 4.0}
+    assert len(steps_of(lossy("ddp", parts))) == MOST_STEPS
+
+
+def test_page_terminal_and_markdown_tell_them_in_the_same_order():
+    rows = [
+        *lossy("a", {"wait": 20.0}, base_step_s=0.01),
+        *lossy("b", {"data_stall": 20.0}, base_step_s=0.1),
+    ]
+    summary = make_summary(rows)
+    page, table, text = render_page([summary]), render_table(summary), render_markdown(summary)
+    assert page.count('class="tryfirst"') == 1
+    for told in (page.partition('class="tryfirst"')[2], table.partition("try first")[2], text):
+        after = told.partition("Try first")[2] or told
+        assert -1 < after.find("loader more workers") < after.find("Give the ranks equal work")
+    quiet = make_summary([make_plain(), make_row(spread=None)])
+    assert 'class="tryfirst"' not in render_page([quiet])
+    assert "try first" not in render_table(quiet) + render_markdown(quiet).lower()
