@@ -43,7 +43,15 @@ def made():
     failed = [
         make_missing(status="failed", reason="ValueError: <b>no</b>", world_size=n) for n in (1, 2)
     ]
+    many = [
+        row.model_copy(update={"suite": f"suite-{number}", "case": name})
+        for number in range(13)
+        for row in several.rows
+        if row.suite == "ddp"
+        for name in (row.case if row.strategy == "plain" else f"{row.case}-of-suite-{number}",)
+    ]
     return {
+        "thirteen": (several.model_copy(update={"rows": many}), None),
         "several": (several, make_evidence(several)),
         "elsewhere": (core, None),
         "failed": (make_summary(failed), None),
@@ -309,6 +317,18 @@ def test_a_phone_has_a_menu(visit):
     assert not nav.is_displayed()
 
 
+def test_thirteen_suites_fit_one_screen(visit):
+    driver = visit("thirteen")
+    board = driver.find_element(By.CSS_SELECTOR, ".open .board")
+    lines = board.find_elements(By.CSS_SELECTOR, ".suitecard")
+    assert len(lines) == 13
+    assert board.rect["y"] + board.rect["height"] <= SCREEN["height"]
+    for part in ("h2 a", ".effchart", ".ranked .value", ".verdict", ".brief .next dd"):
+        assert all(line.find_element(By.CSS_SELECTOR, part).is_displayed() for line in lines), part
+    first = driver.find_elements(By.CSS_SELECTOR, ".open .tryfirst li")
+    assert first and "up to " in first[0].text and " ms step" in first[0].text
+
+
 def test_paper_has_overview_and_suites_and_a_row_when_it_is_open(visit):
     driver = visit("several")
     displayed = (
@@ -322,13 +342,25 @@ def test_paper_has_overview_and_suites_and_a_row_when_it_is_open(visit):
         wait_for(driver, "return typeof Plotly !== 'undefined'")
         driver.execute_script("dispatchEvent(new Event('beforeprint'))")
         charts, drawn, told = driver.execute_script(
-            "const all = [...document.querySelectorAll('.chart')];"
+            "const shown = (e) => getComputedStyle(e).display !== 'none';"
+            "const all = [...document.querySelectorAll('.chart')]"
+            "  .filter(chart => shown(chart.closest('figure')));"
             "const told = [...document.querySelectorAll('section.fold.closed > .inbrief')];"
             "return [all.filter(chart => !chart.closest('.fold.closed')).length,"
             " document.querySelectorAll('.js-plotly-plot').length,"
             " told.map(line => getComputedStyle(line).display !== 'none')]"
         )
         assert drawn == charts > 0
+        figures, tops = driver.execute_script(
+            "const of = (e, what) => [...e.querySelectorAll(what)];"
+            "const shown = (e) => e.getClientRects().length > 0;"
+            "const suites = of(document, '.suiteview');"
+            "return [suites.flatMap(s => of(s, '.tables:not(.fold)'))"
+            "  .map(s => of(s, 'figure').filter(shown).length),"
+            " suites.map(s => of(s, '.half').map(h => h.getBoundingClientRect().top))]"
+        )
+        assert max(figures) == 1, "of a section that nobody opened, paper has the first figure"
+        assert all(len(set(pair)) == 1 for pair in tops if len(pair) == 2), "side by side"
         assert told and all(told)
         go(driver, "ddp/ddp-1mb/N=2")
         assert driver.execute_script(displayed) == 1
