@@ -3,16 +3,41 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scalebench import units
 from scalebench.analysis.page_data import PageData
-from scalebench.records.summary import Summary
-from scalebench.report.findings.brief import SuiteInBrief, judge_in_brief
+from scalebench.records.summary import Row, Summary
+from scalebench.report.findings.brief import SuiteInBrief, suite_in_brief
+from scalebench.report.findings.findings import headlines, judge
 from scalebench.report.page.offline import plotly_script, render_offline
 from scalebench.report.page.page import render_page, title
-from scalebench.report.words import wording
+from scalebench.report.tables import experts
+from scalebench.report.words import frameworks, lockstep, wording
 
 PLOTLY = "plotly.min.js"
 INDEX = "index.html"
 PAGE = "report.html"
+
+
+TOUR = (
+    *("collectives", "ddp", "fsdp", "pipeline", "compression", "tensor", "context", "expert"),
+    *("mesh", "batch", "asynchronous", "frameworks", "recovery"),
+)
+"""Suites in the order of the tour: the links, one division at a time, several, whole trainings."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a run says about one suite.
+
+    Attributes:
+        brief: The verdict, as a terminal has it.
+        sentences: What the suite's own question asks beyond the efficiency.
+        memory: Case → peak of its fullest rank at the size that it is judged by.
+    """
+
+    brief: SuiteInBrief
+    sentences: tuple[str, ...]
+    memory: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -35,15 +60,46 @@ class Exhibit:
         return title(self.summary)
 
     @property
+    def suites(self) -> list[str]:
+        """Names of its suites, those that measure links alone last."""
+        of_links = self.summary.collectives.suites if self.summary.collectives else []
+        return [*wording.by_suite(self.summary.rows), *of_links]
+
+    @property
+    def place(self) -> tuple[int, str]:
+        """Where it stands in the tour: by its first suite, then by its name."""
+        first = next(iter(self.suites), "")
+        return TOUR.index(first) if first in TOUR else len(TOUR), self.name
+
+    @property
     def heading(self) -> str:
         """The question of its only suite; of several or unknown ones the name of the folder."""
-        suites = list(wording.by_suite(self.summary.rows))
+        suites = self.suites
         return self.questions.get(suites[0], self.name) if len(suites) == 1 else self.name
 
     @property
-    def answers(self) -> list[SuiteInBrief]:
+    def answers(self) -> list[Answer]:
         """What the run says, suite by suite."""
-        return judge_in_brief(self.summary)
+        groups = wording.by_suite(self.summary.rows)
+        found = []
+        for verdict in judge(self.summary).suites:
+            rows = groups[verdict.suite]
+            brief = suite_in_brief(verdict, rows)
+            if brief.cases or brief.is_race:
+                found.append(Answer(brief, _sentences(rows), _memory(headlines(verdict.findings))))
+        return found
+
+    @property
+    def of_links(self) -> str:
+        """What came of the collectives that it timed; empty: it timed none."""
+        found = self.summary.collectives
+        if found is None:
+            return ""
+        if found.failure is not None:
+            return f"Failed: {wording.plain(found.failure, 300)}."
+        return (
+            f"{found.num_points} points, every result verified: {found.num_wrong} wrong elements."
+        )
 
     @property
     def page(self) -> str:
@@ -57,5 +113,19 @@ def render_gallery(exhibits: Sequence[Exhibit]) -> dict[str, str]:
         one.page: render_page([one.summary], [one.page_data], plotly=f"../{PLOTLY}")
         for one in exhibits
     }
-    index = render_offline("gallery.html.j2", False, exhibits=exhibits)
+    tour = sorted(exhibits, key=lambda one: one.place)
+    index = render_offline("gallery.html.j2", False, exhibits=tour)
     return {INDEX: index, PLOTLY: plotly_script(), **pages}
+
+
+def _sentences(rows: Sequence[Row]) -> tuple[str, ...]:
+    said = (lockstep.sentence(rows), frameworks.sentence(rows), experts.sentence(rows))
+    return tuple(text for text in said if text)
+
+
+def _memory(heads: Sequence[Row]) -> dict[str, str]:
+    return {
+        wording.plain(row.case, 64): units.bytes_(row.peak_memory_bytes)
+        for row in heads
+        if row.peak_memory_bytes is not None
+    }
