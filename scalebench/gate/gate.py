@@ -24,6 +24,7 @@ from scalebench.gate.fingerprint import (
 from scalebench.gate.metrics import Metric, count_metric
 from scalebench.gate.observation import Observation, collective_counts, have_peaks, observe
 from scalebench.gate.races import TIME_TO_TARGET, decided_by_race
+from scalebench.gate.recovery import timed_recoveries
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import Results as Results
 from scalebench.gate.results import mismatches_of, notes_on
@@ -187,6 +188,8 @@ def _comparisons(
         raced = metric.name == TIME_TO_TARGET and base.race is not None and new.race is not None
         if was is not None or is_ is not None or raced:
             yield _over_runs(Comparison(metric, base, new, was, is_), again)
+    for timed in timed_recoveries(base, new, [row for row, _ in further], settings.recovery):
+        yield _over_runs(Comparison(timed.metric, base, new, timed.base, timed.new), timed.again)
     counts = (collective_counts(base), collective_counts(new))
     told = base.communication is not None, new.communication is not None
     for kind in sorted({*counts[0], *counts[1]}):

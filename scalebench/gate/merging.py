@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from scalebench.gate.recovery import merged_recovery
 from scalebench.records.baseline import key_of, series_of, steps_in
 from scalebench.records.rows.budget import Budget
 from scalebench.records.summary import Row, RowKey, Summary
@@ -20,7 +21,7 @@ _SIGNED = (
 def merged(runs: Sequence[Summary]) -> Summary:
     """Return one summary whose launches are those of all runs, numbered by run.
 
-    A row that failed in one of the runs is that run's row. Budgets are the
+    A row that failed in one of the runs is that run's row. Budgets and times of recovery are the
     means of the runs', peak memory is the largest; what else is not estimated over launches is the
     first run's.
 
@@ -60,6 +61,7 @@ def _merged_row(key: RowKey, by_run: Sequence[dict[RowKey, Row]]) -> Row:
             "step_s": estimate_over_launches(medians) if medians else None,
             "peak_memory_bytes": max(peaks, default=None),
             "budget": _mean_budget([row.budget for row in rows]),
+            "recovery": merged_recovery([row.recovery for row in rows]),
             "num_clean_steps": sum(len(launch.step_s) for launch in samples),
             **{name: _estimate(rows, name, signed=False) for name in _POSITIVE},
             **{name: _estimate(rows, name, signed=True) for name in _SIGNED},

@@ -1,9 +1,10 @@
 """The metrics that the gate knows: what is good, what counts as a change, what decides."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from scalebench.gate.result import Unit
+from scalebench.records.rows.recovery_times import RESTART, STALL
 
 Kind = Literal["positive", "signed", "single", "exact"]
 """``positive``: an estimate over launches that is never 0, changes are ratios; ``signed``: an
@@ -106,6 +107,34 @@ METRICS = (
 
 COLLECTIVES = Metric("collectives", "collectives per step", "count", "exact")
 """Settings and direction of all the counts; each kind is a separate metric."""
+
+RECOVERY = (
+    Metric(
+        *(STALL, "stall of a checkpoint", "s", "positive"),
+        decides=False,
+        relative_floor=0.1,
+        absolute_floor=1e-3,
+    ),
+    Metric(
+        *(RESTART, "time to restart", "s", "positive"),
+        decides=False,
+        relative_floor=0.1,
+        absolute_floor=0.05,
+    ),
+)
+"""Settings of what checkpoints and failures cost; each way to save, and each kind of failure with
+who starts the ranks again, is a separate metric."""
+
+
+def named_metric(name: str, settings: Metric) -> Metric:
+    """Return the metric of one way to save, or of one kind of failure.
+
+    Args:
+        name: ``async_checkpoint_stall_s``: ends with the name of the settings.
+        settings: One of `RECOVERY`.
+    """
+    which = name.removesuffix(settings.name).strip("_").replace("_", " ")
+    return replace(settings, name=name, phrase=f"{settings.phrase} ({which})")
 
 
 def count_metric(kind: str, settings: Metric = COLLECTIVES) -> Metric:

@@ -63,7 +63,7 @@ def observe(
 
     Args:
         row: Of one run.
-        metric: Any but a count.
+        metric: Any but a count and the times of checkpoints and restarts.
         others: All rows of the run: efficiency rests on a second one.
         series: What step times are taken from, so that runs of two versions can be compared; None:
             what the row's own are.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalebench.errors import UsageError, unknown_name
-from scalebench.gate.metrics import COLLECTIVES, METRICS, Metric
+from scalebench.gate.metrics import COLLECTIVES, METRICS, RECOVERY, Metric
 
 _FLOORS = ("relative_floor", "absolute_floor")
 _ALLOWANCE = "host_allowance"
@@ -26,19 +26,22 @@ class GateSettings:
     Attributes:
         metrics: In the order in which they are shown.
         collectives: What holds for the counts of collectives.
+        recovery: What holds for the times of checkpoints and of restarts.
         table: What the user set, as it stands in the file.
         exact: Whether only what has no noise decides.
     """
 
     metrics: tuple[Metric, ...] = METRICS
     collectives: Metric = COLLECTIVES
+    recovery: tuple[Metric, ...] = RECOVERY
     table: Mapping[str, Any] = field(default_factory=dict)
     exact: bool = False
 
     def only_exact(self) -> "GateSettings":
         """Return settings by which nothing that has noise decides: for shared machines."""
         metrics = (replace(m, decides=m.decides and m.kind == "exact") for m in self.metrics)
-        return replace(self, metrics=tuple(metrics), exact=True)
+        recovery = tuple(replace(m, decides=False) for m in self.recovery)
+        return replace(self, metrics=tuple(metrics), recovery=recovery, exact=True)
 
     def of_suite(self, own: Mapping[str, Any], source: str) -> "GateSettings":
         """Return the settings for a suite that has some of its own; the user's overrule them.
@@ -71,7 +74,7 @@ def gate_settings(table: Mapping[str, Any], source: str) -> GateSettings:
     Raises:
         UsageError: A metric or a key that does not exist, or a value that is none; in one line.
     """
-    known = {metric.name: metric for metric in (*METRICS, COLLECTIVES)}
+    known = {metric.name: metric for metric in (*METRICS, COLLECTIVES, *RECOVERY)}
     changed = dict(known)
     for name, given in table.items():
         if name not in known:
@@ -83,7 +86,8 @@ def gate_settings(table: Mapping[str, Any], source: str) -> GateSettings:
             )
         changed[name] = _changed(known[name], given, source)
     metrics = tuple(changed[metric.name] for metric in METRICS)
-    return GateSettings(metrics, changed[COLLECTIVES.name], table)
+    recovery = tuple(changed[metric.name] for metric in RECOVERY)
+    return GateSettings(metrics, changed[COLLECTIVES.name], recovery, table)
 
 
 def _changed(metric: Metric, given: Mapping[str, Any], source: str) -> Metric:

@@ -58,5 +58,5 @@ def _extra(row: Row, measure: Measure, number: Number) -> str:
     if number.low is not None and number.high is not None:
         lines.append(f"95 % interval: {number.low:.6g} to {number.high:.6g}")
     if number.n is not None:
-        lines.append(f"launches: {number.n}")
+        lines.append(f"{measure.counts}: {number.n}")
     return "\n".join([*lines, *(plain(stamp, 200) for stamp in row.stamps)])

@@ -122,7 +122,7 @@ def _lines(row: Row) -> list[str]:
     for measure, number in numbers(row):
         interval = ""
         if number.low is not None and number.high is not None:
-            interval = f" [{number.low:.6g}, {number.high:.6g}], {number.n} launches"
+            interval = f" [{number.low:.6g}, {number.high:.6g}], {number.n} {measure.counts}"
         lines.append(f"{measure.field}: {number.value:.6g} {measure.unit}{interval}")
     lines += [f"stamp: {legal(stamp)}" for stamp in row.stamps]
     return lines + [legal(f"{field}: null: {why}") for field, why in row.unavailable.items()]

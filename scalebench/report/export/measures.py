@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from scalebench.records.rows.recovery_times import ABOUT, RESTART, RecoveryTime, times_of
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words.plain_text import plain
 from scalebench.report.words.wording import cpu_fact
@@ -20,16 +21,26 @@ class Measure:
     """A field of the summary that other tools may follow.
 
     Attributes:
-        field: Its name in ``summary.json``.
+        field: Its name in ``summary.json``; of a time of recovery, the gate's.
         unit: SI; ``ratio`` for plain ratios.
         better: Which direction is good; None: neither, it is shown and nothing more.
         about: One sentence.
+        labels: Which of several of the same family it is, such as the way to save.
+        counts: What the number's ``n`` counts.
     """
 
     field: str
     unit: str
     better: Better | None
     about: str
+    labels: tuple[tuple[str, str], ...] = ()
+    counts: str = "launches"
+    family: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name that it has in common with others that only differ in labels."""
+        return self.family or self.field
 
 
 MEASURES = (
@@ -83,9 +94,23 @@ def numbers(row: Row) -> Iterator[tuple[Measure, Number]]:
     for measure in MEASURES:
         value = getattr(row, measure.field)
         if isinstance(value, Estimate):
-            yield measure, Number(value.value, value.low, value.high, value.n)
+            yield measure, _number(value)
         elif value is not None:
             yield measure, Number(value)
+    for time in times_of(row.recovery):
+        yield _of_recovery(time), _number(time.estimate)
+
+
+def _number(estimate: Estimate) -> Number:
+    return Number(estimate.value, estimate.low, estimate.high, estimate.n)
+
+
+def _of_recovery(time: RecoveryTime) -> Measure:
+    return Measure(
+        *(time.name, "s", "smaller", ABOUT[time.quantity], tuple(time.labels.items())),
+        counts="failures" if time.quantity == RESTART else "saves",
+        family=time.quantity,
+    )
 
 
 def caveats(row: Row) -> list[str]:

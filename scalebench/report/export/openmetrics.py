@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from scalebench.analysis.run import StoredRun
+from scalebench.records.rows.recovery_times import ABOUT
 from scalebench.records.run import Status
 from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.export.measures import MEASURES, Measure, caveats, numbers, split
@@ -47,8 +48,8 @@ _BOUNDS = {"": "value", "_lower": "low", "_upper": "high"}
 def export_openmetrics(run: StoredRun, summary: Summary) -> str:
     """Return every row's status, the numbers of those that went well, and the reasons for nulls."""
     lines = [*_about_run(summary), *_statuses(summary), *_launches(summary)]
-    for measure in MEASURES:
-        lines += _family(measure, summary)
+    for name in dict.fromkeys([*(m.name for m in MEASURES), *ABOUT]):
+        lines += _family(name, summary)
     if summary.collectives is not None:
         lines += _collectives(summary.collectives)
     return "\n".join([*lines, *_reasons(summary), "# EOF", ""])
@@ -56,7 +57,7 @@ def export_openmetrics(run: StoredRun, summary: Summary) -> str:
 
 def family_name(measure: Measure, bound: str = "") -> str:
     """Return the name of a measure's gauge, for example ``scalebench_step_lower_seconds``."""
-    stem = measure.field
+    stem = measure.name
     for suffix in _SUFFIXES:
         if stem.endswith(suffix):
             stem = stem.removesuffix(suffix)
@@ -65,23 +66,24 @@ def family_name(measure: Measure, bound: str = "") -> str:
     return f"scalebench_{stem}{bound}{'_' + unit if unit else ''}"
 
 
-def _family(measure: Measure, summary: Summary) -> Iterator[str]:
-    """Yield the lines of a measure and of the ends of its interval."""
+def _family(name: str, summary: Summary) -> Iterator[str]:
+    """Yield the lines of the measures of a name, and of the ends of their intervals."""
     good = split(summary.rows)[0]
-    found = [(row, n) for row in good for m, n in numbers(row) if m is measure]
+    found = [(row, m, number) for row in good for m, number in numbers(row) if m.name == name]
     for bound, field in _BOUNDS.items():
         samples = [
-            (row, getattr(number, field))
-            for row, number in found
+            (row, measure, getattr(number, field))
+            for row, measure, number in found
             if getattr(number, field) is not None
         ]
         if not samples:
             continue
-        name = family_name(measure, bound)
+        measure = samples[0][1]
+        gauge = family_name(measure, bound)
         what = measure.about if not bound else f"End of the 95 % interval: {measure.about}"
-        yield from _head(name, "gauge", what, UNITS[measure.unit])
-        for row, value in samples:
-            yield _sample(name, _labels(row), value)
+        yield from _head(gauge, "gauge", what, UNITS[measure.unit])
+        for row, of_row, value in samples:
+            yield _sample(gauge, {**_labels(row), **dict(of_row.labels)}, value)
 
 
 def _about_run(summary: Summary) -> Iterator[str]:

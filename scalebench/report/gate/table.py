@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from scalebench import units
-from scalebench.gate.metrics import METRICS, count_metric
+from scalebench.gate.metrics import METRICS, RECOVERY, count_metric, named_metric
 from scalebench.gate.result import SAME_RUN, SEVERITY, GateResult, Mismatch, RowVerdict
 from scalebench.report.gate.promise import promise_text
 from scalebench.report.tables.layout import (
@@ -41,6 +41,9 @@ def metric_phrase(name: str) -> str:
     """Return what people call a metric."""
     if name in _PHRASES:
         return _PHRASES[name]
+    for settings in RECOVERY:
+        if name.endswith(settings.name):
+            return named_metric(wording.plain(name, 60), settings).phrase
     return count_metric(wording.plain(name, 40).removesuffix("_count")).phrase
 
 

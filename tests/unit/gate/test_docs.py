@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from scalebench.cli import cli
 from scalebench.errors import UsageError
-from scalebench.gate.metrics import COLLECTIVES, METRICS
+from scalebench.gate.metrics import COLLECTIVES, METRICS, RECOVERY
 from scalebench.gate.settings import GateSettings, gate_settings
 from scalebench.records.files import write_model
 from scalebench.report.gate.table import render_verdict
@@ -74,7 +74,7 @@ def test_the_explanation_is_what_the_gate_prints():
 
 def test_the_table_of_metrics_names_them_all():
     text = DOCUMENT.read_text()
-    for metric in (*METRICS, COLLECTIVES):
+    for metric in (*METRICS, COLLECTIVES, *RECOVERY):
         assert f"`{metric.name}`" in text
 
 

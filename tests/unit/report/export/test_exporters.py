@@ -30,6 +30,7 @@ from scalebench.report.export.chrome_trace import lanes, one_of_each_row
 from scalebench.report.export.measures import MEASURES, numbers, row_name
 from scalebench.report.export.openmetrics import UNITS, family_name
 from tests.builders.junit_schema import assert_of_the_schema
+from tests.builders.recoveries import recovery
 from tests.builders.runs import make_cell, make_result, make_run, make_small_run, make_stored_run
 from tests.builders.summaries import (
     HOSTILE,
@@ -600,3 +601,34 @@ def test_export_says_what_it_left_out(tmp_path):
     assert done.exit_code == 0
     assert "left out: ddp/ddp N=4 [gpt-tiny, strong, cpu]: failed: rank 3: it broke" in done.stderr
     assert all("N=4" not in name for name in json.loads(done.stdout))
+
+
+# What checkpoints and failures cost
+
+
+def recovered():
+    return make_summary([make_row("ddp", 2, recovery=recovery(0.1, 2.0))])
+
+
+def test_each_way_to_save_and_each_kind_of_failure_is_a_number_of_its_own():
+    found = {measure.field: (measure, number) for measure, number in numbers(recovered().rows[0])}
+    measure, number = found["async_checkpoint_stall_s"]
+    assert (measure.unit, measure.better, number.value) == ("s", "smaller", 0.1)
+    assert found["kill_torchrun_restart_s"][1].value == 2.0
+    (metrics,) = json.loads(exported("bencher", recovered())).values()
+    assert metrics["async-checkpoint-stall-s"]["value"] == 0.1
+    entries = json.loads(exported("github-action-benchmark-smaller", recovered()))
+    (restart,) = [e for e in entries if e["name"].endswith("kill_torchrun_restart_s")]
+    assert "failures: 5" in restart["extra"]
+    assert "async_checkpoint_durable_s: 0.2 s [0.198, 0.202], 5 saves" in exported(
+        "junit", recovered()
+    )
+
+
+def test_openmetrics_has_them_as_one_gauge_with_labels():
+    lines = exported("openmetrics", recovered()).splitlines()
+    assert lines.count("# TYPE scalebench_checkpoint_stall_seconds gauge") == 1
+    (stall,) = [x for x in lines if x.startswith("scalebench_checkpoint_stall_seconds{")]
+    assert 'method="async"' in stall and stall.endswith("} 0.1")
+    (restart,) = [x for x in lines if x.startswith("scalebench_restart_lower_seconds{")]
+    assert 'failure="kill",restarted_by="torchrun"' in restart

@@ -1,0 +1,82 @@
+"""Recovery in the gate: a longer stall or restart is found, and decides where the user says so."""
+
+import pytest
+
+from scalebench.gate.merging import merged
+from scalebench.gate.settings import GateSettings, gate_settings
+from scalebench.report.gate.table import metric_phrase
+from tests.builders.gated import gated, gated_run, verdict_of, with_row
+from tests.builders.recoveries import recovery
+
+STALL, RESTART = "async_checkpoint_stall_s", "kill_torchrun_restart_s"
+DECIDE = gate_settings(
+    {name: {"decides": True} for name in ("checkpoint_stall_s", "restart_s")}, "the test"
+)
+
+
+def run(figures, seed=1):
+    return with_row(gated_run(seed=seed), "ddp", 2, recovery=figures)
+
+
+def judged(base, new, settings=DECIDE):
+    return gated(run(base), run(new, seed=2), settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("new", "stall", "restart"),
+    [
+        (recovery(stall_s=0.13), "regressed", "unchanged"),
+        (recovery(restart_s=2.6), "unchanged", "regressed"),
+        (recovery(restart_s=1.5), "unchanged", "improved"),
+        (recovery(stall_s=0.105), "unchanged", "unchanged"),
+        (recovery(stall_s=0.12, spread=0.3), "inconclusive", "inconclusive"),
+    ],
+)
+def test_a_longer_stall_or_restart_is_a_regression(new, stall, restart):
+    result = judged(recovery(), new)
+    found = {name: verdict_of(result, name) for name in (STALL, RESTART)}
+    assert (found[STALL].verdict, found[RESTART].verdict) == (stall, restart)
+    assert all(verdict.decides for verdict in found.values())
+    assert (result.verdict == "regressed") == ("regressed" in (stall, restart))
+
+
+def test_without_a_setting_they_are_shown_and_do_not_decide():
+    for settings in (GateSettings(), DECIDE.only_exact()):
+        found = verdict_of(judged(recovery(), recovery(stall_s=0.2), settings), STALL)
+        assert (found.verdict, found.decides) == ("regressed", False)
+
+
+def test_a_restart_that_is_no_longer_measured_is_missing():
+    less = recovery().model_copy(update={"failures": []})
+    assert verdict_of(judged(recovery(), less), RESTART).verdict == "missing"
+    assert verdict_of(judged(less, recovery()), RESTART).verdict == "not comparable"
+
+
+def test_their_floors_and_whether_they_decide_are_settings():
+    table = {"checkpoint_stall_s": {"relative_floor": 0.5, "decides": True}}
+    found = verdict_of(
+        judged(recovery(), recovery(stall_s=0.13), gate_settings(table, "the test")), STALL
+    )
+    assert (found.verdict, found.floor) == ("unchanged", 0.5)
+
+
+def test_of_interleaved_runs_each_round_counts_once():
+    """The saves of one launch say nothing of how launches differ."""
+    rounds = [run(recovery(stall_s=s, restart_s=r)) for s, r in ((0.1, 2.0), (0.4, 8.0))]
+    (row,) = [row for row in merged(rounds).rows if row.recovery is not None]
+    (save,), (failure,) = row.recovery.saves, row.recovery.failures
+    assert (save.stall_s.n, failure.restart_s.n) == (2, 2)
+    assert save.stall_s.value == pytest.approx(0.2)  # the geometric mean
+    assert failure.restart_s.value == pytest.approx(5.0)
+    assert failure.phases_s["notice"].n == 2
+
+
+def test_of_a_run_in_which_a_method_is_missing_nothing_is_merged_for_it():
+    less = recovery().model_copy(update={"saves": []})
+    (row,) = [row for row in merged([run(recovery()), run(less)]).rows if row.recovery]
+    assert row.recovery.saves == [] and len(row.recovery.failures) == 1
+
+
+def test_they_have_names_that_people_read():
+    assert metric_phrase(STALL) == "stall of a checkpoint (async)"
+    assert metric_phrase(RESTART) == "time to restart (kill torchrun)"
