@@ -66,6 +66,7 @@ class FaultTimeline(Record):
         phases_s: Phase → seconds, in the order of `scalebench.spec.recovery.PHASES`; they follow
             one another without a gap.
         total_s: From the failure until the step in which it came is done: their sum.
+        data_s: Part of ``load``: bringing the data to its place, seconds; null: not noted.
     """
 
     kind: FaultKind
@@ -75,6 +76,7 @@ class FaultTimeline(Record):
     saved_after: int = Field(ge=0)
     phases_s: dict[str, FiniteFloat]
     total_s: FiniteFloat = Field(ge=0)
+    data_s: FiniteFloat | None = Field(None, ge=0)
 
 
 class RecoveryRecord(Record):

@@ -111,11 +111,13 @@ def _recovery_blocks(rows: Sequence[Row]) -> list[str]:
         return []
     saved = table(recovery.SAVE_COLUMNS, recovery.saved_rows(rows))
     loaded, failures = recovery.loaded_rows(rows), recovery.failed_rows(rows)
+    lost = recovery.lost_rows(rows)
     return [
         escape(said, 600),
         saved,
         *([table(recovery.RESTORE_COLUMNS, loaded)] if loaded else []),
         *([table(recovery.FAILURE_COLUMNS, failures)] if failures else []),
+        *([table(recovery.LOST_COLUMNS, lost)] if lost else []),
     ]
 
 

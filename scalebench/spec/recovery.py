@@ -28,6 +28,17 @@ FAULT_KINDS: dict[FaultKind, str] = {
 PHASES = ("notice", "stop", "start", "rendezvous", "build", "load", "first_step", "catch_up")
 """What lies between a failure and the step that was lost, in order."""
 
+BADPUT: dict[str, tuple[str, ...]] = {
+    "infrastructure": ("notice", "stop"),
+    "initialisation": ("start", "rendezvous", "build"),
+    "restore": ("load",),
+    "data": (),
+    "lost_progress": ("first_step", "catch_up"),
+}
+"""The field's name for lost time → the phases of a failure that are part of it. ``data``, bringing
+the data to its place, lies within ``load`` and is taken from it. The sixth name, ``save``, is what
+checkpoints cost where nothing fails."""
+
 HANG_TIMEOUT_S = 5.0
 """Time-out of collectives where a rank is to hang: the others notice it after so long."""
 

@@ -13,13 +13,14 @@ from scalebench.records.rows.recovery import (
     SaveFigures,
 )
 from scalebench.records.run import CellResult
-from scalebench.spec.recovery import PHASES
-from scalebench.stats import estimate_over_launches, estimate_signed
+from scalebench.spec.recovery import BADPUT, PHASES
+from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
 
 NOTHING_BESIDE = "the checkpoint was on the disk before the next step began"
 NOT_TOLD = "this system does not tell the peak of a process's memory"
 ON_CPU = "the ranks are on the CPU"
 
+DATA_NOT_NOTED = "the run did not note when the data was at its place; restore holds it"
 NOT_SAVED = "no checkpoint of this row was saved"
 
 OfRanks = tuple[SaveSample, ...]
@@ -127,9 +128,29 @@ def failure_figures(faults: Sequence[FaultTimeline]) -> list[FailureFigures]:
             restart_s=estimate_signed([_restart_s(fault) for fault in group]),
             total_s=estimate_signed([fault.total_s for fault in group]),
             lost_steps=float(np.mean([f.failed_after - f.saved_after for f in group])),
+            badput_s=_badput(group),
+            unavailable={"data": DATA_NOT_NOTED} if not _noted_data(group) else {},
         )
         for (kind, by), group in groups.items()
     ]
+
+
+def _badput(group: Sequence[FaultTimeline]) -> dict[str, Estimate | None]:
+    """Return what the failures of one kind take, by the field's names for lost time, seconds."""
+    noted = _noted_data(group)
+    found: dict[str, Estimate | None] = {}
+    for name, phases in BADPUT.items():
+        seconds = [sum(fault.phases_s[phase] for phase in phases) for fault in group]
+        if name == "restore" and noted:
+            seconds = [s - (f.data_s or 0.0) for s, f in zip(seconds, group, strict=True)]
+        elif name == "data":
+            seconds = [fault.data_s or 0.0 for fault in group]
+        found[name] = estimate_signed(seconds) if noted or name != "data" else None
+    return found
+
+
+def _noted_data(group: Sequence[FaultTimeline]) -> bool:
+    return all(fault.data_s is not None for fault in group)
 
 
 def _restart_s(fault: FaultTimeline) -> float:

@@ -68,6 +68,9 @@ class FailureFigures(RowPart):
         restart_s: From the failure until the state is loaded, seconds: what is called R.
         total_s: Until the step in which it came is done, seconds.
         lost_steps: Steps trained since the checkpoint that was loaded, mean.
+        badput_s: The field's name for lost time → seconds, see `scalebench.spec.recovery.BADPUT`.
+            Their means sum to that of ``total_s``. Where ``data`` is null, ``restore`` holds it.
+        unavailable: Name → why it is null.
     """
 
     kind: str
@@ -76,6 +79,8 @@ class FailureFigures(RowPart):
     restart_s: Estimate
     total_s: Estimate
     lost_steps: FiniteFloat
+    badput_s: dict[str, Estimate | None] = {}
+    unavailable: dict[str, str] = {}
 
 
 class RecoveryFigures(RowPart):

@@ -14,6 +14,7 @@ from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.terminal import line, titled
 from scalebench.report.words import recovering, wording
 from scalebench.report.words.recovering import seconds
+from scalebench.spec.recovery import BADPUT
 
 SAVES = "Checkpoints"
 SAVES_NOTE = (
@@ -94,6 +95,25 @@ FAILURE_COLUMNS: tuple[Column[Failed], ...] = (
     Column("total", lambda of: seconds(of[1].total_s)),
     Column("lost\nsteps", lambda of: f"{of[1].lost_steps:.3g}"),
 )
+LOST = "Lost time"
+LOST_NOTE = (
+    "the same failures by the field's names of lost time: infrastructure: noticed and stopped; "
+    "initialisation: started, connected, built; restore and data: loaded; lost progress: steps "
+    "done again; mean over failures"
+)
+
+
+def _lost(name: str) -> Callable[[Failed], str]:
+    return lambda of: seconds_or_none(of[1].badput_s.get(name))
+
+
+LOST_COLUMNS: tuple[Column[Failed], ...] = (
+    *PLACE,
+    Column("failure", lambda of: wording.plain(of[1].kind, 32), numeric=False),
+    Column("restarted by", lambda of: wording.plain(of[1].restarted_by, 32), numeric=False),
+    *(Column(name.replace("_", "\n"), _lost(name)) for name in BADPUT),
+    Column("total", lambda of: seconds(of[1].total_s)),
+)
 FAILURES_NARROWING = leave_out("lost steps", "first step", "connected", "built", "stopped")
 NARROWING = (*leave_out("memory on top", "rate", "size"), *folded(*CASE_WIDTHS[1:]))
 
@@ -114,6 +134,10 @@ def recovery_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[Re
         shown = fit(FAILURE_COLUMNS, failures, width, ascii_only, FAILURES_NARROWING)
         parts += [Text(""), titled(FAILURES, "", ascii_only), table(shown, failures, ascii_only)]
         parts += [line(FAILURES_NOTE, ascii_only, "dim")]
+    if lost := lost_rows(rows):
+        shown = fit(LOST_COLUMNS, lost, width, ascii_only, folded(*CASE_WIDTHS[1:]))
+        parts += [Text(""), titled(LOST, "", ascii_only), table(shown, lost, ascii_only)]
+        parts += [line(LOST_NOTE, ascii_only, "dim")]
     return parts
 
 
@@ -135,10 +159,12 @@ def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     about = f"{where(rows).capitalize()}. {SAVES_NOTE[0].upper()}{SAVES_NOTE[1:]}."
     failures = failed_rows(rows)
     why = f"{FAILURES_NOTE[0].upper()}{FAILURES_NOTE[1:]}."
+    lost, names = lost_rows(rows), f"{LOST_NOTE[0].upper()}{LOST_NOTE[1:]}."
     told = f"{RESTORES_NOTE[0].upper()}{RESTORES_NOTE[1:]}."
     return (
         *((PlainTable.of(SAVES, about, SAVE_COLUMNS, saved),) if saved else ()),
         *((PlainTable.of(FAILURES, why, FAILURE_COLUMNS, failures),) if failures else ()),
+        *((PlainTable.of(LOST, names, LOST_COLUMNS, lost),) if lost else ()),
         *((PlainTable.of(RESTORES, told, RESTORE_COLUMNS, loaded),) if loaded else ()),
     )
 
@@ -151,6 +177,11 @@ def saved_rows(rows: Sequence[Row]) -> list[Saved]:
 def failed_rows(rows: Sequence[Row]) -> list[Failed]:
     """Return every kind of failure of every row."""
     return [(row, one) for row, figures in recovering.recovering(rows) for one in figures.failures]
+
+
+def lost_rows(rows: Sequence[Row]) -> list[Failed]:
+    """Return the failures whose time is known by the field's names."""
+    return [(row, one) for row, one in failed_rows(rows) if one.badput_s]
 
 
 def loaded_rows(rows: Sequence[Row]) -> list[Loaded]:

@@ -56,6 +56,7 @@ def timeline_of(
         saved_after=saved,
         phases_s=dict(zip(PHASES, seconds, strict=True)),
         total_s=(moments[-1] - moments[0]) / 1e9,
+        data_s=(_last(after, "loaded") - _last(after, "state")) / 1e9,
     )
 
 

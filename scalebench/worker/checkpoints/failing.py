@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 
 import torch.distributed as dist
 
@@ -52,7 +53,7 @@ def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> Recover
         target = folder.last_step(attempt - 1, context.cell.world_size) + 1
         time.sleep(plan.slow_load_s)
         folder.note(attempt, rank, "slept-before-loading")
-        _load(trainee, saver, store)
+        _load(trainee, saver, store, lambda: folder.note(attempt, rank, "state"))
     folder.note(attempt, rank, "loaded", trainee.step)
     while trainee.step < target:
         trainee.train(1)
@@ -84,8 +85,10 @@ def _save(trainee: Trainee, saver: Saver, store: CheckpointStore) -> None:
         store.complete(trainee.step)
 
 
-def _load(trainee: Trainee, saver: Saver, store: CheckpointStore) -> None:
+def _load(
+    trainee: Trainee, saver: Saver, store: CheckpointStore, when_loaded: Callable[[], None]
+) -> None:
     found = store.newest()
     if found.checkpoint is None:
         raise NoCheckpoint(f"no complete checkpoint to continue from {found.damaged or ''}".strip())
-    trainee.restore(saver, METHOD, found.checkpoint)
+    trainee.restore(saver, METHOD, found.checkpoint, when_loaded)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,10 +103,22 @@ class Trainee:
             write_durable(folder / FACTS, json.dumps(facts.__dict__).encode())
         return saver.save(method, self.tensors(), folder)
 
-    def restore(self, saver: Saver, method: SaveMethod, checkpoint: Checkpoint) -> Facts:
+    def restore(
+        self,
+        saver: Saver,
+        method: SaveMethod,
+        checkpoint: Checkpoint,
+        when_loaded: Callable[[], None] = lambda: None,
+    ) -> Facts:
         """Continue from a checkpoint, whatever number of ranks saved it; every rank takes part.
 
         A rank without a random state of its own, where fewer ranks saved, takes another rank's.
+
+        Args:
+            saver: Loads.
+            method: Which saved.
+            checkpoint: Is complete.
+            when_loaded: Called when the tensors are there, before the data comes to its place.
         """
         facts = Facts(**json.loads((checkpoint.folder / FACTS).read_text()))
         make_optimizer_state(self.training)
@@ -116,6 +129,7 @@ class Trainee:
         wanted |= {f"{RANDOM}{source}.{name}": t for name, t in own.items()}
         saver.load(method, wanted, checkpoint.folder)
         apply_settings(self.training.optimizer, facts.settings)
+        when_loaded()
         for _ in range(facts.step - self.step):
             next(self.batches)
         self.step = facts.step

@@ -14,7 +14,7 @@ from scalebench.report.page.charts import make_chart
 from scalebench.report.page.palette import assign
 from scalebench.report.page.recovery_figure import DURABLE, FAILURE_PHASES, SAVE_COST
 from scalebench.report.words import recovering
-from scalebench.spec.recovery import PHASES
+from scalebench.spec.recovery import BADPUT, PHASES
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_plain, make_row, make_summary
 
@@ -94,6 +94,7 @@ def failure(kind="kill", by="scalebench", load_s=0.4):
         restart_s=near(0.5 + load_s),
         total_s=near(0.7 + load_s),
         lost_steps=2.5,
+        badput_s={**dict.fromkeys(BADPUT, near(0.2)), "data": None},
     )
 
 
@@ -111,6 +112,15 @@ def test_failures_are_a_table_a_sentence_and_a_figure_of_their_phases():
     assert list(figure.data[5].x) == pytest.approx([0.4, 0.4, 0.4])
     assert figure.layout.yaxis.ticktext[2] == "N=2, kill, torchrun"
     assert restart_of(rows[1]) == pytest.approx(0.9)
+
+
+def test_lost_time_is_told_by_the_names_of_the_field():
+    figures = RecoveryFigures(saves=[save("full", 0.02)], failures=[failure()])
+    rows = [make_plain(), make_row("ddp", 2).model_copy(update={"recovery": figures})]
+    flat = " ".join(render_table(make_summary(rows), 110).split())
+    assert "infrastructure initialisation restore data progress total" in flat
+    assert "ddp 2 kill scalebench 200 ms 200 ms 200 ms – 200 ms 1.100 s" in flat
+    assert "lost progress" in render_markdown(make_summary(rows))
 
 
 def test_other_rows_have_no_such_table():

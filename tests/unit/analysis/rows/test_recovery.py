@@ -89,7 +89,7 @@ def test_a_restore_is_as_slow_as_its_slowest_rank():
     assert (found.load_s, found.first_step_s, found.continues_equal) == (2.0, 1.0, True)
 
 
-def fault(kind="kill", by="scalebench", load=0.3, lost=3):
+def fault(kind="kill", by="scalebench", load=0.3, lost=3, data_s=0.25):
     phases = {**dict.fromkeys(PHASES, 0.1), "load": load}
     return FaultTimeline(
         kind=kind,
@@ -99,6 +99,7 @@ def fault(kind="kill", by="scalebench", load=0.3, lost=3):
         saved_after=8,
         phases_s=phases,
         total_s=sum(phases.values()),
+        data_s=data_s,
     )
 
 
@@ -110,6 +111,28 @@ def test_failures_are_estimated_for_each_kind_and_launcher():
     assert killed.restart_s.value == pytest.approx(0.9)  # five phases of 0.1 s, and 0.4 s
     assert sum(e.value for e in killed.phases_s.values()) == pytest.approx(killed.total_s.value)
     assert killed.lost_steps == 2
+
+
+def test_lost_time_has_the_names_of_the_field_and_sums_to_the_total():
+    (killed,) = figures_of([[RecoveryRecord()]], [fault(), fault(load=0.5)]).failures
+    seconds = {name: part.value for name, part in killed.badput_s.items()}
+    assert seconds == pytest.approx(
+        {
+            "infrastructure": 0.2,
+            "initialisation": 0.3,
+            "restore": 0.15,  # 0.4 s of loading, of which the data takes 0.25 s
+            "data": 0.25,
+            "lost_progress": 0.2,
+        }
+    )
+    assert sum(seconds.values()) == pytest.approx(killed.total_s.value)
+
+
+def test_where_the_data_was_not_noted_restore_holds_it():
+    (killed,) = figures_of([[RecoveryRecord()]], [fault(), fault(data_s=None)]).failures
+    assert killed.badput_s["data"] is None and "restore holds it" in killed.unavailable["data"]
+    parts = [part.value for part in killed.badput_s.values() if part is not None]
+    assert sum(parts) == pytest.approx(killed.total_s.value)
 
 
 def test_a_row_has_them_only_where_its_suite_saves():

@@ -19,10 +19,11 @@ BEFORE = [
 ]
 
 
-def continued(start=200, connected=20, built=40, load=50, step=10, saved=4, steps=3):
+def continued(start=200, connected=20, built=40, load=50, step=10, saved=4, steps=3, data=5):
     """Return the events of a rank that was started again; each phase in ms."""
-    times = list(itertools.accumulate([start, connected, built, load, *[step] * steps]))
-    names = [("started", 77), ("connected", 0), ("built", 0), ("loaded", saved)]
+    parts = [start, connected, built, load - data, data, *[step] * steps]
+    times = list(itertools.accumulate(parts))
+    names = [("started", 77), ("connected", 0), ("built", 0), ("state", 0), ("loaded", saved)]
     names += [("step", saved + 1 + n) for n in range(steps)]
     return [Event(name, n, t * MS) for (name, n), t in zip(names, times, strict=True)]
 
@@ -56,6 +57,12 @@ def test_a_delay_is_found_in_its_phase_and_nowhere_else(argument, phase):
     more = {name: slow[name] - usual[name] for name in PHASES}
     assert more.pop(phase) == pytest.approx(0.3)
     assert all(abs(rest) < 1e-9 for rest in more.values())
+
+
+def test_the_time_for_the_data_is_known_within_that_of_loading():
+    found = phases(continued(), continued(load=90, data=30))
+    assert found.phases_s["load"] == pytest.approx(0.090)
+    assert found.data_s == pytest.approx(0.030)
 
 
 def test_a_rank_that_does_not_get_as_far_is_said():
