@@ -5,6 +5,7 @@ from typing import Any, Literal
 from scalebench.costmodel.pipelines.orders import why_no_pipeline
 from scalebench.costmodel.search.choice import Choice
 from scalebench.spec import (
+    AXES,
     Context,
     Ddp,
     Device,
@@ -45,6 +46,9 @@ def strategy_of(choice: Choice, device: Device, world_size: int, batch: int) -> 
     reason = made.why_not(device, world_size)
     if reason is None and isinstance(made, Pipeline):
         reason = why_no_pipeline(made, batch // max(1, choice.data), world_size)
+    if reason is None and isinstance(made, Mesh) and made.pipeline > 1:
+        samples = batch // made.num_shards(world_size)
+        reason = why_no_pipeline(made.as_pipeline(), samples, made.pipeline)
     return made if reason is None else reason
 
 
@@ -69,17 +73,54 @@ def _strategy(choice: Choice, common: dict[str, Any]) -> Execution | str:
         return Expert(size=choice.expert, **common)
     if several == {"context"}:
         return Context(size=choice.context, method=choice.context_method, **common)
-    if several == {"tensor"}:
-        return Mesh(data=choice.data, tensor=choice.tensor, sequence=True, loss=True, **common)
-    if several == {"tensor", "shard"} and choice.zero == 3 and choice.data == 1:
-        return Mesh(shard=None, tensor=choice.tensor, sequence=True, loss=True, **common)
-    return f"no strategy here combines {_joined(sorted(several), choice)}"
+    return _mesh(choice, common)
 
 
-def _joined(several: list[str], choice: Choice) -> str:
-    told = [*(["data"] if choice.data > 1 else []), *several]
-    told = [f"shard (ZeRO-{choice.zero})" if axis == "shard" else axis for axis in told]
-    return ", ".join(told[:-1]) + f" and {told[-1]}" if len(told) > 1 else told[0]
+MESH_SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")
+
+
+def _mesh(choice: Choice, common: dict[str, Any]) -> Execution | str:
+    """Return the mesh with the axes of a choice, or why there is none.
+
+    A mesh with stages gathers its shards once a step (ZeRO-2); without, for each pass (ZeRO-3).
+    """
+    staged = choice.pipeline > 1
+    if choice.shard > 1 and choice.zero != (2 if staged else 3):
+        has = "ZeRO-2 of shards with stages" if staged else "ZeRO-3 of shards without stages"
+        return f"a mesh has {has}, not ZeRO-{choice.zero}"
+    given: dict[str, Any] = {}
+    if staged:
+        if choice.schedule not in MESH_SCHEDULES:
+            return f"stages of a mesh have {', '.join(MESH_SCHEDULES)}, not {choice.schedule}"
+        given = {name: getattr(choice, name) for name in ("schedule", "microbatches", "chunks")}
+    if choice.tensor > 1:
+        given |= {"sequence": True, "loss": True}
+    if choice.context > 1:
+        given["method"] = choice.context_method
+    return Mesh(
+        pipeline=choice.pipeline,
+        data=choice.data * choice.expert,
+        shard=choice.shard,
+        context=choice.context,
+        tensor=choice.tensor,
+        expert=choice.expert,
+        order=_order(choice),
+        **given,
+        **common,
+    )
+
+
+def _order(choice: Choice) -> tuple[Any, ...]:
+    """Return a mesh's axes from the outermost to the innermost, those of one rank in their places.
+
+    A placement names axes with several ranks the other way round.
+    """
+    several = {axis for axis in AXES if getattr(choice, axis) > 1}
+    placed = [axis for axis in reversed(choice.placement) if axis in several]
+    if set(placed) != several:  # experts are among the replicas, so a mesh may place one more
+        return AXES
+    places = iter(placed)
+    return tuple(next(places) if axis in several else axis for axis in AXES)
 
 
 def _sharded(choice: Choice, common: dict[str, Any]) -> Execution | str:
@@ -152,14 +193,16 @@ def _staged(strategy: Pipeline, n: int) -> dict[str, Any] | str:
     }
 
 
-def _meshed(strategy: Mesh, n: int) -> dict[str, Any] | str:
-    wider = [axis for axis in ("context", "expert", "pipeline") if getattr(strategy, axis, 1) != 1]
-    if wider:
-        return f"a mesh with {wider[0]} is not compared with the search"
-    tensor, shards = strategy.ranks_per_group(n), strategy.ranks_per_shard_group(n)
-    return {
-        "data": n // tensor // shards,
-        "shard": shards,
-        "zero": 3 if shards > 1 else 0,
-        "tensor": tensor,
-    }
+def _meshed(strategy: Mesh, n: int) -> dict[str, Any]:
+    sizes = strategy.axis_sizes(n)
+    staged, experts = sizes["pipeline"] > 1, strategy.expert if n > 1 else 1
+    found: dict[str, Any] = {axis: size for axis, size in sizes.items() if axis != "data"}
+    found |= {"data": sizes["data"] // experts, "expert": experts}
+    found["placement"] = tuple(axis for axis in reversed(strategy.order) if sizes[axis] > 1)
+    if sizes["shard"] > 1:
+        found["zero"] = 2 if staged else 3
+    if sizes["context"] > 1:
+        found["context_method"] = strategy.method
+    if staged:
+        found |= {name: getattr(strategy, name) for name in ("schedule", "microbatches", "chunks")}
+    return found

@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.costmodel.search.choice import Choice
 from scalebench.costmodel.search.strategies import choice_of, strategy_of
-from scalebench.spec import Compressed, Ddp, Fsdp, Fsdp1, Pipeline, Plain, Tensor
+from scalebench.spec import Compressed, Ddp, Fsdp, Fsdp1, Mesh, Pipeline, Plain, Tensor
 
 RUNS = [
     Choice(data=4, bucket_mb=1.0, microbatches=2),
@@ -17,7 +17,40 @@ RUNS = [
     Choice(data=2, context=2, context_method="ring"),
     Choice(data=1, expert=4),
     Choice(data=2, pipeline=2, schedule="interleaved-1f1b", chunks=2, microbatches=4),
+    Choice(data=1, context=2, tensor=2, context_method="ring"),
+    Choice(data=1, shard=2, context=2, zero=3),
+    Choice(data=1, pipeline=2, tensor=2, schedule="1f1b", microbatches=4),
+    Choice(data=1, pipeline=2, shard=2, zero=2, schedule="gpipe", microbatches=2),
+    Choice(data=1, pipeline=2, context=2, schedule="1f1b", microbatches=4, precision="bfloat16"),
 ]
+
+MESHES = [
+    Choice(data=2, shard=2, tensor=2, zero=3),
+    Choice(
+        data=1, shard=2, tensor=2, pipeline=2, zero=2, schedule="interleaved-1f1b", chunks=2,
+        microbatches=4, placement=("tensor", "pipeline", "shard"),
+    ),
+    Choice(data=1, shard=2, context=2, tensor=2, zero=3, placement=("shard", "tensor", "context")),
+    Choice(data=2, context=2, pipeline=2, schedule="1f1b", microbatches=4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", MESHES, ids=lambda choice: choice.name)
+def test_meshes_of_three_axes_with_their_placement(choice: Choice) -> None:
+    mesh = strategy_of(choice, "cpu", 8, 64)
+    assert isinstance(mesh, Mesh), mesh
+    back = choice_of(mesh, 8)
+    assert not isinstance(back, str)
+    assert (back.mesh, back.how_words) == (choice.mesh, choice.how_words)
+    if choice.placement:
+        assert back.placement == choice.placement
+        neighbours = mesh.coordinates(1, 8)
+        assert neighbours[choice.placement[0]] == 1 and sum(neighbours.values()) == 1
+
+
+def test_experts_among_the_replicas_of_a_mesh_are_read_back() -> None:
+    back = choice_of(Mesh(data=8, expert=4), 8)
+    assert not isinstance(back, str) and back.mesh == (2, 1, 4, 1, 1, 1, 0)
 
 
 @pytest.mark.parametrize("choice", RUNS, ids=lambda choice: choice.name)
@@ -35,7 +68,19 @@ def test_there_and_back(choice: Choice) -> None:
         (Choice(data=1, shard=4, zero=3, microbatches=2), "several microbatches"),
         (Choice(data=2, shard=2, zero=1), "among all ranks"),
         (Choice(data=1, pipeline=4, schedule="1f1b", microbatches=2), "microbatches"),
-        (Choice(data=1, context=2, expert=2), "combines context and expert"),
+        (Choice(data=1, tensor=2, expert=2), "expert and tensor cannot be combined yet"),
+        (Choice(data=1, shard=2, tensor=2, zero=2), "ZeRO-3 of shards without stages"),
+        (
+            Choice(data=1, tensor=2, pipeline=2, schedule="zero-bubble", microbatches=4),
+            "not zero-bubble",
+        ),
+        (
+            Choice(
+                data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=4, checkpointing="full"
+            ),
+            "checkpointing inside the stages",
+        ),
+        (Choice(data=1, tensor=2, pipeline=2, schedule="1f1b", microbatches=128), "64 samples"),
     ],
 )
 def test_what_no_strategy_trains_says_why(choice: Choice, words: str) -> None:
