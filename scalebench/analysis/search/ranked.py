@@ -45,7 +45,7 @@ def result_of(
         else "nothing here was compared with a measurement: the worst that the paper of a similar "
         "model states (vTrain, 2024)"
     )
-    rejected = choices(job, ranking.rejected)
+    rejected = [_ranked(job, one, error) for one in choices(job, ranking.rejected)]
     return SearchResult(
         workload=job.model.name,
         num_parameters=job.model.num_parameters,
@@ -67,7 +67,8 @@ def result_of(
         why=why_faster(best[0], best[1]) if len(best) > 1 else "There is no other that fits.",
         best=tuple(best),
         front=tuple(_ranked(job, one, error) for one in choices(job, ranking.front)),
-        rejected=_ranked(job, rejected[0], error) if rejected else None,
+        rejected=next((one for one in rejected if one.strategy is not None), None)
+        or next(iter(rejected), None),
         scores=scores,
         took_s=took_s,
     )

@@ -33,6 +33,8 @@ class MeasuredChoice(Record):
     Attributes:
         picked: ``best``, ``random`` or ``rejected``: why it was trained.
         measured_s: Its step; null: see ``reason``.
+        fits: Whether it stayed below the memory limit: its measured peak, or that it ran out of
+            memory; null: there is no limit, or no peak was measured.
     """
 
     case: str
@@ -42,6 +44,7 @@ class MeasuredChoice(Record):
     predicted_bytes: float
     measured_bytes: int | None
     reason: str | None = None
+    fits: bool | None = None
 
 
 class Experiment(Record):
@@ -77,7 +80,8 @@ class SearchResult(Record):
         why: Why the first beats the second, one sentence.
         best: The fastest of each mesh and ZeRO stage.
         front: Least memory first, least time last.
-        rejected: Of what does not fit, the one that needs least memory; null: all fit.
+        rejected: Of what does not fit, the one that needs least memory and can be trained; null:
+            all fit.
         scores: What the models were compared with on this machine.
         took_s: The search alone, seconds.
     """

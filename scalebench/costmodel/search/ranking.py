@@ -21,6 +21,9 @@ from scalebench.costmodel.search.step import StepParts, bound_s, step_parts
 OnProgress = Callable[[str, object], None]
 Mask = npt.NDArray[np.bool_]
 
+REJECTED_KEPT = 64
+"""Of the configurations that do not fit, so many are kept: some can be trained to prove it."""
+
 FIRST_LOOKS = (256, 4096)
 """After so many of a chunk, those with the lowest bounds, what is left is looked at again."""
 
@@ -62,7 +65,8 @@ class Ranking:
         front: The fastest for each amount of memory, from least memory to least time.
         ways: As ``best``, of all that were evaluated; behind ``best`` bounds may have excluded
             some.
-        rejected: Of those that do not fit, the one that needs least memory; empty: all fit.
+        rejected: Of those that do not fit, the ones that need least memory, one of each mesh and
+            ZeRO stage, the smallest first; empty: all fit.
         num_candidates: Of the whole space.
         num_meshes: Of the space.
         num_fitting: Whose predicted memory, with the margin, is below the limit.
@@ -119,7 +123,7 @@ class _State:
     def __init__(self, job: Job, wanted: int, prune: bool) -> None:
         self.job, self.wanted, self.prune = job, wanted, prune
         self.kept: Found | None = None
-        self.rejected: Found | None = None
+        self.rejected: tuple[Candidates, Floats] | None = None
         self.num_candidates = self.num_fitting = self.num_evaluated = 0
         self.smallest_bytes = np.inf
 
@@ -154,10 +158,13 @@ class _State:
             self.kept = self._selected(Found(some, step_parts(self.job, some), memory))
 
     def _reject(self, some: Candidates, memory: Floats) -> None:
-        place = np.array([int(memory.argmin())])
-        one = some.take(place)
-        if self.rejected is None or memory[place[0]] < self.rejected.memory_bytes[0]:
-            self.rejected = Found(one, step_parts(self.job, one), memory[place])
+        """Keep the smallest of each mesh and ZeRO stage."""
+        if self.rejected is not None:
+            some = joined([self.rejected[0], some])
+            memory = np.concatenate([self.rejected[1], memory])
+        order = np.argsort(memory, kind="stable")
+        order = order[_first_of_ways(some.take(order))][:REJECTED_KEPT]
+        self.rejected = some.take(order), memory[order]
 
     def _still_open(self, bound: Floats, memory: Floats) -> Mask:
         """Return which may be among the best, or on the front."""
@@ -179,6 +186,12 @@ class _State:
         both = both.take(np.lexsort((*ties, both.step_s)))
         return both.take(_on_front(both) | _first_of_ways(both.candidates))
 
+    def _rejected(self) -> Found | None:
+        if self.rejected is None:
+            return None
+        some, memory = self.rejected
+        return Found(some, step_parts(self.job, some), memory)
+
     def ranking(self, num_meshes: int) -> Ranking:
         """Return what it came to."""
         none = _nothing()
@@ -188,7 +201,7 @@ class _State:
             best=ways.take(np.arange(len(ways))[: self.wanted]),
             front=kept.take(np.flatnonzero(_on_front(kept))[::-1]),
             ways=ways,
-            rejected=self.rejected if self.rejected is not None else none,
+            rejected=self._rejected() or none,
             num_candidates=self.num_candidates,
             num_meshes=num_meshes,
             num_fitting=self.num_fitting,

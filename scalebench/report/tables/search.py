@@ -156,6 +156,25 @@ MEASURED: tuple[Column[MeasuredChoice], ...] = (
 )
 
 
+NONE_REJECTED = (
+    "no configuration was trained that the memory model rejects: none was rejected, or none that a "
+    "strategy of scalebench trains (a smaller --memory-limit rejects more)"
+)
+
+
+def memory_words(row: MeasuredChoice) -> str | None:
+    """Say what a measured peak says of the memory model; None: what was expected, or unknown."""
+    if row.fits is None:
+        return None
+    if row.picked == "rejected":
+        if row.fits:
+            return f"{row.case} was rejected and fits: the memory margin was too careful"
+        return f"{row.case} was rejected and does not fit: the memory model was right"
+    if row.fits:
+        return None
+    return f"{row.case} was expected to fit and does not: the memory margin was too small"
+
+
 def _measured(found: Experiment, width: int, ascii_only: bool) -> list[RenderableType]:
     parts: list[RenderableType] = [
         Text(""),
@@ -172,4 +191,7 @@ def _measured(found: Experiment, width: int, ascii_only: bool) -> list[Renderabl
     if found.error is not None:
         told.append(f"typical error {percent(found.error)}")
     told += [f"{row.case}: {wording.plain(row.reason)}" for row in found.rows if row.reason]
+    told += [said for row in found.rows if (said := memory_words(row)) is not None]
+    if all(row.picked != "rejected" for row in found.rows):
+        told.append(NONE_REJECTED)
     return [*parts, *(line(text, ascii_only) for text in told)]

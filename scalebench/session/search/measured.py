@@ -66,7 +66,8 @@ def experiment(
 ) -> Experiment:
     """Return what the measurement says of the search."""
     rows = {r.case: r for r in run.summary.rows if r.world_size == result.world_size}
-    told = tuple(_measured(why, one, rows.get(one.case)) for why, one in chosen)
+    limit = result.memory_limit_bytes
+    told = tuple(_measured(why, one, rows.get(one.case), limit) for why, one in chosen)
     done = [row for row in told if row.measured_s is not None and row.picked != "rejected"]
     measured = [row.measured_s or 0.0 for row in done]
     first = told[0].measured_s
@@ -83,17 +84,22 @@ def experiment(
     )
 
 
-def _measured(why: str, one: RankedChoice, row: Row | None) -> MeasuredChoice:
+def _measured(why: str, one: RankedChoice, row: Row | None, limit: int | None) -> MeasuredChoice:
     step = row.step_s.value if row is not None and row.status == "ok" and row.step_s else None
     reason = None
     if step is None:
         reason = "it was not run" if row is None else row.reason or row.status
+    peak = row.peak_memory_bytes if row is not None else None
+    fits = None if peak is None or limit is None else peak <= limit
+    if row is not None and row.status == "oom":
+        fits = False
     return MeasuredChoice(
         case=one.case,
         picked=why,
         predicted_s=one.step_s,
         measured_s=step,
         predicted_bytes=one.memory_bytes,
-        measured_bytes=row.peak_memory_bytes if row is not None else None,
+        measured_bytes=peak,
         reason=reason,
+        fits=fits,
     )

@@ -134,6 +134,19 @@ def test_what_does_not_fit_is_told() -> None:
     assert found.rejected.memory_bytes[0] == found.smallest_bytes > 1000
 
 
+def test_of_what_does_not_fit_the_smallest_of_each_mesh_is_kept() -> None:
+    of = JOBS["little memory"]
+    found = search(of)
+    every = whole_space(of)
+    memory = memory_bytes(of, every)
+    smallest: dict[tuple[int, ...], float] = {}
+    for i in np.flatnonzero(~fits(of, memory)):
+        way = ways(every, int(i))
+        smallest[way] = min(smallest.get(way, np.inf), float(memory[i]))
+    assert found.rejected.memory_bytes.tolist() == sorted(smallest.values())[:64]
+    assert (found.rejected.memory_bytes[0] * (1 + of.margin)) > (of.memory_limit_bytes or 0)
+
+
 def test_parts_sum_to_the_step() -> None:
     (one, *_) = choices(JOBS["dense"], search(JOBS["dense"]).best)
     assert sum(one.parts_s.values()) == pytest.approx(one.step_s)

@@ -9,6 +9,7 @@ import pytest
 
 from scalebench.analysis.search.result import RankedChoice
 from scalebench.errors import EnvironmentUnfit
+from scalebench.report.tables.search import memory_words
 from scalebench.session.search.measured import experiment, picked
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "search_virtual_hosts.json"
@@ -22,14 +23,16 @@ def ranked(case: str, step_s: float, runs: bool = True, memory: float = 1e6) -> 
 
 
 def result(best: list[RankedChoice], **more: Any) -> Any:
+    more = {"memory_limit_bytes": None} | more
     return SimpleNamespace(best=best, front=(), rejected=None, world_size=4, **more)
 
 
-def run(measured: dict[str, float | None]) -> Any:
+def run(measured: dict[str, float | None], peak: int = 1) -> Any:
     rows = [
         SimpleNamespace(case=case, world_size=4, status="ok" if step else "oom",
                         reason="out of memory",
-                        step_s=SimpleNamespace(value=step) if step else None, peak_memory_bytes=1)
+                        step_s=SimpleNamespace(value=step) if step else None,
+                        peak_memory_bytes=peak if step else None)
         for case, step in measured.items()
     ]  # fmt: skip
     summary = SimpleNamespace(rows=rows)
@@ -56,6 +59,26 @@ def test_a_failed_choice_has_its_reason_and_the_rest_counts() -> None:
     found = experiment(result([]), chosen, run({"a": 1.0, "b": None, "c": 0.1}))
     assert found.rows[1].reason == "out of memory" and found.regret == 1.0
     assert found.rank_correlation is None and found.error == 0.0
+
+
+@pytest.mark.parametrize(
+    ("peak", "expected", "words"),
+    [(90, True, "too careful"), (110, False, "memory model was right")],
+)
+def test_a_rejected_choice_is_held_to_the_limit(peak: int, expected: bool, words: str) -> None:
+    chosen = [("best", ranked("a", 1)), ("rejected", ranked("c", 0.1))]
+    found = experiment(result([], memory_limit_bytes=100), chosen, run({"a": 1, "c": 1}, peak))
+    assert found.rows[1].fits is expected and words in (memory_words(found.rows[1]) or "")
+    of_best = memory_words(found.rows[0])
+    assert of_best is None if expected else "too small" in (of_best or "")
+
+
+def test_out_of_memory_does_not_fit_and_without_a_limit_nothing_is_said() -> None:
+    chosen = [("rejected", ranked("c", 0.1))]
+    ended = experiment(result([], memory_limit_bytes=100), chosen, run({"c": None})).rows[0]
+    assert ended.fits is False and "was right" in (memory_words(ended) or "")
+    free = experiment(result([]), chosen, run({"c": 1.0})).rows[0]
+    assert free.fits is None and memory_words(free) is None
 
 
 def test_the_recorded_experiment_has_the_regret_that_the_documents_state() -> None:
