@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--gpus", required=True, type=Count(min=2), help="Number of ranks.")
-@click.option("--workload", help="A built-in transformer. [gpt]")
+@click.option("--workload", help="A transformer, or any other: MODULE:FUNCTION. [gpt]")
 @click.option("--batch-size", type=Count(min=1), help="Global batch. [the workload's]")
 @click.option("--memory-limit", type=Size(), help="Memory of a rank: 80GB. [the GPU type's]")
 @click.option("--margin", type=Fraction(), help="Memory left free. [learnt from the runs here]")

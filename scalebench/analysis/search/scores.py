@@ -10,12 +10,14 @@ from pydantic import TypeAdapter
 from scalebench.analysis.search.speed import plain_rows
 from scalebench.costmodel.links.times import NoFit
 from scalebench.costmodel.search.certainty import typical_error
-from scalebench.costmodel.search.choice import columns_of
+from scalebench.costmodel.search.choice import Choice, columns_of
 from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.memory import activation_bytes, memory_bytes, stage_table
 from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.space import AXES
 from scalebench.costmodel.search.step import step_parts
 from scalebench.costmodel.search.strategies import choice_of
+from scalebench.costmodel.search.whole_model import AXES_OF_WHOLE, WholeModel
 from scalebench.records.base import Record
 from scalebench.records.summary import Row, Summary
 from scalebench.spec import Execution, Strategy
@@ -101,6 +103,8 @@ def scored_rows(job: Job, rows: Sequence[Row]) -> list[ScoredRow]:
         choice = choice_of(_strategy_of(row), row.world_size)
         if isinstance(choice, str) or row.strategy == "plain":
             continue
+        if not _in_space(choice, job):
+            continue
         here = replace(job, world_size=row.world_size, batch=row.global_batch)
         of = columns_of([choice])
         if choice.precision not in job.speed.precisions or choice.pipeline > job.model.layers:
@@ -148,11 +152,21 @@ def peaks_of(
             for row in summary.rows:
                 if row.workload == workload and is_scored(row) and row.peak_memory_bytes:
                     choice = choice_of(_strategy_of(row), row.world_size)
-                    if not isinstance(choice, str) and choice.pipeline <= model.layers:
+                    if isinstance(choice, str) or not _in_space(choice, here):
+                        continue
+                    if choice.pipeline <= model.layers:
                         at = replace(here, world_size=row.world_size, batch=row.global_batch)
                         predicted = float(memory_bytes(at, columns_of([choice]))[0])
                         found.append(row.peak_memory_bytes / predicted)
     return found
+
+
+def _in_space(choice: Choice, job: Job) -> bool:
+    """Tell whether a choice divides only what the search knows of the model."""
+    if not isinstance(job.model, WholeModel):
+        return True
+    divided = [axis for axis in AXES if getattr(choice, axis) > 1]
+    return set(divided) <= set(AXES_OF_WHOLE) and choice.checkpointing == "none"
 
 
 def _strategy_of(row: Row) -> Execution:

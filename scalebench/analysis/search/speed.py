@@ -12,6 +12,7 @@ from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.device_peaks import peak_flops
 from scalebench.costmodel.search.job import PRECISIONS, ComputeSpeed
 from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.whole_model import WholeModel
 from scalebench.records.summary import Row, Summary
 
 
@@ -30,6 +31,29 @@ def plain_rows(rows: Sequence[Row], workload: str) -> list[Row]:
         and not row.strategy_settings.get("checkpointing")
         and not row.strategy_settings.get("compile")
     ]
+
+
+def whole_model(run: StoredRun, summary: Summary, workload: str) -> WholeModel:
+    """Return any workload by what a run measured of it.
+
+    Raises:
+        NoPlainRow: The run did not measure it plainly on one rank.
+    """
+    row = next(iter(plain_rows(summary.rows, workload)), None)
+    if row is None or row.num_parameters is None:
+        raise NoPlainRow(f"{run.paths.root} did not measure {workload} plainly on one rank")
+    groups = max(
+        (
+            len(rank.facts.get("group_elements") or ())
+            for launches in grouped(run).values()
+            if launches.cell.workload.name == workload
+            for result in launches.good.values()
+            for rank in result.ranks
+        ),
+        default=0,
+    )
+    inner = max(1, groups - 1)  # the last is the root, with what is in no block
+    return WholeModel.of(workload, row.num_parameters, inner, row.flops_per_sample)
 
 
 def measured_speed(run: StoredRun, summary: Summary, model: SearchModel) -> ComputeSpeed:
@@ -59,6 +83,8 @@ def measured_speed(run: StoredRun, summary: Summary, model: SearchModel) -> Comp
         flop_s[precision] = contention * each_s / model.flops_per_sample
     device = _device_name(run)
     peaks = {name: peak_flops(device, name) for name in flop_s}  # type: ignore[arg-type]
+    if isinstance(model, WholeModel) and not model.is_counted:
+        peaks = {}
     axis_s = _machinery(summary.rows, model, flop_s, pass_s, update_s, contention)
     return ComputeSpeed(
         flop_s=flop_s,

@@ -54,7 +54,7 @@ COLUMNS: tuple[Column[tuple[int, RankedChoice]], ...] = (
     Column("mesh", lambda r: r[1].mesh_words, numeric=False, fold=19),
     Column("how", lambda r: r[1].how_words, numeric=False, fold=26),
     value("step", lambda r: r[1].step_s, units.seconds),
-    Column("90 %\ninterval", lambda r: interval_words(r[1]), fold=9),
+    Column("90 %\ninterval", lambda r: interval_words(r[1]), fold=10),
     value("memory\na rank", lambda r: r[1].memory_bytes, units.bytes_),
     value("MFU", lambda r: r[1].mfu, lambda m: f"{100 * m:.3g} %"),
     Column("exposed\ncommunication", lambda r: exposed_words(r[1]), numeric=False),

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.search.scores import activation_ratio, data_bytes
-from scalebench.analysis.search.speed import measured_speed, plain_rows
+from scalebench.analysis.search.speed import measured_speed, plain_rows, whole_model
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.links import CalibratedLinks
 from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.space import divisors
+from scalebench.costmodel.search.whole_model import AXES_OF_WHOLE, WholeModel
 from scalebench.errors import UsageError
 from scalebench.records.files import read_text
 from scalebench.records.paths import default_runs_folder
@@ -105,6 +106,9 @@ def calibration_suite(model: SearchModel, batch: int, ranks: int) -> Suite:
 
 def calibrated_job(run: StoredRun, summary: Summary, model: SearchModel, job: Job) -> Job:
     """Return the job with the speed and links that a run measured; raises NoPlainRow."""
+    if isinstance(model, WholeModel):
+        model = whole_model(run, summary, model.name)
+        job = replace(job, model=model)
     assert run.link is not None, "find_run and a run of several ranks have one"
     told = f"links as calibrated in run {run.info.run_id}"
     speed = measured_speed(run, summary, model)
@@ -112,6 +116,8 @@ def calibrated_job(run: StoredRun, summary: Summary, model: SearchModel, job: Jo
         job, speed=speed, links=CalibratedLinks(LinkModel(run.link.fits), told), device="cpu"
     )
     known = replace(known, device=run.info.spec.device)
+    if isinstance(model, WholeModel):
+        known = replace(known, axes=AXES_OF_WHOLE, checkpointing=("none",))
     held = data_bytes(plain_rows(summary.rows, model.name))
     known = replace(known, held_bytes=held)
     return replace(known, activation_ratio=activation_ratio(known, summary.rows))

@@ -22,7 +22,8 @@ from scalebench.costmodel.search.named_links import LATER, links_by_name
 from scalebench.costmodel.search.ranking import Ranking, search
 from scalebench.costmodel.search.reasons import what_would_fit
 from scalebench.costmodel.search.smallest import ranks_that_fit
-from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
+from scalebench.costmodel.search.whole_model import WholeModel
+from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.files import read_model
 from scalebench.records.summary import Summary
 from scalebench.session.search.calibration import calibrated_job, find_run, summaries_here
@@ -86,10 +87,18 @@ def carry_out(
     """
     on_gpu = request.gpu_type is not None
     shape = resolve_workload(request.workload or "gpt", "cuda" if on_gpu else device)
-    if not isinstance(shape, GptShape | MoeShape):
+    model: SearchModel
+    if isinstance(shape, GptShape | MoeShape):
+        model = SearchModel.of_preset(shape)
+    elif on_gpu:
         names = sorted(n for n, s in PRESETS.items() if isinstance(s, GptShape | MoeShape))
-        raise unknown_name("transformer that can be searched", shape.name, names)
-    model = SearchModel.of_preset(shape)
+        raise UsageError(
+            f"--workload {shape.name} with --gpu-type: of a device that is not here, only "
+            f"transformers can be predicted: {', '.join(names)}. Give one of them, or leave out "
+            "--gpu-type: then the workload is measured here."
+        )
+    else:
+        model = WholeModel.of(shape.name)
     batch = request.batch_size or shape.batch_size
     start = Job(model, request.world_size, batch, NO_SPEED, NO_LINKS)
     if on_gpu:
@@ -206,7 +215,9 @@ def _measured(
 
 def _with_margin(job: Job, asked: float | None, scores: Scores) -> tuple[Job, str, Scores]:
     """Return the job with its margin of memory, learnt from all rows of this machine."""
-    peaks = peaks_of(job, summaries_here(), model_of)
+    peaks = peaks_of(
+        job, summaries_here(), lambda name: job.model if name == job.model.name else model_of(name)
+    )
     learnt = max(0.0, max(peaks) - 1) if peaks else None
     told = scores.model_copy(update={"margin": learnt, "num_peaks": len(peaks)})
     if asked is not None:
@@ -218,6 +229,15 @@ def _with_margin(job: Job, asked: float | None, scores: Scores) -> tuple[Job, st
 
 
 def _assumptions(job: Job) -> tuple[str, ...]:
+    if isinstance(job.model, WholeModel):
+        return (
+            job.speed.told,
+            job.links.told,
+            f"of {job.model.name} only its measured step is known: its samples and its state are "
+            "divided, not its layers",
+            "no waiting and no stalls",
+            "parameters, gradients and what is sent of them have 32 bits",
+        )
     told: Sequence[str] = (
         job.speed.told,
         job.links.told,

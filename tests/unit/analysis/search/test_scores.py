@@ -13,9 +13,13 @@ from scalebench.analysis.search.scores import (
     scored_rows,
     scores_of,
 )
-from scalebench.analysis.search.speed import NoPlainRow, measured_speed
+from scalebench.analysis.search.speed import NoPlainRow, measured_speed, whole_model
 from scalebench.analysis.summarise import summarise
+from scalebench.costmodel.search.choice import choices
 from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.ranking import search
+from scalebench.costmodel.search.strategies import strategy_of
+from scalebench.costmodel.search.whole_model import WholeModel
 from scalebench.records.summary import Summary
 from scalebench.session.search.calibration import calibrated_job, calibration_suite
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
@@ -93,6 +97,41 @@ def test_a_run_without_the_model_says_so(fsdp) -> None:
     with pytest.raises(NoPlainRow, match="did not measure small"):
         measured_speed(run, summary, SMALL)
     assert model_of("cnn-8") is None and model_of("gpt-7b") is not None
+
+
+def test_any_workload_is_searched_by_its_measured_step(fsdp) -> None:
+    run, summary = fsdp
+    counted = calibrated_job(run, summary, tiny(), job(2, 16, model=tiny()))
+    unknown = WholeModel.of("gpt-tiny")  # as a workload of the user's own: nothing but its name
+    known = calibrated_job(run, summary, unknown, job(2, 16, model=unknown))
+    assert known.model.num_parameters == 437_760 and known.model.layers == 2
+    assert known.model.flops_per_sample == pytest.approx(counted.model.flops_per_sample, rel=0.2)
+    rows = {row.case: row for row in scored_rows(known, summary.rows)}
+    of_counted = {row.case: row for row in scored_rows(counted, summary.rows)}
+    assert set(rows) == set(of_counted)
+    for case, row in rows.items():
+        assert row.predicted_s == pytest.approx(of_counted[case].predicted_s, rel=0.05)
+        assert row.predicted_bytes == pytest.approx(of_counted[case].predicted_bytes, rel=0.15)
+    found = choices(known, search(known).best)
+    assert {one.mesh for one in found} == {(2, 1, 1, 1, 1, 1, 0), *((1, 2, 1, 1, 1, 1, z) for z in
+                                                                  (1, 2, 3))}  # fmt: skip
+    assert not isinstance(strategy_of(found[0], "cpu", 2, 16), str)
+    assert known.checkpointing == ("none",) and found[0].mfu is None
+
+
+def test_a_workload_without_counted_work_has_no_mfu_and_the_same_steps(fsdp) -> None:
+    run, summary = fsdp
+    rows = [row.model_copy(update={"flops_per_sample": None}) for row in summary.rows]
+    bare = summary.model_copy(update={"rows": rows})
+    steps = []
+    for told in (summary, bare):
+        model = whole_model(run, told, "gpt-tiny")
+        known = calibrated_job(run, told, model, job(2, 16, model=model))
+        steps.append([one.step_s for one in choices(known, search(known).best)])
+    assert steps[0] == pytest.approx(steps[1])
+    assert not model.is_counted and not known.speed.peak_flops
+    with pytest.raises(NoPlainRow, match="did not measure cnn-8"):
+        whole_model(run, summary, "cnn-8")
 
 
 @pytest.mark.parametrize("model", [SMALL, ROUTED])
