@@ -3,9 +3,10 @@
 import faulthandler
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from scalebench.records.paths import LaunchPaths
 from scalebench.spec.faults import InjectedFault
@@ -49,6 +50,7 @@ def run(request: dict[str, Any]) -> int:
             ``place`` is entered, and ``fault`` is injected.
     """
     redirect_output(Path(request["log"]))
+    streams = (sys.stdout, sys.stderr)
     os.environ.update(request.get("environment", {}))
     place.enter(request.get("place", {}))
     if "fault" in request:
@@ -59,5 +61,14 @@ def run(request: dict[str, Any]) -> int:
     try:
         return _JOBS[request["job"]](request)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        write_out(*streams, sys.stdout, sys.stderr)
+
+
+def write_out(*streams: TextIO | None) -> None:
+    """Write out what is still in buffers: of the own streams, and of those that replaced them.
+
+    What a job did to a stream, closing it for instance, is no failure of the job.
+    """
+    for stream in streams:
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()  # type: ignore[union-attr]

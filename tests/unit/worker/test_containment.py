@@ -1,0 +1,108 @@
+"""What a framework does to its process stays in the rank: a stand-in that does all of it."""
+
+import io
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalebench.worker import jobs
+from scalebench.worker.zygote import Zygote
+
+VARIABLE = "STAND_IN_FRAMEWORK"
+LOGGER = "stand_in_framework"
+
+
+def takes_over_the_process(request: dict[str, Any]) -> int:
+    """Do what frameworks do: print, log, set variables and handlers, replace standard output."""
+    os.environ[VARIABLE] = "set"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, force=True)
+    logging.getLogger(LOGGER).info("by its logger")
+    print("by print")
+    os.write(1, b"by its own C code\n")
+    os.system("echo by a program that it starts")
+    sys.stdout = sys.stderr
+    print("by a stream that it replaced")
+    return 0
+
+
+def closes_its_stream(request: dict[str, Any]) -> int:
+    """Leave standard output closed and standard error away."""
+    print("before")
+    sys.stdout = io.StringIO()
+    sys.stdout.close()
+    sys.stderr = None
+    return 0
+
+
+def tells_what_it_finds(request: dict[str, Any]) -> int:
+    """Write what the next rank starts with."""
+    found = {
+        "variable": os.environ.get(VARIABLE),
+        "handlers": len(logging.getLogger().handlers),
+        "ignores": signal.getsignal(signal.SIGTERM) == signal.SIG_IGN,
+    }
+    print(json.dumps(found))
+    return 0
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Run jobs in forked ranks, one after the other; return the log of each."""
+    stand_ins = {
+        "train": takes_over_the_process,
+        "look": tells_what_it_finds,
+        "close": closes_its_stream,
+    }
+    monkeypatch.setattr(jobs, "_JOBS", stand_ins)
+    here, there = socket.socketpair()
+
+    def run(*names: str) -> list[str]:
+        zygote = Zygote(there)
+        for descriptor, name in ((1, "stdout"), (2, "stderr")):  # as in the zygote, not pytest's
+            monkeypatch.setattr(sys, name, os.fdopen(descriptor, "w", closefd=False))
+        for number, name in enumerate(names):
+            log = tmp_path / f"rank{number}.log"
+            zygote.start({"tag": [0, number], "job": name, "log": str(log), "rank": number})
+            (pid,) = zygote.alive
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, log.read_text()
+            zygote.alive.clear()
+        return [(tmp_path / f"rank{number}.log").read_text() for number in range(len(names))]
+
+    with here, there:
+        yield run
+
+
+def test_all_that_a_framework_prints_is_in_the_log_of_its_rank(
+    ranks: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (log,) = ranks("train")
+    for way in (
+        "by its logger",
+        "by print",
+        "by its own C code",
+        "by a program that it starts",
+        "by a stream that it replaced",
+    ):
+        assert way in log, way
+    assert capfd.readouterr() == ("", "")
+
+
+def test_variables_handlers_and_loggers_end_with_the_rank(ranks: Any) -> None:
+    before = len(logging.getLogger().handlers)
+    _, second = ranks("train", "look")
+    assert json.loads(second) == {"variable": None, "handlers": before, "ignores": False}
+    assert VARIABLE not in os.environ
+    assert signal.getsignal(signal.SIGTERM) != signal.SIG_IGN
+    assert len(logging.getLogger().handlers) == before
+
+
+def test_a_stream_that_is_closed_is_no_failure_of_the_rank(ranks: Any) -> None:
+    assert ranks("close") == ["before\n"]
