@@ -56,6 +56,8 @@ def sent_in_a_step(strategy: FromFramework) -> Sent | None:
     """
     if isinstance(strategy, FairScale):
         return Sent(reduce=1, broadcast=1)
+    if isinstance(strategy, Horovod) and strategy.compression == "fp16":
+        return Sent(all_reduce=0.5)
     if isinstance(strategy, Horovod) or wraps_in_ddp(strategy):
         return Sent(all_reduce=1)
     if not runs_deepspeed(strategy) or (strategy.zero_stage == 3 and strategy.as_shipped):

@@ -12,8 +12,10 @@ class FrameworkFacts(RowPart):
         versions: Distribution → version; null: not found.
         untested: Of these, the ones in a version that scalebench's tests do not run with.
         settings: What the framework itself says is in force, by its own names.
+        uncounted_memory: What ``peak_memory_bytes`` leaves out; null: nothing.
     """
 
     versions: dict[str, str | None]
     untested: list[str] = []
     settings: dict[str, Any] = {}
+    uncounted_memory: str | None = None

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import ChartKind
 from scalebench.report.page.figure_style import Looks, safe, style
@@ -58,14 +57,10 @@ def _memory(rows: Sequence[Row], names: list[str], colors: list[str]) -> go.Bar:
         y=names,
         orientation="h",
         marker={"color": colors},
-        text=[_bytes(row) for row in rows],
+        text=[frameworks.memory(row) for row in rows],
         hovertemplate="%{y}: %{text}<extra></extra>",
         textposition="none",
     )
-
-
-def _bytes(row: Row) -> str:
-    return wording.DASH if row.peak_memory_bytes is None else units.bytes_(row.peak_memory_bytes)
 
 
 def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -75,7 +70,7 @@ def _tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
             wording.plain(row.case, 64),
             str(row.world_size),
             frameworks.milliseconds(row.step_s) if row.step_s else wording.DASH,
-            _bytes(row),
+            frameworks.memory(row),
         )
         for row in (found.rows if found else ())
     ]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import RANKS, SHRINKING_CASE, Column, value
 from scalebench.report.tables.listing import PlainTable
@@ -19,7 +18,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     SHRINKING_CASE,
     RANKS,
     value("step, ms", lambda row: row.step_s, frameworks.milliseconds),
-    value("memory per rank", lambda row: row.peak_memory_bytes, units.bytes_),
+    Column("memory per rank", frameworks.memory),
     Column("version", frameworks.versions, numeric=False),
     Column("settings", frameworks.settings, numeric=False),
 )

@@ -39,8 +39,10 @@ class SideBySide:
 
     @property
     def least_memory(self) -> Row | None:
-        """The row whose fullest rank holds least; None: not known."""
-        known = [row for row in self.rows if row.peak_memory_bytes is not None]
+        """The row whose fullest rank holds least, of those that count all; None: not known."""
+        known = [
+            row for row in self.rows if row.peak_memory_bytes is not None and not uncounted(row)
+        ]
         return min(known, key=lambda row: row.peak_memory_bytes or 0) if known else None
 
 
@@ -85,7 +87,25 @@ def sentence(rows: Sequence[Row]) -> str | None:
             f"Least memory: {wording.plain(least.case, 64)}, "
             f"{units.bytes_(least.peak_memory_bytes)} per rank."
         )
+    parts += [
+        f"The memory of {wording.plain(row.case, 64)} leaves out {uncounted(row)}."
+        for row in found.rows
+        if uncounted(row)
+    ]
     return " ".join(parts)
+
+
+def uncounted(row: Row) -> str | None:
+    """Return what a row's memory leaves out; None: nothing."""
+    told = row.framework.uncounted_memory if row.framework is not None else None
+    return wording.plain(told, 120) if told else None
+
+
+def memory(row: Row) -> str:
+    """Write the peak of the fullest rank: ``"20.1 MB"``, with a sign where it is not all."""
+    if row.peak_memory_bytes is None:
+        return wording.DASH
+    return units.bytes_(row.peak_memory_bytes) + " and more" * bool(uncounted(row))
 
 
 def _others(found: SideBySide) -> str:

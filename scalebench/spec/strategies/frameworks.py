@@ -233,7 +233,7 @@ class Horovod(FromFramework):
 
     kind: Literal["horovod"] = "horovod"
     about = "Horovod: DistributedOptimizer, gradients fused and all-reduced"
-    untraced_because = "Horovod's operations are its own: torch's traces do not show them"
+    untraced_because = "torch's traces do not show Horovod's operations"
     packages: ClassVar[dict[str, str]] = {"horovod": "0.28.1"}
     compression: Literal["none", "fp16"] = "none"
 

@@ -7,7 +7,8 @@ fusion".
 """
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,14 @@ import torch.distributed as dist
 
 from scalebench.spec import Horovod
 from scalebench.spec.workload import Workload
+from scalebench.worker.frameworks.horovod_places import (
+    Host,
+    host_place,
+    refuse_without_addresses,
+    refuse_without_nccl,
+    this_host,
+    variables,
+)
 from scalebench.worker.frameworks.surroundings import (
     framework_facts,
     look_like_torchrun,
@@ -26,6 +35,7 @@ from scalebench.worker.strategies.execution import make_optimizer, precision, pr
 from scalebench.worker.workloads.batches import split
 
 SHIPPED_MB = 128
+UNCOUNTED = "its fusion buffer, which Horovod's own thread allocates"
 
 
 class HorovodTraining:
@@ -50,8 +60,12 @@ class HorovodTraining:
         )
         hvd.broadcast_parameters(self.module.state_dict(), root_rank=0)
         threshold_mb = SHIPPED_MB if strategy.bucket_mb is None else strategy.bucket_mb
-        settings = {"fusion_threshold_mb": threshold_mb, "compression": strategy.compression}
-        self.facts = framework_facts(strategy, settings | {"average": "mean over ranks"})
+        settings: dict[str, Any] = {"fusion_threshold_mb": threshold_mb}
+        settings["compression"] = strategy.compression
+        settings |= {"average": "mean over ranks", "operations": operations(hvd, context)}
+        on_cpu = context.device.type == "cpu"
+        uncounted = UNCOUNTED if on_cpu and context.cell.world_size > 1 else None
+        self.facts = framework_facts(strategy, settings, uncounted)
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train on this rank's batch, in ``accumulate`` microbatches."""
@@ -78,43 +92,47 @@ class HorovodTraining:
             self._server.stop()
 
 
-def connect(strategy: Horovod, context: RankContext) -> Any:
-    """Initialise Horovod over gloo; return the server of addresses on rank 0, None elsewhere."""
-    look_like_torchrun(context)
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousServer
+def operations(hvd: Any, context: RankContext) -> str:
+    """Return the library that reduces, as Horovod was built."""
+    return "nccl" if context.device.type == "cuda" and hvd.nccl_built() else "gloo"
 
-    world_size = context.cell.world_size
-    server = RendezvousServer() if context.rank == 0 else None
-    port = [0]
-    if server is not None:
-        port = [server.start()]
-        server.init(get_host_assignments(parse_hosts(f"localhost:{world_size}"), world_size))
-    dist.broadcast_object_list(port, src=0, group=context.control)
-    os.environ.update(variables(strategy, context, port[0]))
+
+def connect(strategy: Horovod, context: RankContext) -> Any:
+    """Initialise Horovod over gloo; return the server of addresses on rank 0, None elsewhere.
+
+    Raises:
+        Unsupported: A rank's device, or its address, is out of Horovod's reach.
+    """
+    look_like_torchrun(context)
     import horovod.torch as hvd
 
+    refuse_without_nccl(context.device.type, hvd.nccl_built())
+    hosts = all_of(this_host(), context)
+    refuse_without_addresses(hosts)
+    server, port = served(hosts, context)
+    os.environ.update(variables(strategy, host_place(hosts, context.rank), hosts, port))
     hvd.init()
     return server
 
 
-def variables(strategy: Horovod, context: RankContext, port: int) -> dict[str, str]:
-    """Return the variables that ``horovodrun`` sets on one machine."""
-    rank, size = str(context.rank), str(context.cell.world_size)
-    found = {
-        "HOROVOD_RANK": rank,
-        "HOROVOD_SIZE": size,
-        "HOROVOD_LOCAL_RANK": rank,
-        "HOROVOD_LOCAL_SIZE": size,
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_HOSTNAME": "localhost",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-    }
-    if strategy.bucket_mb is not None:
-        found["HOROVOD_FUSION_THRESHOLD"] = str(round(strategy.bucket_mb * 2**20))
-    return found
+def all_of(mine: Host, context: RankContext) -> list[Host]:
+    """Return every rank's host, on every rank."""
+    hosts = [mine] * context.cell.world_size
+    dist.all_gather_object(hosts, mine, group=context.control)
+    return hosts
+
+
+def served(hosts: Sequence[Host], context: RankContext) -> tuple[Any, int]:
+    """Start the server of addresses on rank 0; return it, None elsewhere, and its port."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer() if context.rank == 0 else None
+    port = [0]
+    if server is not None:
+        port = [server.start()]
+        slots = Counter(host.address for host in hosts)
+        plan = ",".join(f"{address}:{number}" for address, number in slots.items())
+        server.init(get_host_assignments(parse_hosts(plan), len(hosts)))
+    dist.broadcast_object_list(port, src=0, group=context.control)
+    return server, port[0]

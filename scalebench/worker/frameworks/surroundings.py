@@ -40,12 +40,15 @@ def between_all(context: RankContext) -> dict[str, list[int]]:
     return {kind: list(range(context.cell.world_size)) for kind in kinds}
 
 
-def framework_facts(strategy: FromFramework, settings: Mapping[str, Any]) -> dict[str, Any]:
+def framework_facts(
+    strategy: FromFramework, settings: Mapping[str, Any], uncounted: str | None = None
+) -> dict[str, Any]:
     """Return the rank's fact ``framework``: versions, and what was configured.
 
     Args:
         strategy: What was asked for.
         settings: What the framework says is in force, by its own names.
+        uncounted: What the rank's memory leaves out; None: nothing.
     """
     found = {name: _version(name) for name in strategy.needs}
     tested = [name for name, known in strategy.needs.items() if found[name] == known]
@@ -54,6 +57,7 @@ def framework_facts(strategy: FromFramework, settings: Mapping[str, Any]) -> dic
             "versions": found,
             "untested": [name for name in found if name not in tested],
             "settings": dict(settings),
+            "uncounted_memory": uncounted,
         }
     }
 

@@ -24,6 +24,7 @@ def sent(strategy) -> float:
         (Accelerate(), 2),
         (Fabric(), 2),
         (Horovod(), 2),
+        (Horovod(compression="fp16"), 1),
         (DeepSpeed(stage=0), 2),
         (DeepSpeed(stage=1), 3),  # it all-reduces gradients, and gathers parameters
         (DeepSpeed(stage=2), 3),

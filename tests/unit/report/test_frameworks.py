@@ -62,6 +62,17 @@ def test_overlapping_intervals_are_not_significantly_different():
     assert told is not None and "All others are significantly slower." in told
 
 
+def test_memory_that_is_not_all_does_not_win():
+    facts = FrameworkFacts(versions={"horovod": "0.28.1"}, uncounted_memory="its fusion buffer")
+    horovod = row("horovod", (0.012, 0.011, 0.013), peak_memory_bytes=5_000_000, framework=facts)
+    told = frameworks.sentence([horovod, FAST])
+    assert told is not None and told.endswith(
+        "Least memory: fast, 20.0 MB per rank. The memory of horovod leaves out its fusion buffer."
+    )
+    assert frameworks.memory(horovod) == "5.00 MB and more"
+    assert frameworks.memory(FAST) == "20.0 MB"
+
+
 def test_without_intervals_nothing_is_claimed():
     told = frameworks.sentence([row("one", (0.01, None, None)), SLOW])
     assert told is not None and "not known: some have no interval" in told
