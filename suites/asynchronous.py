@@ -16,8 +16,8 @@ from scalebench import (
 )
 
 # Each at the best of a grid of rates a factor of two apart: the lowest loss after 4096 samples with
-# one seed on two ranks. The server with a backup worker has the rate of the synchronous one, that
-# which looks at staleness the rate of the asynchronous one.
+# one seed on two ranks. Servers that take synchronous steps have the same rate, and so has the one
+# that looks at staleness as the asynchronous one.
 DEFAULT = {
     "plain": (Plain(), 1e-3),
     "ddp": (Ddp(), 1e-3),
@@ -35,6 +35,8 @@ OPTIONAL = {
     "server-synchronous": (ParameterServer(staleness_bound=0), 1e-3),
     "server-backup-1": (ParameterServer(staleness_bound=0, backup_workers=1), 1e-3),
     "server-aware": (ParameterServer(staleness_aware=True), 5e-4),
+    "server-backward": (ParameterServer(staleness_bound=0, pushes="backward"), 1e-3),
+    "server-priority": (ParameterServer(staleness_bound=0, pushes="priority"), 1e-3),
     "servers-2": (ParameterServer(servers=2), 5e-4),
     "gossip-8": (Gossip(period=8), 1e-3),
 }

@@ -335,6 +335,19 @@ def parameter_server(ranks: Ranks) -> dict[str, Any]:
         found["from DDP"].append(distance(flat(training), synchronous))
         finish(training)
         found[f"synchronous, {servers} servers"] = facts_of(training)
+    for pushes in ("backward", "priority"):
+        strategy = ParameterServer(
+            servers=2,
+            staleness_bound=0,
+            pushes=pushes,
+            chunk_mb=4e-5 if pushes == "priority" else None,
+        )
+        training = ranks.trained(strategy, 8)
+        with judged(training):
+            found[f"{pushes} from DDP"] = distance(flat(training), synchronous)
+        found[f"{pushes}, sent"] = (sent_bytes_of(training) or 0) / (4 * synchronous.numel())
+        finish(training)
+        found[f"{pushes}, facts"] = facts_of(training)
     for name, bound in (("asynchronous", None), ("bounded", 1)):
         training, batches = ranks.build(ParameterServer(staleness_bound=bound))
         own = batches_for(training, cycle(batches))

@@ -153,6 +153,20 @@ def test_a_synchronous_parameter_server_is_synchronous_sgd(reports: Reports) -> 
             assert facts["num_batches"] == 8 and facts["exchange_s"] > 0
 
 
+def test_pushes_during_the_backward_pass_are_synchronous_sgd(reports: Reports) -> None:
+    """Two of four ranks serve: what all send is 8 gradients and 8 answers for each other rank."""
+    for pushes in ("backward", "priority"):
+        for report in reports:
+            found = report["parameter-server"]
+            assert found[f"{pushes} from DDP"] < ROUNDING
+            assert found[f"{pushes}, facts"]["exchange_s"] > 0
+        sent = sum(report["parameter-server"][f"{pushes}, sent"] for report in reports)
+        assert sent == pytest.approx(8 * 2 * (NUM_RANKS - 1))
+    facts = [reports[0]["parameter-server"][f"{name}, facts"] for name in ("backward", "priority")]
+    assert [one["num_chunks"] for one in facts] == [4, 6 + 1 + 1 + 1]
+    assert facts[0]["num_overtakes"] == 0
+
+
 def test_stale_gradients_are_all_counted(reports: Reports) -> None:
     """In the mean each other rank steps once between two steps of a rank, less at start and end."""
     found = reports[0]["parameter-server"]

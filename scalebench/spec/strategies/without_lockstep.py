@@ -150,6 +150,14 @@ class ParameterServer(WithoutLockstep):
             are dropped (Chen et al. 2016, "Revisiting Distributed Synchronous SGD").
         staleness_aware: Whether a gradient that is τ steps old makes a step τ times as small (Zhang
             et al. 2016, "Staleness-aware Async-SGD for Distributed Deep Learning").
+        pushes: When gradients are sent, and in which order. ``"together"``: after the backward
+            pass, in one message. ``"backward"``: each as soon as the backward pass has it, whole
+            tensors in its order. ``"priority"``: the same in chunks, and what the next forward pass
+            needs first goes first (Jayarajan et al. 2019, "Priority-based Parameter Propagation for
+            Distributed DNN Training"; Peng et al. 2019, "A Generic Communication Scheduler for
+            Distributed DNN Training Acceleration"). With both a layer of the forward pass waits for
+            its own parameters only.
+        chunk_mb: The size of a chunk at most, megabytes; None: 0.25.
     """
 
     kind: Literal["parameter-server"] = "parameter-server"
@@ -159,6 +167,8 @@ class ParameterServer(WithoutLockstep):
     staleness_bound: int | None = Field(None, ge=0)
     backup_workers: int = Field(0, ge=0)
     staleness_aware: bool = False
+    pushes: Literal["together", "backward", "priority"] = "together"
+    chunk_mb: float | None = Field(None, gt=0)
 
     @model_validator(mode="after")
     def _options_that_fit(self) -> Self:
@@ -177,6 +187,20 @@ class ParameterServer(WithoutLockstep):
             raise ValueError(
                 "staleness_aware=True is for asynchronous training: with staleness_bound=0 no "
                 "gradient is stale"
+            )
+        if self.pushes != "together" and (self.backup_workers or not synchronous):
+            raise ValueError(
+                f'pushes="{self.pushes}" needs staleness_bound=0 and backup_workers=0: a layer '
+                "waits for a step by the gradients of all ranks"
+            )
+        if self.pushes != "together" and self.compile:
+            raise ValueError(
+                f'pushes="{self.pushes}" needs compile=False: each layer waits for its parameters, '
+                "which a compiled model cannot"
+            )
+        if self.pushes != "priority" and self.chunk_mb is not None:
+            raise ValueError(
+                f'chunk_mb={self.chunk_mb:g} needs pushes="priority": other pushes are not cut'
             )
         return self
 

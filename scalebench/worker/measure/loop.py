@@ -20,7 +20,7 @@ from scalebench.spec import StepPlan
 from scalebench.stats import median_precision, steady_start
 from scalebench.worker.measure.clock import StepClock, step_clock
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import Training, on_every_rank
+from scalebench.worker.strategies.base import Training, on_every_rank, settle
 from scalebench.worker.workloads.batches import first_samples
 
 WARMUP_BLOCK = 5
@@ -191,6 +191,8 @@ class Loop:
             batch = next(self.batches)
             part = batch if num_samples is None else first_samples(batch, num_samples)
             losses.append(self.training.step(part))
+            if len(losses) == count:
+                settle(self.training)
             self.clock.mark()
         return losses
 

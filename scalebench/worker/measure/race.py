@@ -24,7 +24,13 @@ from scalebench.worker.measure.gradient_norms import gradient_norms
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.optimizers import set_rate
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import Training, judged, num_samples_of, sent_bytes_of
+from scalebench.worker.strategies.base import (
+    Training,
+    judged,
+    num_samples_of,
+    sent_bytes_of,
+    settle,
+)
 
 HOW_TO_GIVE_IT = (
     "Give Workload(evaluation=...) batches of samples that are never trained on, the same on "
@@ -74,6 +80,8 @@ class RaceRun:
                 samples = (done + step + 1) * cell.global_batch
                 set_rate(self.loop.training.optimizer, cell.recipe.rate_after(samples))
             losses.append(self.loop.training.step(next(self.loop.batches)))
+            if step == count - 1:
+                settle(self.loop.training)
             self.loop.clock.mark()
         return losses
 

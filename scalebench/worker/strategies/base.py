@@ -17,7 +17,7 @@ class Training(Protocol):
 
     A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`,
     `keeps_built`, `judged`, `sent_bytes_of`, `num_samples_of`, `lost_ranks_of`, `batches_for`,
-    `seen_before_update` and `finish` ask for.
+    `seen_before_update`, `settle` and `finish` ask for.
     """
 
     @property
@@ -115,6 +115,13 @@ def batches_for(training: Any, batches: Iterator[Any]) -> Iterator[Any]:
     """
     own = getattr(training, "own_batches", None)
     return batches if own is None else own(batches)
+
+
+def settle(training: Any) -> None:
+    """Have a training wait for what its last step still exchanges, so that a clock sees it."""
+    wait = getattr(training, "settle", None)
+    if wait is not None:
+        wait()
 
 
 def finish(training: Any) -> None:

@@ -12,6 +12,16 @@ from scalebench.spec import Ddp, LocalSgd, ParameterServer
         ({"backup_workers": 1}, "needs staleness_bound=0"),
         ({"backup_workers": 1, "staleness_bound": 0, "servers": 2}, "needs servers=1"),
         ({"staleness_aware": True, "staleness_bound": 0}, "no gradient is stale"),
+        ({"pushes": "priority"}, "needs staleness_bound=0"),
+        ({"pushes": "backward", "staleness_bound": 2}, "needs staleness_bound=0"),
+        (
+            {"pushes": "priority", "staleness_bound": 0, "backup_workers": 1},
+            "needs staleness_bound=0 and backup_workers=0",
+        ),
+        ({"pushes": "priority", "staleness_bound": 0, "compile": True}, "needs compile=False"),
+        ({"pushes": "backward", "staleness_bound": 0, "chunk_mb": 1}, 'needs pushes="priority"'),
+        ({"chunk_mb": 1}, 'chunk_mb=1 needs pushes="priority"'),
+        ({"pushes": "priority", "staleness_bound": 0, "chunk_mb": 0}, "greater than 0"),
     ],
 )
 def test_options_that_contradict_one_another(options, told):

@@ -1,0 +1,176 @@
+"""Chunks on their way between two ranks, over gloo's point-to-point messages.
+
+Before each chunk goes a notice with its number, because the receiver cannot know which one the
+sender found most urgent. When it is there an acknowledgement goes back: without it a sender would
+fill the kernel's buffers, megabytes that no urgent chunk can overtake any more. So many may be
+under way at once that the link stays busy meanwhile (the credit of Peng et al. 2019).
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from scalebench.worker.strategies.asynchronous.chunks import Waiting
+
+NOTICE, ACKNOWLEDGEMENT, FIRST_CHUNK = 1, 2, 3
+"""Kinds of messages; chunk c has ``FIRST_CHUNK + c``."""
+GOODBYE = -1
+IN_FLIGHT = 4
+"""Chunks that a rank has sent and that were not acknowledged yet, at most."""
+
+
+@dataclass
+class ChunkLink:
+    """A worker's connection to a server, as either of them sees it.
+
+    Two ranks that both serve share a connection for two links: their messages have other tags.
+
+    Attributes:
+        other: The rank at the other end.
+        group: Of it and this one.
+        other_serves: Whether the other rank is this link's server, or this one.
+    """
+
+    other: int
+    group: "dist.ProcessGroup"
+    other_serves: bool
+    _expected: dict[int, Any] = field(default_factory=dict)
+
+    def expect(self, chunk: int, values: torch.Tensor) -> None:
+        """Have the next chunk of a number be written into a tensor, shape [elements]."""
+        tag = self._tag(FIRST_CHUNK + chunk)
+        self._expected[chunk] = dist.irecv(values, self.other, self.group, tag)
+
+    def send(self, chunk: int, values: torch.Tensor) -> Callable[[], None]:
+        """Start to send a chunk, shape [elements]; return what waits until it is there."""
+        answer = torch.empty(1, dtype=torch.int64)
+        notice = torch.tensor([chunk])
+        works = [
+            dist.irecv(answer, self.other, self.group, self._tag(ACKNOWLEDGEMENT)),
+            dist.isend(notice, self.other, self.group, self._tag(NOTICE)),
+            dist.isend(values, self.other, self.group, self._tag(FIRST_CHUNK + chunk)),
+        ]
+
+        def arrived() -> None:
+            for work in reversed(works):
+                assert work is not None, "this rank is in the group"
+                work.wait()
+            assert int(answer) == chunk == int(notice), "acknowledged in the order of sending"
+
+        return arrived
+
+    def say_goodbye(self) -> None:
+        """Tell the other rank that no chunk follows."""
+        dist.send(torch.tensor([GOODBYE]), self.other, self.group, self._tag(NOTICE))
+
+    def receive(self) -> int:
+        """Wait for the next chunk, and acknowledge it; return its number, or ``GOODBYE``."""
+        notice = torch.empty(1, dtype=torch.int64)
+        dist.recv(notice, self.other, self.group, self._tag(NOTICE))
+        chunk = int(notice)
+        if chunk != GOODBYE:
+            self._expected.pop(chunk).wait()
+            dist.send(notice, self.other, self.group, self._tag(ACKNOWLEDGEMENT))
+        return chunk
+
+    def _tag(self, kind: int) -> int:
+        server_is_lower = (self.other < dist.get_rank()) == self.other_serves
+        return 2 * kind + server_is_lower
+
+
+class Outbox:
+    """Two threads that send chunks, the next one as `Waiting` says, and hear that they are there.
+
+    Attributes:
+        waiting: Those that were not sent yet.
+        sent_bytes: To all links together, what still waits included.
+
+    Args:
+        by_need: See `Waiting`.
+        links_of: A chunk's number → the links that it goes over.
+        values: The vector that chunks are pieces of, shape [Ψ].
+        parts: A chunk's number → where it lies in the vector.
+        on_failure: Is called with an error of a thread.
+    """
+
+    def __init__(
+        self,
+        by_need: bool,
+        links_of: Callable[[int], Sequence[ChunkLink]],
+        values: torch.Tensor,
+        parts: Sequence[slice],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.waiting = Waiting(by_need)
+        self.sent_bytes = 0
+        self._links_of, self._values, self._parts = links_of, values, parts
+        self._on_failure = on_failure
+        self._changed = threading.Condition()
+        self._under_way: deque[Sequence[Callable[[], None]]] = deque()
+        self._credit = IN_FLIGHT
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._reporting, args=(work,), daemon=True)
+            for work in (self._send_all, self._hear_all)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, chunk: int, need: int) -> None:
+        """Have a chunk be sent; its values must stay as they are until it is there."""
+        with self._changed:
+            self.waiting.put(chunk, need)
+            self.sent_bytes += len(self._links_of(chunk)) * self._values[self._parts[chunk]].nbytes
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wait until everything is there, and end the threads."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _reporting(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._on_failure(error)
+
+    def _send_all(self) -> None:
+        while (chunk := self._next()) is not None:
+            values = self._values[self._parts[chunk]]
+            arrivals = [link.send(chunk, values) for link in self._links_of(chunk)]
+            with self._changed:
+                self._under_way.append(arrivals)
+                self._changed.notify_all()
+
+    def _next(self) -> int | None:
+        """Wait for a chunk and for credit; return the chunk to send. None: it is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._credit and (len(self.waiting) or self._closed))
+            if not len(self.waiting):
+                return None
+            self._credit -= 1
+            return self.waiting.pop()
+
+    def _hear_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._under_way or self._is_done())
+                if not self._under_way:
+                    return
+                arrivals = self._under_way.popleft()
+            for arrived in arrivals:
+                arrived()
+            with self._changed:
+                self._credit += 1
+                self._changed.notify_all()
+
+    def _is_done(self) -> bool:
+        return self._closed and not len(self.waiting) and self._credit == IN_FLIGHT
