@@ -27,9 +27,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.exposed_axes import exposed_by_axis
 from scalebench.analysis.step_parts import StepParts, clean_parts
 from scalebench.analysis.steps import launch_step_s
-from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, Budget, Part
+from scalebench.records.rows.budget import COPIES, MEASURED, WAIT, AxisLoss, Budget, Part
 from scalebench.stats import Estimate, estimate_signed
 
 Round = tuple[LaunchAttribution, LaunchAttribution]
@@ -148,7 +149,63 @@ def loss_budget(
         not_apart=not_apart,
         drift=max((drift_of_round(pair) for pair in kept), key=abs),
     )
-    return budget.model_copy(update={"rounds_left_out": len(rounds) - len(kept)})
+    by_axis = None if over else losses_by_axis(kept, rank, budget, apart)
+    left_out = len(rounds) - len(kept)
+    return budget.model_copy(update={"rounds_left_out": left_out, "by_axis": by_axis})
+
+
+def losses_by_axis(
+    rounds: Sequence[Round], rank: int, budget: Budget, apart: bool
+) -> list[AxisLoss] | None:
+    """Divide exposed transfer and wait of a budget among the dimensions of the mesh.
+
+    Args:
+        rounds: Those that the budget rests on.
+        rank: Whose parts it has.
+        budget: Of these rounds; its parts are what the result sums to.
+        apart: Whether transfer and wait are separated; if not, all of it is transfer.
+
+    Returns:
+        The dimensions in the order in which the traces have them; None: no operation has one.
+    """
+    found: list[dict[str | None, tuple[float, float]]] = []
+    own: list[dict[str | None, float]] = []
+    for row, _ in rounds:
+        along = exposed_by_axis(row, rank)
+        in_headline = clean_parts(row, rank, budget.measured_s, apart)
+        in_launch = clean_parts(row, rank, launch_step_s(row.result), apart)
+        exposed_s = in_headline.exposed_transfer_s + in_headline.wait_s
+        traced_s = sum(one.total_s for one in along.values())
+        scale = exposed_s / traced_s if traced_s > 0 else 0.0
+        to_launch = in_launch.total_s / in_headline.total_s
+        found.append(
+            {
+                axis: (scale * one.transfer_s, scale * one.wait_s)
+                if apart
+                else (scale * one.total_s, 0.0)
+                for axis, one in along.items()
+            }
+        )
+        own.append({axis: scale * to_launch * one.total_s for axis, one in along.items()})
+    axes = list(dict.fromkeys(axis for of_round in found for axis in of_round))
+    if not any(axes):
+        return None
+    losses_found = []
+    for axis in axes:
+        pairs = [of_round.get(axis, (0.0, 0.0)) for of_round in found]
+        transfer_s, wait_s = (float(np.mean([pair[i] for pair in pairs])) for i in range(2))
+        exposed = _part([sum(pair) for pair in pairs], [one.get(axis, 0.0) for one in own])
+        rest_s = budget.measured_s - exposed.value
+        losses_found.append(
+            AxisLoss(
+                axis=axis,
+                exposed_transfer_s=transfer_s,
+                wait_s=wait_s if apart else None,
+                exposed_s=exposed,
+                efficiency_without=budget.ideal_s / rest_s if rest_s > 0 else None,
+            )
+        )
+    return losses_found
 
 
 def _steady(rounds: Sequence[Round]) -> Sequence[Round]:

@@ -11,6 +11,7 @@ from scalebench.records.summary import Row, Summary, TimedCollectives
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.findings.findings import judge
 from scalebench.report.tables import certificate
+from scalebench.report.tables.axis_budget import axis_budget_parts
 from scalebench.report.tables.brief_verdict import brief_parts, first_step_parts
 from scalebench.report.tables.budget_table import budget_parts
 from scalebench.report.tables.calibration import fit_parts
@@ -153,6 +154,7 @@ def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableTy
     return [
         *budget_parts(rows, width, ascii_only),
         *axis_parts(rows, width, ascii_only),
+        *axis_budget_parts(rows, width, ascii_only),
         *expert_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),

@@ -142,8 +142,13 @@ def in_flight(trace: Trace, operations: Iterable[TracedOperation]) -> Intervals:
     """
     if not trace.blocked:
         return covered_by(operations)
-    others = covered_by(op for op in operations if op.kind not in ("send", "recv"))
+    others = covered_by(op for op in operations if not is_between_two(op))
     return union(others, intervals(trace.blocked))
+
+
+def is_between_two(operation: TracedOperation) -> bool:
+    """Whether ``Trace.blocked`` stands for an operation, where that is known."""
+    return operation.kind in ("send", "recv")
 
 
 def covered_by(operations: Iterable[TracedOperation]) -> Intervals:

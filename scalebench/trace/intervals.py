@@ -5,12 +5,14 @@ nanoseconds. *Tidy* means sorted, disjoint, not touching, none empty; `union` ma
 and the other functions take tidy sets and return tidy ones. Everything is vectorised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Intervals = NDArray[np.int64]
+Name = TypeVar("Name")
 
 
 def intervals(pairs: Sequence[Sequence[int]] | Sequence[int] | Intervals) -> Intervals:
@@ -73,3 +75,27 @@ def length(a: Intervals) -> int:
 def length_s(a: Intervals) -> float:
     """Return the seconds that a tidy set covers."""
     return length(a) / 1e9
+
+
+def divided(moments: Intervals, sets: Mapping[Name, Intervals]) -> dict[Name, float]:
+    """Return how many nanoseconds of some moments belong to each of several tidy sets.
+
+    A moment that several sets cover is divided equally among them; one that none covers belongs to
+    nobody. So the result sums to what the sets together cover of ``moments``.
+
+    Args:
+        moments: A tidy set.
+        sets: Tidy; they may overlap.
+    """
+    edges = np.unique(np.concatenate([moments.ravel(), *(s.ravel() for s in sets.values())]))
+    starts, lengths = edges[:-1], np.diff(edges)
+    counted = np.where(_covers(moments, starts), lengths, 0)
+    covering = {name: _covers(spans, starts) for name, spans in sets.items()}
+    owners = np.maximum(sum(covering.values(), np.zeros(len(starts), dtype=np.int64)), 1)
+    return {name: float((counted * covers / owners).sum()) for name, covers in covering.items()}
+
+
+def _covers(spans: Intervals, times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return 1 for each time that a tidy set covers, and 0 for the others."""
+    begun = np.searchsorted(spans[:, 0], times, side="right")
+    return begun - np.searchsorted(spans[:, 1], times, side="right")

@@ -18,7 +18,7 @@ import numpy as np
 
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.trace import ClockAlignment, Trace, TracedOperation
-from scalebench.trace.intervals import Intervals, intervals, none, union
+from scalebench.trace.intervals import Intervals, intervals, union
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
@@ -72,6 +72,8 @@ class Matched:
     Attributes:
         waiting: Rank → when it waited inside an operation for others; on the rank's own clock,
             after its trace's origin; tidy.
+        waiting_along: Rank → dimension of the mesh whose group carried the operation → the same;
+            None: no dimension.
         arrivals: One for every operation that was matched, in the order of time.
         mismatch: The first operation that the ranks do not have alike, in words; None: all match.
         num_alone: Operations that could be matched by their kind and were not found on all ranks
@@ -79,6 +81,7 @@ class Matched:
     """
 
     waiting: dict[int, Intervals] = field(default_factory=dict)
+    waiting_along: dict[int, dict[str | None, Intervals]] = field(default_factory=dict)
     arrivals: list[Arrival] = field(default_factory=list)
     mismatch: str | None = None
     num_alone: int = 0
@@ -99,7 +102,7 @@ def match(
     turns = _turns(traces) if root == "in turn" else {}
     shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks or {}) for rank, t in traces.items()}
     matched, num_alone = together(traces)
-    waits: dict[int, list[tuple[int, int]]] = {rank: [] for rank in traces}
+    waits: dict[int, dict[str | None, list[tuple[int, int]]]] = {rank: {} for rank in traces}
     arrivals: list[tuple[int, Arrival]] = []
     for operation in matched:
         began = {rank: op.start_ns + shift[rank] for rank, op in operation.items()}
@@ -117,9 +120,14 @@ def match(
             arrivals.append((began[last], Arrival(awaited.step, awaited.kind, last, late_s)))
         for rank, op in operation.items():
             until = min(op.start_ns + began[last] - began[rank], op.end_ns)
-            waits[rank].append((op.start_ns, max(until, op.start_ns)))
+            waits[rank].setdefault(op.axis, []).append((op.start_ns, max(until, op.start_ns)))
+    along = {
+        rank: {axis: union(intervals(spans)) for axis, spans in found.items()}
+        for rank, found in waits.items()
+    }
     return Matched(
-        waiting={rank: union(intervals(w)) if w else none() for rank, w in waits.items()},
+        waiting={rank: union(*found.values()) for rank, found in along.items()},
+        waiting_along=along,
         arrivals=[arrival for _, arrival in sorted(arrivals, key=lambda pair: pair[0])],
         mismatch=first_mismatch({rank: trace.operations for rank, trace in traces.items()}),
         num_alone=num_alone,

@@ -153,6 +153,28 @@ class ComputeInflation(RowPart):
     unavailable: dict[str, str] = {}
 
 
+class AxisLoss(RowPart):
+    """Exposed communication along one dimension of the mesh, as a part of the budget.
+
+    Over all dimensions the seconds sum to the budget's own. Where operations along several
+    dimensions are in flight at once, each has an equal part of the time.
+
+    Attributes:
+        axis: The dimension; None: operations of a group that is none of the mesh.
+        exposed_transfer_s: Its part of the budget's field of that name, seconds per step.
+        wait_s: Likewise; None: the budget has none.
+        exposed_s: Both together, estimated over the launches.
+        efficiency_without: The row's efficiency if these operations took no time that computation
+            does not hide, and all else were the same; null: nothing else takes time.
+    """
+
+    axis: str | None
+    exposed_transfer_s: FiniteFloat
+    wait_s: FiniteFloat | None
+    exposed_s: Estimate
+    efficiency_without: FiniteFloat | None = None
+
+
 class Budget(RowPart):
     """Where a row's step goes, seconds per step; see `scalebench.analysis.budget`.
 
@@ -174,6 +196,8 @@ class Budget(RowPart):
         mean_over_ranks: Whether the parts are means over the ranks, which do different work.
         ranks: The traced step of every rank.
         inflation: Parts of ``compute_inflation_s``; None: one rank, or no baseline.
+        by_axis: ``exposed_transfer_s`` and ``wait_s`` by the dimension of the mesh whose group
+            carried the operations; None: the strategy has no mesh, or does not say.
     """
 
     ideal_s: FiniteFloat
@@ -199,6 +223,7 @@ class Budget(RowPart):
     mean_over_ranks: bool = False
     ranks: IfValid[list[RankTimes]] = None
     inflation: IfValid[ComputeInflation] = None
+    by_axis: IfValid[list[AxisLoss]] = None
 
     @property
     def ideal(self) -> float:

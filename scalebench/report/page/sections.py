@@ -14,6 +14,7 @@ from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.summary import Row
 from scalebench.report.page import capacity, kinds
 from scalebench.report.page.autocorrelation_figure import memory_of_steps_kind
+from scalebench.report.page.axis_budget_figure import AXIS_BUDGET
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.compression_figure import COMPRESSION
 from scalebench.report.page.expert_figure import expert_kind
@@ -122,7 +123,12 @@ def sections(material: Material) -> tuple[Section, ...]:
         _frameworks(material),
         _of(material, kinds.SPEEDUP, "Speedup", (kinds.SPEEDUP,)),
         _efficiency(material),
-        _of(material, kinds.BUDGET, "Where the rest went", (kinds.BUDGET, kinds.WATERFALL)),
+        _of(
+            material,
+            kinds.BUDGET,
+            "Where the rest went",
+            (kinds.BUDGET, kinds.WATERFALL, AXIS_BUDGET),
+        ),
         _model(material),
         _timeline(material),
         _communication(material),

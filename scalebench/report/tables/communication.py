@@ -13,6 +13,7 @@ from scalebench.records.rows.budget import WAIT, RankTimes
 from scalebench.records.rows.communication import AxisFigures, OperationFigures, Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.summary import Estimate, Row
+from scalebench.report.tables.axis_budget import axis_budget_table
 from scalebench.report.tables.layout import (
     CASE,
     CASE_WIDTHS,
@@ -37,7 +38,7 @@ Makers = tuple[Callable[[Sequence[Row]], PlainTable], ...]
 
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     """Return the tables of one suite about what was sent, those that have a line."""
-    return _made(rows, (_kinds, _axes, _buckets, _exposed, _cost))
+    return _made(rows, (_kinds, _axes, axis_budget_table, _buckets, _exposed, _cost))
 
 
 def rank_tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scalebench.trace.intervals import (
     clip,
+    divided,
     intersect,
     intervals,
     length,
@@ -69,6 +70,22 @@ def test_the_parts_add_up(first, second):
     a, b = union(intervals(first)), union(intervals(second))
     assert length(intersect(a, b)) + length(subtract(a, b)) == length(a)
     assert length(union(a, b)) + length(intersect(a, b)) == length(a) + length(b)
+
+
+@given(PAIRS, PAIRS, PAIRS)
+def test_moments_are_divided_among_the_sets_that_cover_them(moments, first, second):
+    found = divided(
+        union(intervals(moments)),
+        {"first": union(intervals(first)), "second": union(intervals(second))},
+    )
+    of, one, other = painted(moments), painted(first), painted(second)
+    assert found["first"] == len(of & one - other) + len(of & one & other) / 2
+    assert found["second"] == len(of & other - one) + len(of & one & other) / 2
+
+
+def test_among_no_sets_nothing_is_divided():
+    assert divided(intervals([(0, 5)]), {}) == {}
+    assert divided(none(), {"one": none()}) == {"one": 0.0}
 
 
 def test_nothing_at_all():
