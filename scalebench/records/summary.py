@@ -21,6 +21,7 @@ from scalebench.records.rows.experts import ExpertFigures
 from scalebench.records.rows.exposed import ExposedEstimates
 from scalebench.records.rows.frameworks import FrameworkFacts
 from scalebench.records.rows.lockstep import LockstepFigures
+from scalebench.records.rows.memory import MemoryByAxis
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
 from scalebench.records.rows.race import RaceFigures
@@ -81,7 +82,8 @@ class Row(BaseModel):
     cores) that each rank may use, null where there is no quota, and where ``cpu_shares`` has a
     different one for each rank. ``communication`` has every kind
     of operation and every bucket of the rank that waits most, ``stragglers`` the ranks that came
-    last, the most frequent first. ``axes`` has the same operations by the dimension of the mesh
+    last, the most frequent first. ``memory_by_axis`` has what each dimension of a mesh takes off
+    the memory of one process. ``axes`` has the same operations by the dimension of the mesh
     whose group carried them; null where a strategy does not say. ``experts`` is how a mixture's
     tokens spread over its experts, ``lockstep`` where the time of a race's ranks went and how
     stale their gradients were. ``strategy_settings`` are the
@@ -138,6 +140,7 @@ class Row(BaseModel):
     peak_memory_bytes: int | None = None
     predicted_memory_bytes: int | None = None
     memory: dict[str, int | None]
+    memory_by_axis: IfValid[MemoryByAxis] = None
     wire_bytes: int | None = None
     payload_bytes: int | None = None
     predicted_wire_bytes: int | None = None

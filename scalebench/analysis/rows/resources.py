@@ -6,8 +6,9 @@ from scalebench.analysis.energy import energy_per_sample
 from scalebench.analysis.pipeline_shape import layers_of
 from scalebench.analysis.rows.axes import predicted_wire_bytes
 from scalebench.analysis.rows.experts import NO_EXPERTS, NOT_RECORDED, experts_of_row
-from scalebench.analysis.rows.fields import RowFields
+from scalebench.analysis.rows.fields import RowFields, Unavailable
 from scalebench.analysis.rows.group_step import NO_SHARD
+from scalebench.analysis.rows.memory_axes import memory_by_axis
 from scalebench.analysis.step_shape import NoShape
 from scalebench.costmodel.device_peaks import (
     Dtype,
@@ -67,6 +68,7 @@ def use_of_row(
     row = RowFields()
     _set_memory(row, inspection, good)
     _set_predicted_memory(row, cell, next(iter(good.values()), reference), alone, shards)
+    _set_memory_by_axis(row, inspection, next(iter(good.values()), None), alone, shards)
     _set_predicted_traffic(row, good)
     _set_energy(row, list(good.values()))
     divides = expert_groups(cell.strategy) is not None
@@ -155,6 +157,22 @@ def _set_predicted_memory(
         rank.facts.get("group_elements"),
     )
     row.set(name, predicted.total_bytes, predicted.reason or "not predictable")
+
+
+def _set_memory_by_axis(
+    row: RowFields,
+    inspection: CellResult | None,
+    result: CellResult | None,
+    alone: Sequence[CellResult],
+    shards: Sequence[CellResult],
+) -> None:
+    """Set what each axis of a mesh takes off the peak of one process."""
+    name = "memory_by_axis"
+    baseline = None if result is None else _baseline(result.cell.strategy, alone)
+    try:
+        row.values[name] = memory_by_axis(result, inspection, baseline, shards)
+    except Unavailable as reason:
+        row.set(name, None, str(reason))
 
 
 def _set_predicted_memory_of_pipeline(

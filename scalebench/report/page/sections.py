@@ -23,6 +23,7 @@ from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.frameworks_figure import FRAMEWORKS
 from scalebench.report.page.heat_figure import grid_kind
 from scalebench.report.page.link_figure import fit_table, link_kinds, sweeps
+from scalebench.report.page.memory_axes_figure import MEMORY_AXES
 from scalebench.report.page.mesh_figure import mesh_kind
 from scalebench.report.page.power_figure import ENERGY, power_kind
 from scalebench.report.page.race_figure import race_kind
@@ -326,7 +327,9 @@ def _memory(material: Material) -> Section:
         drawn = material.chart(_memory_kind(material.environment), index, rows)
         counted = memory.tables(rows)
         batches = max_batch_table(rows, material.largest_batches)
-        parts: tuple[Part, ...] = (*drawn, *counted, *([batches] if batches else []))
+        by_axis = material.chart(MEMORY_AXES, index, rows)
+        last = [batches] if batches else []
+        parts: tuple[Part, ...] = (*drawn, *by_axis, *counted, *last)
         blocks.append(Block(suite, parts, None if drawn else kinds.MEMORY.absent))
     return _section("memory", "Memory", blocks)
 

@@ -8,6 +8,7 @@ from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.tables.layout import CASE, PLACE, RANKS, Column, value
 from scalebench.report.tables.listing import PlainTable
+from scalebench.report.tables.memory_axes import memory_axes_table
 from scalebench.report.words import wording
 
 NOTHING = wording.DASH
@@ -141,7 +142,7 @@ def _where(found: Peak) -> str:
 
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     """Return the tables of one suite that have a line."""
-    made = (_table(rows), _reasons(rows))
+    made = (_table(rows), memory_axes_table(rows), _reasons(rows))
     return tuple(table for table in made if table.lines)
 
 
