@@ -62,6 +62,10 @@ SPLIT_PHRASES = {
     "unbalanced": "layers cut badly on purpose",
 }
 
+PUSH_PHRASES = {
+    "backward": "gradients pushed in the order of the backward pass",
+    "priority": "gradients pushed in chunks, the next forward pass's first",
+}
 PLUGIN_PHRASES = {"ddp": "DDP", "fsdp2": "FSDP2", "deepspeed": "DeepSpeed"}
 
 METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication", "ulysses": "Ulysses"}
@@ -132,6 +136,7 @@ SETTING_PHRASES: dict[str, Callable[[Any], str | None]] = {
         "synchronous" if v == 0 else _number_of(v, "at most {:g} steps ahead") or "asynchronous"
     ),
     "backup_workers": lambda v: _number_of(v, "{:g} backup workers") if v else None,
+    "pushes": lambda v: PUSH_PHRASES.get(str(v)),
     "staleness_aware": lambda on: "smaller steps for stale gradients" if on else None,
     "synchronous_steps": lambda v: _number_of(v, "after {:g} synchronous steps") if v else None,
     "experts": lambda number: f"{number} experts" if number else None,
