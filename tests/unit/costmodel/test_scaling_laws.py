@@ -37,6 +37,7 @@ def test_usl_finds_contention_and_coherency(sigma, kappa):
     law = fit_usl(SIZES, [n / (1 + sigma * (n - 1) + kappa * n * (n - 1)) for n in SIZES])
     assert law.parameters["sigma"] == pytest.approx(sigma, abs=1e-7)
     assert law.parameters["kappa"] == pytest.approx(kappa, abs=1e-7)
+    assert law.speedup(64) == pytest.approx(64 / (1 + 63 * sigma + 64 * 63 * kappa), rel=1e-3)
 
 
 def test_usl_has_a_peak_that_amdahl_has_not():

@@ -1,0 +1,32 @@
+"""A transformer's parameters and work, counted by hand and as papers name them."""
+
+import pytest
+
+from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.published import LLAMAS, MEGATRON
+
+MIXTURE = SearchModel(
+    name="mixture", layers=3, heads=2, width=8, context=16, vocabulary=100, kv_heads=2, inner=32,
+    experts=4, top_k=2,
+)  # fmt: skip
+
+
+def test_a_mixture_by_hand():
+    attention, router, expert = 4 * 8 * 8, 8 * 4, 2 * 8 * 32
+    assert MIXTURE.block_parameters == attention + router
+    assert MIXTURE.expert_parameters == 4 * expert
+    assert MIXTURE.num_parameters == 100 * 8 + 3 * (attention + router + 4 * expert)
+    assert MIXTURE.matrix_flops == 2 * (attention + router + 2 * expert) * 16
+
+
+@pytest.mark.parametrize("published", [*MEGATRON, *LLAMAS], ids=lambda one: one.model.name)
+def test_published_models_have_the_parameters_of_their_names(published):
+    billions = float(published.model.name.rsplit(" ", 1)[1].removesuffix("B"))
+    assert published.model.num_parameters == pytest.approx(1e9 * billions, rel=0.02, abs=6e7)
+
+
+@pytest.mark.parametrize("published", [*MEGATRON, *LLAMAS], ids=lambda one: one.model.name)
+def test_published_ranks_and_batches_divide(published):
+    model_ranks = published.tensor * published.pipeline * published.context
+    assert published.world_size % model_ranks == 0
+    assert published.batch % (published.world_size // model_ranks) == 0
