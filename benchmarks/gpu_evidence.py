@@ -80,6 +80,7 @@ def steps(folder: Path, dry: bool) -> list[Step]:
         Step("gpu-tests", (PYTHON, "-m", "pytest", "tests", "-m", "gpu", "-q"), 300, is_run=False),
         Step("gpu-trace", (*probe, "trace", trace), 180, is_run=False),
         Step("gpu-trace-read", (PYTHON, "-m", "scalebench", "trace", trace), 60, is_run=False),
+        Step("gpu-trace-hta", (*probe, "overlap", trace), 120, is_run=False),
         run("gpu-fsdp-gpt-1.3b", "fsdp", "fsdp and not shard", "gpt-1.3b", 8, "--repeats", "2"),
         run("gpu-compression-gpt-124m", "compression", "none or powersgd or quantise-8bit",
             "gpt-124m", 6, "--repeats", "1", "--no-compile"),

@@ -165,7 +165,8 @@ def overlap_of_whole_steps(path: Path) -> float:
     return ratio
 
 
-def _overlap_by_hta(hta: str, path: Path, **variables: str) -> float:
+def overlap_by_hta(hta: str, path: Path, **variables: str) -> float:
+    """Return the overlap ratio that HolisticTraceAnalysis finds; raise if it fails."""
     (line,) = [
         line
         for line in run([hta, "-c", _HTA, str(path)], **variables).output.splitlines()
@@ -176,8 +177,8 @@ def _overlap_by_hta(hta: str, path: Path, **variables: str) -> float:
 
 def _compared(path: Path, hta: str) -> str:
     ours = overlap_of_whole_steps(path)
-    theirs = _overlap_by_hta(hta, path, HTA_DISABLE_NS_ROUNDING="1")
-    rounded = _overlap_by_hta(hta, path)
+    theirs = overlap_by_hta(hta, path, HTA_DISABLE_NS_ROUNDING="1")
+    rounded = overlap_by_hta(hta, path)
     met = "met" if abs(ours / theirs - 1) <= MOST_APART else "MISSED"
     return (
         f"{path.name:<38} scalebench {ours:.2%}, HolisticTraceAnalysis {theirs:.2%} "
