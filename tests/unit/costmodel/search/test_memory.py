@@ -1,0 +1,49 @@
+"""Activations of a transformer as Korthikanti et al. 2022 count them, bytes by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scalebench.costmodel.search.choice import Choice, columns_of
+from scalebench.costmodel.search.memory import activation_bytes
+from tests.unit.costmodel.search.jobs import ROUTED, SMALL, job
+
+HIDDEN = 4 * 128 * 256
+"""Elements of a microbatch's residual stream: 4 samples of 128 tokens, 256 wide."""
+LOGITS = 2 * 4 * 4 * 128 * 512
+LAYERS = np.array([4.0])
+
+
+def kept(model=SMALL, **choice):
+    """Return the bytes at the peak of 8 replicas with 4 samples each, without the logits."""
+    given = {"data": 8, "checkpointing": "none", "precision": "bfloat16"} | choice
+    asked = job(8, 32, model=model, activation_ratio=1.0)
+    (found,) = activation_bytes(asked, columns_of([Choice(**given)]), LAYERS)
+    return (found - LOGITS) / HIDDEN
+
+
+def test_without_checkpoints_a_layer_keeps_34_bytes_an_element():
+    assert kept() == pytest.approx(4 * 34)
+    assert kept(precision="float32") == pytest.approx(2 * 4 * 34)
+
+
+def test_of_full_checkpoints_the_inputs_stay_and_one_layer_is_done_again():
+    assert kept(checkpointing="full") == pytest.approx(4 * 2 + 34)
+
+
+def test_of_selective_checkpoints_the_products_stay():
+    assert kept(checkpointing="selective") == pytest.approx(4 * (10 + 2 + 8 + 2) + 34)
+
+
+def test_a_token_is_kept_by_each_of_its_experts():
+    routed = replace(ROUTED, width=256)
+    assert kept(routed) == pytest.approx(4 * (34 + 16))
+    assert kept(routed, checkpointing="selective") == pytest.approx(
+        4 * (10 + 2 + 8 * (1 + 16 / 34) + 2) + 34 + 16
+    )
+
+
+def test_a_wider_mlp_keeps_more():
+    assert kept(replace(SMALL, inner=2048)) == pytest.approx(4 * (18 + 2 * 16))
+    assert kept(replace(SMALL, gated=True)) == pytest.approx(4 * (18 + 1.5 * 16))
