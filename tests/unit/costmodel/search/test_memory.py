@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scalebench.costmodel.search.choice import Choice, columns_of
-from scalebench.costmodel.search.memory import activation_bytes
+from scalebench.costmodel.search.memory import activation_bytes, activations_in_flight
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, job
 
 HIDDEN = 4 * 128 * 256
@@ -47,3 +47,20 @@ def test_a_token_is_kept_by_each_of_its_experts():
 def test_a_wider_mlp_keeps_more():
     assert kept(replace(SMALL, inner=2048)) == pytest.approx(4 * (18 + 2 * 16))
     assert kept(replace(SMALL, gated=True)) == pytest.approx(4 * (18 + 1.5 * 16))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "kept_microbatches"),
+    [("gpipe", 1, 4), ("1f1b", 1, 2), ("interleaved-1f1b", 2, 2 * (1 + 1 / 4))],
+)
+def test_what_a_pipeline_of_two_keeps_of_four_microbatches(schedule, chunks, kept_microbatches):
+    choice = Choice(data=4, pipeline=2, schedule=schedule, chunks=chunks, microbatches=4)
+    assert activations_in_flight(columns_of([choice])) == pytest.approx(kept_microbatches)
+
+
+@pytest.mark.parametrize(("sequence", "inputs", "whole"), [(True, 1, 17), (False, 2, 10 + 12)])
+def test_a_tensor_group_divides_the_inputs_only_with_sequences(sequence, inputs, whole):
+    choice = Choice(data=8, tensor=2, checkpointing="full", precision="bfloat16")
+    asked = job(16, 32, sequence=sequence, activation_ratio=1.0)
+    (found,) = activation_bytes(asked, columns_of([choice]), LAYERS)
+    assert (found - LOGITS / 2) / HIDDEN == pytest.approx(4 * inputs + whole)
