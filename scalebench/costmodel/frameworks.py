@@ -1,9 +1,9 @@
 """What other people's frameworks send in a step, and keep, by their stage of ZeRO.
 
 The laws are those of what the frameworks do, which is not always what their stage would allow:
-DeepSpeed's stages 1 and 2 all-reduce the gradients (a reduce-scatter would send half), and keep one
-buffer of a whole bucket, however small the model. Sources: Rajbhandari et al. 2020, §7; the
-operations in traces of DeepSpeed 0.19.8 and FairScale 0.4.13.
+DeepSpeed's stages 1 and 2 all-reduce the gradients (a reduce-scatter would send half), stages 2 and
+3 in every microbatch, and they keep one buffer of a whole bucket, however small the model. Sources:
+Rajbhandari et al. 2020, §7; the operations in traces of DeepSpeed 0.19.8 and FairScale 0.4.13.
 """
 
 from dataclasses import dataclass
@@ -62,11 +62,12 @@ def sent_in_a_step(strategy: FromFramework) -> Sent | None:
         return Sent(all_reduce=1)
     if not runs_deepspeed(strategy) or (strategy.zero_stage == 3 and strategy.as_shipped):
         return None
+    each = strategy.accumulate
     return {
         0: Sent(all_reduce=1),
         1: Sent(all_reduce=1, all_gather=1),
-        2: Sent(all_reduce=1, all_gather=1),
-        3: Sent(all_gather=2, reduce_scatter=1),
+        2: Sent(all_reduce=each, all_gather=1),
+        3: Sent(all_gather=2 * each, reduce_scatter=each),
     }[strategy.zero_stage]
 
 

@@ -37,6 +37,11 @@ def test_traffic_by_stage(strategy, gathers):
     assert sent(strategy) == pytest.approx(gathers * GATHER)
 
 
+@pytest.mark.parametrize(("stage", "gathers"), [(0, 2), (1, 3), (2, 2 * 4 + 1), (3, 3 * 4)])
+def test_deepspeed_reduces_in_every_microbatch_where_gradients_are_divided(stage, gathers):
+    assert sent(DeepSpeed(stage=stage, accumulate=4)) == pytest.approx(gathers * GATHER)
+
+
 def test_fsdp2_behind_a_framework_is_fsdp2():
     sizes = [600, 400]
     assert predict_traffic(Fabric(sharding="fsdp2"), PARAMETERS, N, sizes) == predict_traffic(
