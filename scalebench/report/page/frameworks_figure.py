@@ -25,11 +25,29 @@ def framework_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     figure.add_trace(_steps(found.rows, names, colors), row=1, col=1)
     figure.add_trace(_memory(found.rows, names, colors), row=1, col=2)
     style(figure, "frameworks")
+    _mark_as_fast(figure, found.fastest)
     figure.update_layout(height=AROUND_PX + ROW_PX * len(names), showlegend=False)
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_xaxes(title="ms per step", rangemode="tozero", automargin=True, row=1, col=1)
     figure.update_xaxes(title="MB per rank", rangemode="tozero", automargin=True, row=1, col=2)
     return figure
+
+
+def _mark_as_fast(figure: go.Figure, fastest: Row) -> None:
+    """Shade the interval of the shortest step over all rows: who reaches it may be as fast."""
+    step = fastest.step_s
+    if step is None or step.low is None or step.high is None:
+        return
+    figure.add_vrect(
+        x0=1e3 * step.low,
+        x1=1e3 * step.high,
+        fillcolor="grey",
+        opacity=0.2,
+        line_width=0,
+        layer="below",
+        row=1,
+        col=1,
+    )
 
 
 def _steps(rows: Sequence[Row], names: list[str], colors: list[str]) -> go.Bar:
@@ -86,5 +104,6 @@ FRAMEWORKS = ChartKind(
     ("case", "N", "step, ms", "memory per rank"),
     None,
     "Bars: the median step with its 95 % interval, and the peak of the fullest rank. The"
-    " shortest step comes first.",
+    " shortest step comes first. Grey: its interval. A case whose interval reaches into it is not"
+    " significantly different.",
 )

@@ -122,3 +122,14 @@ def test_the_figure_has_both_in_the_order_of_step_time():
     assert list(steps.x) == pytest.approx([10, 11.5, 20])
     assert list(steps.error_x.array) == pytest.approx([1, 1, 1])
     assert list(memory.x) == pytest.approx([20, 10, 20])
+    (band,) = figure.layout.shapes
+    assert (band.x0, band.x1, band.xref) == (pytest.approx(9), pytest.approx(11), "x")
+
+
+def test_without_an_interval_nothing_is_shaded():
+    class Look:
+        color = "#000000"
+
+    looks: Any = {("frameworks", "one"): Look()}
+    figure = framework_figure([row("one", (0.01, None, None))], looks)
+    assert figure is not None and not figure.layout.shapes
