@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import same_deepspeed
 from tests.conftest import PATIENCE_S
 from tests.integration.conftest import row_of
 
@@ -88,14 +89,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.fixture(scope="module")
+def script_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of a user's script that does what one of the cases does."""
+    if same_deepspeed.CASE not in cases():
+        pytest.skip(f"{PYTHON} lacks deepspeed: make frameworks-env")
+    folder = tmp_path_factory.mktemp("script")
+    script = ("--", "-m", "benchmarks.same_deepspeed", "--batch", "16")
+    only = ("--only", "benchmarks-same-deepspeed.script.n2")
+    done = scalebench_there("run", "--gpus", "2", *only, folder, script=script)
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
 def _every_case() -> str:
     return " or ".join(cases())
 
 
-def scalebench_there(*arguments: Any) -> "subprocess.CompletedProcess[str]":
+def scalebench_there(
+    *arguments: Any, script: tuple[str, ...] = ()
+) -> "subprocess.CompletedProcess[str]":
     """Run a short ``scalebench run`` in the frameworks' environment; the last argument is where."""
     *command, folder = arguments
-    short = ("--quick", "--steps", "4", "--no-report", "--out", "run")
+    short = ("--quick", "--steps", "4", "--no-report", "--out", "run", *script)
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     environment["PYTHONPATH"] = str(ROOT)
     return subprocess.run(
@@ -132,3 +148,37 @@ def test_a_rank_sends_what_the_law_of_its_stage_says(run: Path) -> None:
     }:
         row = row_of(run, case, 2)
         assert row["wire_bytes"] == pytest.approx(row["predicted_wire_bytes"], rel=1e-4), case
+
+
+def test_deepspeed_sends_in_every_microbatch_where_it_divides_gradients(run: Path) -> None:
+    if same_deepspeed.CASE not in cases():
+        pytest.skip(f"{PYTHON} lacks deepspeed: make frameworks-env")
+    row = row_of(run, same_deepspeed.CASE, 2)
+    assert row["wire_bytes"] == pytest.approx(row["predicted_wire_bytes"], rel=1e-4)
+    assert row["wire_bytes"] == pytest.approx(4.5 * PARAMETERS_BYTES, rel=1e-4)
+
+
+def test_a_users_script_and_a_case_that_do_the_same_are_measured_alike(
+    run: Path, script_run: Path
+) -> None:
+    """The exact comparison of the step times is a benchmark: framework_script_vs_case."""
+    case = row_of(run, same_deepspeed.CASE, 2)
+    script = row_of(script_run, "script", 2)
+    assert script["wrappers"][0]["kind"] == "DeepSpeedEngine"
+    assert script["wire_bytes"] == pytest.approx(case["wire_bytes"], rel=1e-4)
+    assert sent(script) == sent(case)
+    low, high = shortest_and_longest_step(run, f"frameworks.{same_deepspeed.CASE}")
+    least, most = shortest_and_longest_step(script_run, "benchmarks-same-deepspeed.script")
+    assert least < 2 * high and low < 2 * most  # a microbatch taken for a step is a fourth
+
+
+def sent(row: dict[str, Any]) -> dict[str, float]:
+    """Return the operations of a step by kind, and how many of each."""
+    return {one["kind"]: one["count"] for one in row["communication"] if one["ordinal"] is None}
+
+
+def shortest_and_longest_step(run: Path, row: str) -> tuple[float, float]:
+    """Return the range of a row's steps on two ranks, seconds."""
+    (file,) = (run / "cells").glob(f"{row}.n2.r0.json")
+    steps = json.loads(file.read_text())["ranks"][0]["step_s"]
+    return min(steps), max(steps)
