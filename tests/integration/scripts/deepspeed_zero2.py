@@ -15,6 +15,8 @@ SETTINGS = {
     "bf16": {"enabled": True},
 }
 
+# Training does not use the extension that DeepSpeed would compile now, for a minute.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 deepspeed.init_distributed("gloo")
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
