@@ -20,11 +20,18 @@ AGENT = "agent"
 
 @dataclass(frozen=True)
 class Event:
-    """One event: its name, a number that goes with it, and when it was."""
+    """One event.
+
+    Attributes:
+        number: That goes with it: the step, the process.
+        time_ns: When it was.
+        loss: Of the rank's batch, where a step was done; else None.
+    """
 
     name: str
     number: int
     time_ns: int
+    loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,9 +59,12 @@ class FaultFolder:
         """Return what these ranks are to do."""
         return read_model(self.root / "plan.json", FaultPlan)
 
-    def note(self, attempt: int, who: int | str, name: str, number: int = 0) -> None:
+    def note(
+        self, attempt: int, who: int | str, name: str, number: int = 0, loss: float | None = None
+    ) -> None:
         """Note an event of a rank, or of the agent, now."""
-        line = f"{name} {number} {time.monotonic_ns()}\n".encode()
+        told = "" if loss is None else f" {loss!r}"
+        line = f"{name} {number} {time.monotonic_ns()}{told}\n".encode()
         file = os.open(self._file(attempt, who), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(file, line)
@@ -68,7 +78,10 @@ class FaultFolder:
         except FileNotFoundError:
             return []
         parts = [line.split() for line in lines]
-        return [Event(name, int(number), int(time_ns)) for name, number, time_ns in parts]
+        return [
+            Event(name, int(number), int(time_ns), float(loss[0]) if loss else None)
+            for name, number, time_ns, *loss in parts
+        ]
 
     def last_step(self, attempt: int, world_size: int) -> int:
         """Return the most steps that a rank has done in an attempt; 0: none."""
@@ -81,8 +94,12 @@ class FaultFolder:
 
 
 def fault_folder(cell: Cell) -> FaultFolder:
-    """Return the folder of the failure that a cell's ranks are part of: ``repeat`` numbers it."""
+    """Return the folder of the failure that a cell's ranks are part of: ``repeat`` numbers it.
+
+    Ranks that continue in another number than began find it by ``restore_from``.
+    """
     if cell.recovery is None or cell.recovery.directory is None:
         raise UsageError(f"Cell {cell.id} has no directory for checkpoints. Give --checkpoint-dir.")
-    of_row = Path(cell.recovery.directory) / cell.suite / cell.case / f"n{cell.world_size}"
+    began = cell.restore_from[0] if cell.restore_from else cell.world_size
+    of_row = Path(cell.recovery.directory) / cell.suite / cell.case / f"n{began}"
     return FaultFolder(of_row / "faults" / str(cell.repeat))

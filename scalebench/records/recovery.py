@@ -79,6 +79,41 @@ class FaultTimeline(Record):
     data_s: FiniteFloat | None = Field(None, ge=0)
 
 
+class ElasticStretch(Record):
+    """Steps of a job with one number of ranks.
+
+    Attributes:
+        rank_batch: Samples of a rank and step; with ``world_size`` times it the global batch.
+        accumulate: Parts in which a rank trains them.
+        first: Number of the first step.
+        loss: Of the global batch, step by step.
+        step_s: From one step to the next, seconds: where no save lies between them.
+    """
+
+    world_size: int = Field(ge=1)
+    rank_batch: int = Field(ge=1)
+    accumulate: int = Field(1, ge=1)
+    first: int = Field(ge=1)
+    loss: list[FiniteFloat]
+    step_s: list[FiniteFloat]
+
+
+class ElasticRun(Record):
+    """A job that lost a rank, went on with fewer, and had all again later.
+
+    Attributes:
+        stretches: With all ranks, with fewer, with all again.
+        shrink_s: From the failure until fewer ranks have done a step, seconds.
+        grow_s: From the last step of the fewer until all have done one, seconds.
+        unbroken_loss: The same steps in a run that nothing stopped.
+    """
+
+    stretches: list[ElasticStretch]
+    shrink_s: FiniteFloat = Field(ge=0)
+    grow_s: FiniteFloat = Field(ge=0)
+    unbroken_loss: list[FiniteFloat]
+
+
 class RecoveryRecord(Record):
     """What one rank saw of checkpoints in one launch.
 

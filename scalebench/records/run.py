@@ -9,7 +9,7 @@ from scalebench.records.certificate import Certificate
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.precision import PrecisionReached
 from scalebench.records.rank import ErrorKind, RankRecord
-from scalebench.records.recovery import FaultTimeline
+from scalebench.records.recovery import ElasticRun, FaultTimeline
 from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, Scaling, StepPlan, Suite
 from scalebench.spec.virtual_hosts import VirtualHosts
@@ -46,6 +46,7 @@ class CellResult(Record):
         node: What the GPUs and processors of the machine did meanwhile; null: not watched.
         lost: Ranks without which the others came to their end, and why they are gone.
         faults: Of launches in which a rank is made to fail: how each failure went.
+        elastic: Of the same: how the job went on with fewer ranks; null: it was not tried.
     """
 
     format: str = CELL_FORMAT
@@ -61,6 +62,7 @@ class CellResult(Record):
     node: NodeTrack | None = None
     lost: list[Failure] = []
     faults: list[FaultTimeline] = []
+    elastic: ElasticRun | None = None
 
     @property
     def cost_s(self) -> float:

@@ -111,13 +111,14 @@ def _recovery_blocks(rows: Sequence[Row]) -> list[str]:
         return []
     saved = table(recovery.SAVE_COLUMNS, recovery.saved_rows(rows))
     loaded, failures = recovery.loaded_rows(rows), recovery.failed_rows(rows)
-    lost = recovery.lost_rows(rows)
+    lost, stretches = recovery.lost_rows(rows), recovery.elastic_rows(rows)
     return [
         escape(said, 600),
         saved,
         *([table(recovery.RESTORE_COLUMNS, loaded)] if loaded else []),
         *([table(recovery.FAILURE_COLUMNS, failures)] if failures else []),
         *([table(recovery.LOST_COLUMNS, lost)] if lost else []),
+        *([table(recovery.ELASTIC_COLUMNS, stretches)] if stretches else []),
     ]
 
 

@@ -51,6 +51,8 @@ class FaultPlan(Spec):
         at_step: It fails after so many steps: the signal comes a random moment later.
         attempt: 0: fail; 1: continue from the newest checkpoint.
         save_every: Steps between checkpoints.
+        until: The ranks save and end after so many steps; None: they continue until the step that
+            was lost is done.
         slow_start_s: Every rank sleeps so long before it joins the others, in attempt 1; seconds.
         slow_load_s: Every rank sleeps so long before it loads, likewise.
     """
@@ -60,6 +62,7 @@ class FaultPlan(Spec):
     at_step: int = Field(ge=1)
     attempt: int = Field(0, ge=0)
     save_every: int = Field(4, ge=1)
+    until: int | None = Field(None, ge=1)
     slow_start_s: float = 0.0
     slow_load_s: float = 0.0
 
@@ -76,6 +79,8 @@ class Recovery(Spec):
         faults: Ways in which a rank fails; none: none does. torchrun is tried with a kill only.
         fault_repeats: Failures of each kind.
         restarted_by: Who starts the ranks again.
+        elastic: Whether the job also goes on with fewer ranks after a failure, and with all again
+            later.
         faulty_cases: Cases that fail; None: all.
     """
 
@@ -86,4 +91,5 @@ class Recovery(Spec):
     faults: tuple[FaultKind, ...] = ("kill", "raise", "hang")
     fault_repeats: int = Field(3, ge=1)
     restarted_by: tuple[Restarter, ...] = ("scalebench", "torchrun")
+    elastic: bool = True
     faulty_cases: tuple[str, ...] | None = None

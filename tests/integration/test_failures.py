@@ -7,6 +7,7 @@ import pytest
 from scalebench.launch.local import LocalLauncher
 from scalebench.records.fault_events import Event, FaultFolder, fault_folder
 from scalebench.records.recovery import FaultTimeline
+from scalebench.records.run import CellResult
 from scalebench.session.recovery import faults
 from scalebench.spec import Cell
 from scalebench.spec.presets import PRESETS
@@ -22,20 +23,30 @@ SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "contex
 def failing(folder: Path, kind: FaultKind) -> Cell:
     """Return a cell in which one of two ranks fails once."""
     plan = Recovery(
-        directory=str(folder), faults=(kind,), fault_repeats=1, restarted_by=("scalebench",)
+        directory=str(folder),
+        faults=(kind,),
+        fault_repeats=1,
+        restarted_by=("scalebench",),
+        elastic=kind == "raise",
     )
     changes = {"purpose": "fail", "recovery": plan, "workload": SMALL}
     return make_cell("ddp", 2).model_copy(update=changes)
 
 
-def went(folder: Path, kind: FaultKind) -> tuple[FaultTimeline, FaultFolder]:
+def measured(folder: Path, kind: FaultKind) -> tuple[CellResult, FaultFolder]:
     """Have a rank fail; return how it went, and the folder of what was noted."""
     cell = failing(folder, kind)
     with LocalLauncher() as launcher:
         result = faults.measure_faults(launcher, cell, folder / "logs", "now")
     assert result.status == "ok", result.reason
+    return result, fault_folder(cell)
+
+
+def went(folder: Path, kind: FaultKind) -> tuple[FaultTimeline, FaultFolder]:
+    """Have a rank fail; return how that failure went, and the folder of what was noted."""
+    result, folder_of_it = measured(folder, kind)
     (timeline,) = result.faults
-    return timeline, fault_folder(cell)
+    return timeline, folder_of_it
 
 
 def last(folder: FaultFolder, name: str) -> int:
@@ -68,7 +79,19 @@ def test_a_killed_job_continues_and_a_planted_delay_is_found_in_its_phase(
     assert found.phases_s["load"] - loading_s == pytest.approx(planted_s, rel=0.05)
 
 
-def test_a_rank_that_raises_is_restarted_too(tmp_path: Path) -> None:
-    found, folder = went(tmp_path, "raise")
+def test_a_rank_that_raises_is_restarted_and_a_lost_one_is_done_without(tmp_path: Path) -> None:
+    result, folder = measured(tmp_path, "raise")
+    (found,) = result.faults
     assert found.kind == "raise" and found.failed_after == folder.read_plan().at_step
     assert all(seconds >= 0 for seconds in found.phases_s.values())
+    elastic = result.elastic
+    assert elastic is not None
+    before, fewer, again = elastic.stretches
+    assert [one.world_size for one in elastic.stretches] == [2, 1, 2]
+    assert [one.rank_batch for one in elastic.stretches] == [16, 32, 16]
+    assert fewer.accumulate == 2
+    assert before.first == 1 and fewer.first <= len(before.loss) + 1
+    assert again.first == fewer.first + len(fewer.loss)
+    for one in elastic.stretches:
+        expected = elastic.unbroken_loss[one.first - 1 :][: len(one.loss)]
+        assert one.loss == pytest.approx(expected, rel=1e-4)

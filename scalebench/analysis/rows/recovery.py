@@ -5,8 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalebench.analysis.rows.fields import RowFields
-from scalebench.records.recovery import FaultTimeline, RecoveryRecord, SaveSample
+from scalebench.records.recovery import (
+    ElasticRun,
+    ElasticStretch,
+    FaultTimeline,
+    RecoveryRecord,
+    SaveSample,
+)
 from scalebench.records.rows.recovery import (
+    ElasticFigures,
+    ElasticStretchFigures,
     FailureFigures,
     RecoveryFigures,
     RestoreFigures,
@@ -40,13 +48,16 @@ def recovery_of_row(launches: Sequence[CellResult]) -> RowFields:
         if result.status == "ok"
     ]
     faults = [fault for result in launches for fault in result.faults]
+    elastic = next((result.elastic for result in launches if result.elastic is not None), None)
     why = "no launch that saved or restored succeeded" if launches else NOT_SAVED
-    fields.set("recovery", figures_of(records, faults) if records else None, why)
+    fields.set("recovery", figures_of(records, faults, elastic) if records else None, why)
     return fields
 
 
 def figures_of(
-    launches: Sequence[Sequence[RecoveryRecord]], faults: Sequence[FaultTimeline] = ()
+    launches: Sequence[Sequence[RecoveryRecord]],
+    faults: Sequence[FaultTimeline] = (),
+    elastic: ElasticRun | None = None,
 ) -> RecoveryFigures:
     """Return the figures of launches, each as its ranks recorded it, rank 0 first."""
     saves: dict[str, list[OfRanks]] = {}
@@ -71,6 +82,7 @@ def figures_of(
         saves=[save_figures(method, of_method) for method, of_method in saves.items()],
         restores=restores,
         failures=failure_figures(faults),
+        elastic=None if elastic is None else elastic_figures(elastic),
         unavailable={m: why for rank in known for m, why in rank.unavailable.items()},
     )
 
@@ -133,6 +145,37 @@ def failure_figures(faults: Sequence[FaultTimeline]) -> list[FailureFigures]:
         )
         for (kind, by), group in groups.items()
     ]
+
+
+def elastic_figures(run: ElasticRun) -> ElasticFigures:
+    """Return how a job went on with fewer ranks, and with all again."""
+    deviations = [
+        abs(loss / run.unbroken_loss[stretch.first - 1 + number] - 1)
+        for stretch in run.stretches
+        for number, loss in enumerate(stretch.loss)
+        if stretch.first + number <= len(run.unbroken_loss)
+    ]
+    return ElasticFigures(
+        stretches=[_stretch_figures(stretch) for stretch in run.stretches],
+        shrink_s=run.shrink_s,
+        grow_s=run.grow_s,
+        loss_deviation=max(deviations, default=None),
+    )
+
+
+def _stretch_figures(stretch: ElasticStretch) -> ElasticStretchFigures:
+    step_s = float(np.median(stretch.step_s)) if stretch.step_s else None
+    samples = stretch.world_size * stretch.rank_batch
+    return ElasticStretchFigures(
+        world_size=stretch.world_size,
+        rank_batch=stretch.rank_batch,
+        accumulate=stretch.accumulate,
+        first_step=stretch.first,
+        num_steps=len(stretch.loss),
+        step_s=step_s,
+        throughput=samples / step_s if step_s else None,
+        loss=stretch.loss,
+    )
 
 
 def _badput(group: Sequence[FaultTimeline]) -> dict[str, Estimate | None]:

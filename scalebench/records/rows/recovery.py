@@ -83,10 +83,51 @@ class FailureFigures(RowPart):
     unavailable: dict[str, str] = {}
 
 
+class ElasticStretchFigures(RowPart):
+    """A job with one number of ranks, of one that lost a rank and had it again later.
+
+    Attributes:
+        rank_batch: Samples of a rank and step.
+        accumulate: Parts in which a rank trains them.
+        first_step: Its number in the job.
+        num_steps: Trained.
+        step_s: From one step to the next, median; null: too few steps.
+        throughput: Derived: samples of the global batch over ``step_s``.
+        loss: Of the global batch, step by step.
+    """
+
+    world_size: int
+    rank_batch: int
+    accumulate: int = 1
+    first_step: int
+    num_steps: int
+    step_s: FiniteFloat | None = None
+    throughput: FiniteFloat | None = None
+    loss: list[FiniteFloat] = []
+
+
+class ElasticFigures(RowPart):
+    """A job that lost a rank, went on with fewer, and had all again later; once, no intervals.
+
+    Attributes:
+        stretches: With all ranks, with fewer, with all again.
+        shrink_s: From the failure until fewer ranks have done a step, seconds.
+        grow_s: From the last step of the fewer until all have done one, seconds.
+        loss_deviation: The largest relative difference of a step's loss from that of the same
+            step in a run that nothing stopped; null: no step is in both.
+    """
+
+    stretches: list[ElasticStretchFigures]
+    shrink_s: FiniteFloat
+    grow_s: FiniteFloat
+    loss_deviation: FiniteFloat | None = None
+
+
 class RecoveryFigures(RowPart):
     """What checkpoints of a row cost, and what came back from them.
 
     Attributes:
+        elastic: How the job went on with fewer ranks; null: it was not tried.
         file_system: Where they were: ``ext4``, ``tmpfs``, …; null: not known.
         unavailable: Method → why it was not tried.
     """
@@ -95,6 +136,7 @@ class RecoveryFigures(RowPart):
     saves: list[SaveFigures] = []
     restores: list[RestoreFigures] = []
     failures: list[FailureFigures] = []
+    elastic: ElasticFigures | None = None
     unavailable: dict[str, str] = {}
 
     def save_by(self, method: str) -> SaveFigures | None:

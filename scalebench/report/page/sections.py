@@ -17,6 +17,7 @@ from scalebench.report.page.autocorrelation_figure import memory_of_steps_kind
 from scalebench.report.page.axis_budget_figure import AXIS_BUDGET
 from scalebench.report.page.charts import Chart, ChartKind, make_chart
 from scalebench.report.page.compression_figure import COMPRESSION
+from scalebench.report.page.elastic_figure import ELASTIC_LOSS
 from scalebench.report.page.expert_figure import expert_kind
 from scalebench.report.page.extrapolation_figure import extrapolation_kind
 from scalebench.report.page.figure_style import Looks
@@ -158,6 +159,7 @@ def _recovery(material: Material) -> Section:
             (
                 *material.chart(SAVE_COST, index, rows),
                 *material.chart(FAILURE_PHASES, index, rows),
+                *material.chart(ELASTIC_LOSS, index, rows),
                 *recovery.tables(rows),
             ),
         )

@@ -1,12 +1,18 @@
 """Checkpoints: what each way to save costs training, and how long it takes to load again."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from scalebench import units
-from scalebench.records.rows.recovery import FailureFigures, RestoreFigures, SaveFigures
+from scalebench.records.rows.recovery import (
+    ElasticStretchFigures,
+    FailureFigures,
+    RestoreFigures,
+    SaveFigures,
+)
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.tables.layout import CASE_WIDTHS, PLACE, Column, fit, folded, table, value
 from scalebench.report.tables.layout import without as leave_out
@@ -95,6 +101,52 @@ FAILURE_COLUMNS: tuple[Column[Failed], ...] = (
     Column("total", lambda of: seconds(of[1].total_s)),
     Column("lost\nsteps", lambda of: f"{of[1].lost_steps:.3g}"),
 )
+ELASTIC = "With fewer ranks"
+ELASTIC_NOTE = (
+    "a rank is lost, the job goes on with fewer on the same global batch, later with all again; "
+    "begins after: from the failure, or from the last step before, to the first step; steps: the "
+    "numbers of the steps; loss: of the last one"
+)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch of a job, and what came before it.
+
+    Attributes:
+        begins_s: From the failure, or from the last step before, to its first step; None: it is
+            the first stretch.
+    """
+
+    row: Row
+    part: ElasticStretchFigures
+    begins_s: float | None
+
+    @property
+    def batch(self) -> str:
+        """Samples of a rank, and in how many parts it trains them."""
+        parts = self.part.accumulate
+        each = self.part.rank_batch // parts
+        return str(each) if parts == 1 else f"{parts} × {each}"
+
+
+ELASTIC_COLUMNS: tuple[Column[Stretch], ...] = (
+    Column("case", lambda of: wording.plain(of.row.case, 64), numeric=False),
+    Column("began\nwith N", lambda of: str(of.row.world_size)),
+    Column("N", lambda of: str(of.part.world_size)),
+    Column("batch\nper rank", lambda of: of.batch),
+    value("begins\nafter", lambda of: of.begins_s, units.seconds),
+    value("step", lambda of: of.part.step_s, units.seconds),
+    value("samples/s", lambda of: of.part.throughput, units.count),
+    Column("steps", lambda of: _step_numbers(of.part), numeric=False),
+    value("loss", lambda of: of.part.loss[-1] if of.part.loss else None, "{:.4f}".format),
+)
+
+
+def _step_numbers(part: ElasticStretchFigures) -> str:
+    return f"{part.first_step} to {part.first_step + part.num_steps - 1}"
+
+
 LOST = "Lost time"
 LOST_NOTE = (
     "the same failures by the field's names of lost time: infrastructure: noticed and stopped; "
@@ -134,6 +186,11 @@ def recovery_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[Re
         shown = fit(FAILURE_COLUMNS, failures, width, ascii_only, FAILURES_NARROWING)
         parts += [Text(""), titled(FAILURES, "", ascii_only), table(shown, failures, ascii_only)]
         parts += [line(FAILURES_NOTE, ascii_only, "dim")]
+    if stretches := elastic_rows(rows):
+        parts += [Text(""), titled(ELASTIC, "", ascii_only)]
+        parts += [table(fit(ELASTIC_COLUMNS, stretches, width, ascii_only), stretches, ascii_only)]
+        parts += [line(ELASTIC_NOTE, ascii_only, "dim")]
+        parts += [line(text, ascii_only, "dim") for text in recovering.over_the_seam(rows)]
     if lost := lost_rows(rows):
         shown = fit(LOST_COLUMNS, lost, width, ascii_only, folded(*CASE_WIDTHS[1:]))
         parts += [Text(""), titled(LOST, "", ascii_only), table(shown, lost, ascii_only)]
@@ -159,11 +216,16 @@ def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     about = f"{where(rows).capitalize()}. {SAVES_NOTE[0].upper()}{SAVES_NOTE[1:]}."
     failures = failed_rows(rows)
     why = f"{FAILURES_NOTE[0].upper()}{FAILURES_NOTE[1:]}."
+    stretches = elastic_rows(rows)
+    seam = " ".join(
+        [f"{ELASTIC_NOTE[0].upper()}{ELASTIC_NOTE[1:]}.", *recovering.over_the_seam(rows)]
+    )
     lost, names = lost_rows(rows), f"{LOST_NOTE[0].upper()}{LOST_NOTE[1:]}."
     told = f"{RESTORES_NOTE[0].upper()}{RESTORES_NOTE[1:]}."
     return (
         *((PlainTable.of(SAVES, about, SAVE_COLUMNS, saved),) if saved else ()),
         *((PlainTable.of(FAILURES, why, FAILURE_COLUMNS, failures),) if failures else ()),
+        *((PlainTable.of(ELASTIC, seam, ELASTIC_COLUMNS, stretches),) if stretches else ()),
         *((PlainTable.of(LOST, names, LOST_COLUMNS, lost),) if lost else ()),
         *((PlainTable.of(RESTORES, told, RESTORE_COLUMNS, loaded),) if loaded else ()),
     )
@@ -182,6 +244,17 @@ def failed_rows(rows: Sequence[Row]) -> list[Failed]:
 def lost_rows(rows: Sequence[Row]) -> list[Failed]:
     """Return the failures whose time is known by the field's names."""
     return [(row, one) for row, one in failed_rows(rows) if one.badput_s]
+
+
+def elastic_rows(rows: Sequence[Row]) -> list[Stretch]:
+    """Return every stretch of every job that went on with fewer ranks."""
+    found = []
+    for row, figures in recovering.recovering(rows):
+        if figures.elastic is not None:
+            begins = (None, figures.elastic.shrink_s, figures.elastic.grow_s)
+            pairs = zip(figures.elastic.stretches, begins, strict=False)
+            found += [Stretch(row, part, begins_s) for part, begins_s in pairs]
+    return found
 
 
 def loaded_rows(rows: Sequence[Row]) -> list[Loaded]:

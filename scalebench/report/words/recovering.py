@@ -45,6 +45,16 @@ def failed(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def over_the_seam(rows: Sequence[Row]) -> list[str]:
+    """Say how far the loss of jobs with fewer ranks for a time is from that without a stop."""
+    return [
+        f"{wording.plain(row.case, 64)} on {wording.ranks(row)}: no step's loss differs by more "
+        f"than {figures.elastic.loss_deviation:.1e} (relative) from that of a run without a stop."
+        for row, figures in recovering(rows)
+        if figures.elastic is not None and figures.elastic.loss_deviation is not None
+    ]
+
+
 def _cheapest(row: Row, figures: RecoveryFigures) -> str:
     best = figures.cheapest
     assert best is not None, "asked of a row that was saved"

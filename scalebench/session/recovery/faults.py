@@ -2,30 +2,26 @@
 
 import os
 import random
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launched, Launcher
 from scalebench.launch.local import loopback_environment
-from scalebench.records.fault_events import AGENT, Event, FaultFolder, fault_folder
+from scalebench.records.fault_events import AGENT, FaultFolder, fault_folder
 from scalebench.records.files import write_model
 from scalebench.records.outcome import launched_result
 from scalebench.records.recovery import FaultTimeline
 from scalebench.records.run import CellResult
+from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
+from scalebench.session.recovery.striking import Striking
 from scalebench.session.recovery.timeline import NoTimeline, timeline_of
 from scalebench.spec import Cell
 from scalebench.spec.recovery import HANG_TIMEOUT_S, FaultKind, FaultPlan, Restarter
 
-SAVE_EVERY = 4
-POLL_S = 0.002
-SIGNALS: dict[FaultKind, signal.Signals] = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 PATIENCE_S = 120.0
 """For a whole failure under torchrun, whose ranks import torch again."""
 MONITOR_S = "0.1"
@@ -58,11 +54,18 @@ def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> 
             return CellResult(
                 cell=cell, status="failed", reason=f"{by}, {kind}: {error}", started=started
             )
+    elastic = None
+    if goes_on_with_fewer(cell):
+        last = cell.model_copy(update={"repeat": len(timelines)})
+        try:
+            elastic = measure_elastic(launcher, last, logs / "elastic")
+        except NoTimeline as error:
+            return CellResult(cell=cell, status="failed", reason=str(error), started=started)
     wall_s = time.monotonic() - began
     done = launched_result(
         cell, records.records if records else [], None, started, (None, wall_s), None
     )
-    return done.model_copy(update={"faults": timelines})
+    return done.model_copy(update={"faults": timelines, "elastic": elastic})
 
 
 def wanted_faults(cell: Cell) -> Iterator[tuple[Restarter, FaultKind]]:
@@ -157,51 +160,3 @@ def _noted(folder: FaultFolder, plan: FaultPlan) -> int | None:
     """Return when a rank that raises has done so, as it noted itself."""
     events = folder.events(0, plan.rank)
     return next((event.time_ns for event in events if event.name == "failed"), None)
-
-
-@dataclass
-class Striking:
-    """Sends the signal of a fault when its step is done, a random moment later.
-
-    Attributes:
-        failed_ns: When it did, on the monotonic clock; None: not yet, or the rank raises itself.
-    """
-
-    folder: FaultFolder
-    plan: FaultPlan
-    failed_ns: int | None = None
-    _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __enter__(self) -> "Striking":
-        if self.plan.kind in SIGNALS:
-            self._thread = threading.Thread(target=self._strike, daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _strike(self) -> None:
-        while not self._over.wait(POLL_S):
-            events = self.folder.events(0, self.plan.rank)
-            if any(e.name == "step" and e.number >= self.plan.at_step for e in events):
-                break
-        else:
-            return
-        chance = random.Random(self.plan.at_step)
-        time.sleep(chance.uniform(0, _usual_step_s(events)))
-        pid = next(event.number for event in events if event.name == "started")
-        self.failed_ns = time.monotonic_ns()
-        try:
-            os.kill(pid, SIGNALS[self.plan.kind])
-        except ProcessLookupError:  # it ended by itself
-            self.failed_ns = None
-
-
-def _usual_step_s(events: list[Event]) -> float:
-    """Return the time between the last two steps, seconds."""
-    times = [event.time_ns for event in events if event.name == "step"]
-    return (times[-1] - times[-2]) / 1e9 if len(times) > 1 else 0.0

@@ -48,17 +48,18 @@ def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> Recover
     trainee, saver = Trainee(context), open_saver(context)
     folder.note(attempt, rank, "built")
     store = CheckpointStore(folder.checkpoints)
-    target = MOST_STEPS
+    target = plan.until or MOST_STEPS
     if attempt:
-        target = folder.last_step(attempt - 1, context.cell.world_size) + 1
+        target = plan.until or folder.last_step(attempt - 1, context.cell.world_size) + 1
         time.sleep(plan.slow_load_s)
         folder.note(attempt, rank, "slept-before-loading")
         _load(trainee, saver, store, lambda: folder.note(attempt, rank, "state"))
     folder.note(attempt, rank, "loaded", trainee.step)
     while trainee.step < target:
         trainee.train(1)
-        folder.note(attempt, rank, "step", trainee.step)
-        if attempt == 0 and trainee.step % plan.save_every == 0:
+        folder.note(attempt, rank, "step", trainee.step, float(trainee.loss))
+        is_due = trainee.step % plan.save_every == 0 or trainee.step == plan.until
+        if is_due and (attempt == 0 or plan.until):
             _save(trainee, saver, store)
         if (
             attempt == 0

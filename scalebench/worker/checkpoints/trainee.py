@@ -66,6 +66,7 @@ class Trainee:
 
     Attributes:
         step: Steps trained so far, which is the place in the data.
+        loss: Of this rank's batch in the last step, shape (); NaN before the first.
     """
 
     def __init__(self, context: RankContext) -> None:
@@ -75,13 +76,14 @@ class Trainee:
         stream = endless(workload.batches, context.device, context.cell.rank_batch)
         self.batches = batches_for(self.training, stream)
         self.step = 0
+        self.loss = torch.tensor(float("nan"))
 
     def train(self, count: int) -> list[TimedStep]:
         """Train some steps; the device has finished each before the next begins."""
         steps = []
         for _ in range(count):
             began = time.monotonic_ns()
-            self.training.step(next(self.batches))
+            self.loss = self.training.step(next(self.batches))
             synchronise(self.context.device)
             steps.append(TimedStep(began, (time.monotonic_ns() - began) / 1e9))
             self.step += 1

@@ -4,6 +4,8 @@ import pytest
 
 from scalebench.analysis.recovery_projection import restart_of
 from scalebench.records.rows.recovery import (
+    ElasticFigures,
+    ElasticStretchFigures,
     FailureFigures,
     RecoveryFigures,
     RestoreFigures,
@@ -11,6 +13,7 @@ from scalebench.records.rows.recovery import (
 )
 from scalebench.report import render_markdown, render_table
 from scalebench.report.page.charts import make_chart
+from scalebench.report.page.elastic_figure import ELASTIC_LOSS
 from scalebench.report.page.palette import assign
 from scalebench.report.page.recovery_figure import DURABLE, FAILURE_PHASES, SAVE_COST
 from scalebench.report.words import recovering
@@ -121,6 +124,42 @@ def test_lost_time_is_told_by_the_names_of_the_field():
     assert "infrastructure initialisation restore data progress total" in flat
     assert "ddp 2 kill scalebench 200 ms 200 ms 200 ms – 200 ms 1.100 s" in flat
     assert "lost progress" in render_markdown(make_summary(rows))
+
+
+def went_on_with_one():
+    stretches = [
+        ElasticStretchFigures(
+            world_size=n,
+            rank_batch=32 // n,
+            accumulate=3 - n,
+            first_step=first,
+            num_steps=10,
+            step_s=step_s,
+            throughput=32 / step_s,
+            loss=[2.0, 1.5],
+        )
+        for n, first, step_s in ((2, 1, 0.1), (1, 9, 0.2), (2, 19, 0.1))
+    ]
+    elastic = ElasticFigures(
+        stretches=stretches, shrink_s=0.25, grow_s=0.3, loss_deviation=2.345e-6
+    )
+    figures = RecoveryFigures(saves=[save("full", 0.02)], elastic=elastic)
+    return [make_plain(), make_row("ddp", 2).model_copy(update={"recovery": figures})]
+
+
+def test_a_job_that_went_on_with_fewer_ranks_is_shown_before_during_and_after():
+    flat = " ".join(render_table(make_summary(went_on_with_one()), 110).split())
+    assert "ddp 2 2 16 – 100 ms 320 1 to 10 1.5000" in flat
+    assert "1 2 × 16 250 ms 200 ms 160 9 to 18 1.5000" in flat
+    assert "no step's loss differs by more than 2.3e-06 (relative)" in flat
+    assert "| batch per rank |" in render_markdown(make_summary(went_on_with_one()))
+
+
+def test_the_loss_is_drawn_over_the_seams_with_the_number_of_ranks():
+    figure = ELASTIC_LOSS.draw(went_on_with_one(), assign(went_on_with_one()))
+    assert [trace.name for trace in figure.data] == ["ddp, N=2", "ddp, N=1", "ddp, N=2"]
+    assert list(figure.data[1].x) == [9, 10]
+    assert ELASTIC_LOSS.draw([make_plain()], {}) is None
 
 
 def test_other_rows_have_no_such_table():

@@ -3,7 +3,14 @@
 import pytest
 
 from scalebench.analysis.rows.recovery import figures_of, recovery_of_row
-from scalebench.records.recovery import FaultTimeline, RecoveryRecord, RestoreSample, SaveSample
+from scalebench.records.recovery import (
+    ElasticRun,
+    ElasticStretch,
+    FaultTimeline,
+    RecoveryRecord,
+    RestoreSample,
+    SaveSample,
+)
 from scalebench.spec.recovery import PHASES
 from tests.builders.runs import make_cell, make_failed, make_record, make_result
 
@@ -133,6 +140,33 @@ def test_where_the_data_was_not_noted_restore_holds_it():
     assert killed.badput_s["data"] is None and "restore holds it" in killed.unavailable["data"]
     parts = [part.value for part in killed.badput_s.values() if part is not None]
     assert sum(parts) == pytest.approx(killed.total_s.value)
+
+
+def test_a_job_with_fewer_ranks_has_its_throughput_and_its_distance_from_one_without_a_stop():
+    def stretch(world_size, first, loss, step_s):
+        return ElasticStretch(
+            world_size=world_size,
+            rank_batch=32 // world_size,
+            first=first,
+            loss=loss,
+            step_s=step_s,
+        )
+
+    run = ElasticRun(
+        stretches=[
+            stretch(2, 1, [5.0, 4.0, 3.0], [0.1, 0.1, 0.4]),
+            stretch(1, 3, [3.3], [0.2]),
+            stretch(2, 4, [2.0, 1.0], []),
+        ],
+        shrink_s=1.5,
+        grow_s=0.5,
+        unbroken_loss=[5.0, 4.0, 3.0, 2.0],
+    )
+    found = figures_of([[RecoveryRecord()]], elastic=run).elastic
+    assert [one.throughput for one in found.stretches] == pytest.approx([320, 160, None])
+    assert [one.first_step for one in found.stretches] == [1, 3, 4]
+    assert found.loss_deviation == pytest.approx(0.1)  # step 3 with one rank; step 5 is in one run
+    assert (found.shrink_s, found.grow_s) == (1.5, 0.5)
 
 
 def test_a_row_has_them_only_where_its_suite_saves():

@@ -1,0 +1,78 @@
+"""A job with fewer ranks: who trains what, and what was noted made into stretches."""
+
+import pytest
+
+from scalebench.records.fault_events import Event, fault_folder
+from scalebench.session.recovery.elastic import elastic_run, goes_on_with_fewer, with_fewer_ranks
+from scalebench.session.recovery.timeline import NoTimeline
+from scalebench.spec import Ddp, Fsdp, Mesh
+from scalebench.spec.recovery import Recovery
+from tests.builders.runs import make_cell
+
+MS = 1_000_000
+
+
+def failing(world_size, strategy=None, **changes):
+    plan = Recovery(directory="/somewhere")
+    return make_cell("ddp", world_size, strategy=strategy, recovery=plan, **changes)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "strategy", "expected"),
+    [
+        (2, Ddp(), (1, 32, 2)),
+        (2, Ddp(accumulate=2), (1, 32, 4)),
+        (4, Ddp(), (2, 16, 2)),  # 3 do not divide a batch of 32
+        (2, Fsdp(), (1, 32, 1)),
+    ],
+)
+def test_fewer_ranks_keep_the_global_batch(world_size, strategy, expected):
+    fewer = with_fewer_ranks(failing(world_size, strategy))
+    parts = getattr(fewer.strategy, "accumulate", 1)
+    assert (fewer.world_size, fewer.rank_batch, parts) == expected
+    assert fewer.global_batch == 32
+
+
+def test_where_the_microbatches_cannot_stay_a_ranks_batch_grows():
+    fewer = with_fewer_ranks(failing(4, global_batch=12, rank_batch=3))
+    assert (fewer.world_size, fewer.rank_batch, fewer.strategy.accumulate) == (3, 4, 1)
+
+
+def test_fewer_ranks_find_the_folder_of_those_that_began():
+    cell = failing(4)
+    assert fault_folder(with_fewer_ranks(cell)) == fault_folder(cell)
+
+
+def test_only_data_parallel_jobs_of_two_ranks_or_more_go_on():
+    assert goes_on_with_fewer(failing(2)) and not goes_on_with_fewer(failing(1))
+    assert not goes_on_with_fewer(failing(2, Mesh(shard=None, tensor=2)))
+    off = failing(2).model_copy(update={"recovery": Recovery(elastic=False)})
+    assert not goes_on_with_fewer(off)
+
+
+def steps(first, last, every_ms, began_ms=0, late_ms=0, loss=1.0):
+    return [
+        Event("step", n, (began_ms + (n - first + 1) * every_ms + late_ms) * MS, loss)
+        for n in range(first, last + 1)
+    ]
+
+
+def test_stretches_are_steps_that_all_ranks_have_done():
+    cells = [failing(2), with_fewer_ranks(failing(2)), failing(2)]
+    before = [steps(1, 7, 10, loss=4.0), steps(1, 6, 10, late_ms=1, loss=2.0)]
+    fewer = [steps(5, 8, 20, began_ms=500, loss=3.0)]
+    again = [steps(9, 11, 10, began_ms=700), steps(9, 11, 10, began_ms=705)]
+    found = elastic_run(cells, [before, fewer, again], [steps(1, 11, 10)] * 2, 65 * MS)
+    first, second, third = found.stretches
+    assert (first.first, first.loss) == (1, [3.0] * 6)
+    assert first.step_s == pytest.approx([0.01] * 4)  # not the one after the save at step 4
+    assert (second.first, second.loss, second.step_s) == (5, [3.0] * 4, pytest.approx([0.02] * 3))
+    assert third.first == 9 and len(found.unbroken_loss) == 11
+    assert found.shrink_s == pytest.approx(0.455)  # from 65 ms to 520 ms
+    assert found.grow_s == pytest.approx(0.135)  # from 580 ms to 715 ms
+
+
+def test_a_stretch_without_a_step_is_no_run():
+    cells = [failing(2), with_fewer_ranks(failing(2)), failing(2)]
+    with pytest.raises(NoTimeline, match="1 ranks did no step"):
+        elastic_run(cells, [[steps(1, 2, 10)] * 2, [[]], [[], []]], [[]], 0)
