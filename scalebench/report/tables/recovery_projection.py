@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.console import RenderableType
 
 from scalebench import units
-from scalebench.analysis.recovery_projection import ProjectedRecovery
+from scalebench.analysis.recovery_projection import NUM_FAILURES, ProjectedRecovery, TimeShares
 from scalebench.costmodel.recovery.published import JOBS
 from scalebench.report.tables.layout import (
     FOLDED,
@@ -20,9 +20,13 @@ from scalebench.report.tables.layout import (
 from scalebench.report.tables.terminal import line, printed, titled
 from scalebench.report.words import wording
 
+DOUBTFUL = 0.012
+"""Shares of the time that differ by more than formula and simulation do where both hold."""
+
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 
 
+SIMULATED = "trains,\nsimulated"
 AT_INTERVAL = "at your\ninterval"
 
 
@@ -45,6 +49,10 @@ def _part(name: str) -> Callable[[ProjectedRecovery], str]:
     return text
 
 
+def _training(shares: TimeShares | None) -> str:
+    return _percent(shares.training) if shares else wording.DASH
+
+
 def _at_interval(row: ProjectedRecovery) -> str:
     return _percent(row.at_interval.training) if row.at_interval else wording.DASH
 
@@ -59,6 +67,8 @@ COLUMNS: tuple[Column[ProjectedRecovery], ...] = (
     Column("save every\n(Young)", lambda row: duration(row.young_interval_s)),
     Column("save every\n(Daly)", lambda row: duration(row.daly_interval_s)),
     Column("trains", _part("training")),
+    Column(SIMULATED, lambda row: _training(row.simulated)),
+    Column("failures\nin clusters", lambda row: _training(row.simulated_clustered)),
     Column("saves", _part("save")),
     Column("lost", _part("lost")),
     Column("restarts", _part("restart")),
@@ -82,13 +92,36 @@ def _parts(
 ) -> list[RenderableType]:
     given = any(row.at_interval for row in rows)
     shown = [column for column in COLUMNS if given or column.header != AT_INTERVAL]
-    narrowing = (*without("save every (Young)", "saves", "restarts", "lost", "save"), *FOLDED)
+    narrowing = (
+        *without("failures in clusters", "save every (Young)", "saves", "restarts", "lost", "save"),
+        *FOLDED,
+    )
     columns = fit(shown, rows, width, ascii_only, narrowing)
     title = titled("with failures", f"from run {wording.plain(run_id, 80)}", ascii_only)
     return [
         title,
         table(columns, rows, ascii_only),
         *(line(n, ascii_only, "dim") for n in _notes(rows)),
+    ]
+
+
+def _names(rows: Sequence[ProjectedRecovery]) -> list[str]:
+    return [f"{wording.plain(r.case, 64)} {wording.plain(r.method, 32)} at N={r.world_size}"
+            for r in rows]  # fmt: skip
+
+
+def _doubts(rows: Sequence[ProjectedRecovery]) -> list[str]:
+    """Say where formula and simulation are further apart than the simulation scatters."""
+    apart = {
+        name: abs(row.formula_error)
+        for name, row in zip(_names(rows), rows, strict=True)
+        if row.formula_error is not None and abs(row.formula_error) > DOUBTFUL
+    }
+    if not apart:
+        return []
+    return [
+        f"the formulas do not hold for {wording.joined(list(apart))}: the simulation differs by "
+        f"up to {100 * max(apart.values()):.1f} points; trust the simulation there"
     ]
 
 
@@ -100,6 +133,9 @@ def _notes(rows: Sequence[ProjectedRecovery]) -> list[str]:
     ]
     llama = JOBS[0]
     return [
+        *_doubts(rows),
+        f"simulated: {NUM_FAILURES:,} failures, one by one, with the time until a checkpoint is on "
+        "the disk; in clusters: failures that follow one another (Weibull, shape 0.5)",
         "derived, not measured: failures at random, saved at the best interval (Young 1974, "
         "Daly 2006); trains: share of the time in which steps are made that are not lost",
         *(measured if sizes else []),

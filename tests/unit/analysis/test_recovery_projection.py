@@ -8,7 +8,7 @@ from scalebench.cli import cli
 from scalebench.errors import UsageError
 from scalebench.report.tables.recovery_projection import duration, render_recovery
 from tests.builders.summaries import make_plain, make_row
-from tests.unit.report.test_recovery import rows_with, save
+from tests.unit.report.test_recovery import near, rows_with, save
 
 HOUR_S = 3600.0
 
@@ -69,6 +69,25 @@ def test_what_contradicts_itself_is_refused(rows, rates, said):
 def test_a_run_without_checkpoints_is_refused():
     with pytest.raises(UsageError, match="no row of this one was saved"):
         project_recovery([make_plain()], (64,), FailureRates(mtbf_s=HOUR_S))
+
+
+def test_the_simulation_agrees_where_a_checkpoint_is_soon_on_the_disk(rows):
+    rates = FailureRates(mtbf_s=HOUR_S, restart_s=60)
+    for one in project_recovery(rows, (64,), rates):
+        assert one.durable_after_s == pytest.approx(one.cost_s)  # durable after twice the cost
+        assert abs(one.formula_error) < 0.012
+        assert one.simulated_clustered.training > one.at_optimum.training
+    given = project_recovery(rows, (64,), FailureRates(mtbf_s=HOUR_S, restart_s=60, cost_s=30))
+    assert {one.durable_after_s for one in given} == {0.0}
+
+
+def test_it_says_where_the_formulas_do_not_hold():
+    """A checkpoint that is on the disk only after ten minutes is lost with most failures."""
+    late = rows_with([save("async", 1.0, durable_s=near(600.0))], [])
+    found = project_recovery(late, (64,), FailureRates(mtbf_s=1000, restart_s=10))
+    assert found[0].formula_error > 0.1
+    flat = " ".join(render_recovery(found, "run", 160).split())
+    assert "the formulas do not hold for ddp async at N=64: the simulation differs by" in flat
 
 
 def test_the_table_says_how_often_to_save_and_what_others_reached(rows):
