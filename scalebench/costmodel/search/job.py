@@ -57,6 +57,8 @@ class Job:
         buckets_mb: Sizes of gradient buckets to try, MiB.
         receives_ahead: Whether a pipeline's rank has buffers for all of its microbatches at once,
             as torch's has; otherwise for those in flight.
+        gathered_bytes_each: Of a parameter, as a sharded strategy gathers it and computes with it:
+            4 under autocast, 2 where parameters are cast to 16 bits before they are sent.
         axes: Of the mesh, that may have several ranks.
         zero_stages: That shards may have.
         checkpointing: That is tried.
@@ -75,6 +77,7 @@ class Job:
     sequence: bool = True
     buckets_mb: tuple[float, ...] = (1.0, 5.0, 25.0)
     receives_ahead: bool = True
+    gathered_bytes_each: int = 4
     axes: tuple[str, ...] = ("tensor", "context", "expert", "shard", "data", "pipeline")
     zero_stages: tuple[int, ...] = (1, 2, 3)
     checkpointing: tuple[str, ...] = CHECKPOINTING

@@ -1,10 +1,12 @@
 """Memory of a rank, for many configurations at once.
 
 State by ZeRO (`scalebench.costmodel.memory`). Activations of a block by Korthikanti et al. 2022,
-§4, without stored scores (flash attention): for b samples of s tokens and width h in 16 bits
-``s·b·h·(10 + 24/t)``, with a divided sequence ``s·b·h·34/t``; selective recomputation keeps the
-results of matrix products and attention, full recomputation a block's input, ``2·s·b·h``, and one
-block in full while it is computed again. Numbers of 32 bits are twice as much.
+§4, without dropout and without stored scores (flash attention): for b samples of s tokens and
+width h in 16 bits ``s·b·h·(8 + 24/t)``, with a divided sequence ``s·b·h·32/t``; fewer keys and
+values with grouped queries (Ainslie et al. 2023), a third matrix in a gated MLP. Selective
+recomputation keeps the results of matrix products and attention, full recomputation a block's
+input, ``2·s·b·h``, and one block in full while it is computed again. Numbers of 32 bits are twice
+as much.
 """
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy.typing as npt
 from scalebench.costmodel.memory import FP32_ADAM, zero_state
 from scalebench.costmodel.search.job import CHECKPOINTING, SCHEDULES, Job
 from scalebench.costmodel.search.links import by_number
+from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.space import Candidates, Floats
 
 BYTES = np.array([4.0, 2.0])
@@ -65,13 +68,10 @@ def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     """Return activations of a rank at the peak, bytes."""
     model, t = job.model, of.tensor
     unit = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision] / 2
-    whole = 34.0 / t if job.sequence else 10.0 + 24.0 / t
-    routed = 1.0 + (16.0 / 34.0) * (model.top_k - 1 if model.experts > 1 else 0)
-    inner = model.inner / (4 * model.width) * (1.5 if model.gated else 1.0)
-    whole = whole * routed * (18.0 + 16.0 * inner) / 34.0
-    kept_input = 2.0 / (t if job.sequence else 1)
-    # Selective: the results of matrix products and attention: 2·(3 + 1 + 1) and 2·(4 + 1) h.
-    selective = (10.0 + 2.0 + 8.0 * inner * routed) / t + kept_input
+    tokens_divided = t if job.sequence else 1
+    whole = 8.0 / tokens_divided + _divided_numbers(model) / t
+    kept_input = 2.0 / tokens_divided
+    selective = _products(model) / t + kept_input
     per_layer = np.select(
         [of.checkpointing == CHECKPOINTING.index("none"),
          of.checkpointing == CHECKPOINTING.index("selective")],
@@ -83,6 +83,25 @@ def activation_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     tokens = model.context / of.context * samples_of(job, of)
     logits = 2 * 4.0 * tokens * model.vocabulary / t  # logits and their gradient, float32
     return np.asarray(job.activation_ratio * (waiting + logits))
+
+
+def _divided_numbers(model: SearchModel) -> float:
+    """Return what a block keeps of heads and of its MLP, bytes for each of h in 16 bits.
+
+    2 for queries and for what attention returns, 4 for keys and values of all heads; inside the
+    MLP 2 in front of the activation and 2 behind it, 2 more where it is gated. 24 in GPT. The
+    other 8 are the inputs of norms and first matrix products.
+    """
+    shared = model.kv_heads / model.heads
+    inside = (6.0 if model.gated else 4.0) * model.inner / model.width
+    return 4.0 + 4.0 * shared + inside * (model.top_k if model.experts > 1 else 1)
+
+
+def _products(model: SearchModel) -> float:
+    """Return the same of the results of matrix products and of attention: 20 in GPT."""
+    shared = model.kv_heads / model.heads
+    inside = (4.0 if model.gated else 2.0) * model.inner / model.width
+    return 8.0 + 4.0 * shared + inside * (model.top_k if model.experts > 1 else 1)
 
 
 def state_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
@@ -101,20 +120,33 @@ def gathered_bytes(job: Job, of: Candidates, layers: Floats) -> Floats:
     """Return what a sharded rank holds of gathered parameters and their gradients, bytes.
 
     Stage 3: the tables and two blocks, one of which is gathered ahead, and a block's gradients.
-    Stage 2 (``reshard_after_forward=False``): shards become whole parameters in forward.
+    Stage 2 (``reshard_after_forward=False``): shards become whole parameters in forward; with
+    stages, gradients stay whole until the last microbatch has added its own, and are reduced once.
     """
     experts, dense = local_parameters(job, of, layers)
     block = (experts + dense - job.model.table_parameters / of.tensor) / np.maximum(layers, 1)
     tables = job.model.table_parameters / of.tensor
-    three = MASTER_BYTES * (2 * tables + 3 * block)
-    two = MASTER_BYTES * block
+    each = job.gathered_bytes_each
+    three = each * (2 * tables + 2 * block) + MASTER_BYTES * block
+    # `zero_state` has 32 bits of every parameter: the shard, and the gathered ones.
+    smaller = (each - MASTER_BYTES) * (1 - 1 / of.shard) * (experts + dense)
+    kept = MASTER_BYTES * (1 - 1 / of.shard) * (experts + dense)  # whole gradients
+    two = MASTER_BYTES * block + smaller + np.where(of.pipeline > 1, kept, 0.0)
     return np.asarray(np.select([of.zero == 3, of.zero == 2], [three, two], default=0.0))
+
+
+def hop_bytes(job: Job, of: Candidates) -> Floats:
+    """Return what passes between two stages for one microbatch and direction, bytes of a rank.
+
+    Where a tensor group divides the sequence, each of its ranks sends its part.
+    """
+    tokens = job.model.context / of.context / (of.tensor if job.sequence else 1)
+    return np.asarray(tokens * job.model.width * samples_of(job, of) * BYTES[of.precision])
 
 
 def received_bytes(job: Job, of: Candidates) -> Floats:
     """Return the buffers of a pipeline's rank for what it receives, bytes."""
-    model = job.model
-    hop = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision]
+    hop = hop_bytes(job, of)
     number = of.microbatches if job.receives_ahead else activations_in_flight(of)
     return np.asarray(np.where(of.pipeline > 1, 2 * hop * of.chunks * number, 0.0))
 

@@ -3,6 +3,12 @@
 Entered as their papers print them, with links and devices of data sheets. One efficiency for each
 paper is chosen: that of the first row, which has no tensor or pipeline groups, or a round one.
 Everything else is predicted. ``python -m`` prints the table of docs/search.md.
+
+Each number was compared with independent copies of the tables: Megatron-LM's table 1 with three
+transcriptions of it that also have the percentage of peak and the aggregate FLOP/s, its heads,
+widths and layers with published training scripts for these sizes, the largest one's with the model
+files of calculon; Llama 3's table 4 with the speaker's slide at SC24 as reported by G. K. Lockwood
+(glennklockwood.com/garden/llama-3.1), its layers and widths with Dubey et al., table 3.
 """
 
 from collections.abc import Iterator
@@ -75,8 +81,14 @@ LLAMA = SearchModel(
 LLAMAS = (
     Published(LLAMA, 8192, 2048, 8, 16, 1, 430e12, False),
     Published(LLAMA, 16384, 2048, 8, 16, 1, 400e12, False),
+    Published(
+        replace(LLAMA, name="Llama 3 128k", context=131_072), 16384, 128, 8, 16, 16, 380e12, False
+    ),
 )
-"""Dubey et al. 2024 (Llama 3), table 4: H100, NVLink, 400 Gbit/s a GPU; FSDP as ZeRO-2."""
+"""Dubey et al. 2024 (Llama 3), table 4: H100, NVLink, 400 Gbit/s a GPU.
+
+FSDP whose shards are gathered once a step in 16 bits (§3.3.2: not resharded after forward).
+"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,7 @@ def compared(row: Published, speed: ComputeSpeed, topology: str, memory_bytes: i
         job = replace(job, axes=("tensor", "data", "pipeline"), checkpointing=("full",))
     else:
         axes = ("tensor", "context", "shard", "pipeline")
-        job = replace(job, axes=axes, zero_stages=(2,), sequence=True)
+        job = replace(job, axes=axes, zero_stages=(2,), sequence=True, gathered_bytes_each=2)
     made = choices(job, search(job, wanted=10**6, prune=False).ways)
     sizes = list(dict.fromkeys((one.tensor, one.context, one.pipeline) for one in made))
     wanted = (row.tensor, row.context, row.pipeline)

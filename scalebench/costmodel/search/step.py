@@ -21,6 +21,7 @@ from scalebench.costmodel.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES
 from scalebench.costmodel.search.memory import (
     BYTES,
     MASTER_BYTES,
+    hop_bytes,
     local_parameters,
     samples_of,
     stage_table,
@@ -308,8 +309,7 @@ def step_parts(job: Job, of: Candidates) -> StepParts:
 
 
 def _hops(job: Job, of: Candidates) -> Floats:
-    model = job.model
-    size = model.context / of.context * model.width * samples_of(job, of) * BYTES[of.precision]
+    size = hop_bytes(job, of)
     pair = np.full(len(of), 2)
     near = np.where(of.near_pipeline > 1, 2, 1)
     crosses = of.near_pipeline < of.pipeline  # some pair of stages is on two nodes
@@ -329,7 +329,8 @@ def _shards(job: Job, of: Candidates, passes: Passes, layers: Floats) -> Floats:
     """Return gathers and scatters of a sharded rank that nothing hides.
 
     Stage 1: parameters are exchanged once, after the optimizer. Stage 2: gathered once a step,
-    gradients scattered for each microbatch. Stage 3: gathered for each pass of each microbatch.
+    gradients scattered for each microbatch; with stages, once behind the last one. Stage 3:
+    gathered for each pass of each microbatch.
     """
     experts, dense = local_parameters(job, of, layers)
     size = MASTER_BYTES * (experts + dense)
@@ -338,7 +339,8 @@ def _shards(job: Job, of: Candidates, passes: Passes, layers: Floats) -> Floats:
     if not (ranks > 1).any():
         return np.zeros(len(of))
     once = job.links.time("all_gather", ranks, near, size)
-    gather = job.links.time("all_gather", ranks, near, size / blocks)
+    gathered = size * job.gathered_bytes_each / MASTER_BYTES
+    gather = job.links.time("all_gather", ranks, near, gathered / blocks)
     scatter = job.links.time("reduce_scatter", ranks, near, size / blocks)
     m = of.microbatches
     if job.overlaps:
@@ -348,12 +350,31 @@ def _shards(job: Job, of: Candidates, passes: Passes, layers: Floats) -> Floats:
         only = hidden_behind(number, scatter, passes.backward_s)
     else:
         forward, only, both = blocks * gather, blocks * scatter, blocks * (gather + scatter)
+    times = np.where(of.pipeline > 1, 1, m)
+    if job.overlaps:
+        staged = _behind_first_chunks(of, number, gather, passes.forward_s)
+        forward = np.where((of.zero == 2) & (of.pipeline > 1), staged, forward)
     exposed = np.select(
         [of.zero == 1, of.zero == 2, of.zero == 3],
-        [once, forward + m * only, m * (forward + both)],
+        [once, forward + times * only, m * (forward + both)],
         default=0.0,
     )
     return np.asarray(np.where(ranks > 1, exposed, 0.0))
+
+
+def _behind_first_chunks(of: Candidates, number: Ints, gather: Floats, forward_s: Floats) -> Floats:
+    """Return what the first rank waits for gathers at the start of a step.
+
+    It needs the blocks of its first chunk for the first microbatch, those of the next chunk when
+    up to p microbatches have passed the first: the gathers of the whole rank hide behind these
+    too. With one chunk it is `hidden_behind`.
+    """
+    v = of.chunks
+    of_chunk = np.maximum(number // v, 1)
+    first = hidden_behind(of_chunk, gather, forward_s / v)
+    before_last = (v - 1) / v * np.minimum(of.microbatches, of.pipeline) * forward_s
+    late = number * gather - before_last - forward_s / v * (1 - 1 / of_chunk)
+    return np.asarray(np.maximum(first, late))
 
 
 def _gradients(job: Job, of: Candidates, passes: Passes, layers: Floats) -> Floats:

@@ -1,5 +1,7 @@
 """The search's closed forms agree with the cost models that they stand for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,16 @@ from scalebench.costmodel.pipelines.orders import plan_schedule
 from scalebench.costmodel.pipelines.stage_split import layers_of_stages
 from scalebench.costmodel.replay import CommRequest, replay
 from scalebench.costmodel.search.choice import Choice, columns_of
+from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.links import NominalLinks
-from scalebench.costmodel.search.memory import memory_bytes, stage_table, state_bytes
+from scalebench.costmodel.search.memory import (
+    activation_bytes,
+    gathered_bytes,
+    hop_bytes,
+    memory_bytes,
+    stage_table,
+    state_bytes,
+)
 from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.step import (
     Passes,
@@ -111,6 +121,80 @@ def test_memory_falls_with_what_divides_it() -> None:
     ]
     whole, *others = memory_bytes(of, columns_of([base, *less]))
     assert all(other < whole for other in others)
+
+
+def activations(of: Job, *made: Choice) -> list[float]:
+    columns = columns_of(made)
+    layers, _ = stage_table(of, columns)
+    return list(activation_bytes(of, columns, layers))
+
+
+def test_activations_are_those_of_korthikanti_without_dropout() -> None:
+    bare = replace(SMALL, vocabulary=0)  # no logits
+    unit = bare.context * bare.width * 2 * bare.layers  # of 16 bits, for each of its 32 bytes
+    whole, parted = activations(job(4, 4, model=bare), Choice(data=4), Choice(data=1, tensor=4))
+    assert whole == pytest.approx(32 * unit)
+    assert parted == pytest.approx(4 * 32 / 4 * unit)  # four samples
+    undivided = job(4, 4, model=bare, sequence=False)
+    assert activations(undivided, Choice(data=1, tensor=4))[0] == pytest.approx(4 * 14 * unit)
+
+
+def test_grouped_queries_keep_fewer_keys_and_values_and_a_gate_keeps_more() -> None:
+    bare = replace(SMALL, vocabulary=0)
+    unit = bare.context * bare.width * 2 * bare.layers
+    for model, expected in (
+        (replace(bare, kv_heads=1), 32 - 4 * 3 / 4),
+        (replace(bare, gated=True), 32 + 2 * 4),
+        (replace(bare, experts=4, top_k=2), 32 + 4 * 4),
+    ):
+        assert activations(job(4, 4, model=model), Choice(data=4))[0] == pytest.approx(
+            expected * unit
+        )
+
+
+def test_ranks_of_a_tensor_group_pass_their_parts_to_the_next_stage() -> None:
+    choice = Choice(data=1, tensor=4, pipeline=2, schedule="1f1b", microbatches=4)
+    divided, whole = (
+        hop_bytes(job(8, 16, sequence=sequence), columns_of([choice]))[0]
+        for sequence in (True, False)
+    )
+    assert whole == 4 * divided == 4 * SMALL.context * SMALL.width * 4
+
+
+def staged(m: int, v: int = 1, zero: int = 2) -> Choice:
+    name = "interleaved-1f1b" if v > 1 else "1f1b"
+    return Choice(data=1, shard=4, zero=zero, pipeline=2, schedule=name, chunks=v, microbatches=m)
+
+
+def test_with_stages_gathers_and_scatters_happen_once_a_step() -> None:
+    of = job(8, 64)  # on CPU: nothing hides, so that the sums are exact
+    few, many = step_parts(of, columns_of([staged(2), staged(16)])).shard_s
+    assert few == pytest.approx(many)
+    alone = [Choice(data=2, shard=4, zero=2, microbatches=m) for m in (1, 2)]
+    once, twice = step_parts(of, columns_of(alone)).shard_s
+    assert twice == pytest.approx(1.5 * once)  # without stages only the gather is once
+
+
+def test_with_stages_gradients_stay_whole() -> None:
+    of = job(8, 64)
+    made = columns_of([staged(2), Choice(data=1, shard=4, zero=2, tensor=2)])
+    layers, _ = stage_table(of, made)
+    kept, scattered = gathered_bytes(of, made, layers)
+    assert kept - scattered > 0.7 * 4 * SMALL.num_parameters / 2
+
+
+def test_gathers_of_later_chunks_hide_behind_the_microbatches_of_earlier_ones() -> None:
+    of = job(8, 64, device="cuda")
+    one, two = step_parts(of, columns_of([staged(8), staged(8, v=2)])).shard_s
+    assert two < one
+
+
+def test_parameters_gathered_in_16_bits_take_half_the_time_and_room() -> None:
+    whole, half = job(8, 64), job(8, 64, gathered_bytes_each=2)
+    made = columns_of([Choice(data=2, shard=4, zero=3)])
+    layers, _ = stage_table(whole, made)
+    assert gathered_bytes(half, made, layers)[0] < 0.7 * gathered_bytes(whole, made, layers)[0]
+    assert step_parts(half, made).shard_s[0] < 0.8 * step_parts(whole, made).shard_s[0]
 
 
 def test_experts_are_divided_with_their_state() -> None:
