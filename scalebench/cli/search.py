@@ -149,14 +149,19 @@ def _run(flags: dict[str, Any], suite: "Suite", sizes: tuple[int, ...]) -> "Run"
     """Run a suite here and return the run."""
     from scalebench.cli.progress import progress_on
     from scalebench.session.plan import Request
-    from scalebench.session.session import Session
+    from scalebench.session.session import Interrupted, Session
 
     request = Request(world_sizes=sizes, virtual_hosts=flags["hosts"], quick=True)
     launcher = None if flags["launcher"] is None else LAUNCHERS[flags["launcher"]].start()
     with ExitStack() as stack:
         progress = stack.enter_context(progress_on(sys.stderr))
         session = stack.enter_context(Session(progress, launcher))
-        return session.run(request, [suite], ["scalebench", *sys.argv[1:]])
+        try:
+            return session.run(request, [suite], ["scalebench", *sys.argv[1:]])
+        except Interrupted as interruption:
+            click.echo(f"scalebench: {interruption}", err=True)
+            # What interrupted it decides the exit code: click knows Ctrl-C, main the rest.
+            raise (interruption.__context__ or KeyboardInterrupt()) from None
 
 
 def _measured(flags: dict[str, Any], result: "SearchResult") -> "SearchResult":

@@ -68,7 +68,7 @@ def _runs_by_age() -> list[Path]:
 
 
 def calibration_suite(model: SearchModel, batch: int, ranks: int) -> Suite:
-    """Return the short measurement: the plain model on two batches, and one case of each axis.
+    """Return the short measurement: the plain model on some batches, and one case of each axis.
 
     The cases make the run calibrate the operations that a search asks for, and are what its step
     model is compared with.
@@ -80,7 +80,12 @@ def calibration_suite(model: SearchModel, batch: int, ranks: int) -> Suite:
     """
     cases = [Case(name="plain", strategy=Plain())]
     if batch % ranks == 0:
-        cases.append(Case(name="plain-part", strategy=Plain(), batch_size=batch // ranks))
+        parts = {"plain-part": batch // ranks, "plain-one": 1}  # one: the smallest microbatch
+        cases += [
+            Case(name=name, strategy=Plain(), batch_size=size)
+            for name, size in parts.items()
+            if size < batch and (size > 1 or name == "plain-one")
+        ]
         cases += [Case(name="ddp", strategy=Ddp()), Case(name="fsdp", strategy=Fsdp())]
         if model.experts > 1 and model.experts % ranks == 0:
             cases.append(Case(name="expert", strategy=Expert()))

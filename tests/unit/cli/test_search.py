@@ -4,17 +4,21 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from scalebench.analysis.search.result import SearchResult
-from scalebench.cli import cli
+from scalebench.cli import Terminated, cli
+from scalebench.cli.search import _run
 from scalebench.errors import ScalebenchError
 from scalebench.report.page.search_page import render_search_page
 from scalebench.report.tables.search import render_search
+from scalebench.session.session import Interrupted, Session
 from scalebench.session.suite_files import load_suite
+from scalebench.spec import Case, Plain, Suite
 
 ELSEWHERE = ["--workload", "gpt-7b", "--gpu-type", "h100", "--mfu", "0.45", "--margin", "0.1"]
 
@@ -111,6 +115,25 @@ def test_what_cannot_be_searched_is_refused_in_one_line(arguments: list[str], wo
     done = searched(*arguments)
     assert isinstance(done.exception, ScalebenchError), done.exception
     assert words in str(done.exception) and "\n" not in str(done.exception)
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, Terminated])
+def test_a_signal_ends_its_measurement_without_a_traceback(
+    signal: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        try:
+            raise signal
+        except KeyboardInterrupt:
+            run = SimpleNamespace(paths=SimpleNamespace(root="reports/here"))
+            raise Interrupted(cast(Any, run)) from None
+
+    monkeypatch.setattr(Session, "run", stopped)
+    suite = Suite(name="s", question="?", cases=(Case(name="plain", strategy=Plain()),))
+    with pytest.raises(signal) as caught:
+        _run({"hosts": None, "launcher": None}, suite, (1,))
+    assert type(caught.value) is signal
+    assert "results so far are in reports/here" in capsys.readouterr().err
 
 
 def test_without_a_measurement_torch_stays_away() -> None:

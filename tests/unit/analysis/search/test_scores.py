@@ -139,5 +139,7 @@ def test_the_short_measurement_has_the_axes_that_the_model_has(model: SearchMode
     suite = calibration_suite(model, 16, 4)
     kinds = {case.strategy.kind for case in suite.cases}
     assert {"plain", "ddp", "fsdp"} <= kinds
+    batches = [case.batch_size for case in suite.cases if case.strategy.kind == "plain"]
+    assert batches == [None, 4, 1]  # what a microbatch costs apart from its samples shows at one
     assert ("expert" in kinds) == (model.experts > 1)
     assert ({"mesh", "context", "pipeline"} <= kinds) == (model.experts == 1)
