@@ -30,6 +30,8 @@ class RacePoint(Record):
         elapsed_s: Seconds since the start of the race, evaluations included.
         loss: Mean over the held-out samples; null: it was not finite.
         gradients: Norms on the held-out samples; null: not taken, as on several ranks.
+        step_gradients: Norms of the gradients of the last step before it: each rank's own on its
+            part of the batch, and their mean; null: not taken, as without DDP.
         sent_bytes: That the rank which sends most had sent in training, ring-equivalent; null: the
             strategy does not count them, and each step sends as many.
     """
@@ -39,4 +41,5 @@ class RacePoint(Record):
     elapsed_s: FiniteFloat = Field(ge=0)
     loss: FiniteFloat | None
     gradients: GradientNorms | None = None
+    step_gradients: GradientNorms | None = None
     sent_bytes: FiniteFloat | None = Field(None, ge=0)

@@ -55,7 +55,15 @@ def test_the_race_of_the_documents(scalebench: Scalebench, project: Path) -> Non
         assert alone[-1] < 0.9 * alone[0], "it learns"
     assert curves["plain", 0][0][0] != curves["plain", 1][0][0]
 
+    points = [r.ranks[1].race or () for r in results if r.cell.case == "ddp-32" and r.ranks[1:]]
+    norms = [point.step_gradients for race in points for point in race]
+    taken = [one for one in norms if one is not None]
+    assert len(taken) == len(norms) - 2, "before a race there was no step"
+    for one in taken:
+        assert (one.num_batches, one.batch_size) == (2, 16)
+        assert one.square_of_mean < one.mean_square < 4 * one.square_of_mean + 1
     race = row_of(project / "r", "ddp-32", 2)["race"]
+    assert race["noise_scale_of_steps"] or "noise" in race["unavailable"]["noise_scale_of_steps"]
     assert race["statistical_efficiency"]["value"] == pytest.approx(1, abs=0.02)
     assert race["num_reached"] == 2
     assert race["bytes_to_target"]["value"] > 0

@@ -14,7 +14,7 @@ from scalebench.analysis.convergence.curves import (
 )
 from scalebench.analysis.convergence.noise_scale import noise_scale, samples_ratio
 from scalebench.analysis.rows.launches import Launches, Table
-from scalebench.records.race import RacePoint
+from scalebench.records.race import GradientNorms, RacePoint
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Row
 from scalebench.spec import Plain
@@ -145,6 +145,10 @@ def figures_of(
         reasons[name] = "the loss was not finite"
     scale = noise_scale_of(base, theirs)
     values["noise_scale"] = None if isinstance(scale, str) else scale
+    of_steps = noise_scale_of_steps(curves, arrivals)
+    values["noise_scale_of_steps"] = None if isinstance(of_steps, str) else of_steps
+    if isinstance(of_steps, str):
+        reasons["noise_scale_of_steps"] = of_steps
     predicted = None
     if isinstance(scale, str):
         reasons |= dict.fromkeys(("noise_scale", "predicted_statistical_efficiency"), scale)
@@ -174,11 +178,27 @@ def figures_of(
 
 def noise_scale_of(base: Launches, arrivals: Mapping[int, Arrival | None]) -> Estimate | str:
     """Estimate the gradient noise scale of the baseline until its target, or say why not."""
+    return _noise_scale(_curves(base), arrivals, lambda point: point.gradients)
+
+
+def noise_scale_of_steps(curves: Curves, arrivals: Mapping[int, Arrival | None]) -> Estimate | str:
+    """Estimate a row's noise scale until its target from its own steps, or say why not."""
+    if not any(point.step_gradients for points in curves.values() for point in points):
+        return "taken from the steps of DDP on several ranks only"
+    return _noise_scale(curves, arrivals, lambda point: point.step_gradients)
+
+
+def _noise_scale(
+    curves: Curves,
+    arrivals: Mapping[int, Arrival | None],
+    norms_of: Callable[[RacePoint], GradientNorms | None],
+) -> Estimate | str:
     found = []
-    for seed, points in _curves(base).items():
+    for seed, points in curves.items():
         reached = arrivals.get(seed)
         last = reached.samples if reached is not None else points[-1].samples
-        norms = [p.gradients for p in points if p.gradients is not None and p.samples <= last]
+        known = ((norms_of(point), point.samples) for point in points)
+        norms = [one for one, samples in known if one is not None and samples <= last]
         scale = noise_scale(norms)
         if scale is None or scale <= 0:
             return "the gradient's norm is not larger than its noise, or was not taken"

@@ -34,6 +34,8 @@ class RaceFigures(RowPart):
         speedup_to_target: Time that the baseline needs over time that this needs: N times the
             product of the two efficiencies.
         noise_scale: Gradient noise scale of the baseline until it reached the target, samples.
+        noise_scale_of_steps: The same of this row's own training, from the gradients that its ranks
+            had in its steps; DDP on several ranks.
         predicted_statistical_efficiency: Predicted: what the noise scale leaves of the baseline's
             at this batch, each batch at its best learning rate.
         final_loss: After all samples.
@@ -60,6 +62,7 @@ class RaceFigures(RowPart):
     hardware_efficiency: Estimate | None = None
     speedup_to_target: Estimate | None = None
     noise_scale: Estimate | None = None
+    noise_scale_of_steps: Estimate | None = None
     predicted_statistical_efficiency: FiniteFloat | None = None
     final_loss: Estimate | None = None
     lowest_loss: FiniteFloat | None = None

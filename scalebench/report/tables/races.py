@@ -108,10 +108,16 @@ def _noise(rows: Sequence[Row]) -> list[str]:
     scale = _race(rows[0]).noise_scale
     if scale is None:
         return []
-    return [
+    own = [
+        f"{wording.plain(row.case, 64)} N={row.world_size}: {wording.plus_minus(of_steps)}"
+        for row, race in racing.racing(rows)
+        if (of_steps := race.noise_scale_of_steps) is not None
+    ]
+    told = (
         f"gradient noise scale: {wording.plus_minus(scale)} samples (McCandlish et al. 2018): a "
         "batch of that size needs twice the samples of a tiny one"
-    ]
+    )
+    return [f"{told}; from the ranks' gradients in the steps, {', '.join(own)}" if own else told]
 
 
 def _missed(rows: Sequence[Row]) -> list[str]:

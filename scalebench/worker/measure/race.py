@@ -15,13 +15,14 @@ import numpy as np
 import torch
 
 from scalebench.errors import UsageError
-from scalebench.records.race import RacePoint
+from scalebench.records.race import GradientNorms, RacePoint
 from scalebench.records.rank import Phase
-from scalebench.spec import Plain
+from scalebench.spec import Ddp, Plain
 from scalebench.spec.race import Race
 from scalebench.spec.workload import Workload
 from scalebench.worker.measure.gradient_norms import gradient_norms
 from scalebench.worker.measure.loop import Loop
+from scalebench.worker.measure.step_norms import LocalSquare, local_square
 from scalebench.worker.optimizers import set_rate
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import (
@@ -50,6 +51,7 @@ class RaceRun:
     workload: Workload
     race: Race
     points: list[RacePoint] = field(default_factory=list)
+    _local: LocalSquare | None = None
 
     def run(self) -> list[RacePoint]:
         """Train to the end of the race.
@@ -79,11 +81,23 @@ class RaceRun:
             if cell.recipe is not None and cell.recipe.warmup_samples:
                 samples = (done + step + 1) * cell.global_batch
                 set_rate(self.loop.training.optimizer, cell.recipe.rate_after(samples))
-            losses.append(self.loop.training.step(next(self.loop.batches)))
-            if step == count - 1:
-                settle(self.loop.training)
+            batch = next(self.loop.batches)
+            losses.append(self._last_step(batch) if step == count - 1 else self._step(batch))
             self.loop.clock.mark()
         return losses
+
+    def _step(self, batch: object) -> torch.Tensor:
+        return self.loop.training.step(batch)
+
+    def _last_step(self, batch: object) -> torch.Tensor:
+        """Train the last step of a block; note the norm of this rank's gradient on the way."""
+        cell, training = self.loop.context.cell, self.loop.training
+        if isinstance(cell.strategy, Ddp) and cell.world_size > 1:
+            with local_square(training.module.parameters()) as self._local:
+                return self._step(batch)
+        loss = self._step(batch)
+        settle(training)
+        return loss
 
     def _note(self, samples: int, trained_s: float, began: float, batches: list[object]) -> None:
         context, training = self.loop.context, self.loop.training
@@ -102,8 +116,26 @@ class RaceRun:
                 elapsed_s=elapsed_s,
                 loss=mean if math.isfinite(mean) else None,
                 gradients=norms,
+                step_gradients=self._norms_of_step(),
                 sent_bytes=None if sent is None else most_sent,
             )
+        )
+
+    def _norms_of_step(self) -> GradientNorms | None:
+        """Return the norms of the ranks' gradients in the last step; None: they were not noted."""
+        if self._local is None:
+            return None
+        cell = self.loop.context.cell
+        (squares,) = self.loop.context.agree_sum([self._local.value])
+        averaged = [g.float().square().sum() for _, g in self.loop.training.gradients()]
+        square = float(torch.stack(averaged).sum())
+        if not (math.isfinite(squares) and math.isfinite(square)):
+            return None
+        return GradientNorms(
+            num_batches=cell.world_size,
+            batch_size=cell.rank_batch,
+            mean_square=squares / cell.world_size,
+            square_of_mean=square,
         )
 
     def _held_out_mean(self, batches: list[object]) -> float:
