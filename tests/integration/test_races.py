@@ -130,6 +130,7 @@ import torch
 from scalebench import Workload
 
 MORTAL, LAST = 2, 6
+SAMPLES_OF_NAN = 4
 
 def model(shard):
     data = torch.Generator().manual_seed(shard.rank)
@@ -140,9 +141,11 @@ def model(shard):
             number = 0
             while True:
                 number += 1
-                if shard.rank == MORTAL and number == LAST:
-                    os.kill(os.getpid(), signal.SIGKILL)
                 x = torch.randn(shard.batch_size, 4, generator=data)
+                if shard.rank == MORTAL and number == LAST:
+                    if shard.batch_size != SAMPLES_OF_NAN:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    x[0] = float("nan")
                 yield x, x.sum(1, keepdim=True)
 
     def loss(module, batch):
@@ -155,7 +158,7 @@ def model(shard):
 """
 
 WITH_A_DEATH = """
-from scalebench import Case, ParameterServer, Plain, Race, Recipe, Suite
+from scalebench import Case, LocalSgd, ParameterServer, Plain, Race, Recipe, Suite
 
 R = Recipe(optimizer="sgd", learning_rate=0.02)
 METHODS = {
@@ -164,13 +167,24 @@ METHODS = {
     "bounded": ParameterServer(staleness_bound=2),
     "backup": ParameterServer(staleness_bound=0, backup_workers=1),
     "synchronous": ParameterServer(staleness_bound=0),
+    "priority": ParameterServer(staleness_bound=0, pushes="priority"),
+    "two servers": ParameterServer(servers=2),
+    "three servers": ParameterServer(servers=3),
+}
+NAN = {
+    "local": LocalSgd(period=4),
+    "asynchronous": ParameterServer(),
 }
 SUITE = Suite(
     name="mortal",
     question="Who goes on without a worker?",
     cases=tuple(
-        Case(name=name, strategy=method, batch_size=24, recipe=R)
+        Case(name=name.replace(" ", "-"), strategy=method, batch_size=24, recipe=R)
         for name, method in METHODS.items()
+    )
+    + tuple(
+        Case(name=f"nan-{name}", strategy=method, batch_size=12, recipe=R)
+        for name, method in NAN.items()
     ),
     race=Race(samples=720, evaluate_every=72, target_loss=2.0),
     repeats=1,
@@ -208,8 +222,21 @@ def test_a_worker_that_is_killed_takes_nothing_from_the_others(
         assert row["race"]["num_reached"] == 1, points
     backup = results["mortal.backup.n3.r0"]
     assert (backup.status, len(backup.ranks)) == ("ok", 2)
-    failed = results["mortal.synchronous.n3.r0"]
-    assert (failed.status, failed.reason) == ("failed", "rank 2: killed by SIGKILL")
+    lost_two = results["mortal.two-servers.n3.r0"]
+    assert (lost_two.status, len(lost_two.ranks)) == ("ok", 2)
+    for record in lost_two.ranks:
+        assert list(record.facts["lost_ranks"]) == ["2"], "each of the servers knows"
+    for case in ("synchronous", "priority", "three-servers"):
+        failed = results[f"mortal.{case}.n3.r0"]
+        assert (failed.status, failed.reason) == ("failed", "rank 2: killed by SIGKILL")
+    failed = results["mortal.nan-local.n3.r0"]
+    assert failed.status == "failed"
+    assert failed.reason == "the loss is not finite at step 5 on rank 2"
+    kept = results["mortal.nan-asynchronous.n3.r0"]
+    told = "the gradient of this rank's batch 6 is not finite; it is not pushed"
+    assert (kept.status, len(kept.ranks)) == ("ok", 2)
+    (lost,) = kept.lost
+    assert lost.rank == 2 and told in lost.message
 
 
 @pytest.mark.untimed

@@ -122,6 +122,11 @@ class ParameterServerTraining(Replica):
             loss = self.loss(self.module, batch)
         loss.backward()
         gradient = torch.cat([g.flatten() for _, g in named_gradients(self.module)]).cpu()
+        if not gradient.isfinite().all():
+            raise RuntimeError(
+                f"the gradient of this rank's batch {self.num_batches + 1} is not finite; "
+                "it is not pushed, because it would spoil the model of all ranks"
+            )
         with self.exchanging():
             self.set_parameters(self.exchange(gradient).to(self.device))
         self.num_batches += 1
