@@ -17,6 +17,7 @@ from torch import nn
 
 from scalebench import Shard, Workload
 from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.exposed_axes import exposed_by_axis
 from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
 from scalebench.records.rank import Block, RankRecord
 from scalebench.records.run import CellResult
@@ -224,7 +225,9 @@ def look(context: RankContext) -> dict[str, Any]:
 
     Returns:
         ``verification``; ``operations``: of one traced step, sorted; ``predicted``: the same by the
-        law; ``axes``: the row's figures; ``not_apart``: why waits could not be told.
+        law; ``axes``: the row's figures; ``exposed``: exposed transfer and wait by
+        axis, seconds per step, and ``whole``: those of all axes together; ``not_apart``: why waits
+        could not be told.
     """
     cell = context.cell
     inspection = inspect(context)
@@ -250,6 +253,7 @@ def look(context: RankContext) -> dict[str, Any]:
     records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
     result = CellResult(cell=cell, status="ok", started="", ranks=records)
     launch = LaunchAttribution(result)
+    parts = launch.breakdowns[context.rank]
     assert record.trace is not None
     operations = [
         (op.kind, op.num_bytes, op.axis, op.group_size)
@@ -266,6 +270,11 @@ def look(context: RankContext) -> dict[str, Any]:
         "operations": sorted(operations),
         "predicted": sorted(predicted),
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],
+        "exposed": {
+            str(axis): [one.transfer_s, one.wait_s]
+            for axis, one in exposed_by_axis(launch, context.rank).items()
+        },
+        "whole": [parts.exposed_transfer_s, parts.wait_s],
         "not_apart": launch.not_apart,
         "facts": facts_of(training),
     }

@@ -140,6 +140,17 @@ MESHES = {
 }
 
 
+@pytest.mark.parametrize("case", ["pipeline × shard × tensor", "data × shard × tensor"])
+def test_exposed_communication_is_divided_among_the_dimensions_and_none_of_it_is_lost(
+    reports: Reports, case: str
+) -> None:
+    for report in reports[8][:-1]:
+        told = report[case]["exposed"]
+        assert told.keys() <= MESHES[case].keys()
+        sums = [sum(part) for part in zip(*told.values(), strict=True)]
+        assert sums == pytest.approx(report[case]["whole"], rel=1e-9, abs=1e-12)
+
+
 @pytest.mark.parametrize("case", MESHES)
 def test_a_mesh_of_eight_tells_its_dimensions_apart(reports: Reports, case: str) -> None:
     first_and_last_rank = reports[8][0], reports[8][-2]  # a stage in the middle shares nothing
