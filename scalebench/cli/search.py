@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from scalebench.spec.virtual_hosts import VirtualHosts
 
 
+MOST_GPUS = 2**17
+"""More ranks than any machine has; a search over them would not end in time."""
+
+
 @click.command()
-@click.option("--gpus", required=True, type=Count(min=2), help="Number of ranks.")
+@click.option("--gpus", required=True, type=Count(min=2, max=MOST_GPUS), help="Number of ranks.")
 @click.option("--workload", help="A transformer, or any other: MODULE:FUNCTION. [gpt]")
 @click.option("--batch-size", type=Count(min=1), help="Global batch. [the workload's]")
 @click.option("--memory-limit", type=Size(), help="Memory of a rank: 80GB. [the GPU type's]")

@@ -108,6 +108,7 @@ def test_an_experiment_is_shown_with_its_regret(found: tuple[SearchResult, Path]
         (["--gpus", "8", "--gpu-type", "k80", "--mfu", "0.4"], "Valid"),
         (["--gpus", "8", "--gpu-type", "mi300x", "--mfu", "0.4"], "--link"),
         (["--gpus", "2", "--mfu", "0.4"], "--gpu-type"),
+        (["--gpus", "8", "--workload", "m:w", "--gpu-type", "h100", "--mfu", "0.4"], "measured"),
         (["--gpus", "2", "--cpus-per-rank", "0.2"], "--launcher lab"),
     ],
 )

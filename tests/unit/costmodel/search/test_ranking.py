@@ -134,6 +134,29 @@ def test_what_does_not_fit_is_told() -> None:
     assert found.rejected.memory_bytes[0] == found.smallest_bytes > 1000
 
 
+def test_every_mesh_divides_the_experts() -> None:
+    odd = replace(ROUTED, experts=6)
+    found = {mesh.expert for mesh in meshes(job(8, 16, model=odd))}
+    assert found == {1, 2}
+
+
+@settings(max_examples=12)
+@given(limit=st.integers(1_000_000, 60_000_000), margin=st.floats(0, 2), more=st.integers(0, 10**7))
+def test_more_memory_never_makes_the_best_slower_and_all_that_is_chosen_fits(
+    limit: int, margin: float, more: int
+) -> None:
+    little, much = (
+        job(4, 8, memory_limit_bytes=size, margin=margin) for size in (limit, limit + more)
+    )
+    few, many = search(little, 3), search(much, 3)
+    assert few.num_fitting <= many.num_fitting
+    for found in (few.best, few.front):
+        assert (found.memory_bytes * (1 + margin) <= limit).all()
+    assert (few.rejected.memory_bytes * (1 + margin) > limit).all()
+    if len(few.best):
+        assert many.best.step_s[0] <= few.best.step_s[0]
+
+
 def test_of_what_does_not_fit_the_smallest_of_each_mesh_is_kept() -> None:
     of = JOBS["little memory"]
     found = search(of)

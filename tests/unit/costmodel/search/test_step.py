@@ -228,6 +228,14 @@ def test_full_recomputation_costs_a_forward_pass() -> None:
     assert with_ / without == pytest.approx(4 / 3)
 
 
+def test_what_is_recomputed_is_sent_again() -> None:
+    of = job(4, 16)
+    kept = ("none", "selective", "full")
+    made = [Choice(data=1, tensor=4, checkpointing=how) for how in kept]
+    none, selective, full = step_parts(of, columns_of(made)).tensor_s
+    assert none == selective and full > 1.2 * none
+
+
 def test_a_tensor_group_sends_four_times_the_activations_of_a_block() -> None:
     _, both = tensor_messages(SMALL, 2, False)
     per_block = 4 * 4 * SMALL.context * SMALL.width  # Shoeybi et al. 2019, §3: four all-reduces
