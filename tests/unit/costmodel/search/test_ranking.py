@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalebench.costmodel.pipelines.orders import why_not
 from scalebench.costmodel.search.choice import choices
-from scalebench.costmodel.search.job import Job
+from scalebench.costmodel.search.job import SCHEDULES, Job
 from scalebench.costmodel.search.links import NominalLinks
 from scalebench.costmodel.search.memory import fits, memory_bytes
 from scalebench.costmodel.search.ranking import Found, search
@@ -132,6 +133,16 @@ def test_what_does_not_fit_is_told() -> None:
     found = search(job(memory_limit_bytes=1000))
     assert found.num_fitting == 0 and not len(found.best) and not len(found.front)
     assert found.rejected.memory_bytes[0] == found.smallest_bytes > 1000
+
+
+def test_every_schedule_of_the_space_is_one_that_ranks_can_run() -> None:
+    every = whole_space(job(8, 16))
+    staged = every.take(every.pipeline > 1)
+    columns = (staged.schedule, staged.pipeline, staged.microbatches, staged.chunks)
+    asked = {tuple(map(int, row)) for row in zip(*columns, strict=True)}
+    assert len(asked) > 20
+    for schedule, p, m, v in asked:
+        assert why_not(SCHEDULES[schedule], p, m, v) is None and p * v <= SMALL.layers
 
 
 def test_every_mesh_divides_the_experts() -> None:
