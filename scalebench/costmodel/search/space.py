@@ -155,6 +155,8 @@ def why_not_mesh(job: Job, mesh: Mesh) -> str | None:
         return "more stages than layers"
     if job.batch % replicas:
         return "data, shard and expert ranks do not divide the batch"
+    if mesh.pipeline > 1 and job.batch // replicas < mesh.pipeline:
+        return "fewer samples than stages, so no schedule fills the pipeline"
     if model.experts % mesh.expert:
         return "expert ranks do not divide the experts"
     return None
@@ -258,7 +260,7 @@ def _options(job: Job, kind: tuple[bool, ...]) -> npt.NDArray[np.float64]:
 
 
 def candidates(job: Job, found: Sequence[Mesh], chunk: int = 2**17) -> Iterator[Candidates]:
-    """Yield the whole space in chunks of about this many.
+    """Yield the whole space in chunks of about this many, and none that is empty.
 
     Args:
         job: What is searched.
@@ -275,7 +277,9 @@ def candidates(job: Job, found: Sequence[Mesh], chunk: int = 2**17) -> Iterator[
         size = max(1, chunk // len(options))
         for begin in range(0, len(mine), size):
             crossed = _crossed(mine[begin : begin + size], options)
-            yield crossed.take(_allowed(job, crossed))
+            allowed = _allowed(job, crossed)
+            if allowed.any():
+                yield crossed.take(allowed)
 
 
 def _crossed(rows: npt.NDArray[np.int64], options: npt.NDArray[np.float64]) -> Candidates:

@@ -15,6 +15,7 @@ from scalebench.costmodel.search.memory import fits, memory_bytes
 from scalebench.costmodel.search.ranking import Found, search
 from scalebench.costmodel.search.space import Candidates, candidates, joined, meshes
 from scalebench.costmodel.search.step import bound_s, step_parts
+from scalebench.errors import UsageError
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, TWO_LEVELS, job
 
 JOBS = {
@@ -189,3 +190,20 @@ def test_parts_sum_to_the_step() -> None:
 def test_found_candidates_can_be_taken_apart() -> None:
     found = search(JOBS["dense"]).best
     assert isinstance(found.take(np.array([0])), Found) and len(found.take(np.array([0]))) == 1
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [(7, 3), (3, 2), (11, 5)])
+def test_a_pipeline_that_no_batch_fills_is_no_mesh(ranks, batch):
+    with pytest.raises(UsageError, match=f"--gpus {ranks}: no mesh divides the job"):
+        meshes(job(ranks, batch, model=replace(SMALL, layers=12)))
+
+
+@given(ranks=st.integers(2, 24), batch=st.integers(1, 24))
+def test_every_mesh_of_the_space_has_a_candidate(ranks, batch):
+    of = job(ranks, batch)
+    try:
+        found = meshes(of)
+    except UsageError:
+        return
+    for mesh in found:
+        assert sum(map(len, candidates(of, [mesh]))) > 0, mesh
