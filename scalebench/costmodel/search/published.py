@@ -4,10 +4,11 @@ Entered as their papers print them, with links and devices of data sheets. One e
 paper is chosen: that of the first row, which has no tensor or pipeline groups, or a round one.
 Everything else is predicted. ``python -m`` prints the table of docs/search.md.
 
-Each number was compared with independent copies of the tables: Megatron-LM's table 1 with three
-transcriptions of it that also have the percentage of peak and the aggregate FLOP/s, its heads,
-widths and layers with published training scripts for these sizes, the largest one's with the model
-files of calculon; Llama 3's table 4 with the speaker's slide at SC24 as reported by G. K. Lockwood
+The papers themselves were not at hand. The numbers were compared with independent copies of their
+tables: Megatron-LM's table 1 with transcriptions that also have the percentage of peak and the
+aggregate FLOP/s (of the rows 3.6B and 7.5B only the shapes were found), its heads, widths and
+layers with published training scripts for these sizes, the largest one's with the model files of
+calculon; Llama 3's table 4 with the speaker's slide at SC24 as reported by G. K. Lockwood
 (glennklockwood.com/garden/llama-3.1), its layers and widths with Dubey et al., table 3.
 """
 
