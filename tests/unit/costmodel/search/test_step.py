@@ -1,6 +1,6 @@
 """The search's closed forms agree with the cost models that they stand for."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from scalebench.costmodel.search.memory import (
     state_bytes,
 )
 from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.space import Floats, Ints
 from scalebench.costmodel.search.step import (
     Passes,
     _bubble,
@@ -181,6 +182,51 @@ def test_with_stages_gradients_stay_whole() -> None:
     layers, _ = stage_table(of, made)
     kept, scattered = gathered_bytes(of, made, layers)
     assert kept - scattered > 0.7 * 4 * SMALL.num_parameters / 2
+
+
+@dataclass(frozen=True)
+class OneSecondEach:
+    """Links on which every operation of several ranks takes a second: what is sent is counted."""
+
+    ranks_per_node: int = 4
+    told: str = "a test"
+
+    def time(self, op: str, ranks: Ints, near: Ints, size_bytes: Floats) -> Floats:
+        return np.where(ranks > 1, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("zero", "operations"),
+    [
+        (1, 1),  # parameters, after the optimizer
+        (2, 5 + 3 * 5),  # one gather of four layers and the rest, a scatter for each microbatch
+        (3, 3 * (5 + 5 + 5)),  # gathered for both passes of each microbatch, and scattered
+    ],
+)
+def test_gathers_and_scatters_by_stage(zero: int, operations: int) -> None:
+    of = job(8, 48, links=OneSecondEach())  # on CPU: nothing hides
+    made = columns_of([Choice(data=2, shard=4, zero=zero, microbatches=3)])
+    assert step_parts(of, made).shard_s[0] == pytest.approx(operations)
+
+
+def test_a_forward_pass_that_is_computed_again_sends_again() -> None:
+    """A layer sends how many tokens come, and the tokens there and back; backward, these again."""
+    of = job(8, 16, model=ROUTED, links=OneSecondEach())
+    made = [Choice(data=4, expert=2), Choice(data=4, expert=2, checkpointing="full")]
+    once, again = step_parts(of, columns_of(made)).expert_s
+    assert once == pytest.approx(4 * (3 + 2))
+    assert again == pytest.approx(4 * (3 + 2) + 4 * 3)
+
+
+def test_a_ring_hides_behind_the_mixing_of_all_turns_but_the_last() -> None:
+    """Four ranks send 3 times in forward and 6 times in backward of each of four layers."""
+    slow = replace(SPEED, flop_s={"float32": 1e-9})
+    of = job(8, 16, speed=slow, links=OneSecondEach())
+    made = columns_of([Choice(data=2, context=4, context_method="ring")])
+    layer_flops = 3 * 4 * 128**2 * 256 * 8  # both passes, 4·s²·h, eight samples
+    hidden_s = 4 * layer_flops / 4 * 1e-9 * 3 / 4
+    assert hidden_s > 0.3
+    assert step_parts(of, made).context_s[0] == pytest.approx(4 * (3 + 6) - hidden_s)
 
 
 def test_gathers_of_later_chunks_hide_behind_the_microbatches_of_earlier_ones() -> None:
