@@ -192,6 +192,17 @@ def test_other_buckets_carry_the_same_gradients(bucket_bytes):
     assert ready[-1] == pytest.approx(found.batch_s)
 
 
+def test_half_of_a_bucket_is_ready_half_way_from_the_beginning_of_backward():
+    """Backward lasts from 30 to 90 ms; the one bucket of 100 bytes is ready at its end."""
+    whole = CommRequest("all_reduce", 100, 0.09, 0.09)
+    gather = CommRequest("all_gather", 8, 0.01, 0.02)
+    found = with_buckets(StepShape((gather, whole), 0.09, 0.0, 32), 50).requests
+    assert [(r.op, r.size_bytes) for r in found] == [
+        ("all_gather", 8), ("all_reduce", 50), ("all_reduce", 50),
+    ]  # fmt: skip
+    assert [r.ready_s for r in found] == pytest.approx([0.01, 0.06, 0.09])
+
+
 def test_the_buckets_that_were_measured_stay_where_they_are():
     before = shape(at_one(*BUCKETS))
     assert with_buckets(before, BUCKET).requests == before.requests

@@ -2,10 +2,11 @@
 
 import pytest
 
+from scalebench.costmodel.frameworks import bucket_bytes
 from scalebench.costmodel.memory import predict_state_bytes
 from scalebench.costmodel.sharding import sharding_of
 from scalebench.costmodel.traffic import predict_traffic
-from scalebench.spec import Accelerate, DeepSpeed, Fabric, FairScale, Fsdp, Horovod
+from scalebench.spec import Accelerate, Ddp, DeepSpeed, Fabric, FairScale, Fsdp, Horovod
 
 PARAMETERS = 1000
 N = 4
@@ -60,3 +61,18 @@ def test_state_follows_the_stage():
     states = [predict_state_bytes(DeepSpeed(stage=s), PARAMETERS, N) for s in (0, 1, 2, 3)]
     per_parameter = [4 + 4 + 8, 4 + 4 + 2, 4 + 1 + 2, 1 + 1 + 2]
     assert states == [PARAMETERS * each for each in per_parameter]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (DeepSpeed(stage=2, bucket_mb=3), 3 * 2**20),
+        (Accelerate(plugin="deepspeed", stage=1, bucket_mb=3), 3 * 2**20),
+        (DeepSpeed(stage=2, bucket_mb=None, as_shipped=True), 2_000_000_000),  # of 5e8 elements
+        (DeepSpeed(stage=0, bucket_mb=3), 0),
+        (FairScale(), 0),
+        (Ddp(), 0),
+    ],
+)
+def test_deepspeed_keeps_a_buffer_of_a_whole_bucket(strategy, expected):
+    assert bucket_bytes(strategy) == expected

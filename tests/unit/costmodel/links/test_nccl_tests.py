@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from scalebench.costmodel.links.nccl_tests import json_file, read_log, text
 from scalebench.costmodel.links.nccl_tests.operations import OPERATIONS, busbw_factor
-from scalebench.costmodel.links.nccl_tests.run import Printed
+from scalebench.costmodel.links.nccl_tests.run import Printed, Rank
+from scalebench.costmodel.links.nccl_tests.run import Run as Started
 from scalebench.costmodel.links.nccl_tests.table import _rate
 from scalebench.errors import UsageError
 from tests.builders import nccl_logs as logs
@@ -174,6 +175,21 @@ def test_a_list_of_ranks_that_is_cut_is_not_counted():
     assert table.world_size is None
     assert "1 lines up to 71" in table.world_size_reason
     assert golden("gb200_72ranks_list_cut.txt", world_size=72).tables[0].world_size == 72
+
+
+@pytest.mark.parametrize(
+    ("ranks", "reason"),
+    [
+        ((0, 1, 2), None),
+        ((0, 1, 3), "the list of ranks has gaps: 3 lines up to 3"),
+        ((0, 1, 1), "rank 1 is listed 2 times"),
+        ((), "the log does not list the ranks"),
+    ],
+)
+def test_ranks_that_are_missing_from_the_list_are_told(ranks, reason):
+    started = Started(Path("nccl.log"), ranks=[Rank(rank, 0) for rank in ranks])
+    found = started.why_world_size_is_unknown()
+    assert found == reason if reason is None else found.startswith(reason)
 
 
 def test_one_rank_has_no_busbw():

@@ -56,6 +56,16 @@ def test_intervals_cover_what_the_law_gives_at_twice_the_ranks():
     assert np.mean([f.low_s <= truth <= f.high_s for f in found]) >= 0.9
 
 
+def test_one_number_that_was_measured_lends_others_its_interval_as_it_is():
+    """Nothing tells how far the law is off: low and high stay in proportion to the time."""
+    model = model_of(2, drift=0.05)
+    own, other = (model.time("all_reduce", n, 10**6) for n in (2, 8))
+    assert own.low_s < own.time_s < own.high_s < 2 * own.time_s
+    assert other.time_s > 1.5 * own.time_s
+    assert other.low_s / other.time_s == pytest.approx(own.low_s / own.time_s)
+    assert other.high_s / other.time_s == pytest.approx(own.high_s / own.time_s)
+
+
 def test_the_interval_widens_with_the_distance():
     model = model_of(2, 4, drift=0.05)
     widths = []
