@@ -124,6 +124,12 @@ def test_the_grid_shows_who_is_slow_and_leaves_out_what_does_not_count():
     assert grid.deviation[0, 0] == pytest.approx(8.0)
 
 
+def test_a_step_is_drawn_against_the_median_of_the_clean_ones():
+    grid = rank_grid(launch_of([9, 2, 5, 3, 2, 2, 1]))
+    assert grid.median_s == 2.0
+    assert grid.deviation[0, 3:] == pytest.approx([0.5, 0.0, 0.0, -0.5])
+
+
 def test_what_runs_after_the_clean_window_is_not_drawn():
     """Rounds follow, in which some steps are trained without synchronisation."""
     trained = rank_with([9, 1, 5, 1, 1, 1])
@@ -188,6 +194,10 @@ def test_few_steps_have_no_autocorrelation():
     found = autocorrelation_of([drifting, drifting])
     assert found is not None and found.num_steps == 120
     assert found.values[0] > 0.9 and found.band == pytest.approx(1.96 / 120**0.5)
+    # Half of a launch's steps is the largest lag, 40 the limit.
+    assert len(found.values) == 30
+    longer = autocorrelation_of([launch_of([9, 1, 5, *np.linspace(1, 2, 90)])])
+    assert longer is not None and len(longer.values) == 40
 
 
 def watched_launch(bits=(0, 4, 4, 0, 1), unavailable=None):
@@ -212,6 +222,25 @@ def test_a_device_is_throttled_where_a_reason_that_throttles_was_read():
     ]
     assert found.series["power_w"] == ((0.0, 100.0), (1.0, 300.0), (3.0, 310.0), (4.0, 120.0))
     assert set(found.series) == {"power_w", "sm_clock_hz"}
+
+
+def test_devices_of_a_launch_share_the_moment_of_its_first_reading():
+    """Read from 2 s and from 3 s on; both ranks' clean steps lie between 4 and 9 s."""
+    seconds = {0: (3, 5), 1: (2, 6)}
+    tracks, ranks = [], []
+    for rank, times in seconds.items():
+        states = DeviceStates(time_ns=[t * 1000 * MS for t in times], power_w=[100.0, 200.0])
+        tracks.append(DeviceTrack(uuid=f"GPU-{rank}", name="A GPU", index=rank, states=states))
+        clean = Block(phase="clean", first=0, count=6, start_ns=4000 * MS, end_ns=9000 * MS)
+        facts = {"device_uuid": f"GPU-{rank}"}
+        ranks.append(make_record(rank, blocks=[clean], facts=facts))
+    cell = make_cell("ddp", 2, device="cuda", backend="nccl")
+    found = device_series_of(make_result(cell, ranks=ranks, node=NodeTrack(devices=tracks)))
+    assert [one.series["power_w"] for one in found] == [
+        ((1.0, 100.0), (3.0, 200.0)),
+        ((0.0, 100.0), (4.0, 200.0)),
+    ]
+    assert [one.windows for one in found] == [((2.0, 7.0),)] * 2
 
 
 def test_a_row_on_the_processor_has_no_device():

@@ -14,10 +14,10 @@ SENT = TracedOperation(
 )
 
 
-def record(rank, kept, chosen, here, experts_ns=None):
+def record(rank, kept, chosen, here, experts_ns=None, steps=STEPS):
     """One layer with four experts; every rank has two of them."""
     load = {
-        "steps": STEPS,
+        "steps": steps,
         "ranks": 2,
         "row_bytes": 4,
         "samples": 1,
@@ -82,3 +82,13 @@ def test_the_page_has_every_step_against_its_even_share():
     assert load.experts == ((0, 0), (0, 1), (0, 2), (0, 3))
     assert load.times_even[0] == pytest.approx([1, 8 / 3, 4 / 3])
     assert load.steady_from == 1
+
+
+def test_the_page_leaves_out_what_was_recorded_behind_the_clean_window():
+    """The clean window is over with step 5."""
+    told = [[[1, 1, 1, 1]] * 2, [[2, 2]] * 2]
+    ranks = [record(rank, told[0], told[0], told[1], steps=[4, 9]) for rank in (0, 1)]
+    cell = make_cell(case="expert", strategy=Expert(), world_size=2)
+    load = expert_load_of(make_result(cell, ranks=ranks))
+    assert load.steps == (4,)
+    assert load.times_even.shape == (4, 1)
