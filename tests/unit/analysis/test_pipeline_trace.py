@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.budget import loss_budget
+from scalebench.analysis.budget import loss_budget, waits_most
+from scalebench.analysis.pipeline_shape import pipeline_shape_of
 from scalebench.analysis.pipeline_trace import PipelineTrace
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.launches import Launches
@@ -112,7 +113,8 @@ def test_ranks_wait_until_a_result_is_made_and_no_longer(
         assert gaps <= 2 * rounds * p
 
 
-def test_a_send_that_nobody_takes_yet_is_waiting_for_who_takes_it() -> None:
+@pytest.mark.parametrize("origin_ms", [0, 3000])
+def test_a_send_that_nobody_takes_yet_is_waiting_for_who_takes_it(origin_ms: int) -> None:
     slow = {**equal_times(2), ("F", 0): 10.0, ("B", 0): 20.0}
     timeline = dry_run(plan_schedule("gpipe", 2, 4), slow)
     done, end = timeline.end_s[1][-1], timeline.step_s
@@ -120,7 +122,8 @@ def test_a_send_that_nobody_takes_yet_is_waiting_for_who_takes_it() -> None:
     found = pipeline_of(timeline, Pipeline(schedule="gpipe", microbatches=4))
     until_now = found.waiting(1)
     assert until_now[-1, 1] <= timeline.end_s[1][-1] * MS
-    traces = {0: trace_of(timeline, 0), 1: trace_of(timeline, 1).model_copy(update=held_up)}
+    whole = {rank: trace_of(timeline, rank, origin_ms) for rank in (0, 1)}
+    traces = {0: whole[0], 1: whole[1].model_copy(update=held_up)}
     found = replace(found, traces=traces)
     last = found.waiting(1)[-1]
     taken = timeline.end_s[0][-2]  # rank 0 comes for the last gradient when it is done with B2
@@ -136,6 +139,47 @@ def test_clocks_that_differ_are_put_right() -> None:
     together = pipeline_of(timeline, strategy)
     for rank in (0, 1):
         assert apart.waiting(rank).tolist() == together.waiting(rank).tolist()
+
+
+def test_the_idle_ratio_is_of_the_steps_alone() -> None:
+    """Each rank works for 24 of a step's 30 ms, which begins 10 ms after the trace."""
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2, 2, 4))
+    later = [(10 * MS, 40 * MS)]
+    traces = {r: trace_of(timeline, r).model_copy(update={"steps": later}) for r in (0, 1)}
+    found = PipelineTrace(strategy, (0, 1), traces, {}, (0,))
+    assert found.idle_ratio == pytest.approx(6 / 30)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_rank_with_the_larger_bubble_waits_most(slow: int) -> None:
+    times = {**equal_times(2, 2, 4), ("F", slow): 6.0, ("B", slow): 12.0}
+    timeline = dry_run(plan_schedule("gpipe", 2, 4), times)
+    assert timeline.idle_s(1 - slow) > timeline.idle_s(slow)
+    launch = launch_of(timeline, Pipeline(schedule="gpipe", microbatches=4))
+    assert waits_most([launch]) == 1 - slow
+
+
+def test_the_shape_at_one_rank_is_that_of_a_clean_step() -> None:
+    """Traced, a step takes 38 ms: eight times 1 ms and a pass of 2 or 4, then 6 ms. Clean: 19."""
+    actions, reached = [], 0
+    for kind, length in [("F", 2)] * 4 + [("B", 4)] * 4:
+        begin, end = reached + 1, reached + 1 + length
+        actions.append(
+            TracedAction(
+                stage=0, kind=kind, microbatch=len(actions) % 4, step=0,
+                start_ns=begin * MS, end_ns=end * MS,
+            )
+        )  # fmt: skip
+        reached = end
+    trace = Trace(origin_ns=0, steps=[(0, 38 * MS)], actions=actions)
+    strategy = Pipeline(schedule="gpipe", microbatches=4)
+    layers = {"costs": [1.0, 1.0], "output_bytes": [8, 8], "tied": []}
+    record = make_traced_record(0, trace, clean=19, facts={"layers": layers})
+    cell = make_cell("gpipe", 1, strategy=strategy)
+    found = pipeline_shape_of(strategy, [LaunchAttribution(make_result(cell, ranks=[record]))])
+    assert found.passes_s == pytest.approx({"F": 1e-3, "B": 2e-3})
+    assert (found.between_s, found.after_s) == pytest.approx((0.5e-3, 3e-3))
 
 
 def test_a_step_that_was_not_traced_whole_has_no_bubble() -> None:
