@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scalebench.analysis.attribution import attribute, why_not
+from scalebench.analysis.attribution import LaunchAttribution, attribute, why_not
 from scalebench.analysis.rows.attribution import disagreements
 from scalebench.analysis.steps import middle_half, midmean, paired_over_bare, steps_of
 from scalebench.analysis.summarise import summarise
@@ -196,6 +196,20 @@ def test_where_wait_cannot_be_told_there_is_none_and_all_of_it_is_exposed():
     assert row.budget.exposed_transfer_s == pytest.approx(0.025)
     assert "jumped" in row.budget.not_apart
     check_closed(row.budget)
+
+
+def test_a_wait_is_wrong_by_no_more_than_the_two_least_certain_clocks():
+    bounds_us = (20, 5, 40, 10)
+    records = [
+        make_traced_record(
+            rank,
+            make_trace(compute=[(0, 50)]),
+            clock=ClockAlignment(method="ping-pong", at_ns=0, offset_ns=0, bound_ns=1000 * us),
+        )
+        for rank, us in enumerate(bounds_us)
+    ]
+    found = LaunchAttribution(make_traced_result(*records))
+    assert found.clock_bound_s == pytest.approx(60e-6)
 
 
 def test_ranks_with_different_operations_are_told_with_the_first_of_them():

@@ -6,6 +6,7 @@ from scalebench.analysis.rows.lockstep import lockstep_of, shares_of
 from scalebench.records.rank import Block
 from scalebench.records.rows.lockstep import LockstepFigures
 from tests.builders.runs import make_cell, make_record, make_result
+from tests.builders.summaries import make_budget
 
 
 def counted(rank, step_s, exchange_s, **facts):
@@ -46,3 +47,19 @@ def test_what_is_not_known_is_not_made_up(launch):
     assert lockstep_of([launch], None, 1) == "one rank waits for no other"
     bare = make_result(make_cell(world_size=2))
     assert "neither the strategy nor traced steps" in str(lockstep_of([bare], None, 2))
+
+
+def test_of_traced_steps_exposed_communication_is_exchange_and_wait(launch):
+    """Of steps of 500 ms, 150 are exposed communication, of which rank 0 waits for 50."""
+    budget = make_budget(0.7, 0.5)
+    times = [
+        one.model_copy(update={"exposed_comm_s": 0.15, "wait_s": wait_s})
+        for one, wait_s in zip(budget.ranks, (0.05, 0.0), strict=True)
+    ]
+    bare = make_result(make_cell(world_size=2))
+    found = lockstep_of([bare], budget.model_copy(update={"ranks": times}), 2)
+    assert isinstance(found, LockstepFigures) and found.traced
+    assert [(one.compute, one.exchange, one.wait) for one in found.ranks] == [
+        pytest.approx((0.7, 0.2, 0.1)),
+        pytest.approx((0.7, 0.3, 0.0)),
+    ]

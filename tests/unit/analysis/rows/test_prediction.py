@@ -1,5 +1,7 @@
 """A row predicted from its strategy at N=1, by launches and links whose every number is known."""
 
+import math
+
 import pytest
 
 from scalebench.analysis.attribution import attribute
@@ -90,6 +92,14 @@ def test_between_measured_batches_the_line_holds():
     found = shape(at_one(*BUCKETS, part_ms={16: 60, 8: 40}))  # 20 ms + 2.5 ms for each sample
     assert found.with_batch(4).computing_s == pytest.approx(0.03)
     assert found.with_batch(2).computing_s == pytest.approx(0.025)
+
+
+def test_the_spread_is_the_standard_error_of_the_steps_logarithm():
+    """Of two launches half of what their logarithms differ by."""
+    first, second = at_one(*BUCKETS, clean=100), at_one(*BUCKETS, clean=121)
+    assert step_at_one_rank(Launches(first.cell, measured={0: first})).spread == 0.0
+    both = step_at_one_rank(Launches(first.cell, measured={0: first, 1: second}))
+    assert both.spread == pytest.approx(math.log(1.21) / 2)
 
 
 def test_launches_are_averaged():
