@@ -1,5 +1,6 @@
 """What an event's arguments say about a collective: kind, size, dtype, group."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,18 +104,21 @@ def _size(details: Details, argument: int | None) -> tuple[str | None, int | Non
     if argument is not None:
         tensors = tensors[argument : argument + 1]
     known = [(shape, dtype_of(name)) for shape, name in tensors]
-    sizes = [_elements(shape) * dtype[1] for shape, dtype in known if dtype]
+    counts = [(_elements(shape), dtype[1]) for shape, dtype in known if dtype]
+    sizes = [count * itemsize for count, itemsize in counts if count is not None]
     if not sizes or len(sizes) < len(tensors):
         return None, None
     dtypes = {dtype[0] for _, dtype in known if dtype}
     return (dtypes.pop() if len(dtypes) == 1 else None), sum(sizes)
 
 
-def _elements(shape: object) -> int:
-    count = 1
-    for extent in shape if isinstance(shape, Sequence) and not isinstance(shape, str) else ():
-        count *= int(extent)
-    return count
+def _elements(shape: object) -> int | None:
+    """Return the elements of a tensor; None: its shape is no list of numbers."""
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        return None
+    extents = [_whole(extent) for extent in shape]
+    known = [extent for extent in extents if extent is not None]
+    return math.prod(known) if len(known) == len(extents) else None
 
 
 def _whole(value: object) -> int | None:

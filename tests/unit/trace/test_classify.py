@@ -9,6 +9,7 @@ from scalebench.errors import UsageError
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.intervals import intersect, length, subtract
 from scalebench.trace.kineto import read_kineto
+from scalebench.trace.metadata import from_annotation
 from tests.builders.traces import US, Event, annotation, events, kernel, launch, op
 
 GEMM = "ampere_sgemm_128x64_tn"
@@ -215,6 +216,15 @@ def test_the_annotation_that_launched_it_is_surer_than_the_kernels_name():
     )
     assert (found.kind, found.num_bytes, found.dtype) == ("all_reduce", 120, "float64")
     assert found.enqueued_ns == 20 * US
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_bytes"),
+    [([3, 5], 60), (["3", "5"], 60), ([], 4), (7, None), (None, None), ("12", None), (["x"], None)],
+)
+def test_a_shape_that_is_no_list_of_numbers_has_no_size(shape, num_bytes):
+    details = {"Input Dims": [shape], "Input type": ["float"]}
+    assert from_annotation("nccl:all_reduce", details, 2).num_bytes == num_bytes
 
 
 def test_size_of_an_all_gather_from_the_request_around_it():
