@@ -17,6 +17,8 @@ from scalebench.records.rank import GradientError, Verification
 from scalebench.spec import Compressed
 from scalebench.spec.compression import first_compressed_step
 from scalebench.worker.inspection.deviation import (
+    FLOOR,
+    ROUNDED_FLOOR,
     Deviation,
     finite,
     loss_deviation,
@@ -102,6 +104,16 @@ def gradient_error(given: Gradients, exact: Gradients, step: int) -> GradientErr
     )
 
 
+def floor_of_sums(method: str, world_size: int) -> float:
+    """Return the part of the norm of all gradients below which a parameter's own does not count.
+
+    Where sums are rounded on the way and have several orders, each rounds by what the ranks give,
+    not by what is left of it. Gradients of the ranks that cancel (the bias of keys has none in
+    truth) leave a small one with the rounding of large ones.
+    """
+    return ROUNDED_FLOOR if method in HALF_ROUNDING and world_size > 2 else FLOOR
+
+
 def _allowed(strategy: Compressed, reference: Reference, context: RankContext) -> float:
     """Return what rounding may explain: two summands have one order, more have several."""
     by_order = HALF_ROUNDING.get(strategy.method, 0.0) * max(0, context.cell.world_size - 2)
@@ -174,10 +186,12 @@ def _compare(
     """Return the largest deviation of any rank from the emulation's gradients."""
     gradients = emulation.gradients() if emulation is not None else {}
     (total,) = context.agree_max([finite(total_norm(gradients))])
+    floor = floor_of_sums(training.strategy.method, context.cell.world_size)
     worst = Deviation(0.0)
     for name, gradient in training.gradients():
         expected = gradients.get(name, torch.empty_like(gradient)).contiguous()
         dist.broadcast(expected, src=0)
-        worst = worse_of(worst, Deviation(parameter_deviation(gradient, expected, total), name))
+        apart = parameter_deviation(gradient, expected, total, floor)
+        worst = worse_of(worst, Deviation(apart, name))
     (value,) = context.agree_max([finite(worst.value)])
     return Deviation(value, worst.where)
