@@ -26,7 +26,9 @@ def test_gradients_that_cancel_keep_the_rounding_of_what_they_were():
     assert parameter_deviation(one, other, of_all, FLOOR) > LARGEST_ROUNDING
     assert parameter_deviation(one, other, of_all, floor_of_sums("fp16", RANKS)) < LARGEST_ROUNDING
     wrong = one + 0.01 * parts[0]
-    assert parameter_deviation(wrong, other, of_all, floor_of_sums("fp16", RANKS)) > LARGEST_ROUNDING
+    assert (
+        parameter_deviation(wrong, other, of_all, floor_of_sums("fp16", RANKS)) > LARGEST_ROUNDING
+    )
 
 
 def test_all_else_is_held_to_its_own_size():
