@@ -104,12 +104,18 @@ def general(summary: Summary) -> tuple[str, ...]:
     measured = [row for row in summary.rows if row.status == "ok"]
     if not measured and summary.collectives is None:
         said.append("Nothing was measured; the reasons are listed below.")
-    elif measured and all(row.exposed_comm_s is None for row in measured):
+    elif _could_be_traced(measured) and all(row.exposed_comm_s is None for row in measured):
         said.append(
             "No step was traced, so no cause is named for what is missing to ideal; a run without"
             " --no-trace names them."
         )
     return tuple(said)
+
+
+def _could_be_traced(rows: Sequence[Row]) -> bool:
+    """Whether some rows come from a suite that traces steps: one that saves traces none."""
+    saving = {row.suite for row in rows if row.recovery is not None}
+    return any(row.suite not in saving for row in rows)
 
 
 def _ranking(findings: Sequence[Finding], rows: Sequence[Row]) -> str | None:

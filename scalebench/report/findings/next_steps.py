@@ -77,10 +77,13 @@ def next_steps(
 
 def _best(verdict: SuiteVerdict) -> Sequence[Row]:
     """Return the row of a suite's best case; all, where they cannot be ranked."""
-    ranked = ranking.rank(headlines(verdict.findings))
+    heads = headlines(verdict.findings)
+    ranked = ranking.rank(heads)
     if ranked is None:
         return ()
-    return (ranked.best,) if ranked.comparable else ranked.rows
+    best = ranking.best_row(heads)
+    raced = best is not None and best.race is not None
+    return (best,) if best is not None and (raced or ranked.comparable) else ranked.rows
 
 
 def _of_row(row: Row, of_suite: Sequence[Row]) -> list[NextStep]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from scalebench.records.summary import Row
 from scalebench.report.tables import compression
-from scalebench.report.words import wording
+from scalebench.report.words import racing, wording
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,21 @@ def rank(headlines: Sequence[Row]) -> Ranking | None:
     rows = tuple(row for row in rated if row.world_size == largest)
     kinds = {(row.workload, row.global_batch, row.oversubscribed) for row in rows}
     return Ranking(rows, comparable=len(kinds) == 1)
+
+
+def best_row(headlines: Sequence[Row]) -> Row | None:
+    """Return the row of the case that one would train with; None: none was rated.
+
+    In a race that is the first at its target, else the one of the highest efficiency.
+
+    Args:
+        headlines: The row of each case that it is judged by.
+    """
+    first = racing.first_at_target(headlines)
+    if first is not None:
+        return first[0]
+    ranked = rank(headlines)
+    return ranked.best if ranked else None
 
 
 def sentence(ranking: Ranking | None) -> str | None:

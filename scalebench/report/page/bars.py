@@ -41,7 +41,11 @@ class Track:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "Track":
         """Return the track that holds the efficiencies of these rows with their intervals."""
-        known = [row.efficiency for row in rows if row.efficiency]
+        return cls.of_estimates([row.efficiency for row in rows if row.efficiency])
+
+    @classmethod
+    def of_estimates(cls, known: Sequence[Estimate]) -> "Track":
+        """Return the track that holds these ratios with their intervals; 1 is on it."""
         lows = [one.low if one.low is not None else one.value for one in known]
         highs = [one.high if one.high is not None else one.value for one in known]
         start = 0.5 if known and min(lows) >= 0.5 else 0.0

@@ -13,35 +13,16 @@ from scalebench.report.findings.brief import suite_in_brief, where
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.page.addresses import fragment, row_address
-from scalebench.report.page.bars import IntervalBar, Track, is_noisy
 from scalebench.report.page.budget_figure import largest_loss
+from scalebench.report.page.case_lines import CaseLine, case_lines
 from scalebench.report.page.efficiency_chart import efficiency_chart
 from scalebench.report.page.figure_style import Looks
-from scalebench.report.page.palette import Look
-from scalebench.report.tables import compression, predictions
+from scalebench.report.tables import predictions
 from scalebench.report.words import causes, wording
-from scalebench.report.words.warnings import OF_THE_HEADLINE, details, marks
+from scalebench.report.words.warnings import marks
 
 MOST_CASES = 6
 """Of a suite on the overview, the best first; the others stand in its own view."""
-
-
-@dataclass(frozen=True)
-class CaseLine:
-    """A case of a suite's card: its efficiency with the interval.
-
-    Attributes:
-        doubt: Marks under which the efficiency itself may be wrong; empty: it bears none.
-    """
-
-    name: str
-    look: Look
-    text: str
-    bar: IntervalBar | None
-    noisy: bool
-    hollow: bool
-    link: str
-    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +33,7 @@ class SuiteCard:
         place: At which size it is judged.
         headline: What scales best, and how certain that is.
         chart: Efficiency over N of all its cases; None: there is none.
+        caption: What the figures of the lines are.
         more: Cases that have no line.
         loss: The largest significant loss of all cases at that size.
         next_step: What to try next; empty: nothing.
@@ -63,6 +45,7 @@ class SuiteCard:
     place: str
     headline: str
     chart: Markup | None
+    caption: str
     cases: tuple[CaseLine, ...]
     more: int
     loss: str
@@ -116,15 +99,14 @@ def suite_card(
 ) -> SuiteCard:
     """Return the card of one suite, of which ``rows`` are all rows."""
     brief = suite_in_brief(verdict, rows)
-    ranked = ranking.rank(headlines(verdict.findings))
-    best = ranked.best if ranked else None
+    best = ranking.best_row(headlines(verdict.findings))
     links = {id(row): row_address(row, prefix) for row in rows}
     heads = [
         finding.headline
         for finding in verdict.findings
         if finding.headline is not None and finding.kind != "baseline"
     ]
-    lines = _lines(verdict.findings, heads, looks, prefix)
+    found = case_lines(verdict.findings, looks, prefix)
     name = wording.plain(verdict.suite, 64)
     return SuiteCard(
         name=name,
@@ -132,8 +114,9 @@ def suite_card(
         place=_place(best, heads or rows),
         headline=brief.headline if heads else _nothing(rows),
         chart=efficiency_chart(rows, looks, links, f"Efficiency over N, {name}: {brief.headline}"),
-        cases=lines[:MOST_CASES],
-        more=max(0, len(lines) - MOST_CASES),
+        caption=found.caption,
+        cases=found.lines[:MOST_CASES],
+        more=max(0, len(found.lines) - MOST_CASES),
         loss=_loss(heads),
         next_step=_next_step(verdict.findings, best, brief.next_step),
         missing=_missing(rows),
@@ -153,41 +136,6 @@ def _nothing(rows: Sequence[Row]) -> str:
     return f"Nothing was measured. {wording.not_measured(rows[0])}."
 
 
-def _lines(
-    findings: Sequence[Finding], heads: Sequence[Row], looks: Looks, prefix: Sequence[str]
-) -> tuple[CaseLine, ...]:
-    track = Track.of(heads)
-    found = []
-    for finding in findings:
-        row = finding.headline
-        if finding.kind == "baseline":
-            continue
-        name = wording.plain(finding.case, 64)
-        look = looks[finding.suite, finding.case]
-        if row is None:
-            found.append((-1.0, CaseLine(name, look, "no result", None, True, True, "")))
-            continue
-        link = row_address(row, prefix)
-        if row.efficiency is None or row.world_size == 1:
-            found.append((-0.5, CaseLine(name, look, "no efficiency", None, True, True, link)))
-            continue
-        if compression.is_bound(row):
-            found.append((-0.4, CaseLine(name, look, "only a bound", None, True, False, link)))
-            continue
-        text = f"{wording.point(row.efficiency, 100)} %"
-        bar, noisy = track.bar(row.efficiency), is_noisy(row.efficiency)
-        doubt = _doubt(row)
-        line = CaseLine(name, look, text, bar, noisy, row.oversubscribed, link, doubt)
-        found.append((row.efficiency.value, line))
-    found.sort(key=lambda pair: -pair[0])
-    return tuple(line for _, line in found)
-
-
-def _doubt(row: Row) -> str:
-    found = [name for name in marks(row) if name in OF_THE_HEADLINE]
-    return ", ".join(" ".join(t for t in (name, details(row, name)) if t) for name in found)
-
-
 def _loss(heads: Sequence[Row]) -> str:
     found = largest_loss(heads)
     if found is not None:
@@ -196,7 +144,8 @@ def _loss(heads: Sequence[Row]) -> str:
         return f"{cause}, {causes.points(share)} % of the step{of}"
     budgets = [row.budget for row in heads if row.budget]
     if not budgets:
-        return "not known: no step was traced" if heads else ""
+        never_traced = all(row.recovery is not None for row in heads)
+        return "" if never_traced else "not known: no step was traced"
     if not any(budget.closes for budget in budgets):
         return "not known: traced steps were unlike the clean ones"
     return "none is significant"

@@ -53,8 +53,7 @@ def fit_parts(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
     """Return what a calibration's points come to: fits, laws, which algorithm wins where."""
     parts: list[RenderableType] = []
     if profile.fits:
-        rows = [(fit, regime) for fit in profile.fits for regime in fit.regimes]
-        parts += [_title("fits, 95 % intervals", ascii_only), _table(FIT_COLUMNS, rows, ascii_only)]
+        parts += _fits(profile.fits, ascii_only)
     parts += [line(_poor(fit), ascii_only, "yellow") for fit in profile.fits if fit.poor]
     parts += [line(_text(f"not fitted: {why}"), ascii_only) for why in profile.refused]
     for naming in profile.namings:
@@ -67,8 +66,19 @@ def fit_parts(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
     return parts
 
 
+def _fits(fits: Sequence[LinkFit], ascii_only: bool) -> list[RenderableType]:
+    """Return the fits with their title, which names the type where all have the same."""
+    rows = [(fit, regime) for fit in fits for regime in fit.regimes]
+    types = {fit.dtype for fit in fits}
+    columns = [column for column in FIT_COLUMNS if len(types) > 1 or column.name != "type"]
+    of = "" if len(types) > 1 else f" of {types.pop()}"
+    title = _title(f"fits{of}, 95 % intervals", ascii_only)
+    return [title, _table(columns, rows, ascii_only)]
+
+
 def _table(columns: Sequence[Column[S]], rows: Sequence[S], ascii_only: bool) -> Table:
-    return table([replace(column, wraps=True) for column in columns], rows, ascii_only)
+    broken = [replace(c, wraps=not (c.numeric and c.once)) for c in columns]
+    return table(broken, rows, ascii_only)
 
 
 def _sweeps(points: Sequence[CalibratedPoint]) -> list[tuple[str, list[CalibratedPoint]]]:
@@ -136,8 +146,8 @@ def _bandwidth_interval(of: Fitted) -> str:
 
 
 FIT_COLUMNS: tuple[Column[Fitted], ...] = (
-    Column("operation", lambda of: _operation(of[0]), numeric=False),
-    Column("N", lambda of: str(of[0].world_size)),
+    Column("operation", lambda of: _operation(of[0]), numeric=False, once=True),
+    Column("N", lambda of: str(of[0].world_size), once=True),
     Column("type", lambda of: of[0].dtype, numeric=False),
     Column("from", lambda of: units.bytes_(of[1].min_bytes)),
     Column("to", lambda of: units.bytes_(of[1].max_bytes)),
@@ -145,7 +155,7 @@ FIT_COLUMNS: tuple[Column[Fitted], ...] = (
     Column("", lambda of: _relative(_alpha_half_width(of), of[1].alpha_s)),
     value("B", lambda of: of[1].bandwidth_byte_per_s, lambda b: f"{units.bytes_(b)}/s"),
     Column("", _bandwidth_interval),
-    Column("off by", lambda of: units.percent(of[1].error_ratio)),
+    Column("off by", lambda of: f"{units.significant(100 * of[1].error_ratio, digits=2)} %"),
     Column("law", lambda of: of[0].law, numeric=False),
 )
 

@@ -32,12 +32,24 @@ def headline(rows: Sequence[Row]) -> str | None:
     found = racing(rows)
     if not found:
         return None
-    arrived = [(row, race) for row, race in found if race.time_to_target_s is not None]
-    others = [pair for pair in arrived if not _is_baseline(*pair)]
-    if not others:
+    first = first_at_target(rows)
+    if first is None:
         return "No case reached the target with every seed. Give the race more samples."
-    row, race = min(others, key=lambda pair: pair[1].time_to_target_s.value)  # type: ignore[union-attr]
-    return f"{sentence(row, race)}{_doubt(row, race, arrived)}"
+    arrived = [(row, race) for row, race in found if race.time_to_target_s is not None]
+    return f"{sentence(*first)}{_doubt(*first, arrived)}"
+
+
+def first_at_target(rows: Sequence[Row]) -> tuple[Row, RaceFigures] | None:
+    """Return the case that reaches the target first, the baseline apart; None: no case does."""
+    arrived = [
+        (race.time_to_target_s.value, row, race)
+        for row, race in racing(rows)
+        if race.time_to_target_s is not None and not _is_baseline(row, race)
+    ]
+    if not arrived:
+        return None
+    _, row, race = min(arrived, key=lambda found: found[0])
+    return row, race
 
 
 def sentence(row: Row, race: RaceFigures) -> str:

@@ -5,8 +5,10 @@ import pytest
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Summary
 from scalebench.report import render_markdown, render_table
+from scalebench.report.findings import ranking
 from scalebench.report.findings.findings import judge
 from scalebench.report.page.cards import make_cards
+from scalebench.report.page.overview import suite_card
 from scalebench.report.page.palette import assign
 from scalebench.report.page.rows import row_views
 from scalebench.report.words import racing
@@ -156,3 +158,30 @@ def test_a_race_is_stored_and_read_again():
     summary = make_summary(rows_of(large=figures(4.0, 2560)))
     again = Summary.model_validate_json(summary.model_dump_json())
     assert again.rows[1].race == summary.rows[1].race
+
+
+def card_of(rows):
+    (verdict,) = judge(make_summary(rows)).suites
+    return suite_card(verdict, rows, assign(rows))
+
+
+def test_a_race_is_ranked_by_time_to_the_target_not_by_efficiency():
+    rows = rows_of(quick=figures(4.0, 2560), efficient=figures(6.0, 2048), late=MISSED)
+    rows[1].efficiency, rows[2].efficiency = near(0.5), near(0.9)
+    card = card_of(rows)
+    assert card.caption == "time to a loss of 2.476"
+    assert [(line.name, line.text) for line in card.cases] == [
+        ("quick", "4.00 s"),
+        ("efficient", "6.00 s"),
+        ("late", "reached by 1 of 3"),
+    ]
+    faster, slower, none = (line.bar for line in card.cases)
+    assert faster.middle > slower.middle > faster.ideal and none is None
+    assert ranking.best_row(rows[1:]).case == "quick"
+    assert ranking.best_row([make_row("a", 2), *rows_of(late=MISSED)[1:]]).case in ("a", "late")
+
+
+def test_the_baseline_of_a_race_is_no_way_to_train_on_several_ranks():
+    rows = rows_of(slow=figures(16.0, 4096))
+    assert racing.first_at_target(rows)[0].case == "slow"
+    assert racing.first_at_target(rows_of(late=MISSED)) is None

@@ -12,8 +12,10 @@ from scalebench.records.rows.recovery import (
     SaveFigures,
 )
 from scalebench.report import render_markdown, render_table
+from scalebench.report.findings.findings import general, judge
 from scalebench.report.page.charts import make_chart
 from scalebench.report.page.elastic_figure import ELASTIC_LOSS
+from scalebench.report.page.overview import suite_card
 from scalebench.report.page.palette import assign
 from scalebench.report.page.recovery_figure import DURABLE, FAILURE_PHASES, SAVE_COST
 from scalebench.report.words import recovering
@@ -187,3 +189,27 @@ def test_the_figure_has_a_bar_for_each_cost_and_a_mark_on_the_disk(rows):
 def test_without_a_save_there_is_no_figure():
     rows = [make_plain()]
     assert SAVE_COST.draw(rows, assign(rows)) is None
+
+
+def test_the_overview_ranks_ways_by_what_a_checkpoint_costs():
+    saved = [("ddp", 0.040), ("fsdp", 0.020)]
+    rows = [make_plain()] + [
+        make_row(name, 2).model_copy(
+            update={
+                "recovery": RecoveryFigures(saves=[save("full", cost), save("async", 2 * cost)])
+            }
+        )
+        for name, cost in saved
+    ]
+    (verdict,) = judge(make_summary(rows)).suites
+    card = suite_card(verdict, rows, assign(rows))
+    assert card.caption == "what a checkpoint costs training"
+    lines = [(line.name, line.text) for line in card.cases]
+    assert lines == [("fsdp", "20.0 ms"), ("ddp", "40.0 ms")]
+    assert card.loss == "", "such a suite traces no step: there is no loss to look for"
+
+
+def test_a_suite_that_saves_is_not_told_to_trace(rows):
+    assert general(make_summary(rows)) == ()
+    other = make_row("ddp", 2).model_copy(update={"suite": "fsdp"})
+    assert "No step was traced" in general(make_summary([*rows, other]))[0]

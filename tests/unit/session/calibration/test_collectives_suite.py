@@ -97,7 +97,7 @@ def test_what_was_timed_is_told_and_the_run_is_good():
     assert [fit["op"] for fit in run.summary.collectives.fits] == ["all_reduce"]
     text = render_table(run.summary)
     assert "every result verified: 0 wrong elements" in text
-    assert "fits, 95 % intervals" in text
+    assert "fits of float32, 95 % intervals" in text
     assert "link" not in run.summary.model_dump()
 
 
