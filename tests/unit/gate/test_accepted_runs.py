@@ -54,6 +54,20 @@ def test_the_interval_is_that_of_a_prediction_of_one_more_run():
     assert found.p_value(1) == pytest.approx(float(stats.t.sf(0.04 / error, 3)))
 
 
+@pytest.mark.parametrize(
+    ("num_launches", "by_launches", "squared"),
+    [(1, 0.0, 9e-4), (4, 0.0, 3e-4), (8, 0.0, 3e-4), (4, 0.02, 4e-4)],
+)
+def test_a_new_run_of_fewer_launches_knows_itself_less_well(num_launches, by_launches, squared):
+    """``B·(1 + 1/R)`` is 2e-4 · 1.5; one launch adds 8e-4 less the mean run's 2e-4."""
+    variance = Variance(8e-4, 6)
+    runs = [Measured(0.0, 4, variance), Measured(0.02, 4, variance)]
+    for of_new in (variance, None):  # not known: as the baseline's
+        sides = Side(0.01, 8, variance), Side(0.05, num_launches, of_new)
+        found = change_over_runs(Change(0.04, by_launches, 20), runs, sides)
+        assert found.error == pytest.approx(math.sqrt(squared)) and found.dof == 1
+
+
 def test_one_run_leaves_the_change_as_it_is():
     run = measured([0.0, 0.01])
     side = Side(run.center, 2, run.variance)

@@ -85,6 +85,41 @@ def test_nothing_changed_and_too_few():
         history(runs(5))
 
 
+def test_the_figures_of_a_change():
+    told = history(runs(14, change_at=8, factor=1.1))
+    step = next(s for s in told.shifts if s.metric == "step_s")
+    assert (step.before, step.after) == (
+        pytest.approx(0.025, rel=0.005), pytest.approx(0.0275, rel=0.005)
+    )  # fmt: skip
+    assert step.change == step.after / step.before - 1
+    assert (step.run_id, step.created) == ("run-08", "2026-01-09T00:00:00Z")
+    assert 0 < step.p_value <= 0.05 / 9, "nine series are looked at together"
+    efficiency = next(s for s in told.shifts if s.metric == "efficiency")
+    assert (efficiency.before, efficiency.after) == (
+        pytest.approx(0.8, rel=0.01), pytest.approx(0.8 / 1.1, rel=0.01)
+    )  # fmt: skip
+    back = history(runs(14, change_at=8, factor=0.9))
+    assert {s.worse for s in told.shifts} == {True} and {s.worse for s in back.shifts} == {False}
+
+
+def test_series_that_few_runs_have_are_counted_and_not_looked_at():
+    """Five steps and four efficiencies in all runs; a third case, of two rows, comes later."""
+
+    def grown(num_runs, since):
+        return [
+            gated_run(
+                seed=i, num_launches=2, run_id=f"run-{i}", created=f"2026-01-{i + 1:02d}T00:00:00Z",
+                cases=("ddp", "ddp-small", "late") if i >= since else ("ddp", "ddp-small"),
+            )
+            for i in range(num_runs)
+        ]  # fmt: skip
+
+    few, enough = history(grown(7, since=2)), history(grown(7, since=1))
+    assert (few.num_series, few.num_short) == (9, 4)
+    assert (enough.num_series, enough.num_short) == (13, 0)
+    assert history(grown(6, since=6)).num_series == 9
+
+
 def test_another_definition_of_the_step_is_no_change_of_level():
     old = [of_version_0_1(run) for run in runs(8)]
     assert history([*old, *runs(16)[8:]]).shifts == ()

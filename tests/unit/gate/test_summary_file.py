@@ -15,6 +15,7 @@ from scalebench.gate.gate import Results
 from scalebench.gate.settings import gate_settings
 from scalebench.records.files import write_model
 from scalebench.session.interleaved.results import read_results
+from scalebench.stats import Estimate
 from tests.builders.gated import gated_run
 from tests.builders.runs import make_small_run, make_stored_run
 
@@ -90,6 +91,46 @@ def test_a_summary_that_is_older_than_its_run_is_worked_out_again(tmp_path):
 )
 def test_a_field_that_cannot_be_is_named(stored, field, value, named):
     assert named in refused(stored(row_change(field, value)))
+
+
+LIMIT = 2**60
+COUNTS = ("world_size", "global_batch")
+SIZES = (
+    *("peak_memory_bytes", "predicted_memory_bytes", "wire_bytes", "payload_bytes"),
+    *("predicted_wire_bytes", "num_parameters", "rank_batch", "num_clean_steps"),
+)
+POSITIVE = ("step_s", "throughput", "speedup", "efficiency", "energy_j_per_sample")
+
+
+@pytest.mark.parametrize(
+    ("names", "fitting", "wrong"),
+    [
+        (COUNTS, (1, LIMIT - 1), (0, -1, LIMIT)),
+        (SIZES, (0, 1, LIMIT - 1), (-1, LIMIT)),
+        (POSITIVE, (Estimate(value=1e-9, n=1), Estimate(value=1.0, low=1.0, high=1.0, n=3)),
+         (Estimate(value=0.0, n=1), Estimate(value=float(LIMIT), n=1),
+          Estimate(value=1.0, low=0.0, high=2.0, n=3),
+          Estimate(value=1.0, low=0.5, high=float(LIMIT), n=3))),
+    ],
+)  # fmt: skip
+def test_every_field_is_held_to_its_limits_on_both_sides(names, fitting, wrong):
+    (row, *_) = gated_run().rows
+    for name in names:
+        for value in fitting:
+            assert reading._wrong(row.model_copy(update={name: value})) is None, (name, value)
+        for value in wrong:
+            found = reading._wrong(row.model_copy(update={name: value}))
+            assert found is not None and found.startswith(f"{name}: not "), (name, value)
+
+
+def test_the_peaks_of_launches_are_held_to_the_same_limits():
+    (row, *_) = gated_run().rows
+    for peak, fits in ((0, True), (LIMIT - 1, True), (-1, False), (LIMIT, False)):
+        samples = [row.samples[0], row.samples[1].model_copy(update={"peak_memory_bytes": peak})]
+        found = reading._wrong(row.model_copy(update={"samples": samples}))
+        assert found == (None if fits else "samples.1.peak_memory_bytes: not between 0 and 2^60"), (
+            peak
+        )
 
 
 def test_a_number_of_five_thousand_digits_is_refused(stored):
