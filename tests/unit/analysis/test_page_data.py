@@ -224,6 +224,20 @@ def test_a_device_is_throttled_where_a_reason_that_throttles_was_read():
     assert set(found.series) == {"power_w", "sm_clock_hz"}
 
 
+@pytest.mark.parametrize(
+    ("bits", "stretches"),
+    [
+        ((4, 0, 4, 4, 0), [(0.0, 1.0, 1), (2.0, 4.0, 1)]),
+        ((4, 12, 8, 8, 12), [(0.0, 1.0, 1), (1.0, 2.0, 2), (2.0, 4.0, 1), (4.0, 4.0, 2)]),
+        ((0, None, 1, 2, 0), []),
+        ((0, 0, 0, 5, None), [(3.0, 4.0, 1)]),
+    ],
+)
+def test_stretches_of_other_reasons_or_with_a_gap_are_several(bits, stretches):
+    (found,) = device_series_of(watched_launch(bits))
+    assert [(t.start_s, t.end_s, len(t.reasons)) for t in found.throttled] == stretches
+
+
 def test_devices_of_a_launch_share_the_moment_of_its_first_reading():
     """Read from 2 s and from 3 s on; both ranks' clean steps lie between 4 and 9 s."""
     seconds = {0: (3, 5), 1: (2, 6)}

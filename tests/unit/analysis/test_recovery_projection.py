@@ -1,5 +1,7 @@
 """Failures at sizes that were not measured: how often to save, and what is left of the time."""
 
+import math
+
 import pytest
 from click.testing import CliRunner
 
@@ -51,6 +53,48 @@ def test_given_costs_replace_the_measured_ones(rows):
     found = project_recovery(rows, (64,), rates)
     assert {one.cost_s for one in found} == {30}
     assert found[0].measured_world_size is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "measured_at"),
+    [({"cost_s": 30}, 2), ({"restart_s": 60}, 2), ({"cost_s": 30, "restart_s": 60}, None)],
+)
+def test_what_is_given_beside_what_was_measured(rows, rates, measured_at):
+    found = project_recovery(rows, (64,), FailureRates(mtbf_s=HOUR_S, **rates))
+    assert {one.measured_world_size for one in found} == {measured_at}
+
+
+def test_every_figure_by_hand():
+    """A save that costs 2 s and is on the disk after 5 s; a failure each hour, a minute lost."""
+    one_way = rows_with([save("async", 2.0, durable_s=near(5.0))], [])
+    rates = FailureRates(mtbf_s=HOUR_S, restart_s=60, interval_s=600)
+    (one,) = project_recovery(one_way, (64,), rates)
+    assert (one.mtbf_s, one.cost_s, one.restart_s, one.interval_s) == (HOUR_S, 2.0, 60, 600)
+    assert (one.suite, one.case, one.method, one.world_size) == ("ddp", "ddp", "async", 64)
+    assert one.durable_after_s == 3.0 and one.reason is None
+    assert one.young_interval_s == pytest.approx(120)  # √(2 · 2 s · 3600 s)
+    assert one.daly_interval_s == pytest.approx(118.7, abs=0.1)
+    assert one.optimal_interval_s == pytest.approx(one.daly_interval_s, rel=0.01)
+    assert one.formula_error == one.at_optimum.training - one.simulated.training
+    # A cycle of length w lasts on average (M + 60 s)(e^(w/M) - 1) with what failures cost.
+    for interval_s, shares in ((600, one.at_interval), (one.optimal_interval_s, one.at_optimum)):
+        whole_s = (HOUR_S + 60) * (math.exp((interval_s + 2) / HOUR_S) - 1)
+        assert shares.training == pytest.approx(interval_s / whole_s, rel=0.002)
+        assert shares.save == pytest.approx(2 / whole_s, rel=0.01)
+        assert sum(dict(shares).values()) == pytest.approx(1)
+
+
+def test_a_save_that_is_on_the_disk_before_it_ends_is_not_late():
+    one_way = rows_with([save("full", 4.0, durable_s=near(3.0))], [])
+    (one,) = project_recovery(one_way, (64,), FailureRates(mtbf_s=HOUR_S, restart_s=60))
+    assert one.durable_after_s == 0.0
+
+
+def test_an_interval_as_long_as_a_save_is_the_shortest(rows):
+    rates = FailureRates(mtbf_s=HOUR_S, restart_s=60, interval_s=4.0)
+    assert project_recovery(rows, (64,), rates)[0].at_interval.training < 0.5
+    with pytest.raises(UsageError, match="is shorter than one checkpoint"):
+        project_recovery(rows, (64,), FailureRates(mtbf_s=HOUR_S, restart_s=60, interval_s=3.99))
 
 
 @pytest.mark.parametrize(
