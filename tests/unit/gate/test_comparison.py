@@ -1,0 +1,212 @@
+"""One metric of one row in both runs: ratios, floors and verdicts by hand, on both sides."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from scalebench.gate.change import Change
+from scalebench.gate.comparison import Comparison, exact_verdict, single_verdict
+from scalebench.gate.family import Judgement
+from scalebench.gate.measured import Measured, measured
+from scalebench.gate.metrics import Metric
+from scalebench.gate.observation import Observation
+from tests.builders.summaries import make_row
+
+SINGLE = Metric("loss_last", "last loss", "loss", "single", relative_floor=0.25)
+EXACT = Metric("predicted_memory_bytes", "predicted memory", "bytes", "exact")
+COUNT = Metric("all_reduce_count", "all-reduces per step", "count", "exact")
+POSITIVE = Metric(
+    *("step_s", "step time", "s", "positive"), relative_floor=0.25, host_allowance=0.03
+)
+SIGNED = Metric(
+    *("exposed_comm_s", "exposed", "s", "signed"), relative_floor=0.25, absolute_floor=0.1
+)
+
+
+def compared(metric, was, is_, **changes):
+    sides = (None if value is None else Observation(value) for value in (was, is_))
+    return replace(Comparison(metric, make_row(), make_row(), *sides), **changes)
+
+
+def launched(metric, was, is_, **changes):
+    sides = (Observation(value, measured([value] * 3)) for value in (was, is_))
+    return replace(Comparison(metric, make_row(), make_row(), *sides), **changes)
+
+
+def higher(metric):
+    return replace(metric, higher_is_better=True)
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "verdict", "if_higher_is_better"),
+    [
+        (1.0, 1.25, "unchanged", "unchanged"),
+        (1.0, 1.26, "regressed", "improved"),
+        (1.0, 0.75, "unchanged", "unchanged"),
+        (1.0, 0.74, "improved", "regressed"),
+        (-1.0, -0.7, "regressed", "improved"),
+        (-1.0, -1.25, "unchanged", "unchanged"),
+        (0.0, 0.0, "unchanged", "unchanged"),
+        (0.0, 1.0, "inconclusive", "inconclusive"),
+    ],
+)
+def test_single_numbers_are_held_to_the_floor(was, is_, verdict, if_higher_is_better):
+    assert single_verdict(compared(SINGLE, was, is_)).verdict == verdict
+    assert single_verdict(compared(higher(SINGLE), was, is_)).verdict == if_higher_is_better
+
+
+def test_every_field_of_a_single_verdict():
+    found = single_verdict(compared(SINGLE, -2.0, -1.0))
+    assert (found.suite, found.case, found.world_size) == ("ddp", "ddp-25mb", 2)
+    assert (found.metric, found.unit, found.basis) == ("loss_last", "loss", "single")
+    assert (found.base, found.new, found.change, found.floor) == (-2.0, -1.0, 0.5, 0.25)
+    assert found.reason == "beyond the floor of 25 %" and found.decides
+    assert (found.base_launches, found.new_launches, found.base_runs) == (0, 0, 1)
+    assert (found.low, found.high, found.p_value, found.host_allowance) == (None, None, None, 0.0)
+    assert single_verdict(compared(SINGLE, 0.0, 0.0)).reason == "both are 0"
+    assert "there is no ratio" in single_verdict(compared(SINGLE, 0.0, 1.0)).reason
+
+
+def test_errors_of_predictions_are_compared_by_their_magnitudes():
+    metric = replace(SINGLE, name="prediction_error", relative_floor=0.0, absolute_floor=0.25)
+    for was, is_, change in ((-0.25, 0.5, 0.25), (0.25, -0.5, 0.25), (0.5, -0.25, -0.25)):
+        one = compared(metric, was, is_)
+        assert (one.change, one.floor) == (change, 0.25)
+        assert single_verdict(one).verdict == "unchanged"
+    assert single_verdict(compared(metric, 0.0, -0.26)).verdict == "regressed"
+    assert single_verdict(compared(metric, 0.5, -0.2)).verdict == "improved"
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "verdict"),
+    [
+        (1e6, 1e6 * (1 + 9e-10), "unchanged"),
+        (1e6, 1e6 * (1 + 2e-9), "regressed"),
+        (1e6, 1e6 * (1 - 9e-10), "unchanged"),
+        (1e6, 1e6 * (1 - 2e-9), "improved"),
+        (-1e6, -1e6 * (1 - 2e-9), "regressed"),
+        (0.0, 0.0, "unchanged"),
+        (0.0, 1.0, "regressed"),
+    ],
+)
+def test_exact_numbers_differ_by_more_than_rounding(was, is_, verdict):
+    found = exact_verdict(compared(EXACT, was, is_))
+    assert (found.verdict, found.basis) == (verdict, "exact")
+    turned = {"regressed": "improved", "improved": "regressed"}.get(verdict, verdict)
+    assert exact_verdict(compared(higher(EXACT), was, is_)).verdict == turned
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "verdict"),
+    [
+        (2.0, 2.0 + 9e-7, "regressed"),
+        (2.0, 2.00001, "inconclusive"),
+        (1.99999, 2.0, "inconclusive"),
+        (2.0, 1.0, "improved"),
+    ],
+)
+def test_counts_are_exact_where_they_are_whole(was, is_, verdict):
+    found = exact_verdict(compared(COUNT, was, is_))
+    assert (found.verdict, found.decides) == (verdict, verdict != "inconclusive")
+    assert exact_verdict(compared(EXACT, was, is_)).decides, "bytes need not be whole"
+
+
+def test_a_side_without_a_number_has_no_change():
+    for sides in ((None, 1.0), (1.0, None)):
+        one = compared(SINGLE, *sides)
+        assert one.change is None and one.launches is None
+        assert one.verdict("missing").new_launches == 0
+    assert compared(SINGLE, None, 1.0).floor is None
+    assert compared(SINGLE, 1.0, None).floor == 0.25
+
+
+def test_floors_of_ratios_are_logarithms_and_of_signed_numbers_seconds():
+    pair = launched(POSITIVE, 2.0, 3.0).pair()
+    assert pair.floor == pytest.approx(math.log(1.25))
+    assert pair.floor_down == pytest.approx(-math.log(0.75))
+    assert (pair.worse, pair.hosts, pair.shared) == (1, 0.0, False)
+    several = launched(POSITIVE, 2.0, 3.0, base_runs=(Measured(0.0, 3), Measured(0.1, 3)))
+    assert several.pair().hosts == math.log1p(0.03) and several.verdict("missing").base_runs == 2
+    assert launched(higher(POSITIVE), 2.0, 3.0).pair().worse == -1
+    far = launched(replace(POSITIVE, relative_floor=2.0), 2.0, 3.0).pair()
+    assert far.floor == pytest.approx(math.log(3)) and far.floor_down == pytest.approx(
+        -math.log(1e-9)
+    )
+    for was, floor in ((-2.0, 0.5), (0.2, 0.1), (0.0, 0.1)):
+        pair = launched(SIGNED, was, 1.0).pair()
+        assert pair.floor == pair.floor_down == pytest.approx(floor)
+    assert launched(SIGNED, 1.0, 2.0, rounds=True).pair().shared
+    assert launched(replace(POSITIVE, name="efficiency"), 1.0, 2.0).pair().shared
+
+
+def judgement(**changes):
+    change = Change(math.log(1.1), error=0.01, dof=1e9)
+    told = Judgement(
+        finding="inconclusive", change=change, p_value=0.2, rank_p_value=0.3, min_detectable=0.5,
+        further_launches=7, objection="", run_sd=0.02,
+    )  # fmt: skip
+    return replace(told, **changes)
+
+
+def test_a_judgement_in_the_units_of_the_summary():
+    one = launched(POSITIVE, 2.0, 2.2)
+    found = one.judged(judgement())
+    assert found.change == pytest.approx(0.1)
+    assert found.low == pytest.approx(1.1 * math.exp(-0.01959964) - 1)
+    assert found.high == pytest.approx(1.1 * math.exp(0.01959964) - 1)
+    assert found.min_detectable == pytest.approx(math.expm1(0.5))
+    assert found.run_sd == pytest.approx(math.expm1(0.02))
+    assert (found.p_value, found.rank_p_value, found.further_launches) == (0.2, 0.3, 7)
+    assert (found.base_launches, found.new_launches, found.basis) == (3, 3, "launches")
+    fall = launched(higher(POSITIVE), 2.0, 2.2).judged(judgement())
+    assert fall.min_detectable == pytest.approx(-math.expm1(-0.5))
+    signed = launched(SIGNED, -2.0, 2.2).judged(judgement(change=Change(1.0, 0.1, 1e9)))
+    assert (signed.change, signed.min_detectable) == (0.5, 0.25)
+    assert (signed.low, signed.high) == (
+        pytest.approx(0.5 - 0.0979982, rel=1e-5), pytest.approx(0.5 + 0.0979982, rel=1e-5)
+    )  # fmt: skip
+    nothing = launched(SIGNED, 0.0, 1.0).judged(judgement())
+    assert (nothing.change, nothing.low, nothing.min_detectable) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "higher_is_better", "no_worse"),
+    [(0.15, False, True), (0.3, False, False), (-0.15, True, True), (-0.3, True, False)],
+)
+def test_not_worse_is_said_where_the_interval_ends_before_the_floor(
+    value, higher_is_better, no_worse
+):
+    """The floors are log 1.25 = 0.22 upwards and -log 0.75 = 0.29 downwards."""
+    metric = replace(POSITIVE, higher_is_better=higher_is_better)
+    found = launched(metric, 2.0, 2.2).judged(judgement(change=Change(value, 0.01, 1e9)))
+    assert found.no_worse is no_worse
+    assert ("not worse by the floor of 25 %" in found.reason) is no_worse
+    assert ("1 accepted runs differ by 2 %" in found.reason) is not no_worse
+
+
+@pytest.mark.parametrize(
+    ("verdict", "change", "told"),
+    [
+        ("regressed", 0.1, True),
+        ("improved", 0.1, True),
+        ("unchanged", 0.5, False),
+        ("inconclusive", 0.26, True),
+        ("inconclusive", -0.26, True),
+        ("inconclusive", 0.25, False),
+        ("not comparable", 0.26, True),
+        ("not comparable", None, False),
+        ("missing", 0.5, False),
+    ],
+)
+def test_what_is_explained(verdict, change, told):
+    one = compared(SINGLE, 1.0, 2.0)
+    found = one.explained(replace(one.verdict(verdict), change=change), ["because"])
+    assert found.explanation == (("because",) if told else ())
+
+
+def test_floors_of_metrics():
+    metric = Metric("m", "m", "s", "single", relative_floor=0.1, absolute_floor=0.5)
+    assert [metric.floor(base) for base in (1.0, -10.0, 5.0, -2.0)] == [0.5, 0.1, 0.1, 0.25]
+    assert metric.floor(0) == math.inf
+    assert replace(metric, absolute_floor=0.0).floor(0) == 0.0
