@@ -276,6 +276,11 @@ def test_the_further_launches_decide_and_one_fewer_does_not(part):
     assert decided(more) and not decided(more - 1)
 
 
+def test_where_the_launches_decide_already_one_more_is_the_fewest():
+    sides = Side(0.0, 5, Variance(1e-8, 4)), Side(0.1, 5, Variance(1e-8, 4))
+    assert further_launches(*sides, 0.01, 0.005) == 1
+
+
 def test_no_number_of_launches_decides_at_the_edge_or_without_any_noise_known():
     variance = Variance(1e-4, 4)
     edge = further_launches(Side(0, 5, variance), Side(0.01, 5, variance), 0.01, TEST_LEVEL)
