@@ -11,7 +11,7 @@ from scalebench.report.findings.findings import headlines, judge
 from scalebench.report.page.offline import plotly_script, render_offline
 from scalebench.report.page.page import render_page, title
 from scalebench.report.tables import experts
-from scalebench.report.words import frameworks, lockstep, wording
+from scalebench.report.words import frameworks, linking, lockstep, wording
 
 PLOTLY = "plotly.min.js"
 INDEX = "index.html"
@@ -93,13 +93,7 @@ class Exhibit:
     def of_links(self) -> str:
         """What came of the collectives that it timed; empty: it timed none."""
         found = self.summary.collectives
-        if found is None:
-            return ""
-        if found.failure is not None:
-            return f"Failed: {wording.plain(found.failure, 300)}."
-        return (
-            f"{found.num_points} points, every result verified: {found.num_wrong} wrong elements."
-        )
+        return linking.headline(found) if found is not None else ""
 
     @property
     def page(self) -> str:

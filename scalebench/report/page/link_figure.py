@@ -10,16 +10,20 @@ from scalebench import units
 from scalebench.costmodel.links.fitted import LinkFit, Regime
 from scalebench.costmodel.links.laws import busbw_factor
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
-from scalebench.report.page.charts import ChartKind, legend
+from scalebench.report.page.charts import ChartKind, KeyEntry, legend
 from scalebench.report.page.figure_style import reference_line, safe, style
 from scalebench.report.page.palette import COLORS, DASHES, SYMBOLS
 from scalebench.report.tables.layout import Column, value
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.words import wording
+from scalebench.spec.collectives import BACKEND, EITHER_PLACE
 
 POINTS = 80
 EDGE = 0.09
 """Of the axis, kept free on both sides for the outermost labels."""
+
+MOST_DRAWN = 10
+"""Sweeps that a figure can hold; of more, only the usual ones are drawn at first."""
 
 RATE = "the link's set rate"
 
@@ -100,7 +104,7 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
             lambda _: _conclude(found, rate),
             lambda _: _tabulate(found),
             ("operation", "N", "size", "time", "busbw", "fitted", "residual"),
-            legend,
+            _key,
             "Bus bandwidth as nccl-tests defines it; lines: the fitted α–β law.",
         ),
         ChartKind(
@@ -111,9 +115,37 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
             lambda _: _conclude_residuals(found),
             lambda _: _tabulate(found),
             ("operation", "N", "size", "time", "busbw", "fitted", "residual"),
-            legend,
+            _key,
         ),
     )
+
+
+def _key(figure: go.Figure) -> tuple[KeyEntry, ...]:
+    """Return the key; what is not drawn at first is offered."""
+    return tuple(
+        replace(
+            entry,
+            shown=any(figure.data[int(i)].visible is not False for i in entry.traces.split(",")),
+        )
+        for entry in legend(figure)
+    )
+
+
+def _hide_all_but_usual(figure: go.Figure, found: Sequence[Sweep]) -> None:
+    """Draw no more than the backend's operations at the largest N, where there are many sweeps."""
+    if len(found) <= MOST_DRAWN:
+        return
+    largest = max(sweep.fit.world_size for sweep in found)
+    usual = {
+        sweep.name
+        for sweep in found
+        if sweep.fit.world_size == largest
+        and sweep.fit.algorithm == BACKEND
+        and not (sweep.fit.in_place and sweep.fit.op in EITHER_PLACE)
+    }
+    for trace in figure.data:
+        if trace.legendgroup and trace.legendgroup not in usual:
+            trace.visible = False
 
 
 def _busbw(found: Sequence[Sweep], rate: float | None) -> go.Figure:
@@ -134,6 +166,7 @@ def _busbw(found: Sequence[Sweep], rate: float | None) -> go.Figure:
             )
         )
         figure.add_trace(_points(sweep, color, symbol))
+    _hide_all_but_usual(figure, found)
     if rate is not None:
         figure.add_trace(reference_line(_sizes(found), [rate / 1e6] * 2, RATE, width=1.4))
     style(figure, "busbw")
@@ -183,6 +216,7 @@ def _residuals(found: Sequence[Sweep]) -> go.Figure:
                 hovertemplate="%{customdata[0]}<extra></extra>",
             )
         )
+    _hide_all_but_usual(figure, found)
     style(figure, "residuals")
     figure.update_layout(height=280)
     _sizes_axis(figure, found)

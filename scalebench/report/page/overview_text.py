@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from scalebench.report.markdown import code, escape
+from scalebench.report.page.link_card import LinkCard
 from scalebench.report.page.overview import Fact, FirstStep, SuiteCard
 
 
@@ -10,6 +11,7 @@ def overview_markdown(
     title: str,
     run: str,
     cards: Sequence[SuiteCard],
+    timed: LinkCard | None,
     first: Sequence[FirstStep],
     facts: Sequence[Fact],
     reproduce: str,
@@ -20,6 +22,7 @@ def overview_markdown(
         title: What was run.
         run: Its name.
         cards: Of its suites.
+        timed: Of its collectives.
         first: What to try first.
         facts: About the run; the command is left out of them.
         reproduce: The command.
@@ -29,6 +32,8 @@ def overview_markdown(
         lines = (_step(number, step) for number, step in enumerate(first, 1))
         blocks.append("\n".join(["**Try first**", "", *lines]))
     blocks += [_suite(card) for card in cards]
+    if timed is not None:
+        blocks.append(f"**{escape(timed.name)}**: {escape(timed.headline)}")
     told = [f"- {escape(one.name)}: {escape(one.text)}" for one in facts if one.name != "Repeat it"]
     blocks.append("\n".join(told))
     blocks.append(code(reproduce, 600))

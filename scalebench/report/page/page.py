@@ -19,6 +19,7 @@ from scalebench.report.page.charts import Chart
 from scalebench.report.page.comparison import compare
 from scalebench.report.page.efficiency_chart import swatch
 from scalebench.report.page.figure_style import Looks
+from scalebench.report.page.link_card import LinkCard, link_card
 from scalebench.report.page.offline import render_offline
 from scalebench.report.page.overview import (
     Fact,
@@ -92,6 +93,7 @@ class RunView:
     Attributes:
         link: Address of its overview.
         links: Blocks about the run's links.
+        link_card: What its timed collectives came to; None: it timed none.
         first: What to try first, that which could win most before the others.
         facts: What one asks of a run besides its results.
         markdown: The overview, to copy.
@@ -107,6 +109,7 @@ class RunView:
     facts: tuple[Fact, ...]
     suites: tuple[SuiteView, ...]
     links: tuple[tuple[Section, Block], ...]
+    link_card: LinkCard | None
     missing: tuple[Row, ...]
     marks: tuple[tuple[Mark, tuple[str, ...]], ...]
     markdown: str
@@ -182,8 +185,10 @@ def _run(
     )
     cards = [suite.overview for suite in suites]
     first = first_steps(verdict.suites, groups, prefix)
+    of_links = of_suite(found, NO_LINK)
+    timed = link_card(summary.collectives, f"{run_id}-links" if of_links else "")
     markdown = overview_markdown(
-        title(summary), summary.run_id, cards, first, told, summary.reproduce
+        title(summary), summary.run_id, cards, timed, first, told, summary.reproduce
     )
     return RunView(
         id=run_id,
@@ -195,7 +200,8 @@ def _run(
         first=first,
         facts=told,
         suites=suites,
-        links=of_suite(found, NO_LINK),
+        links=of_links,
+        link_card=timed,
         missing=tuple(row for row in summary.rows if row.status != "ok"),
         marks=_marks(summary.rows),
         markdown=markdown,
