@@ -40,6 +40,7 @@ USERS = {
         "tests/unit/analysis",
         "tests/unit/records/test_old_runs.py",
         "tests/unit/session/calibration/test_sweeps.py",
+        "tests/unit/session/search",
         "tests/unit/worker/strategies/test_execution.py",
     ),
     "trace": ("tests/unit/analysis",),
@@ -175,14 +176,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--package", choices=list(USERS), help="this one alone")
+    parser.add_argument("--package", choices=list(USERS), nargs="+", help="these alone")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
     parser.add_argument("--again", action="store_true", help="repeat what was not noticed")
     options = parser.parse_args()
-    mutants = draw(
-        [options.package] if options.package else list(USERS), options.count, options.seed
-    )
+    mutants = draw(options.package or list(USERS), options.count, options.seed)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.touch()
     results = {}
