@@ -1,0 +1,82 @@
+"""Every candidate of small spaces has the memory and the parts that a plain program counts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scalebench.costmodel.search.choice import Choice, choices, columns_of
+from scalebench.costmodel.search.job import Job
+from scalebench.costmodel.search.memory import (
+    activation_bytes,
+    gathered_bytes,
+    memory_bytes,
+    received_bytes,
+    stage_table,
+    state_bytes,
+)
+from scalebench.costmodel.search.ranking import Found
+from scalebench.costmodel.search.space import Candidates, candidates, joined, meshes
+from scalebench.costmodel.search.step import step_parts
+from tests.unit.costmodel.search.jobs import ROUTED, SMALL, SPEED, job
+from tests.unit.costmodel.search.one_candidate import OneCandidate
+
+MACHINERY = {"tensor": 1e-3, "shard": 2e-3, "data": 3e-3, "pipeline": 4e-3, "context": 5e-3}
+ODD = replace(SMALL, layers=6, kv_heads=2, inner=640, gated=True, tied=False, vocabulary=1024)
+JOBS = {
+    "dense": job(),
+    "on gpus": job(16, 48, device="cuda", gathered_bytes_each=2),
+    "odd": job(8, 24, model=ODD, sequence=False, receives_ahead=False, held_bytes=7e6,
+               activation_ratio=1.5, speed=replace(SPEED, axis_s=MACHINERY)),
+    "routed": job(16, 16, model=replace(ROUTED, gated=True), gathered_bytes_each=2,
+                  speed=replace(SPEED, axis_s={"expert": 1e-3})),
+    "slow": job(8, 32, device="cuda", speed=replace(SPEED, flop_s={"float32": 1e-10})),
+}  # fmt: skip
+
+
+def some_of(of: Job, most: int = 600) -> Candidates:
+    every = joined(list(candidates(of, meshes(of))))
+    drawn = np.random.default_rng(1).permutation(len(every))[:most]
+    return every.take(drawn)
+
+
+def as_choices(of: Job, made: Candidates) -> list[Choice]:
+    return choices(of, Found(made, step_parts(of, made), memory_bytes(of, made)))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_part_of_a_step_is_that_of_a_plain_program(name: str) -> None:
+    of = JOBS[name]
+    for choice in as_choices(of, some_of(of)):
+        expected = OneCandidate(of, choice).parts_s()
+        assert choice.parts_s == pytest.approx(expected, rel=1e-9, abs=1e-15), choice
+        assert choice.step_s == pytest.approx(sum(expected.values()))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_part_of_the_memory_is_that_of_a_plain_program(name: str) -> None:
+    of = JOBS[name]
+    made = some_of(of)
+    layers, _ = stage_table(of, made)
+    found = {
+        "state": state_bytes(of, made, layers),
+        "gathered": gathered_bytes(of, made, layers),
+        "activations": activation_bytes(of, made, layers),
+        "received": received_bytes(of, made),
+    }
+    for i, choice in enumerate(as_choices(of, made)):
+        expected = OneCandidate(of, choice).memory_parts()
+        assert choice.memory_bytes == pytest.approx(sum(expected.values()))
+        for part, column in found.items():
+            assert column[i] == pytest.approx(expected[part]), (part, choice)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_choices_and_columns_are_the_same(name: str) -> None:
+    of = JOBS[name]
+    made = some_of(of)
+    again = columns_of(as_choices(of, made), of.links.ranks_per_node)
+    for field in ("tensor", "near_tensor", "near_context", "near_shard", "near_data", "near_expert",
+                  "near_pipeline", "zero", "schedule", "chunks", "microbatches", "checkpointing",
+                  "precision", "bucket_mb", "ring"):  # fmt: skip
+        assert (getattr(again, field) == getattr(made, field)).all(), field
