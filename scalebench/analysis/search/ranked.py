@@ -66,6 +66,7 @@ def result_of(
         probability=probability_fastest(steps, error),
         why=why_faster(best[0], best[1]) if len(best) > 1 else "There is no other that fits.",
         best=tuple(best),
+        trained=tuple(_ranked(job, one, error) for one in choices(job, ranking.trained)),
         front=tuple(_ranked(job, one, error) for one in choices(job, ranking.front)),
         rejected=next((one for one in rejected if one.strategy is not None), None)
         or next(iter(rejected), None),

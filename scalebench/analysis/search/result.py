@@ -79,6 +79,8 @@ class SearchResult(Record):
         probability: That the mesh of the first is the fastest; null: no error is known.
         why: Why the first beats the second, one sentence.
         best: The fastest of each mesh and ZeRO stage.
+        trained: As ``best``, of what a strategy of scalebench trains: the fastest such way of each
+            mesh and ZeRO stage.
         front: Least memory first, least time last.
         rejected: Of what does not fit, the one that needs least memory and can be trained; null:
             all fit.
@@ -106,6 +108,7 @@ class SearchResult(Record):
     probability: float | None
     why: str
     best: tuple[RankedChoice, ...]
+    trained: tuple[RankedChoice, ...] = ()
     front: tuple[RankedChoice, ...]
     rejected: RankedChoice | None
     scores: Scores

@@ -118,33 +118,37 @@ class Choice(Record):
 
 def choices(job: Job, found: Found) -> list[Choice]:
     """Return found candidates as records."""
-    of, steps = found.candidates, found.step_s
     names = [f.name for f in fields(StepParts)]
     made = []
     for i in range(len(found)):
-        precision = PRECISIONS[int(of.precision[i])]
-        peak = job.speed.peak_flops.get(precision)
+        bare, step_s = choice_at(found.candidates, i), float(found.step_s[i])
+        peak = job.speed.peak_flops.get(bare.precision)
         work = job.model.flops_per_sample * job.batch
-        mesh = {axis: int(getattr(of, axis)[i]) for axis in AXES}
-        made.append(
-            Choice(
-                **mesh,
-                zero=int(of.zero[i]),
-                schedule=SCHEDULES[int(of.schedule[i])],
-                chunks=int(of.chunks[i]),
-                microbatches=int(of.microbatches[i]),
-                checkpointing=CHECKPOINTING[int(of.checkpointing[i])],
-                precision=precision,
-                bucket_mb=float(of.bucket_mb[i]),
-                context_method="ring" if of.ring[i] else "ulysses",
-                placement=tuple(a for a in order_names(int(of.order[i])) if mesh[a] > 1),
-                step_s=float(steps[i]),
-                parts_s={name: float(getattr(found.parts, name)[i]) for name in names},
-                memory_bytes=float(found.memory_bytes[i]),
-                mfu=work / (job.world_size * peak * float(steps[i])) if peak else None,
-            )
-        )
+        told = {
+            "step_s": step_s,
+            "parts_s": {name: float(getattr(found.parts, name)[i]) for name in names},
+            "memory_bytes": float(found.memory_bytes[i]),
+            "mfu": work / (job.world_size * peak * step_s) if peak else None,
+        }
+        made.append(bare.model_copy(update=told))
     return made
+
+
+def choice_at(of: Candidates, i: int) -> Choice:
+    """Return the i-th candidate as a record; nothing is predicted of it."""
+    mesh = {axis: int(getattr(of, axis)[i]) for axis in AXES}
+    return Choice(
+        **mesh,
+        zero=int(of.zero[i]),
+        schedule=SCHEDULES[int(of.schedule[i])],
+        chunks=int(of.chunks[i]),
+        microbatches=int(of.microbatches[i]),
+        checkpointing=CHECKPOINTING[int(of.checkpointing[i])],
+        precision=PRECISIONS[int(of.precision[i])],
+        bucket_mb=float(of.bucket_mb[i]),
+        context_method="ring" if of.ring[i] else "ulysses",
+        placement=tuple(a for a in order_names(int(of.order[i])) if mesh[a] > 1),
+    )
 
 
 def columns_of(made: Sequence[Choice], ranks_per_node: int = 1) -> Candidates:

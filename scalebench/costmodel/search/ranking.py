@@ -20,6 +20,8 @@ from scalebench.costmodel.search.step import StepParts, bound_s, step_parts
 
 OnProgress = Callable[[str, object], None]
 Mask = npt.NDArray[np.bool_]
+Trains = Callable[[Candidates], Mask]
+"""Which of some candidates a strategy trains."""
 
 REJECTED_KEPT = 64
 """Of the configurations that do not fit, so many are kept: some can be trained to prove it."""
@@ -65,6 +67,8 @@ class Ranking:
         front: The fastest for each amount of memory, from least memory to least time.
         ways: As ``best``, of all that were evaluated; behind ``best`` bounds may have excluded
             some.
+        trained: As ``best``, of those that a strategy trains: the fastest such way of each mesh and
+            ZeRO stage; empty: nobody asked.
         rejected: Of those that do not fit, the ones that need least memory, one of each mesh and
             ZeRO stage, the smallest first; empty: all fit.
         num_candidates: Of the whole space.
@@ -77,6 +81,7 @@ class Ranking:
     best: Found
     front: Found
     ways: Found
+    trained: Found
     rejected: Found
     num_candidates: int
     num_meshes: int
@@ -86,7 +91,11 @@ class Ranking:
 
 
 def search(
-    job: Job, wanted: int = 10, on_progress: OnProgress | None = None, prune: bool = True
+    job: Job,
+    wanted: int = 10,
+    on_progress: OnProgress | None = None,
+    prune: bool = True,
+    trains: Trains | None = None,
 ) -> Ranking:
     """Rank the space.
 
@@ -95,13 +104,14 @@ def search(
         wanted: How many of the fastest are returned.
         on_progress: Told what is done, and how many of how many meshes.
         prune: Whether bounds save work; the result is the same.
+        trains: Says what a strategy trains; None: ``trained`` stays empty.
 
     Raises:
         UsageError: No mesh divides the ranks.
         NoFit: Nothing tells what an operation takes.
     """
     found = meshes(job)
-    state = _State(job, wanted, prune)
+    state = _State(job, wanted, prune, trains)
     for part in _in_parts(found):
         for some in candidates(job, part):
             state.add(some)
@@ -120,8 +130,8 @@ def _in_parts(found: Sequence[Mesh], size: int = 256) -> Iterator[Sequence[Mesh]
 class _State:
     """What is kept of the candidates so far."""
 
-    def __init__(self, job: Job, wanted: int, prune: bool) -> None:
-        self.job, self.wanted, self.prune = job, wanted, prune
+    def __init__(self, job: Job, wanted: int, prune: bool, trains: Trains | None) -> None:
+        self.job, self.wanted, self.prune, self.trains = job, wanted, prune, trains
         self.kept: Found | None = None
         self.rejected: tuple[Candidates, Floats] | None = None
         self.num_candidates = self.num_fitting = self.num_evaluated = 0
@@ -149,7 +159,7 @@ class _State:
         # The most promising first: what they turn out to be excludes most of the others.
         for begin, end in pairwise((0, *FIRST_LOOKS, len(order))):
             mine = order[begin:end]
-            mine = mine[self._still_open(bound[mine], memory[mine])]
+            mine = mine[self._still_open(some.take(mine), bound[mine], memory[mine])]
             self._evaluate(some.take(mine), memory[mine])
 
     def _evaluate(self, some: Candidates, memory: Floats) -> None:
@@ -166,16 +176,36 @@ class _State:
         order = order[_first_of_ways(some.take(order))][:REJECTED_KEPT]
         self.rejected = some.take(order), memory[order]
 
-    def _still_open(self, bound: Floats, memory: Floats) -> Mask:
-        """Return which may be among the best, or on the front."""
+    def _still_open(self, some: Candidates, bound: Floats, memory: Floats) -> Mask:
+        """Return which may be among the best, those that are trained, or on the front."""
         if self.kept is None:
             return np.ones(len(bound), dtype=bool)
-        steps = self.kept.step_s[_first_of_ways(self.kept.candidates)]
-        worst = np.sort(steps)[self.wanted - 1] if len(steps) >= self.wanted else np.inf
-        return np.asarray((bound <= worst) | ~_dominated(bound, memory, self.kept))
+        worst = self._worst(_first_of_ways(self.kept.candidates))
+        mask = np.asarray((bound <= worst) | ~_dominated(bound, memory, self.kept))
+        if self.trains is not None:
+            worst = self._worst(self._first_trained(self.kept.candidates))
+            left = np.flatnonzero(~mask & (bound <= worst))
+            mask[left] = self.trains(some.take(left))
+        return mask
+
+    def _worst(self, of_ways: Mask) -> float:
+        """Return the step that those have to reach which are wanted."""
+        assert self.kept is not None, "asked by the caller"
+        steps = self.kept.step_s[of_ways]
+        return float(np.sort(steps)[self.wanted - 1]) if len(steps) >= self.wanted else np.inf
+
+    def _first_trained(self, of: Candidates) -> Mask:
+        """Return the first of each mesh and stage that a strategy trains."""
+        mask = np.zeros(len(of), dtype=bool)
+        if self.trains is not None:
+            fine = np.flatnonzero(self.trains(of))
+            mask[fine[_first_of_ways(of.take(fine))]] = True
+        return mask
 
     def _selected(self, new: Found) -> Found:
         """Return the front, and the best of each mesh and stage, of what is kept and new.
+
+        The best is twice: of all, and of those that a strategy trains.
 
         Of equal steps the one that recomputes less comes first, then the one with fewer
         microbatches, then the one with less memory.
@@ -184,7 +214,8 @@ class _State:
         of = both.candidates
         ties = (both.memory_bytes, of.microbatches, of.checkpointing)
         both = both.take(np.lexsort((*ties, both.step_s)))
-        return both.take(_on_front(both) | _first_of_ways(both.candidates))
+        of = both.candidates
+        return both.take(_on_front(both) | _first_of_ways(of) | self._first_trained(of))
 
     def _rejected(self) -> Found | None:
         if self.rejected is None:
@@ -197,10 +228,12 @@ class _State:
         none = _nothing()
         kept = self.kept if self.kept is not None else none
         ways = kept.take(_first_of_ways(kept.candidates))
+        trained = kept.take(self._first_trained(kept.candidates))
         return Ranking(
             best=ways.take(np.arange(len(ways))[: self.wanted]),
             front=kept.take(np.flatnonzero(_on_front(kept))[::-1]),
             ways=ways,
+            trained=trained.take(np.arange(len(trained))[: self.wanted]),
             rejected=self._rejected() or none,
             num_candidates=self.num_candidates,
             num_meshes=num_meshes,

@@ -302,6 +302,9 @@ def _allowed(job: Job, of: Candidates) -> npt.NDArray[np.bool_]:
     fine = ~staged | (of.microbatches >= of.pipeline)
     fine &= of.pipeline * of.chunks <= model.layers
     fine &= ~interleaved | (of.microbatches % of.pipeline == 0)
+    rounds = np.maximum(of.microbatches // of.pipeline, 1)
+    zero_bubble = of.schedule == SCHEDULES.index("zero-bubble")
+    fine &= ~zero_bubble | (of.microbatches % rounds == 0)
     heads = (model.heads % (of.tensor * of.context)) == 0
     ring = (of.context > 1) & (model.context % (2 * of.context) == 0)
     fine &= np.where(of.ring == 1, ring, heads | (of.context == 1))

@@ -131,8 +131,18 @@ def notes(result: SearchResult) -> list[str]:
     why_not = [one for one in result.best if one.cannot_run]
     if why_not:
         reasons = "; ".join(dict.fromkeys(one.cannot_run or "" for one in why_not))
-        told.append(f"no strategy of scalebench trains {len(why_not)} of these: {reasons}")
+        told.append(
+            f"no strategy of scalebench trains {len(why_not)} of these: {reasons}"
+            + _fastest_trained(result)
+        )
     return told
+
+
+def _fastest_trained(result: SearchResult) -> str:
+    if not result.trained:
+        return ""
+    first = result.trained[0]
+    return f"; the fastest that one trains: {first.case}, {units.seconds(first.step_s)}"
 
 
 def _measured_step(row: MeasuredChoice) -> str:

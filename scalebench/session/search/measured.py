@@ -23,7 +23,7 @@ def picked(result: SearchResult, wanted: int) -> list[tuple[str, RankedChoice]]:
     Raises:
         EnvironmentUnfit: None of the best can run here.
     """
-    runs = [one for one in result.best if one.strategy is not None]
+    runs = result.trained
     best = [("best", one) for one in runs[:wanted]]
     if not best:
         why = "; ".join(dict.fromkeys(one.cannot_run or "" for one in result.best))

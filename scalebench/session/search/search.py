@@ -22,6 +22,7 @@ from scalebench.costmodel.search.named_links import LATER, links_by_name
 from scalebench.costmodel.search.ranking import Ranking, search
 from scalebench.costmodel.search.reasons import what_would_fit
 from scalebench.costmodel.search.smallest import ranks_that_fit
+from scalebench.costmodel.search.trainable import Trainable
 from scalebench.costmodel.search.whole_model import WholeModel
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.files import read_model
@@ -109,7 +110,7 @@ def carry_out(
     on_progress("searching", None)
     began = time.perf_counter()
     try:
-        ranking = search(job, request.best, on_progress)
+        ranking = search(job, request.best, on_progress, trains=Trainable(job))
     except NoFit as reason:
         raise EnvironmentUnfit(
             f"{reason}, and the search asks for it. Measure again without --run, or give --links."

@@ -1,5 +1,6 @@
 """A suite of the best configurations, as a file that ``run`` takes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,20 @@ from scalebench.spec import STRATEGIES
 
 
 def write_suite(target: Path, result: SearchResult) -> list[str]:
-    """Write the best that scalebench can train as a suite; return why others are left out.
+    """Write the best that scalebench trains as a suite; return which better ones it passes over.
 
     Raises:
         EnvironmentUnfit: None can be trained, or the file cannot be written.
     """
-    runs = [one for one in result.best if one.strategy is not None]
     left_out = [
-        f"{one.case} is not in {target}: {one.cannot_run}"
+        f"{one.case} is not in {target}: {one.cannot_run}{_instead(one, result.trained)}"
         for one in result.best
         if one.strategy is None
     ]
-    if not runs:
+    if not result.trained:
         raise EnvironmentUnfit(f"No suite was written. {left_out[0]}.")
     try:
-        target.write_text(_text(result, runs), encoding="utf-8")
+        target.write_text(_text(result), encoding="utf-8")
     except OSError as error:
         raise EnvironmentUnfit(
             f"The suite cannot be written: {target}: {error.strerror}."
@@ -31,7 +31,14 @@ def write_suite(target: Path, result: SearchResult) -> list[str]:
     return left_out
 
 
-def _text(result: SearchResult, runs: list[RankedChoice]) -> str:
+def _instead(passed: RankedChoice, trained: Sequence[RankedChoice]) -> str:
+    """Say which case of the suite has the same mesh and ZeRO stage."""
+    same = next((one for one in trained if one.mesh == passed.mesh), None)
+    return f"; {same.case} stands for its mesh" if same is not None else ""
+
+
+def _text(result: SearchResult) -> str:
+    runs = result.trained
     classes = sorted({"Plain", *(STRATEGIES[_kind(one)].__name__ for one in runs)})
     imports = ", ".join(sorted(["Case", "Suite", *classes]))
     cases = "".join(

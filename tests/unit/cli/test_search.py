@@ -55,7 +55,8 @@ def test_the_suite_is_one_that_run_takes(found: tuple[SearchResult, Path]) -> No
     result, folder = found
     suite = load_suite(str(folder / "best.py"))
     names = [case.name for case in suite.cases]
-    assert names == ["plain", *(one.case for one in result.best if one.strategy is not None)]
+    assert names == ["plain", *(one.case for one in result.trained)]
+    assert len(result.trained) == 10 and all(one.strategy for one in result.trained)
     assert suite.workload == "gpt-7b" and suite.batch_size == result.global_batch
 
 

@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalebench.costmodel.pipelines.orders import why_not
-from scalebench.costmodel.search.choice import choices
+from scalebench.costmodel.search.choice import choice_at, choices
 from scalebench.costmodel.search.job import SCHEDULES, Job
 from scalebench.costmodel.search.links import NominalLinks
 from scalebench.costmodel.search.memory import fits, memory_bytes
 from scalebench.costmodel.search.ranking import Found, search
 from scalebench.costmodel.search.space import Candidates, candidates, joined, meshes
 from scalebench.costmodel.search.step import bound_s, step_parts
+from scalebench.costmodel.search.strategies import strategy_of
+from scalebench.costmodel.search.trainable import Trainable
 from scalebench.errors import UsageError
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, TWO_LEVELS, job
 
@@ -128,6 +130,47 @@ def test_a_larger_margin_lets_fewer_fit_and_makes_the_best_no_faster(more: float
         assert tight.best.step_s[0] >= loose.best.step_s[0]
         limit = strict.memory_limit_bytes or 0
         assert (tight.best.memory_bytes * (1 + strict.margin) <= limit).all()
+
+
+def trained(of: Job, every: Candidates) -> list[bool]:
+    """Ask for the strategy of each configuration."""
+    asked = (choice_at(every, i) for i in range(len(every)))
+    return [not isinstance(strategy_of(one, of.device, of.world_size, of.batch), str)
+            for one in asked]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "of",
+    [job(4, 8), job(8, 24, device="cuda"), job(6, 60), job(8, 8, model=ROUTED)],
+    ids=["four", "on gpus", "odd cuts", "routed"],
+)
+def test_what_is_trained_is_what_has_a_strategy(of: Job) -> None:
+    every = whole_space(of)
+    every = every.take(np.arange(len(every))[:: max(1, len(every) // 1500)])
+    found = Trainable(of)(every)
+    assert found.tolist() == trained(of, every)
+    assert found.any() and not found.all()
+
+
+@pytest.mark.parametrize("name", ["dense", "little memory"])
+def test_the_best_that_are_trained_are_those_of_the_whole_space(name: str) -> None:
+    of = JOBS[name]
+    found = search(of, wanted=6, trains=Trainable(of))
+    every = whole_space(of)
+    steps = step_parts(of, every).step_s
+    best: dict[tuple[int, ...], float] = {}
+    for i in np.flatnonzero(Trainable(of)(every) & fits(of, memory_bytes(of, every))):
+        way = ways(every, int(i))
+        best[way] = min(best.get(way, np.inf), float(steps[i]))
+    assert found.trained.step_s.tolist() == sorted(best.values())[:6]
+    assert all(trained(of, found.trained.candidates))
+    assert found.best.step_s.tolist() == by_hand(of, 6)[0]
+    assert not all(Trainable(of)(found.best.candidates)), "all of the best are trained"
+    assert found.num_evaluated < found.num_fitting, "bounds have saved nothing"
+
+
+def test_without_asking_nothing_is_said_of_what_is_trained() -> None:
+    assert not len(search(JOBS["dense"]).trained)
 
 
 def test_what_does_not_fit_is_told() -> None:

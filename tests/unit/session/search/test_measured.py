@@ -24,7 +24,10 @@ def ranked(case: str, step_s: float, runs: bool = True, memory: float = 1e6) -> 
 
 def result(best: list[RankedChoice], **more: Any) -> Any:
     more = {"memory_limit_bytes": None} | more
-    return SimpleNamespace(best=best, front=(), rejected=None, world_size=4, **more)
+    trained = [one for one in best if one.strategy is not None]
+    return SimpleNamespace(
+        best=best, trained=trained, front=(), rejected=None, world_size=4, **more
+    )
 
 
 def run(measured: dict[str, float | None], peak: int = 1) -> Any:

@@ -1,0 +1,44 @@
+"""The suite of the best: what it holds, and what is said of those that it passes over."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalebench.analysis.search.result import RankedChoice
+from scalebench.errors import EnvironmentUnfit
+from scalebench.session.search.suite_file import write_suite
+from scalebench.session.suite_files import load_suite
+
+
+def way(microbatches: int, step_s: float, shard: int = 4) -> RankedChoice:
+    """Return a sharded mesh; with several microbatches no strategy trains it."""
+    runs = microbatches == 1
+    return RankedChoice(
+        data=4 // shard, shard=shard, zero=3, microbatches=microbatches, step_s=step_s,
+        case=f"s{shard}-m{microbatches}", strategy={"kind": "fsdp"} if runs else None,
+        cannot_run=None if runs else "no strategy adds them up",
+    )  # fmt: skip
+
+
+def result(best: list[RankedChoice], trained: list[RankedChoice]) -> Any:
+    return SimpleNamespace(
+        best=best, trained=trained, workload="gpt-tiny", world_size=4, global_batch=16
+    )
+
+
+def test_a_slower_way_that_is_trained_stands_for_its_mesh(tmp_path: Path) -> None:
+    target = tmp_path / "best.py"
+    asked = result([way(2, 1.0), way(2, 1.5, shard=2)], [way(1, 2.0)])
+    assert write_suite(target, asked) == [
+        f"s4-m2 is not in {target}: no strategy adds them up; s4-m1 stands for its mesh",
+        f"s2-m2 is not in {target}: no strategy adds them up",
+    ]
+    assert [case.name for case in load_suite(str(target)).cases] == ["plain", "s4-m1"]
+
+
+def test_where_nothing_is_trained_no_suite_is_written(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentUnfit, match="No suite was written"):
+        write_suite(tmp_path / "best.py", result([way(2, 1.0)], []))
+    assert not list(tmp_path.iterdir())
