@@ -81,6 +81,11 @@ PARTS = {
 """Field of `StepParts` → its name in a sentence."""
 
 
+WEIGHT_GROUPS = 6
+"""Groups of weights of a transformer block, each with an input of its own: two norms, queries with
+keys and values, what attention returns, and both matrices of the MLP."""
+
+
 @dataclass(frozen=True)
 class Passes:
     """Forward and backward of one microbatch on the fullest rank, seconds.
@@ -97,15 +102,29 @@ class Passes:
 def passes_of(job: Job, of: Candidates, layers: Floats, flops: Floats) -> Passes:
     """Return what a rank computes for one microbatch.
 
-    Backward is twice forward. Full recomputation adds a forward; selective recomputes no matrix
-    product, and what it does recompute is not counted.
+    Backward is twice forward. Full recomputation adds `forwards_again`; selective recomputes no
+    matrix product, and what it does recompute is not counted.
     """
     per_flop = np.array([job.speed.flop_s.get(name, np.nan) for name in PRECISIONS])
     forward = flops * samples_of(job, of) / (of.tensor * of.context) * per_flop[of.precision]
     start = job.speed.pass_s * layers / job.model.layers  # starting operators: a third in forward
     start = start + _machinery_s(job, of, layers)
-    again = np.where(of.checkpointing == CHECKPOINTING.index("full"), forward, 0.0)
-    return Passes(forward + start / 3, 2 * forward + again + 2 * start / 3, forward)
+    again = forwards_again(of)
+    of_weights = np.where(again > 1, again - 1, 0) * forward
+    backward = 2 * forward + again * forward + 2 * start / 3
+    return Passes(forward + start / 3, backward, forward + of_weights)
+
+
+def forwards_again(of: Candidates) -> Floats:
+    """Return how many forward passes full recomputation adds to a microbatch; 0 without it.
+
+    One, but with zero-bubble 1 + `WEIGHT_GROUPS`: torch makes the gradients of inputs in one call
+    of autograd, and those of weights in a call for each group of weights of a block. Every call
+    computes the block again. The first stage has one call; the others set the pace.
+    """
+    full = of.checkpointing == CHECKPOINTING.index("full")
+    zero = of.schedule == SCHEDULES.index("zero-bubble")
+    return np.asarray(np.where(full, np.where(zero, 1.0 + WEIGHT_GROUPS, 1.0), 0.0))
 
 
 def _machinery_s(job: Job, of: Candidates, layers: Floats) -> Floats:
@@ -146,6 +165,30 @@ def exposed_hops(of: Candidates) -> Floats:
         [2 * (p - 1) * m / p + 2 * (p - 2), 4.0 * (p - 1), 2.0 * (p * v - 1), 0.0 * p],
         default=2.0 * (p - 1),
     )
+    return np.asarray(np.where(p > 1, found, 0.0))
+
+
+def exposed_hops_s(of: Candidates, each_s: Floats, passes: Passes) -> Floats:
+    """Return how much messages between stages lengthen a step, seconds.
+
+    `exposed_hops`, and that a link carries one message after another. GPipe and breadth-first send
+    in one direction at a time, so where a message takes longer than the pass behind it, each of
+    the ``m·v − 1`` others adds the difference, in both directions. Other schedules send in both
+    directions all along, and cannot be faster than the messages of the rank that sends most:
+    ``2v − 1`` for each microbatch with two ranks, ``2v`` with more.
+
+    Args:
+        of: Candidates.
+        each_s: One message.
+        passes: Of a microbatch on one rank.
+    """
+    p, m, v = of.pipeline, of.microbatches, of.chunks
+    short = exposed_hops(of) * each_s
+    slower = sum(np.maximum(each_s - one / v, 0.0) for one in (passes.forward_s, passes.backward_s))
+    one_way = np.isin(np.array(SCHEDULES)[of.schedule], ("gpipe", "looped-bfs"))
+    sent = m * np.where(p == 2, 2 * v - 1, 2 * v)
+    both_ways = hidden_behind(sent, each_s, m * (passes.forward_s + passes.backward_s))
+    found = np.where(one_way, short + (m * v - 1) * slower, np.maximum(short, both_ways))
     return np.asarray(np.where(p > 1, found, 0.0))
 
 
@@ -221,7 +264,7 @@ def _sent_s(
     ranks, near = getattr(of, axis), getattr(of, f"near_{axis}")
     forward, both = messages
     total = np.zeros(len(of))
-    again = of.checkpointing == CHECKPOINTING.index("full")
+    again = forwards_again(of)
     for sent, counts in ((both, True), (forward, again)):
         for op, size, times in sent:
             total += counts * times * job.links.time(op, ranks, near, size * scale)
@@ -268,10 +311,15 @@ def bound_s(job: Job, of: Candidates) -> Floats:
 
 
 def _bubble(of: Candidates, passes: Passes, sent_s: Floats) -> Floats:
+    """Return the idle time of the fullest rank, and what groups send in it.
+
+    Zero-bubble: ``(p−1)·max(F + I − W, F, I)``, the dry run of torch's order (a test compares).
+    """
     filled = filling_passes(of) * (passes.forward_s + passes.backward_s + sent_s)
     zero = of.schedule == SCHEDULES.index("zero-bubble")
-    spared = (of.pipeline - 1) * 2 * np.minimum(passes.weights_s, passes.backward_s / 2)
-    return np.asarray(np.where(zero, np.maximum(filled - spared, 0.0), filled))
+    forward, inputs = passes.forward_s, passes.backward_s - passes.weights_s
+    idle = np.maximum.reduce([forward + inputs - passes.weights_s, forward, inputs])
+    return np.asarray(np.where(zero, (of.pipeline - 1) * (idle + sent_s), filled))
 
 
 def _update(job: Job, of: Candidates, layers: Floats) -> Floats:
@@ -301,21 +349,21 @@ def step_parts(job: Job, of: Candidates) -> StepParts:
         tensor_s=m * tensor,
         context_s=m * context,
         expert_s=m * expert,
-        pipeline_s=_hops(job, of),
+        pipeline_s=_hops(job, of, passes),
         shard_s=_shards(job, of, passes, layers),
         data_s=_gradients(job, of, passes, layers),
         update_s=_update(job, of, layers),
     )
 
 
-def _hops(job: Job, of: Candidates) -> Floats:
+def _hops(job: Job, of: Candidates, passes: Passes) -> Floats:
     size = hop_bytes(job, of)
     pair = np.full(len(of), 2)
     near = np.where(of.near_pipeline > 1, 2, 1)
     crosses = of.near_pipeline < of.pipeline  # some pair of stages is on two nodes
     near = np.where(crosses, 1, near)
     # As many messages of a node cross at once as it has ranks that do not share the stage.
-    return exposed_hops(of) * job.links.time("send_recv", pair, near, size)
+    return exposed_hops_s(of, job.links.time("send_recv", pair, near, size), passes)
 
 
 def _group(of: Candidates, *axes: str) -> tuple[Ints, Ints]:

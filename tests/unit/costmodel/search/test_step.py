@@ -28,6 +28,8 @@ from scalebench.costmodel.search.step import (
     Passes,
     _bubble,
     exposed_hops,
+    exposed_hops_s,
+    forwards_again,
     hidden_behind,
     step_parts,
     tensor_messages,
@@ -53,6 +55,31 @@ def test_bubble_and_messages_of_schedules_are_those_of_a_dry_run(
     passes = Passes(np.array([1.0]), np.array([2.0]), np.array([1.0]))
     assert 3 * m + _bubble(of, passes, np.zeros(1))[0] == pytest.approx(bare.step_s)
     assert 0.01 * exposed_hops(of)[0] == pytest.approx(sent.step_s - bare.step_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "v", "m", "each_s", "expected"),
+    [
+        # Forward 1 s, backward 2 s. Messages of 5 s reach the second rank after 6, 11 and 16 s; its
+        # passes end after 17, 19, 21 and 23 s; gradients arrive after 24, 29 and 34 s: 36 s in all,
+        # 12 s of them passes and bubble.
+        ("gpipe", 2, 1, 3, 5.0, 24.0),
+        ("gpipe", 2, 1, 3, 1.5, 4.0),  # behind a forward pass 0.5 s are left, behind backward none
+        ("gpipe", 4, 1, 3, 5.0, 2 * 3 * 5 + 2 * (4 + 3)),  # three links to the last rank and back
+        ("looped-bfs", 2, 2, 2, 5.0, 2 * 5 + 3 * (4.5 + 4)),  # passes of a chunk: 0.5 s, 1 s
+        ("1f1b", 2, 1, 4, 5.0, 20.0),  # its round trips are longer than what the link carries
+        ("zero-bubble", 2, 1, 4, 5.0, 20.0),  # 4·5 s of messages and 9 s of passes: the hops count
+        ("zero-bubble", 2, 1, 4, 20.0, 80.0),
+        ("interleaved-1f1b", 2, 2, 4, 5.0, 60 - 12 * 11 / 12),  # 12 messages of a rank
+        ("interleaved-1f1b", 2, 2, 4, 0.01, 0.06),  # short ones: those of the dry run
+    ],
+)
+def test_a_link_carries_one_message_after_another(
+    name: str, p: int, v: int, m: int, each_s: float, expected: float
+) -> None:
+    of = columns_of([Choice(data=1, pipeline=p, schedule=name, chunks=v, microbatches=m)])
+    passes = Passes(np.array([1.0]), np.array([2.0]), np.array([1.0]))
+    assert exposed_hops_s(of, np.array([each_s]), passes)[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("num", [1, 2, 7])
@@ -272,6 +299,29 @@ def test_full_recomputation_costs_a_forward_pass() -> None:
         - SPEED.pass_s
     )
     assert with_ / without == pytest.approx(4 / 3)
+
+
+def test_zero_bubble_computes_a_block_again_for_inputs_and_for_each_group_of_weights() -> None:
+    made = [
+        Choice(data=1, pipeline=4, schedule=name, microbatches=8, checkpointing=how)
+        for name, how in (("1f1b", "full"), ("zero-bubble", "full"), ("zero-bubble", "none"))
+    ]
+    of, bare = columns_of(made), replace(SPEED, pass_s=0.0)
+    assert forwards_again(of).tolist() == [1, 7, 0]
+    one, split, kept = step_parts(job(4, 8, speed=bare), of).compute_s
+    assert one / kept == pytest.approx(4 / 3)
+    assert split / kept == pytest.approx(10 / 3)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 16)])
+def test_the_bubble_with_long_passes_of_weights_is_that_of_a_dry_run(p: int, m: int) -> None:
+    schedule = plan_schedule("zero-bubble", p, m)
+    seconds = {(kind, stage): s for kind, s in (("F", 1.0), ("I", 2.0), ("W", 7.0))
+               for stage in range(p)}  # fmt: skip
+    of = columns_of([Choice(data=1, pipeline=p, schedule="zero-bubble", microbatches=m)])
+    passes = Passes(np.array([1.0]), np.array([9.0]), np.array([7.0]))
+    found = 10 * m + _bubble(of, passes, np.zeros(1))[0]
+    assert found == pytest.approx(dry_run(schedule, seconds).step_s)
 
 
 def test_what_is_recomputed_is_sent_again() -> None:
