@@ -223,7 +223,7 @@ def _inspect(context: RankContext, keep: Keep) -> None:
             "flops_per_sample": found.flops and found.flops.total,
             "convolution_flops_per_sample": found.flops and found.flops.convolutions,
             "gradient_error": found.gradient_error,
-            "facts": {},
+            "facts": found.facts,
         }
     )
 

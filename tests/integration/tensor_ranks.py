@@ -277,6 +277,7 @@ def look(context: RankContext) -> dict[str, Any]:
         "whole": [parts.exposed_transfer_s, parts.wait_s],
         "not_apart": launch.not_apart,
         "facts": facts_of(training),
+        "inspected_facts": inspection.facts,
     }
 
 

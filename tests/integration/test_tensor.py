@@ -77,6 +77,17 @@ def test_every_message_is_that_of_the_law_to_the_byte(
 
 
 @every_case
+def test_an_inspection_shows_what_training_sends(
+    reports: Reports, world_size: int, case: str
+) -> None:
+    for report in reports[world_size][:-1]:
+        shown, facts = report[case]["inspected_facts"], report[case]["facts"]
+        for timed in (shown, facts):
+            timed.get("context", {}).pop("turns_s", None)
+        assert shown == facts != {}
+
+
+@every_case
 def test_a_shard_alone_has_the_memory_of_every_rank(
     reports: Reports, world_size: int, case: str
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from scalebench import machine
+from scalebench.analysis.rows.axes import largest_operation_bytes
 from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
@@ -197,14 +198,19 @@ def _sweeps_of(
 def _largest_bytes(cell: Cell, stored: StoredRun) -> int:
     """Return the most that one operation of a cell may carry: all parameters, or one bucket.
 
-    Of a group whose operations carry activations, what the law says.
+    Of a group whose operations carry activations, what the law says of a built-in model, or of
+    what the inspected steps have shown of any other.
     """
+    inspected = stored.results.get(cell.model_copy(update={"purpose": "inspect", "repeat": 0}).id)
+    ranks = inspected.ranks if inspected is not None else []
     if isinstance(cell.strategy, Grouped):
         model = model_of_workload(cell.strategy, cell.workload, cell.rank_batch)
         if model is not None:
             return _largest_of_group(cell, cell.strategy, model)
-    inspected = stored.results.get(cell.model_copy(update={"purpose": "inspect", "repeat": 0}).id)
-    ranks = inspected.ranks if inspected is not None else []
+        if inspected is not None:
+            shown = largest_operation_bytes(inspected)
+            if shown > 0:
+                return shown
     parameters = max((rank.memory.parameters_bytes or 0 for rank in ranks), default=0)
     bucket_mb = getattr(cell.strategy, "bucket_mb", None)
     return parameters if bucket_mb is None else min(parameters, 2 * int(bucket_mb * 2**20))

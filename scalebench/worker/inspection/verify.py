@@ -12,7 +12,7 @@ same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from scalebench.records.rank import GradientError, Memory, Verification
+from scalebench.spec import Grouped
 from scalebench.spec.workload import Workload
 from scalebench.worker.inspection.allocations import Category
 from scalebench.worker.inspection.deviation import (
@@ -44,6 +45,7 @@ from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import (
     Training,
+    facts_of,
     finish,
     keeps_buffers,
     keeps_built,
@@ -67,6 +69,7 @@ class Inspection:
         flops: Of forward and backward of the bare model on one sample; None on ranks without the
             reference, and where no operator has a formula.
         gradient_error: Of compressed training, on ranks with the reference.
+        facts: What the steps have shown of a model that ranks divide; empty: it is not divided.
     """
 
     verification: Verification
@@ -74,6 +77,7 @@ class Inspection:
     memory: Memory
     flops: CountedFlops | None
     gradient_error: GradientError | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def inspect(context: RankContext) -> Inspection:
@@ -107,7 +111,9 @@ def inspect(context: RankContext) -> Inspection:
     losses = on_every_rank(training, torch.tensor(losses)).tolist()
     finish(training)
     verification = _verification(by_gradient, losses, reference, context)
-    return Inspection(verification, losses, watch.memory, flops_of(reference, context))
+    facts = facts_of(training) if isinstance(strategy, Grouped) else {}
+    flops = flops_of(reference, context)
+    return Inspection(verification, losses, watch.memory, flops, facts=facts)
 
 
 def first_batches(count: int, context: RankContext) -> list[Any]:
