@@ -4,7 +4,8 @@ With GPU kernels in the trace, communication is the kernels of NCCL, RCCL and MS
 with which NCCL carries out an operation instead, and compute is every other kernel. Without,
 communication is torch's annotations of a CPU backend (``gloo:all_reduce``) and compute is the
 ``aten::`` operators of all threads, but for those that gloo's own threads run inside a collective,
-to copy its buffers; autograd's and c10d's own wrappers are left out, because waiting hides inside
+to copy its buffers, and for the time in which such an operator waits for a collective of its own, as
+those of DTensor do; autograd's and c10d's own wrappers are left out, because waiting hides inside
 them. Kernels without one of NCCL's among them, but with gloo at work (several ranks on one GPU):
 communication is gloo's annotations. What a group of one rank does with nothing on the GPU is taken
 from torch's records of it.
@@ -18,7 +19,7 @@ from scalebench.errors import UsageError
 from scalebench.trace import names
 from scalebench.trace.events import Events
 from scalebench.trace.gloo_requests import match_requests
-from scalebench.trace.intervals import Intervals, union
+from scalebench.trace.intervals import Intervals, subtract, union
 from scalebench.trace.kernel_launches import (
     NEVER,
     Launch,
@@ -35,6 +36,7 @@ from scalebench.trace.timeline import Operation, Timeline
 
 _STEP = "ProfilerStep#"
 _OWN_MARK = "scalebench."
+_WAIT = "_c10d_functional::wait_tensor"
 _BETWEEN_TWO = ("send", "recv", "send_recv")
 
 
@@ -58,15 +60,17 @@ def timeline_of(events: Events) -> Timeline:
         if not operations:
             operations = _host_operations(events)
         computing = kernels[~is_comm[kernels]]
+        compute = union(_spans(events, computing))
     else:
         _refuse_unseen_gpu(events)
         operations = _host_operations(events)
         is_aten = named(events, [name.startswith("aten::") for name in events.names])
         ops = events.of("cpu_op")
         computing = _not_copying_for_gloo(events, ops[is_aten[ops]])
+        compute = _without_waiting(events, computing)
     return Timeline(
         operations=operations,
-        compute=union(_spans(events, computing)),
+        compute=compute,
         copies=union(_spans(events, copying)),
         steps=_spans(events, _by_start(events, _annotations(events, _STEP))),
         annotations=_own_marks(events) | (_codec_kernels(events, computing) if on_gpu else {}),
@@ -91,6 +95,21 @@ def _not_copying_for_gloo(events: Events, operators: Indices) -> Indices:
         events.start_ns[operators], events.thread[operators]
     )
     return operators[around < 0]
+
+
+def _without_waiting(events: Events, operators: Indices) -> Intervals:
+    """Return when operators run, without the time in which their own thread waits inside them.
+
+    An operator on a DTensor brings its arguments into place first: it waits for the collective.
+    """
+    ops = events.of("cpu_op")
+    waits = ops[named(events, [name == _WAIT for name in events.names])[ops]]
+    waiting = np.unique(events.thread[waits])
+    busy = [_spans(events, operators[~np.isin(events.thread[operators], waiting)])]
+    for thread in waiting:
+        mine = union(_spans(events, operators[events.thread[operators] == thread]))
+        busy.append(subtract(mine, union(_spans(events, waits[events.thread[waits] == thread]))))
+    return union(*busy)
 
 
 def _spans(events: Events, indices: Indices) -> Intervals:

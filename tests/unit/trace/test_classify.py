@@ -551,3 +551,27 @@ def test_computing_while_a_message_is_on_its_way_is_computation():
         events(annotation("gloo:recv", 0, 50), op("aten::mm", 10, 30), op("aten::mm", 60, 70))
     )
     assert length(timeline.compute) == 30 * US
+
+
+def test_an_operator_that_waits_for_a_collective_does_not_compute_meanwhile():
+    """As an addition of DTensors does: its argument is still to be summed over the ranks."""
+    timeline = timeline_of(
+        events(
+            op("aten::mm", 0, 10),
+            op("aten::add", 10, 60),
+            op("_c10d_functional::wait_tensor", 15, 50),
+            op("aten::add", 51, 59),
+            annotation("gloo:all_reduce", 12, 49, thread=2),
+            op("aten::mul", 30, 34, thread=3),  # another thread computes meanwhile
+        )
+    )
+    assert length(timeline.compute) == (15 + 10 + 4) * US
+    exposed = subtract(timeline.communication, timeline.compute)
+    assert length(exposed) == (49 - 15 - 4) * US
+
+
+def test_waiting_outside_of_operators_takes_nothing_off_them():
+    timeline = timeline_of(
+        events(op("aten::mm", 0, 10), op("_c10d_functional::wait_tensor", 10, 30))
+    )
+    assert length(timeline.compute) == 10 * US
