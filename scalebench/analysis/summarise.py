@@ -17,6 +17,7 @@ from scalebench.analysis.convergence.race import with_races
 from scalebench.analysis.counted_batch import knows_samples
 from scalebench.analysis.lost_ranks import OF_ALL_RANKS, WITHOUT_A_RANK, losses_of
 from scalebench.analysis.prediction_scores import score, with_intervals
+from scalebench.analysis.rows.against_fastest import with_fastest
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.compression import compression_of_row
@@ -66,7 +67,7 @@ def summarise(run: StoredRun) -> Summary:
     rows = [_row(launches, ratios, run) for launches in ratios.table.values()]
     rows = with_intervals(against_uncompressed(rows, ratios.table, _link(run)))
     rows = with_lockstep(with_races(rows, ratios.table), ratios.table)
-    rows = with_equal_losses(rows, ratios.table)
+    rows = with_fastest(with_equal_losses(rows, ratios.table), ratios)
     return Summary(
         run_id=run.info.run_id,
         created=run.info.created,

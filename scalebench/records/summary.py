@@ -19,7 +19,7 @@ from scalebench.records.rows.communication import AxisFigures, OperationFigures,
 from scalebench.records.rows.compression import CompressionFigures
 from scalebench.records.rows.experts import ExpertFigures
 from scalebench.records.rows.exposed import ExposedEstimates
-from scalebench.records.rows.frameworks import FrameworkFacts
+from scalebench.records.rows.frameworks import AgainstFastest, FrameworkFacts
 from scalebench.records.rows.lockstep import LockstepFigures
 from scalebench.records.rows.memory import MemoryByAxis
 from scalebench.records.rows.pipeline import PipelineFigures
@@ -94,7 +94,8 @@ class Row(BaseModel):
     distributed, as far as that is recognised, ``script`` what else was seen of its code; null for
     every other row. ``race`` is what came of a race towards a loss. ``recovery`` is what
     checkpoints cost and how the row continued from them. ``framework`` has version and settings of
-    the framework that trained the row, null where it is torch alone.
+    the framework that trained the row, null where it is torch alone. ``against_fastest`` compares
+    the step with the shortest one, in a suite with other frameworks.
     """
 
     suite: str
@@ -169,6 +170,7 @@ class Row(BaseModel):
     wrappers: IfValid[list[Wrapper]] = None
     script: IfValid[ScriptFacts] = None
     framework: IfValid[FrameworkFacts] = None
+    against_fastest: IfValid[AgainstFastest] = None
     correctness: Correctness | None
     launch_s: Estimate | None
     num_clean_steps: int

@@ -59,6 +59,17 @@ class Ratios:
         """Estimate ``X_N / (N · X_1)``; None: there is no round in which both succeeded."""
         return self._throughput(row, base, row.cell.world_size)
 
+    def step_ratio(self, row: Launches, base: Launches, comparisons: int) -> Estimate | None:
+        """Estimate a row's step over another's; None: there is no round in which both succeeded.
+
+        Args:
+            row: The one above.
+            base: The one below, of the same suite.
+            comparisons: How many such intervals are to hold together (Bonferroni).
+        """
+        confidence = 1 - (1 - self.confidence) / comparisons
+        return self._steps(row, base, 1, confidence)
+
     def efficiencies(self) -> Iterator[tuple[Launches, Launches, Estimate]]:
         """Yield every row whose efficiency has an estimate, its baseline, and the estimate."""
         for row in self.table.values():
@@ -104,10 +115,12 @@ class Ratios:
             return None
         return self._steps(base, row, row.cell.global_batch / base.cell.global_batch / ranks)
 
-    def _steps(self, above: Launches, below: Launches, factor: float) -> Estimate | None:
+    def _steps(
+        self, above: Launches, below: Launches, factor: float, confidence: float | None = None
+    ) -> Estimate | None:
         """Estimate ``factor · step of above / step of below`` over the rounds that have both."""
         noise = self.noise[below.cell.suite]
-        return noise.ratio(_key(below), _key(above), factor, self.confidence)
+        return noise.ratio(_key(below), _key(above), factor, confidence or self.confidence)
 
 
 def _key(row: Launches) -> RowKey:

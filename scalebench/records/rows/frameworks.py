@@ -3,6 +3,7 @@
 from typing import Any
 
 from scalebench.records.rows.base import RowPart
+from scalebench.stats import Estimate
 
 
 class FrameworkFacts(RowPart):
@@ -19,3 +20,16 @@ class FrameworkFacts(RowPart):
     untested: list[str] = []
     settings: dict[str, Any] = {}
     uncounted_memory: str | None = None
+
+
+class AgainstFastest(RowPart):
+    """How a row compares with the row of the shortest step, among frameworks at one N.
+
+    Attributes:
+        fastest: Suite, case and N of the row with the shortest step; it may be this one.
+        step_ratio: This row's step over that one's, over the rounds that both ran in. All such
+            intervals at this N hold together with 95 %. 1 exactly for the fastest itself.
+    """
+
+    fastest: tuple[str, str, int]
+    step_ratio: Estimate

@@ -18,6 +18,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     SHRINKING_CASE,
     RANKS,
     value("step, ms", lambda row: row.step_s, frameworks.milliseconds),
+    Column("longer than the fastest by, %", frameworks.slower_by),
     Column("memory per rank", frameworks.memory),
     Column("version", frameworks.versions, numeric=False),
     Column("settings", frameworks.settings, numeric=False),

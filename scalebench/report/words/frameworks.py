@@ -7,6 +7,9 @@ from scalebench import units
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
 
+FASTEST = "fastest"
+"""Said in place of how much longer a step is than the shortest."""
+
 
 @dataclass(frozen=True)
 class SideBySide:
@@ -25,17 +28,27 @@ class SideBySide:
 
     @property
     def known(self) -> bool:
-        """Whether every step time has an interval."""
-        return all(_ends(row) is not None for row in self.rows)
+        """Whether it can be said of every row whether it is slower than the fastest."""
+        return all(self.is_slower(row) is not None for row in self.rows)
 
     @property
     def as_fast(self) -> tuple[Row, ...]:
-        """The others whose interval reaches that of the fastest; nothing without intervals."""
-        best = _ends(self.fastest)
-        if best is None:
-            return ()
-        ends = [(row, _ends(row)) for row in self.rows[1:]]
-        return tuple(row for row, span in ends if span is not None and span[0] <= best[1])
+        """The others that are not significantly slower than the fastest."""
+        return tuple(row for row in self.rows[1:] if self.is_slower(row) is False)
+
+    def is_slower(self, row: Row) -> bool | None:
+        """Tell whether a row is significantly slower than the fastest; None: not known.
+
+        By the ratio of their steps in the same rounds. Summaries of version 0.1 have none: there,
+        by whether the intervals of both overlap.
+        """
+        if row is self.fastest:
+            return False
+        if row.against_fastest is not None:
+            low = row.against_fastest.step_ratio.low
+            return None if low is None else low > 1
+        own, best = _ends(row), _ends(self.fastest)
+        return None if own is None or best is None else own[0] > best[1]
 
     @property
     def least_memory(self) -> Row | None:
@@ -112,11 +125,39 @@ def _others(found: SideBySide) -> str:
     if not found.known:
         return "Whether others are as fast is not known: some have no interval."
     names = [wording.plain(row.case, 64) for row in found.as_fast]
-    if not names:
-        return "All others are significantly slower."
     rest = len(found.rows) - 1 - len(names)
-    slower = f"; the other {rest} are slower" if rest > 1 else "; the other is slower" * rest
+    if not names:
+        return f"All others are significantly slower{_by_how_much(found)}."
+    subject = f"the other {rest} are slower" if rest > 1 else "the other is slower"
+    slower = f"; {subject}{_by_how_much(found)}" if rest else ""
     return f"Not significantly different: {wording.joined(names)}{slower}."
+
+
+def _by_how_much(found: SideBySide) -> str:
+    """Write how much longer the steps of the slower rows are: ``", by 4 to 120 %"``."""
+    longer = [
+        row.against_fastest.step_ratio.value - 1
+        for row in found.rows
+        if found.is_slower(row) and row.against_fastest is not None
+    ]
+    if not longer:
+        return ""
+    least, most = (units.significant(100 * value, digits=2) for value in (min(longer), max(longer)))
+    return f", by {least} %" if least == most else f", by {least} to {most} %"
+
+
+def slower_by(row: Row) -> str:
+    """Write how much longer a row's step is than the shortest, percent: ``"8.1 (5.2 to 11.0)"``."""
+    if row.against_fastest is None:
+        return wording.DASH
+    if row.against_fastest.fastest == (row.suite, row.case, row.world_size):
+        return FASTEST
+    ratio = row.against_fastest.step_ratio
+    value, *ends = (
+        None if one is None else wording.signed(100 * (one - 1))
+        for one in (ratio.value, ratio.low, ratio.high)
+    )
+    return f"{value} ({ends[0]} to {ends[1]})" if all(ends) else f"{value}"
 
 
 def milliseconds(estimate: Estimate) -> str:

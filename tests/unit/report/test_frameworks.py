@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalebench.records.rows.frameworks import FrameworkFacts
+from scalebench.records.rows.frameworks import AgainstFastest, FrameworkFacts
 from scalebench.records.summary import Row
 from scalebench.report.page.frameworks_figure import framework_figure
 from scalebench.report.tables.frameworks import tables
@@ -62,6 +62,45 @@ def test_overlapping_intervals_are_not_significantly_different():
     assert told is not None and "All others are significantly slower." in told
 
 
+def against(value: float, low: float | None, high: float | None) -> AgainstFastest:
+    """Return how a row compares with ``fast``."""
+    ratio = Estimate(value=value, low=low, high=high, n=3 if low else 1)
+    return AgainstFastest(fastest=("frameworks", "fast", 2), step_ratio=ratio)
+
+
+PAIRED = [
+    row("fast", (0.010, 0.009, 0.011), against_fastest=against(1, 1, 1)),
+    row("near", (0.0102, 0.0092, 0.0112), against_fastest=against(1.02, 0.99, 1.05)),
+    row("behind", (0.0108, 0.0098, 0.0118), against_fastest=against(1.08, 1.05, 1.11)),
+    row("slow", (0.020, 0.019, 0.021), against_fastest=against(2.0, 1.9, 2.1)),
+]
+
+
+def test_the_ratio_of_the_same_rounds_decides_where_it_is_known():
+    assert (frameworks.sentence(PAIRED) or "").startswith(
+        "Shortest step on 2 CPU ranks: fast, 10.0 ± 1.0 ms. Not significantly different: near; the "
+        "other 2 are slower, by 8.0 to 100 %."
+    )
+    all_slower = frameworks.sentence([PAIRED[0], PAIRED[2]])
+    assert all_slower is not None
+    assert "All others are significantly slower, by 8.0 %." in all_slower
+
+
+def test_a_ratio_without_interval_decides_nothing():
+    one = row("one", (0.02, 0.019, 0.021), against_fastest=against(2.0, None, None))
+    told = frameworks.sentence([PAIRED[0], one])
+    assert told is not None and "not known: some have no interval" in told
+    assert frameworks.slower_by(one) == "100.0"
+
+
+def test_the_table_says_how_much_longer_a_step_is():
+    assert [frameworks.slower_by(one) for one in (*PAIRED[:2], SLOW)] == [
+        "fastest",
+        "2.0 (−1.0 to 5.0)",
+        "–",
+    ]
+
+
 def test_memory_that_is_not_all_does_not_win():
     facts = FrameworkFacts(versions={"horovod": "0.28.1"}, uncounted_memory="its fusion buffer")
     horovod = row("horovod", (0.012, 0.011, 0.013), peak_memory_bytes=5_000_000, framework=facts)
@@ -111,25 +150,36 @@ def test_the_table_names_version_and_settings():
 
 
 def test_the_figure_has_both_in_the_order_of_step_time():
-    class Look:
-        color = "#000000"
-
-    looks: Any = {("frameworks", name): Look() for name in ("fast", "near", "slow")}
-    figure = framework_figure([SLOW, NEAR, FAST], looks)
+    figure = framework_figure([SLOW, NEAR, FAST], {})
     assert figure is not None
-    steps, memory = figure.data
-    assert list(steps.y) == list(memory.y) == ["fast", "near", "slow"]
-    assert list(steps.x) == pytest.approx([10, 11.5, 20])
-    assert list(steps.error_x.array) == pytest.approx([1, 1, 1])
-    assert list(memory.x) == pytest.approx([20, 10, 20])
-    (band,) = figure.layout.shapes
-    assert (band.x0, band.x1, band.xref) == (pytest.approx(9), pytest.approx(11), "x")
+    steps, memory, slower_steps, slower_memory = figure.data
+    assert figure.layout.yaxis.categoryarray == ("fast", "near", "slow")
+    assert steps.y == memory.y == ("fast", "near")
+    assert slower_steps.y == slower_memory.y == ("slow",)
+    assert steps.x == pytest.approx([10, 11.5])
+    assert steps.error_x.array == pytest.approx([1, 1])
+    assert memory.x == pytest.approx([20, 10])
+    assert memory.customdata == ("20.0 MB", "10.0 MB")
 
 
-def test_without_an_interval_nothing_is_shaded():
-    class Look:
-        color = "#000000"
+def verdicts(rows: list[Row]) -> dict[str, tuple[str, ...]]:
+    """Return what the figure says of steps: the entry of its key → cases."""
+    figure = framework_figure(rows, {})
+    assert figure is not None
+    return {bars.name: bars.y for bars in figure.data if bars.xaxis == "x"}
 
-    looks: Any = {("frameworks", "one"): Look()}
-    figure = framework_figure([row("one", (0.01, None, None))], looks)
-    assert figure is not None and not figure.layout.shapes
+
+def test_the_figure_draws_the_verdict():
+    assert verdicts(PAIRED) == {
+        "not significantly slower": ("fast", "near"),
+        "slower": ("behind", "slow"),
+    }
+    one = row("one", (0.02, 0.019, 0.021), against_fastest=against(2.0, None, None))
+    assert verdicts([PAIRED[0], one])["not known"] == ("one",)
+
+
+def test_pointing_at_a_step_says_how_much_longer_it_is():
+    figure = framework_figure(PAIRED, {})
+    assert figure is not None
+    assert figure.data[0].customdata[0] == "10.0 ± 1.0 ms, the shortest"
+    assert figure.data[2].customdata[0] == "10.8 ± 1.0 ms, 8.0 (5.0 to 11.0) % longer"

@@ -1,0 +1,104 @@
+"""Frameworks beside the fastest of them, over the rounds that both ran in."""
+
+import math
+
+import pytest
+
+from scalebench.analysis.rows.against_fastest import NO_FRAMEWORK, NO_ROUND, NOT_COMPARED
+from scalebench.analysis.summarise import summarise
+from scalebench.records.rank import Verification
+from scalebench.spec import Ddp, DeepSpeed, FairScale, Plain
+from tests.builders.runs import make_cell, make_inspection, make_record, make_result, make_run
+
+STRATEGIES = {"plain": Plain(), "ddp": Ddp(), "deepspeed": DeepSpeed(), "fairscale": FairScale()}
+FACTS = {"framework": {"versions": {"any": "1.0"}, "untested": [], "settings": {}}}
+DRIFT = (1.0, 1.5, 2.0, 1.2)
+NOISE = (0.01, -0.01, 0.005, -0.005)
+
+
+def cell(case, world_size=2, **changes):
+    return make_cell(case, world_size, strategy=STRATEGIES[case], suite="frameworks", **changes)
+
+
+def launches(case, step_s, drift=DRIFT, noise=NOISE, world_size=2):
+    """One launch of a case in each round, which is slower by the round's own factor."""
+    found = []
+    facts = FACTS if case in ("deepspeed", "fairscale") else {}
+    for repeat, (slower, off) in enumerate(zip(drift, noise, strict=True)):
+        clean = (step_s * slower * math.exp(off),) * 4
+        ranks = [make_record(rank, clean, facts=facts) for rank in range(world_size)]
+        found.append(make_result(cell(case, world_size, repeat=repeat), ranks=ranks))
+    return found
+
+
+def rows_of(*results):
+    summary = summarise(make_run([one for group in results for one in group]))
+    return {row.case: row for row in summary.rows}
+
+
+def test_what_drifts_with_the_rounds_does_not_hide_which_is_slower():
+    rows = rows_of(
+        launches("ddp", 0.100),
+        launches("deepspeed", 0.110, noise=NOISE[::-1]),
+        launches("fairscale", 0.101, noise=(0.0, 0.005, -0.01, 0.005)),
+    )
+    fastest = rows["ddp"].against_fastest
+    assert fastest.fastest == ("frameworks", "ddp", 2)
+    assert fastest.step_ratio.value == fastest.step_ratio.low == fastest.step_ratio.high == 1
+    slower = rows["deepspeed"].against_fastest.step_ratio
+    assert slower.value == pytest.approx(1.1, rel=1e-6) and slower.low > 1
+    as_fast = rows["fairscale"].against_fastest.step_ratio
+    assert as_fast.value == pytest.approx(1.01, rel=1e-6) and as_fast.low < 1
+    # Their step times alone would not part them.
+    assert rows["deepspeed"].step_s.low < rows["ddp"].step_s.high
+
+
+def wrong(case):
+    """The inspection of a case whose gradients are not those of one process."""
+    told = Verification(status="deviates", gradient_deviation=0.5, tolerance=1e-5)
+    return make_inspection(cell(case), ranks=[make_record(n, verification=told) for n in (0, 1)])
+
+
+def test_more_rows_beside_the_fastest_make_each_interval_wider():
+    three = [
+        *launches("ddp", 0.100),
+        *launches("deepspeed", 0.110, noise=NOISE[::-1]),
+        *launches("fairscale", 0.5, noise=NOISE[::-1]),
+    ]
+    among = rows_of(three)["deepspeed"].against_fastest.step_ratio
+    alone = rows_of(three, [wrong("fairscale")])["deepspeed"].against_fastest.step_ratio
+    assert among.value == pytest.approx(alone.value)
+    assert among.half_width > 1.1 * alone.half_width
+
+
+def test_the_plain_model_and_wrong_results_are_not_compared():
+    plain = launches("plain", 0.01, world_size=1)
+    rows = rows_of(
+        plain,
+        launches("fairscale", 0.01),
+        [wrong("fairscale")],
+        launches("ddp", 0.1),
+        launches("deepspeed", 0.2),
+    )
+    assert rows["deepspeed"].against_fastest.fastest == ("frameworks", "ddp", 2)
+    assert rows["fairscale"].against_fastest is None
+    assert rows["fairscale"].unavailable["against_fastest"] == NOT_COMPARED
+    assert rows["plain"].unavailable["against_fastest"] == NO_FRAMEWORK
+
+
+def test_without_a_common_round_nothing_is_said():
+    first = launches("ddp", 0.1)[:1]
+    rows = rows_of(first, launches("deepspeed", 0.2)[1:])
+    assert rows["deepspeed"].unavailable["against_fastest"] == NO_ROUND
+
+
+def test_one_launch_has_no_interval():
+    rows = rows_of(launches("ddp", 0.1)[:1], launches("deepspeed", 0.2)[:1])
+    ratio = rows["deepspeed"].against_fastest.step_ratio
+    assert ratio.low is None and ratio.value == pytest.approx(2 * math.exp(0), rel=0.01)
+
+
+def test_a_suite_without_other_frameworks_compares_nothing():
+    row = rows_of(launches("ddp", 0.1))["ddp"]
+    assert row.against_fastest is None
+    assert row.unavailable["against_fastest"] == NO_FRAMEWORK
