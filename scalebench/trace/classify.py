@@ -5,7 +5,8 @@ with which NCCL carries out an operation instead, and compute is every other ker
 communication is torch's annotations of a CPU backend (``gloo:all_reduce``) and compute is the
 ``aten::`` operators of all threads, but for those that gloo's own threads run inside a collective,
 to copy its buffers, and for the time in which an operator itself waits for a collective, as those
-of DTensor do; autograd's and c10d's own wrappers are left out, because waiting hides inside them. Kernels without one of NCCL's among them, but with gloo at work (several ranks on one GPU):
+of DTensor do; autograd's and c10d's own wrappers are left out, because waiting hides inside them.
+Kernels without one of NCCL's among them, but with gloo at work (several ranks on one GPU):
 communication is gloo's annotations. What a group of one rank does with nothing on the GPU is taken
 from torch's records of it.
 """
