@@ -39,6 +39,11 @@ class Recipe(Spec):
     weight_decay: float = Field(0.01, ge=0)
     momentum: float = Field(0.9, ge=0, lt=1)
 
+    @property
+    def needs_whole_layers(self) -> bool:
+        """Whether a step of the optimizer depends on the norms of whole layers."""
+        return self.optimizer in ("lars", "lamb")
+
     def rate_after(self, num_samples: int) -> float:
         """Return the learning rate of the step that ends after so many samples."""
         if num_samples >= self.warmup_samples:

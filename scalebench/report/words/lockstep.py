@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scalebench.records.rows.lockstep import LockstepFigures
 from scalebench.records.rows.race import RaceFigures
-from scalebench.records.summary import Row
+from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
 
 LOCKSTEP = "ddp"
@@ -73,12 +73,22 @@ def sentence(rows: Sequence[Row]) -> str | None:
     row, race = min(others, key=lambda pair: _seconds(pair[1]))
     gain = _seconds(base_race) / _seconds(race)
     needed = _samples(race) / _samples(base_race)
-    verdict = "Lockstep loses here" if gain > 1 else "Leaving lockstep costs more than waiting here"
+    verdict = _verdict(race.time_to_target_s, base_race.time_to_target_s)
     return (
         f"{verdict}: {_name(row)} trains {gain * needed:.2f} times the samples per second of"
         f" {_name(base)}, needs {needed:.2f} times the samples, and is {gain:.2f} times as"
         f" fast to the target{_waiting(base)}."
     )
+
+
+def _verdict(without: Estimate | None, in_lockstep: Estimate | None) -> str:
+    """Say who is sooner at the target, where the intervals of both times are apart."""
+    if without and in_lockstep and None not in (without.low, in_lockstep.low):
+        if (without.high or 0.0) < (in_lockstep.low or 0.0):
+            return "Lockstep loses here"
+        if (without.low or 0.0) > (in_lockstep.high or 0.0):
+            return "Leaving lockstep costs more than waiting here"
+    return "Whether lockstep loses here is not certain"
 
 
 def _waiting(base: Row) -> str:

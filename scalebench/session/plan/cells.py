@@ -20,6 +20,7 @@ from scalebench.spec import (
     Fsdp1,
     Grouped,
     Mesh,
+    ParameterServer,
     Pipeline,
     Plain,
     Script,
@@ -32,6 +33,7 @@ from scalebench.spec.context_plans import context_plan_of, why_whole
 from scalebench.spec.experts import why_no_experts, why_not_own_experts
 from scalebench.spec.mesh_plans import why_no_mesh, why_no_mesh_of
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
+from scalebench.spec.race import OPTIMIZERS
 from scalebench.spec.tensor_plans import tensor_plan_of, why_undivided
 from scalebench.spec.workload import ContextPlan, TensorPlan
 
@@ -80,7 +82,8 @@ def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> lis
                 skip_reason=skipped
                 or case.strategy.why_not(spec.device, n)
                 or _unfit(case.strategy, workload, rank_batch, n)
-                or _unfit_for_race(suite, case.strategy, rank_batch * shards),
+                or _unfit_for_optimizer(case)
+                or unfit_for_race(suite, case.strategy, rank_batch * shards, n),
             )
         )
     return [_with_parts(cell, cells) for cell in cells]
@@ -227,25 +230,54 @@ def _unfit_for_mesh(strategy: Mesh, workload: WorkloadSpec, rank_batch: int, n: 
     return None if isinstance(workload, CustomTarget) else why_no_mesh_of(strategy, workload, n)
 
 
-def _unfit_for_race(suite: Suite, strategy: Strategy, global_batch: int) -> str | None:
+def _unfit_for_optimizer(case: Case) -> str | None:
+    """Say why a case's strategy cannot train with its optimizer; None: it can."""
+    recipe, strategy = case.recipe, case.strategy
+    if recipe is None or not recipe.needs_whole_layers:
+        return None
+    optimizer = OPTIMIZERS[recipe.optimizer]
+    if isinstance(strategy, Fsdp1):
+        return (
+            f"FSDP1 divides its flat tensors anywhere in a layer, and {optimizer} needs the norms "
+            "of whole layers; choose Fsdp, which knows them"
+        )
+    if isinstance(strategy, ParameterServer):
+        return strategy.why_not_whole_layers(optimizer)
+    return None
+
+
+def unfit_for_race(
+    suite: Suite, strategy: Strategy, global_batch: int, world_size: int
+) -> str | None:
     """Say why a batch cannot take part in a suite's race; None: it can, or there is none."""
     race = suite.race
     if race is None:
         return None
-    if isinstance(strategy, Pipeline):
-        return "no rank of a pipeline has the whole model, which a race evaluates"
-    if isinstance(strategy, Tensor):
-        return "no rank of a tensor group has the whole model, which a race evaluates"
-    if isinstance(strategy, Context):
-        return "a race evaluates whole sequences, which no rank of a context parallel group has"
-    if isinstance(strategy, Expert):
-        return "no rank of an expert group has all experts, which a race evaluates"
+    divided = _not_evaluated_by_a_rank(strategy, world_size)
+    if divided is not None:
+        return divided
     if race.evaluate_every % global_batch == 0:
         return None
     return (
         f"the race is evaluated every {race.evaluate_every} samples, which are not a whole number "
         f"of steps with a batch of {global_batch}"
     )
+
+
+def _not_evaluated_by_a_rank(strategy: Strategy, world_size: int) -> str | None:
+    """Say why no rank can evaluate held-out samples by itself; None: each can."""
+    axes = strategy.axis_sizes(world_size) if isinstance(strategy, Mesh) else {}
+    if isinstance(strategy, Pipeline) or axes.get("pipeline", 1) > 1:
+        return "no rank of a pipeline has the whole model, which a race evaluates"
+    if isinstance(strategy, Context) or axes.get("context", 1) > 1:
+        return "a race evaluates whole sequences, which no rank of a context parallel group has"
+    if isinstance(strategy, Expert) or (isinstance(strategy, Mesh) and strategy.expert > 1):
+        return "no rank of an expert group has all experts, which a race evaluates"
+    if isinstance(strategy, Mesh) and not strategy.divides_layers:
+        return "a mesh of replicas and shards does not race; choose Ddp or Fsdp, which do the same"
+    if isinstance(strategy, Tensor):
+        return "no rank of a tensor group has the whole model, which a race evaluates"
+    return None
 
 
 def independent_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:

@@ -141,7 +141,8 @@ class ParameterServer(WithoutLockstep):
     et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server".
 
     Attributes:
-        servers: Ranks that each serve an equal part of the parameters while they train.
+        servers: Ranks that each serve an equal part of the parameters while they train; whole
+            layers, if the optimizer needs these (LARS, LAMB).
         staleness_bound: Steps that a worker may be ahead of the slowest one. 0: the servers wait
             for all gradients and step by their mean, which is synchronous training. None: no
             bound, every gradient is a step as soon as it arrives, and the batches of a step go to
@@ -157,7 +158,8 @@ class ParameterServer(WithoutLockstep):
             Distributed DNN Training"; Peng et al. 2019, "A Generic Communication Scheduler for
             Distributed DNN Training Acceleration"). With both a layer of the forward pass waits for
             its own parameters only.
-        chunk_mb: The size of a chunk at most, megabytes; None: 0.25.
+        chunk_mb: The size of a chunk at most, megabytes; None: 0.25, or whole layers, if the
+            optimizer needs these.
     """
 
     kind: Literal["parameter-server"] = "parameter-server"
@@ -203,6 +205,15 @@ class ParameterServer(WithoutLockstep):
                 f'chunk_mb={self.chunk_mb:g} needs pushes="priority": other pushes are not cut'
             )
         return self
+
+    def why_not_whole_layers(self, optimizer: str) -> str | None:
+        """Say why an optimizer that needs whole layers cannot train with this; None: it can."""
+        if self.chunk_mb is None:
+            return None
+        return (
+            f"chunk_mb={self.chunk_mb:g} cuts layers, and {optimizer} needs the norm of whole "
+            "ones; leave out chunk_mb, then whole layers are sent"
+        )
 
     @property
     def shares_work(self) -> bool:

@@ -19,6 +19,8 @@ class ChunkServer:
         chunks: Those that it serves.
         num_workers: N.
         make_optimizer: Parameters → their optimizer.
+        shapes: Of each parameter of the module, for an optimizer that needs whole layers: every
+            chunk is one then. Empty: a chunk is a vector to the optimizer.
     """
 
     def __init__(
@@ -27,9 +29,15 @@ class ChunkServer:
         chunks: Sequence[Chunk],
         num_workers: int,
         make_optimizer: Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer],
+        shapes: Sequence[torch.Size] = (),
     ) -> None:
         self.num_workers = num_workers
-        self._parameters = {c.number: torch.nn.Parameter(values[c.part]) for c in chunks}
+        self._parameters = {
+            c.number: torch.nn.Parameter(
+                values[c.part].view(shapes[c.parameter]) if shapes else values[c.part]
+            )
+            for c in chunks
+        }
         self._optimizers = {c: make_optimizer([one]) for c, one in self._parameters.items()}
         self._sums = {c: torch.zeros_like(one.data) for c, one in self._parameters.items()}
         self._counts = dict.fromkeys(self._parameters, 0)
@@ -44,7 +52,7 @@ class ChunkServer:
         The step is by the mean of all workers' gradients. A worker pushes a chunk again only after
         that.
         """
-        self._sums[chunk] += gradient
+        self._sums[chunk] += gradient.view_as(self._sums[chunk])
         self._counts[chunk] += 1
         if self._counts[chunk] < self.num_workers:
             return False

@@ -11,7 +11,8 @@ Gradients and parameters both go so. See `chunks.py` for the order and its sourc
 for the messages, `chunk_server.py` for the other side. The arithmetic is that of synchronous SGD.
 
 The first forward pass tells in which order the layers need their parameters. Parameters that are
-used without calling the layer that owns them are waited for before the step.
+used without calling the layer that owns them are waited for before the step. An optimizer that
+needs whole layers gets them: then ``priority`` sends whole tensors, too.
 """
 
 import threading
@@ -25,12 +26,15 @@ import torch
 from scalebench.spec import ParameterServer
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.process.pairs import connect
 from scalebench.worker.strategies.asynchronous.chunk_link import GOODBYE, ChunkLink, Outbox
 from scalebench.worker.strategies.asynchronous.chunk_server import ChunkServer, ChunkServing
 from scalebench.worker.strategies.asynchronous.chunks import cut, need_of_parameters
+from scalebench.worker.strategies.asynchronous.division import needs_whole_layers
 from scalebench.worker.strategies.asynchronous.replica import Replica
-from scalebench.worker.strategies.execution import make_optimizer, precision
+from scalebench.worker.strategies.asynchronous.staging import host_vector
+from scalebench.worker.strategies.execution import make_optimizer, optimizer_kind, precision
 
 MEGABYTE = 10**6
 CHUNK_MB = 0.25
@@ -44,12 +48,18 @@ class OverlappedServerTraining(Replica):
         super().__init__(strategy, workload, context)
         self.rank, self.num_ranks = context.rank, context.cell.world_size
         self.rate_is_set = context.cell.recipe is not None
-        self.values = self.flat_parameters().cpu()
-        self.outgoing = torch.zeros_like(self.values)
-        by_need = strategy.pushes == "priority"
-        largest = int((strategy.chunk_mb or CHUNK_MB) * MEGABYTE) // self.values.element_size()
         sizes = [parameter.numel() for parameter in self.parameters]
-        self.chunks = cut(sizes, max(1, largest) if by_need else None, strategy.servers)
+        start = self.flat_parameters()
+        self.values = host_vector(len(start), context.device, start.dtype).copy_(start)
+        self.outgoing = host_vector(len(start), context.device, start.dtype).zero_()
+        by_need = strategy.pushes == "priority"
+        whole = needs_whole_layers(self.optimizer)
+        cuts_layers = strategy.why_not_whole_layers(optimizer_kind(self.optimizer))
+        if whole and cuts_layers is not None:
+            raise Unsupported(cuts_layers)
+        largest = int((strategy.chunk_mb or CHUNK_MB) * MEGABYTE) // self.values.element_size()
+        in_chunks = by_need and not whole
+        self.chunks = cut(sizes, max(1, largest) if in_chunks else None, strategy.servers)
         self.chunks_of = [[c for c in self.chunks if c.parameter == p] for p in range(len(sizes))]
         self.needs = list(range(len(sizes)))
         self.fired: list[list[int]] | None = []
@@ -69,8 +79,10 @@ class OverlappedServerTraining(Replica):
         self.serving: ChunkServing | None = None
         if self.rank < strategy.servers:
             own = [chunk for chunk in self.chunks if chunk.server == self.rank]
+            make = partial(make_optimizer, workload)
+            shapes = [parameter.shape for parameter in self.parameters] if whole else []
             self.serving = ChunkServing(
-                ChunkServer(self.values, own, self.num_ranks, partial(make_optimizer, workload)),
+                ChunkServer(self.values, own, self.num_ranks, make, shapes),
                 *(self.values, self.chunks, self.needs, by_need, self.rank, connections),
                 *(self._arrived, self._fail),
             )

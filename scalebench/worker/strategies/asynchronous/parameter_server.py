@@ -1,6 +1,7 @@
 """A parameter server: workers push gradients, servers step and answer with the parameters.
 
-The parameters are one vector, cut into as many equal parts as there are servers. Server s is
+The parameters are one vector, cut into as many equal parts as there are servers; for an optimizer
+that needs whole layers, between two of them (`division.py`). Server s is
 threads in the process of rank s, so a rank that serves also trains. They use gloo's point-to-point
 messages over a connection for each worker, which the end of another worker does not break: torch's
 RPC would do the same with one more process group, pickled messages and its own thread pool. What
@@ -26,6 +27,12 @@ from scalebench.spec import ParameterServer
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.pairs import connect
+from scalebench.worker.strategies.asynchronous.division import (
+    bounds_between_layers,
+    equal_bounds,
+    layers_within,
+    needs_whole_layers,
+)
 from scalebench.worker.strategies.asynchronous.replica import Replica
 from scalebench.worker.strategies.asynchronous.server import Server
 from scalebench.worker.strategies.asynchronous.serving import (
@@ -36,6 +43,7 @@ from scalebench.worker.strategies.asynchronous.serving import (
     PUSH,
     Serving,
 )
+from scalebench.worker.strategies.asynchronous.staging import Staging
 from scalebench.worker.strategies.base import named_gradients
 from scalebench.worker.strategies.execution import make_optimizer, precision
 
@@ -55,11 +63,16 @@ class ParameterServerTraining(Replica):
             self.rank, self.num_ranks, strategy.servers, context.cell.limit_s
         )
         start = self.flat_parameters().cpu()
-        self.bounds = [len(start) * s // strategy.servers for s in range(strategy.servers + 1)]
+        whole = needs_whole_layers(self.optimizer)
+        self.bounds = self._bounds(strategy.servers, whole)
+        sizes = [self._size(server) for server in range(strategy.servers)]
+        self.staging = Staging(sizes, context.device)
         self.serving: Serving | None = None
         if self.rank < strategy.servers:
             part = torch.nn.Parameter(start[self._part(self.rank)].clone())
-            self.optimizer = make_optimizer(workload, [part])  # of the part that it serves
+            shapes = [parameter.shape for parameter in self.parameters] if whole else []
+            layers = layers_within(part.detach(), self.bounds[self.rank], shapes)
+            self.optimizer = make_optimizer(workload, layers or [part])  # of what it serves
             server = Server(
                 part,
                 self.optimizer,
@@ -67,6 +80,7 @@ class ParameterServerTraining(Replica):
                 strategy.staleness_bound,
                 strategy.backup_workers,
                 strategy.staleness_aware,
+                layers,
             )
             self.serving = Serving(server, self.rank, self.connections)
 
@@ -121,36 +135,36 @@ class ParameterServerTraining(Replica):
         with precision(self.execution, self.device):
             loss = self.loss(self.module, batch)
         loss.backward()
-        gradient = torch.cat([g.flatten() for _, g in named_gradients(self.module)]).cpu()
+        gradient = torch.cat([g.flatten() for _, g in named_gradients(self.module)])
         if not gradient.isfinite().all():
             raise RuntimeError(
                 f"the gradient of this rank's batch {self.num_batches + 1} is not finite; "
                 "it is not pushed, because it would spoil the model of all ranks"
             )
         with self.exchanging():
-            self.set_parameters(self.exchange(gradient).to(self.device))
+            self.set_parameters(self.exchange(gradient))
         self.num_batches += 1
         return loss.detach()
 
     def exchange(self, gradient: torch.Tensor) -> torch.Tensor:
         """Push the parts of a gradient to their servers; return the parameters, shape [Ψ]."""
-        answers = {s: gradient.new_empty(self._size(s) + 1) for s in range(len(self.bounds) - 1)}
+        pushes, pulls = self.staging.pushes, self.staging.pulls
+        self.staging.stage(gradient, GRADIENT)
         under_way = []
         for server in self._others():
-            part = self._part(server)
-            message = torch.cat((gradient[part], gradient.new_tensor([GRADIENT])))
+            message = pushes[server]
             under_way += [
-                dist.irecv(answers[server], server, self.connections[server], PULL),
+                dist.irecv(pulls[server], server, self.connections[server], PULL),
                 dist.isend(message, server, self.connections[server], PUSH),
             ]
             self.pushed_bytes += message.nbytes
         if self.serving is not None:
-            answers[self.rank] = self.serving.push_own(gradient[self._part(self.rank)])
+            pulls[self.rank].copy_(self.serving.push_own(pushes[self.rank][:-1]))
         for work in under_way:
             if work is not None:
                 work.wait()
-        self.ticket = int(answers[0][-1])  # the first server hands out the work
-        return torch.cat([answer[:-1] for answer in answers.values()])
+        self.ticket = int(pulls[0][-1])  # the first server hands out the work
+        return self.staging.parameters()
 
     def judged_parameters(self) -> torch.Tensor:
         """Return the parameters of the servers, once every rank has its last answer."""
@@ -176,6 +190,12 @@ class ParameterServerTraining(Replica):
             self._tell(server, GOODBYE)
         if self.serving is not None:
             self.serving.join()
+
+    def _bounds(self, num_servers: int, whole_layers: bool) -> list[int]:
+        sizes = [parameter.numel() for parameter in self.parameters]
+        if whole_layers:
+            return bounds_between_layers(sizes, num_servers, self.optimizer)
+        return equal_bounds(sum(sizes), num_servers)
 
     def _part(self, server: int) -> slice:
         return slice(self.bounds[server], self.bounds[server + 1])

@@ -21,6 +21,7 @@ A worker that is gone is not waited for, and its batch goes to the next who asks
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 import torch
 
@@ -40,12 +41,14 @@ class Server:
 
     Args:
         parameter: The part at the start.
-        optimizer: Of this parameter alone.
+        optimizer: Of this parameter alone, or of the layers in it.
         num_workers: N.
         bound: Steps that a worker may be ahead; None: any number.
         backups: Gradients that a synchronous step does not wait for.
         damped: Whether a gradient of staleness τ makes a step τ times as small (Zhang et al. 2016,
             "Staleness-aware Async-SGD for Distributed Deep Learning").
+        layers: Views that make up the parameter, in its order, for an optimizer that needs whole
+            layers; empty: it has the parameter itself.
     """
 
     def __init__(
@@ -56,9 +59,11 @@ class Server:
         bound: int | None,
         backups: int = 0,
         damped: bool = False,
+        layers: Sequence[torch.nn.Parameter] = (),
     ) -> None:
         self.parameter, self.optimizer, self.bound = parameter, optimizer, bound
         self.backups, self.damped, self.num_workers = backups, damped, num_workers
+        self.layers = layers or (parameter,)
         self.staleness: Counter[int] = Counter()
         self.num_dropped = 0
         self.tickets = [0] * num_workers if backups else list(range(num_workers))
@@ -111,7 +116,9 @@ class Server:
 
     def _step(self, gradient: torch.Tensor, stale: int) -> None:
         before = self.parameter.detach().clone() if self.damped and stale > 1 else None
-        self.parameter.grad = gradient
+        parts = gradient.split([layer.numel() for layer in self.layers])
+        for layer, part in zip(self.layers, parts, strict=True):
+            layer.grad = part.view_as(layer)
         self.optimizer.step()
         self._version += 1
         if before is not None:

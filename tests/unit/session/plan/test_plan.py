@@ -8,20 +8,23 @@ from hypothesis import strategies as st
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.session.plan import Machine, Request, make_plan
-from scalebench.session.plan.cells import row_name, without_undivided
+from scalebench.session.plan.cells import row_name, unfit_for_race, without_undivided
 from scalebench.spec import (
     Case,
     Context,
     Ddp,
+    Expert,
     Fsdp,
     Fsdp1,
+    Mesh,
+    ParameterServer,
     Pipeline,
     Plain,
     StepPlan,
     Suite,
     Tensor,
 )
-from scalebench.spec.race import Race
+from scalebench.spec.race import Race, Recipe
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.workload import ContextPlan, TensorPlan
 
@@ -526,6 +529,41 @@ def test_who_cannot_be_evaluated_does_not_race():
     )
     assert "no rank of a pipeline has the whole model" in piped.skip_reason
     assert "every 128 samples" in odd.skip_reason and "a batch of 96" in odd.skip_reason
+
+
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        (Tensor(), "tensor group"),
+        (Mesh(tensor=2), "tensor group"),
+        (Mesh(pipeline=2, microbatches=2), "pipeline"),
+        (Mesh(context=2), "context parallel group"),
+        (Mesh(expert=2), "expert group"),
+        (Mesh(), "mesh"),
+        (Context(), "context parallel group"),
+        (Expert(), "expert group"),
+    ],
+)
+def test_ranks_with_a_part_of_the_model_do_not_race(strategy, said):
+    suite = Suite(name="s", question="?", cases=(Case(name="plain", strategy=Plain()),), **RACE)
+    assert said in unfit_for_race(suite, strategy, 16, 2)
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "lamb"])
+def test_strategies_that_cut_layers_do_not_take_optimizers_that_need_them_whole(optimizer):
+    recipe = Recipe(optimizer=optimizer)
+    in_chunks = ParameterServer(staleness_bound=0, pushes="priority", chunk_mb=0.1)
+    whole = in_chunks.model_copy(update={"chunk_mb": None})
+    strategies = {"chunks": in_chunks, "fsdp1": Fsdp1(), "whole": whole, "fsdp": Fsdp()}
+    cases = [
+        Case(name=name, strategy=strategy, batch_size=16, recipe=recipe)
+        for name, strategy in strategies.items()
+    ]
+    reasons = {cell.case: cell.skip_reason for cell in raced(*cases)}
+    assert "chunk_mb=0.1 cuts layers" in reasons["chunks"]
+    assert "leave out chunk_mb" in reasons["chunks"]
+    assert "choose Fsdp" in reasons["fsdp1"]
+    assert (reasons["whole"], reasons["fsdp"]) == (None, None)
 
 
 def test_a_race_gets_no_further_rounds_for_precision():
