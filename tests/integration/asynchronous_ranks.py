@@ -9,9 +9,10 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from scalebench.spec import (
     Strategy,
 )
 from scalebench.spec.presets import CustomTarget
-from scalebench.worker.optimizers import set_rate
+from scalebench.worker.optimizers import Lamb, set_rate
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
@@ -44,6 +45,8 @@ STALE_STEPS = 12
 SAMPLES = 4
 """Of a rank's batch."""
 RATE, MOMENTUM = 0.05, 0.9
+FAST_S, SLOW_S, SLOW_RANK = 0.02, 0.08, 1
+"""How long a rank sleeps for each of its batches where one rank is slow."""
 HERE = "tests.integration.asynchronous_ranks"
 
 
@@ -109,16 +112,16 @@ class Ranks:
     def __init__(self, job: Any, rank: int, world_size: int) -> None:
         self.job, self.rank, self.world_size = job, rank, world_size
 
-    def build(self, strategy: Strategy) -> tuple[Any, Iterator[Any]]:
+    def build(self, strategy: Strategy, **replaced: Any) -> tuple[Any, Iterator[Any]]:
         """Return a training from the initial parameters, and this rank's batches."""
         cell = make_cell(strategy, self.world_size)
         context = RankContext(cell, self.rank, self.rank, self.job.device, self.job.control)
-        workload = workload_for(strategy, context)
+        workload = replace(workload_for(strategy, context), **replaced)
         return build_training(workload, context), iter(workload.batches)
 
-    def trained(self, strategy: Strategy, num_steps: int) -> Any:
-        """Return a training after some steps."""
-        training, batches = self.build(strategy)
+    def trained(self, strategy: Strategy, num_steps: int, **replaced: Any) -> Any:
+        """Return a training after some steps; parts of its workload may be replaced."""
+        training, batches = self.build(strategy, **replaced)
         for _ in range(num_steps):
             training.step(next(batches))
         return training
@@ -361,6 +364,47 @@ def parameter_server(ranks: Ranks) -> dict[str, Any]:
     return found
 
 
+def whole_layers(ranks: Ranks) -> dict[str, Any]:
+    """Compare servers whose optimizer needs the norms of whole layers with DDP."""
+    lamb = {"optimizer": lambda parameters: Lamb(parameters, RATE, weight_decay=0.01)}
+    synchronous = flat(ranks.trained(Ddp(), 6, **lamb))
+    found = {}
+    for name, servers, pushes in (
+        ("1 server", 1, "together"),
+        ("3 servers", 3, "together"),
+        ("by priority", 2, "priority"),
+    ):
+        strategy = ParameterServer(servers=servers, staleness_bound=0, pushes=pushes)
+        training = ranks.trained(strategy, 6, **lamb)
+        with judged(training):
+            found[name] = distance(flat(training), synchronous)
+        finish(training)
+    return found
+
+
+def slow_rank(ranks: Ranks) -> dict[str, Any]:
+    """Train with a rank that sleeps longer than the others; note the seconds of each batch."""
+    sleep_s = SLOW_S if ranks.rank == SLOW_RANK else FAST_S
+    found = {}
+    for name, bound in (("synchronous", 0), ("asynchronous", None)):
+        training, batches = ranks.build(ParameterServer(staleness_bound=bound))
+        ends = [time.perf_counter()]
+
+        def sleepy(batches: Iterator[Any], ends: list[float] = ends) -> Iterator[Any]:
+            for batch in cycle(batches):
+                time.sleep(sleep_s)
+                yield batch
+                ends.append(time.perf_counter())
+
+        own = batches_for(training, sleepy(batches))
+        for _ in range(STALE_STEPS):
+            training.step(next(own))
+        ends.append(time.perf_counter())
+        finish(training)
+        found[name] = [later - earlier for earlier, later in pairwise(ends)]
+    return found
+
+
 CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
     "local-sgd": local_sgd,
     "diloco": diloco,
@@ -368,6 +412,8 @@ CASES: dict[str, Callable[[Ranks], dict[str, Any]]] = {
     "elastic": elastic,
     "fedavg": fedavg,
     "parameter-server": parameter_server,
+    "whole-layers": whole_layers,
+    "slow-rank": slow_rank,
 }
 
 

@@ -5,13 +5,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
 from scalebench.launch.local import loopback_environment
 from tests.conftest import PATIENCE_S
-from tests.integration.asynchronous_ranks import STALE_STEPS
+from tests.integration.asynchronous_ranks import (
+    FAST_S,
+    SLOW_RANK,
+    SLOW_S,
+    STALE_STEPS,
+)
 
 pytestmark = pytest.mark.untimed
 
@@ -191,3 +197,26 @@ def test_a_server_answers_every_gradient_that_is_pushed(reports: Reports) -> Non
         server, *others = [report["parameter-server"][f"{name}, sent"] for report in reports]
         assert sum(others) == pytest.approx(server)
     assert others == pytest.approx([STALE_STEPS] * (NUM_RANKS - 1), rel=0.02)
+
+
+def test_servers_train_with_an_optimizer_that_needs_whole_layers(reports: Reports) -> None:
+    for report in reports:
+        found = report["whole-layers"]
+        assert set(found) == {"1 server", "3 servers", "by priority"}
+        assert max(found.values()) < ROUNDING, found
+
+
+def test_a_slow_rank_holds_up_a_synchronous_server_as_the_model_says(reports: Reports) -> None:
+    """In lockstep N / max t batches a second, without Σ 1/t. Medians, so that no delay counts."""
+    fast_s, slow_s = [FAST_S] * (NUM_RANKS - 1), [SLOW_S]
+    model = SLOW_S * sum(1 / s for s in fast_s + slow_s) / NUM_RANKS
+    assert model == pytest.approx(3.25)
+    found = [report["slow-rank"] for report in reports]
+    lockstep = NUM_RANKS / max(median(rank["synchronous"]) for rank in found)
+    alone = sum(1 / median(rank["asynchronous"]) for rank in found)
+    assert model / 1.8 < alone / lockstep < 1.3 * model
+    batches = [len(rank["asynchronous"]) for rank in found]
+    assert sum(batches) == NUM_RANKS * STALE_STEPS
+    others = [number for rank, number in enumerate(batches) if rank != SLOW_RANK]
+    assert batches[SLOW_RANK] < 0.6 * min(others), batches
+    assert {len(rank["synchronous"]) for rank in found} == {STALE_STEPS}
