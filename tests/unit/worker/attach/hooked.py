@@ -208,8 +208,22 @@ def doings(counter: Counter) -> Iterator[tuple[str, int]]:
         dcp.save(model.state_dict(), checkpoint_id=folder)
     told = counter.between.take()
     yield "saved by dcp", int(told is not None and told.checkpoint_s > 0)
+    yield from saved_in_the_background(counter, model)
     model.eval()
     yield "nothing", int(counter.between.take() is None)
+
+
+def saved_in_the_background(counter: Counter, model: nn.Module) -> Iterator[tuple[str, int]]:
+    """Save while training could go on; yield whether the stall, and nothing else, was seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        pending = dcp.async_save(model.state_dict(), checkpoint_id=folder)
+        called_s = time.monotonic() - began
+        told = counter.between.take()
+        pending.result()
+    seen = told is not None and 0.5 * called_s < told.checkpoint_s <= called_s
+    yield "saved asynchronously", int(seen)
+    yield "nothing in the background", int(counter.between.take() is None)
 
 
 def counted() -> Iterator[tuple[str, int]]:

@@ -22,7 +22,8 @@ def test_steps_are_counted_whatever_the_optimizer():
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen.pop("spawn refused") == 1
-    for name in ("evaluated", "saved", "saved by dcp", "nothing"):
+    told = ("evaluated", "saved", "saved by dcp", "saved asynchronously", "nothing")
+    for name in (*told, "nothing in the background"):
         assert seen.pop(name) == 1, name
     assert seen.pop("samples") == STEPS * 4
     assert seen == dict.fromkeys(WAYS, STEPS)
