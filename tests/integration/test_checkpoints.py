@@ -58,6 +58,7 @@ def test_a_restored_state_is_equal_bit_for_bit(reports: Reports, case: str) -> N
     restores = RecoveryRecord(**reports[SAVED_BY][0][case]["restored"]).restores
     assert [one.method for one in restores] == METHODS
     assert all(one.num_tensors > 50 for one in restores)
+    assert [one.continues_equal for one in restores] == [True] * len(METHODS)
 
 
 @pytest.mark.parametrize("case", CASES)

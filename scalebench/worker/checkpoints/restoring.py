@@ -6,7 +6,8 @@ from scalebench.records.recovery import RecoveryRecord, RestoreSample
 from scalebench.spec.recovery import SaveMethod
 from scalebench.worker.checkpoints.methods import Saver, open_saver, why_not
 from scalebench.worker.checkpoints.places import after_of, saved_of, store_of
-from scalebench.worker.checkpoints.store import NoCheckpoint
+from scalebench.worker.checkpoints.state import Digests
+from scalebench.worker.checkpoints.store import Checkpoint, NoCheckpoint
 from scalebench.worker.checkpoints.trainee import Trainee, read_digests, synchronise
 from scalebench.worker.process.context import RankContext
 
@@ -34,6 +35,34 @@ def measure_restores(context: RankContext) -> RecoveryRecord:
     return RecoveryRecord(restores=[_restore(context, saver, *one) for one in wanted])
 
 
+def _continues_in_order(
+    context: RankContext,
+    saver: Saver,
+    method: SaveMethod,
+    checkpoint: Checkpoint,
+    after: Digests,
+) -> bool:
+    """Tell whether a training that has its final buckets continues as the one that never stopped.
+
+    DDP orders its buckets anew after its first step, and from 4 ranks on the order decides in which
+    order numbers are added. So this training takes one step before it is loaded.
+    """
+    assert context.cell.recovery is not None
+    trainee = Trainee(context)
+    trainee.train(1)
+    trainee.restore(saver, method, checkpoint)
+    trainee.train(context.cell.recovery.steps)
+    equal = _all_equal(trainee, after)
+    trainee.finish()
+    return equal
+
+
+def _all_equal(trainee: Trainee, after: Digests) -> bool:
+    """Return on every rank what rank 0 found."""
+    different = trainee.is_equal(after) is False
+    return not any(trainee.context.agree_max([float(different)]))
+
+
 def _restore(
     context: RankContext, saver: Saver, method: SaveMethod, saved_by: int
 ) -> RestoreSample:
@@ -57,8 +86,11 @@ def _restore(
     continues = None
     if same_size:
         trainee.train(cell.recovery.steps - 1)
-        continues = trainee.is_equal(read_digests(after_of(cell, method, saved_by)))
+        after = read_digests(after_of(cell, method, saved_by))
+        continues = _all_equal(trainee, after)
     trainee.finish()
+    if continues is False:
+        continues = _continues_in_order(context, saver, method, found.checkpoint, after)
     return RestoreSample(
         method=method,
         saved_world_size=saved_by,
