@@ -47,6 +47,7 @@ class CellResult(Record):
         lost: Ranks without which the others came to their end, and why they are gone.
         faults: Of launches in which a rank is made to fail: how each failure went.
         elastic: Of the same: how the job went on with fewer ranks; null: it was not tried.
+        elastic_repeats: The same again, after other losses.
     """
 
     format: str = CELL_FORMAT
@@ -63,6 +64,7 @@ class CellResult(Record):
     lost: list[Failure] = []
     faults: list[FaultTimeline] = []
     elastic: ElasticRun | None = None
+    elastic_repeats: list[ElasticRun] = []
 
     @property
     def cost_s(self) -> float:

@@ -76,9 +76,11 @@ class Recovery(Spec):
         steps: Steps before each save, and at least as many after it.
         directory: Where checkpoints go; None: into the run folder. They are removed when the run is
             complete.
-        faults: Ways in which a rank fails; none: none does. torchrun is tried with a kill only.
+        faults: Ways in which a rank fails; none: none does.
         fault_repeats: Failures of each kind.
         restarted_by: Who starts the ranks again.
+        hang_under_torchrun: Whether torchrun's ranks are made to hang, too. Its agent gives a
+            stopped rank 30 s before it kills it, so each such failure takes 40 s.
         elastic: Whether the job also goes on with fewer ranks after a failure, and with all again
             later.
         faulty_cases: Cases that fail; None: all.
@@ -91,5 +93,6 @@ class Recovery(Spec):
     faults: tuple[FaultKind, ...] = ("kill", "raise", "hang")
     fault_repeats: int = Field(3, ge=1)
     restarted_by: tuple[Restarter, ...] = ("scalebench", "torchrun")
+    hang_under_torchrun: bool = False
     elastic: bool = True
     faulty_cases: tuple[str, ...] | None = None

@@ -48,7 +48,12 @@ def recovery_of_row(launches: Sequence[CellResult]) -> RowFields:
         if result.status == "ok"
     ]
     faults = [fault for result in launches for fault in result.faults]
-    elastic = next((result.elastic for result in launches if result.elastic is not None), None)
+    elastic = [
+        run
+        for result in launches
+        if result.elastic is not None
+        for run in (result.elastic, *result.elastic_repeats)
+    ]
     why = "no launch that saved or restored succeeded" if launches else NOT_SAVED
     fields.set("recovery", figures_of(records, faults, elastic) if records else None, why)
     return fields
@@ -57,7 +62,7 @@ def recovery_of_row(launches: Sequence[CellResult]) -> RowFields:
 def figures_of(
     launches: Sequence[Sequence[RecoveryRecord]],
     faults: Sequence[FaultTimeline] = (),
-    elastic: ElasticRun | None = None,
+    elastic: Sequence[ElasticRun] = (),
 ) -> RecoveryFigures:
     """Return the figures of launches, each as its ranks recorded it, rank 0 first."""
     saves: dict[str, list[OfRanks]] = {}
@@ -82,7 +87,7 @@ def figures_of(
         saves=[save_figures(method, of_method) for method, of_method in saves.items()],
         restores=restores,
         failures=failure_figures(faults),
-        elastic=None if elastic is None else elastic_figures(elastic),
+        elastic=elastic_figures(elastic) if elastic else None,
         unavailable={m: why for rank in known for m, why in rank.unavailable.items()},
     )
 
@@ -147,25 +152,38 @@ def failure_figures(faults: Sequence[FaultTimeline]) -> list[FailureFigures]:
     ]
 
 
-def elastic_figures(run: ElasticRun) -> ElasticFigures:
-    """Return how a job went on with fewer ranks, and with all again."""
+def elastic_figures(runs: Sequence[ElasticRun]) -> ElasticFigures:
+    """Return how a job went on with fewer ranks, and with all again; once or more often."""
+    first = runs[0]
     deviations = [
         abs(loss / run.unbroken_loss[stretch.first - 1 + number] - 1)
+        for run in runs
         for stretch in run.stretches
         for number, loss in enumerate(stretch.loss)
         if stretch.first + number <= len(run.unbroken_loss)
     ]
     return ElasticFigures(
-        stretches=[_stretch_figures(stretch) for stretch in run.stretches],
-        shrink_s=run.shrink_s,
-        grow_s=run.grow_s,
+        stretches=[
+            _stretch_figures(same) for same in zip(*(r.stretches for r in runs), strict=True)
+        ],
+        shrink_s=first.shrink_s,
+        grow_s=first.grow_s,
         loss_deviation=max(deviations, default=None),
+        shrink_over_losses_s=_over_losses([run.shrink_s for run in runs]),
+        grow_over_losses_s=_over_losses([run.grow_s for run in runs]),
     )
 
 
-def _stretch_figures(stretch: ElasticStretch) -> ElasticStretchFigures:
+def _over_losses(values: Sequence[float]) -> Estimate | None:
+    return estimate_signed(values) if len(values) > 1 else None
+
+
+def _stretch_figures(same: Sequence[ElasticStretch]) -> ElasticStretchFigures:
+    """Return the figures of the first of several stretches, with intervals over all."""
+    stretch = same[0]
     step_s = float(np.median(stretch.step_s)) if stretch.step_s else None
     samples = stretch.world_size * stretch.rank_batch
+    each = [samples / float(np.median(one.step_s)) for one in same if one.step_s]
     return ElasticStretchFigures(
         world_size=stretch.world_size,
         rank_batch=stretch.rank_batch,
@@ -174,6 +192,7 @@ def _stretch_figures(stretch: ElasticStretch) -> ElasticStretchFigures:
         num_steps=len(stretch.loss),
         step_s=step_s,
         throughput=samples / step_s if step_s else None,
+        throughput_over_losses=_over_losses(each),
         loss=stretch.loss,
     )
 

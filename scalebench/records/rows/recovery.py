@@ -93,6 +93,7 @@ class ElasticStretchFigures(RowPart):
         num_steps: Trained.
         step_s: From one step to the next, median; null: too few steps.
         throughput: Derived: samples of the global batch over ``step_s``.
+        throughput_over_losses: Its mean and interval over repeated losses; null: lost once.
         loss: Of the global batch, step by step.
     """
 
@@ -103,24 +104,32 @@ class ElasticStretchFigures(RowPart):
     num_steps: int
     step_s: FiniteFloat | None = None
     throughput: FiniteFloat | None = None
+    throughput_over_losses: Estimate | None = None
     loss: list[FiniteFloat] = []
 
 
 class ElasticFigures(RowPart):
-    """A job that lost a rank, went on with fewer, and had all again later; once, no intervals.
+    """A job that lost a rank, went on with fewer, and had all again later.
+
+    All but the intervals is of the first loss.
 
     Attributes:
         stretches: With all ranks, with fewer, with all again.
         shrink_s: From the failure until fewer ranks have done a step, seconds.
         grow_s: From the last step of the fewer until all have done one, seconds.
         loss_deviation: The largest relative difference of a step's loss from that of the same
-            step in a run that nothing stopped; null: no step is in both.
+            step in a run that nothing stopped, over all losses; null: no step is in both.
+        shrink_over_losses_s: Of ``shrink_s``, mean and interval over repeated losses, whose number
+            is ``n``; null: a rank was lost once.
+        grow_over_losses_s: The same of ``grow_s``.
     """
 
     stretches: list[ElasticStretchFigures]
     shrink_s: FiniteFloat
     grow_s: FiniteFloat
     loss_deviation: FiniteFloat | None = None
+    shrink_over_losses_s: Estimate | None = None
+    grow_over_losses_s: Estimate | None = None
 
 
 class RecoveryFigures(RowPart):

@@ -137,10 +137,18 @@ ELASTIC_COLUMNS: tuple[Column[Stretch], ...] = (
     Column("batch\nper rank", lambda of: of.batch),
     value("begins\nafter", lambda of: of.begins_s, units.seconds),
     value("step", lambda of: of.part.step_s, units.seconds),
-    value("samples/s", lambda of: of.part.throughput, units.count),
+    Column("samples/s", lambda of: _throughput(of.part)),
     Column("steps", lambda of: _step_numbers(of.part), numeric=False),
     value("loss", lambda of: of.part.loss[-1] if of.part.loss else None, "{:.4f}".format),
 )
+
+
+def _throughput(part: ElasticStretchFigures) -> str:
+    """Write samples per second, with the interval where a rank was lost more than once."""
+    if part.throughput_over_losses is not None:
+        estimate = part.throughput_over_losses
+        return units.count(estimate.value, estimate.half_width)
+    return wording.DASH if part.throughput is None else units.count(part.throughput)
 
 
 def _step_numbers(part: ElasticStretchFigures) -> str:

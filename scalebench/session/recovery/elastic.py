@@ -59,7 +59,7 @@ def measure_elastic(launcher: Launcher, cell: Cell, logs: Path) -> ElasticRun:
         NoTimeline: It did not go as planned.
     """
     folder, fewer = fault_folder(cell), with_fewer_ranks(cell)
-    chance = random.Random(f"{cell.seed} {cell.case} elastic")
+    chance = random.Random(f"{cell.seed} {cell.case} elastic {cell.repeat}")
     plan = FaultPlan(
         kind="kill",
         rank=chance.randrange(cell.world_size),

@@ -14,7 +14,7 @@ from scalebench.launch.local import loopback_environment
 from scalebench.records.fault_events import AGENT, FaultFolder, fault_folder
 from scalebench.records.files import write_model
 from scalebench.records.outcome import launched_result
-from scalebench.records.recovery import FaultTimeline
+from scalebench.records.recovery import ElasticRun, FaultTimeline
 from scalebench.records.run import CellResult
 from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
 from scalebench.session.recovery.striking import Striking
@@ -54,18 +54,36 @@ def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> 
             return CellResult(
                 cell=cell, status="failed", reason=f"{by}, {kind}: {error}", started=started
             )
-    elastic = None
-    if goes_on_with_fewer(cell):
-        last = cell.model_copy(update={"repeat": len(timelines)})
-        try:
-            elastic = measure_elastic(launcher, last, logs / "elastic")
-        except NoTimeline as error:
-            return CellResult(cell=cell, status="failed", reason=str(error), started=started)
+    try:
+        elastic = _elastic_runs(launcher, cell, len(timelines), logs)
+    except NoTimeline as error:
+        return CellResult(cell=cell, status="failed", reason=str(error), started=started)
     wall_s = time.monotonic() - began
     done = launched_result(
         cell, records.records if records else [], None, started, (None, wall_s), None
     )
-    return done.model_copy(update={"faults": timelines, "elastic": elastic})
+    return done.model_copy(
+        update={
+            "faults": timelines,
+            "elastic": elastic[0] if elastic else None,
+            "elastic_repeats": elastic[1:],
+        }
+    )
+
+
+def _elastic_runs(
+    launcher: Launcher, cell: Cell, first_folder: int, logs: Path
+) -> list[ElasticRun]:
+    """Lose a rank for good as often as the suite has failures of a kind; each takes two folders."""
+    if cell.recovery is None or not goes_on_with_fewer(cell):
+        return []
+    numbers = [first_folder + 2 * run for run in range(cell.recovery.fault_repeats)]
+    return [
+        measure_elastic(
+            launcher, cell.model_copy(update={"repeat": number}), logs / f"elastic{number}"
+        )
+        for number in numbers
+    ]
 
 
 def wanted_faults(cell: Cell) -> Iterator[tuple[Restarter, FaultKind]]:
@@ -77,8 +95,9 @@ def wanted_faults(cell: Cell) -> Iterator[tuple[Restarter, FaultKind]]:
             for kind in plan.faults:
                 if kind == "hang" and cell.world_size == 1:
                     continue  # no other rank waits for it: only the time limit ends it
-                if by == "scalebench" or kind == "kill":
-                    yield by, kind
+                if kind == "hang" and by == "torchrun" and not plan.hang_under_torchrun:
+                    continue
+                yield by, kind
 
 
 def plan_of(cell: Cell, kind: FaultKind) -> FaultPlan:
@@ -117,7 +136,8 @@ def _by_launcher(
 
 def _under_torchrun(cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path) -> FaultTimeline:
     folder.write_plan(plan)
-    write_model(folder.job, cell)
+    timeout_s = HANG_TIMEOUT_S if plan.kind == "hang" else cell.collective_timeout_s
+    write_model(folder.job, cell.model_copy(update={"collective_timeout_s": timeout_s}))
     logs.mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "-m", "scalebench.worker.checkpoints.elastic_agent", str(folder.root)),
@@ -143,9 +163,10 @@ def _under_torchrun(cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path
     if ended.returncode:
         raise NoTimeline(f"torchrun ended with {ended.returncode}; see {log}")
     agent = {event.name: event.time_ns for event in folder.events(0, AGENT)}
-    if striking.failed_ns is None or not {"noticed", "stopped"} <= agent.keys():
+    failed_ns = striking.failed_ns or _noted(folder, plan)
+    if failed_ns is None or not {"noticed", "stopped"} <= agent.keys():
         raise NoTimeline(f"the fault did not come as planned; see {log}")
-    outside = (striking.failed_ns, agent["noticed"], agent["stopped"])
+    outside = (failed_ns, agent["noticed"], agent["stopped"])
     return _timeline(cell, plan, "torchrun", outside, folder)
 
 

@@ -162,11 +162,34 @@ def test_a_job_with_fewer_ranks_has_its_throughput_and_its_distance_from_one_wit
         grow_s=0.5,
         unbroken_loss=[5.0, 4.0, 3.0, 2.0],
     )
-    found = figures_of([[RecoveryRecord()]], elastic=run).elastic
+    found = figures_of([[RecoveryRecord()]], elastic=[run]).elastic
     assert [one.throughput for one in found.stretches] == pytest.approx([320, 160, None])
     assert [one.first_step for one in found.stretches] == [1, 3, 4]
     assert found.loss_deviation == pytest.approx(0.1)  # step 3 with one rank; step 5 is in one run
     assert (found.shrink_s, found.grow_s) == (1.5, 0.5)
+    assert found.shrink_over_losses_s is None, "one loss has no interval"
+    assert found.stretches[0].throughput_over_losses is None
+
+
+def test_losses_that_are_repeated_have_intervals_and_the_worst_deviation():
+    runs = [elastic_run_of(shrink_s, step_s) for shrink_s, step_s in ((1.0, 0.1), (3.0, 0.2))]
+    found = figures_of([[RecoveryRecord()]], elastic=runs).elastic
+    shrink, throughput = found.shrink_over_losses_s, found.stretches[0].throughput_over_losses
+    assert (shrink.value, shrink.n, found.shrink_s) == (2.0, 2, 1.0)
+    assert shrink.low < 1.0 and shrink.high > 3.0  # Student's t for two values
+    assert (throughput.value, throughput.n) == (pytest.approx(240), 2)  # of 320 and 160
+    assert found.stretches[0].throughput == pytest.approx(320)
+    assert found.loss_deviation == pytest.approx(2.0)
+
+
+def elastic_run_of(shrink_s, step_s):
+    """Return a job of 2 ranks, 16 samples each, whose loss differs by its shrink time less one."""
+    sizes = ((2, 16), (1, 32), (2, 16))
+    stretches = [
+        ElasticStretch(world_size=n, rank_batch=b, first=1, loss=[shrink_s], step_s=[step_s])
+        for n, b in sizes
+    ]
+    return ElasticRun(stretches=stretches, shrink_s=shrink_s, grow_s=1.0, unbroken_loss=[1.0])
 
 
 def test_a_row_has_them_only_where_its_suite_saves():

@@ -80,9 +80,14 @@ def failing(world_size=2, **changes):
     return make_cell("ddp", world_size).model_copy(update={"purpose": "fail", "recovery": plan})
 
 
-def test_torchrun_is_tried_with_kills_and_a_single_rank_never_hangs():
+def test_torchrun_hangs_only_if_asked_and_a_single_rank_never_does():
     once = [("scalebench", "kill"), ("scalebench", "raise"), ("scalebench", "hang")]
-    assert list(wanted_faults(failing())) == 2 * [*once, ("torchrun", "kill")]
+    assert list(wanted_faults(failing())) == 2 * [
+        *once,
+        ("torchrun", "kill"),
+        ("torchrun", "raise"),
+    ]
+    assert ("torchrun", "hang") in set(wanted_faults(failing(hang_under_torchrun=True)))
     assert "hang" not in {kind for _, kind in wanted_faults(failing(1))}
 
 
