@@ -16,13 +16,14 @@ SAVE_METHODS: dict[SaveMethod, str] = {
 }
 
 
-FaultKind = Literal["kill", "raise", "hang"]
+FaultKind = Literal["kill", "raise", "hang", "link"]
 Restarter = Literal["scalebench", "torchrun"]
 
 FAULT_KINDS: dict[FaultKind, str] = {
     "kill": "SIGKILL, as when the memory runs out",
     "raise": "an exception in the training loop",
     "hang": "SIGSTOP: the rank is there and does nothing; needs 2 ranks or more",
+    "link": "the link of the rank's virtual host is down; needs 2 hosts or more",
 }
 
 PHASES = ("notice", "stop", "start", "rendezvous", "build", "load", "first_step", "catch_up")
@@ -40,7 +41,7 @@ the data to its place, lies within ``load`` and is taken from it. The sixth name
 checkpoints cost where nothing fails."""
 
 HANG_TIMEOUT_S = 5.0
-"""Time-out of collectives where a rank is to hang: the others notice it after so long."""
+"""Time-out of collectives where a rank is to hang or to lose its link: the others notice then."""
 
 
 class FaultPlan(Spec):
@@ -90,7 +91,7 @@ class Recovery(Spec):
     saves: int = Field(5, ge=2)
     steps: int = Field(4, ge=2)
     directory: str | None = None
-    faults: tuple[FaultKind, ...] = ("kill", "raise", "hang")
+    faults: tuple[FaultKind, ...] = ("kill", "raise", "hang", "link")
     fault_repeats: int = Field(3, ge=1)
     restarted_by: tuple[Restarter, ...] = ("scalebench", "torchrun")
     hang_under_torchrun: bool = False

@@ -53,6 +53,17 @@ class Lab:
         }
         return {"place": place, "environment": {"GLOO_SOCKET_IFNAME": INTERFACE}}
 
+    def set_link(self, rank: int, up: bool) -> None:
+        """Cut the link of a rank's host, or mend it.
+
+        Raises:
+            EnvironmentUnfit: It cannot be done here.
+        """
+        try:
+            self.network.set_link(self.hosts.host_of(rank), up)
+        except NoNetwork as error:
+            raise EnvironmentUnfit(f"The link of rank {rank} cannot be changed: {error}.") from None
+
     def close(self) -> None:
         """Remove everything; the ranks have ended before."""
         self.network.close()

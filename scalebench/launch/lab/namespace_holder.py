@@ -8,7 +8,8 @@ Where it may not make a namespace it tries again as root of a new user namespace
 enter that first. It is started as
 ``python -m scalebench.launch.lab.namespace_holder NAME HOSTS N`` (the lab's name is there for
 whoever lists processes) and answers in one line of JSON: ``switch``, ``namespaces`` (files of the
-hosts, in their order), ``user_namespace`` (file, or null), or ``error``.
+hosts, in their order), ``user_namespace`` (file, or null), or ``error``. A line of standard input
+with ``host`` and ``up`` cuts that host's link or mends it; the answer is ``{}`` or ``error``.
 """
 
 import ctypes
@@ -21,7 +22,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scalebench.launch.lab.topology import Commands, host_commands, switch_commands
+from scalebench.launch.lab.topology import (
+    Commands,
+    host_commands,
+    link_commands,
+    switch_commands,
+)
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 CLONE_NEWUSER = 0x10000000
@@ -155,8 +161,21 @@ def main(arguments: list[str]) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(answer), flush=True)
-    if "error" not in answer:
-        sys.stdin.buffer.read()
+    if "error" in answer:
+        return
+    switch = os.open(answer["switch"], os.O_RDONLY | os.O_CLOEXEC)
+    for line in sys.stdin.buffer:
+        print(json.dumps(_set_link(switch, line)), flush=True)
+
+
+def _set_link(switch: int, line: bytes) -> dict[str, str]:
+    """Cut or mend a link; return the answer."""
+    try:
+        wanted = json.loads(line)
+        carry_out(link_commands(wanted["host"], wanted["up"]), switch)
+    except (CannotMake, OSError, subprocess.SubprocessError) as error:
+        return {"error": str(error)}
+    return {}
 
 
 if __name__ == "__main__":

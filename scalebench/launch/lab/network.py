@@ -61,6 +61,20 @@ class Network:
             raise NoNetwork(answer["error"])
         return answer
 
+    def set_link(self, host: int, up: bool) -> None:
+        """Cut a host's link, or mend it: nothing passes while it is down, and nobody is told.
+
+        Raises:
+            NoNetwork: It cannot be done; the text says why.
+        """
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(f"{json.dumps({'host': host, 'up': up})}\n".encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise NoNetwork("the process that holds it has ended") from None
+        self._answer()
+
     def close(self) -> None:
         """Let the holder end; the kernel removes the network when no process is in it any more."""
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):

@@ -85,6 +85,11 @@ def switch_commands(
     return commands
 
 
+def link_commands(host: int, up: bool) -> Commands:
+    """Return what cuts a host's link at the switch, or mends it."""
+    return Commands(ip=[f"link set h{host} {'up' if up else 'down'}"])
+
+
 def host_commands(host: int, bit_per_s: int, quiet: bool) -> Commands:
     """Return what makes the host's own end of its link, and its way to the others."""
     return Commands(

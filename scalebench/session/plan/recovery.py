@@ -31,7 +31,8 @@ def recovery_of(suite: Suite, request: Request) -> Recovery | None:
 def recovery_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     """Return the launches that save, at all sizes, then those that restore, then those that fail.
 
-    Ranks are made to fail only where scalebench itself starts them, on this machine.
+    Ranks are made to fail only where scalebench itself starts them: on this machine, on virtual
+    hosts.
     """
     plans = {suite.name: suite.recovery for suite in spec.suites if suite.recovery is not None}
     saved = [_saving(row, plans[row.suite]) for row in rows if _is_saved(row, plans)]
@@ -42,7 +43,7 @@ def recovery_cells(rows: Sequence[Cell], spec: RunSpec) -> list[Cell]:
     failing = [
         cell.model_copy(update={"purpose": "fail"})
         for cell in saved
-        if spec.launcher == "local" and _fails(cell)
+        if spec.launcher in ("local", "lab") and _fails(cell)
     ]
     return [*saved, *restored, *failing]
 

@@ -5,12 +5,13 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launched, Launcher
-from scalebench.launch.local import loopback_environment
+from scalebench.launch.lab import Lab
+from scalebench.launch.local import LocalLauncher, loopback_environment
 from scalebench.records.fault_events import AGENT, FaultFolder, fault_folder
 from scalebench.records.files import write_model
 from scalebench.records.outcome import launched_result
@@ -95,9 +96,19 @@ def wanted_faults(cell: Cell) -> Iterator[tuple[Restarter, FaultKind]]:
             for kind in plan.faults:
                 if kind == "hang" and cell.world_size == 1:
                     continue  # no other rank waits for it: only the time limit ends it
+                if kind == "link" and not _has_links(cell):
+                    continue
+                if by == "torchrun" and (kind == "link" or cell.virtual_hosts is not None):
+                    continue  # its ranks are not put on virtual hosts
                 if kind == "hang" and by == "torchrun" and not plan.hang_under_torchrun:
                     continue
                 yield by, kind
+
+
+def _has_links(cell: Cell) -> bool:
+    """Tell whether the ranks are on more than one virtual host."""
+    hosts = cell.virtual_hosts
+    return hosts is not None and hosts.num_hosts(cell.world_size) > 1
 
 
 def plan_of(cell: Cell, kind: FaultKind) -> FaultPlan:
@@ -116,10 +127,13 @@ def _by_launcher(
 ) -> tuple[FaultTimeline, Launched]:
     folder.write_plan(plan)
     failing = cell
-    if plan.kind == "hang":
+    if plan.kind in ("hang", "link"):
         failing = cell.model_copy(update={"collective_timeout_s": HANG_TIMEOUT_S})
-    with Striking(folder, plan) as striking:
+    cut = _cutting(launcher, plan.rank) if plan.kind == "link" else None
+    with Striking(folder, plan, cut) as striking:
         lost = launcher.launch(failing, logs / "0")
+    if cut is not None:
+        _lab_of(launcher).set_link(plan.rank, up=True)
     if lost.failure is not None and lost.failure.kind == "usage":
         raise UsageError(lost.failure.message)
     failed_ns = striking.failed_ns or _noted(folder, plan)
@@ -132,6 +146,18 @@ def _by_launcher(
         raise NoTimeline(f"the job did not continue: {again.failure.message}")
     outside = (failed_ns, lost.noticed_ns, lost.stopped_ns)
     return _timeline(cell, plan, "scalebench", outside, folder), again
+
+
+def _cutting(launcher: Launcher, rank: int) -> Callable[[], None]:
+    """Return what cuts the link of a rank's virtual host."""
+    lab = _lab_of(launcher)
+    return lambda: lab.set_link(rank, up=False)
+
+
+def _lab_of(launcher: Launcher) -> Lab:
+    """Return the virtual hosts that a launcher's ranks are on."""
+    assert isinstance(launcher, LocalLauncher) and isinstance(launcher.placement, Lab)
+    return launcher.placement
 
 
 def _under_torchrun(cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path) -> FaultTimeline:

@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scalebench.records.fault_events import Event, FaultFolder
@@ -19,17 +20,19 @@ class Striking:
     """Sends the signal of a fault when its step is done, a random moment later.
 
     Attributes:
+        cut_link: Cuts the link of the rank's host, where that is the fault.
         failed_ns: When it did, on the monotonic clock; None: not yet, or the rank raises itself.
     """
 
     folder: FaultFolder
     plan: FaultPlan
+    cut_link: Callable[[], None] | None = None
     failed_ns: int | None = None
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
     def __enter__(self) -> "Striking":
-        if self.plan.kind in SIGNALS:
+        if self.plan.kind in SIGNALS or self.cut_link is not None:
             self._thread = threading.Thread(target=self._strike, daemon=True)
             self._thread.start()
         return self
@@ -50,6 +53,9 @@ class Striking:
         time.sleep(chance.uniform(0, _usual_step_s(events)))
         pid = next(event.number for event in events if event.name == "started")
         self.failed_ns = time.monotonic_ns()
+        if self.cut_link is not None:
+            self.cut_link()
+            return
         try:
             os.kill(pid, SIGNALS[self.plan.kind])
         except ProcessLookupError:  # it ended by itself

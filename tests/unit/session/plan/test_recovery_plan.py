@@ -10,6 +10,7 @@ from scalebench.session.plan.request import Machine
 from scalebench.session.suite_files import load_suites
 from scalebench.spec import Case, Ddp, Fsdp, Pipeline, Plain, Suite
 from scalebench.spec.recovery import Recovery
+from scalebench.spec.virtual_hosts import VirtualHosts
 
 SUITE = Suite(
     name="saved",
@@ -49,6 +50,8 @@ def test_only_the_cases_that_a_suite_names_fail_and_only_on_this_machine():
     elsewhere = Machine(num_gpus=0, num_cores=4, launcher_name="slurm")
     cells = make_plan(Request(world_sizes=(1, 2)), [SUITE], elsewhere).cells
     assert not [c for c in cells if c.purpose == "fail"]
+    hosts = VirtualHosts(link_bit_per_s=(100_000_000,))
+    assert [c for c in planned(SUITE, virtual_hosts=hosts) if c.purpose == "fail"]
 
 
 def test_a_quick_run_saves_and_fails_as_seldom_as_it_can():

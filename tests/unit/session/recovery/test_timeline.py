@@ -8,6 +8,7 @@ from scalebench.records.fault_events import Event, FaultFolder, fault_folder
 from scalebench.session.recovery.faults import SAVE_EVERY, plan_of, wanted_faults
 from scalebench.session.recovery.timeline import NoTimeline, timeline_of
 from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
+from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.runs import make_cell
 
 MS = 1_000_000
@@ -89,6 +90,17 @@ def test_torchrun_hangs_only_if_asked_and_a_single_rank_never_does():
     ]
     assert ("torchrun", "hang") in set(wanted_faults(failing(hang_under_torchrun=True)))
     assert "hang" not in {kind for _, kind in wanted_faults(failing(1))}
+
+
+def test_a_link_is_cut_between_virtual_hosts_alone_and_torchrun_is_not_tried_there():
+    hosts = VirtualHosts(link_bit_per_s=(100_000_000,))
+    on_hosts = failing().model_copy(update={"virtual_hosts": hosts})
+    assert "link" not in {kind for _, kind in wanted_faults(failing())}
+    assert set(wanted_faults(on_hosts)) == {
+        ("scalebench", kind) for kind in ("kill", "raise", "hang", "link")
+    }
+    alone = failing(1).model_copy(update={"virtual_hosts": hosts})
+    assert "link" not in {kind for _, kind in wanted_faults(alone)}
 
 
 def test_faults_come_after_a_checkpoint_at_random_steps_and_the_same_in_every_run():
