@@ -9,6 +9,7 @@ from scalebench.report.page.palette import assign
 from scalebench.report.page.staleness_figure import conclude, staleness_kind
 from scalebench.report.tables import lockstep as tables
 from scalebench.report.words import lockstep
+from scalebench.stats import Estimate
 from tests.builders.summaries import make_plain, make_row, make_summary
 from tests.unit.report.test_races import figures
 
@@ -98,3 +99,11 @@ def test_the_page_draws_the_distribution():
     assert chart is not None and [entry.name for entry in chart.key] == ["server, N=2"]
     (table,) = tables.tables(rows)
     assert len(table.lines) == 2
+
+
+def test_one_seed_or_overlapping_times_leave_it_open():
+    rows = rows_of(7.9, 2048)
+    assert lockstep.sentence(rows).startswith("Whether lockstep loses here is not certain: server")
+    alone = figures(4, 2048, time_to_target_s=Estimate(value=4.0, n=1))
+    rows[2].race = alone
+    assert lockstep.sentence(rows).startswith("Whether lockstep loses here is not certain")
