@@ -11,7 +11,11 @@ from scalebench.report.page.figure_style import Looks, safe, style
 from scalebench.report.page.palette import COLORS, NEUTRAL, PALER
 from scalebench.report.words import frameworks, wording
 
-ROW_PX, AROUND_PX = 30, 110
+ROW_PX, AROUND_PX, BETWEEN_PX = 26, 180, 80
+PANELS = 2
+WIDEST = 3.0
+"""Where the axis of step times ends at most, in longest steps."""
+
 MEGA = 1e6
 AS_FAST, SLOWER, UNKNOWN = "not significantly slower", "slower", "not known"
 COLOR_OF = {AS_FAST: COLORS[0], SLOWER: COLORS[1], UNKNOWN: NEUTRAL}
@@ -23,22 +27,31 @@ def framework_figure(rows: Sequence[Row], looks: Looks) -> go.Figure | None:
     found = frameworks.side_by_side(rows)
     if found is None:
         return None
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06)
+    height = AROUND_PX + PANELS * ROW_PX * len(found.rows)
+    figure = make_subplots(rows=PANELS, cols=1, vertical_spacing=BETWEEN_PX / height)
     names = [safe(row.case, 40) for row in found.rows]
     for verdict, color in COLOR_OF.items():
         of_verdict = [row for row in found.rows if _verdict(found, row) == verdict]
         if of_verdict:
             figure.add_trace(_steps(of_verdict, verdict, color), row=1, col=1)
-            figure.add_trace(_memory(of_verdict, verdict, color), row=1, col=2)
+            figure.add_trace(_memory(of_verdict, verdict, color), row=2, col=1)
     style(figure, "frameworks")
-    figure.update_layout(height=AROUND_PX + ROW_PX * len(names), bargap=0.35, barmode="overlay")
+    figure.update_layout(height=height, bargap=0.35, barmode="overlay")
     figure.update_yaxes(
         autorange="reversed", automargin=True, categoryorder="array", categoryarray=names
     )
     figure.update_xaxes(rangemode="tozero", automargin=True, nticks=5)
-    figure.update_xaxes(title="ms per step", row=1, col=1)
-    figure.update_xaxes(title="MB per rank", row=1, col=2)
+    figure.update_xaxes(title="ms per step", range=[0, _end_ms(found.rows)], row=1, col=1)
+    figure.update_xaxes(title="MB per rank", row=2, col=1)
     return figure
+
+
+def _end_ms(rows: Sequence[Row]) -> float:
+    """Return where the axis of step times ends: a very wide interval does not hide the bars."""
+    steps = [row.step_s for row in rows if row.step_s is not None]
+    longest = max(step.value for step in steps)
+    reach = max(step.value if step.high is None else step.high for step in steps)
+    return 1e3 * min(1.05 * reach, WIDEST * longest)
 
 
 def _verdict(found: frameworks.SideBySide, row: Row) -> str:
@@ -112,7 +125,7 @@ FRAMEWORKS = ChartKind(
     _tabulate,
     ("case", "N", "step, ms", "longer than the fastest by, %", "memory per rank"),
     legend,
-    "Left: the median step with its 95 % interval, the shortest first. Right: the peak of the"
+    "Above: the median step with its 95 % interval, the shortest first. Below: the peak of the"
     " fullest rank. The colour tells how a case compares with the fastest, by the ratio of both"
     " steps in the same rounds: intervals of step times may overlap and the ratio be certain.",
 )
