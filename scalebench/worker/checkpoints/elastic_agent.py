@@ -8,28 +8,36 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
+from torch.distributed.elastic.multiprocessing.api import PContext
 from torch.distributed.run import main
 
 from scalebench.records.fault_events import AGENT, FaultFolder
 from scalebench.worker.process.setup import die_with_parent
 
 
-def note_restarts(folder: FaultFolder) -> None:
-    """Have the agent note when it begins to restart its workers, and when they are stopped."""
-    agent: Any = SimpleElasticAgent
-    restart = agent._restart_workers
+def note_first_stop(folder: FaultFolder) -> None:
+    """Have the agent note when it begins to stop its ranks for the first time, and when it has.
 
-    def noted(self: Any, worker_group: Any) -> Any:
+    It stops them while it still looks after them (`PContext.wait`), before it decides on a restart.
+    """
+    context: Any = PContext
+    close = context.close
+    noted: list[bool] = []
+
+    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if noted:
+            return close(self, *args, **kwargs)
+        noted.append(True)
         folder.note(0, AGENT, "noticed")
-        self._stop_workers(worker_group)
-        folder.note(0, AGENT, "stopped")
-        return restart(self, worker_group)
+        try:
+            return close(self, *args, **kwargs)
+        finally:
+            folder.note(0, AGENT, "stopped")
 
-    agent._restart_workers = noted
+    context.close = noting
 
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())
-    note_restarts(FaultFolder(Path(sys.argv[1])))
+    note_first_stop(FaultFolder(Path(sys.argv[1])))
     main(sys.argv[2:])
