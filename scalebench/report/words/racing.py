@@ -33,6 +33,8 @@ def headline(rows: Sequence[Row]) -> str | None:
     if not found:
         return None
     first = first_at_target(rows)
+    if all(_is_baseline(*pair) for pair in found):
+        return "Only the baseline has a result: nothing raced with it. Give the run more time."
     if first is None:
         return "No case reached the target with every seed. Give the race more samples."
     arrived = [(row, race) for row, race in found if race.time_to_target_s is not None]

@@ -185,3 +185,8 @@ def test_the_baseline_of_a_race_is_no_way_to_train_on_several_ranks():
     rows = rows_of(slow=figures(16.0, 4096))
     assert racing.first_at_target(rows)[0].case == "slow"
     assert racing.first_at_target(rows_of(late=MISSED)) is None
+
+
+def test_a_baseline_alone_is_no_race():
+    said = racing.headline(rows_of())
+    assert said.startswith("Only the baseline has a result") and "more time" in said
