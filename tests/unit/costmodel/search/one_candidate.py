@@ -104,8 +104,11 @@ class OneCandidate:
                 start += seconds * self.share
         self.forward_s = self.forward_flops_s + start / 3
         self.backward_s = 2 * self.forward_flops_s + 2 * start / 3
-        if c.checkpointing == "full":
-            self.backward_s += self.forward_flops_s
+        self.again = 0
+        if c.checkpointing == "full":  # a block has six groups of weights, each with its own call
+            self.again = 1 + 6 if c.schedule == "zero-bubble" else 1
+        self.backward_s += self.again * self.forward_flops_s
+        self.weights_s = (7 if self.again > 1 else 1) * self.forward_flops_s
 
     def memory_bytes(self) -> float:
         """Return the peak of the fullest rank."""
@@ -177,8 +180,9 @@ class OneCandidate:
             sent["context"] = max(0.0, sent["context"] - hidden * (c.context - 1) / c.context)
         bubble = (c.pipeline - 1) / c.chunks * (passes + sum(sent.values()))
         if c.schedule == "zero-bubble":
-            spared = 2 * (c.pipeline - 1) * min(self.forward_flops_s, self.backward_s / 2)
-            bubble = max(0.0, bubble - spared)
+            inputs, weights = self.backward_s - self.weights_s, self.weights_s
+            idle = max(self.forward_s + inputs - weights, self.forward_s, inputs)
+            bubble = (c.pipeline - 1) * (idle + sum(sent.values()))
         update = job.speed.update_s * (self.dense + self.of_experts) / self.whole_model
         return {
             "compute_s": m * passes,
@@ -199,9 +203,8 @@ class OneCandidate:
         samples = self.samples * self.bytes_each / 4
         samples /= c.context if axis == "tensor" else c.tensor
         forward, backward = getattr(self, f"of_{axis}")(model, ranks)
-        again = 2 if c.checkpointing == "full" else 1
         return sum(link_s(op, ranks, self.near[axis], size * samples)
-                   for op, size in forward * again + backward)  # fmt: skip
+                   for op, size in forward * (1 + self.again) + backward)  # fmt: skip
 
     def of_tensor(self, model: SearchModel, ranks: int):
         """Return a group's messages for a sample, float32 (Korthikanti et al. 2022, §4.2)."""
@@ -240,7 +243,13 @@ class OneCandidate:
         size = model.context / c.context * model.width * self.samples * self.bytes_each
         size /= c.tensor if self.job.sequence else 1
         near = 2 if self.near["pipeline"] == p else 1
-        return number * link_s("send_recv", 2, near, size)
+        each = link_s("send_recv", 2, near, size)
+        if c.schedule in ("gpipe", "looped-bfs"):  # one direction at a time, one after another
+            late = max(0.0, each - self.forward_s / v) + max(0.0, each - self.backward_s / v)
+            return number * each + (m * v - 1) * late
+        messages = m * (2 * v - 1 if p == 2 else 2 * v)
+        window = m * (self.forward_s + self.backward_s) * (messages - 1) / messages
+        return max(number * each, messages * each - window)
 
     def shards_s(self) -> float:
         """Return gathers and scatters that nothing hides."""
