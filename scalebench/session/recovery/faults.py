@@ -60,9 +60,11 @@ def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> 
     except NoTimeline as error:
         return CellResult(cell=cell, status="failed", reason=str(error), started=started)
     wall_s = time.monotonic() - began
-    done = launched_result(
-        cell, records.records if records else [], None, started, (None, wall_s), None
-    )
+    if records is None and timelines:  # ranks that torchrun starts leave no record
+        done = CellResult(cell=cell, status="ok", started=started, wall_s=wall_s)
+    else:
+        kept = records.records if records else []
+        done = launched_result(cell, kept, None, started, (None, wall_s), None)
     return done.model_copy(
         update={
             "faults": timelines,

@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 from scalebench.records.fault_events import Event, FaultFolder, fault_folder
+from scalebench.records.outcome import contradiction
+from scalebench.session.recovery import faults
 from scalebench.session.recovery.faults import SAVE_EVERY, plan_of, wanted_faults
 from scalebench.session.recovery.timeline import NoTimeline, timeline_of
 from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
@@ -127,3 +129,16 @@ def test_events_are_read_as_they_were_noted(tmp_path):
 
 def test_every_failure_has_a_folder():
     assert str(fault_folder(failing()).root) == "/somewhere/ddp/ddp/n2/faults/0"
+
+
+def test_failures_under_torchrun_alone_are_a_result(monkeypatch, tmp_path):
+    """Its ranks leave no record: their timelines are all that there is."""
+    timeline = phases().model_copy(update={"restarted_by": "torchrun"})
+    monkeypatch.setattr(faults, "_under_torchrun", lambda *_: timeline)
+    monkeypatch.setattr(faults, "_elastic_runs", lambda *_: [])
+    cell = failing(restarted_by=("torchrun",), faults=("kill",), directory=str(tmp_path))
+    done = faults.measure_faults(None, cell, tmp_path, "2026-01-01T00:00:00Z")
+    assert (done.status, done.reason, len(done.faults)) == ("ok", None, 2)
+    assert contradiction(done, cell) is None
+    empty = done.model_copy(update={"faults": []})
+    assert "does not contain each of 2 ranks" in contradiction(empty, cell)
