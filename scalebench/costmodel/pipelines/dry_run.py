@@ -1,7 +1,8 @@
 """A schedule with times: when each action begins and ends, and how long ranks have nothing to do.
 
 A rank does its actions in order, each as soon as what it needs from other stages has come. Sends
-do not hold their rank up. Source of the model: docs/definitions.md, "Pipelines".
+do not hold their rank up, but the link from one rank to another carries one message at a time.
+Source of the model: docs/definitions.md, "Pipelines".
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,14 +66,16 @@ def dry_run(
     Args:
         schedule: What the ranks do.
         seconds: How long it takes them.
-        transfer_s: From the end of an action until its result is on another rank, seconds.
+        transfer_s: From the end of an action until its result is on another rank, seconds; later
+            if the link still carries an earlier one.
         overhead_s: What an action costs its rank before it begins, seconds.
 
     Raises:
         Deadlock: The ranks wait for one another for ever.
     """
     home, num_stages = schedule.rank_of_stage, schedule.num_stages
-    ready: dict[Action, float] = {}  # when a result has been made; I counts as B
+    ready: dict[Action, float] = {}  # when a result is where it is needed; I counts as B
+    link_free: dict[tuple[int, int], float] = {}  # from rank, to rank → when it can carry a message
     waiting: dict[Action, int] = {}  # what a rank waits for → the rank
     reached = [0.0] * schedule.num_ranks
     starts: list[list[float]] = [[] for _ in schedule.ranks]
@@ -88,8 +91,7 @@ def dry_run(
                 if source not in ready:
                     waiting[source] = rank
                     break
-                delay = transfer_s if home[source.stage] != rank else 0.0
-                begin = max(begin, ready[source] + delay)
+                begin = max(begin, ready[source])
             begin += overhead_s
             reached[rank] = begin + seconds[action.kind, action.stage]
             starts[rank].append(begin)
@@ -97,6 +99,10 @@ def dry_run(
             if action.kind != "W":
                 made = action._replace(kind="B") if action.kind == "I" else action
                 ready[made] = reached[rank]
+                target = home.get(made.stage + (1 if made.kind == "F" else -1), rank)
+                if target != rank:
+                    sent = max(reached[rank], link_free.get((rank, target), 0.0))
+                    ready[made] = link_free[rank, target] = sent + transfer_s
                 if made in waiting:
                     can_go_on.append(waiting.pop(made))
     if waiting:

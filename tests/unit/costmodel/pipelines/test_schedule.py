@@ -162,3 +162,19 @@ def test_what_torch_refuses_is_refused_with_the_reason() -> None:
         plan_schedule("interleaved-1f1b", 2, 7, 2)
     with pytest.raises(UsageError, match="interleaved-1f1b"):
         plan_schedule("interleaved", 2, 4)
+
+
+def test_a_link_carries_one_message_at_a_time() -> None:
+    """Outputs at 1, 2, 3, 4 s, each 3 s on the way: they arrive at 4, 7, 10, 13 s."""
+    schedule = plan_schedule("gpipe", 2, 4, 1)
+    found = dry_run(schedule, equal_times(2, 1.0, 2.0), transfer_s=3.0)
+    assert found.start_s[1][:4] == (4.0, 7.0, 10.0, 13.0)
+    # Gradients are made at 16, 18, 20, 22 s and arrive at 19, 22, 25, 28 s; each is 2 s of work.
+    assert found.start_s[0][4:] == (19.0, 22.0, 25.0, 28.0)
+    assert found.step_s == 30.0
+
+
+def test_messages_shorter_than_a_pass_do_not_wait_for_one_another() -> None:
+    schedule = plan_schedule("gpipe", 2, 4, 1)
+    found = dry_run(schedule, equal_times(2, 1.0, 2.0), transfer_s=0.5)
+    assert found.start_s[1][:4] == (1.5, 2.5, 3.5, 4.5)
