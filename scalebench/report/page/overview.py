@@ -18,7 +18,7 @@ from scalebench.report.page.case_lines import CaseLine, case_lines
 from scalebench.report.page.efficiency_chart import efficiency_chart
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.tables import predictions
-from scalebench.report.words import causes, wording
+from scalebench.report.words import causes, recovering, wording
 from scalebench.report.words.warnings import marks
 
 MOST_CASES = 6
@@ -108,12 +108,13 @@ def suite_card(
     ]
     found = case_lines(verdict.findings, looks, prefix)
     name = wording.plain(verdict.suite, 64)
+    headline = recovering.without_costs(rows) or brief.headline
     return SuiteCard(
         name=name,
         link=fragment(*prefix, verdict.suite),
         place=_place(best, heads or rows),
-        headline=brief.headline if heads else _nothing(rows),
-        chart=efficiency_chart(rows, looks, links, f"Efficiency over N, {name}: {brief.headline}"),
+        headline=headline if heads else _nothing(rows),
+        chart=efficiency_chart(rows, looks, links, f"Efficiency over N, {name}: {headline}"),
         caption=found.caption,
         cases=found.lines[:MOST_CASES],
         more=max(0, len(found.lines) - MOST_CASES),

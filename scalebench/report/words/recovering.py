@@ -33,6 +33,16 @@ def headline(rows: Sequence[Row]) -> str | None:
     return " ".join([*said, restored(rows), *failed(rows)])
 
 
+def without_costs(rows: Sequence[Row]) -> str | None:
+    """Say what was restored, and how long a kill takes, where costs stand beside it.
+
+    None: nothing was saved.
+    """
+    if not any(figures.saves for _, figures in recovering(rows)):
+        return None
+    return " ".join([restored(rows), *failed(rows)])
+
+
 def failed(rows: Sequence[Row]) -> list[str]:
     """Say how long the job needs after a kill, for who starts it again; at most ranks."""
     found = [(row, one) for row, figures in recovering(rows) for one in figures.failures]

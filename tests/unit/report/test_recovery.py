@@ -206,6 +206,7 @@ def test_the_overview_ranks_ways_by_what_a_checkpoint_costs():
     assert card.caption == "what a checkpoint costs training"
     lines = [(line.name, line.text) for line in card.cases]
     assert lines == [("fsdp", "20.0 ms"), ("ddp", "40.0 ms")]
+    assert card.headline == "Nothing was restored.", "costs stand beside it, once"
     assert card.loss == "", "such a suite traces no step: there is no loss to look for"
 
 
