@@ -81,10 +81,18 @@ def test_an_inspection_shows_what_training_sends(
     reports: Reports, world_size: int, case: str
 ) -> None:
     for report in reports[world_size][:-1]:
-        shown, facts = report[case]["inspected_facts"], report[case]["facts"]
-        for timed in (shown, facts):
-            timed.get("context", {}).pop("turns_s", None)
+        shown, facts = (untimed(report[case][of]) for of in ("inspected_facts", "facts"))
         assert shown == facts != {}
+
+
+def untimed(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what a step showed, without what its turns took."""
+    return {
+        name: {key: value for key, value in of.items() if key != "turns_s"}
+        if name == "context"
+        else of
+        for name, of in facts.items()
+    }
 
 
 @every_case
