@@ -134,7 +134,7 @@ def test_operations_are_attributed_to_the_axis_whose_group_carried_them(reports:
 
 def test_waits_are_told_from_transfer(reports: Reports) -> None:
     for report in reports[4][:-1]:
-        assert report["gpt, groups"]["not_apart"] is None
+        assert report["gpt, groups"]["not_apart"] is None, report["gpt, groups"]["not_apart"]
         assert all(one["wait_s"] >= 0 for one in report["gpt, groups"]["axes"])
 
 
