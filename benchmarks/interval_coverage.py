@@ -12,8 +12,7 @@ from functools import cache
 import numpy as np
 
 from scalebench.analysis.prediction_intervals import half_width, variance_at_one_rank
-from scalebench.analysis.prediction_scores import with_intervals
-from scalebench.analysis.projection import compared_rows
+from scalebench.analysis.prediction_scores import compared_rows, with_intervals
 from scalebench.analysis.rows.break_even import ratio_at_one_rank
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.summary import Row

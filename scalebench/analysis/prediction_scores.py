@@ -16,9 +16,12 @@ from scalebench.analysis.prediction_intervals import (
     half_width,
     known_of_row,
     typical_error,
+    variance_at_one_rank,
+    variance_of_link,
 )
 from scalebench.costmodel.scaling_laws import fit_all
 from scalebench.records.summary import Row
+from scalebench.stats import sum_variances
 
 MECHANISTIC = "cost model"
 TEXTBOOK = "bandwidth term"
@@ -141,3 +144,24 @@ def _errors_of_laws(known: Mapping[int, float], largest: Row) -> dict[str, float
     measured = largest.speedup.value if largest.speedup else math.nan
     laws = fit_all(list(known), list(known.values()))
     return {law.name: measured / law.speedup(largest.world_size) - 1 for law in laws}
+
+
+def compared_rows(rows: Sequence[Row]) -> list[Compared]:
+    """Return the rows that the model was compared with: where it knew least, if anywhere."""
+    scored = predicted_rows(rows)
+    blind = [one for one in map(_without_its_links, scored) if one]
+    return blind or [_compared(row) for row in scored]
+
+
+def _without_its_links(row: Row) -> Compared | None:
+    """Return a row as it was predicted from links of fewer ranks; None: it was not."""
+    told = row.prediction
+    blind = told.left_out if told is not None else None
+    if told is None or blind is None or blind.prediction_error is None:
+        return None
+    launches = variance_at_one_rank(told.launch_spread, told.launch_dof)
+    step_s, high_s = blind.predicted_step_s, blind.link_high_s
+    if step_s is None or high_s is None:
+        return Compared(math.log1p(blind.prediction_error), launches)
+    link = variance_of_link(step_s, high_s, told.link_dof)
+    return Compared(math.log1p(blind.prediction_error), sum_variances([launches, link]))

@@ -10,7 +10,7 @@ from scalebench.cli.options import Count, Duration, Positive, WorldSizes
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run
 
 if TYPE_CHECKING:
-    from scalebench.analysis.projection import MeasuredShard
+    from scalebench.analysis.projection.rows import MeasuredShard
     from scalebench.analysis.run import StoredRun
 
 
@@ -102,9 +102,10 @@ def project(
     checkpoints: how often to save, and what failures leave of the time. Exit code 3: nothing in the
     run supports a projection.
     """
-    from scalebench.analysis.projection import NothingToProject, Projection
-    from scalebench.analysis.projection import project as project_run
-    from scalebench.analysis.recovery_projection import FailureRates, project_recovery
+    from scalebench.analysis.projection.project import NothingToProject
+    from scalebench.analysis.projection.project import project as project_run
+    from scalebench.analysis.projection.recovery import FailureRates, project_recovery
+    from scalebench.analysis.projection.rows import Projection
     from scalebench.analysis.run import load_run
     from scalebench.analysis.summarise import summarise
     from scalebench.costmodel.links.profile import LinkProfile

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scalebench import machine
-from scalebench.analysis.projection import MeasuredShard, cases_at_one, cell_at
+from scalebench.analysis.projection.rows import MeasuredShard
+from scalebench.analysis.projection.starts import cases_at_one, cell_at
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import launch_step_s
 from scalebench.errors import EnvironmentUnfit

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scalebench.analysis.projection import Projection, project
+from scalebench.analysis.projection.project import project
+from scalebench.analysis.projection.rows import Projection
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
 from scalebench.errors import ScalebenchError

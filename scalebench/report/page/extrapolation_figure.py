@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from scalebench import units
 from scalebench.analysis.page_data.extrapolation import Extrapolation
-from scalebench.analysis.projection import ProjectedRow, Projection
+from scalebench.analysis.projection.rows import ProjectedRow, Projection
 from scalebench.records.summary import Row
 from scalebench.report.page.charts import (
     EVERY_VIEW,

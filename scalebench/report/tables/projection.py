@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 
 from scalebench import units
-from scalebench.analysis.projection import ProjectedRow, Projection
+from scalebench.analysis.projection.rows import ProjectedRow, Projection
 from scalebench.report.tables.layout import (
     FOLDED,
     RANKS,

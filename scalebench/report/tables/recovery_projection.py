@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from rich.console import RenderableType
 
 from scalebench import units
-from scalebench.analysis.recovery_projection import NUM_FAILURES, ProjectedRecovery, TimeShares
+from scalebench.analysis.projection.recovery import NUM_FAILURES, ProjectedRecovery, TimeShares
 from scalebench.costmodel.recovery.published import JOBS
 from scalebench.report.tables.layout import (
     FOLDED,

@@ -7,7 +7,7 @@ to 70, scatters until 90, and computes for the last 10 ms: 70 ms of computation.
 import pytest
 
 from scalebench.analysis.attribution import attribute
-from scalebench.analysis.projection import project
+from scalebench.analysis.projection.project import project
 from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.rows.prediction import FIELDS, predict_row
 from scalebench.analysis.rows.prediction_base import prediction_base

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.analysis.recovery_projection import restart_of
+from scalebench.analysis.projection.recovery import restart_of
 from scalebench.records.rows.recovery import (
     ElasticFigures,
     ElasticStretchFigures,

@@ -9,11 +9,11 @@ from scalebench.analysis.convergence.projected import (
     noise_scale_of_workload,
     time_to_loss,
 )
-from scalebench.analysis.projection import project
+from scalebench.analysis.projection.project import project
 from scalebench.report.tables.projection import render_projection
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_row
-from tests.unit.analysis.test_projection import make_run, the_profile
+from tests.unit.analysis.projection.test_project import make_run, the_profile
 from tests.unit.report.test_races import figures
 
 batches = st.integers(1, 1 << 20)

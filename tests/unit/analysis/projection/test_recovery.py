@@ -5,7 +5,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from scalebench.analysis.recovery_projection import FailureRates, project_recovery
+from scalebench.analysis.projection.recovery import FailureRates, project_recovery
 from scalebench.cli import cli
 from scalebench.errors import UsageError
 from scalebench.report.tables.recovery_projection import duration, render_recovery
