@@ -42,7 +42,7 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
         else ""
     )
     wall = (
-        "depends on the step time, and on how long a script takes to start"
+        f"the time depends on {forecast.depends_on}"
         if forecast.wall_s is None
         else f"about {rough_time(forecast.wall_s)}"
     )
@@ -63,7 +63,9 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
             "",
             f"{num_launches} launches{timed_or_not}, {wall}",
             *_beside_the_rows(forecast, plan),
-            "The time is estimated from usual times; nothing was trained.",
+            "Nothing was trained."
+            if forecast.wall_s is None
+            else "The time is estimated from usual times; nothing was trained.",
             "State is predicted: parameters, gradients, optimizer, buckets. Activations are extra.",
         ]
     )

@@ -49,13 +49,15 @@ class Forecast:
     """All rows, and how long the whole may take.
 
     Attributes:
-        wall_s: Estimated from usual times, not measured; None with ``--steps``, when it depends
-            on the step time. Without further rounds for a precision.
+        wall_s: Estimated from usual times, not measured; None: see ``depends_on``. Without further
+            rounds for a precision.
+        depends_on: What decides how long it takes, in words, where that is not known.
         num_independent: Launches of plain ranks that send nothing, which belong to no row.
     """
 
     rows: tuple[ForecastRow, ...]
     wall_s: float | None
+    depends_on: str = ""
     num_independent: int = 0
 
 
@@ -86,7 +88,10 @@ def forecast(
         for launches in cells.values()
     )
     num_independent = sum(cell.purpose == "independent" for cell in plan.cells)
-    return Forecast(rows, _wall_s(plan, script_launch_s), num_independent)
+    unknown = dict.fromkeys(_depends_on(cell, script_launch_s) for cell in plan.cells)
+    depends_on = " and on ".join(filter(None, unknown))
+    wall_s = None if depends_on else _wall_s(plan, script_launch_s)
+    return Forecast(rows, wall_s, depends_on, num_independent)
 
 
 def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
@@ -133,7 +138,18 @@ def _state_bytes_of_experts(cell: Cell, strategy: Expert) -> int | None:
     return predict_state_bytes(strategy, shape.num_parameters - elsewhere)
 
 
-def _wall_s(plan: Plan, script_launch_s: float | None) -> float | None:
+def _depends_on(cell: Cell, script_launch_s: float | None) -> str:
+    """Return what decides how long a launch takes, where usual times do not tell; else nothing."""
+    if cell.skip_reason:
+        return ""
+    if isinstance(cell.strategy, Script):
+        return "how long the script takes to start and to step" if script_launch_s is None else ""
+    if cell.race:
+        return f"how long {cell.race.samples:,} samples of a race take to train on"
+    return "the step time" if cell.steps.steps is not None else ""
+
+
+def _wall_s(plan: Plan, script_launch_s: float | None) -> float:
     total = 0.0
     for cell in plan.cells:
         if cell.skip_reason:
@@ -141,8 +157,6 @@ def _wall_s(plan: Plan, script_launch_s: float | None) -> float | None:
         if isinstance(cell.strategy, Script) and script_launch_s is not None:
             total += script_launch_s
             continue
-        if cell.steps.steps is not None or cell.race or isinstance(cell.strategy, Script):
-            return None  # it depends on the step time, or on how long the script takes to start
         clean_s = max(cell.steps.window_s, cell.steps.energy_s or 0.0)
         window = INSPECTION_S if cell.purpose == "inspect" else clean_s
         total += START_S + window * (1 if cell.purpose == "inspect" else 1 + WARMUP_SHARE)

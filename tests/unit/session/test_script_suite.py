@@ -105,7 +105,9 @@ def test_what_is_known_only_when_the_script_has_run_is_not_foreseen():
     plan = plan_of()
     foreseen = forecast(plan, {})
     assert foreseen.wall_s is None
-    assert render_plan(foreseen, plan).count("counted") == 4
+    text = render_plan(foreseen, plan)
+    assert text.count("counted") == 4
+    assert "depends on how long the script takes to start and to step\n" in text
     divided = plan_of(batch_size=32)
     assert "counted" not in render_plan(forecast(divided, {}), divided)
 

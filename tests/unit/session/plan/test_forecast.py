@@ -80,7 +80,12 @@ def test_the_budget_bounds_the_wall_clock():
 
 
 def test_a_number_of_steps_takes_nobody_knows_how_long():
-    assert forecast(plan_of(steps=100), {}).wall_s is None
+    plan = plan_of(steps=100)
+    found = forecast(plan, {})
+    assert found.wall_s is None
+    text = render_plan(found, plan)
+    assert ", the time depends on the step time\n" in text
+    assert "usual times" not in text
 
 
 def test_what_is_skipped_costs_nothing_and_is_listed():
@@ -97,4 +102,6 @@ def test_how_long_a_race_takes_is_not_guessed_and_its_rows_take_no_turns():
     plan = make_plan(Request(world_sizes=(1,)), [suite], Machine(num_gpus=0, num_cores=4))
     found = forecast(plan, {})
     assert found.wall_s is None
-    assert "take turns" not in render_plan(found, plan)
+    text = render_plan(found, plan)
+    assert "the time depends on how long 512 samples of a race take to train on\n" in text
+    assert "script" not in text and "take turns" not in text
