@@ -17,8 +17,8 @@ class Traces:
     """The traced blocks of a rank.
 
     Attributes:
-        blocks: For each, the number of its first step, ``step_ns`` (the machine's monotonic clock
-            at each mark), and later its ``file``.
+        blocks: For each, the number of its first step, ``before_ns`` and ``step_ns`` (the machine's
+            monotonic clock before and inside each mark), and later its ``file``.
         failure: Why there are none; None: nothing went wrong.
     """
 
@@ -48,12 +48,13 @@ class Traces:
             return
         self._running = True
         self._profilers.append(profiler)
-        self.blocks.append({"first": first, "step_ns": []})
+        self.blocks.append({"first": first, "before_ns": [], "step_ns": []})
         self.mark()
 
     def mark(self) -> None:
         """Mark the end of a step and the beginning of the next."""
         if self._running:
+            self.blocks[-1]["before_ns"].append(time.monotonic_ns())
             with record_function(STEP):
                 self.blocks[-1]["step_ns"].append(time.monotonic_ns())
 

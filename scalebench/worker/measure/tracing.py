@@ -27,18 +27,21 @@ class Capture:
 
     Attributes:
         step_ns: ``time.monotonic_ns()`` at the beginning of every step.
+        before_ns: The same, read before the profiler reads its clock.
         events: Known after the block, time stamps by ``monotonic_ns``.
         clock_error_s: How much the profiler's clock moved against ``monotonic_ns`` while the
             block ran: a clock that was set meanwhile shows here.
     """
 
     step_ns: list[int] = field(default_factory=list)
+    before_ns: list[int] = field(default_factory=list)
     events: Events | None = None
     clock_error_s: float = 0.0
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Mark one step."""
+        self.before_ns.append(time.monotonic_ns())
         with record_function(STEP):
             self.step_ns.append(time.monotonic_ns())
             yield
@@ -56,7 +59,9 @@ def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterat
     ) as profiler:
         yield capture
     raw = profiler.profiler.kineto_results.events()
-    capture.events, capture.clock_error_s = read_events(raw, capture.step_ns, groups)
+    capture.events, capture.clock_error_s = read_events(
+        raw, capture.before_ns, capture.step_ns, groups
+    )
 
 
 def _every_thread(device: torch.device) -> _ExperimentalConfig | None:
@@ -70,26 +75,29 @@ def _every_thread(device: torch.device) -> _ExperimentalConfig | None:
 
 
 def read_events(
-    raw: list[Any], step_ns: list[int], groups: dict[str, int] | None = None
+    raw: list[Any],
+    before_ns: list[int],
+    step_ns: list[int],
+    groups: dict[str, int] | None = None,
 ) -> tuple[Events, float]:
     """Return the profiler's events on the clock of ``step_ns``, and the clocks' disagreement.
 
     Args:
         raw: torch's ``_KinetoEvent`` objects.
-        step_ns: ``monotonic_ns`` at the beginning of each event called `STEP`, in their order.
+        before_ns: ``monotonic_ns`` before each event called `STEP`, in their order.
+        step_ns: The same, read inside each of them.
         groups: Name of a process group → its number of ranks, as far as known.
 
     Returns:
-        The events, and how far the clocks moved apart from the first half of the steps to the
-        second, seconds.
+        The events, and how far the clocks moved apart, seconds; see `clocks_apart`.
     """
     starts = np.array([event.start_ns() for event in raw], dtype=np.int64)
     names: dict[str, int] = {}
     name = np.array([names.setdefault(e.name(), len(names)) for e in raw], dtype=np.int32)
     code = np.array([_code(event.activity_type()) for event in raw], dtype=np.int8)
     on_device = code >= _CODES["kernel"]
-    offsets = _offsets(starts[(name == names.get(STEP, -1)) & ~on_device], step_ns)
-    offset = int(np.max(offsets)) if len(offsets) else 0
+    marks = starts[(name == names.get(STEP, -1)) & ~on_device]
+    offset, moved_s = clocks_apart(marks, before_ns, step_ns)
     duration = np.array([event.duration_ns() for event in raw], dtype=np.int64)
     events = Events(
         names=list(names),
@@ -107,35 +115,27 @@ def read_events(
         groups=groups or {},
         clock_offset_ns=offset,
     )
-    return events, _moved_s(offsets)
+    return events, moved_s
 
 
-def _offsets(marks: Any, step_ns: list[int]) -> Any:
-    """Return profiler clock minus ours at each step, nanoseconds.
-
-    Our clock is read after the profiler's. A rank that loses its processor in between makes the
-    difference smaller, never larger: the largest is the nearest to the truth.
-    """
-    return np.sort(marks)[: len(step_ns)] - np.array(step_ns[: len(marks)], dtype=np.int64)
-
-
-def clocks_apart(marks: Any, step_ns: list[int]) -> tuple[int, float]:
+def clocks_apart(marks: Any, before_ns: list[int], step_ns: list[int]) -> tuple[int, float]:
     """Return profiler clock minus ours in nanoseconds, and how far they moved apart in seconds.
+
+    The profiler reads its clock between two readings of ours, so each mark bounds the difference
+    from both sides. A rank that loses its processor in between makes the bounds wider, never wrong:
+    the clocks moved only where no difference lies within the bounds of all marks.
 
     Args:
         marks: When the profiler began each mark.
+        before_ns: Our clock, read before each of them.
         step_ns: Our clock, read inside each of them.
     """
-    offsets = _offsets(marks, step_ns)
-    return (int(np.max(offsets)) if len(offsets) else 0), _moved_s(offsets)
-
-
-def _moved_s(offsets: Any) -> float:
-    """Return how far the clocks moved apart, seconds."""
-    if len(offsets) < 2:
-        return 0.0
-    early, late = np.array_split(offsets, 2)
-    return abs(float(np.max(late) - np.max(early))) / 1e9
+    ordered = np.sort(marks)[: len(step_ns)]
+    if not len(ordered):
+        return 0, 0.0
+    least = int(np.max(ordered - np.array(step_ns[: len(ordered)], dtype=np.int64)))
+    most = int(np.min(ordered - np.array(before_ns[: len(ordered)], dtype=np.int64)))
+    return least, max(0, least - most) / 1e9
 
 
 def _code(activity: str) -> int:

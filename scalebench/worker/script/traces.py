@@ -53,12 +53,13 @@ def capture_of(stored: Mapping[str, Any]) -> Capture:
     """Return one traced block, with its time stamps on the machine's monotonic clock.
 
     Args:
-        stored: ``file``, and ``step_ns``: that clock at each mark between two steps.
+        stored: ``file``, and ``before_ns`` and ``step_ns``: that clock before and inside each mark
+            between two steps.
     """
     events, marks = with_spans(read_kineto(stored["file"]))
     if len(marks) != len(stored["step_ns"]):
         raise ValueError("the profiler lost the step markers")
-    offset_ns, error_s = clocks_apart(marks, stored["step_ns"])
+    offset_ns, error_s = clocks_apart(marks, stored["before_ns"], stored["step_ns"])
     moved = replace(events, start_ns=events.start_ns - offset_ns, end_ns=events.end_ns - offset_ns)
     return Capture(step_ns=stored["step_ns"][:-1], events=moved, clock_error_s=error_s)
 

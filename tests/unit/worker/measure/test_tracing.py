@@ -74,7 +74,7 @@ def twins_of(path):
 @pytest.mark.parametrize("name", ["nccl-2.17_2ranks_rank0", "nccl-sendrecv_128ranks_rank1"])
 def test_a_gpus_events_from_memory_say_what_their_file_says(name):
     path = GOLDEN / f"{name}.json.gz"
-    events, _ = read_events(twins_of(path), [])
+    events, _ = read_events(twins_of(path), [], [])
     memory, file = timeline_of(events), timeline_of(read_kineto(path))
     assert memory.on_gpu
     assert len(memory.operations) == len(file.operations)
@@ -140,10 +140,29 @@ def test_a_clock_that_is_set_meanwhile_is_noticed():
                 pass
     raw = profiler.profiler.kineto_results.events()
     starts = [event.start_ns() for event in raw]
-    _, steady_s = read_events(raw, starts)
-    _, moved_s = read_events(raw, [t + (20 * MS if i > 2 else 0) for i, t in enumerate(starts)])
+    _, steady_s = read_events(raw, starts, starts)
+    moved = [t + (20 * MS if i > 2 else 0) for i, t in enumerate(starts)]
+    _, moved_s = read_events(raw, moved, moved)
     assert steady_s == 0
     assert moved_s == pytest.approx(0.02)
+
+
+def test_a_rank_that_loses_its_processor_between_two_clocks_moves_none():
+    before = [0, 10 * MS]
+    marks = np.array([7 * MS, 16 * MS]) + 1000 * MS
+    inside = [8 * MS, 17 * MS]
+    assert tracing.clocks_apart(marks, before, inside) == (999 * MS, 0.0)
+    late = [8 * MS, 30 * MS]  # whatever a rank lost, the other mark knows better
+    assert tracing.clocks_apart(marks, before, late) == (999 * MS, 0.0)
+    jumped = marks + np.array([0, 9 * MS])
+    assert tracing.clocks_apart(jumped, before, inside) == (1008 * MS, pytest.approx(1e-3))
+    assert tracing.clocks_apart(marks[:0], [], []) == (0, 0.0)
+
+
+def events_of(raw, *marks_ms):
+    """Return the events of a rank whose clock is the profiler's."""
+    marks = [ms * MS for ms in marks_ms]
+    return read_events(raw, marks, marks)[0]
 
 
 def twin(category, name, start, end, **args):
@@ -166,7 +185,7 @@ def asynchronous_steps():
 
 
 def test_on_a_gpu_a_step_ends_when_the_device_has_done_what_was_asked_in_it():
-    events, _ = read_events(asynchronous_steps(), [0, 10 * MS])
+    events = events_of(asynchronous_steps(), 0, 10)
     assert (step_spans(events) / MS).tolist() == [[0, 18], [18, 40]]
 
 
@@ -179,7 +198,7 @@ def test_waiting_for_a_steps_first_kernel_belongs_to_that_step():
         *(twin("cuda_runtime", "cudaLaunchKernel", t, t + 1, correlation=t) for t in (1, 26, 46)),
         *(twin("kernel", "gemm", t + 1, t + 9, correlation=t) for t in (1, 26, 46)),
     ]
-    events, _ = read_events(raw, [0, 20 * MS, 40 * MS])
+    events = events_of(raw, 0, 20, 40)
     assert (step_spans(events) / MS).tolist() == [[0, 20], [20, 40], [40, 60]]
     trace = trace_record([Capture(step_ns=[0, 20 * MS, 40 * MS], events=events)])
     assert break_down(0, trace).other_idle_s == pytest.approx(0.012)  # 20 - 8 of each step
@@ -187,12 +206,12 @@ def test_waiting_for_a_steps_first_kernel_belongs_to_that_step():
 
 def test_without_a_gpu_a_step_lasts_until_the_next_begins():
     raw = [twin("user_annotation", STEP, 0, 9), twin("user_annotation", STEP, 10, 19)]
-    events, _ = read_events(raw, [0, 10 * MS])
+    events = events_of(raw, 0, 10)
     assert (step_spans(events) / MS).tolist() == [[0, 10], [10, 19]]
 
 
 def test_the_record_holds_every_step_but_the_first_of_its_block():
-    events, _ = read_events(asynchronous_steps(), [0, 10 * MS])
+    events = events_of(asynchronous_steps(), 0, 10)
     capture = Capture(step_ns=[0, 10 * MS], events=events)
     trace = trace_record([capture, capture])
     assert [(a / MS, b / MS) for a, b in trace.steps] == [(18, 40), (18, 40)]
@@ -205,7 +224,7 @@ def test_the_record_holds_every_step_but_the_first_of_its_block():
 
 
 def test_kinds_of_activity_have_their_categories():
-    events, _ = read_events(asynchronous_steps(), [0, 10 * MS])
+    events = events_of(asynchronous_steps(), 0, 10)
     assert [CATEGORIES[code] for code in events.category[:3]] == [
         "user_annotation",
         "user_annotation",
@@ -221,7 +240,7 @@ def test_the_ranks_own_business_after_the_last_step_is_no_part_of_it():
         twin("cuda_runtime", "cudaLaunchKernel", 91, 92, correlation=9),
         twin("kernel", "cat", 92, 95, correlation=9),
     ]
-    events, _ = read_events([*asynchronous_steps(), *later], [0, 10 * MS])
+    events = events_of([*asynchronous_steps(), *later], 0, 10)
     assert (step_spans(events) / MS).tolist() == [[0, 18], [18, 40]]
     trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
     assert len(trace.operations) == 1
@@ -235,7 +254,7 @@ def test_a_control_operation_between_the_steps_of_a_cpu_rank_is_left_out():
         twin("user_annotation", "gloo:all_reduce", 12, 18),
         twin("user_annotation", "gloo:all_reduce", 21, 25),
     ]
-    events, _ = read_events(raw, [0, 10 * MS])
+    events = events_of(raw, 0, 10)
     trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
     assert [(op.start_ns / MS, op.end_ns / MS) for op in trace.operations] == [(12, 18)]
 
@@ -250,12 +269,12 @@ def test_a_step_without_a_kernel_takes_no_time_on_the_device():
         twin("kernel", "gemm", 50, 80, correlation=1),
         twin("kernel", "gemm", 80, 110, correlation=2),
     ]
-    events, _ = read_events(raw, [0, 10 * MS, 20 * MS])
+    events = events_of(raw, 0, 10, 20)
     assert (step_spans(events) / MS).tolist() == [[0, 80], [80, 80], [80, 110]]
 
 
 def test_a_step_whose_mark_was_lost_makes_the_trace_unusable():
-    events, _ = read_events(asynchronous_steps()[1:], [0, 10 * MS])
+    events = events_of(asynchronous_steps()[1:], 0, 10)
     with pytest.raises(ValueError, match="lost the step markers"):
         trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
 
@@ -268,7 +287,7 @@ def test_on_the_host_making_a_batch_is_no_computation_of_the_model():
         twin("cpu_op", "aten::index_select", 11, 15),
         twin("cpu_op", "aten::mm", 20, 25),
     ]
-    events, _ = read_events(raw, [0, 10 * MS])
+    events = events_of(raw, 0, 10)
     trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
     assert trace.data == [10 * MS, 16 * MS]
     assert trace.compute == [20 * MS, 25 * MS]
@@ -281,7 +300,7 @@ def test_copies_of_a_gpu_are_stored_step_by_step():
         twin("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 18.5, 19.5),
         twin("gpu_memset", "Memset (Device)", 30, 32),
     ]
-    events, _ = read_events([*asynchronous_steps(), *copies], [0, 10 * MS])
+    events = events_of([*asynchronous_steps(), *copies], 0, 10)
     trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
     assert [t / MS for t in trace.copies] == [18.5, 19.5, 30, 32]
     found = break_down(0, trace)
@@ -294,6 +313,6 @@ def test_copies_of_a_gpu_are_stored_step_by_step():
 def test_a_cpu_rank_has_no_copies():
     raw = [twin("user_annotation", STEP, 0, 9), twin("user_annotation", STEP, 10, 19)]
     raw.append(twin("cpu_op", "aten::copy_", 11, 12))
-    events, _ = read_events(raw, [0, 10 * MS])
+    events = events_of(raw, 0, 10)
     trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
     assert trace.copies == [] and trace.compute == [11 * MS, 12 * MS]
