@@ -47,12 +47,19 @@ def failed(rows: Sequence[Row]) -> list[str]:
     """Say how long the job needs after a kill, for who starts it again; at most ranks."""
     found = [(row, one) for row, figures in recovering(rows) for one in figures.failures]
     most = max((row.world_size for row, _ in found), default=0)
-    return [
-        f"After a kill, {wording.plain(row.case, 64)} on {wording.ranks(row)} trains again in "
-        f"{seconds(one.restart_s)} under {wording.plain(one.restarted_by, 32)}."
-        for row, one in found
-        if row.world_size == most and one.kind == "kill"
-    ]
+    kills = [(row, one) for row, one in found if row.world_size == most and one.kind == "kill"]
+    said = []
+    for case in dict.fromkeys(row.case for row, _ in kills):
+        own = [(row, one) for row, one in kills if row.case == case]
+        times = [
+            f"{seconds(one.restart_s)} under {wording.plain(one.restarted_by, 32)}"
+            for _, one in own
+        ]
+        said.append(
+            f"After a kill, {wording.plain(case, 64)} on {wording.ranks(own[0][0])} trains again "
+            f"in {wording.joined(times)}."
+        )
+    return said
 
 
 def over_the_seam(rows: Sequence[Row]) -> list[str]:

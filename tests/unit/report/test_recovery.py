@@ -104,17 +104,19 @@ def failure(kind="kill", by="scalebench", load_s=0.4):
 
 
 def test_failures_are_a_table_a_sentence_and_a_figure_of_their_phases():
-    figures = RecoveryFigures(failures=[failure(), failure("raise"), failure(by="torchrun")])
+    figures = RecoveryFigures(
+        failures=[failure(), failure("raise"), failure(by="torchrun", load_s=0.6)]
+    )
     rows = [make_plain(), make_row("ddp", 2).model_copy(update={"recovery": figures})]
     assert recovering.failed(rows) == [
-        "After a kill, ddp on 2 CPU ranks trains again in 900 ms under scalebench.",
-        "After a kill, ddp on 2 CPU ranks trains again in 900 ms under torchrun.",
+        "After a kill, ddp on 2 CPU ranks trains again in 900 ms under scalebench and 1.100 s "
+        "under torchrun.",
     ]
     flat = " ".join(render_table(make_summary(rows), 160).split())
     assert "ddp 2 kill scalebench 100 ms 100 ms 100 ms 100 ms 100 ms 400 ms 100 ms" in flat
     figure = FAILURE_PHASES.draw(rows, assign(rows))
     assert [trace.name for trace in figure.data][:3] == ["noticed", "stopped", "started"]
-    assert list(figure.data[5].x) == pytest.approx([0.4, 0.4, 0.4])
+    assert list(figure.data[5].x) == pytest.approx([0.4, 0.4, 0.6])
     assert figure.layout.yaxis.ticktext[2] == "N=2, kill, torchrun"
     assert restart_of(rows[1]) == pytest.approx(0.9)
 
