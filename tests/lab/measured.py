@@ -21,6 +21,7 @@ from scalebench import Shard, Workload
 LOG = Path(os.environ["MEASURED_LOG"])
 NUM_BYTES = int(os.environ.get("MEASURED_BYTES", "0"))
 SPIN_S = 0.25
+PAUSE_S = 0.001
 
 
 def write(shard: Shard, *values: float) -> None:
@@ -70,13 +71,17 @@ def congestion_controls() -> Iterator[str]:
 
 
 def spins(shard: Shard) -> Workload:
-    """Keep a core busy at every step; note the wall clock and the CPU time that it took."""
+    """Keep a core busy at every step; note wall clock, CPU time and the middle pause."""
 
     def loss(module, batch):
-        began, used = time.perf_counter(), cpu_s()
-        while time.perf_counter() < began + SPIN_S:
-            pass
-        write(shard, time.perf_counter() - began, cpu_s() - used)
+        began, used, pauses = time.perf_counter(), cpu_s(), []
+        before = began
+        while (now := time.perf_counter()) < began + SPIN_S:
+            if now - before > PAUSE_S:
+                pauses.append(now - before)
+            before = now
+        middle = sorted(pauses)[len(pauses) // 2] if pauses else 0.0
+        write(shard, time.perf_counter() - began, cpu_s() - used, middle)
         return module(batch).mean()
 
     return tiny(shard, loss)

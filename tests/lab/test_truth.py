@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from scalebench.launch.lab.quota import quota_us
 from scalebench.spec.virtual_hosts import BOTH_WAYS_SHARE, PAYLOAD_SHARE, VirtualHosts
 from tests.lab.conftest import Measure
 
@@ -61,9 +62,12 @@ def test_a_busy_rank_gets_its_share_of_a_core(measure: Measure) -> None:
         # One step spans two or three periods of the quota, and may begin with what was left over
         # of one: only many of them together come to the share. On a busy machine others take a
         # few steps' time away, never the middle one's, and nobody gets more.
-        wall_s, used_s = of_rank.T
+        wall_s, used_s, pause_s = of_rank.T
         assert used_s.sum() < 1.06 * share * wall_s.sum(), f"asked for {share}: {of_rank}"
         assert np.median(used_s / wall_s) == pytest.approx(share, rel=0.1), f"{share}: {of_rank}"
+        # At the kernel's own tick, 4 ms at 250 Hz, a rank with 1 ms in 5 would stand still for 16.
+        period_s = quota_us(share)[1] / 1e6
+        assert 0 < np.median(pause_s) < 2 * period_s, f"{share}: {of_rank}"
 
 
 def test_ranks_of_one_host_talk_past_its_link(measure: Measure) -> None:

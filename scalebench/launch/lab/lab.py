@@ -7,6 +7,8 @@ from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.lab.network import Network, NoNetwork
 from scalebench.launch.lab.quota import NoQuota, Quotas, cpu_hierarchy
 from scalebench.launch.lab.topology import INTERFACE
+from scalebench.launch.lab.wakeups import Wakeups
+from scalebench.processors import allowed_processors, processors_of_rank, read_processors
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 
@@ -31,6 +33,7 @@ class Lab:
                 "possible; --launcher local runs the ranks without virtual hosts."
             ) from None
         self.quotas: Quotas | None = None
+        self.wakeups: Wakeups | None = None
         shares = hosts.shares(num_ranks)
         if shares is not None:
             try:
@@ -42,6 +45,7 @@ class Lab:
                     "where a cgroup with the CPU controller is delegated (systemd-run --user "
                     "--scope -p Delegate=yes ...); or leave it out."
                 ) from None
+            self.wakeups = Wakeups(processors_of_ranks(num_ranks, hosts.threads or 1))
 
     def of(self, rank: int) -> dict[str, Any]:
         """Return what puts a rank into its host: namespaces, quota, the interface to talk on."""
@@ -67,8 +71,17 @@ class Lab:
     def close(self) -> None:
         """Remove everything; the ranks have ended before."""
         self.network.close()
+        if self.wakeups is not None:
+            self.wakeups.close()
         if self.quotas is not None:
             self.quotas.close()
+
+
+def processors_of_ranks(num_ranks: int, threads: int) -> set[int]:
+    """Return the processors to which the ranks of a machine are pinned."""
+    allowed = read_processors(allowed_processors())
+    ranks = (processors_of_rank(allowed, threads, [None] * (r + 1)) for r in range(num_ranks))
+    return {processor.number for mine in ranks for processor in mine}
 
 
 @dataclass(frozen=True)
