@@ -162,6 +162,17 @@ def test_the_figure_has_both_in_the_order_of_step_time():
     assert memory.customdata == ("20.0 MB", "10.0 MB")
 
 
+@pytest.mark.parametrize(
+    ("high_s", "end_ms"),
+    [(0.021, 1.05 * 21), (0.0571, 1.05 * 57.1), (0.0572, 60.0), (9.0, 60.0), (None, 1.05 * 20)],
+)
+def test_a_wide_interval_does_not_hide_the_bars(high_s, end_ms):
+    longest = row("slow", (0.020, high_s and 0.019, high_s))
+    figure = framework_figure([FAST, longest], {})
+    assert figure is not None
+    assert figure.layout.xaxis.range == pytest.approx((0, end_ms))
+
+
 def verdicts(rows: list[Row]) -> dict[str, tuple[str, ...]]:
     """Return what the figure says of steps: the entry of its key → cases."""
     figure = framework_figure(rows, {})

@@ -2,7 +2,6 @@
 
 import pytest
 
-from scalebench.records.rows.race import RaceFigures
 from scalebench.records.summary import Summary
 from scalebench.report import render_markdown, render_table
 from scalebench.report.findings import ranking
@@ -13,35 +12,8 @@ from scalebench.report.page.palette import assign
 from scalebench.report.page.rows import row_views
 from scalebench.report.words import racing
 from scalebench.stats import Estimate
+from tests.builders.races import figures, near
 from tests.builders.summaries import make_plain, make_row, make_summary
-
-
-def near(value, spread=0.02):
-    return Estimate(value=value, low=value * (1 - spread), high=value * (1 + spread), n=3)
-
-
-def figures(time_s, samples, **changes):
-    """A race that the baseline ends after 8 s and 2048 samples."""
-    fields = {
-        "target_loss": 2.476,
-        "target_from": "plain after 2048 samples",
-        "baseline": ("plain", 1),
-        "samples": 4096,
-        "num_seeds": 3,
-        "num_reached": 3,
-        "time_to_target_s": near(time_s),
-        "samples_to_target": near(samples),
-        "statistical_efficiency": near(2048 / samples),
-        "hardware_efficiency": near(8 * samples / 2048 / time_s / 2),
-        "speedup_to_target": near(8 / time_s),
-        "final_loss": near(2.1),
-        "equal_time_s": 6.0,
-        "loss_at_equal_time": near(2.3),
-        "noise_scale": near(40),
-        "predicted_statistical_efficiency": 0.8,
-    }
-    return RaceFigures(**{**fields, **changes})
-
 
 MISSED = figures(
     1,

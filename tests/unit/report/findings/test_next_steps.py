@@ -6,6 +6,7 @@ from scalebench.report import render_markdown, render_page, render_table
 from scalebench.report.findings.findings import judge
 from scalebench.report.findings.next_steps import MOST_STEPS, next_steps
 from scalebench.report.words import wording
+from tests.builders.races import figures
 from tests.builders.summaries import attributed, make_plain, make_row, make_summary
 
 SURE = {"efficiency": 0.8, "spread": 0.02}
@@ -52,6 +53,20 @@ def test_only_the_best_case_of_a_suite_counts():
     other = {"efficiency": 0.5, "strategy": "fsdp"}
     slow = lossy("ddp", {"exposed_transfer": 50.0}, "slow", **other)
     assert [step.row.case for step in steps_of([*best, slow[1]])] == ["best"]
+
+
+def test_the_winner_of_a_race_is_the_best_whatever_its_batch():
+    """Efficiencies of two batches are not ranked: a race decides by the time to its target."""
+    small = lossy("ddp", {"wait": 20.0}, "small")
+    large = lossy("ddp", {"data_stall": 20.0}, "large", global_batch=512)
+    rows = [*small, large[1]]
+    assert {step.row.case for step in steps_of(rows)} == {"small", "large"}
+    times_s = (8.0, 5.0, 4.0)
+    raced = [
+        row.model_copy(update={"race": figures(time_s, 2048)})
+        for row, time_s in zip(rows, times_s, strict=True)
+    ]
+    assert {step.row.case for step in steps_of(raced)} == {"large"}
 
 
 def test_an_action_of_several_suites_is_told_once_where_it_wins_most():

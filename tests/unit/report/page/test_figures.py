@@ -211,6 +211,35 @@ def test_sweeps_of_one_operation_are_told_apart_by_what_differs():
     assert [s.name for s in link_figure.sweeps(profile)] == ["all_reduce, N=2", "all_reduce, N=4"]
 
 
+def of_algorithms(count):
+    """The calibration on 2 and 4 ranks by the backend and by ``count`` − 1 other algorithms."""
+    profile = make_profile()
+    names = ["backend", *(f"own-{number}" for number in range(1, count))]
+
+    def by_each(found):
+        return tuple(one.model_copy(update={"algorithm": name}) for one in found for name in names)
+
+    return profile.model_copy(
+        update={"points": by_each(profile.points), "fits": by_each(profile.fits)}
+    )
+
+
+def test_of_many_sweeps_only_the_usual_ones_are_drawn_at_first():
+    rows = [make_plain(), make_row()]
+    few, many = of_algorithms(link_figure.MOST_DRAWN // 2), of_algorithms(6)
+    for kind in link_figure.link_kinds(few, 8e8):
+        chart, data = drawn(kind, rows)
+        assert all(trace.get("visible", True) for trace in data)
+        assert all(entry.shown for entry in chart.key)
+    for kind in link_figure.link_kinds(many, 8e8):
+        chart, data = drawn(kind, rows)
+        groups = {t["legendgroup"] for t in data if t.get("visible", True) and "legendgroup" in t}
+        assert groups == {"all_reduce, N=4, backend"}
+        sweeps = [entry for entry in chart.key if entry.name.startswith("all_reduce")]
+        assert len(sweeps) == 12
+        assert [one.name for one in sweeps if one.shown] == ["all_reduce, N=4, backend"]
+
+
 def test_a_timeline_has_a_lane_for_each_rank():
     rows = [make_plain(), make_row(world_size=2), make_row("other", world_size=4)]
     found = [make_timeline(row) for row in rows[1:]]

@@ -148,6 +148,22 @@ def test_the_tables_fit_and_have_the_columns_of_nccl_tests(width, ascii_only):
         assert "1.00 GB/s" in text
 
 
+def test_the_type_of_a_fit_is_a_column_only_where_types_differ():
+    one = profile_of(line(), (), **ORIGIN)
+    half = tuple(fit.model_copy(update={"dtype": "bfloat16"}) for fit in one.fits)
+    both = one.model_copy(update={"fits": (*one.fits, *half)})
+
+    def fits_of(profile):
+        return render_calibration(profile, 160).partition("fits")[2].splitlines()
+
+    title, header, *_ = (line.split() for line in fits_of(one) if line.strip())
+    assert title[:2] == ["of", "float32,"] and "type" not in header
+    title, header, *lines = (line.split() for line in fits_of(both) if line.strip())
+    assert "float32" not in title and "type" in header
+    told = [word for line in lines for word in line if word in ("float32", "bfloat16")]
+    assert told == ["float32", "bfloat16"]
+
+
 NOT_ENDED = "v100_no_mpi_two_jobs.txt"
 NOT_NAMED = {"p5_openmpi_tagged.txt": "all_reduce"}
 LOGS = sorted(path.name for path in GOLDEN.glob("*.txt") if path.name != NOT_ENDED)
