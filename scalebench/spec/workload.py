@@ -112,7 +112,8 @@ class Workload:
             share one (tied weights). Empty: the module is no such sequence.
         evaluation: Batches of samples that are never trained on, the same on all ranks and in
             every iteration; a race is judged by the mean loss over them. The ranks divide the
-            batches among them. None: the workload cannot take part in a race.
+            batches among them, and the noise of gradients is taken from them: shuffle the samples.
+            None: the workload cannot take part in a race.
         tensor_plan: How its layers are divided for tensor parallel training. None: it is not known.
         context_plan: Its attention, for context parallel training. None: it is not known.
         experts: The experts of each mixture-of-experts layer, in order: a module whose parameters

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -193,12 +194,17 @@ def _noise_scale(
     arrivals: Mapping[int, Arrival | None],
     norms_of: Callable[[RacePoint], GradientNorms | None],
 ) -> Estimate | str:
+    """Take the noise at the end of each block of steps that was trained on the way to the target.
+
+    Not before any training: that gradient is many times as large, belongs to no block, and would
+    alone decide the mean.
+    """
     found = []
     for seed, points in curves.items():
         reached = arrivals.get(seed)
         last = reached.samples if reached is not None else points[-1].samples
-        known = ((norms_of(point), point.samples) for point in points)
-        norms = [one for one, samples in known if one is not None and samples <= last]
+        trained = [after for before, after in pairwise(points) if before.samples < last]
+        norms = [one for point in trained if (one := norms_of(point)) is not None]
         scale = noise_scale(norms)
         if scale is None or scale <= 0:
             return "the gradient's norm is not larger than its noise, or was not taken"

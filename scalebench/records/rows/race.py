@@ -33,7 +33,8 @@ class RaceFigures(RowPart):
             reached the target.
         speedup_to_target: Time that the baseline needs over time that this needs: N times the
             product of the two efficiencies.
-        noise_scale: Gradient noise scale of the baseline until it reached the target, samples.
+        noise_scale: Gradient noise scale of the baseline until it reached the target, samples; from
+            held-out samples at the end of each block of steps.
         noise_scale_of_steps: The same of this row's own training, from the gradients that its ranks
             had in its steps; DDP on several ranks.
         predicted_statistical_efficiency: Predicted: what the noise scale leaves of the baseline's

@@ -13,6 +13,9 @@ BATCH_SIZE = 8
 class HeldOut:
     """``NUM_BATCHES`` batches of ``BATCH_SIZE`` samples; made when they are first asked for.
 
+    Their samples are drawn without order, as those of a batch in training are: neighbours in a text
+    are alike, and labels may go round. The noise of gradients would be that of such batches.
+
     Args:
         make: ``make(count)`` → inputs and targets of ``count`` samples that no training batch has.
     """
@@ -23,7 +26,9 @@ class HeldOut:
 
     def __iter__(self) -> Iterator[Batch]:
         if self._batches is None:
-            inputs, targets = self._make(NUM_BATCHES * BATCH_SIZE)
-            halves = inputs.split(BATCH_SIZE), targets.split(BATCH_SIZE)
+            made = self._make(NUM_BATCHES * BATCH_SIZE)
+            generator = torch.Generator(device="cpu").manual_seed(0)
+            order = torch.randperm(len(made[0]), generator=generator, device="cpu")
+            halves = [tensor[order.to(tensor.device)].split(BATCH_SIZE) for tensor in made]
             self._batches = list(zip(*halves, strict=True))
         return iter(self._batches)

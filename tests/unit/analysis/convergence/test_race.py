@@ -10,7 +10,7 @@ from scalebench.analysis.convergence.race import median_with_missing
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
 from scalebench.records.paths import RunPaths
-from scalebench.records.race import RacePoint
+from scalebench.records.race import GradientNorms, RacePoint
 from scalebench.spec import Plain
 from scalebench.spec.race import Race
 from tests.builders.runs import make_cell, make_info, make_record, make_result
@@ -182,3 +182,45 @@ def test_a_suite_that_is_no_race_says_so():
 )
 def test_the_median_takes_what_is_missing_for_later_than_all(values, median):
     assert median_with_missing(values) == median
+
+
+def expected_norms(square, variance, batches, batch_size):
+    """The norms that are expected where ``|G|²`` and ``tr Σ`` are known."""
+    of_one, of_mean = (square + variance / n for n in (batch_size, batches * batch_size))
+    return GradientNorms(
+        num_batches=batches, batch_size=batch_size, mean_square=of_one, square_of_mean=of_mean
+    )
+
+
+def with_noise(points, square_before=400.0):
+    """A curve with both kinds of norms; the gradient is long before any training."""
+    squares = [square_before, 4.0, 2.0, 1.0, 0.5]
+    return [
+        point.model_copy(
+            update={
+                "gradients": expected_norms(square, 14.0, 16, 8),
+                "step_gradients": expected_norms(square, 14.0, 2, 4) if point.samples else None,
+            }
+        )
+        for point, square in zip(points, squares, strict=True)
+    ]
+
+
+def noise_of(curve):
+    race = raced({("plain", 1, 8): [curve] * 2, ("ddp", 2, 8): [curve] * 2})["ddp"].race
+    return race.noise_scale.value, race.noise_scale_of_steps.value
+
+
+def test_noise_is_that_of_the_blocks_until_the_target_whichever_samples_it_is_taken_from():
+    # The target is reached after 200 samples, which are two blocks.
+    held_out, of_steps = noise_of(with_noise(falling(0.01, 4.0)))
+    assert held_out == pytest.approx(14 / 3)
+    assert of_steps == pytest.approx(14 / 3)
+
+
+def test_noise_of_a_target_that_the_first_block_reaches_is_that_of_this_block():
+    curve = with_noise(falling(0.01, 4.0))
+    table = {("plain", 1, 8): [curve] * 2}
+    race = raced(table, RACE.model_copy(update={"target_loss": 4.5}))["plain"].race
+    assert race.samples_to_target.value == pytest.approx(50)
+    assert race.noise_scale.value == pytest.approx(14 / 4)

@@ -3,8 +3,14 @@
 import pytest
 import torch
 
-from scalebench.analysis.convergence.noise_scale import gradient_variance, squared_gradient
+from scalebench.analysis.convergence.noise_scale import (
+    gradient_variance,
+    noise_scale,
+    squared_gradient,
+)
 from scalebench.records.race import GradientNorms
+from scalebench.spec.workload import Workload
+from scalebench.worker.measure.gradient_norms import gradient_norms
 from scalebench.worker.measure.step_norms import local_square
 
 
@@ -24,32 +30,78 @@ def test_what_is_noted_is_the_gradient_of_all_microbatches_before_it_is_averaged
     assert found.value == before, "the hooks are gone"
 
 
+DEVIATIONS = torch.tensor([2.0, 1.0, 3.0])
+"""Of the samples x of a quadratic, whose loss |w − x|²/2 has the gradient w − x."""
+
+
+def quadratic(module, samples):
+    return (module.weight - samples).square().sum(1).mean() / 2
+
+
+def drawn(count, generator):
+    return torch.randn(count, 3, generator=generator) * DEVIATIONS
+
+
+def norms_of_a_step(module, batches):
+    """What the ranks of a step note, each with one of the batches; and the mean gradient."""
+    squares, total = [], torch.zeros_like(module.weight)
+    for samples in batches:
+        module.weight.grad = None
+        with local_square(module.parameters()) as found:
+            quadratic(module, samples).backward()
+        squares.append(found.value)
+        total += module.weight.grad / len(batches)
+    norms = GradientNorms(
+        num_batches=len(batches),
+        batch_size=len(batches[0]),
+        mean_square=sum(squares) / len(batches),
+        square_of_mean=float(total.square().sum()),
+    )
+    return norms, total
+
+
 @pytest.mark.parametrize(("ranks", "rank_batch"), [(2, 1), (4, 4)])
 def test_a_quadratic_gives_its_gradient_and_its_covariance(ranks, rank_batch):
-    """The loss |w − x|²/2 of samples x has the gradient w − x: mean w, covariance that of x."""
     generator = torch.Generator().manual_seed(0)
-    deviations = torch.tensor([2.0, 1.0, 3.0])
+    module = torch.nn.Linear(3, 1, bias=False)
     weight = torch.tensor([1.0, -0.5, 0.25])
+    torch.nn.init.constant_(module.weight, 0)
+    module.weight.data += weight
     gradients, variances = [], []
     for _ in range(300):
-        squares, total = [], torch.zeros(3)
-        for _ in range(ranks):
-            own = torch.nn.Parameter(weight.clone())
-            samples = torch.randn(rank_batch, 3, generator=generator) * deviations
-            with local_square([own]) as found:
-                ((own - samples).square().sum(1) / 2).mean().backward()
-            squares.append(found.value)
-            total += own.grad
-        norms = GradientNorms(
-            num_batches=ranks,
-            batch_size=rank_batch,
-            mean_square=sum(squares) / ranks,
-            square_of_mean=float((total / ranks).square().sum()),
-        )
+        batches = [drawn(rank_batch, generator) for _ in range(ranks)]
+        norms, _ = norms_of_a_step(module, batches)
         gradients.append(squared_gradient(norms))
         variances.append(gradient_variance(norms))
-    known = (float(weight.square().sum()), float(deviations.square().sum()))
+    known = (float(weight.square().sum()), float(DEVIATIONS.square().sum()))
     for values, true in zip((gradients, variances), known, strict=True):
         sampled = torch.tensor(values, dtype=torch.float64)
         error = float(sampled.std()) / len(values) ** 0.5
         assert abs(float(sampled.mean()) - true) < 4 * error
+
+
+def test_steps_and_held_out_samples_tell_the_same_noise_of_a_training():
+    """SGD on the quadratic; both are taken at the same moments, whose true noise is known."""
+    generator = torch.Generator().manual_seed(0)
+    ratios = {"steps": [], "held out": []}
+    variance = float(DEVIATIONS.square().sum())
+    for _ in range(60):
+        module = torch.nn.Linear(3, 1, bias=False)
+        torch.nn.init.constant_(module.weight, 8.0)
+        held_out = list(drawn(128, generator).split(8))
+        workload = Workload(module, [], quadratic, evaluation=held_out)
+        of_steps, of_held_out, true = [], [], []
+        for _ in range(12):
+            norms, gradient = norms_of_a_step(module, drawn(8, generator).split(4))
+            of_steps.append(norms)
+            of_held_out.append(gradient_norms(module, workload, held_out))
+            true.append(float(module.weight.detach().square().sum()))
+            module.weight.data -= 0.05 * gradient
+        known = variance / (sum(true) / len(true))
+        ratios["steps"].append(noise_scale(of_steps) / known)
+        ratios["held out"].append(noise_scale(of_held_out) / known)
+    for found in ratios.values():
+        sampled = torch.tensor(found, dtype=torch.float64)
+        error = float(sampled.std()) / len(found) ** 0.5
+        assert float(sampled.mean()) == pytest.approx(1, abs=4 * error)
+        assert error < 0.06

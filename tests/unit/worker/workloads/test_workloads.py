@@ -21,6 +21,7 @@ from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads import text as text_module
 from scalebench.worker.workloads.cnn import Cnn
 from scalebench.worker.workloads.gpt import Gpt
+from scalebench.worker.workloads.held_out import HeldOut
 from scalebench.worker.workloads.images import make_images
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.mlp import Mlp, make_clusters
@@ -548,3 +549,17 @@ def test_custom_module_that_does_not_exist(custom, tmp_path):
 def test_custom_workload_out_of_memory_is_not_a_usage_error(custom, error):
     with pytest.raises((MemoryError, torch.OutOfMemoryError)):
         custom(f"def workload(shard):\n    raise {error}\n")
+
+
+def test_held_out_samples_share_a_batch_by_chance():
+    """Neighbours in a text, or labels that go round, would change the noise of its gradient."""
+    held_out = HeldOut(lambda count: [torch.arange(count), torch.arange(count) % 10])
+    batches = list(held_out)
+    samples = torch.stack([inputs for inputs, _ in batches])
+    assert sorted(samples.flatten().tolist()) == list(range(128))
+    assert all(torch.equal(targets, inputs % 10) for inputs, targets in batches)
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(batches, held_out, strict=True))
+    # By chance a batch of 8 has 7/127 of all neighbours: 7 of 127 pairs, give or take 3.
+    where = samples.flatten().argsort() // 8
+    assert int((where[1:] == where[:-1]).sum()) < 17
+    assert min(len(set(targets.tolist())) for _, targets in batches) < 8, "in order, each has 8"
