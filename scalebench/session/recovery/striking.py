@@ -1,5 +1,6 @@
 """Sending the signal that makes a rank fail, a random moment after its step."""
 
+import contextlib
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scalebench.records.fault_events import Event, FaultFolder
+from scalebench.session.recovery.timeline import NoTimeline
 from scalebench.spec.recovery import FaultKind, FaultPlan
 
 POLL_S = 0.002
@@ -22,12 +24,17 @@ class Striking:
     Attributes:
         cut_link: Cuts the link of the rank's host, where that is the fault.
         failed_ns: When it did, on the monotonic clock; None: not yet, or the rank raises itself.
+
+    Raises:
+        NoTimeline: The fault could not be brought about. At the end of the block: the ranks, which
+            wait for it, have been ended by then.
     """
 
     folder: FaultFolder
     plan: FaultPlan
     cut_link: Callable[[], None] | None = None
     failed_ns: int | None = None
+    _error: Exception | None = None
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -37,10 +44,14 @@ class Striking:
             self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, raised: object, *_: object) -> None:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
+        if self._error is not None and raised is None:
+            raise NoTimeline(
+                f"rank {self.plan.rank} could not be made to fail: {self._error}"
+            ) from self._error
 
     def _strike(self) -> None:
         while not self._over.wait(POLL_S):
@@ -53,13 +64,17 @@ class Striking:
         time.sleep(chance.uniform(0, _usual_step_s(events)))
         pid = next(event.number for event in events if event.name == "started")
         self.failed_ns = time.monotonic_ns()
-        if self.cut_link is not None:
-            self.cut_link()
-            return
         try:
-            os.kill(pid, SIGNALS[self.plan.kind])
+            if self.cut_link is not None:
+                self.cut_link()
+            else:
+                os.kill(pid, SIGNALS[self.plan.kind])
         except ProcessLookupError:  # it ended by itself
             self.failed_ns = None
+        except Exception as error:  # said by __exit__: a thread has nobody to raise it to
+            self.failed_ns, self._error = None, error
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)  # or it would train for as long as a launch may take
 
 
 def _usual_step_s(events: list[Event]) -> float:

@@ -1,0 +1,60 @@
+"""A fault that cannot be brought about is said, and the ranks that wait for it end."""
+
+import signal
+import subprocess
+
+import pytest
+
+from scalebench.errors import EnvironmentUnfit
+from scalebench.records.fault_events import FaultFolder
+from scalebench.session.recovery.striking import Striking
+from scalebench.session.recovery.timeline import NoTimeline
+from scalebench.spec.recovery import FaultPlan
+
+
+@pytest.fixture
+def rank():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def folder(tmp_path, rank):
+    """Return what a rank has noted that has done its step."""
+    folder = FaultFolder(tmp_path)
+    folder.note(0, 1, "started", rank.pid)
+    folder.note(0, 1, "step", 6)
+    return folder
+
+
+def strike(folder, rank, kind, cut_link=None):
+    with Striking(folder, FaultPlan(kind=kind, rank=1, at_step=6), cut_link) as striking:
+        rank.wait()
+    return striking
+
+
+def test_a_killed_rank_has_failed_at_a_moment_that_is_known(folder, rank):
+    striking = strike(folder, rank, "kill")
+    assert rank.returncode == -signal.SIGKILL
+    assert striking.failed_ns >= folder.events(0, 1)[-1].time_ns
+
+
+@pytest.mark.parametrize("error", [EnvironmentUnfit("the holder has ended"), ValueError("closed")])
+def test_a_link_that_cannot_be_cut_is_said_and_its_rank_ends(folder, rank, error):
+    def refuse():
+        raise error
+
+    with pytest.raises(NoTimeline, match=f"rank 1 could not be made to fail: {error}"):
+        strike(folder, rank, "link", refuse)
+    assert rank.returncode == -signal.SIGKILL
+
+
+def test_an_error_of_the_launch_is_not_replaced(folder, rank):
+    def refuse():
+        raise EnvironmentUnfit("the holder has ended")
+
+    plan = FaultPlan(kind="link", rank=1, at_step=6)
+    with pytest.raises(KeyError), Striking(folder, plan, refuse):
+        rank.wait()
+        raise KeyError("of the launch")
