@@ -16,6 +16,7 @@ from scalebench.report.words import script_remarks, wording
 from scalebench.report.words.attributed import straggler
 from scalebench.report.words.causes import points
 from scalebench.report.words.inflation import largest_inflation
+from scalebench.report.words.late_rank import lateness, reasons
 from scalebench.report.words.script_remarks import needless_search
 
 NOTHING_TO_GAIN = 0.97
@@ -48,7 +49,13 @@ def _one_launch(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
     if efficiency is None or efficiency.n > 1:
         return None
-    return Advice("Run it again with --repeats 3 before acting on it", "1 launch gives no interval")
+    late = straggler(case.row)
+    action = "Run it again with --repeats 3 before acting on it"
+    if late is None:
+        return Advice(action, "1 launch gives no interval")
+    why = reasons(case.row, late.rank)
+    seen = f"rank {late.rank} {why[0] if why else f'comes last to {lateness(late)}'}"
+    return Advice(action, f"1 launch gives no interval; in it, {seen}", f"--repeats 3; {seen}")
 
 
 def _too_wide(case: AdviceInput) -> Advice | None:
@@ -192,9 +199,12 @@ def _late_rank(case: AdviceInput) -> Advice | None:
     late = straggler(case.row)
     if late is None:
         return None
-    last = f"it comes last to {100 * late.share:.0f} % of the operations"
     look = f"Look at rank {late.rank}"
-    return Advice(look, f"{last}, by {units.seconds(late.median_late_s)}", f"{look}: {last}")
+    last = f"it comes last to {lateness(late)}"
+    why = reasons(case.row, late.rank)
+    if not why:
+        return Advice(look, last, f"{look}: {last.partition(',')[0]}")
+    return Advice(look, f"it {why[0]}; {last}", f"{look}: it {why[0]}")
 
 
 def _uneven_ranks(case: AdviceInput) -> Advice:

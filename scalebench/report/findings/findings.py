@@ -13,7 +13,7 @@ from scalebench.report.findings import advice, ranking
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
-from scalebench.report.words import causes, outside, script_remarks, wording
+from scalebench.report.words import causes, late_rank, outside, script_remarks, wording
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
@@ -143,7 +143,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_wrapper_cost(rows, headline),
         *_exposed(headline),
         *compression.sentences(headline, of_suite or rows),
-        *(causes.held_up(headline) if headline else ()),
+        *(late_rank.held_up(headline) if headline else ()),
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),

@@ -21,7 +21,7 @@ from scalebench.report.tables.layout import (
     table,
 )
 from scalebench.report.tables.terminal import line, titled
-from scalebench.report.words import causes, wording
+from scalebench.report.words import causes, late_rank, wording
 from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
 from scalebench.report.words.inflation import inflation_note
 
@@ -116,7 +116,7 @@ def footnotes(rows: Sequence[Row], accounted: Accounted) -> list[str]:
     late = [
         f"{wording.place(row)}: {said[0].lower()}{said[1:-1]}"
         for row in rows
-        for said in causes.held_up(row)
+        for said in late_rank.held_up(row)
     ]
     split = [note for row, _ in accounted if (note := inflation_note(row))]
     whole = [*split, *(text for text in (cost, bound) if text)]

@@ -14,7 +14,13 @@ WORTH_TELLING = 0.01
 """Of the step: estimates or arrivals that differ by less make no difference to the answer."""
 
 SELDOM = 10
-"""Operations below which nobody can be said to come last always."""
+"""Operations below which a rank that is hardly late cannot be said to come last always."""
+
+VERY_LATE = 0.1
+"""Of the step: so late, a few operations are enough if the rank comes last to all of them."""
+
+FEW = 4
+"""Operations below which nobody is named."""
 
 
 def budgeted(rows: Sequence[Row]) -> list[tuple[Row, Budget]]:
@@ -32,13 +38,16 @@ def straggler(row: Row) -> Straggler | None:
 
     It comes last in more than 60 % of the operations and half as often again as chance would have
     it, by more than 1 % of a step. No test of significance: arrivals of one step depend on one
-    another.
+    another. Of fewer than ten operations it has to come last to all, by more than 10 % of a step.
     """
     found = arrivals(row)
     num_operations = sum(other.count for other in found)
-    if not found or row.step_s is None or num_operations < SELDOM:
+    if not found or row.step_s is None or num_operations < FEW:
         return None
     first = found[0]
+    if num_operations < SELDOM:
+        always = first.share == 1 and first.median_late_s > VERY_LATE * row.step_s.value
+        return first if always else None
     enough = num_operations >= 2 * SELDOM or first.share >= 0.9
     often = enough and first.share > 0.6 and first.stands_out(row.world_size)
     late = first.median_late_s > WORTH_TELLING * row.step_s.value

@@ -9,7 +9,7 @@ from scalebench import units
 from scalebench.records.rows.budget import PARTS, RESIDUAL, WAIT, Budget, Part
 from scalebench.records.summary import Row
 from scalebench.report.words import wording
-from scalebench.report.words.attributed import disagreements, straggler
+from scalebench.report.words.attributed import disagreements
 from scalebench.report.words.inflation import largest_inflation
 
 LARGEST_RESIDUAL = 0.02
@@ -166,17 +166,6 @@ def doubts(row: Row) -> list[str]:
         reason = wording.plain(row.unavailable["wait_s"], 160)
         said.append(f"Wait and transfer cannot be separated: {reason}.")
     return said
-
-
-def held_up(row: Row) -> list[str]:
-    """Name the rank that steadily arrives last: ``"Rank 1 arrives last in 97 % of …"``."""
-    late = straggler(row)
-    if late is None:
-        return []
-    return [
-        f"Rank {late.rank} arrives last in {late.share * 100:.0f} % of the operations, by"
-        f" {units.seconds(late.median_late_s)}."
-    ]
 
 
 def tracing_cost(rows: Sequence[Row]) -> str | None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plotly import graph_objects as go
 
+from scalebench import units
 from scalebench.records.rows.budget import MEASURED, PARTS, RESIDUAL, WAIT, Budget
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.rows.exposed import ExposedEstimates
@@ -18,7 +19,7 @@ from scalebench.report.page import budget_figure, charts, kinds, palette, waterf
 from scalebench.report.tables import budget_table, communication
 from scalebench.report.tables.layout import Column, cells
 from scalebench.report.tables.listing import PlainTable
-from scalebench.report.words import causes, wording
+from scalebench.report.words import causes, late_rank, wording
 from scalebench.report.words.attributed import budgeted, straggler
 from tests.builders.summaries import (
     LOSSES,
@@ -274,6 +275,9 @@ def arrivals(share, late_s, count=40):
         (2, 0.70, 0.03, 40, False),
         (4, 0.97, 0.005, 40, False),
         (4, 1.0, 0.03, 4, False),
+        (4, 1.0, 0.11, 4, True),
+        (4, 0.9, 0.11, 9, False),
+        (4, 1.0, 0.11, 3, False),
         (1, 1.0, 0.03, 40, False),
     ],
 )
@@ -285,8 +289,9 @@ def test_a_rank_is_named_only_if_it_is_late_often_and_by_much(
     row = row.model_copy(update={"stragglers": found})
     assert (straggler(row) is not None) is named
     if named:
-        text = f"Rank 3 arrives last in {share * 100:.0f} % of the operations, by "
-        assert causes.held_up(row)[0].startswith(text)
+        often = "all 4" if count == 4 else f"{share * 100:.0f} % of the"
+        text = f"Rank 3 arrives last in {often} operations, by "
+        assert late_rank.held_up(row)[0].startswith(text)
 
 
 def test_what_is_not_a_budget_counts_as_none():
@@ -533,6 +538,35 @@ def test_nested_lists_are_json_in_the_csv():
     flat = frames.flatten(traced())
     assert json.loads(flat["communication"])[0]["kind"] == "all_reduce"
     assert json.loads(flat["stragglers"])[0]["rank"] == 1
+
+
+def late_for(**times):
+    """A row whose rank 1 always comes last, with its own parts changed; seconds."""
+    row = traced()
+    waiting, late = row.budget.ranks
+    own = late.model_copy(update={"wait_s": 0.0, **times})
+    return row.model_copy(
+        update={"budget": row.budget.model_copy(update={"ranks": [waiting, own]})}
+    )
+
+
+def test_a_late_rank_s_own_part_is_the_reason():
+    row = traced()
+    waiting, late = row.budget.ranks
+    waited = waiting.wait_s
+    more = late.data_stall_s + 0.9 * waited
+    found = late_rank.reasons(late_for(data_stall_s=more), 1)
+    least = units.seconds(waiting.data_stall_s)
+    assert found == [f"waits for its batches {units.seconds(more)} a step, the others {least}"]
+    both = {"data_stall_s": late.data_stall_s + 0.3 * waited, "compute_s": 2 * late.compute_s}
+    first, second = late_rank.reasons(late_for(**both), 1)
+    assert first.startswith("waits for its batches ") and second.startswith("computes ")
+    assert late_rank.held_up(late_for(**both))[0].endswith(f": it {first} and {second}.")
+    little = late.data_stall_s + 0.2 * waited
+    assert late_rank.reasons(late_for(data_stall_s=little), 1) == []
+    assert late_rank.reasons(late_for(data_stall_s=more, wait_s=waited), 1) == []
+    assert late_rank.reasons(row.model_copy(update={"budget": None}), 1) == []
+    assert late_rank.reasons(row, 7) == []
 
 
 def test_the_finding_carries_cause_straggler_and_doubt():

@@ -56,6 +56,20 @@ def predicted(efficiency=0.84, error=0.012, **what_ifs) -> dict:
     }
 
 
+def test_a_late_rank_is_named_with_what_makes_it_late_also_by_one_launch():
+    told = advice.advise(slow_to_load())
+    assert told.whole.startswith(
+        "Look at rank 1: it waits for its batches 151 ms a step, the others"
+    )
+    assert "it comes last to 100 % of the operations, by 9.00 ms" in told.whole
+    assert told.next_step == told.whole.partition(";")[0]
+    one = advice.advise(slow_to_load(spread=None))
+    assert "1 launch gives no interval; in it, rank 1 waits for its batches 151 ms" in one.whole
+    assert one.next_step.startswith("--repeats 3; rank 1 waits for its batches 151 ms a step")
+    unknown = row_with(spread=None, stragglers=LATE)
+    assert "in it, rank 3 comes last to 97 % of the operations" in advise(unknown)
+
+
 def test_accumulation_is_not_advised_where_it_was_measured_to_be_slower():
     own = row_with({"exposed_transfer": 15.0})
     assert "or gradient accumulation" in advise(own)
@@ -97,6 +111,17 @@ WAITING = HostWaits(
     steps=8,
     places=[HostWaitPlace(file="train.py", line=37, call=".item()", calls=16)],
 )
+
+
+def slow_to_load(**changes) -> Row:
+    """A row whose rank 1 waits for its batches, and the others for rank 1."""
+    late = [Straggler(rank=1, count=40, share=1.0, median_late_s=0.009, longest_run=40)]
+    row = row_with({"wait": 15.0}, stragglers=late, **changes)
+    waiting, own = row.budget.ranks
+    own = own.model_copy(update={"wait_s": 0.0, "data_stall_s": 0.151})
+    return row.model_copy(
+        update={"budget": row.budget.model_copy(update={"ranks": [waiting, own]})}
+    )
 
 
 def of_script(losses, facts=None, **changes) -> Row:
