@@ -133,10 +133,12 @@ def headline(ranking: Ranking | None) -> str:
     assert best.efficiency is not None
     span = wording.interval(best.efficiency, 100)
     reached = f"{wording.point(best.efficiency, 100)} %" + (f" ({span})" if span else "")
-    said = f"Highest efficiency: case {wording.plain(best.case, 64)}, {reached}."
+    name = wording.plain(best.case, 64)
     slower = _slower_than_one_rank(ranking)
     if not others:
+        said = f"Efficiency of {name}: {reached}."
         return f"{said}{slower}" if span else f"{said} It has no interval.{slower}"
+    said = f"Highest efficiency: case {name}, {reached}."
     if not ranking.known:
         return f"{said} Not certain: {_without_interval(best)}{slower}"
     if not ranking.rivals:

@@ -73,13 +73,11 @@ def test_without_intervals_the_headline_is_not_certain():
     other = headline(make_row("a", efficiency=0.9), make_row("b", efficiency=0.2, spread=None))
     assert other.endswith("Not certain: not every case has an interval.")
     alone = headline(make_row("a", efficiency=0.9, spread=None))
-    assert alone.endswith("case a, 90.0 %. It has no interval.")
+    assert alone == "Efficiency of a: 90.0 %. It has no interval."
 
 
 def test_one_case_alone_is_neither_certain_nor_not():
-    assert headline(make_row("a", efficiency=0.9)) == (
-        "Highest efficiency: case a, 90.0 % (86.4–93.6)."
-    )
+    assert headline(make_row("a", efficiency=0.9)) == "Efficiency of a: 90.0 % (86.4–93.6)."
 
 
 def test_a_wrong_result_is_never_the_highest_and_its_next_step_is_to_find_out():
@@ -87,7 +85,7 @@ def test_a_wrong_result_is_never_the_highest_and_its_next_step_is_to_find_out():
     suite = in_brief(
         make_row("a", efficiency=0.99, correctness=wrong), make_row("b", efficiency=0.7)
     )
-    assert "case b, 70.0 %" in suite.headline
+    assert suite.headline.startswith("Efficiency of b: 70.0 %")
     assert "why the result is wrong: 2.0e-02, allowed 1e-04" in (suite.cases[0].next_step or "")
 
 
