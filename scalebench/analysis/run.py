@@ -43,7 +43,8 @@ def load_run(root: Path) -> StoredRun:
     A cell that cannot be read is set aside by name; the rest is used.
 
     Raises:
-        UsageError: It is not a run folder, or its ``run.json`` cannot be used.
+        UsageError: It is not a run folder, its ``run.json`` cannot be used, or it was complete and
+            has lost all results.
     """
     paths = RunPaths(root)
     if not root.exists():
@@ -73,8 +74,28 @@ def load_run(root: Path) -> StoredRun:
             run.damaged[path.name] = str(error)
         else:
             run.results[path.stem] = result
+    _note_missing(run)
     _read_link(run)
     return run
+
+
+def _note_missing(run: StoredRun) -> None:
+    """Set results aside that a complete run had, and that are no longer there.
+
+    Raises:
+        UsageError: None of them is there.
+    """
+    if run.info.status != "complete":
+        return
+    launched = [cell.id for cell in run.info.plan if not cell.skip_reason]
+    files = [f"{name}.json" for name in launched if name not in run.results]
+    missing = [name for name in files if name not in run.damaged]
+    if launched and len(missing) == len(launched):
+        raise UsageError(
+            f"{run.paths.cells} has none of the {len(launched)} results of this complete run. Put "
+            "the folder back; its summary and page are as they were."
+        )
+    run.damaged |= {name: f"it is missing from {run.paths.cells}." for name in missing}
 
 
 def _read_link(run: StoredRun) -> None:

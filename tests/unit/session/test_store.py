@@ -5,6 +5,8 @@ import errno
 import pytest
 
 from scalebench.analysis.run import load_run
+from scalebench.errors import UsageError
+from scalebench.records.files import write_checked
 from scalebench.session import store as module
 from scalebench.session.anonymise import Anonymiser
 from scalebench.session.finish import results_not_saved
@@ -86,3 +88,22 @@ def test_what_was_stored_is_not_handed_out(resumed):
     store, again = resumed
     store.keep_result(again)
     assert results_not_saved(store.run, OSError(errno.ENOSPC, "full")).rest.results == []
+
+
+def test_a_complete_run_that_lost_results_says_which(resumed):
+    store, again = resumed
+    store.keep_result(again)
+    info = store.run.info.model_copy(update={"status": "complete"})
+    write_checked(store.run.paths.run_json, info)
+    whole = load_run(store.run.paths.root)
+    assert whole.damaged == {} and len(whole.results) == len(info.plan) > 1
+    lost = store.run.paths.cell(again.cell.id)
+    lost.unlink()
+    told = f"it is missing from {store.run.paths.cells}."
+    assert load_run(store.run.paths.root).damaged == {lost.name: told}
+    for cell in store.run.paths.cells.iterdir():
+        cell.unlink()
+    with pytest.raises(UsageError, match=rf"has none of the {len(info.plan)} results of this"):
+        load_run(store.run.paths.root)
+    write_checked(store.run.paths.run_json, info.model_copy(update={"status": "interrupted"}))
+    assert load_run(store.run.paths.root).damaged == {}
