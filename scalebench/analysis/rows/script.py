@@ -41,6 +41,10 @@ def script_of_row(row: Launches) -> RowFields:
     early = [rank.ended_after for rank in ranks if rank.ended_after is not None]
     if early:
         fields.stamps.append(f"ended early: after {min(early)} steps")
+    killed = sorted({rank.rank for rank in ranks if rank.facts.get("killed_at_end")})
+    if killed:
+        named = ", ".join(map(str, killed))
+        fields.stamps.append(f"killed at its end: rank{'s' if killed[1:] else ''} {named}")
     if any(rank.gaps is None for rank in ranks):
         fields.set("outside_step", None, "the launch did not record it")
         return fields

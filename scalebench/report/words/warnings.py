@@ -106,6 +106,13 @@ MARKS = {
             "Have the script train longer; scalebench ends it when everything is measured.",
         ),
         Mark(
+            "killed at its end",
+            "z",
+            "The script ran on for more than 10 s after its measurement and was killed: what it"
+            " does at its end, as a last checkpoint, may be missing. The numbers are not touched.",
+            "Give --to-the-end if the script has to end by itself.",
+        ),
+        Mark(
             "bound",
             "B",
             "The ranks communicated nothing and trained apart: no compression method can be"

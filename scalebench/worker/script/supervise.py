@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._C._distributed_c10d import FileStore, Store
 
@@ -71,11 +71,11 @@ def run_script(
     before = compare_clocks(store, rank, places, "before")
     raw_file = paths.root / f"attach{rank}.json"
     variables = environment_for(cell, identity, addresses, places)
-    code = _run_process(request, cell, paths, identity, addresses, variables, raw_file)
+    ended = run_process(request, cell, paths, identity, addresses, variables, raw_file)
     raw = json.loads(raw_file.read_text()) if raw_file.exists() else {}
     if not raw or "error" in raw:
         log = Path(request["log"])
-        error = error_of(raw.get("error"), code, _script(cell), log)
+        error = error_of(raw.get("error"), ended.code, _script(cell), log)
         write_model(record_file, RankRecord(**identity, error=error))
         return 1
     try:
@@ -86,7 +86,7 @@ def run_script(
         error = RankError(kind="usage", message=str(problem), time_ns=time.monotonic_ns())
         write_model(record_file, RankRecord(**identity, error=error))
         return 1
-    facts |= fields.pop("facts")
+    facts |= {**fields.pop("facts"), "killed_at_end": ended.killed}
     write_model(record_file, RankRecord(**identity, **fields, facts=facts), indent=None)
     if places[rank].host != places[0].host:  # rank 0's own goes with its launch
         shutil.rmtree(addresses["run_dir"], ignore_errors=True)
@@ -180,7 +180,19 @@ def environment_for(
     return {**kept, **given}
 
 
-def _run_process(
+class Ended(NamedTuple):
+    """How a script's process ended.
+
+    Attributes:
+        code: Its exit code, negative for a signal.
+        killed: It ran on for more than `END_GRACE_S` after its measurement, and was killed.
+    """
+
+    code: int
+    killed: bool
+
+
+def run_process(
     request: dict[str, Any],
     cell: Cell,
     paths: LaunchPaths,
@@ -188,8 +200,8 @@ def _run_process(
     addresses: dict[str, Any],
     variables: dict[str, str],
     raw_file: Path,
-) -> int:
-    """Run the script's process to its end; return its exit code, negative for a signal."""
+) -> Ended:
+    """Run the script's process to its end."""
     told = paths.root / f"request{identity['rank']}.json"
     told.write_text(json.dumps(request_for(cell, paths, identity, addresses)))
     program = Path(attach.__file__).with_name("start.py")
@@ -204,6 +216,7 @@ def _run_process(
     threading.Thread(target=_note_end, args=(child, ended), daemon=True).start()
     may_end_late = not _script(cell).to_the_end
     measured: float | None = None
+    killed = False
     while not ended.wait(POLL_S):
         if may_end_late and measured is None and raw_file.exists():
             measured = time.monotonic()
@@ -212,7 +225,8 @@ def _run_process(
             child.kill()
             measured = None
             may_end_late = False
-    return child.returncode
+            killed = True
+    return Ended(child.returncode, killed)
 
 
 def _note_end(child: "subprocess.Popen[bytes]", ended: threading.Event) -> None:

@@ -197,6 +197,14 @@ def test_a_script_that_ended_early_is_marked():
     assert "ended early: after 6 steps" in found[1].stamps
 
 
+def test_a_script_that_was_killed_at_its_end_is_marked():
+    killed = {"facts": {"backend": "gloo", "killed_at_end": True}}
+    found, summary = rows(result(1, 0.1), result(2, 0.125, **killed))
+    assert "killed at its end: ranks 0, 1" in found[2].stamps
+    assert not any("killed" in stamp for stamp in found[1].stamps)
+    assert "killed at its end" in " ".join(render_table(summary, 120).split())
+
+
 def test_rows_of_other_strategies_have_no_time_outside():
     summary = summarise(make_run([make_result(make_cell("plain", 1), 0.1)]))
     assert summary.rows[0].outside_step is None
