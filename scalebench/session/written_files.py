@@ -5,7 +5,8 @@ may read what another one wrote. Only the working folder and the folders in it a
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from contextlib import suppress
 from pathlib import Path
 
 from scalebench.spec.script import ScriptTarget
@@ -46,7 +47,15 @@ class WrittenFiles:
         changed = [name for name, state in after.items() if self._before.get(name) != state]
         for name in changed:
             self._launches[name] = self._launches.get(name, 0) + 1
-        return sorted(name for name, count in self._launches.items() if count > 1)
+        again = {name for name, count in self._launches.items() if count > 1}
+        return sorted(again - self._of_others(again))
+
+    def _of_others(self, names: Set[str]) -> set[str]:
+        """Return the files that are open: the launch is over, so other programs write to them."""
+        if not names:
+            return set()
+        paths = {os.path.realpath(self.folder / name): name for name in names}
+        return {paths[held] for held in _open_files() if held in paths}
 
     def _states(self) -> States | None:
         states: States = {}
@@ -73,6 +82,13 @@ class WrittenFiles:
                 yield entry
             elif depth > 1 and entry.is_dir(follow_symlinks=False) and path.resolve() != self.own:
                 yield from self._files(path, depth - 1)
+
+
+def _open_files() -> Iterator[str]:
+    """Yield the files that the processes of this machine have open, as far as one may know."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            yield os.readlink(link)
 
 
 def warning(script: ScriptTarget, files: list[str]) -> str:

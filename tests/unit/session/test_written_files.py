@@ -31,6 +31,14 @@ def test_what_two_launches_write_is_named(tmp_path: Path) -> None:
     assert "every launch writes a, b, c and 1 more" in said and "{run_dir}" in said
 
 
+def test_what_another_program_writes_meanwhile_is_left_out(tmp_path: Path) -> None:
+    files = WrittenFiles(tmp_path, tmp_path / "run")
+    with (tmp_path / "shell.log").open("a"):  # as of `command > shell.log &`, still running
+        launch(files, "model.pt", "shell.log")
+        assert launch(files, "model.pt", "shell.log") == ["model.pt"]
+    assert launch(files, "shell.log") == ["model.pt", "shell.log"]
+
+
 @pytest.mark.parametrize("name", ["run/cells/x.json", ".cache/x", "__pycache__/x.pyc"])
 def test_what_is_not_the_scripts_output_is_left_out(tmp_path: Path, name: str) -> None:
     files = WrittenFiles(tmp_path, tmp_path / "run")
