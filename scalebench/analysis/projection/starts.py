@@ -69,7 +69,7 @@ def cell_at(cell: Cell, world_size: int) -> Cell | str:
     if shards > whole:
         return (
             f"strong scaling: a global batch of {batch} has no sample for each of "
-            f"{shards} ranks; measure with a larger --batch-size, or with --scaling weak"
+            f"{shards} ranks; measure with --batch-size {shards} or more, or with --scaling weak"
         )
     cannot = cell.strategy.why_not(cell.device, world_size)
     experts = expert_groups(cell.strategy)

@@ -30,6 +30,10 @@ def render_projection(
 
 def _parts(projection: Projection, width: int, ascii_only: bool) -> list[RenderableType]:
     rows = [row for row in projection.rows if row.step_s is not None]
+    title = titled("projected", f"from run {wording.plain(projection.run_id, 80)}", ascii_only)
+    if not rows:
+        refused = ["Nothing can be projected.", *_refused(projection)]
+        return [title, *(line(said, ascii_only) for said in refused)]
     has_bubbles = any(row.bubble_s for row in projection.rows)
     has_memory = any(row.share and row.share.peak_memory_bytes for row in projection.rows)
     has_loss = any(row.speedup_to_loss for row in projection.rows)
@@ -43,7 +47,6 @@ def _parts(projection: Projection, width: int, ascii_only: bool) -> list[Rendera
     if width < 100 + 10 * (has_bubbles + has_memory + 2 * has_loss):
         dropped.add("batch all/rank")
     kept = [column for column in COLUMNS if column.name not in dropped]
-    title = titled("projected", f"from run {wording.plain(projection.run_id, 80)}", ascii_only)
     notes = [line(note, ascii_only, "dim") for note in _notes(projection)]
     narrowing = (*(DISPENSABLE if has_loss else ()), *FOLDED)
     columns = fit(kept, rows, width, ascii_only, narrowing)
@@ -106,6 +109,13 @@ def _notes(projection: Projection) -> list[str]:
     why = dict.fromkeys(row.interval_reason for row in projection.rows if row.interval_reason)
     notes += [f"no interval: {reason}" for reason in why]
     notes += [f"beyond its support: {text}" for text in _distinct(projection)]
+    if any(row.share and row.share.step_s for row in projection.rows):
+        notes.append("computation and peak memory: one rank's shard, measured here and alone")
+    return [*notes, *_refused(projection)]
+
+
+def _refused(projection: Projection) -> list[str]:
+    """Say what is not projected, and which shards were not measured: one line for each reason."""
     refused: dict[str, list[str]] = {}
     for row in projection.rows:
         place = f"{wording.plain(row.case, 64)}, N={row.world_size}"
@@ -114,9 +124,7 @@ def _notes(projection: Projection) -> list[str]:
         elif row.share is not None and row.share.reason:
             why_not = f"no shard measured: {wording.plain(row.share.reason)}"
             refused.setdefault(why_not, []).append(place)
-    if any(row.share and row.share.step_s for row in projection.rows):
-        notes.append("computation and peak memory: one rank's shard, measured here and alone")
-    return [*notes, *(f"{'; '.join(places)}: {why}" for why, places in refused.items())]
+    return [f"{'; '.join(places)}: {why}" for why, places in refused.items()]
 
 
 def _time_to_loss(projection: Projection) -> list[str]:
