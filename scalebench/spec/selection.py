@@ -52,7 +52,7 @@ class _Parser:
     def parse(self) -> bool:
         value = self.either()
         if self.tokens:
-            raise self.unreadable(self.tokens[0])
+            raise self.unreadable(repr(self.tokens[0]))
         return value
 
     def either(self) -> bool:
@@ -73,10 +73,10 @@ class _Parser:
         if self.accept("("):
             value = self.either()
             if not self.accept(")"):
-                raise self.unreadable("its end; a parenthesis is open")
+                raise self.unreadable("its end: a parenthesis is open")
             return value
         if not self.tokens or not _WORD.fullmatch(self.tokens[0]):
-            raise self.unreadable(self.tokens[0] if self.tokens else "its end")
+            raise self.unreadable(repr(self.tokens[0]) if self.tokens else "its end")
         return self.tokens.pop(0) in self.name
 
     def accept(self, token: str) -> bool:
@@ -87,6 +87,6 @@ class _Parser:
 
     def unreadable(self, where: str) -> UsageError:
         return UsageError(
-            f"-k {self.expression!r} cannot be read at {where!r}. Give words that case names "
+            f"-k {self.expression!r} cannot be read at {where}. Give words that case names "
             "contain, joined by 'and', 'or', 'not' and parentheses."
         )

@@ -9,6 +9,9 @@ from scalebench.report.words import wording
 NAMED = 2
 """Rows that are named; of more, the widest."""
 
+LONGEST_MINUTES = 60
+"""A longer budget is no advice: more than the time makes such a row wide."""
+
 
 def precision_note(summary: Summary) -> str | None:
     """Say which efficiencies are known less well than wanted; None: none, or nothing was wanted.
@@ -32,6 +35,11 @@ def precision_note(summary: Summary) -> str | None:
     if not missing:
         return told
     minutes = ceil((reached.budget_s + max(missing)) / 60)
+    if minutes > LONGEST_MINUTES:
+        return (
+            f"{told}; by the square root of time, that takes more than an hour: quiet the machine "
+            "(scalebench doctor), or ask for less (--precision)"
+        )
     return f"{told}; by the square root of time, --budget {minutes}m would do"
 
 

@@ -35,6 +35,14 @@ def test_the_widest_are_named_and_the_longest_time_is_asked_for() -> None:
     assert note.endswith("--budget 14m would do")
 
 
+def test_no_budget_of_hours_is_advised() -> None:
+    note = precision_note(summary_with(row("ddp", 0.71, 3600.0)))
+    assert note is not None and "--budget" not in note
+    assert "that takes more than an hour: quiet the machine" in note
+    just = precision_note(summary_with(row("ddp", 0.71, 3510.0)))
+    assert just is not None and just.endswith("--budget 60m would do")
+
+
 def test_without_an_interval_nothing_tells_how_long_it_would_take() -> None:
     note = precision_note(summary_with(row("ddp", None, None)))
     assert note is not None and note.endswith("(ddp, N=2: no interval)")
