@@ -2,52 +2,37 @@
 
 ``python -m benchmarks.mutants --count 200 --seed 1`` draws places at random, every place of the
 packages as likely as any other, changes one (``<`` for ``<=``, a number plus one, ``min`` for
-``max``: see ``benchmarks/mutations.py``), runs the unit tests of its package and, if those pass,
-the cheap ones of what uses its results. A test that fails has noticed, and so has one that does
-not end. Each result is added to a file at once; a second call goes on where the first ended.
-The working tree stays as it is.
+``max``: see ``benchmarks/mutations.py``) and runs the unit tests that execute the place (see
+``benchmarks/mutant_tests.py``). A test that fails has noticed, and so has one that uses many times
+its processor time. Each result is added to a file at once; a second call goes on where the first
+ended. The working tree stays as it is.
+
+A change that leaves what the code does as it was is no defect. Such changes are found by reading
+those that no test notices; ``benchmarks/mutants_equivalent.txt`` lists them, each with its reason.
 """
 
 import argparse
 import json
+import math
+import multiprocessing
 import os
-import queue
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.called_functions import FOLDER, PACKAGES, Called, load_calls
+from benchmarks.mutant_tests import UNDECIDED, preload, run_tests, tests_of
 from benchmarks.mutations import places_of
 
 ROOT = Path(__file__).parents[1]
-USERS = {
-    "gate": ("tests/unit/report/gate", "tests/unit/cli/test_gate.py"),
-    "analysis": (
-        "tests/unit/records/test_old_runs.py",
-        "tests/unit/report/findings",
-        "tests/unit/report/test_table.py",
-        "tests/unit/report/test_budget.py",
-    ),
-    "costmodel": (
-        "tests/unit/analysis",
-        "tests/unit/records/test_old_runs.py",
-        "tests/unit/session/calibration/test_sweeps.py",
-        "tests/unit/session/search",
-        "tests/unit/worker/strategies/test_execution.py",
-    ),
-    "trace": ("tests/unit/analysis",),
-}
-"""Package → tests of what its results are used for, as far as they take seconds."""
-CPU_S, WALL_S, MEMORY_BYTES = 120, 900.0, 8 << 30
-"""Limits of one run of tests, in processor time so that a busy machine does not matter."""
+EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
 
 
 @dataclass(frozen=True)
@@ -59,6 +44,9 @@ class Mutant:
     begin: int
     before: str
     after: str
+
+    def __str__(self) -> str:
+        return f"{self.path}  {' '.join(self.before.split())}  →  {' '.join(self.after.split())}"
 
 
 def draw(packages: Sequence[str], count: int, seed: int) -> list[Mutant]:
@@ -78,72 +66,33 @@ def draw(packages: Sequence[str], count: int, seed: int) -> list[Mutant]:
     return mutants
 
 
-def tests_of(tree: Path, path: str) -> list[str]:
-    """Return the test files of a module's package: first its own, then those that name it."""
-    module = Path(path).stem
-    package = package_of(path)
-    dotted = path.removesuffix(".py").replace("/", ".")
-
-    def order(test: Path) -> tuple[bool, bool, int]:
-        text = test.read_text(encoding="utf-8")
-        return test.stem != f"test_{module}", dotted not in text, len(text)
-
-    files = sorted((tree / "tests" / "unit" / package).rglob("test_*.py"), key=order)
-    return [str(file.relative_to(tree)) for file in files]
-
-
-def run_tests(tree: Path, tests: Sequence[str]) -> str:
-    """Return what noticed: a test, "time limit" or "import"; "" if all tests passed."""
-    command = ["prlimit", f"--cpu={CPU_S}", f"--as={MEMORY_BYTES}"]
-    command += [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no"]
-    command += ["-p", "no:cacheprovider", "--hypothesis-profile", "quick", *tests]
-    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    with subprocess.Popen(
-        command,
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=WALL_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return "time limit"
-    if process.returncode == 0:
-        return ""
-    if process.returncode < 0:
-        return "time limit"
-    failed = [line.split()[1] for line in output.splitlines() if line.startswith("FAILED ")]
-    return failed[0] if failed else "import"
-
-
-def try_mutant(tree: Path, mutant: Mutant) -> dict[str, Any]:
+def try_mutant(tree: Path, mutant: Mutant, calls: dict[str, Called]) -> dict[str, Any]:
     """Change the copy, run the tests, change it back; return the mutant and what noticed it."""
     file = tree / mutant.path
     source = file.read_bytes()
     rest = source[mutant.begin + len(mutant.before.encode()) :]
+    selected = tests_of(tree, mutant.path, mutant.line, calls)
     file.write_bytes(source[: mutant.begin] + mutant.after.encode() + rest)
+    noticed = ""
     try:
-        tests, users = tests_of(tree, mutant.path), USERS[package_of(mutant.path)]
-        noticed = run_tests(tree, tests) or run_tests(tree, users)
+        for tests in selected:
+            noticed = noticed or run_tests(tree, tests, calls)
     finally:
         file.write_bytes(source)
     return asdict(mutant) | {"noticed_by": noticed}
 
 
-def package_of(path: str) -> str:
-    """Return the package that a module belongs to."""
-    return Path(path).parts[1]
-
-
-def check_unchanged(tree: Path, mutants: Sequence[Mutant]) -> None:
-    """Run the tests on the copy as it is; exits where they fail, since nothing could be learnt."""
-    for package, path in {package_of(m.path): m.path for m in mutants}.items():
-        if failed := run_tests(tree, [*tests_of(tree, path), *USERS[package]]):
-            raise SystemExit(f"{failed} fails on the unchanged code.")
+def record_calls(folder: Path, processes: int) -> dict[str, Called]:
+    """Run the unit tests whose calls are not known, on the code as it is; return all calls."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command += ["-n", str(processes), "--dist", "loadfile", "--timeout", "0"]
+    command += ["-p", "benchmarks.called_functions", "--hypothesis-profile", "quick"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), FOLDER: str(folder)}
+    ended = subprocess.run([*command, "tests/unit"], cwd=ROOT, env=environment)
+    if ended.returncode not in (0, 5):  # 5: nothing was left to run
+        raise SystemExit("Unit tests fail on the unchanged code.")
+    return load_calls(ROOT, folder)
 
 
 def copy_tree(to: Path) -> Path:
@@ -156,19 +105,79 @@ def copy_tree(to: Path) -> Path:
     return to
 
 
+def wilson(noticed: int, total: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927, without continuity correction)."""
+    z = 1.959964
+    share = noticed / total
+    middle = share + z * z / (2 * total)
+    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
+    return (middle - half) / scale, (middle + half) / scale
+
+
+def equivalents() -> dict[str, str]:
+    """Return the changes that are known to change nothing, each with its reason."""
+    lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
+    return {change: reason for change, _, reason in (line.partition("  #  ") for line in lines)}
+
+
 def show(results: Sequence[dict[str, Any]]) -> None:
     """Print what was not noticed, and the share of what was, for each package and in all."""
-    total, noticed = Counter[str](), Counter[str]()
+    total, noticed, apart = Counter[str](), Counter[str](), Counter[str]()
+    reasons = equivalents()
     for result in results:
-        for package in (package_of(result["path"]), "all"):
+        fields = {name: value for name, value in result.items() if name != "noticed_by"}
+        mutant, by = Mutant(**fields), result["noticed_by"]
+        if not by or by == UNDECIDED:
+            why = by or reasons.get(str(mutant), "CHANGES WHAT THE CODE DOES")
+            print(f"line {mutant.line} of {mutant}  #  {why}")
+            apart[why if why == UNDECIDED else "equivalent"] += why != "CHANGES WHAT THE CODE DOES"
+            if by == UNDECIDED or str(mutant) in reasons:
+                continue
+        for package in (mutant.path.split("/")[1], "all"):
             total[package] += 1
-            noticed[package] += bool(result["noticed_by"])
-        if not result["noticed_by"]:
-            before, after = " ".join(result["before"].split()), result["after"]
-            print(f"{result['path']}:{result['line']}  {before}  →  {after}")
+            noticed[package] += bool(by)
+    print(
+        f"{len(results)} drawn, {apart['equivalent']} change nothing, {apart[UNDECIDED]} undecided"
+    )
     for package, count in sorted(total.items()):
+        low, high = (100 * end for end in wilson(noticed[package], count))
         share = 100 * noticed[package] / count
-        print(f"{package:<10} {noticed[package]:>4} of {count:>4} noticed, {share:.1f} %")
+        print(
+            f"{package:<10} {noticed[package]:>4} of {count:>4} noticed, "
+            f"{share:.1f} % (95 % interval {low:.1f} to {high:.1f})"
+        )
+
+
+_Result = tuple[Mutant, dict[str, Any]]
+_own: list[Any] = []
+
+
+def try_all(mutants: Sequence[Mutant], folder: Path, processes: int) -> Iterator[_Result]:
+    """Yield each mutant with its result as soon as it is known, and print it."""
+    calls = record_calls(folder, processes)
+    preload()
+    context = multiprocessing.get_context("fork")
+    trees: multiprocessing.SimpleQueue[Path] = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as temporary:
+        for number in range(processes):
+            tree = copy_tree(Path(temporary) / str(number))
+            if failed := run_tests(tree, ["tests/unit/trace/test_intervals.py"], calls):
+                raise SystemExit(f"{failed} fails on the unchanged code.")
+            trees.put(tree)
+        with context.Pool(processes, _take_tree, (trees, calls)) as pool:
+            for mutant, result in pool.imap_unordered(_try_in_own_tree, mutants):
+                print(f"{mutant}  #  {result['noticed_by'] or 'NOT NOTICED'}", flush=True)
+                yield mutant, result
+
+
+def _take_tree(trees: "multiprocessing.SimpleQueue[Path]", calls: dict[str, Called]) -> None:
+    _own[:] = [trees.get(), calls]
+
+
+def _try_in_own_tree(mutant: Mutant) -> _Result:
+    tree, calls = _own
+    return mutant, try_mutant(tree, mutant, calls)
 
 
 def main() -> None:
@@ -176,38 +185,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--package", choices=list(USERS), nargs="+", help="these alone")
+    parser.add_argument("--package", choices=PACKAGES, nargs="+", help="these alone")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
+    parser.add_argument("--calls", type=Path, default=ROOT / "build" / "calls")
     parser.add_argument("--again", action="store_true", help="repeat what was not noticed")
+    parser.add_argument("--show", action="store_true", help="print the results so far, try nothing")
     options = parser.parse_args()
-    mutants = draw(options.package or list(USERS), options.count, options.seed)
+    mutants = draw(options.package or PACKAGES, options.count, options.seed)
     options.results.parent.mkdir(parents=True, exist_ok=True)
     options.results.touch()
     results = {}
     for line in options.results.read_text(encoding="utf-8").splitlines():
         result = json.loads(line)
         results[Mutant(**{k: v for k, v in result.items() if k != "noticed_by"})] = result
-    done = {m for m, result in results.items() if result["noticed_by"] or not options.again}
-    trees: queue.Queue[Path] = queue.Queue()
-
-    def attempt(mutant: Mutant) -> None:
-        tree = trees.get()
-        results[mutant] = try_mutant(tree, mutant)
-        trees.put(tree)
-        with options.results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(results[mutant], ensure_ascii=False) + "\n")
-        print(f"{mutant.path}:{mutant.line}", results[mutant]["noticed_by"] or "NOT NOTICED")
-
-    todo = [mutant for mutant in mutants if mutant not in done]
-    with tempfile.TemporaryDirectory() as folder:
-        copies = [copy_tree(Path(folder) / str(number)) for number in range(options.processes)]
-        check_unchanged(copies[0], todo)
-        for copy in copies:
-            trees.put(copy)
-        with ThreadPoolExecutor(options.processes) as pool:
-            list(pool.map(attempt, todo))
-    show([results[mutant] for mutant in mutants])
+    todo = [
+        mutant
+        for mutant in mutants
+        if mutant not in results
+        or (options.again and results[mutant]["noticed_by"] in ("", UNDECIDED))
+    ]
+    if todo and not options.show:
+        for mutant, result in try_all(todo, options.calls, options.processes):
+            results[mutant] = result
+            with options.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result, ensure_ascii=False) + "\n")
+    show([results[mutant] for mutant in mutants if mutant in results])
 
 
 if __name__ == "__main__":

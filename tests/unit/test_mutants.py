@@ -1,11 +1,16 @@
 """The places that ``benchmarks/mutants.py`` changes, and what it runs."""
 
 import ast
+import json
+from dataclasses import asdict
 
 import pytest
 
-from benchmarks.mutants import ROOT, USERS, draw
-from benchmarks.mutants import tests_of as files_for
+from benchmarks import mutants
+from benchmarks.called_functions import PACKAGES, Called, file_of, load_calls
+from benchmarks.mutant_tests import UNDECIDED, function_at, importers
+from benchmarks.mutant_tests import tests_of as groups_for
+from benchmarks.mutants import ROOT, Mutant, draw, show, wilson
 from benchmarks.mutations import places_of
 
 pytestmark = pytest.mark.slow
@@ -63,9 +68,9 @@ def test_what_stays_as_it_is(source):
 
 
 def test_every_change_is_another_program_and_the_same_seed_draws_the_same():
-    mutants = draw(list(USERS), 10_000, seed=1)
-    assert len({*mutants}) == len(mutants) > 3_000
-    for mutant in mutants[:300]:
+    found = draw(PACKAGES, 10_000, seed=1)
+    assert len({*found}) == len(found) > 3_000
+    for mutant in found[:300]:
         source = (ROOT / mutant.path).read_bytes()
         end = mutant.begin + len(mutant.before.encode())
         assert source[mutant.begin : end].decode() == mutant.before
@@ -74,8 +79,94 @@ def test_every_change_is_another_program_and_the_same_seed_draws_the_same():
     assert draw(["gate"], 5, seed=2) == draw(["gate"], 5, seed=2) != draw(["gate"], 5, seed=3)
 
 
-def test_a_modules_own_tests_come_first():
-    tests = files_for(ROOT, "scalebench/trace/reading.py")
-    assert tests[0] == "tests/unit/trace/test_reading.py"
-    assert len(tests) == len({*tests}) == len(list((ROOT / "tests/unit/trace").glob("test_*.py")))
-    assert all((ROOT / path).exists() for paths in USERS.values() for path in paths)
+SOURCE = """
+LIMIT = 3
+
+
+class Line:
+    width: int = 4
+
+    @property
+    def name(self):
+        return [x for x in (lambda y: y)(LIMIT)]
+
+    def outer(self, least=2):
+        def inner():
+            return 5
+
+        return inner
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "function"),
+    [
+        *((2, None), (6, None), (8, "Line.name"), (10, "Line.name"), (12, "Line.outer")),
+        *((14, "Line.outer.<locals>.inner"), (16, "Line.outer")),
+    ],
+)
+def test_a_line_belongs_to_the_innermost_function_around_it(line, function):
+    assert function_at(SOURCE, line) == function
+    if function and "<locals>" not in function:
+        space = {}
+        exec(SOURCE, space)
+        member = vars(space["Line"])[function.partition(".")[2]]
+        assert getattr(member, "fget", member).__code__.co_qualname == function
+
+
+def test_a_modules_own_tests_come_first_then_the_short_ones_of_those_that_call_the_function():
+    path = "scalebench/trace/intervals.py"
+    line = (ROOT / path).read_text().partition("def clip(")[0].count("\n") + 1
+    clip, other = frozenset({f"{path}::clip"}), frozenset({f"{path}::union"})
+    long, short, stranger = (f"tests/unit/report/test_{name}.py::test" for name in "abc")
+    calls = {long: Called(9.0, clip), short: Called(1.0, clip), stranger: Called(0.1, other)}
+    own, single, files = groups_for(ROOT, path, line, calls)
+    assert own[0] == "tests/unit/trace/test_intervals.py"
+    assert all(test.startswith("tests/unit/trace/") for test in own)
+    assert single == [short, long]
+    assert files == [test.split("::")[0] for test in (short, long)]
+    assert groups_for(ROOT, path, 1, calls)[1][-1] == files[-1]  # outside of all functions
+
+
+def test_the_importers_of_a_module_are_found():
+    found = importers(ROOT, "scalebench/trace/intervals.py")
+    assert "scalebench/trace/classify.py" in found
+    assert "scalebench/trace/intervals.py" not in found
+
+
+def test_what_a_test_calls_is_kept_until_the_test_changes(tmp_path):
+    tests = tmp_path / "tests" / "unit" / "test_a.py"
+    tests.parent.mkdir(parents=True)
+    tests.write_text("one")
+    called = {"tests/unit/test_a.py::test": {"cpu_s": 1.5, "functions": ["f", "g"]}}
+    file_of(tmp_path, tests).write_text(json.dumps(called))
+    found = load_calls(tmp_path, tmp_path)
+    assert found == {"tests/unit/test_a.py::test": Called(1.5, frozenset("fg"))}
+    tests.write_text("another")
+    assert load_calls(tmp_path, tmp_path) == {}
+
+
+def test_the_interval_of_a_share_is_wilsons():
+    """Newcombe 1998, table I, method 3: 81 of 263, and 15 of 148."""
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
+    assert wilson(20, 20) == pytest.approx((0.8389, 1.0), abs=5e-5)
+
+
+def test_only_changes_of_what_the_code_does_count(capsys, monkeypatch):
+    kept = Mutant("scalebench/gate/a.py", 1, 0, "frozen", "(thawed)")
+    lost = Mutant("scalebench/gate/a.py", 2, 9, "1", "(2)")
+    monkeypatch.setattr(mutants, "equivalents", lambda: {str(kept): "nothing assigns"})
+    seen = ["", "", UNDECIDED, "test_a", "time limit"]
+    of = [kept, *[lost] * 4]
+    show([asdict(one) | {"noticed_by": by} for one, by in zip(of, seen, strict=True)])
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith("nothing assigns") and told[1].endswith("CHANGES WHAT THE CODE DOES")
+    assert told[3] == "5 drawn, 1 change nothing, 1 undecided"
+    assert told[4].split()[:5] == ["all", "2", "of", "3", "noticed,"]
+
+
+def test_every_change_that_is_listed_as_none_has_its_reason():
+    found = mutants.equivalents()
+    assert all(change.count("  →  ") == 1 and reason for change, reason in found.items())
+    assert all((ROOT / change.split()[0]).exists() for change in found)
