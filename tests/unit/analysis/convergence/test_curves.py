@@ -51,6 +51,8 @@ def test_a_loss_that_is_not_finite_is_above_every_target():
 
 def test_losses_at_a_time_and_after_samples():
     points = course(5.0, 4.0, None, 2.0)
+    assert loss_at_time(points, 0.0) == pytest.approx(5.0)
+    assert loss_at_time(points, -0.1) is None
     assert loss_at_time(points, 1.0) == pytest.approx(4.5)
     assert loss_at_time(points, 2.0) == pytest.approx(4.0)
     assert loss_at_time(points, 5.0) is None
