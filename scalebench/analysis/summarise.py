@@ -268,7 +268,9 @@ def _prediction(
 
 
 def _link(run: StoredRun) -> LinkModel | str:
-    return LinkModel(run.link.fits) if run.link is not None else run.link_unavailable
+    if run.link is None:
+        return run.link_unavailable
+    return LinkModel(run.link.fits, rehearsals=run.link.rehearsals)
 
 
 def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float | None:

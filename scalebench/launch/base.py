@@ -12,7 +12,7 @@ from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, SharedLaunch
 from scalebench.spec.faults import InjectedFault
 from scalebench.spec.presets import CustomTarget
-from scalebench.spec.probes import ClockCheck, Sweep
+from scalebench.spec.probes import ClockCheck, Rehearsal, Sweep
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import World
 
@@ -93,7 +93,7 @@ class Launcher(Protocol):
         """
         ...
 
-    def probe(self, probe: Sweep | ClockCheck, logs: Path) -> list[ProbeRecord]:
+    def probe(self, probe: Sweep | ClockCheck | Rehearsal, logs: Path) -> list[ProbeRecord]:
         """Run a probe; raises ProbeFailed when a rank does not come to its end."""
         ...
 

@@ -16,7 +16,7 @@ from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, Job, SharedLaunch
 from scalebench.spec.faults import InjectedFault
 from scalebench.spec.presets import CustomTarget
-from scalebench.spec.probes import ClockCheck, Sweep
+from scalebench.spec.probes import ClockCheck, Rehearsal, Sweep
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import World
 
@@ -139,7 +139,7 @@ class ForkingLauncher(ABC):
         """Run cells that take turns; only where ``shares`` is true."""
         raise NotImplementedError(f"the launcher {self.name} starts one cell at a time")
 
-    def probe(self, probe: Sweep | ClockCheck, logs: Path) -> list[ProbeRecord]:
+    def probe(self, probe: Sweep | ClockCheck | Rehearsal, logs: Path) -> list[ProbeRecord]:
         """Run a probe; return what its ranks found, by rank.
 
         Args:

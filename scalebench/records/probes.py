@@ -1,11 +1,11 @@
-"""What a probe of links leaves: its timed transfers."""
+"""What probes leave: timed transfers, and steps of pipelines that were played without a model."""
 
 from pydantic import Field, FiniteFloat
 
 from scalebench.records.base import Record
 from scalebench.records.rank import RankError
 from scalebench.records.trace import ClockAlignment
-from scalebench.spec.probes import Transfer
+from scalebench.spec.probes import PipelineRehearsal, Transfer
 
 
 class TimedTransfer(Record):
@@ -35,9 +35,29 @@ class ProbeRecord(Record):
     Attributes:
         sweep: Of rank 0 only, which speaks for all.
         clock: This rank's against rank 0's.
+        rehearsed_s: Of rank 0 only: every step of each pipeline that was rehearsed, seconds.
     """
 
     rank: int = Field(ge=0)
     error: RankError | None = None
     sweep: tuple[TimedTransfer, ...] = ()
     clock: ClockAlignment | None = None
+    rehearsed_s: tuple[tuple[FiniteFloat, ...], ...] = ()
+
+
+class RehearsedPipeline(Record):
+    """A row's pipeline as ranks played it, without its model.
+
+    Attributes:
+        plan: What they played.
+        step_s: Every step, all ranks together, seconds.
+        action_s: What an action costs its rank besides the pass itself: on one rank, with passes
+            that take no time.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    plan: PipelineRehearsal
+    step_s: tuple[FiniteFloat, ...]
+    action_s: FiniteFloat

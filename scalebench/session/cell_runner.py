@@ -14,6 +14,7 @@ from scalebench.records.outcome import launched_result, skipped_result
 from scalebench.records.run import CellResult
 from scalebench.session import written_files
 from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
+from scalebench.session.calibration.rehearsals import rehearse_pipelines
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.progress import ProgressListener
 from scalebench.session.recovery.faults import measure_faults
@@ -44,6 +45,7 @@ class CellRunner:
         self.began = time.monotonic()
         self._calibrated = False
         self._calibrated_scripts = False
+        self._rehearsed = store.run.link is not None  # a profile that was given stays as it is
         self._by_itself: set[str] = set()
         self._files = written_files.WrittenFiles(Path.cwd(), store.run.paths.root)
         self._warned: set[ScriptTarget] = set()
@@ -60,12 +62,14 @@ class CellRunner:
                 return "over budget"
             if cell.purpose != "inspect":
                 self._calibrate_once()
+                self._rehearse_once()
             together = self._to_share(cell)
             if len(together) > 1 and self._launch_shared(together):
                 continue
             self._launch(cell)
         if self._left_s() > 0:
             self._calibrate_scripts_once()
+            self._rehearse_once()
         return "complete"
 
     def _left_s(self) -> float:
@@ -170,6 +174,13 @@ class CellRunner:
             calibrate_run(self.launcher, self.store.run, self.progress.calibrating)
             self.store.anonymise_calibration()
         self._calibrated = True
+
+    def _rehearse_once(self) -> None:
+        """Have ranks play the run's pipelines, as soon as the passes at N=1 are known."""
+        if not self._rehearsed:
+            self._rehearsed = rehearse_pipelines(
+                self.launcher, self.store.run, self.progress.calibrating
+            )
 
     def _calibrate_scripts_once(self) -> None:
         """Calibrate what users' own scripts were seen to send, unless the run has a profile."""

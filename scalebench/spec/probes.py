@@ -1,10 +1,10 @@
-"""Jobs that train nothing: their ranks time single operations, or compare their clocks."""
+"""Jobs that train nothing: ranks time operations, play pipelines, or compare their clocks."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from scalebench.spec import Job, Spec
+from scalebench.spec import Job, ScheduleName, Spec
 from scalebench.spec.collectives import (
     BACKEND,
     EITHER_PLACE,
@@ -63,4 +63,44 @@ class ClockCheck(Job):
     kind: Literal["clock"] = "clock"
 
 
-Probe = Annotated[Sweep | ClockCheck, Field(discriminator="kind")]
+class RehearsedStage(Spec):
+    """What one microbatch costs in a stage of a pipeline.
+
+    Attributes:
+        forward_s: Of its forward pass, seconds.
+        backward_s: Of its backward pass.
+        output_bytes: What the stage hands on.
+    """
+
+    forward_s: float = Field(ge=0)
+    backward_s: float = Field(ge=0)
+    output_bytes: int = Field(gt=0)
+
+
+class PipelineRehearsal(Spec):
+    """A pipeline without a model: real schedule and messages, passes that only take their time.
+
+    Attributes:
+        stages: Of all ranks together, in order.
+    """
+
+    schedule: ScheduleName
+    microbatches: int = Field(ge=1)
+    stages: tuple[RehearsedStage, ...]
+
+
+class Rehearsal(Job):
+    """Have ranks play the steps of pipelines, in blocks by turns.
+
+    Attributes:
+        blocks: Of each pipeline.
+        num_steps: Steps of a block that are timed, after one that does not count.
+    """
+
+    kind: Literal["rehearsal"] = "rehearsal"
+    pipelines: tuple[PipelineRehearsal, ...]
+    blocks: int = Field(3, ge=1)
+    num_steps: int = Field(4, ge=1)
+
+
+Probe = Annotated[Sweep | ClockCheck | Rehearsal, Field(discriminator="kind")]

@@ -1,4 +1,4 @@
-"""One rank of a probe: join the job, time operations or compare clocks, leave a record."""
+"""One rank of a probe: join, time operations, play pipelines or compare clocks, leave a record."""
 
 import time
 from collections.abc import Sequence
@@ -13,13 +13,14 @@ from scalebench.records.files import write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.probes import ProbeRecord, TimedTransfer
 from scalebench.records.trace import ClockAlignment
-from scalebench.spec.probes import ClockCheck, Probe, Sweep, Transfer
+from scalebench.spec.probes import ClockCheck, Probe, Rehearsal, Sweep, Transfer
 from scalebench.worker.collectives.operations import Operation, build
 from scalebench.worker.measure.alignment import combine, measure_offset
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import JobContext, joined
 from scalebench.worker.process.failure import describe
 from scalebench.worker.process.rendezvous import rendezvous_store
+from scalebench.worker.strategies.pipelining.rehearsal import rehearse
 
 PAUSE_S = 0.05
 """Between two comparisons of clocks."""
@@ -34,7 +35,9 @@ def run_probe(request: dict[str, Any]) -> int:
     rank = int(request["rank"])
     local_rank = int(request.get("local_rank", rank))
     paths = LaunchPaths(Path(request["folder"]))
-    probe: Sweep | ClockCheck = TypeAdapter(Probe).validate_json(paths.job_json.read_text())
+    probe: Sweep | ClockCheck | Rehearsal = TypeAdapter(Probe).validate_json(
+        paths.job_json.read_text()
+    )
     try:
         process.settle(probe, local_rank)
         store = rendezvous_store(request, paths, probe)
@@ -50,6 +53,9 @@ def run_probe(request: dict[str, Any]) -> int:
 def _record(context: JobContext[Any]) -> ProbeRecord:
     if isinstance(context.job, Sweep):
         return ProbeRecord(rank=context.rank, sweep=sweep(context.job, context))
+    if isinstance(context.job, Rehearsal):
+        found = rehearse(context)
+        return ProbeRecord(rank=context.rank, rehearsed_s=found if context.rank == 0 else ())
     return ProbeRecord(rank=context.rank, clock=compare_clocks(context))
 
 

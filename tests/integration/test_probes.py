@@ -10,7 +10,14 @@ from scalebench.launch.local import LocalLauncher
 from scalebench.records.probes import TimedTransfer
 from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE
 from scalebench.spec.faults import InjectedFault
-from scalebench.spec.probes import ClockCheck, Sweep, Transfer
+from scalebench.spec.probes import (
+    ClockCheck,
+    PipelineRehearsal,
+    Rehearsal,
+    RehearsedStage,
+    Sweep,
+    Transfer,
+)
 
 SIZES_BYTES = (4, 1000, 100_000)
 DTYPES = ("float32", "bfloat16", "int8")
@@ -108,3 +115,20 @@ def test_a_probe_that_cannot_be_done_says_why(launcher: LocalLauncher, tmp_path:
     to_nobody = Transfer(operation="send_recv", size_bytes=4, peers=(0, 9))
     with pytest.raises(ProbeFailed, match=r"rank \d: "):
         launcher.probe(sweep(2, transfers=(to_nobody,), collective_timeout_s=2.0), tmp_path)
+
+
+@pytest.mark.untimed
+def test_ranks_play_pipelines_without_their_models(launcher: LocalLauncher, tmp_path: Path) -> None:
+    """A step is at least as long as the passes that a rank does one after the other."""
+    stage = RehearsedStage(forward_s=0.002, backward_s=0.004, output_bytes=1000)
+    plans = tuple(
+        PipelineRehearsal(schedule=name, microbatches=4, stages=(stage,) * num_stages)
+        for name, num_stages in (("gpipe", 2), ("1f1b", 2), ("interleaved-1f1b", 4))
+    )
+    job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
+    plan = Rehearsal(**job, pipelines=plans, blocks=2, num_steps=2)  # type: ignore[arg-type]
+    first, second = launcher.probe(plan, tmp_path)
+    assert second.rehearsed_s == ()
+    assert [len(steps) for steps in first.rehearsed_s] == [4, 4, 4]
+    for steps, busy_s in zip(first.rehearsed_s, (0.024, 0.024, 0.048), strict=True):
+        assert min(steps) > busy_s / 4  # a machine that others use is slower, hardly ever faster

@@ -83,6 +83,7 @@ def project(
     summary = summary or summarise(run)
     scores = compared_rows(summary.rows)
     links = _links(run, topology, profile, what_if)
+    own_links = _own_links(run) if topology is None and profile is None else None
     measured = {(shard.suite, shard.case, shard.world_size): shard for shard in shards}
     rows: list[ProjectedRow] = []
     refusals: dict[str, str] = {}
@@ -107,7 +108,7 @@ def project(
                 rows.append(_no_job(one.cell, world_size, there))
                 continue
             shard = measured.get((one.cell.suite, one.cell.case, world_size))
-            predicted = _predicted(there, bare, links, what_if, shard)
+            predicted = _predicted(there, bare, links, what_if, shard, own_links)
             row = _row(there, predicted, plain)
             if not isinstance(predicted, str):
                 reach = _reach(predicted, bare, scores, topology, world_size)
@@ -164,6 +165,11 @@ def _links(
     return LinkModel(calibrated.fits).faster(faster)
 
 
+def _own_links(run: StoredRun) -> LinkModel | None:
+    """Return the links of the run itself, with the pipelines that were played over them."""
+    return LinkModel(run.link.fits, rehearsals=run.link.rehearsals) if run.link else None
+
+
 def _plain_step(rows: Sequence[Row], key: RowKey) -> tuple[float, int] | None:
     """Return step and batch of a row's plain baseline, or None."""
     row = next((row for row in rows if key_of(row) == key), None)
@@ -190,6 +196,7 @@ def _predicted(
     links: LinkTimes,
     what_if: WhatIf,
     shard: MeasuredShard | None,
+    own_links: LinkModel | None,
 ) -> PredictedStep | str:
     parts = what_if.microbatches if isinstance(bare, PipelineAtOneRank) else None
     parts = parts or cell.strategy.num_parts(cell.world_size) // cell.num_shards
@@ -197,7 +204,8 @@ def _predicted(
         return f"{cell.rank_batch} samples cannot be split into {parts} microbatches"
     try:
         if isinstance(bare, PipelineAtOneRank):
-            return bare.predict(cell, links, what_if)
+            played = bare if own_links is None else bare.played_over(own_links, cell)
+            return played.predict(cell, links, what_if)
         return bare.predict(cell, links, what_if, shard.step_s if shard else None)
     except NoFit as reason:
         return str(reason)

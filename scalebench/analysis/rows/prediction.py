@@ -20,7 +20,12 @@ from scalebench.analysis.steps import launch_step_s
 from scalebench.costmodel.compressed_step import with_messages
 from scalebench.costmodel.frameworks import shards_with_fsdp2
 from scalebench.costmodel.links.times import LinkModel, LinkTimes, NoFit
-from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
+from scalebench.costmodel.pipelines.step import (
+    PipelineShape,
+    longer_than_modelled_s,
+    predict_pipeline,
+    textbook_pipeline_s,
+)
 from scalebench.costmodel.sharded_step import with_sharding
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
@@ -134,9 +139,25 @@ class PipelineAtOneRank:
     num_launches: int
     contention: float = 1.0
 
+    def played_over(self, link: LinkModel, cell: Cell) -> "PipelineAtOneRank":
+        """Return this with what ranks that played the cell's pipeline took longer for a step.
+
+        At the nearest number of ranks at which they did; raises NoFit.
+        """
+        own = [r for r in link.rehearsals if (r.suite, r.case) == (cell.suite, cell.case)]
+        if not own:
+            return replace(self, shape=replace(self.shape, longer_s=None))
+        nearest = min(own, key=lambda one: abs(math.log2(one.world_size / cell.world_size)))
+        longer_s = longer_than_modelled_s(nearest, link.time)
+        return replace(self, shape=replace(self.shape, longer_s=longer_s))
+
     def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf = AS_MEASURED) -> PredictedStep:
-        """Predict a cell; raises NoFit."""
-        shape = what_if.pipeline(self.shape.with_batch(cell.rank_batch).slowed(self.contention))
+        """Predict a cell; raises NoFit.
+
+        Ranks that played the pipeline computed at once, so there is no contention on top.
+        """
+        factor = 1.0 if self.shape.longer_s is not None else self.contention
+        shape = what_if.pipeline(self.shape.with_batch(cell.rank_batch).slowed(factor))
         return predict_pipeline(shape, link, cell.world_size)
 
     def textbook_s(self, cell: Cell, *_: object) -> float:
@@ -217,6 +238,8 @@ def predict_row(
         bare, model = _start(cell, base, link)
         if not isinstance(bare, PipelineAtOneRank):
             bare = bare.with_shards(of_row.shards)
+        else:
+            bare = bare.played_over(model, cell)
         if contention is not None:
             bare = replace(bare, contention=contention)
         predicted = bare.predict(cell, model.time)
@@ -224,12 +247,14 @@ def predict_row(
         row.reasons = dict.fromkeys(FIELDS, str(reason))
         return row
     row.values["predicted_step_s"] = predicted.step_s
+    longer_s = bare.shape.longer_s if isinstance(bare, PipelineAtOneRank) else None
     error = None if measured_s is None else predicted.step_s / measured_s - 1
     row.set("prediction_error", error, "there is no measured step to compare it with")
     row.values["prediction"] = Prediction(
         base_world_size=bare.world_size if isinstance(bare, StepAtOneRank) else 1,
         computing_s=predicted.computing_s,
-        contention=contention,
+        contention=None if longer_s is not None else contention,
+        longer_s=longer_s,
         bubble_s=predicted.bubble_s,
         exposed_comm_s=predicted.stalled_s,
         link_low_s=predicted.low_s,
@@ -271,6 +296,8 @@ def _left_out(
 ) -> PredictionFromFewer:
     """Predict a row without any knowledge of this many ranks, or of more."""
     try:
+        if isinstance(bare, PipelineAtOneRank):
+            bare = bare.played_over(below, cell)
         predicted = bare.predict(cell, below.time)
         textbook_s = bare.textbook_s(cell, predicted, below)
     except NoFit:

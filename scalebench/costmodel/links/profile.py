@@ -15,7 +15,7 @@ from scalebench.costmodel.links.nccl_tests import Log
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.errors import UsageError
 from scalebench.records.base import Record
-from scalebench.records.probes import TimedTransfer
+from scalebench.records.probes import RehearsedPipeline, TimedTransfer
 from scalebench.spec.collectives import BACKEND
 from scalebench.stats import median_with_noise
 
@@ -46,6 +46,7 @@ class LinkProfile(Record):
         refused: Why sweeps were not fitted.
         namings: Which algorithm's law the backend follows, for each operation and dtype.
         notices: What a reader has to know.
+        rehearsals: Pipelines that were played without their models.
     """
 
     format: str = FORMAT
@@ -60,6 +61,7 @@ class LinkProfile(Record):
     refused: tuple[str, ...] = ()
     namings: tuple[LawNaming, ...] = ()
     notices: tuple[str, ...] = ()
+    rehearsals: tuple[RehearsedPipeline, ...] = ()
 
     @property
     def num_wrong(self) -> int:

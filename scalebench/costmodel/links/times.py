@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scalebench.costmodel.links.fitted import LinkFit, PredictedTime, Regime
 from scalebench.costmodel.links.laws import law_terms
+from scalebench.records.probes import RehearsedPipeline
 
 LinkTimes = Callable[[str, int, int], "LinkTime"]
 """(operation, ranks, full size in bytes) → what it takes; raises NoFit."""
@@ -44,9 +45,18 @@ class LinkModel:
     the α and B of the nearest that was measured; the interval then holds what each of the others
     would have said, and widens with every doubling beyond them by as much as their answers moved
     apart within one.
+
+    Attributes:
+        rehearsals: Pipelines that were played over these links.
     """
 
-    def __init__(self, fits: Iterable[LinkFit], dtype: str = "float32") -> None:
+    def __init__(
+        self,
+        fits: Iterable[LinkFit],
+        dtype: str = "float32",
+        rehearsals: Sequence[RehearsedPipeline] = (),
+    ) -> None:
+        self.rehearsals = tuple(rehearsals)
         chosen = [fit for fit in fits if fit.algorithm == "backend"]
         self._of: dict[str, dict[int, LinkFit]] = {}
         for fit in sorted(chosen, key=lambda fit: fit.dtype != dtype):
@@ -60,7 +70,7 @@ class LinkModel:
     def below(self, world_size: int) -> "LinkModel":
         """Return the model that knows nothing of this many ranks or more."""
         fits = [f for of in self._of.values() for n, f in of.items() if n < world_size]
-        return LinkModel(fits)
+        return LinkModel(fits, rehearsals=[r for r in self.rehearsals if r.world_size < world_size])
 
     def time(self, op: str, world_size: int, size_bytes: int) -> LinkTime:
         """Return what an operation takes; nothing at one rank.

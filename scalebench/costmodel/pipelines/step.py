@@ -5,6 +5,7 @@ a microbatch are measured there. At N the layers are split again; a stage takes 
 whole that its layers have in the counted cost. A rank sends a stage's output to the next, and its
 gradient back; a send and its receive take what the link was calibrated to take. What a rank does
 between passes is measured at N=1 too and stays; the optimizer's part shrinks with the stage.
+Where ranks have played the schedule, what it took them longer than all this says is added.
 
 Source: the schedules' own papers (`scalebench.costmodel.pipelines.orders`); the bubble that comes
 of it is that of `scalebench.costmodel.pipelines.dry_run`.
@@ -14,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from scalebench.costmodel.links.times import LinkTimes, NoFit
 from scalebench.costmodel.pipelines.dry_run import Timeline, dry_run
 from scalebench.costmodel.pipelines.layers import Layers
@@ -22,7 +25,9 @@ from scalebench.costmodel.pipelines.schedule import Schedule
 from scalebench.costmodel.pipelines.stage_split import layers_of_stages
 from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import PredictedStep
+from scalebench.records.probes import RehearsedPipeline
 from scalebench.spec import Pipeline
+from scalebench.spec.probes import PipelineRehearsal, RehearsedStage
 
 HOP = "send_recv"
 
@@ -39,6 +44,8 @@ class PipelineShape:
         between_s: What an action costs its rank before it begins.
         after_s: From the last action to the end of the step: mostly the optimizer.
         num_samples: Of the pipeline's batch; a pass takes as long as its samples, in proportion.
+        longer_s: What ranks that played the pipeline without its model took longer for a step than
+            schedule and links say; None: none did.
     """
 
     strategy: Pipeline
@@ -47,6 +54,7 @@ class PipelineShape:
     between_s: float
     after_s: float
     num_samples: int
+    longer_s: float | None = None
 
     @property
     def computing_s(self) -> float:
@@ -62,7 +70,11 @@ class PipelineShape:
     def with_microbatches(self, microbatches: int) -> "PipelineShape":
         """Return the step with the same batch cut into other microbatches."""
         strategy = self.strategy.model_copy(update={"microbatches": microbatches})
-        return self._resized(self.strategy.microbatches / microbatches, strategy=strategy)
+        longer_s = self.longer_s
+        if longer_s is not None:  # every microbatch costs it again
+            longer_s *= microbatches / self.strategy.microbatches
+        fewer = self.strategy.microbatches / microbatches
+        return self._resized(fewer, strategy=strategy, longer_s=longer_s)
 
     def slowed(self, factor: float) -> "PipelineShape":
         """Return the step where all of its computation takes ``factor`` times as long."""
@@ -94,11 +106,8 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
     strategy, layers = shape.strategy, shape.layers
     ranks = world_size // strategy.pipelines(world_size)
     schedule = _schedule(strategy, ranks)
-    try:
-        stages = layers_of_stages(strategy.split, layers.costs, ranks * strategy.chunks)
-    except ValueError as reason:
-        raise NoFit(str(reason)) from reason
-    shares = [sum(layers.costs[begin:end]) / sum(layers.costs) for begin, end in stages]
+    stages = stages_of(shape, world_size)
+    shares = _shares(layers, stages)
     seconds = {
         (kind, stage): whole_s * share
         for kind, whole_s in shape.passes_s.items()
@@ -111,8 +120,10 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
     def passes(hop_s: float) -> Timeline:
         return dry_run(schedule, seconds, transfer_s=hop_s, overhead_s=shape.between_s)
 
+    longer_s = shape.longer_s or 0.0
+
     def step_s(hop_s: float, sums_s: float) -> float:
-        return passes(hop_s).step_s + after_s + sums_s
+        return passes(hop_s).step_s + after_s + sums_s + longer_s
 
     requests = [CommRequest(HOP, _largest_hop(layers, stages), 0.0, 0.0)]
     requests += _tied_sums(layers, stages, home)
@@ -134,6 +145,55 @@ def predict_pipeline(shape: PipelineShape, link: LinkTimes, world_size: int) -> 
         bubble_s=sum(map(bare.idle_s, range(ranks))) / ranks,
         link_dof=min(time.dof for time in times),
     )
+
+
+def stages_of(shape: PipelineShape, world_size: int) -> list[tuple[int, int]]:
+    """Return the layers of each stage, from the first to before the last; raises NoFit."""
+    strategy = shape.strategy
+    ranks = world_size // strategy.pipelines(world_size)
+    try:
+        return layers_of_stages(strategy.split, shape.layers.costs, ranks * strategy.chunks)
+    except ValueError as reason:
+        raise NoFit(str(reason)) from reason
+
+
+def _shares(layers: Layers, stages: Sequence[tuple[int, int]]) -> list[float]:
+    return [sum(layers.costs[begin:end]) / sum(layers.costs) for begin, end in stages]
+
+
+def rehearsal_of(shape: PipelineShape, world_size: int) -> PipelineRehearsal:
+    """Return what ranks have to play for a pipeline; raises NoFit."""
+    layers, stages = shape.layers, stages_of(shape, world_size)
+    last = len(stages) - 1
+    return PipelineRehearsal(
+        schedule=shape.strategy.schedule,
+        microbatches=shape.strategy.microbatches,
+        stages=tuple(
+            RehearsedStage(
+                forward_s=shape.passes_s["F"] * share,
+                backward_s=shape.passes_s["B"] * share,
+                output_bytes=layers.output_bytes[end - 1] if stage < last else 1,
+            )
+            for stage, (share, (_, end)) in enumerate(
+                zip(_shares(layers, stages), stages, strict=True)
+            )
+        ),
+    )
+
+
+def longer_than_modelled_s(played: RehearsedPipeline, link: LinkTimes) -> float:
+    """Return what a played step took longer than its dry run over the link says, seconds.
+
+    Raises:
+        NoFit: Nothing tells what a transfer takes.
+    """
+    plan, ranks = played.plan, played.world_size
+    schedule = plan_schedule(plan.schedule, ranks, plan.microbatches, len(plan.stages) // ranks)
+    seconds = {("F", i): stage.forward_s for i, stage in enumerate(plan.stages)}
+    seconds |= {("B", i): stage.backward_s for i, stage in enumerate(plan.stages)}
+    hop_s = link(HOP, ranks, max(stage.output_bytes for stage in plan.stages[:-1])).time_s
+    modelled_s = dry_run(schedule, seconds, hop_s, played.action_s).step_s
+    return float(np.median(played.step_s)) - modelled_s
 
 
 def textbook_pipeline_s(shape: PipelineShape, world_size: int) -> float:

@@ -78,6 +78,9 @@ class Prediction(RowPart):
         computing_s: Forward, backward, optimizer.
         contention: How much longer than at N=1 it takes, since other ranks compute at the same
             time, as plain ranks were measured; None: not measured, and taken to be 1.
+        longer_s: What ranks that played the pipeline without its model, all at once, took longer
+            for a step than schedule and links say; it takes the place of contention. None: none
+            did.
         bubble_s: The part of it in which a pipeline's rank has nothing to do by the schedule.
         exposed_comm_s: Communication that nothing hides.
         link_low_s: The step with every operation at the lower end of its 95 % interval.
@@ -97,6 +100,7 @@ class Prediction(RowPart):
 
     computing_s: FiniteFloat
     contention: FiniteFloat | None = None
+    longer_s: FiniteFloat | None = None
     bubble_s: FiniteFloat
     exposed_comm_s: FiniteFloat
     link_low_s: FiniteFloat

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -8,7 +9,14 @@ from scalebench.analysis.pipeline_shape import layers_of
 from scalebench.analysis.step_shape import NoShape
 from scalebench.costmodel.links.times import LinkTime, NoFit
 from scalebench.costmodel.pipelines.layers import Layers, TiedParameter
-from scalebench.costmodel.pipelines.step import PipelineShape, predict_pipeline, textbook_pipeline_s
+from scalebench.costmodel.pipelines.step import (
+    PipelineShape,
+    longer_than_modelled_s,
+    predict_pipeline,
+    rehearsal_of,
+    textbook_pipeline_s,
+)
+from scalebench.records.probes import RehearsedPipeline
 from scalebench.spec import Pipeline
 
 FORWARD_S, BACKWARD_S, AFTER_S = 0.08, 0.16, 0.04
@@ -154,3 +162,72 @@ def test_more_microbatches_make_the_bubble_smaller_and_cost_what_lies_between():
     law = (16 + 3) * ((FORWARD_S + BACKWARD_S) / 16 + 2 * 0.001) + AFTER_S / 4
     assert step == pytest.approx(law)
     assert step < predict_pipeline(one, free, 4).step_s
+
+
+RECORDED = {
+    "gpipe": ((0.0023909, 0.0034317), (0.0025719, 0.0036915), 0.0455, 0.000083, 0.0451),
+    "1f1b": ((0.0019209, 0.0030510), (0.0020664, 0.0032820), 0.0273, 0.000047, 0.0336),
+}
+"""Two stages' passes, a played step, what an action costs, and the measured step: two cores."""
+
+
+def played(schedule: str) -> RehearsedPipeline:
+    *stages, step_s, action_s, _ = RECORDED[schedule]
+    passes = [{"forward_s": f, "backward_s": b, "output_bytes": 32768} for f, b in stages]
+    plan = {"schedule": schedule, "microbatches": 4, "stages": passes}
+    return RehearsedPipeline.model_validate(
+        {
+            "suite": "pipeline",
+            "case": schedule,
+            "world_size": 2,
+            "plan": plan,
+            "step_s": [9.0, step_s, 0.0],
+            "action_s": action_s,
+        }
+    )
+
+
+def recorded_shape(schedule: str) -> PipelineShape:
+    first, last, *_ = RECORDED[schedule]
+    passes_s = {"F": first[0] + last[0], "B": first[1] + last[1]}
+    layers = Layers((first[0], last[0]), (32768, 32768), ())
+    strategy = Pipeline(schedule=schedule, microbatches=4)
+    return PipelineShape(strategy, layers, passes_s, 0.0002, 0.0015, num_samples=16)
+
+
+def test_a_recorded_pipeline_is_predicted_once_its_schedule_was_played():
+    """On two cores ``gpipe`` took 45.1 ms; by passes and link it would be a quarter less."""
+    link = link_of(send_recv=0.0001)
+    shape, measured_s = recorded_shape("gpipe"), RECORDED["gpipe"][-1]
+    assert predict_pipeline(shape, link, 2).step_s < 0.76 * measured_s
+    longer_s = longer_than_modelled_s(played("gpipe"), link)
+    assert longer_s == pytest.approx(0.0136, abs=0.0003)
+    longer = dataclasses.replace(shape, longer_s=longer_s)
+    step = predict_pipeline(longer, link, 2)
+    assert step.step_s == pytest.approx(measured_s, rel=0.07)
+    assert step.stalled_s > longer_s
+    assert step.low_s > step.computing_s + longer_s
+
+
+def test_a_step_that_was_played_as_modelled_is_no_longer():
+    link = link_of(send_recv=0.0001)
+    assert longer_than_modelled_s(played("1f1b"), link) == pytest.approx(0.0004, abs=0.0002)
+
+
+def test_every_microbatch_costs_again_what_was_played():
+    one = dataclasses.replace(recorded_shape("gpipe"), longer_s=0.01)
+    assert one.with_microbatches(8).longer_s == pytest.approx(0.02)
+    assert recorded_shape("gpipe").with_microbatches(8).longer_s is None
+    assert one.with_batch(32).longer_s == 0.01
+
+
+def test_ranks_play_the_passes_of_the_stages_and_messages_of_their_size():
+    layers = ((3.0, 1.0, 2.0, 2.0), (100, 200, 300, 400))
+    strategy = Pipeline(schedule="interleaved-1f1b", microbatches=4, chunks=2)
+    plan = rehearsal_of(shape(strategy, *layers), 2)
+    assert (plan.schedule, plan.microbatches) == ("interleaved-1f1b", 4)
+    assert [stage.forward_s for stage in plan.stages] == pytest.approx(
+        [FORWARD_S * part / 8 for part in layers[0]]
+    )
+    assert plan.stages[1].backward_s == pytest.approx(BACKWARD_S / 8)
+    assert [stage.output_bytes for stage in plan.stages] == [100, 200, 300, 1]

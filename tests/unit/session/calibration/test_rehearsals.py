@@ -1,0 +1,114 @@
+"""Which pipelines a run has its ranks play, and when."""
+
+from pathlib import Path
+
+import pytest
+
+from scalebench.analysis.rows.prediction import PipelineAtOneRank
+from scalebench.analysis.run import StoredRun, load_run
+from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.costmodel.pipelines.layers import Layers
+from scalebench.costmodel.pipelines.step import PipelineShape
+from scalebench.launch.base import ProbeFailed
+from scalebench.records.paths import RunPaths
+from scalebench.records.probes import ProbeRecord
+from scalebench.session.calibration import rehearsals
+from scalebench.session.calibration.rehearsals import rehearse_pipelines
+from scalebench.session.store import RunStore
+from scalebench.spec import Cell, Pipeline
+from scalebench.spec.probes import Rehearsal
+from tests.builders.runs import make_cell, make_info, make_result
+
+GPIPE = Pipeline(schedule="gpipe", microbatches=4)
+SPLIT_BACKWARD = Pipeline(schedule="zero-bubble", microbatches=4)
+
+
+def shape(strategy: Pipeline) -> PipelineShape:
+    layers = Layers((1.0,) * 4, (1024,) * 4)
+    return PipelineShape(strategy, layers, {"F": 0.01, "B": 0.02}, 0.0, 0.0, num_samples=32)
+
+
+class Players:
+    """A launcher whose ranks play each step in 5 ms, or cannot."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails = fails
+        self.asked: list[Rehearsal] = []
+
+    def probe(self, probe: Rehearsal, logs: Path) -> list[ProbeRecord]:
+        self.asked.append(probe)
+        if self.fails:
+            raise ProbeFailed("rank 1: no")
+        return [ProbeRecord(rank=0, rehearsed_s=((0.005, 0.006),) * len(probe.pipelines))]
+
+
+def pipelines(*sizes: int, strategy: Pipeline = GPIPE, **changes: object) -> list[Cell]:
+    batch = {"global_batch": 32, "rank_batch": 32}
+    return [make_cell("gpipe", n, strategy=strategy, **batch, **changes) for n in sizes]
+
+
+@pytest.fixture(autouse=True)
+def _known_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = PipelineAtOneRank(shape(GPIPE), 0.0, 1)
+    monkeypatch.setattr(rehearsals, "step_at_one_rank", lambda _: known)
+
+
+def run_of(root: Path, cells: list[Cell]) -> StoredRun:
+    root.mkdir()
+    link = LinkProfile(created="", version="", device="cpu", backend="gloo", points=(), fits=())
+    return RunStore.create(RunPaths(root), make_info(cells), link, None).run
+
+
+def play(players: Players, run: StoredRun) -> bool:
+    return rehearse_pipelines(players, run, lambda *_: None)  # type: ignore[arg-type]
+
+
+def test_pipelines_are_played_once_their_passes_are_known_and_kept(tmp_path: Path) -> None:
+    cells, players = pipelines(1, 2), Players()
+    run = run_of(tmp_path / "r", cells)
+    assert not play(players, run)
+    assert players.asked == []
+    run.results[cells[0].id] = make_result(cells[0])
+    assert play(players, run)
+    alone, together = players.asked
+    assert (alone.world_size, together.world_size) == (1, 2)
+    assert [stage.forward_s for stage in alone.pipelines[0].stages] == [0.0]
+    assert [stage.forward_s for stage in together.pipelines[0].stages] == [0.005, 0.005]
+    stored = load_run(tmp_path / "r").link
+    assert stored is not None
+    (kept,) = stored.rehearsals
+    assert (kept.suite, kept.case, kept.world_size) == cells[1].row_key
+    assert kept.step_s == (0.005, 0.006)
+    assert kept.action_s == pytest.approx(0.0055 / 8)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pipelines(1),
+        pipelines(1, 2, device="cuda", backend="nccl"),
+        pipelines(1, 2, oversubscribed=True),
+        pipelines(1, 2, skip_reason="no"),
+        pipelines(1, 2, strategy=SPLIT_BACKWARD),
+        pipelines(1, 2, strategy=Pipeline(schedule="gpipe", microbatches=4, data_parallel=2)),
+        [make_cell("ddp", 1), make_cell("ddp", 2)],
+    ],
+)
+def test_what_ranks_cannot_play_here_is_left_alone(tmp_path: Path, cells: list[Cell]) -> None:
+    players = Players()
+    assert play(players, run_of(tmp_path / "r", cells))
+    assert players.asked == []
+
+
+def test_a_pipeline_that_cannot_be_played_costs_nothing_else(tmp_path: Path) -> None:
+    cells = pipelines(1, 2)
+    run = run_of(tmp_path / "r", cells)
+    run.results[cells[0].id] = make_result(cells[0])
+    assert play(Players(fails=True), run)
+    assert run.link is not None
+    assert run.link.rehearsals == ()
+
+
+def test_without_a_row_at_one_rank_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    players = Players()
+    assert play(players, run_of(tmp_path / "r", pipelines(2)))
