@@ -1,10 +1,11 @@
 """Predict the steps of eight virtual hosts that divide a model, and hold that against them.
 
-``python -m benchmarks.model_parallel_prediction``. Real transformers, computing with a fifth of a
-core for each host, and real TCP over links of a known rate. Each case is predicted from its step at
+``python -m benchmarks.model_parallel_prediction``. Transformers whose linear layers take a known
+time (`benchmarks.paced_layers`; the rest computes with a fifth of a core for each host), and real
+TCP over links of a known rate. Each case is predicted from its step at
 one rank or its shard alone, and from links calibrated in the same run. Other arguments go to
-``scalebench run``: ``--quick -k ulysses`` is one case, in less than a minute on two cores. Nothing
-else may use them: otherwise the shares of the CPU do not hold, and neither does the result.
+``scalebench run``: ``--quick -k ulysses`` is one case, in two minutes on two cores. Nothing else
+may use them: otherwise the shares of the CPU do not hold, and neither does the result.
 """
 
 import argparse

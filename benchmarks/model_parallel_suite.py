@@ -1,10 +1,14 @@
 """Each way to divide a model, on eight ranks, for `benchmarks.model_parallel_prediction`.
 
-Small transformers, so that a step of eight hosts that share two cores takes a fifth of a second.
+Small transformers, whose linear layers take as long as on a device of 0.8 GFLOP/s; see
+`benchmarks.paced_layers`. With PACED=no they compute with the host's share of a core instead.
 """
+
+import os
 
 from scalebench import Case, Context, Expert, LayerWise, Mesh, Plain, StepPlan, Suite, Tensor
 
+SECONDS_PER_MULTIPLICATION = 2.5e-9
 GPT, DEEP, MOE = (f"benchmarks.model_parallel_suite:{name}" for name in ("gpt", "deep", "moe"))
 
 
@@ -26,7 +30,7 @@ def moe(shard):
     shape = MoeShape(
         name="eight-experts", layers=1, heads=8, width=64, context=64, batch_size=16, experts=8
     )
-    return build_moe(shape, shard)
+    return paced(build_moe(shape, shard), shape.layers)
 
 
 def _gpt(name, layers, shard):
@@ -34,7 +38,16 @@ def _gpt(name, layers, shard):
     from scalebench.worker.workloads.gpt import build_gpt
 
     shape = GptShape(name=name, layers=layers, heads=8, width=64, context=64, batch_size=16)
-    return build_gpt(shape, shard)
+    return paced(build_gpt(shape, shard), layers)
+
+
+def paced(workload, layers):
+    """Have the linear layers wait; those of several blocks together as long as those of one."""
+    from benchmarks.paced_layers import pace
+
+    if os.environ.get("PACED") != "no":
+        pace(workload.module, SECONDS_PER_MULTIPLICATION / layers)
+    return workload
 
 
 SUITE = Suite(
@@ -51,7 +64,7 @@ SUITE = Suite(
         Case(name="shard-tensor", strategy=Mesh(shard=None, tensor=2, sequence=True, loss=True)),
     ),
     workload=GPT,
-    steps=StepPlan(window_s=2.0, max_warmup_steps=20, max_warmup_s=6.0, rounds_s=0.5, max_rounds=2),
-    batch_size=16,
+    steps=StepPlan(window_s=2.0, max_warmup_steps=6, max_warmup_s=6.0, rounds_s=0.5, max_rounds=2),
+    batch_size=64,
     repeats=1,
 )
