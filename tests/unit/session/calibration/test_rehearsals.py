@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from scalebench.analysis.rows.prediction import PipelineAtOneRank
-from scalebench.analysis.run import StoredRun, load_run
+from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.costmodel.pipelines.layers import Layers
 from scalebench.costmodel.pipelines.step import PipelineShape
 from scalebench.launch.base import ProbeFailed
+from scalebench.records.files import read_model
 from scalebench.records.paths import RunPaths
 from scalebench.records.probes import ProbeRecord
 from scalebench.session.calibration import rehearsals
@@ -74,9 +75,7 @@ def test_pipelines_are_played_once_their_passes_are_known_and_kept(tmp_path: Pat
     assert (alone.world_size, together.world_size) == (1, 2)
     assert [stage.forward_s for stage in alone.pipelines[0].stages] == [0.0]
     assert [stage.forward_s for stage in together.pipelines[0].stages] == [0.005, 0.005]
-    stored = load_run(tmp_path / "r").link
-    assert stored is not None
-    (kept,) = stored.rehearsals
+    (kept,) = read_model(run.paths.link_profile, LinkProfile).rehearsals
     assert (kept.suite, kept.case, kept.world_size) == cells[1].row_key
     assert kept.step_s == (0.005, 0.006)
     assert kept.action_s == pytest.approx(0.0055 / 8)
