@@ -1,8 +1,9 @@
 """Ranks that save and restore under every strategy: run as a program by `test_checkpoints`.
 
 Arguments: folder for checkpoints, stores and reports. Imports torch once; the ranks are forked.
-Four ranks save and restore, then two and eight ranks load what the four have saved. Each rank
-writes what it recorded to ``<world size>-<rank>.json``: case → record, or the error's text.
+Four ranks save and restore. Two load what the four have saved, train on and save; eight load what
+the four and what the two have saved. Each rank writes what it recorded to
+``<world size>-<rank>.json``: case → record, or the error's text.
 """
 
 import json
@@ -32,6 +33,10 @@ TIMEOUT_S = 60
 SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 SAVED_BY = 4
 LOADED_BY = (2, 8)
+RESTORE_FROM = {4: (4,), 2: (4,), 8: (4, 2)}
+"""Ranks that load → those whose checkpoints they load, in order."""
+STEPS_BETWEEN = 2
+"""That two ranks train between what they load and what they save."""
 CASES: dict[str, Strategy] = {
     "ddp": Ddp(),
     "fsdp": Fsdp(),
@@ -60,7 +65,7 @@ def make_cell(folder: Path, case: str, world_size: int) -> Cell:
         purpose="restore",
         steps=StepPlan(),
         recovery=Recovery(saves=2, steps=2, directory=os.fspath(folder)),
-        restore_from=(SAVED_BY,),
+        restore_from=RESTORE_FROM[world_size],
     )
 
 
@@ -71,7 +76,32 @@ def look(context: RankContext) -> dict[str, Any]:
             "saved": measure_saves(context).model_dump(),
             "restored": measure_restores(context).model_dump(),
         }
-    return {"restored": measure_restores(context).model_dump()}
+    report = {"restored": measure_restores(context).model_dump()}
+    if context.cell.world_size == LOADED_BY[0]:
+        report["handed_on"] = hand_on(context)
+    return report
+
+
+def hand_on(context: RankContext) -> list[int]:
+    """Load what four ranks have saved, train on and save; return the steps of both checkpoints."""
+    method: SaveMethod = "sharded"
+    saver, store = open_saver(context), store_of(context.cell, method)
+    found = store_of(context.cell, method, SAVED_BY).newest().checkpoint
+    assert found is not None
+    continued = trainee.Trainee(context)
+    continued.restore(saver, method, found)
+    continued.train(STEPS_BETWEEN)
+    if context.rank == 0:
+        store.begin(continued.step)
+        continued.write_facts(store)
+    context.barrier()
+    continued.begin_save(store, saver, method).wait()
+    digests = continued.digests()
+    continued.finish()
+    if context.rank == 0:
+        trainee.write_digests(saved_of(context.cell, method), digests)
+        store.complete(continued.step)
+    return [found.step, continued.step]
 
 
 def look_at_a_spoiled_one(context: RankContext) -> str:

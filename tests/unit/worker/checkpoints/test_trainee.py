@@ -46,6 +46,7 @@ def saved(context, folder, method):
         group["lr"] = 0.125  # as a schedule would leave it
     draw()
     store.begin(trainee.step)
+    trainee.write_facts(store)
     trainee.begin_save(store, Saver(context, None), method).wait()
     return store.complete(trainee.step), trainee, trainee.digests()
 
@@ -77,6 +78,17 @@ def test_further_steps_and_random_numbers_are_those_of_a_run_without_a_stop(
     assert draw() == expected
     again.train(STEPS)
     assert again.is_equal(after)
+
+
+def test_a_save_that_is_timed_writes_tensors_alone(context, tmp_path):
+    """What scalebench adds to a checkpoint is on the disk before the clock starts."""
+    trainee, store = Trainee(context), CheckpointStore(tmp_path)
+    trainee.train(1)
+    folder = store.begin(trainee.step)
+    trainee.begin_save(store, Saver(context, None), "full").wait()
+    assert [path.name for path in folder.iterdir()] == ["state.pt"]
+    trainee.write_facts(store)
+    assert {path.name for path in folder.iterdir()} == {"state.pt", "facts.json"}
 
 
 def test_settings_that_a_schedule_has_changed_come_back(context, tmp_path):
