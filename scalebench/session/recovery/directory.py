@@ -72,24 +72,20 @@ def check_directory(directory: Path, wanted_bytes: int) -> None:
         UsageError: It is not there, cannot be written, cannot keep files, or is too small.
     """
     if not directory.is_dir():
+        is_what = "it is not a directory" if directory.exists() else "there is no such directory"
         raise UsageError(
-            f"Checkpoints cannot go into {directory}: there is no such directory. Make it, or give "
+            f"Checkpoints cannot go into {directory}: {is_what}. Make it, or give "
             "another one with --checkpoint-dir."
         )
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".scalebench-") as file:
             file.write(b"x")
             file.flush()
-            os.fsync(file.fileno())
-    except PermissionError as error:
+            _check_fsync(directory, file.fileno())
+    except OSError as error:
         raise UsageError(
             f"Checkpoints cannot go into {directory}: {error.strerror}. Give a directory that you "
             "can write to with --checkpoint-dir."
-        ) from error
-    except OSError as error:
-        raise UsageError(
-            f"Checkpoints are not safe in {directory}, where fsync fails: {error.strerror}. Give a "
-            "directory on another file system with --checkpoint-dir."
         ) from error
     free = shutil.disk_usage(directory).free
     if free < wanted_bytes:
@@ -97,6 +93,17 @@ def check_directory(directory: Path, wanted_bytes: int) -> None:
             f"Checkpoints cannot go into {directory}: it has {bytes_(free)} free, and they need "
             f"about {bytes_(wanted_bytes)}. Free some space, or give --checkpoint-dir."
         )
+
+
+def _check_fsync(directory: Path, file: int) -> None:
+    """Raise UsageError where a file cannot be kept for certain."""
+    try:
+        os.fsync(file)
+    except OSError as error:
+        raise UsageError(
+            f"Checkpoints are not safe in {directory}, where fsync fails: {error.strerror}. Give a "
+            "directory on another file system with --checkpoint-dir."
+        ) from error
 
 
 def remove_checkpoints(cells: Iterable[Cell]) -> None:

@@ -58,19 +58,36 @@ def test_a_directory_that_is_not_there(cells, tmp_path):
         directory.with_directory(cells, tmp_path / "missing", tmp_path, "x")
 
 
-@pytest.mark.parametrize(
-    ("number", "what"),
-    [
-        (errno.EACCES, "Permission denied. Give a directory that you can write to"),
-        (errno.EINVAL, "where fsync fails: Invalid argument. Give a directory on another"),
-        (errno.EROFS, "where fsync fails: Read-only file system"),
-    ],
-)
-def test_a_directory_that_cannot_keep_files(cells, tmp_path, monkeypatch, number, what):
-    def refuse(_):
+def test_a_file_is_not_a_directory(cells, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file: it is not a directory"):
+        directory.with_directory(cells, tmp_path / "file", tmp_path, "x")
+
+
+def refusing(number):
+    def refuse(*_, **__):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "fsync", refuse)
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (errno.EACCES, "Permission denied"),
+        (errno.EROFS, "Read-only file system"),
+        (errno.ENOSPC, "No space left on device"),
+    ],
+)
+def test_a_directory_that_cannot_be_written(cells, tmp_path, monkeypatch, number, why):
+    monkeypatch.setattr(directory.tempfile, "NamedTemporaryFile", refusing(number))
+    with pytest.raises(UsageError, match=f"cannot go into .*: {why}. Give a directory that you"):
+        directory.with_directory(cells, tmp_path, tmp_path, "x")
+
+
+def test_a_directory_that_cannot_keep_files(cells, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", refusing(errno.EINVAL))
+    what = "where fsync fails: Invalid argument. Give a directory on another"
     with pytest.raises(UsageError, match=what):
         directory.with_directory(cells, tmp_path, tmp_path, "x")
 
