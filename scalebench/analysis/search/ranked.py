@@ -85,7 +85,7 @@ def _of_meshes(ways: list[Choice]) -> list[float]:
 
 def _ranked(job: Job, one: Choice, error: float) -> RankedChoice:
     reach = interval(one.step_s, error)
-    strategy = strategy_of(one, job.device, job.world_size, job.batch)
+    strategy = strategy_of(one, job.device, job.world_size, job.batch, job.model.experts)
     runs = None if isinstance(strategy, str) else _settings(strategy)
     return RankedChoice(
         **one.model_dump(),

@@ -100,8 +100,10 @@ def scored_rows(job: Job, rows: Sequence[Row]) -> list[ScoredRow]:
     for row in rows:
         if row.workload != job.model.name or not is_scored(row) or row.step_s is None:
             continue
-        choice = choice_of(_strategy_of(row), row.world_size)
+        choice = choice_of_row(row)
         if isinstance(choice, str) or row.strategy == "plain":
+            continue
+        if choice.schedule == "zero-bubble":  # the model is fitted to it: `split_backward_s`
             continue
         if not _in_space(choice, job):
             continue
@@ -151,7 +153,7 @@ def peaks_of(
             here = replace(here, activation_ratio=activation_ratio(here, summary.rows))
             for row in summary.rows:
                 if row.workload == workload and is_scored(row) and row.peak_memory_bytes:
-                    choice = choice_of(_strategy_of(row), row.world_size)
+                    choice = choice_of_row(row)
                     if isinstance(choice, str) or not _in_space(choice, here):
                         continue
                     if choice.pipeline <= model.layers:
@@ -167,6 +169,11 @@ def _in_space(choice: Choice, job: Job) -> bool:
         return True
     divided = [axis for axis in AXES if getattr(choice, axis) > 1]
     return set(divided) <= set(AXES_OF_WHOLE) and choice.checkpointing == "none"
+
+
+def choice_of_row(row: Row) -> Choice | str:
+    """Return a measured row as a configuration, or why the search knows none like it."""
+    return choice_of(_strategy_of(row), row.world_size)
 
 
 def _strategy_of(row: Row) -> Execution:

@@ -10,8 +10,9 @@ from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.rows.prediction import StepAtOneRank, step_at_one_rank
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.device_peaks import peak_flops
-from scalebench.costmodel.search.job import PRECISIONS, ComputeSpeed
+from scalebench.costmodel.search.job import PRECISIONS, ComputeSpeed, Recomputing
 from scalebench.costmodel.search.model import SearchModel
+from scalebench.costmodel.search.strategies import CHECKPOINTING
 from scalebench.costmodel.search.whole_model import WholeModel
 from scalebench.records.summary import Row, Summary
 
@@ -22,15 +23,17 @@ class NoPlainRow(Exception):
 
 def plain_rows(rows: Sequence[Row], workload: str) -> list[Row]:
     """Return the plain rows of a workload at one rank that were measured."""
-    return [
-        row
-        for row in rows
-        if (row.strategy, row.world_size, row.workload) == ("plain", 1, workload)
+    return [row for row in rows if _is_plain(row, workload)]
+
+
+def _is_plain(row: Row, workload: str, checkpointing: bool | str = False) -> bool:
+    return (
+        (row.strategy, row.world_size, row.workload) == ("plain", 1, workload)
         and row.status == "ok"
         and row.step_s is not None
-        and not row.strategy_settings.get("checkpointing")
+        and (row.strategy_settings.get("checkpointing") or False) == checkpointing
         and not row.strategy_settings.get("compile")
-    ]
+    )
 
 
 def whole_model(run: StoredRun, summary: Summary, workload: str) -> WholeModel:
@@ -92,6 +95,7 @@ def measured_speed(run: StoredRun, summary: Summary, model: SearchModel) -> Comp
         update_s=contention * update_s,
         told=_told(run, rows, contention),
         axis_s=axis_s,
+        recomputing=_recomputing(summary.rows, model, flop_s, contention),
         peak_flops={name: peak for name, peak in peaks.items() if peak},
     )
 
@@ -131,6 +135,44 @@ def _machinery(
         more = contention * row.step_s.value - plain - update_s * contention
         found.setdefault(axis, []).append(max(more, 0.0) / (m * v))
     return {axis: float(np.median(values)) for axis, values in found.items()}
+
+
+def _recomputing(
+    rows: Sequence[Row], model: SearchModel, flop_s: Mapping[str, float], contention: float
+) -> dict[str, Recomputing]:
+    """Return what each checkpointing was measured to take, by the plain model with and without it.
+
+    The step with it less the step without, on the same batch: ``a + k·batch``, both not negative;
+    one batch gives k alone.
+    """
+    usual = {(r.rank_batch, _is_in(r, "bfloat16")): r for r in plain_rows(rows, model.name)}
+    found = {}
+    for name, checkpointing in CHECKPOINTING.items():
+        samples, plain_s, more_s = [], [], []
+        for row in rows:
+            same = usual.get((row.rank_batch, _is_in(row, "bfloat16")))
+            if not checkpointing or not _is_plain(row, model.name, checkpointing) or not same:
+                continue
+            precision = next(p for p in PRECISIONS if _is_in(row, p))
+            if row.step_s is None or same.step_s is None or precision not in flop_s:
+                continue
+            forward_s = flop_s[precision] * model.flops_per_sample / 3
+            samples.append(row.rank_batch * forward_s)
+            plain_s.append(same.step_s.value)
+            more_s.append(contention * (row.step_s.value - same.step_s.value))
+        if samples:
+            found[name] = _recomputing_line(samples, plain_s, more_s)
+    return found
+
+
+def _recomputing_line(
+    forward_s: Sequence[float], plain_s: Sequence[float], more_s: Sequence[float]
+) -> Recomputing:
+    """Return the line through what steps take more, each with the error of its plain step."""
+    weight, x, y = 1 / np.array(plain_s), np.array(forward_s), np.array(more_s)
+    columns = [x] if len(set(forward_s)) == 1 else [x, np.ones(len(x))]
+    found, _ = nnls(np.column_stack(columns) * weight[:, None], y * weight)
+    return Recomputing(*(float(value) for value in found))
 
 
 def _is_in(row: Row, precision: str) -> bool:

@@ -14,6 +14,23 @@ SCHEDULES = ("none", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zero-bu
 
 
 @dataclass(frozen=True)
+class Recomputing:
+    """What computing the blocks again takes, for a microbatch of the whole model.
+
+    Attributes:
+        forwards: In forward passes of its samples.
+        pass_s: Apart from its samples, seconds.
+    """
+
+    forwards: float
+    pass_s: float = 0.0
+
+
+ASSUMED_RECOMPUTING = {"selective": Recomputing(0.0), "full": Recomputing(1.0)}
+"""Where nothing was measured: selective computes no matrix product again, full all of them."""
+
+
+@dataclass(frozen=True)
 class ComputeSpeed:
     """How long a rank computes.
 
@@ -26,6 +43,9 @@ class ComputeSpeed:
             parameters takes that part of it.
         told: Where the figures are from.
         peak_flops: Precision → published peak of the device, FLOP/s; empty: not known.
+        split_s: What a zero-bubble schedule's backward pass in two calls takes longer than one, for
+            each microbatch of the whole model, seconds; 0: not known.
+        recomputing: Checkpointing → what was measured of it; missing: `ASSUMED_RECOMPUTING`.
     """
 
     flop_s: Mapping[str, float]
@@ -34,6 +54,8 @@ class ComputeSpeed:
     told: str
     peak_flops: Mapping[str, float]
     axis_s: Mapping[str, float] = field(default_factory=dict)
+    split_s: float = 0.0
+    recomputing: Mapping[str, Recomputing] = field(default_factory=dict)
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -54,6 +76,9 @@ class Job:
         activation_ratio: Measured over counted activations of this machine; 1: not measured.
         overlaps: Whether a sharded strategy gathers ahead of the computation: on a GPU.
         sequence: Whether tensor groups divide the sequence as well (Korthikanti et al. 2022).
+        scatters_messages: Whether each rank of a tensor group sends a part of a message between
+            stages, and the group that receives gathers it (Narayanan et al. 2021, §4.1). Where
+            ``sequence`` holds, messages are parts in any case, and nothing is gathered.
         buckets_mb: Sizes of gradient buckets to try, MiB.
         receives_ahead: Whether a pipeline's rank has buffers for all of its microbatches at once,
             as torch's has; otherwise for those in flight.
@@ -75,6 +100,7 @@ class Job:
     held_bytes: float = 0.0
     activation_ratio: float = 1.0
     sequence: bool = True
+    scatters_messages: bool = False
     buckets_mb: tuple[float, ...] = (1.0, 5.0, 25.0)
     receives_ahead: bool = True
     gathered_bytes_each: int = 4

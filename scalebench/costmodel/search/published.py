@@ -12,6 +12,7 @@ calculon; Llama 3's table 4 with the speaker's slide at SC24 as reported by G. K
 (glennklockwood.com/garden/llama-3.1), its layers and widths with Dubey et al., table 3.
 """
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -112,8 +113,18 @@ class Compared:
     high: float
 
 
-def compared(row: Published, speed: ComputeSpeed, topology: str, memory_bytes: int) -> Compared:
-    """Search a row's job in the space that its system had."""
+def compared(
+    row: Published, speed: ComputeSpeed, topology: str, memory_bytes: int, scatters: bool = True
+) -> Compared:
+    """Search a row's job in the space that its system had.
+
+    Args:
+        row: What was published.
+        speed: Of its devices.
+        topology: Of its links.
+        memory_bytes: Of a device.
+        scatters: Whether Megatron-LM's tensor groups divide messages between stages (§4.1).
+    """
     job = Job(
         row.model, row.world_size, row.batch, speed, NominalLinks(TOPOLOGIES[topology], ""),
         device="cuda", memory_limit_bytes=memory_bytes, buckets_mb=(25.0,), sequence=False,
@@ -121,6 +132,7 @@ def compared(row: Published, speed: ComputeSpeed, topology: str, memory_bytes: i
     )  # fmt: skip
     if row.recomputes:
         job = replace(job, axes=("tensor", "data", "pipeline"), checkpointing=("full",))
+        job = replace(job, scatters_messages=scatters)
     else:
         axes = ("tensor", "context", "shard", "pipeline")
         job = replace(job, axes=axes, zero_stages=(2,), sequence=True, gathered_bytes_each=2)
@@ -142,22 +154,22 @@ def compared(row: Published, speed: ComputeSpeed, topology: str, memory_bytes: i
     )
 
 
-def all_compared() -> Iterator[Compared]:
-    """Yield every published row against the search."""
+def all_compared(scatters: bool = True) -> Iterator[Compared]:
+    """Yield every published row against the search; see `compared`."""
     a100, h100 = device_type("a100"), device_type("h100")
     for row in MEGATRON:
-        yield compared(row, assumed_speed(a100, 0.45), "dgx-a100", a100.memory_bytes)
+        yield compared(row, assumed_speed(a100, 0.45), "dgx-a100", a100.memory_bytes, scatters)
     for row in LLAMAS:
         yield compared(row, assumed_speed(h100, 0.5), "dgx-h100", h100.memory_bytes)
 
 
-def table() -> str:
-    """Return the comparison as text, misses included."""
+def table(scatters: bool = True) -> str:
+    """Return the comparison as text, misses included; see `compared`."""
     lines = [
         f"{'model':<13}{'GPUs':>6}  {'published':<11}{'search':<11}{'place':>5}  "
         f"{'TFLOP/s':>7}  {'predicted':<16}  inside"
     ]
-    for one in all_compared():
+    for one in all_compared(scatters):
         row = one.row
         inside = "yes" if one.low <= row.flops <= one.high else "no"
         shown = f"{one.predicted / 1e12:.0f} ({one.low / 1e12:.0f}-{one.high / 1e12:.0f})"
@@ -178,5 +190,15 @@ def _sizes(tensor: int, context: int, pipeline: int) -> str:
     return " ".join(told)
 
 
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--whole-messages", action="store_true",
+        help="Megatron-LM without its scatter/gather between stages (Narayanan et al. 2021, §4.1)",
+    )  # fmt: skip
+    print(table(scatters=not parser.parse_args().whole_messages))
+
+
 if __name__ == "__main__":
-    print(table())
+    main()

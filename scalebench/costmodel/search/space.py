@@ -305,6 +305,8 @@ def _allowed(job: Job, of: Candidates) -> npt.NDArray[np.bool_]:
     rounds = np.maximum(of.microbatches // of.pipeline, 1)
     zero_bubble = of.schedule == SCHEDULES.index("zero-bubble")
     fine &= ~zero_bubble | (of.microbatches % rounds == 0)
+    # torch refuses a second backward call of what selective checkpointing computed again.
+    fine &= ~zero_bubble | (of.checkpointing != CHECKPOINTING.index("selective"))
     heads = (model.heads % (of.tensor * of.context)) == 0
     ring = (of.context > 1) & (model.context % (2 * of.context) == 0)
     fine &= np.where(of.ring == 1, ring, heads | (of.context == 1))

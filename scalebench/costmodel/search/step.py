@@ -17,7 +17,14 @@ import numpy as np
 from scalebench.costmodel.context_layers import AttendingModel, operations_of_context_step
 from scalebench.costmodel.expert_layers import ExpertModel, operations_of_expert_step
 from scalebench.costmodel.pipelines.orders import bubble_law
-from scalebench.costmodel.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, Job
+from scalebench.costmodel.search.job import (
+    ASSUMED_RECOMPUTING,
+    CHECKPOINTING,
+    PRECISIONS,
+    SCHEDULES,
+    Job,
+    Recomputing,
+)
 from scalebench.costmodel.search.memory import (
     BYTES,
     MASTER_BYTES,
@@ -102,29 +109,48 @@ class Passes:
 def passes_of(job: Job, of: Candidates, layers: Floats, flops: Floats) -> Passes:
     """Return what a rank computes for one microbatch.
 
-    Backward is twice forward. Full recomputation adds `forwards_again`; selective recomputes no
-    matrix product, and what it does recompute is not counted.
+    Backward is twice forward, and what checkpointing computes again, `times_again`. What a backward
+    pass in two calls takes longer is shared by both.
     """
     per_flop = np.array([job.speed.flop_s.get(name, np.nan) for name in PRECISIONS])
     forward = flops * samples_of(job, of) / (of.tensor * of.context) * per_flop[of.precision]
     start = job.speed.pass_s * layers / job.model.layers  # starting operators: a third in forward
     start = start + _machinery_s(job, of, layers)
-    again = forwards_again(of)
-    of_weights = np.where(again > 1, again - 1, 0) * forward
-    backward = 2 * forward + again * forward + 2 * start / 3
-    return Passes(forward + start / 3, backward, forward + of_weights)
-
-
-def forwards_again(of: Candidates) -> Floats:
-    """Return how many forward passes full recomputation adds to a microbatch; 0 without it.
-
-    One, but with zero-bubble 1 + `WEIGHT_GROUPS`: torch makes the gradients of inputs in one call
-    of autograd, and those of weights in a call for each group of weights of a block. Every call
-    computes the block again. The first stage has one call; the others set the pace.
-    """
-    full = of.checkpointing == CHECKPOINTING.index("full")
+    times = times_again(of)
+    once = _again_s(job, of, forward, layers / job.model.layers)
+    of_weights = np.where(times > 1, times - 1, 0) * once
     zero = of.schedule == SCHEDULES.index("zero-bubble")
-    return np.asarray(np.where(full, np.where(zero, 1.0 + WEIGHT_GROUPS, 1.0), 0.0))
+    split = np.where(zero, job.speed.split_s * layers / job.model.layers, 0.0)
+    backward = 2 * forward + times * once + 2 * start / 3 + split
+    return Passes(forward + start / 3, backward, forward + of_weights + split / 2)
+
+
+def times_again(of: Candidates) -> Floats:
+    """Return how often checkpointing computes a microbatch's blocks again; 0 without it.
+
+    Once, but with zero-bubble 1 + `WEIGHT_GROUPS` times: torch makes the gradients of inputs in
+    one call of autograd, and those of weights in a call for each group of weights of a block. Every
+    call computes the block again. The first stage has one call; the others set the pace.
+    """
+    again = of.checkpointing != CHECKPOINTING.index("none")
+    zero = of.schedule == SCHEDULES.index("zero-bubble")
+    return np.asarray(np.where(again, np.where(zero, 1.0 + WEIGHT_GROUPS, 1.0), 0.0))
+
+
+def _again_s(job: Job, of: Candidates, forward: Floats, share: Floats) -> Floats:
+    """Return what it takes a rank to compute a microbatch's blocks again once, seconds.
+
+    Args:
+        job: What is searched.
+        of: Candidates.
+        forward: Their forward pass, what starting operators takes not in it.
+        share: Of the model's layers.
+    """
+    known = {**ASSUMED_RECOMPUTING, **job.speed.recomputing}
+    each = [known.get(name, Recomputing(0.0)) for name in CHECKPOINTING]
+    forwards = np.array([one.forwards for one in each])[of.checkpointing]
+    pass_s = np.array([one.pass_s for one in each])[of.checkpointing]
+    return np.asarray(forwards * forward + pass_s * share)
 
 
 def _machinery_s(job: Job, of: Candidates, layers: Floats) -> Floats:
@@ -264,7 +290,7 @@ def _sent_s(
     ranks, near = getattr(of, axis), getattr(of, f"near_{axis}")
     forward, both = messages
     total = np.zeros(len(of))
-    again = forwards_again(of)
+    again = times_again(of)  # selective checkpointing keeps no message either
     for sent, counts in ((both, True), (forward, again)):
         for op, size, times in sent:
             total += counts * times * job.links.time(op, ranks, near, size * scale)
@@ -363,7 +389,11 @@ def _hops(job: Job, of: Candidates, passes: Passes) -> Floats:
     crosses = of.near_pipeline < of.pipeline  # some pair of stages is on two nodes
     near = np.where(crosses, 1, near)
     # As many messages of a node cross at once as it has ranks that do not share the stage.
-    return exposed_hops_s(of, job.links.time("send_recv", pair, near, size), passes)
+    if not job.scatters_messages or job.sequence:
+        return exposed_hops_s(of, job.links.time("send_recv", pair, near, size), passes)
+    gathered = job.links.time("all_gather", of.tensor, of.near_tensor, size)
+    each = job.links.time("send_recv", pair, near, size / of.tensor) + gathered
+    return exposed_hops_s(of, each, passes)
 
 
 def _group(of: Candidates, *axes: str) -> tuple[Ints, Ints]:

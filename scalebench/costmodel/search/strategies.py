@@ -27,7 +27,15 @@ CHECKPOINTING: dict[str, bool | Literal["selective"]] = {
 }
 
 
-def strategy_of(choice: Choice, device: Device, world_size: int, batch: int) -> Execution | str:
+NO_LAYERS = (
+    "a mixture of experts has no stages and no tensor groups: its workloads name no layers and no "
+    "tensor_plan"
+)
+
+
+def strategy_of(
+    choice: Choice, device: Device, world_size: int, batch: int, experts: int = 1
+) -> Execution | str:
     """Return the strategy that trains a configuration, or why none can.
 
     Args:
@@ -35,7 +43,10 @@ def strategy_of(choice: Choice, device: Device, world_size: int, batch: int) -> 
         device: Of the ranks.
         world_size: N.
         batch: Global batch, samples.
+        experts: Of a block of the model; 1: it is no mixture.
     """
+    if experts > 1 and choice.pipeline * choice.tensor > 1:
+        return NO_LAYERS
     common: dict[str, Any] = {
         "autocast": choice.precision == "bfloat16",
         "checkpointing": CHECKPOINTING[choice.checkpointing],

@@ -31,7 +31,9 @@ class Trainable:
     def _answer(self, of: Candidates, kind: int, i: int) -> bool:
         if kind not in self._known:
             job = self._job
-            found = strategy_of(choice_at(of, i), job.device, job.world_size, job.batch)
+            found = strategy_of(
+                choice_at(of, i), job.device, job.world_size, job.batch, job.model.experts
+            )
             self._known[kind] = not isinstance(found, str)
         return self._known[kind]
 

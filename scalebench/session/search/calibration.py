@@ -6,12 +6,14 @@ from pathlib import Path
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.analysis.search.scores import activation_ratio, data_bytes
 from scalebench.analysis.search.speed import measured_speed, plain_rows, whole_model
+from scalebench.analysis.search.split_backward import split_backward_s
 from scalebench.analysis.summarise import summarise
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.links import CalibratedLinks
 from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.space import divisors
+from scalebench.costmodel.search.strategies import CHECKPOINTING
 from scalebench.costmodel.search.whole_model import AXES_OF_WHOLE, WholeModel
 from scalebench.errors import UsageError
 from scalebench.records.files import read_text
@@ -32,7 +34,8 @@ from scalebench.spec import (
 )
 from scalebench.spec.virtual_hosts import VirtualHosts
 
-SHORT = StepPlan(window_s=0.3, min_steps=4, rounds_s=0.3)
+SHORT = StepPlan(window_s=0.3, min_steps=4, rounds_s=0.3, max_warmup_s=3.0)
+"""Slow links lengthen a step to seconds: no row waits longer than that for its steady state."""
 
 
 def find_run(
@@ -89,6 +92,8 @@ def calibration_suite(model: SearchModel, batch: int, ranks: int) -> Suite:
         cases += [Case(name="ddp", strategy=Ddp()), Case(name="fsdp", strategy=Fsdp())]
         if model.experts > 1 and model.experts % ranks == 0:
             cases.append(Case(name="expert", strategy=Expert()))
+    if not isinstance(model, WholeModel):
+        cases += _recomputing(batch)
     if model.experts == 1:
         if model.heads % ranks == 0:
             cases.append(Case(name="tensor", strategy=Mesh(tensor=ranks, sequence=True, loss=True)))
@@ -98,6 +103,7 @@ def calibration_suite(model: SearchModel, batch: int, ranks: int) -> Suite:
         if stages > 1 and batch % (stages * side_by_side) == 0:
             pipeline = Pipeline(microbatches=stages, data_parallel=side_by_side)
             cases.append(Case(name="pipeline", strategy=pipeline))
+            cases.append(Case(name="zero-bubble", strategy=_zero_bubble(batch, side_by_side)))
     return Suite(
         name="search-calibration",
         question=f"What does a search over meshes of {model.name} have to know of this machine?",
@@ -107,6 +113,25 @@ def calibration_suite(model: SearchModel, batch: int, ranks: int) -> Suite:
         steps=SHORT,
         repeats=1,
     )
+
+
+def _zero_bubble(batch: int, side_by_side: int) -> Pipeline:
+    """Return a zero-bubble pipeline with a microbatch for each sample: what each pays shows."""
+    return Pipeline(
+        schedule="zero-bubble", microbatches=batch // side_by_side, data_parallel=side_by_side
+    )
+
+
+def _recomputing(batch: int) -> list[Case]:
+    """Return what tells the time of each checkpointing: on the batch, and on one sample."""
+    found = []
+    for name, checkpointing in CHECKPOINTING.items():
+        if checkpointing:
+            plain = Plain(checkpointing=checkpointing)
+            found.append(Case(name=f"plain-{name}", strategy=plain))
+            if batch > 1:
+                found.append(Case(name=f"plain-{name}-one", strategy=plain, batch_size=1))
+    return found
 
 
 def calibrated_job(run: StoredRun, summary: Summary, model: SearchModel, job: Job) -> Job:
@@ -125,6 +150,9 @@ def calibrated_job(run: StoredRun, summary: Summary, model: SearchModel, job: Jo
         known = replace(known, axes=AXES_OF_WHOLE, checkpointing=("none",))
     held = data_bytes(plain_rows(summary.rows, model.name))
     known = replace(known, held_bytes=held)
+    if not isinstance(model, WholeModel):
+        speed = replace(known.speed, split_s=split_backward_s(known, summary.rows))
+        known = replace(known, speed=speed)
     return replace(known, activation_ratio=activation_ratio(known, summary.rows))
 
 

@@ -1,7 +1,7 @@
 """Search: what is asked, the job that comes of it, the result."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -229,6 +229,18 @@ def _with_margin(job: Job, asked: float | None, scores: Scores) -> tuple[Job, st
     return replace(job, margin=learnt), said, told
 
 
+def _not_measured(speed: ComputeSpeed) -> Iterator[str]:
+    """Yield what stands in for a measurement that there is none of."""
+    assumed = {
+        "selective": "selective checkpointing recomputes no matrix product, and is assumed to take "
+        "no time",
+        "full": "full checkpointing is assumed to take one forward pass more",
+    }
+    yield from (said for name, said in assumed.items() if name not in speed.recomputing)
+    if not speed.split_s:
+        yield "a zero-bubble schedule's two backward calls are assumed to take no longer than one"
+
+
 def _assumptions(job: Job) -> tuple[str, ...]:
     if isinstance(job.model, WholeModel):
         return (
@@ -243,7 +255,7 @@ def _assumptions(job: Job) -> tuple[str, ...]:
         job.speed.told,
         job.links.told,
         "no waiting and no stalls",
-        "selective checkpointing recomputes no matrix product, and costs no time here",
+        *_not_measured(job.speed),
         "parameters, gradients and what is sent of them have 32 bits",
         "tensor groups divide the sequence, too",
     )

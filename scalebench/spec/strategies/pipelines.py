@@ -10,6 +10,8 @@ from scalebench.spec.strategies.execution import Execution
 ScheduleName = Literal[
     "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zero-bubble", "zbv", "dualpipev"
 ]
+TWO_BACKWARD_CALLS: tuple[ScheduleName, ...] = ("zero-bubble", "zbv", "dualpipev")
+"""Schedules that make gradients of inputs first and those of weights later."""
 
 
 class Pipeline(Execution):
@@ -44,6 +46,16 @@ class Pipeline(Execution):
         if exactly is not None and self.chunks != exactly:
             raise ValueError(f"{self.schedule} has {exactly} per rank: give chunks={exactly}")
         return self
+
+    def why_not(self, device: Device, world_size: int) -> str | None:
+        """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
+        if self.checkpointing == "selective" and self.schedule in TWO_BACKWARD_CALLS:
+            return (
+                f"{self.schedule} makes gradients of inputs and of weights in calls of their own, "
+                "and torch allows one such call with selective checkpointing; give "
+                "checkpointing=True, or another schedule"
+            )
+        return None
 
     def pipelines(self, world_size: int) -> int:
         """Return the number of pipelines side by side."""

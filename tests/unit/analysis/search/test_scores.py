@@ -139,7 +139,12 @@ def test_the_short_measurement_has_the_axes_that_the_model_has(model: SearchMode
     suite = calibration_suite(model, 16, 4)
     kinds = {case.strategy.kind for case in suite.cases}
     assert {"plain", "ddp", "fsdp"} <= kinds
-    batches = [case.batch_size for case in suite.cases if case.strategy.kind == "plain"]
-    assert batches == [None, 4, 1]  # what a microbatch costs apart from its samples shows at one
+    plain = [case for case in suite.cases if case.strategy.kind == "plain"]
+    wanted = {False: [None, 4, 1], "selective": [None, 1], True: [None, 1]}
+    for checkpointing, batches in wanted.items():
+        mine = [case for case in plain if case.strategy.checkpointing == checkpointing]
+        assert [case.batch_size for case in mine] == batches  # one: what is paid for no samples
+    whole = calibration_suite(WholeModel.of("cnn-8"), 16, 4)
+    assert not any(case.strategy.checkpointing for case in whole.cases)
     assert ("expert" in kinds) == (model.experts > 1)
     assert ({"mesh", "context", "pipeline"} <= kinds) == (model.experts == 1)

@@ -9,6 +9,7 @@ from scalebench.analysis.search.speed import (
     _device_name,
     _line,
     _machinery,
+    _recomputing,
     _told,
     plain_rows,
 )
@@ -83,6 +84,47 @@ def test_rows_that_do_not_tell_what_an_axis_costs(changes):
     assert machinery(row.model_copy(update={"step_s": None})) == {}
 
 
+def replace_batch(row, batch):
+    return row.model_copy(update={"rank_batch": batch})
+
+
+def checkpointed(how, step_ms, batch=8):
+    settings = {"checkpointing": how}
+    return row_of("plain", step_ms * MS, rank_batch=batch, strategy_settings=settings)
+
+
+def recomputing(*rows):
+    return _recomputing(rows, SMALL, FLOP_S, contention=1.5)
+
+
+PLAINS = (replace_batch(row_of("plain", 2 * MS), 1), row_of("plain", 16 * MS))
+
+
+def test_recomputation_is_a_part_of_forward_and_what_every_microbatch_pays():
+    """2 ms more on one sample, 3.75 on 8: 0.25 for each, 1.75 apart; forward takes 1/3 ms."""
+    rows = (checkpointed("selective", 4, 1), checkpointed("selective", 19.75))
+    found = recomputing(*PLAINS, *rows, checkpointed(True, 12))
+    assert found["selective"].forwards == pytest.approx(1.5 * 0.75)
+    assert found["selective"].pass_s == pytest.approx(1.5 * 1.75 * MS)
+    assert (found["full"].forwards, found["full"].pass_s) == (0.0, 0.0)  # faster: it is noise
+    alone = recomputing(*PLAINS, checkpointed(True, 20))["full"]
+    assert (alone.forwards, alone.pass_s) == (pytest.approx(1.5 * 1.5), 0.0)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        checkpointed("selective", 20, batch=4),
+        checkpointed("selective", 20).model_copy(update={"world_size": 2}),
+        checkpointed("selective", 20).model_copy(update={"step_s": None}),
+        checkpointed("selective", 20).model_copy(update={"strategy": "ddp"}),
+        row_of("plain", MS, strategy_settings={"checkpointing": True, "autocast": True}),
+    ],
+)
+def test_recomputation_needs_the_same_batch_and_precision_without_it(row):
+    assert recomputing(*PLAINS, row) == {}
+
+
 def predicted(contention):
     figures = dict.fromkeys(
         ("computing_s", "bubble_s", "exposed_comm_s", "link_low_s", "link_high_s"), 1.0
@@ -137,7 +179,3 @@ def test_where_a_speed_comes_from_is_said():
     assert _told(run_on("cpu", []), rows[:1], 1.25).endswith(
         "8 samples a step; ranks that compute at once take 1.25 times as long"
     )
-
-
-def replace_batch(row, batch):
-    return row.model_copy(update={"rank_batch": batch})

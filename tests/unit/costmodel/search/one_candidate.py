@@ -105,10 +105,18 @@ class OneCandidate:
         self.forward_s = self.forward_flops_s + start / 3
         self.backward_s = 2 * self.forward_flops_s + 2 * start / 3
         self.again = 0
-        if c.checkpointing == "full":  # a block has six groups of weights, each with its own call
+        if c.checkpointing != "none":  # a block has six groups of weights, each with its own call
             self.again = 1 + 6 if c.schedule == "zero-bubble" else 1
-        self.backward_s += self.again * self.forward_flops_s
-        self.weights_s = (7 if self.again > 1 else 1) * self.forward_flops_s
+        once = self.forward_flops_s if c.checkpointing == "full" else 0.0
+        measured = job.speed.recomputing.get(c.checkpointing)
+        if measured is not None:
+            once = measured.forwards * self.forward_flops_s + measured.pass_s * self.share
+        self.backward_s += self.again * once
+        self.weights_s = self.forward_flops_s + (self.again - 1 if self.again else 0) * once
+
+        if c.schedule == "zero-bubble":
+            self.backward_s += job.speed.split_s * self.share
+            self.weights_s += job.speed.split_s * self.share / 2
 
     def memory_bytes(self) -> float:
         """Return the peak of the fullest rank."""
@@ -234,16 +242,20 @@ class OneCandidate:
 
     def hops_s(self) -> float:
         """Return the messages between stages that lengthen a step."""
-        c, model = self.choice, self.job.model
+        job, c, model = self.job, self.choice, self.job.model
         p, m, v = c.pipeline, c.microbatches, c.chunks
         if p == 1:
             return 0.0
         number = {"1f1b": 2 * (p - 1) * m / p + 2 * (p - 2), "zero-bubble": 4 * (p - 1),
                   "interleaved-1f1b": 2 * (p * v - 1)}.get(c.schedule, 2 * (p - 1))  # fmt: skip
         size = model.context / c.context * model.width * self.samples * self.bytes_each
-        size /= c.tensor if self.job.sequence else 1
+        size /= c.tensor if job.sequence else 1
         near = 2 if self.near["pipeline"] == p else 1
-        each = link_s("send_recv", 2, near, size)
+        if job.scatters_messages and not job.sequence:
+            gather = link_s("all_gather", c.tensor, self.near["tensor"], size)
+            each = link_s("send_recv", 2, near, size / c.tensor) + gather
+        else:
+            each = link_s("send_recv", 2, near, size)
         if c.schedule in ("gpipe", "looped-bfs"):  # one direction at a time, one after another
             late = max(0.0, each - self.forward_s / v) + max(0.0, each - self.backward_s / v)
             return number * each + (m * v - 1) * late

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scalebench.costmodel.search.choice import Choice, choices, columns_of
-from scalebench.costmodel.search.job import Job
+from scalebench.costmodel.search.job import Job, Recomputing
 from scalebench.costmodel.search.memory import (
     activation_bytes,
     gathered_bytes,
@@ -23,6 +23,7 @@ from tests.unit.costmodel.search.one_candidate import OneCandidate
 
 MACHINERY = {"tensor": 1e-3, "shard": 2e-3, "data": 3e-3, "pipeline": 4e-3, "context": 5e-3}
 ODD = replace(SMALL, layers=6, kv_heads=2, inner=640, gated=True, tied=False, vocabulary=1024)
+RECOMPUTING = {"selective": Recomputing(0.3, 1e-3), "full": Recomputing(1.2, 2e-3)}
 JOBS = {
     "dense": job(),
     "on gpus": job(16, 48, device="cuda", gathered_bytes_each=2),
@@ -30,6 +31,8 @@ JOBS = {
                activation_ratio=1.5, speed=replace(SPEED, axis_s=MACHINERY)),
     "routed": job(16, 16, model=replace(ROUTED, gated=True), gathered_bytes_each=2,
                   speed=replace(SPEED, axis_s={"expert": 1e-3})),
+    "scattered": job(8, 24, model=ODD, sequence=False, scatters_messages=True,
+                     speed=replace(SPEED, recomputing=RECOMPUTING, split_s=4e-3)),
     "slow": job(8, 32, device="cuda", speed=replace(SPEED, flop_s={"float32": 1e-10})),
 }  # fmt: skip
 

@@ -135,8 +135,8 @@ def test_a_larger_margin_lets_fewer_fit_and_makes_the_best_no_faster(more: float
 def trained(of: Job, every: Candidates) -> list[bool]:
     """Ask for the strategy of each configuration."""
     asked = (choice_at(every, i) for i in range(len(every)))
-    return [not isinstance(strategy_of(one, of.device, of.world_size, of.batch), str)
-            for one in asked]  # fmt: skip
+    job_of = (of.device, of.world_size, of.batch, of.model.experts)
+    return [not isinstance(strategy_of(one, *job_of), str) for one in asked]
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def all_rows(of: Job) -> set[tuple[float, ...]]:
             buckets = of.buckets_mb if alone else (25.0,)
             buckets = [b for b in buckets if zero <= 1 or b == 25]
             for how in product(kept, precisions, buckets):
+                if p > 1 and schedule == 5 and how[0] == 1:  # zero-bubble is never selective
+                    continue
                 found.add((*mesh, *near, zero, schedule, v, m, *how, method))
     return found
 

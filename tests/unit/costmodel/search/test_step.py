@@ -12,7 +12,7 @@ from scalebench.costmodel.pipelines.orders import plan_schedule
 from scalebench.costmodel.pipelines.stage_split import layers_of_stages
 from scalebench.costmodel.replay import CommRequest, replay
 from scalebench.costmodel.search.choice import Choice, columns_of
-from scalebench.costmodel.search.job import Job
+from scalebench.costmodel.search.job import Job, Recomputing
 from scalebench.costmodel.search.links import NominalLinks
 from scalebench.costmodel.search.memory import (
     activation_bytes,
@@ -29,10 +29,10 @@ from scalebench.costmodel.search.step import (
     _bubble,
     exposed_hops,
     exposed_hops_s,
-    forwards_again,
     hidden_behind,
     step_parts,
     tensor_messages,
+    times_again,
 )
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, SPEED, TWO_LEVELS, job
@@ -307,7 +307,7 @@ def test_zero_bubble_computes_a_block_again_for_inputs_and_for_each_group_of_wei
         for name, how in (("1f1b", "full"), ("zero-bubble", "full"), ("zero-bubble", "none"))
     ]
     of, bare = columns_of(made), replace(SPEED, pass_s=0.0)
-    assert forwards_again(of).tolist() == [1, 7, 0]
+    assert times_again(of).tolist() == [1, 7, 0]
     one, split, kept = step_parts(job(4, 8, speed=bare), of).compute_s
     assert one / kept == pytest.approx(4 / 3)
     assert split / kept == pytest.approx(10 / 3)
@@ -329,7 +329,39 @@ def test_what_is_recomputed_is_sent_again() -> None:
     kept = ("none", "selective", "full")
     made = [Choice(data=1, tensor=4, checkpointing=how) for how in kept]
     none, selective, full = step_parts(of, columns_of(made)).tensor_s
-    assert none == selective and full > 1.2 * none
+    assert selective == full > 1.2 * none  # torch keeps no message in either
+
+
+def test_selective_recomputation_takes_what_was_measured_and_nothing_where_nothing_was() -> None:
+    made = [Choice(data=4), Choice(data=4, checkpointing="selective")]
+    plain, assumed = step_parts(job(4, 16), columns_of(made)).compute_s
+    assert plain == assumed
+    known = replace(SPEED, recomputing={"selective": Recomputing(0.25, 3e-3)})
+    plain, measured = step_parts(job(4, 16, speed=known), columns_of(made)).compute_s
+    forward = (plain - SPEED.pass_s) / 3
+    assert measured - plain == pytest.approx(0.25 * forward + 3e-3)
+
+
+def test_a_scattered_message_is_sent_in_parts_and_gathered_inside_the_node() -> None:
+    """Four ranks a node and stage, so a message crosses between nodes."""
+    made = [Choice(data=1, tensor=4, pipeline=2, schedule="gpipe", microbatches=4)]
+    slow = replace(SPEED, flop_s={"float32": 1e-9})  # passes are longer than messages
+    of = job(8, 16, sequence=False, speed=slow)
+    parts = replace(of, scatters_messages=True)
+    size = 4 * 4.0 * SMALL.context * SMALL.width
+    across, inside = TWO_LEVELS.across, TWO_LEVELS.inside
+    rate = across.bandwidth_byte_per_s / 4  # of one of four ranks that send at once
+    whole = across.latency_s + size / rate
+    gather = 3 * inside.latency_s + 0.75 * size / inside.bandwidth_byte_per_s
+    part = across.latency_s + size / 4 / rate + gather
+    found = [step_parts(one, columns_of(made, 4)).pipeline_s[0] for one in (of, parts)]
+    assert found == pytest.approx([2 * whole, 2 * part])
+    divided = replace(parts, sequence=True)
+    bare = replace(of, sequence=True)
+    assert (
+        step_parts(divided, columns_of(made, 4)).pipeline_s
+        == step_parts(bare, columns_of(made, 4)).pipeline_s
+    )
 
 
 def test_a_tensor_group_sends_four_times_the_activations_of_a_block() -> None:

@@ -88,6 +88,25 @@ def test_what_no_strategy_trains_says_why(choice: Choice, words: str) -> None:
     assert isinstance(found, str) and words in found
 
 
+@pytest.mark.parametrize("axis", ["pipeline", "tensor"])
+def test_of_a_mixture_no_stages_and_no_tensor_groups_are_trained(axis: str) -> None:
+    changes = {"schedule": "gpipe", "microbatches": 2} if axis == "pipeline" else {}
+    choice = Choice(data=1, **{axis: 2}, **changes)
+    assert "no tensor_plan" in str(strategy_of(choice, "cpu", 2, 16, experts=4))
+    assert not isinstance(strategy_of(choice, "cpu", 2, 16), str)
+    assert not isinstance(strategy_of(Choice(data=1, expert=2), "cpu", 2, 16, experts=4), str)
+
+
+@pytest.mark.parametrize("schedule", ["zero-bubble", "zbv", "dualpipev"])
+def test_a_backward_pass_in_two_calls_is_not_selective(schedule: str) -> None:
+    chunks = 1 if schedule == "zero-bubble" else 2
+    settings = {"schedule": schedule, "chunks": chunks, "microbatches": 4}
+    refused = Pipeline(**settings, checkpointing="selective").why_not("cpu", 2)
+    assert refused is not None and "checkpointing=True" in refused
+    assert Pipeline(**settings, checkpointing=True).why_not("cpu", 2) is None
+    assert Pipeline(schedule="1f1b", checkpointing="selective").why_not("cpu", 2) is None
+
+
 def test_strangers_are_not_configurations() -> None:
     assert isinstance(choice_of(Fsdp1(), 2), str)
     assert isinstance(choice_of(Compressed(method="fp16"), 2), str)

@@ -1,13 +1,32 @@
 """How often a checkpointed block is computed again: what the search counts for a schedule."""
 
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
-from torch.utils.checkpoint import checkpoint
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from scalebench.costmodel.search.step import WEIGHT_GROUPS
+from scalebench.worker.strategies.execution import PRODUCTS
 from scalebench.worker.workloads.gpt import Block
+
+SELECTIVE = {"context_fn": partial(create_selective_checkpoint_contexts, list(PRODUCTS))}
 
 
 def test_gradients_of_weights_by_themselves_compute_a_block_again_for_each_group() -> None:
@@ -26,3 +45,59 @@ def test_gradients_of_weights_by_themselves_compute_a_block_again_for_each_group
     assert len(calls) == 1
     stage_backward_weight(block.parameters(), groups)
     assert len(calls) == 1 + WEIGHT_GROUPS
+
+
+def test_torch_refuses_gradients_of_weights_by_themselves_of_a_selective_block() -> None:
+    block = Block(width=16, heads=2)
+    block.forward = partial(  # type: ignore[method-assign]
+        checkpoint, block.forward, use_reentrant=False, **SELECTIVE
+    )
+    given = torch.randn(1, 8, 16, requires_grad=True)
+    made = block(given * 1)
+    _, groups = stage_backward_input([made], [torch.ones_like(made)], [given], block.parameters())
+    with pytest.raises(RuntimeError, match="only allowed to backward once"):
+        stage_backward_weight(block.parameters(), groups)
+
+
+class Collectives(TorchDispatchMode):
+    """Counts collectives by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any("DTensor" in str(one) for one in types):
+            return NotImplemented
+        space, name, *_ = str(func).split(".")
+        self.counts[name] += "c10d" in space
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """A process group of two whose collectives do nothing."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_tensor_group_gathers_again_with_selective_checkpointing_as_with_full() -> None:
+    def gathers_of_backward(**options: Any) -> int:
+        mlp = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        plan = {
+            "0": SequenceParallel(),
+            "1": ColwiseParallel(input_layouts=Shard(1)),
+            "3": RowwiseParallel(output_layouts=Shard(1)),
+        }
+        parallelize_module(mlp, init_device_mesh("cpu", (2,)), plan)
+        if options:
+            mlp.forward = partial(checkpoint, mlp.forward, use_reentrant=False, **options)  # type: ignore[method-assign]
+        made = mlp(torch.randn(2, 8, 16, requires_grad=True))
+        with Collectives() as sent:
+            made.sum().backward()
+        return sent.counts["all_gather_into_tensor"]
+
+    assert gathers_of_backward() == 1
+    assert gathers_of_backward(**SELECTIVE) == gathers_of_backward(preserve_rng_state=True) == 2
