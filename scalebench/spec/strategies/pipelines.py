@@ -51,7 +51,7 @@ class Pipeline(Execution):
         """Say why ranks cannot run this at a size on a device; None: they can, for all we know."""
         if self.checkpointing == "selective" and self.schedule in TWO_BACKWARD_CALLS:
             return (
-                f"{self.schedule} makes gradients of inputs and of weights in calls of their own, "
+                f"{self.schedule} makes gradients of inputs and of weights in separate calls, "
                 "and torch allows one such call with selective checkpointing; give "
                 "checkpointing=True, or another schedule"
             )
