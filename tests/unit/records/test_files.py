@@ -265,7 +265,8 @@ def test_what_is_no_run_folder_is_answered_with_where_runs_are_listed(tmp_path):
 
 def test_a_run_without_its_cells_folder_has_no_results(tmp_path):
     RunPaths(tmp_path).root.mkdir(exist_ok=True)
-    write_model(RunPaths(tmp_path).run_json, make_info([make_cell()]))
+    stopped = make_info([make_cell()]).model_copy(update={"status": "interrupted"})
+    write_model(RunPaths(tmp_path).run_json, stopped)
     assert load_run(tmp_path).results == {}
 
 
