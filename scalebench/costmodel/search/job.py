@@ -79,6 +79,9 @@ class Job:
         scatters_messages: Whether each rank of a tensor group sends a part of a message between
             stages, and the group that receives gathers it (Narayanan et al. 2021, §4.1). Where
             ``sequence`` holds, messages are parts in any case, and nothing is gathered.
+        selective_sends_again: Whether selective checkpointing sends a group's messages once more,
+            as torch's does; Megatron-LM's computes attention alone again, in which none is sent
+            (Korthikanti et al. 2022, §5).
         buckets_mb: Sizes of gradient buckets to try, MiB.
         receives_ahead: Whether a pipeline's rank has buffers for all of its microbatches at once,
             as torch's has; otherwise for those in flight.
@@ -101,6 +104,7 @@ class Job:
     activation_ratio: float = 1.0
     sequence: bool = True
     scatters_messages: bool = False
+    selective_sends_again: bool = True
     buckets_mb: tuple[float, ...] = (1.0, 5.0, 25.0)
     receives_ahead: bool = True
     gathered_bytes_each: int = 4

@@ -136,6 +136,7 @@ def compared(
     else:
         axes = ("tensor", "context", "shard", "pipeline")
         job = replace(job, axes=axes, zero_stages=(2,), sequence=True, gathered_bytes_each=2)
+        job = replace(job, selective_sends_again=False)
     made = choices(job, search(job, wanted=10**6, prune=False).ways)
     sizes = list(dict.fromkeys((one.tensor, one.context, one.pipeline) for one in made))
     wanted = (row.tensor, row.context, row.pipeline)

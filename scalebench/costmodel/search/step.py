@@ -290,7 +290,9 @@ def _sent_s(
     ranks, near = getattr(of, axis), getattr(of, f"near_{axis}")
     forward, both = messages
     total = np.zeros(len(of))
-    again = times_again(of)  # selective checkpointing keeps no message either
+    again = times_again(of)
+    if not job.selective_sends_again:
+        again = np.where(of.checkpointing == CHECKPOINTING.index("selective"), 0.0, again)
     for sent, counts in ((both, True), (forward, again)):
         for op, size, times in sent:
             total += counts * times * job.links.time(op, ranks, near, size * scale)

@@ -330,6 +330,8 @@ def test_what_is_recomputed_is_sent_again() -> None:
     made = [Choice(data=1, tensor=4, checkpointing=how) for how in kept]
     none, selective, full = step_parts(of, columns_of(made)).tensor_s
     assert selective == full > 1.2 * none  # torch keeps no message in either
+    keeps = replace(of, selective_sends_again=False)
+    assert list(step_parts(keeps, columns_of(made)).tensor_s) == [none, none, full]
 
 
 def test_selective_recomputation_takes_what_was_measured_and_nothing_where_nothing_was() -> None:
