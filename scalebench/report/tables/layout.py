@@ -160,7 +160,12 @@ def fit(
 
 def _width(column: Column[S], rows: Sequence[S], ascii_only: bool) -> int:
     texts = [column.header, *(column.cell(row, ascii_only) for row in rows)]
-    return max(cell_len(line) for text in texts for line in text.split("\n"))
+    longest = max(cell_len(line) for text in texts for line in text.split("\n"))
+    return max(longest, _least_width(column) or 0)
+
+
+def _least_width(column: Column[S]) -> int | None:
+    return CASE_WIDTHS[-1] if column.wraps and column.once else None
 
 
 def table(columns: Sequence[Column[S]], rows: Iterable[S], ascii_only: bool) -> Table:
@@ -176,7 +181,7 @@ def table(columns: Sequence[Column[S]], rows: Iterable[S], ascii_only: bool) -> 
             justify="right" if column.numeric else "left",
             no_wrap=not breaks,
             overflow="fold" if breaks else "ellipsis",
-            min_width=CASE_WIDTHS[-1] if column.wraps and column.once else None,
+            min_width=_least_width(column),
         )
     above: list[str] = []
     for row in rows:
