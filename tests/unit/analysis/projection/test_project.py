@@ -134,6 +134,15 @@ def test_a_shard_that_was_measured_stands_for_the_line_through_n_1(tmp_path):
     assert "ddp, N=4: no shard measured: rank 0: it broke" in text
 
 
+def test_where_nothing_can_be_projected_only_the_reason_is_shown(tmp_path):
+    found = project(make_run(tmp_path), [512], TOPOLOGIES["dgx-h100"])
+    assert [row.step_s for row in found.rows] == [None]
+    lines = render_projection(found, 200).splitlines()
+    assert lines[1] == "Nothing can be projected."
+    assert len(lines) == 3 and lines[2].startswith("ddp, N=512: strong scaling: a global batch of ")
+    assert "measure with --batch-size 512 or more" in lines[2]
+
+
 def test_a_topology_s_links_are_nominal(tmp_path):
     found = project(make_run(tmp_path), [16], TOPOLOGIES["dgx-h100"])
     assert found.rows[0].step_s == pytest.approx(0.1 / 16 * 0.9 + 0.01, rel=0.1)

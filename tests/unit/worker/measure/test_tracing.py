@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,23 @@ def test_a_clock_that_is_set_meanwhile_is_noticed():
     _, moved_s = read_events(raw, moved, moved)
     assert steady_s == 0
     assert moved_s == pytest.approx(0.02)
+
+
+def test_a_clock_that_jumps_during_a_real_profile_is_noticed(monkeypatch):
+    ahead = {"ns": 0}
+
+    class Clock:
+        @staticmethod
+        def monotonic_ns():
+            return time.monotonic_ns() + ahead["ns"]
+
+    monkeypatch.setattr(tracing, "time", Clock)
+    with traced(torch.device("cpu")) as capture:
+        for number in range(40):
+            ahead["ns"] = 500 * MS if number >= 20 else 0
+            with capture.step():
+                torch.ones(1000).sum()
+    assert capture.clock_error_s == pytest.approx(0.5, abs=0.1)
 
 
 def test_a_rank_that_loses_its_processor_between_two_clocks_moves_none():
