@@ -136,7 +136,7 @@ def losses(row: Row) -> tuple[str, ...]:
         return (f"no loss budget: {wording.plain(reason, LONGEST_REASON)}",) if reason else ()
     if not budget.closes:
         return (f"budget open: {_why_open(budget)}", "budget open: no part is named")
-    least = max(causes.LEAST_GAP, causes.LEAST_OF_GAP * abs(budget.gap))
+    least = causes.least_share(budget)
     positive = [p for p in PARTS if p is not RESIDUAL and budget.share(p) >= least]
     certain = [part for part in positive if causes.certain(row, budget, part)]
     if certain:

@@ -128,7 +128,7 @@ def conclude(rows: Sequence[Row]) -> str:
     found = largest_loss(rows)
     if found is None:
         where = "" if len(closing) == len(accounted) else " in the budgets that close"
-        return f"No loss can be told from zero{where}."
+        return f"No large loss can be told from zero{where}."
     share, cause, row = found
     return (
         f"The largest certain loss is {cause}: {causes.points(share)} % of the step of"
@@ -140,7 +140,7 @@ def largest_loss(rows: Sequence[Row]) -> tuple[float, str, Row] | None:
     """Return the largest part that can be told from zero, as a part of the step.
 
     Returns:
-        The part, its cause and its row; None: no part can be told from zero.
+        The part, its cause and its row; None: no part that is worth a name can be told from zero.
     """
     takes = [
         (budget.share(part), causes.name(part, budget), row)
@@ -148,7 +148,7 @@ def largest_loss(rows: Sequence[Row]) -> tuple[float, str, Row] | None:
         if budget.closes
         for part in PARTS
         if part is not RESIDUAL
-        and budget.share(part) > NEGLIGIBLE
+        and budget.share(part) >= causes.least_share(budget)
         and causes.certain(row, budget, part)
     ]
     return max(takes, key=lambda found: found[0], default=None)

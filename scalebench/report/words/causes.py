@@ -89,7 +89,7 @@ def _open(budget: Budget) -> str:
 
 
 def _parts(row: Row, budget: Budget) -> list[str]:
-    least = max(LEAST_GAP, LEAST_OF_GAP * abs(budget.gap))
+    least = least_share(budget)
     large = [part for part in PARTS if part is not RESIDUAL and abs(budget.share(part)) >= least]
     large.sort(key=lambda part: -abs(budget.share(part)))
     known = [part for part in large if certain(row, budget, part)]
@@ -126,6 +126,11 @@ def _told(parts: Sequence[Part], budget: Budget, verb: str) -> str:
     first = f"{names[0]} {verb} {sizes[0]}"
     others = [f"{name} {size}" for name, size in zip(names[1:], sizes[1:], strict=True)]
     return wording.joined([first, *others])
+
+
+def least_share(budget: Budget) -> float:
+    """Return the part of the step below which a cause is not worth a name."""
+    return max(LEAST_GAP, LEAST_OF_GAP * abs(budget.gap))
 
 
 def name(part: Part, budget: Budget) -> str:

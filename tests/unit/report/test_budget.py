@@ -407,7 +407,9 @@ def test_the_figure_concludes_from_what_is_certain_and_closes():
     )
     assert "exposed transfer: 5.4 %" in budget_figure.conclude(rows[:3])
     doubtful, unexplained = traced(doubtful=LOSSES), traced(losses={"wait": 30.0})
-    assert budget_figure.conclude([doubtful]) == "No loss can be told from zero."
+    assert budget_figure.conclude([doubtful]) == "No large loss can be told from zero."
+    hardly = traced(losses={"data_stall": 0.5, "wait": 14.5}, doubtful=["wait"])
+    assert budget_figure.conclude([hardly]) == "No large loss can be told from zero."
     assert "in the budgets that close" in budget_figure.conclude([doubtful, unexplained])
     assert "No budget closes" in budget_figure.conclude([unexplained])
     assert budget_figure.budget_figure([make_row()], palette.assign([make_row()])) is None
