@@ -63,7 +63,7 @@ def server_seconds(rank: int, world_size: int, servers: int, repeats: int) -> li
     for _ in range(1 + repeats):  # the first one opens the connections
         dist.barrier()
         began = time.perf_counter()
-        training.exchange(gradient)
+        training.parts.exchange(gradient)
         seconds.append(longest(time.perf_counter() - began))
     training.finish()
     return seconds[1:]

@@ -11,6 +11,8 @@ from scalebench.records.run import Failure
 
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 8192
+PROFILER_NOTE = "USDT:"
+"""How the lines begin by which torch's profiler tells tracing tools that it starts and ends."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,10 @@ def _error_of_exit(end: RankExit) -> RankError:
 
 
 def log_tail(log: Path) -> str:
-    """Return the last lines of a log, or an empty text when there is none."""
+    """Return the last lines of a log, or an empty text when there is none.
+
+    The profiler's note that it starts is left out: it says nothing of a failure.
+    """
     try:
         with log.open("rb") as file:
             file.seek(0, 2)
@@ -85,4 +90,5 @@ def log_tail(log: Path) -> str:
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-LOG_TAIL_LINES:])
+    lines = [line for line in text.splitlines() if not line.startswith(PROFILER_NOTE)]
+    return "\n".join(lines[-LOG_TAIL_LINES:])

@@ -108,16 +108,31 @@ def _noise(rows: Sequence[Row]) -> list[str]:
     scale = _race(rows[0]).noise_scale
     if scale is None:
         return []
-    own = [
-        f"{wording.plain(row.case, 64)} N={row.world_size}: {wording.plus_minus(of_steps)}"
+    of_steps = [
+        (row, race.noise_scale_of_steps)
         for row, race in racing.racing(rows)
-        if (of_steps := race.noise_scale_of_steps) is not None
+        if race.noise_scale_of_steps is not None
+    ]
+    own = [
+        f"{wording.plain(row.case, 64)} N={row.world_size}: {wording.plus_minus(known)}"
+        for row, known in of_steps
+        if _is_useful(known)
     ]
     told = (
         f"gradient noise scale: {wording.plus_minus(scale)} samples (McCandlish et al. 2018): a "
         "batch of that size needs twice the samples of a tiny one"
     )
-    return [f"{told}; from the ranks' gradients in the steps, {', '.join(own)}" if own else told]
+    if not of_steps:
+        return [told]
+    found = ", ".join(own) or "not known within a factor of two"
+    return [f"{told}; from the ranks' gradients in the steps: {found}"]
+
+
+def _is_useful(estimate: Estimate) -> bool:
+    """Say whether a value is known within a factor of two, so that one can act on it."""
+    if estimate.low is None or estimate.high is None:
+        return False
+    return estimate.low >= estimate.value / 2 and estimate.high <= 2 * estimate.value
 
 
 def _missed(rows: Sequence[Row]) -> list[str]:

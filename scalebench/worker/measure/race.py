@@ -32,6 +32,7 @@ from scalebench.worker.strategies.base import (
     sent_bytes_of,
     settle,
 )
+from scalebench.worker.workloads.batches import num_samples
 
 HOW_TO_GIVE_IT = (
     "Give Workload(evaluation=...) batches of samples that are never trained on, the same on "
@@ -169,7 +170,9 @@ def held_out_of(workload: Workload, world_size: int, num_shards: int) -> list[ob
     """Return all held-out batches of a workload.
 
     Raises:
-        UsageError: There are none, or the ranks cannot divide them equally.
+        UsageError: There are none, the ranks cannot divide them equally, or their samples differ in
+            number: the mean over batches would not be that over samples then, and the noise of
+            gradients is that of one size.
     """
     if workload.evaluation is None:
         raise UsageError(f"The workload has no held-out samples for a race. {HOW_TO_GIVE_IT}")
@@ -178,6 +181,15 @@ def held_out_of(workload: Workload, world_size: int, num_shards: int) -> list[ob
         raise UsageError(
             f"The workload's evaluation has {len(batches)} batches, which {world_size} ranks "
             f"cannot divide equally. {HOW_TO_GIVE_IT}"
+        )
+    try:
+        sizes = sorted({num_samples(batch) for batch in batches})
+    except ValueError as error:
+        raise UsageError(f"A batch of the workload's evaluation is no batch: {error}.") from None
+    if len(sizes) > 1:
+        raise UsageError(
+            f"The workload's evaluation has batches of {sizes[0]} and of {sizes[-1]} samples. Give "
+            "each the same number; leave out a smaller last one."
         )
     return batches
 

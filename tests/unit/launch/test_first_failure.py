@@ -114,3 +114,9 @@ def test_a_log_of_one_endless_line_or_of_rubbish_is_cut_and_read(tmp_path):
 def test_without_a_log_the_tail_is_empty(tmp_path):
     assert log_tail(tmp_path / "none") == ""
     assert log_tail(tmp_path) == ""
+
+
+def test_the_log_tail_leaves_out_the_profilers_notes(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("it broke\nUSDT:2026-11-23 18:07:03 1:1 Handler.cpp:52] profiler_start\n")
+    assert log_tail(log) == "it broke"

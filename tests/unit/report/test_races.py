@@ -86,6 +86,22 @@ def test_the_table_fits_the_terminal_and_keeps_what_decides(width):
         assert part in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (6.0, 19.0, "in the steps: large N=2: "),
+        (4.0, 132.0, "in the steps: not known within a factor of two"),
+        (4.0, 19.0, "in the steps: not known within a factor of two"),
+        (None, None, "in the steps: not known within a factor of two"),
+    ],
+)
+def test_a_noise_scale_that_nobody_can_act_on_is_not_printed(low, high, told):
+    of_steps = Estimate(value=10.0, low=low, high=high, n=1 if low is None else 3)
+    race = figures(4.0, 2560, noise_scale_of_steps=of_steps)
+    text = render_table(make_summary(rows_of(large=race)), width=140)
+    assert told in " ".join(text.split())
+
+
 def test_the_baseline_is_not_compared_with_itself():
     plain = rows_of()[0]
     assert racing.sentence(plain, plain.race) == (

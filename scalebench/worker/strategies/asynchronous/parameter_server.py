@@ -12,16 +12,20 @@ rank trains fewer of them and nobody waits for it but at an evaluation. So it is
 workers: a step ends when the server has made one. With a bound every rank trains one batch in a
 step.
 
+Where a server is gone, and no step needs the gradients of all, rank 0 serves its part on, from its
+own copy of the parameters. What others pushed since rank 0 got that copy is lost, and so is the
+state of the server's optimizer. Rank 0 itself cannot be lost. See `parts.py`.
+
 A gradient costs a worker two messages for each server, it and the parameters; through the
 link of a single server go 2(N−1)·D bytes in each direction together (Li et al. 2014).
 """
 
 from collections.abc import Iterator
-from itertools import repeat
+from functools import partial
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from scalebench.spec import ParameterServer
 from scalebench.spec.workload import Workload
@@ -33,81 +37,90 @@ from scalebench.worker.strategies.asynchronous.division import (
     layers_within,
     needs_whole_layers,
 )
+from scalebench.worker.strategies.asynchronous.parts import Parts
 from scalebench.worker.strategies.asynchronous.replica import Replica
 from scalebench.worker.strategies.asynchronous.server import Server
-from scalebench.worker.strategies.asynchronous.serving import (
-    GOODBYE,
-    GRADIENT,
-    LOOK,
-    PULL,
-    PUSH,
-    Serving,
-)
+from scalebench.worker.strategies.asynchronous.serving import Serving, tags_of
 from scalebench.worker.strategies.asynchronous.staging import Staging
 from scalebench.worker.strategies.base import named_gradients
 from scalebench.worker.strategies.execution import make_optimizer, precision
 
 
 class ParameterServerTraining(Replica):
-    """A worker, and a server's thread on the ranks that serve."""
+    """A worker, and a server's threads on the ranks that serve."""
 
     def __init__(self, strategy: ParameterServer, workload: Workload, context: RankContext) -> None:
         super().__init__(strategy, workload, context)
-        self.rank, self.num_ranks = context.rank, context.cell.world_size
-        self.rank_batch, self.context = context.cell.rank_batch, context
+        self.strategy, self.context = strategy, context
+        self.num_ranks, self.rank_batch = context.cell.world_size, context.cell.rank_batch
         self.shares_work = strategy.shares_work
-        self.ticket = self.rank
+        self.ticket = context.rank
         self.stream: Iterator[Any] | None = None
         self.last_loss = torch.zeros((), device=context.device)
         self.connections = connect(
-            self.rank, self.num_ranks, strategy.servers, context.cell.limit_s
+            context.rank, self.num_ranks, strategy.servers, context.cell.limit_s
         )
-        start = self.flat_parameters().cpu()
-        whole = needs_whole_layers(self.optimizer)
-        self.bounds = self._bounds(strategy.servers, whole)
-        sizes = [self._size(server) for server in range(strategy.servers)]
-        self.staging = Staging(sizes, context.device)
-        self.serving: Serving | None = None
-        if self.rank < strategy.servers:
-            part = torch.nn.Parameter(start[self._part(self.rank)].clone())
-            shapes = [parameter.shape for parameter in self.parameters] if whole else []
-            layers = layers_within(part.detach(), self.bounds[self.rank], shapes)
-            self.optimizer = make_optimizer(workload, layers or [part])  # of what it serves
-            server = Server(
-                part,
-                self.optimizer,
-                self.num_ranks,
-                strategy.staleness_bound,
-                strategy.backup_workers,
-                strategy.staleness_aware,
-                layers,
-            )
-            self.serving = Serving(server, self.rank, self.connections)
+        self.whole_layers = needs_whole_layers(self.optimizer)
+        self.make_optimizer = partial(make_optimizer, workload)
+        self.bounds = self._bounds(strategy.servers)
+        sizes = [after - before for before, after in pairwise(self.bounds)]
+        may_lose = strategy.dispensable(self.num_ranks)
+        staging = Staging(sizes, context.device)
+        self.parts = Parts(context.rank, self.connections, staging, self._serve, may_lose)
+        if self.parts.own is not None:
+            self.optimizer = self.parts.own.server.optimizer
+
+    def _serve(self, part: int) -> Serving:
+        """Begin to serve a part of the parameters, from this rank's copy of it."""
+        first, end = self.bounds[part : part + 2]
+        parameter = torch.nn.Parameter(self.flat_parameters().cpu()[first:end].clone())
+        shapes = [each.shape for each in self.parameters] if self.whole_layers else []
+        layers = layers_within(parameter.detach(), first, shapes)
+        server = Server(
+            parameter,
+            self.make_optimizer(layers or [parameter]),
+            self.num_ranks,
+            self.strategy.staleness_bound,
+            self.strategy.backup_workers,
+            self.strategy.staleness_aware,
+            layers,
+        )
+        rank = self.context.rank
+        return Serving(server, rank, self.connections, tags_of(part, rank))
 
     def facts_of_method(self) -> dict[str, Any]:
-        """Return a server's ``staleness`` → gradients; ``dropped``: of these, how many."""
-        if self.serving is None:
+        """Return what a rank knows that serves.
+
+        ``staleness`` → gradients; ``dropped``: of these, how many; ``taken_over``: ranks that are
+        gone, and whose parts of the parameters this one serves on.
+        """
+        if self.parts.own is None:
             return {}
-        server = self.serving.server
+        server = self.parts.own.server
         counts = {str(steps): server.staleness[steps] for steps in sorted(server.staleness)}
-        return {"staleness": counts} | ({"dropped": server.num_dropped} if server.backups else {})
+        facts: dict[str, Any] = {"staleness": counts}
+        if server.backups:
+            facts["dropped"] = server.num_dropped
+        if self.parts.taken_over:
+            facts["taken_over"] = self.parts.taken_over
+        return facts
 
     @property
     def num_samples(self) -> int:
         """Samples that all ranks have trained on, as far as this rank's server knows."""
-        pushes = 0 if self.serving is None else self.serving.server.staleness.total()
-        return pushes * self.rank_batch
+        own = self.parts.own
+        return 0 if own is None else own.server.staleness.total() * self.rank_batch
 
     @property
     def lost_ranks(self) -> dict[int, int]:
         """Rank → samples of all ranks when this rank's server lost it."""
-        lost = {} if self.serving is None else self.serving.lost
+        lost = {} if self.parts.own is None else self.parts.own.lost
         return {rank: pushes * self.rank_batch for rank, pushes in lost.items()}
 
     @property
     def sent_bytes(self) -> float:
         """Bytes that this rank has sent: gradients, and as a server parameters."""
-        return self.pushed_bytes + (self.serving.sent_bytes if self.serving is not None else 0)
+        return self.parts.sent_bytes
 
     def step(self, batch: Any) -> torch.Tensor:
         """Train this rank's batches of a step: one, or where ranks share the work, what it gets.
@@ -142,66 +155,34 @@ class ParameterServerTraining(Replica):
                 "it is not pushed, because it would spoil the model of all ranks"
             )
         with self.exchanging():
-            self.set_parameters(self.exchange(gradient))
+            self._keep_rates_alike()
+            self.set_parameters(self.parts.exchange(gradient))
+            self.ticket = int(
+                self.parts.staging.pulls[0][-1]
+            )  # the first server hands out the work
         self.num_batches += 1
         return loss.detach()
-
-    def exchange(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Push the parts of a gradient to their servers; return the parameters, shape [Ψ]."""
-        pushes, pulls = self.staging.pushes, self.staging.pulls
-        self.staging.stage(gradient, GRADIENT)
-        under_way = []
-        for server in self._others():
-            message = pushes[server]
-            under_way += [
-                dist.irecv(pulls[server], server, self.connections[server], PULL),
-                dist.isend(message, server, self.connections[server], PUSH),
-            ]
-            self.pushed_bytes += message.nbytes
-        if self.serving is not None:
-            pulls[self.rank].copy_(self.serving.push_own(pushes[self.rank][:-1]))
-        for work in under_way:
-            if work is not None:
-                work.wait()
-        self.ticket = int(pulls[0][-1])  # the first server hands out the work
-        return self.staging.parameters()
 
     def judged_parameters(self) -> torch.Tensor:
         """Return the parameters of the servers, once every rank has its last answer."""
         self.context.barrier()
-        parts = [self._looked_at(server) for server in range(len(self.bounds) - 1)]
-        return torch.cat(parts).to(self.device)
-
-    def _looked_at(self, server: int) -> torch.Tensor:
-        if self.serving is not None and server == self.rank:
-            return self.serving.look()
-        answer = torch.empty(self._size(server) + 1)
-        self._tell(server, LOOK)
-        dist.recv(answer, server, self.connections[server], PULL)
-        return answer[:-1]
-
-    def _tell(self, server: int, kind: float) -> None:
-        message = torch.full((self._size(server) + 1,), kind)
-        dist.send(message, server, self.connections[server], PUSH)
+        self.parts.leave_out(self.context.alive)
+        return self.parts.look().to(self.device)
 
     def finish(self) -> None:
         """End the servers; every rank takes part."""
-        for server in self._others():
-            self._tell(server, GOODBYE)
-        if self.serving is not None:
-            self.serving.join()
+        self.parts.leave_out(self.context.alive)
+        self.parts.finish()
 
-    def _bounds(self, num_servers: int, whole_layers: bool) -> list[int]:
+    def _bounds(self, num_servers: int) -> list[int]:
         sizes = [parameter.numel() for parameter in self.parameters]
-        if whole_layers:
+        if self.whole_layers:
             return bounds_between_layers(sizes, num_servers, self.optimizer)
         return equal_bounds(sum(sizes), num_servers)
 
-    def _part(self, server: int) -> slice:
-        return slice(self.bounds[server], self.bounds[server + 1])
-
-    def _size(self, server: int) -> int:
-        return self.bounds[server + 1] - self.bounds[server]
-
-    def _others(self) -> Iterator[int]:
-        return (s for s in range(len(self.bounds) - 1) if s != self.rank)
+    def _keep_rates_alike(self) -> None:
+        """Give the servers of this rank the learning rate of its own: a race sets only that."""
+        for serving in self.parts.servings.values():
+            groups = serving.server.optimizer.param_groups
+            for own, each in zip(self.optimizer.param_groups, groups, strict=True):
+                each["lr"] = own["lr"]

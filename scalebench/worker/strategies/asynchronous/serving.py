@@ -1,7 +1,8 @@
 """A parameter server at work: threads that answer the workers, each over a connection of its own.
 
 A worker whose process ends breaks its connection, and no others. The server goes on without it, if
-its method can; see `server.py`.
+its method can; see `server.py`. The part of a server that is gone is served on by rank 0, over the
+connections that this has anyway; such messages have tags of their own.
 """
 
 import threading
@@ -14,9 +15,19 @@ import torch.distributed as dist
 from scalebench.worker.strategies.asynchronous.server import Server
 
 PUSH, PULL = 1, 2
-"""Tags of the messages."""
+"""Tags of the messages to a server, and of its answers."""
 GRADIENT, LOOK, GOODBYE = 0.0, 1.0, 2.0
 """The last element of a message to a server: what it is. That of an answer is a ticket."""
+
+
+def tags_of(part: int, holder: int) -> tuple[int, int]:
+    """Return the tags of the messages to the rank that serves a part, and of its answers.
+
+    Args:
+        part: Its number; the rank of this number serves it at first.
+        holder: The rank that serves it now.
+    """
+    return (PUSH, PULL) if part == holder else (PUSH + 2 * part, PULL + 2 * part)
 
 
 class Serving:
@@ -30,12 +41,18 @@ class Serving:
         server: What it serves.
         rank: Of this process, which is a worker, too.
         connections: Other rank → the group of it and this one.
+        tags: Of the messages to this server, and of its answers.
     """
 
     def __init__(
-        self, server: Server, rank: int, connections: "Mapping[int, dist.ProcessGroup]"
+        self,
+        server: Server,
+        rank: int,
+        connections: "Mapping[int, dist.ProcessGroup]",
+        tags: tuple[int, int] = (PUSH, PULL),
     ) -> None:
         self.server, self.rank, self.connections = server, rank, connections
+        self.push_tag, self.pull_tag = tags
         self.sent_bytes = 0
         self.lost: dict[int, int] = {}
         self._own: torch.Tensor | None = None
@@ -85,7 +102,7 @@ class Serving:
     def _heard(self, worker: int, message: torch.Tensor) -> float:
         """Wait for a worker's next message; return its kind, a goodbye where it is gone."""
         try:
-            dist.recv(message, worker, self.connections[worker], PUSH)
+            dist.recv(message, worker, self.connections[worker], self.push_tag)
         except RuntimeError:
             with self._changed:
                 self.lost[worker] = self.server.staleness.total()
@@ -114,7 +131,8 @@ class Serving:
         under_way = []
         for worker, message in messages.items():
             with suppress(RuntimeError):
-                under_way.append(dist.isend(message, worker, self.connections[worker], PULL))
+                group = self.connections[worker]
+                under_way.append(dist.isend(message, worker, group, self.pull_tag))
         for work in under_way:
             with suppress(RuntimeError):
                 assert work is not None, "this rank is in the group"

@@ -1,5 +1,6 @@
 """A race trains on what it says, at the rates it says, and evaluates on what is held out."""
 
+import re
 from itertools import cycle, pairwise
 
 import pytest
@@ -101,6 +102,27 @@ def test_samples_that_ranks_cannot_divide_are_refused(evaluation):
     )
     with pytest.raises(UsageError, match=r"Give Workload\(evaluation=...\)"):
         held_out_of(workload, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        ([8, 8, 8, 3], "batches of 3 and of 8 samples. Give each the same number"),
+        ([0, 8], "batches of 0 and of 8 samples"),
+        (["x", "y"], "is no batch: its tensors have no samples along dimension 0."),
+    ],
+)
+def test_held_out_batches_of_different_sizes_are_refused(sizes, told):
+    batches = [torch.zeros(size, 2) if isinstance(size, int) else size for size in sizes]
+    workload = Workload(torch.nn.Identity(), [], lambda *_: torch.tensor(0.0), evaluation=batches)
+    with pytest.raises(UsageError, match=re.escape(told)):
+        held_out_of(workload, 2, 2)
+
+
+def test_equal_held_out_batches_are_taken_as_they_are():
+    batches = [torch.zeros(8, 2), torch.ones(8, 2)]
+    workload = Workload(torch.nn.Identity(), [], lambda *_: torch.tensor(0.0), evaluation=batches)
+    assert held_out_of(workload, 2, 2) == batches
 
 
 @pytest.mark.parametrize("name", ["gpt-tiny", "cnn-8", "mlp-tiny"])
