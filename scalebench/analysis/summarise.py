@@ -270,7 +270,7 @@ def _prediction(
 def _link(run: StoredRun) -> LinkModel | str:
     if run.link is None:
         return run.link_unavailable
-    return LinkModel(run.link.fits, rehearsals=run.link.rehearsals)
+    return LinkModel(run.link.fits, rehearsals=run.link.played)
 
 
 def _mean_step_s(good: Mapping[int, CellResult], rounds: Sequence[int]) -> float | None:

@@ -131,6 +131,14 @@ class PredictedStep:
     bubble_s: float = 0.0
     link_dof: float = math.inf
 
+    def longer(self, seconds: float) -> "PredictedStep":
+        """Return the step where messages take more time beside work than the link says, or less."""
+        ends = {
+            name: max(getattr(self, name) + seconds, self.computing_s)
+            for name in ("step_s", "low_s", "high_s")
+        }
+        return replace(self, **ends)
+
 
 def predict_step(
     shape: StepShape, link: LinkTimes, world_size: int, rank_batch: int

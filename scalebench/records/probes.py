@@ -5,7 +5,7 @@ from pydantic import Field, FiniteFloat
 from scalebench.records.base import Record
 from scalebench.records.rank import RankError
 from scalebench.records.trace import ClockAlignment
-from scalebench.spec.probes import PipelineRehearsal, Transfer
+from scalebench.spec.probes import PipelineRehearsal, StepRehearsal, Transfer
 
 
 class TimedTransfer(Record):
@@ -29,20 +29,36 @@ class TimedTransfer(Record):
     num_wrong: int
 
 
+StepTimes = tuple[FiniteFloat, ...]
+"""Of every step, seconds."""
+
+
+class PlayedSteps(Record):
+    """What ranks played without a model.
+
+    Attributes:
+        pipelines: Of each pipeline, every step, all ranks together.
+        exposed: Of each other step, how much of it ranks spent in messages, the mean over them.
+    """
+
+    pipelines: tuple[StepTimes, ...] = ()
+    exposed: tuple[StepTimes, ...] = ()
+
+
 class ProbeRecord(Record):
     """What one rank brings back from a probe.
 
     Attributes:
         sweep: Of rank 0 only, which speaks for all.
         clock: This rank's against rank 0's.
-        rehearsed_s: Of rank 0 only: every step of each pipeline that was rehearsed, seconds.
+        played: Of rank 0 only: what ranks played without a model.
     """
 
     rank: int = Field(ge=0)
     error: RankError | None = None
     sweep: tuple[TimedTransfer, ...] = ()
     clock: ClockAlignment | None = None
-    rehearsed_s: tuple[tuple[FiniteFloat, ...], ...] = ()
+    played: PlayedSteps | None = None
 
 
 class RehearsedPipeline(Record):
@@ -59,5 +75,20 @@ class RehearsedPipeline(Record):
     case: str
     world_size: int
     plan: PipelineRehearsal
-    step_s: tuple[FiniteFloat, ...]
+    step_s: StepTimes
     action_s: FiniteFloat
+
+
+class RehearsedStep(Record):
+    """A row's step as ranks played it, without its model.
+
+    Attributes:
+        plan: What they played.
+        exposed_s: How much of each step ranks spent in messages, the mean over them.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    plan: StepRehearsal
+    exposed_s: StepTimes

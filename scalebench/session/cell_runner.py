@@ -14,7 +14,7 @@ from scalebench.records.outcome import launched_result, skipped_result
 from scalebench.records.run import CellResult
 from scalebench.session import written_files
 from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
-from scalebench.session.calibration.rehearsals import rehearse_pipelines
+from scalebench.session.calibration.rehearsals import rehearse_steps
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.progress import ProgressListener
 from scalebench.session.recovery.faults import measure_faults
@@ -176,9 +176,9 @@ class CellRunner:
         self._calibrated = True
 
     def _rehearse_once(self) -> None:
-        """Have ranks play the run's pipelines, as soon as the passes at N=1 are known."""
+        """Have ranks play the run's steps, as soon as it is known what they compute."""
         if not self._rehearsed:
-            self._rehearsed = rehearse_pipelines(
+            self._rehearsed = rehearse_steps(
                 self.launcher, self.store.run, self.progress.calibrating
             )
 

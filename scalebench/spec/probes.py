@@ -1,4 +1,4 @@
-"""Jobs that train nothing: ranks time operations, play pipelines, or compare their clocks."""
+"""Jobs that train nothing: ranks time operations, play steps, or compare their clocks."""
 
 from typing import Annotated, Literal
 
@@ -89,16 +89,44 @@ class PipelineRehearsal(Spec):
     stages: tuple[RehearsedStage, ...]
 
 
-class Rehearsal(Job):
-    """Have ranks play the steps of pipelines, in blocks by turns.
+class RehearsedOperation(Spec):
+    """A message of a step that is played.
 
     Attributes:
-        blocks: Of each pipeline.
+        size_bytes: The full size, as of `Transfer`.
+        ready_s: How far the computation has come when it is asked for, seconds.
+        needed_s: How far it comes before it waits for the result; at least ``ready_s``.
+    """
+
+    op: CollectiveName
+    size_bytes: int = Field(gt=0)
+    ready_s: float = Field(ge=0)
+    needed_s: float = Field(ge=0)
+
+
+class StepRehearsal(Spec):
+    """A step without a model: its computation takes its time, and its messages are real.
+
+    Attributes:
+        computing_s: Of the step, seconds.
+        operations: By the moment at which they are asked for.
+    """
+
+    computing_s: float = Field(gt=0)
+    operations: tuple[RehearsedOperation, ...]
+
+
+class Rehearsal(Job):
+    """Have ranks play the steps of pipelines and of other strategies, in blocks by turns.
+
+    Attributes:
+        blocks: Of each of them.
         num_steps: Steps of a block that are timed, after one that does not count.
     """
 
     kind: Literal["rehearsal"] = "rehearsal"
-    pipelines: tuple[PipelineRehearsal, ...]
+    pipelines: tuple[PipelineRehearsal, ...] = ()
+    steps: tuple[StepRehearsal, ...] = ()
     blocks: int = Field(3, ge=1)
     num_steps: int = Field(4, ge=1)
 

@@ -20,7 +20,7 @@ from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import JobContext, joined
 from scalebench.worker.process.failure import describe
 from scalebench.worker.process.rendezvous import rendezvous_store
-from scalebench.worker.strategies.pipelining.rehearsal import rehearse
+from scalebench.worker.rehearsals.play import rehearse
 
 PAUSE_S = 0.05
 """Between two comparisons of clocks."""
@@ -55,7 +55,7 @@ def _record(context: JobContext[Any]) -> ProbeRecord:
         return ProbeRecord(rank=context.rank, sweep=sweep(context.job, context))
     if isinstance(context.job, Rehearsal):
         found = rehearse(context)
-        return ProbeRecord(rank=context.rank, rehearsed_s=found if context.rank == 0 else ())
+        return ProbeRecord(rank=context.rank, played=found if context.rank == 0 else None)
     return ProbeRecord(rank=context.rank, clock=compare_clocks(context))
 
 

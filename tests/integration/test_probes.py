@@ -14,7 +14,9 @@ from scalebench.spec.probes import (
     ClockCheck,
     PipelineRehearsal,
     Rehearsal,
+    RehearsedOperation,
     RehearsedStage,
+    StepRehearsal,
     Sweep,
     Transfer,
 )
@@ -118,17 +120,25 @@ def test_a_probe_that_cannot_be_done_says_why(launcher: LocalLauncher, tmp_path:
 
 
 @pytest.mark.untimed
-def test_ranks_play_pipelines_without_their_models(launcher: LocalLauncher, tmp_path: Path) -> None:
+def test_ranks_play_steps_without_their_models(launcher: LocalLauncher, tmp_path: Path) -> None:
     """A step is at least as long as the passes that a rank does one after the other."""
     stage = RehearsedStage(forward_s=0.002, backward_s=0.004, output_bytes=1000)
-    plans = tuple(
+    pipelines = tuple(
         PipelineRehearsal(schedule=name, microbatches=4, stages=(stage,) * num_stages)
         for name, num_stages in (("gpipe", 2), ("1f1b", 2), ("interleaved-1f1b", 4))
     )
+    hidden = RehearsedOperation(op="all_reduce", size_bytes=1000, ready_s=0.002, needed_s=0.01)
+    bare = [
+        RehearsedOperation(op=name, size_bytes=100_000, ready_s=0.01, needed_s=0.01)
+        for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv_ring")
+    ]
+    step = StepRehearsal(computing_s=0.02, operations=(hidden, *bare))
     job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
-    plan = Rehearsal(**job, pipelines=plans, blocks=2, num_steps=2)  # type: ignore[arg-type]
+    plan = Rehearsal(**job, pipelines=pipelines, steps=(step,), blocks=2, num_steps=2)  # type: ignore[arg-type]
     first, second = launcher.probe(plan, tmp_path)
-    assert second.rehearsed_s == ()
-    assert [len(steps) for steps in first.rehearsed_s] == [4, 4, 4]
-    for steps, busy_s in zip(first.rehearsed_s, (0.024, 0.024, 0.048), strict=True):
+    assert second.played is None and first.played is not None
+    assert [len(steps) for steps in first.played.pipelines] == [4, 4, 4]
+    for steps, busy_s in zip(first.played.pipelines, (0.024, 0.024, 0.048), strict=True):
         assert min(steps) > busy_s / 4  # a machine that others use is slower, hardly ever faster
+    (exposed,) = first.played.exposed
+    assert len(exposed) == 4 and min(exposed) > 0

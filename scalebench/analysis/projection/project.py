@@ -167,7 +167,7 @@ def _links(
 
 def _own_links(run: StoredRun) -> LinkModel | None:
     """Return the links of the run itself, with the pipelines that were played over them."""
-    return LinkModel(run.link.fits, rehearsals=run.link.rehearsals) if run.link else None
+    return LinkModel(run.link.fits, rehearsals=run.link.played) if run.link else None
 
 
 def _plain_step(rows: Sequence[Row], key: RowKey) -> tuple[float, int] | None:

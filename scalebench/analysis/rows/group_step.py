@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scalebench.analysis.rows.fields import Unavailable
+from scalebench.analysis.rows.played import longer_beside_work_s
 from scalebench.analysis.steps import launch_step_s
 from scalebench.costmodel.context_layers import AttendingModel
 from scalebench.costmodel.group_steps import GroupModel, group_operations, model_of_facts
@@ -55,6 +56,8 @@ class GroupAtOneRank:
         contention: How much longer a rank computes where others compute at the same time.
         turns: Of a ring of the size in question, behind which its messages hide; None: there is
             none.
+        longer_s: What messages take longer beside work than the link says, seconds; None: no ranks
+            played the step.
     """
 
     model: GroupModel
@@ -63,6 +66,11 @@ class GroupAtOneRank:
     num_launches: int = 1
     contention: float = 1.0
     turns: Turns | None = None
+    longer_s: float | None = None
+
+    def played_over(self, link: LinkModel, cell: Cell) -> "GroupAtOneRank":
+        """Return this with what messages took beside work where ranks played the cell's step."""
+        return replace(self, longer_s=longer_beside_work_s(link, cell))
 
     def with_shards(self, shards: Sequence[CellResult]) -> "GroupAtOneRank":
         """Return this with the launches of the shard at the size in question."""
@@ -89,10 +97,24 @@ class GroupAtOneRank:
         if seconds is None:
             raise NoFit(NO_SHARD)
         shape = what_if.shape(self._shape(cell, self.contention * seconds))
-        return predict_step(shape, link, cell.world_size, cell.rank_batch)
+        predicted = predict_step(shape, link, cell.world_size, cell.rank_batch)
+        return predicted.longer(self.longer_s or 0.0)
+
+    def shape_of(self, cell: Cell) -> StepShape:
+        """Return the shape of a cell's step on a rank that has the machine to itself.
+
+        Raises:
+            NoFit: The shard was not measured, or no law says what is sent.
+        """
+        if self.shard_s is None:
+            raise NoFit(NO_SHARD)
+        return replace(self, contention=1.0)._shape(cell, self.shard_s)
 
     def _shape(self, cell: Cell, step_s: float) -> StepShape:
-        """Return the step; but in a ring the ranks wait for every operation as they ask for it."""
+        """Return the step; but in a ring the ranks wait for every operation as they ask for it.
+
+        Layers are alike, so operations are spread over it evenly.
+        """
         assert isinstance(cell.strategy, Grouped)
         try:
             operations = group_operations(
@@ -100,15 +122,15 @@ class GroupAtOneRank:
             )
         except NoLaw as reason:
             raise NoFit(str(reason)) from reason
-        moments = {"forward": 0.0}
         in_ring = self._in_ring(cell, step_s)
+        others = [op for op in operations if not (in_ring and op.op == "send_recv_ring")]
         requests = [
             CommRequest(op.op, op.num_bytes, at, at, op.num_ranks)
-            for op in operations
-            for at in [moments.get(op.phase, step_s)]
-            if not (in_ring and op.op == "send_recv_ring")
+            for number, op in enumerate(others)
+            for at in [step_s * (number + 0.5) / len(others)]
         ]
-        return StepShape((*in_ring, *requests), step_s, 0.0, cell.rank_batch)
+        ordered = sorted((*in_ring, *requests), key=lambda request: request.ready_s)
+        return StepShape(tuple(ordered), step_s, 0.0, cell.rank_batch)
 
     def _in_ring(self, cell: Cell, step_s: float) -> list[CommRequest]:
         """Return a ring's messages with what hides them; empty: there is no ring, or no turns."""

@@ -13,6 +13,7 @@ from scalebench.analysis.rows.compression import OF_TORCH, decoding_s, is_unmark
 from scalebench.analysis.rows.fields import RowFields, Unavailable
 from scalebench.analysis.rows.group_step import GroupAtOneRank, group_at_one_rank, step_alone
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.played import longer_beside_work_s, nearest_played
 from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.shape_among_ranks import shape_among_ranks
 from scalebench.analysis.step_shape import shape_of
@@ -30,6 +31,7 @@ from scalebench.costmodel.sharded_step import with_sharding
 from scalebench.costmodel.sharding import Groups, sharding_of
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
 from scalebench.costmodel.what_if import AS_MEASURED, WhatIf
+from scalebench.records.probes import RehearsedPipeline
 from scalebench.records.rows.prediction import (
     PredictedOperation,
     Prediction,
@@ -66,6 +68,8 @@ class StepAtOneRank:
         contention: How much longer a rank computes where others compute at the same time.
         shard_s: Step of a rank's shard alone, at the size in question, seconds; None: not measured,
             and the line through what N=1 measured stands for it.
+        longer_s: What messages take longer beside work than the link says, seconds; None: no ranks
+            played the step.
         world_size: The size at which all this was measured.
     """
 
@@ -76,7 +80,12 @@ class StepAtOneRank:
     decode_s: float | None = None
     contention: float = 1.0
     shard_s: float | None = None
+    longer_s: float | None = None
     world_size: int = 1
+
+    def played_over(self, link: LinkModel, cell: Cell) -> "StepAtOneRank":
+        """Return this with what messages took beside work where ranks played the cell's step."""
+        return replace(self, longer_s=longer_beside_work_s(link, cell))
 
     def with_shards(self, shards: Sequence[CellResult]) -> "StepAtOneRank":
         """Return this with the launches of the shard at the size in question."""
@@ -111,12 +120,19 @@ class StepAtOneRank:
         Raises:
             NoFit: Nothing tells what an operation takes.
         """
+        shape = self.shape_of(cell, what_if, shard_s).slowed(self.contention, cell.rank_batch)
+        predicted = predict_step(shape, link, cell.world_size, cell.rank_batch)
+        return predicted.longer(self.longer_s or 0.0)
+
+    def shape_of(
+        self, cell: Cell, what_if: WhatIf = AS_MEASURED, shard_s: float | None = None
+    ) -> StepShape:
+        """Return the shape of a cell's step on a rank that has the machine to itself."""
         shape = what_if.shape(self.at(cell, cell.world_size))
         alone_s = shard_s if shard_s is not None else self.shard_s
         if alone_s is not None:
-            shape = shape.lasting(alone_s, cell.rank_batch)
-        shape = shape.slowed(self.contention, cell.rank_batch)
-        return predict_step(shape, link, cell.world_size, cell.rank_batch)
+            return shape.lasting(alone_s, cell.rank_batch)
+        return shape.with_batch(cell.rank_batch)
 
     def textbook_s(self, cell: Cell, predicted: PredictedStep, link: LinkModel) -> float:
         """Return the simplest prediction there is, for comparison, seconds.
@@ -144,11 +160,8 @@ class PipelineAtOneRank:
 
         At the nearest number of ranks at which they did; raises NoFit.
         """
-        own = [r for r in link.rehearsals if (r.suite, r.case) == (cell.suite, cell.case)]
-        if not own:
-            return replace(self, shape=replace(self.shape, longer_s=None))
-        nearest = min(own, key=lambda one: abs(math.log2(one.world_size / cell.world_size)))
-        longer_s = longer_than_modelled_s(nearest, link.time)
+        played = nearest_played(RehearsedPipeline, link, cell)
+        longer_s = None if played is None else longer_than_modelled_s(played, link.time)
         return replace(self, shape=replace(self.shape, longer_s=longer_s))
 
     def predict(self, cell: Cell, link: LinkTimes, what_if: WhatIf = AS_MEASURED) -> PredictedStep:
@@ -238,8 +251,7 @@ def predict_row(
         bare, model = _start(cell, base, link)
         if not isinstance(bare, PipelineAtOneRank):
             bare = bare.with_shards(of_row.shards)
-        else:
-            bare = bare.played_over(model, cell)
+        bare = bare.played_over(model, cell)
         if contention is not None:
             bare = replace(bare, contention=contention)
         predicted = bare.predict(cell, model.time)
@@ -247,13 +259,14 @@ def predict_row(
         row.reasons = dict.fromkeys(FIELDS, str(reason))
         return row
     row.values["predicted_step_s"] = predicted.step_s
-    longer_s = bare.shape.longer_s if isinstance(bare, PipelineAtOneRank) else None
+    in_stages = isinstance(bare, PipelineAtOneRank)
+    longer_s = bare.shape.longer_s if isinstance(bare, PipelineAtOneRank) else bare.longer_s
     error = None if measured_s is None else predicted.step_s / measured_s - 1
     row.set("prediction_error", error, "there is no measured step to compare it with")
     row.values["prediction"] = Prediction(
         base_world_size=bare.world_size if isinstance(bare, StepAtOneRank) else 1,
         computing_s=predicted.computing_s,
-        contention=None if longer_s is not None else contention,
+        contention=None if in_stages and longer_s is not None else contention,
         longer_s=longer_s,
         bubble_s=predicted.bubble_s,
         exposed_comm_s=predicted.stalled_s,
@@ -296,8 +309,7 @@ def _left_out(
 ) -> PredictionFromFewer:
     """Predict a row without any knowledge of this many ranks, or of more."""
     try:
-        if isinstance(bare, PipelineAtOneRank):
-            bare = bare.played_over(below, cell)
+        bare = bare.played_over(below, cell)
         predicted = bare.predict(cell, below.time)
         textbook_s = bare.textbook_s(cell, predicted, below)
     except NoFit:

@@ -15,7 +15,7 @@ from scalebench.costmodel.links.nccl_tests import Log
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.errors import UsageError
 from scalebench.records.base import Record
-from scalebench.records.probes import RehearsedPipeline, TimedTransfer
+from scalebench.records.probes import RehearsedPipeline, RehearsedStep, TimedTransfer
 from scalebench.spec.collectives import BACKEND
 from scalebench.stats import median_with_noise
 
@@ -47,6 +47,7 @@ class LinkProfile(Record):
         namings: Which algorithm's law the backend follows, for each operation and dtype.
         notices: What a reader has to know.
         rehearsals: Pipelines that were played without their models.
+        rehearsed_steps: Steps of other strategies that were.
     """
 
     format: str = FORMAT
@@ -62,6 +63,12 @@ class LinkProfile(Record):
     namings: tuple[LawNaming, ...] = ()
     notices: tuple[str, ...] = ()
     rehearsals: tuple[RehearsedPipeline, ...] = ()
+    rehearsed_steps: tuple[RehearsedStep, ...] = ()
+
+    @property
+    def played(self) -> tuple[RehearsedPipeline | RehearsedStep, ...]:
+        """Everything that was played without its model."""
+        return (*self.rehearsals, *self.rehearsed_steps)
 
     @property
     def num_wrong(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scalebench.costmodel.links.fitted import LinkFit, PredictedTime, Regime
 from scalebench.costmodel.links.laws import law_terms
-from scalebench.records.probes import RehearsedPipeline
+from scalebench.records.probes import RehearsedPipeline, RehearsedStep
 
 LinkTimes = Callable[[str, int, int], "LinkTime"]
 """(operation, ranks, full size in bytes) → what it takes; raises NoFit."""
@@ -47,14 +47,14 @@ class LinkModel:
     apart within one.
 
     Attributes:
-        rehearsals: Pipelines that were played over these links.
+        rehearsals: Pipelines and other steps that were played over these links.
     """
 
     def __init__(
         self,
         fits: Iterable[LinkFit],
         dtype: str = "float32",
-        rehearsals: Sequence[RehearsedPipeline] = (),
+        rehearsals: Sequence[RehearsedPipeline | RehearsedStep] = (),
     ) -> None:
         self.rehearsals = tuple(rehearsals)
         chosen = [fit for fit in fits if fit.algorithm == "backend"]

@@ -78,9 +78,9 @@ class Prediction(RowPart):
         computing_s: Forward, backward, optimizer.
         contention: How much longer than at N=1 it takes, since other ranks compute at the same
             time, as plain ranks were measured; None: not measured, and taken to be 1.
-        longer_s: What ranks that played the pipeline without its model, all at once, took longer
-            for a step than schedule and links say; it takes the place of contention. None: none
-            did.
+        longer_s: What ranks that played the step without its model, all at once, took longer for
+            it than the links say, or the schedule of a pipeline; there it takes the place of
+            contention. Below zero: messages took less. None: no ranks played it.
         bubble_s: The part of it in which a pipeline's rank has nothing to do by the schedule.
         exposed_comm_s: Communication that nothing hides.
         link_low_s: The step with every operation at the lower end of its 95 % interval.

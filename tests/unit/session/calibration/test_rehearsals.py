@@ -1,23 +1,26 @@
-"""Which pipelines a run has its ranks play, and when."""
+"""Which steps a run has its ranks play, and when."""
 
 from pathlib import Path
 
 import pytest
 
-from scalebench.analysis.rows.prediction import PipelineAtOneRank
+from scalebench.analysis.rows.prediction import PipelineAtOneRank, StepAtOneRank
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.costmodel.pipelines.layers import Layers
 from scalebench.costmodel.pipelines.step import PipelineShape
+from scalebench.costmodel.replay import CommRequest
+from scalebench.costmodel.step import StepShape
 from scalebench.launch.base import ProbeFailed
 from scalebench.records.files import read_model
 from scalebench.records.paths import RunPaths
-from scalebench.records.probes import ProbeRecord
+from scalebench.records.probes import PlayedSteps, ProbeRecord
 from scalebench.session.calibration import rehearsals
-from scalebench.session.calibration.rehearsals import rehearse_pipelines
+from scalebench.session.calibration.rehearsals import rehearse_steps
 from scalebench.session.store import RunStore
-from scalebench.spec import Cell, Pipeline
+from scalebench.spec import Cell, Pipeline, Plain, StepPlan
 from scalebench.spec.probes import Rehearsal
+from scalebench.spec.race import Race
 from tests.builders.runs import make_cell, make_info, make_result
 
 GPIPE = Pipeline(schedule="gpipe", microbatches=4)
@@ -40,7 +43,11 @@ class Players:
         self.asked.append(probe)
         if self.fails:
             raise ProbeFailed("rank 1: no")
-        return [ProbeRecord(rank=0, rehearsed_s=((0.005, 0.006),) * len(probe.pipelines))]
+        played = PlayedSteps(
+            pipelines=((0.005, 0.006),) * len(probe.pipelines),
+            exposed=((0.003, 0.004),) * len(probe.steps),
+        )
+        return [ProbeRecord(rank=0, played=played)]
 
 
 def pipelines(*sizes: int, strategy: Pipeline = GPIPE, **changes: object) -> list[Cell]:
@@ -61,7 +68,7 @@ def run_of(root: Path, cells: list[Cell]) -> StoredRun:
 
 
 def play(players: Players, run: StoredRun) -> bool:
-    return rehearse_pipelines(players, run, lambda *_: None)  # type: ignore[arg-type]
+    return rehearse_steps(players, run, lambda *_: None)  # type: ignore[arg-type]
 
 
 def test_pipelines_are_played_once_their_passes_are_known_and_kept(tmp_path: Path) -> None:
@@ -81,6 +88,36 @@ def test_pipelines_are_played_once_their_passes_are_known_and_kept(tmp_path: Pat
     assert kept.action_s == pytest.approx(0.0055 / 8)
 
 
+def test_steps_are_played_as_they_are_at_that_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = (CommRequest("all_reduce", 4000, 0.002, 0.01),)
+    bare = StepAtOneRank(StepShape(requests, 0.01, 0.002, 32, {16: 0.007}), 0.0, 1)
+    monkeypatch.setattr(rehearsals, "step_at_one_rank", lambda _: bare)
+    cells, players = [make_cell("ddp", 1), make_cell("ddp", 2)], Players()
+    run = run_of(tmp_path / "r", cells)
+    run.results[cells[0].id] = make_result(cells[0])
+    assert play(players, run)
+    (asked,) = players.asked
+    (plan,) = asked.steps
+    assert (asked.world_size, asked.pipelines, plan.computing_s) == (2, (), 0.007)
+    (message,) = plan.operations
+    assert (message.op, message.size_bytes) == ("all_reduce", 4000)
+    assert (message.ready_s, message.needed_s) == (0.001, 0.005)
+    (kept,) = read_model(run.paths.link_profile, LinkProfile).rehearsed_steps
+    assert (kept.suite, kept.case, kept.world_size) == cells[1].row_key
+    assert (kept.plan, kept.exposed_s) == (plan, (0.003, 0.004))
+
+
+def test_nothing_is_played_before_a_shard_was_measured(tmp_path: Path) -> None:
+    shard = make_cell("ddp", 2, purpose="shard")
+    cells, players = [make_cell("ddp", 1), make_cell("ddp", 2), shard], Players()
+    run = run_of(tmp_path / "r", cells)
+    run.results[cells[0].id] = make_result(cells[0])
+    assert not play(players, run)
+    assert players.asked == []
+
+
 @pytest.mark.parametrize(
     "cells",
     [
@@ -90,7 +127,10 @@ def test_pipelines_are_played_once_their_passes_are_known_and_kept(tmp_path: Pat
         pipelines(1, 2, skip_reason="no"),
         pipelines(1, 2, strategy=SPLIT_BACKWARD),
         pipelines(1, 2, strategy=Pipeline(schedule="gpipe", microbatches=4, data_parallel=2)),
-        [make_cell("ddp", 1), make_cell("ddp", 2)],
+        [make_cell("plain", 1, strategy=Plain()), make_cell("plain", 2, strategy=Plain())],
+        [make_cell("ddp", 1), make_cell("ddp", 2, oversubscribed=True)],
+        [make_cell("ddp", 1), make_cell("ddp", 2, race=Race(samples=64, evaluate_every=8))],
+        [make_cell("ddp", 1), make_cell("ddp", 2, steps=StepPlan(trace=False))],
     ],
 )
 def test_what_ranks_cannot_play_here_is_left_alone(tmp_path: Path, cells: list[Cell]) -> None:

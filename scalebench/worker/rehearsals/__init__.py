@@ -1,0 +1,1 @@
+"""Steps and pipelines that ranks play without their models: real messages beside real work."""

@@ -1,0 +1,72 @@
+"""A step without its model: real messages between ranks that compute, where the step has them.
+
+A message that hides behind computation is carried by a thread of its own, one after the other, as
+a backend does it. A rank takes the time that it spends in messages, or waiting for them: those that
+nothing hides, waking up for them, and waiting for whoever is late.
+"""
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from scalebench.spec.probes import Rehearsal, StepRehearsal, Transfer
+from scalebench.worker.collectives.operations import Operation, build
+from scalebench.worker.process.context import JobContext
+from scalebench.worker.rehearsals.piece import Piece
+
+
+class _Moment(NamedTuple):
+    """What a rank does when its computation has come so far."""
+
+    at_s: float
+    is_need: bool
+    number: int
+
+
+class PlayedStep:
+    """One rank's part of a step; its buffers stay from step to step."""
+
+    def __init__(
+        self,
+        plan: StepRehearsal,
+        piece: Piece,
+        context: JobContext[Rehearsal],
+        link: ThreadPoolExecutor,
+    ) -> None:
+        self.plan, self.piece, self.link = plan, piece, link
+        self.operations: list[Operation] = [
+            build(Transfer(operation=each.op, size_bytes=each.size_bytes), context)
+            for each in plan.operations
+        ]
+        asked = [_Moment(each.ready_s, False, i) for i, each in enumerate(plan.operations)]
+        needed = [
+            _Moment(each.needed_s, True, i)
+            for i, each in enumerate(plan.operations)
+            if each.needed_s > each.ready_s
+        ]
+        self.moments = sorted(asked + needed)
+
+    def step(self) -> float:
+        """Play a step; return how much of it this rank was in messages, seconds."""
+        come_s = owed_s = waited_s = 0.0
+        under_way: dict[int, Future[None]] = {}
+        for moment in self.moments:
+            owed_s = self.piece.repeat(owed_s + moment.at_s - come_s)
+            come_s = moment.at_s
+            began = time.perf_counter()
+            self._act(moment, under_way)
+            waited_s += time.perf_counter() - began
+        self.piece.repeat(owed_s + self.plan.computing_s - come_s)
+        return waited_s
+
+    def _act(self, moment: _Moment, under_way: dict[int, Future[None]]) -> None:
+        """Ask for a message or wait for one."""
+        if moment.is_need:
+            under_way.pop(moment.number).result()
+            return
+        planned = self.plan.operations[moment.number]
+        future = self.link.submit(self.operations[moment.number].run)
+        if planned.needed_s > planned.ready_s:
+            under_way[moment.number] = future
+        else:
+            future.result()
