@@ -172,7 +172,7 @@ class CellRunner:
         """Calibrate the run's links, unless it has a profile of them."""
         if not self._calibrated and self.store.run.link is None:
             calibrate_run(self.launcher, self.store.run, self.progress.calibrating)
-            self.store.anonymise_calibration()
+            self._keep_calibration()
         self._calibrated = True
 
     def _rehearse_once(self) -> None:
@@ -186,8 +186,14 @@ class CellRunner:
         """Calibrate what users' own scripts were seen to send, unless the run has a profile."""
         if not self._calibrated_scripts and self.store.run.link is None:
             calibrate_scripts(self.launcher, self.store.run, self.progress.calibrating)
-            self.store.anonymise_calibration()
+            self._keep_calibration()
         self._calibrated_scripts = True
+
+    def _keep_calibration(self) -> None:
+        """Take names out of a calibration, and have the run say what it left out."""
+        self.store.anonymise_calibration()
+        for told in self.store.run.link.cut_short if self.store.run.link is not None else ():
+            self.store.add_notice(told)
 
     def _why_not(self, cell: Cell) -> str | None:
         """Say why a cell is not launched; None: it is."""

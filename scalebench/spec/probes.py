@@ -50,11 +50,15 @@ class Sweep(Job):
 
     Attributes:
         repeats: Times that each transfer is timed, by turns.
+        time_limit_s: With a limit, small transfers are timed before large ones; what would take
+            longer is left out, or timed fewer times. Three sizes of each operation are always
+            timed. None: everything is.
     """
 
     kind: Literal["sweep"] = "sweep"
     transfers: tuple[Transfer, ...]
     repeats: int = Field(5, ge=1)
+    time_limit_s: float | None = Field(None, gt=0)
 
 
 class ClockCheck(Job):

@@ -89,6 +89,8 @@ class StepPlan(Spec):
         max_warmup_steps: Give up waiting for the steady state after this many steps and measure
             all the same; the row is then stamped ``unsteady``.
         max_warmup_s: The same limit in seconds of steps.
+        long_step_s: Where several ranks take longer for a step, a launch is kept short: two steps
+            of warm-up, and no rounds in which steps are traced. None: it never is.
         trace: Follow the clean window with rounds in which steps are traced.
         rounds_s: Seconds of steps in those rounds together, kept as far as whole rounds allow.
         max_rounds: No more of them, whatever ``rounds_s`` says: what is traced is kept.
@@ -102,9 +104,14 @@ class StepPlan(Spec):
     min_steps: int = Field(10, ge=2)
     max_warmup_steps: int = Field(200, ge=2)
     max_warmup_s: float = Field(30.0, gt=0)
+    long_step_s: float | None = Field(None, gt=0)
     trace: bool = True
     rounds_s: float = Field(1.0, gt=0)
     max_rounds: int = Field(8, ge=1)
+
+    def is_long(self, step_s: float, world_size: int) -> bool:
+        """Tell whether steps are so long that a launch is kept short."""
+        return self.long_step_s is not None and world_size > 1 and step_s > self.long_step_s
 
 
 class Collectives(Spec):

@@ -21,6 +21,7 @@ from scalebench.worker.process.context import JobContext, joined
 from scalebench.worker.process.failure import describe
 from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.rehearsals.play import rehearse
+from scalebench.worker.time_limit import TimeLimit
 
 PAUSE_S = 0.05
 """Between two comparisons of clocks."""
@@ -63,18 +64,30 @@ def sweep(plan: Sweep, context: JobContext[Sweep]) -> tuple[TimedTransfer, ...]:
     """Time every transfer of a plan, by turns; on rank 0 the whole answer, elsewhere nothing.
 
     By turns, so that what changes on a shared machine or link meanwhile hits all of them alike.
+    What a time limit leaves out is not in the answer.
     """
     seen: list[list[_Timing]] = [[] for _ in plan.transfers]
+    limit = TimeLimit(plan)
     for _ in range(plan.repeats):
-        for index, transfer in enumerate(plan.transfers):
-            operations = [build(transfer, context) for _ in range(transfer.back_to_back + 1)]
-            each_s = timed(operations, context)
-            size = operations[0].num_bytes
-            seen[index].append(_Timing(size, each_s, *checked(operations, context)))
+        for index in limit.order:
+            if not limit.allows(index):
+                continue
+            began = time.monotonic()
+            seen[index].append(_timing(plan.transfers[index], context))
+            if plan.time_limit_s is not None:
+                (took_s,) = context.agree_max([time.monotonic() - began])
+                limit.spent(index, took_s)
     if context.rank != 0:
         return ()
     singly = context.device.type != "cuda"
-    return tuple(_answer(*each, singly) for each in zip(plan.transfers, seen, strict=True))
+    every = zip(plan.transfers, seen, strict=True)
+    return tuple(_answer(transfer, timings, singly) for transfer, timings in every if timings)
+
+
+def _timing(transfer: Transfer, context: JobContext[Sweep]) -> "_Timing":
+    operations = [build(transfer, context) for _ in range(transfer.back_to_back + 1)]
+    each_s = timed(operations, context)
+    return _Timing(operations[0].num_bytes, each_s, *checked(operations, context))
 
 
 class _Timing(NamedTuple):

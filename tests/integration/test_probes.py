@@ -88,6 +88,24 @@ def looked_at(one: TimedTransfer, num_ranks: int) -> int:
 
 
 @pytest.mark.untimed
+def test_a_sweep_without_time_times_what_a_fit_needs(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """All ranks come to the same end, though each has a clock of its own."""
+    sizes = (1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16)
+    transfers = tuple(
+        Transfer(operation=name, size_bytes=size)
+        for name in ("all_reduce", "all_gather")
+        for size in reversed(sizes)
+    )
+    plan = sweep(2, transfers=transfers, repeats=3, time_limit_s=1e-6)
+    found = launcher.probe(plan, tmp_path)[0].sweep
+    assert {one.transfer.operation for one in found} == {"all_reduce", "all_gather"}
+    assert [one.size_bytes for one in found] == [*reversed(sizes[:3])] * 2
+    assert all(len(one.time_s) == 1 and one.num_wrong == 0 for one in found)
+
+
+@pytest.mark.untimed
 @pytest.mark.parametrize(("rank", "count"), [(0, 1), (2, 13)])
 def test_wrong_elements_are_counted(
     launcher: LocalLauncher, tmp_path: Path, rank: int, count: int

@@ -69,12 +69,6 @@ def predicted_operations(result: CellResult, rank: int = 0) -> list[Operation]:
         return []
 
 
-def largest_operation_bytes(result: CellResult) -> int:
-    """Return the full size of the largest operation of a step, by the law; 0: there is no law."""
-    ranks = range(len(result.ranks))
-    return max((op.num_bytes for r in ranks for op in predicted_operations(result, r)), default=0)
-
-
 def wire_bytes_by_axis(operations: Sequence[Operation]) -> dict[str, float]:
     """Return dimension → bytes that a rank sends, by the ring's law."""
     found: dict[str, float] = {}

@@ -46,6 +46,7 @@ class LinkProfile(Record):
         refused: Why sweeps were not fitted.
         namings: Which algorithm's law the backend follows, for each operation and dtype.
         notices: What a reader has to know.
+        cut_short: What the time limit of the calibration left out.
         rehearsals: Pipelines that were played without their models.
         rehearsed_steps: Steps of other strategies that were.
     """
@@ -62,6 +63,7 @@ class LinkProfile(Record):
     refused: tuple[str, ...] = ()
     namings: tuple[LawNaming, ...] = ()
     notices: tuple[str, ...] = ()
+    cut_short: tuple[str, ...] = ()
     rehearsals: tuple[RehearsedPipeline, ...] = ()
     rehearsed_steps: tuple[RehearsedStep, ...] = ()
 

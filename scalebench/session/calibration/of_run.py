@@ -3,19 +3,20 @@
 Only the operations that the run's strategies use, and only sizes such as they send.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from scalebench import machine
-from scalebench.analysis.rows.axes import largest_operation_bytes
+from scalebench.analysis.rows.axes import predicted_operations
 from scalebench.analysis.rows.launches import grouped
 from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.run import StoredRun
-from scalebench.costmodel.group_steps import GroupModel, group_operations, model_of_workload
+from scalebench.costmodel.group_steps import group_operations, model_of_workload
 from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.records.files import read_model, write_checked
+from scalebench.records.run import CellResult
 from scalebench.session.calibration.sweeps import Sweeps, measured_points, measured_profile
 from scalebench.spec import Cell, Collectives, Device, Grouped, Script
 from scalebench.spec.collectives import COLLECTIVES, CollectiveName
@@ -27,6 +28,8 @@ REPEATS: dict[Device, int] = {"cpu": 2, "cuda": 5}
 """Timings of each size; a GPU's has one number for all of its operations."""
 SMALLEST_LARGEST_BYTES = 2**16
 LARGEST_BYTES = 2**28
+LONGEST_S = 30.0
+"""At each number of ranks: on slow links, large messages are timed once, or extrapolated."""
 
 
 def read_profile(path: Path) -> LinkProfile:
@@ -116,12 +119,15 @@ def calibrate_scripts(
     bases = [base for row in rows if (base := prediction_base(row, table)) is not None]
     starts = {base.cell.row_key for base in bases}
     sent = [op for cell in cells if cell.row_key in starts for op in _sent(cell, stored)]
-    wanted = tuple(op for op in COLLECTIVES if op in {kind for kind, _ in sent})
-    if not sizes or not wanted or (stored.info.spec.device == "cuda" and _lacks(sizes, stored)):
+    largest = {op: max(size for kind, size in sent if kind == op) for op in _kinds(sent)}
+    if not sizes or not largest or (stored.info.spec.device == "cuda" and _lacks(sizes, stored)):
         return
-    max_bytes = min(max(SMALLEST_LARGEST_BYTES, *(size for _, size in sent)), LARGEST_BYTES)
-    sweeps = _sweeps_of(sizes, wanted, max_bytes, stored)
-    _calibrate(launcher, stored, sweeps, on_progress)
+    _calibrate(launcher, stored, _sweeps_of(sizes, largest, stored), on_progress)
+
+
+def _kinds(sent: Iterable[tuple[str, int]]) -> list[CollectiveName]:
+    known = {kind for kind, _ in sent}
+    return [op for op in COLLECTIVES if op in known]
 
 
 def _sent(cell: Cell, stored: StoredRun) -> list[tuple[str, int]]:
@@ -171,32 +177,35 @@ def _is_predicted(cell: Cell) -> bool:
 
 def _sweeps(cells: Iterable[Cell], stored: StoredRun) -> Sweeps:
     cells = list(cells)
-    wanted = {op for cell in cells for op in cell.strategy.operations}
-    largest = max(_largest_bytes(cell, stored) for cell in cells)
-    max_bytes = min(max(largest, SMALLEST_LARGEST_BYTES), LARGEST_BYTES)
-    sizes = tuple(sorted({cell.world_size for cell in cells}))
-    return _sweeps_of(sizes, tuple(sorted(wanted)), max_bytes, stored)
+    largest: dict[CollectiveName, int] = {}
+    for cell in cells:
+        for op in cell.strategy.operations:
+            largest[op] = max(largest.get(op, 0), _largest_bytes(cell, op, stored))
+    return _sweeps_of(tuple(sorted({cell.world_size for cell in cells})), largest, stored)
 
 
 def _sweeps_of(
-    world_sizes: tuple[int, ...],
-    operations: tuple[CollectiveName, ...],
-    max_bytes: int,
-    stored: StoredRun,
+    world_sizes: tuple[int, ...], largest: Mapping[CollectiveName, int], stored: StoredRun
 ) -> Sweeps:
+    """Return the sweeps up to the largest message of each operation, bytes."""
+    up_to = {
+        op: min(max(size, SMALLEST_LARGEST_BYTES), LARGEST_BYTES) for op, size in largest.items()
+    }
     return Sweeps(
         world_sizes=world_sizes,
-        operations=operations,
+        operations=tuple(op for op in COLLECTIVES if op in up_to),
         dtypes=("float32",),
-        max_bytes=max_bytes,
-        sizes=tuple(max_bytes // part for part in reversed(PARTS)),
+        max_bytes=max(up_to.values()),
+        sizes={op: tuple(size // part for part in reversed(PARTS)) for op, size in up_to.items()},
+        in_place=False,  # no prediction asks for it
         repeats=REPEATS[stored.info.spec.device],
         hosts=stored.info.spec.virtual_hosts,
+        time_limit_s=LONGEST_S,
     )
 
 
-def _largest_bytes(cell: Cell, stored: StoredRun) -> int:
-    """Return the most that one operation of a cell may carry: all parameters, or one bucket.
+def _largest_bytes(cell: Cell, op: CollectiveName, stored: StoredRun) -> int:
+    """Return the most that one such operation of a cell may carry: all parameters, or one bucket.
 
     Of a group whose operations carry activations, what the law says of a built-in model, or of
     what the inspected steps have shown of any other.
@@ -204,19 +213,24 @@ def _largest_bytes(cell: Cell, stored: StoredRun) -> int:
     inspected = stored.results.get(cell.model_copy(update={"purpose": "inspect", "repeat": 0}).id)
     ranks = inspected.ranks if inspected is not None else []
     if isinstance(cell.strategy, Grouped):
-        model = model_of_workload(cell.strategy, cell.workload, cell.rank_batch)
-        if model is not None:
-            return _largest_of_group(cell, cell.strategy, model)
-        if inspected is not None:
-            shown = largest_operation_bytes(inspected)
-            if shown > 0:
-                return shown
+        sent = _sent_by_group(cell, cell.strategy, inspected)
+        if sent:
+            return max([size for kind, size in sent if kind == op] or [size for _, size in sent])
     parameters = max((rank.memory.parameters_bytes or 0 for rank in ranks), default=0)
     bucket_mb = getattr(cell.strategy, "bucket_mb", None)
     return parameters if bucket_mb is None else min(parameters, 2 * int(bucket_mb * 2**20))
 
 
-def _largest_of_group(cell: Cell, strategy: Grouped, model: GroupModel) -> int:
-    plain = strategy.model_copy(update={"autocast": False, "checkpointing": False})
-    operations = group_operations(plain, model, cell.world_size, cell.rank_batch)
-    return max((op.num_bytes for op in operations), default=0)
+def _sent_by_group(
+    cell: Cell, strategy: Grouped, inspected: CellResult | None
+) -> list[tuple[str, int]]:
+    """Return kind and size of what ranks of a group send in a step; empty: no law tells."""
+    model = model_of_workload(strategy, cell.workload, cell.rank_batch)
+    if model is not None:
+        plain = strategy.model_copy(update={"autocast": False, "checkpointing": False})
+        operations = group_operations(plain, model, cell.world_size, cell.rank_batch)
+        return [(op.op, op.num_bytes) for op in operations]
+    if inspected is None:
+        return []
+    every = (predicted_operations(inspected, rank) for rank in range(len(inspected.ranks)))
+    return [(op.op, op.num_bytes) for operations in every for op in operations]

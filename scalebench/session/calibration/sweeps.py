@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +29,7 @@ from scalebench.spec.collectives import (
 )
 from scalebench.spec.probes import Sweep, Transfer
 from scalebench.spec.virtual_hosts import VirtualHosts
+from scalebench.units import bytes_
 
 SMALLEST_BYTES = 8
 AT_ONCE_BYTES: dict[Device, int] = {"cpu": 1 << 20, "cuda": 1 << 26}
@@ -49,7 +50,9 @@ class Sweeps:
         algorithms: All-reduces of `scalebench.worker.collectives` to be measured as well.
         repeats: Timings of each size, by turns.
         hosts: Virtual hosts for the ranks; None: the machine as it is.
-        sizes: Instead of those.
+        sizes: Of each operation, instead of those.
+        in_place: Whether what can be done in place is timed that way, too.
+        time_limit_s: For each number of ranks; see `scalebench.spec.probes.Sweep`.
     """
 
     world_sizes: tuple[int, ...]
@@ -59,7 +62,9 @@ class Sweeps:
     algorithms: tuple[AlgorithmName, ...] = ()
     repeats: int = 5
     hosts: VirtualHosts | None = None
-    sizes: tuple[int, ...] = ()
+    sizes: Mapping[CollectiveName, tuple[int, ...]] = field(default_factory=dict)
+    in_place: bool = True
+    time_limit_s: float | None = None
 
     @classmethod
     def of(
@@ -93,7 +98,8 @@ def transfers_of(sweeps: Sweeps, device: Device = "cpu") -> tuple[Transfer, ...]
     """Return every operation at every size; small ones more often in one timing."""
     wanted: list[tuple[CollectiveName, str, bool]]
     wanted = [(op, BACKEND, False) for op in sweeps.operations if op != "barrier"]
-    wanted += [(op, BACKEND, True) for op in sweeps.operations if op in EITHER_PLACE]
+    if sweeps.in_place:
+        wanted += [(op, BACKEND, True) for op in sweeps.operations if op in EITHER_PLACE]
     wanted += [("all_reduce", algorithm, False) for algorithm in sweeps.algorithms]
     barrier = Transfer(operation="barrier", size_bytes=1, back_to_back=MOST_BACK_TO_BACK)
     return (
@@ -109,7 +115,7 @@ def transfers_of(sweeps: Sweeps, device: Device = "cpu") -> tuple[Transfer, ...]
             )
             for operation, algorithm, in_place in wanted
             for dtype in sweeps.dtypes
-            for size in sweeps.sizes or sizes_up_to(sweeps.max_bytes)
+            for size in sweeps.sizes.get(operation) or sizes_up_to(sweeps.max_bytes)
         ),
     )
 
@@ -161,7 +167,7 @@ def measured_profile(
 ) -> LinkProfile:
     """Fit what was measured; arguments as for `calibrate`."""
     shared = None if sweeps.hosts is not None else num_devices
-    return profile_of(
+    profile = profile_of(
         points,
         _notices(device, sweeps, shared),
         shared,
@@ -172,6 +178,25 @@ def measured_profile(
         backend=_backend(device),
         link=_link(sweeps),
     )
+    return profile.model_copy(update={"cut_short": cut_short(points, sweeps, device)})
+
+
+def cut_short(points: Sequence[CalibratedPoint], sweeps: Sweeps, device: Device) -> tuple[str, ...]:
+    """Say, for each number of ranks, what the time limit has left out."""
+    planned, told = transfers_of(sweeps, device), []
+    for world_size in sweeps.world_sizes:
+        left_out = []
+        for op in sweeps.operations:
+            wanted = [transfer.size_bytes for transfer in planned if transfer.operation == op]
+            timed = [p.size_bytes for p in points if (p.op, p.world_size) == (op, world_size)]
+            if len(timed) < len(wanted):
+                left_out.append(f"{op} up to {bytes_(max(timed))} of {bytes_(max(wanted))}")
+        if left_out:
+            told.append(
+                f"Calibrating links at N={world_size} was limited to {sweeps.time_limit_s:g} s: "
+                f"timed {', '.join(left_out)}; larger messages are extrapolated"
+            )
+    return tuple(told)
 
 
 def measured_points(
@@ -205,6 +230,7 @@ def measured_points(
             limit_s=LIMIT_S,
             transfers=transfers_of(sweeps, device),
             repeats=sweeps.repeats,
+            time_limit_s=sweeps.time_limit_s,
         )
         found = launcher.probe(plan, logs / str(world_size))[0].sweep
         points += [point_of(one, world_size, _link(sweeps)) for one in found]

@@ -34,8 +34,8 @@ from scalebench.spec import (
 )
 from scalebench.spec.virtual_hosts import VirtualHosts
 
-SHORT = StepPlan(window_s=0.3, min_steps=4, rounds_s=0.3, max_warmup_s=3.0)
-"""Slow links lengthen a step to seconds: no row waits longer than that for its steady state."""
+SHORT = StepPlan(window_s=0.3, min_steps=4, rounds_s=0.3, max_warmup_s=3.0, long_step_s=0.5)
+"""Slow links lengthen a step to seconds: such rows are not warmed up for long, and not traced."""
 
 
 def find_run(
@@ -140,7 +140,7 @@ def calibrated_job(run: StoredRun, summary: Summary, model: SearchModel, job: Jo
         model = whole_model(run, summary, model.name)
         job = replace(job, model=model)
     assert run.link is not None, "find_run and a run of several ranks have one"
-    told = f"links as calibrated in run {run.info.run_id}"
+    told = "; ".join((f"links as calibrated in run {run.info.run_id}", *run.link.cut_short))
     speed = measured_speed(run, summary, model)
     known = replace(
         job, speed=speed, links=CalibratedLinks(LinkModel(run.link.fits), told), device="cpu"

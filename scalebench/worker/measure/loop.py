@@ -24,6 +24,8 @@ from scalebench.worker.strategies.base import Training, on_every_rank, settle
 from scalebench.worker.workloads.batches import first_samples
 
 WARMUP_BLOCK = 5
+STEPS_TO_SEE_THE_LENGTH = 2
+"""Where long steps are not warmed up: the first one pays for what is done once."""
 FIRST_WARMUP_BLOCK = 10
 CLEAN_BLOCKS = 4
 WINDOW_SLACK = 0.1
@@ -100,6 +102,10 @@ class Loop:
         """
         seen = self.seen
         settling = getattr(self.training, "settling_steps", 0)
+        if plan.long_step_s is not None:
+            self.run_block("warmup", max(settling, STEPS_TO_SEE_THE_LENGTH))
+            if plan.is_long(seen.pace_s[-1], self.context.cell.world_size):
+                return
         self.run_block("warmup", max(settling, min(FIRST_WARMUP_BLOCK, plan.max_warmup_steps)))
         while True:
             steps = seen.pace_s[settling:]

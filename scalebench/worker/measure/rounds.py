@@ -76,6 +76,11 @@ class Rounds:
         if cell.strategy.untraced_because is not None:
             return RoundsResult(trace_unavailable=cell.strategy.untraced_because)
         step_s = float(np.median(self.loop.seen.clean_s()))
+        if cell.steps.is_long(step_s, cell.world_size):
+            return RoundsResult(
+                trace_unavailable=f"steps longer than {cell.steps.long_step_s:g} s are not traced "
+                "in a short measurement"
+            )
         if step_s * NUM_KINDS * (MIN_STEPS + 1) > LARGEST_SHARE_OF_LIMIT * cell.limit_s:
             return RoundsResult(
                 trace_unavailable="the steps are too long for the cell's time limit"

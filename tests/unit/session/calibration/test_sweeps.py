@@ -16,7 +16,14 @@ from scalebench.costmodel.links.profile import LAW_OF, LinkProfile, point_of, pr
 from scalebench.errors import ExitCode, UsageError
 from scalebench.records.probes import TimedTransfer
 from scalebench.report.tables.calibration import render_calibration
-from scalebench.session.calibration.sweeps import Sweeps, imported, sizes_up_to, transfers_of
+from scalebench.session.calibration.sweeps import (
+    Sweeps,
+    cut_short,
+    imported,
+    measured_profile,
+    sizes_up_to,
+    transfers_of,
+)
 from scalebench.spec.collectives import COLLECTIVES, EITHER_PLACE, OWN_ALGORITHMS
 from scalebench.spec.probes import Transfer
 from scalebench.worker.collectives import ALL_REDUCES
@@ -70,6 +77,33 @@ def test_every_operation_is_planned_at_every_size_and_small_ones_more_often():
     assert {one.algorithm for one in planned} == {"backend", "ring", "tree"}
     assert {one.back_to_back for one in planned if one.size_bytes == 8} == {20}
     assert {one.back_to_back for one in planned if one.size_bytes == 1 << 22} == {2}
+
+
+def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():
+    sizes = tuple(1 << n for n in (16, 18, 20, 22))
+    sweeps = Sweeps(
+        (2, 4),
+        ("all_reduce", "all_gather"),
+        ("float32",),
+        1 << 22,
+        sizes={"all_reduce": sizes, "all_gather": sizes},
+        in_place=False,
+        time_limit_s=30.0,
+    )
+    points = [
+        point(size, 0.01, operation=op, num_ranks=n)
+        for op in ("all_reduce", "all_gather")
+        for n in (2, 4)
+        for size in sizes
+    ]
+    assert cut_short(points, sweeps, "cpu") == ()
+    slow = [p for p in points if (p.op, p.world_size) != ("all_gather", 4) or p.size_bytes < 1e6]
+    (told,) = cut_short(slow, sweeps, "cpu")
+    assert "N=4" in told and "30 s" in told and "all_gather up to 262 kB of 4.19 MB" in told
+    assert "all_reduce" not in told
+    profile = measured_profile(slow, sweeps, "cpu", 2, {})
+    assert profile.cut_short == (told,)
+    assert LinkProfile.model_validate_json(profile.model_dump_json()).cut_short == (told,)
 
 
 def test_a_known_law_is_recovered_and_named():
@@ -254,5 +288,7 @@ def test_a_gpu_has_a_batch_of_operations_at_most_sizes():
     assert times[8] == times[1 << 21] == 20
     assert times[1 << 24] == 4
     assert times[1 << 28] == 2
-    few = transfers_of(Sweeps((2,), ("all_reduce",), ("float32",), 1 << 20, sizes=(1 << 20,)))
+    few = transfers_of(
+        Sweeps((2,), ("all_reduce",), ("float32",), 1 << 20, sizes={"all_reduce": (1 << 20,)})
+    )
     assert {one.back_to_back for one in few} == {2}

@@ -50,11 +50,11 @@ class Fake:
         return [b - a for a, b in pairwise(marks)]
 
 
-def measured(duration, settling_steps=0, **plan):
+def measured(duration, settling_steps=0, world_size=1, **plan):
     """Run the loop in one process on fake time."""
     fake = Fake(duration)
     fake.settling_steps = settling_steps
-    cell = make_cell("plain", 1, steps=StepPlan(**plan))
+    cell = make_cell("plain", world_size, steps=StepPlan(**plan))
     context = RankContext(cell, 0, 0, torch.device("cpu"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "step_clock", lambda _: fake)
@@ -166,6 +166,18 @@ def test_a_series_that_never_settles_is_given_up_at_the_limit_of_seconds():
     warmup_s = sum(seen.step_s[: next(b.first for b in seen.blocks if b.phase == "clean")])
     assert 0.25 <= warmup_s <= 0.25 + WARMUP_BLOCK * 0.01
     assert seen.steady is False
+    check_consistent(seen, fake)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "world_size", "num_warmup"), [(2.0, 2, 2), (0.4, 2, 12), (2.0, 1, 12)]
+)
+def test_long_steps_of_several_ranks_are_not_warmed_up_for_long(step_s, world_size, num_warmup):
+    seen, fake = measured(
+        level(step_s), world_size=world_size, steps=3, long_step_s=1.0, max_warmup_s=1.0
+    )
+    assert sum(count for phase, count in blocks(seen) if phase == "warmup") == num_warmup
+    assert len(seen.clean_s()) == 3
     check_consistent(seen, fake)
 
 

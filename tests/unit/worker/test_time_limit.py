@@ -1,0 +1,56 @@
+"""What a sweep with a time limit still times."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.spec.probes import Sweep, Transfer
+from scalebench.worker.time_limit import FEWEST_SIZES, TimeLimit
+
+SIZES = (1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
+OPERATIONS = ("all_reduce", "all_gather")
+BYTE_PER_S = 1e6
+
+
+def swept(limit_s: float | None, repeats: int = 2) -> tuple[Counter[tuple[str, int]], float]:
+    """Return how often each operation was timed at each size, and how long that took."""
+    transfers = tuple(Transfer(operation=op, size_bytes=s) for op in OPERATIONS for s in SIZES)
+    job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
+    plan = Sweep(**job, transfers=transfers, repeats=repeats, time_limit_s=limit_s)  # type: ignore[arg-type]
+    limit, timed, spent_s = TimeLimit(plan), Counter[tuple[str, int]](), 0.0
+    for _ in range(repeats):
+        for place in limit.order:
+            if limit.allows(place):
+                one = transfers[place]
+                took_s = (one.back_to_back + 1) * one.size_bytes / BYTE_PER_S
+                if limit_s is not None:
+                    limit.spent(place, took_s)
+                timed[one.operation, one.size_bytes] += 1
+                spent_s += took_s
+    return timed, spent_s
+
+
+ALL_S = swept(None)[1]
+
+
+def test_without_a_limit_and_with_time_enough_everything_is_timed() -> None:
+    for limit_s in (None, 1.01 * ALL_S):
+        timed, _ = swept(limit_s)
+        assert set(timed.values()) == {2} and len(timed) == len(OPERATIONS) * len(SIZES)
+
+
+@given(st.floats(min_value=1e-6, max_value=2 * ALL_S))
+def test_the_limit_is_kept_and_every_operation_can_still_be_fitted(limit_s: float) -> None:
+    timed, spent_s = swept(limit_s)
+    fewest_s = len(OPERATIONS) * 3 * sum(SIZES[:FEWEST_SIZES]) / BYTE_PER_S
+    assert spent_s <= max(limit_s, fewest_s)
+    for operation in OPERATIONS:
+        sizes = sorted(size for op, size in timed if op == operation)
+        assert tuple(sizes) == SIZES[: len(sizes)] and len(sizes) >= FEWEST_SIZES
+
+
+def test_what_is_left_out_first_is_the_second_timing_of_the_largest_messages() -> None:
+    timed, _ = swept(0.7 * ALL_S)
+    assert all(timed[op, SIZES[-1]] == 1 for op in OPERATIONS)
+    assert all(timed[op, size] == 2 for op in OPERATIONS for size in SIZES[:-1])
