@@ -2,7 +2,8 @@
 
 Entered as their papers print them, with links and devices of data sheets. One efficiency for each
 paper is chosen: that of the first row, which has no tensor or pipeline groups, or a round one.
-Everything else is predicted. ``python -m`` prints the table of docs/search.md.
+Everything else is predicted; of Megatron-LM's other rows also the efficiency, by the memory that
+their operators move (`memory_bound`). ``python -m`` prints the table of docs/search.md.
 
 The papers themselves were not at hand. The numbers were compared with independent copies of their
 tables: Megatron-LM's table 1 with transcriptions that also have the percentage of peak and the
@@ -24,8 +25,13 @@ from scalebench.costmodel.search.choice import choices
 from scalebench.costmodel.search.devices import assumed_speed, device_type
 from scalebench.costmodel.search.job import ComputeSpeed, Job
 from scalebench.costmodel.search.links import NominalLinks
+from scalebench.costmodel.search.memory_bound import matrix_efficiency, whole_efficiency
 from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.ranking import search
+
+FIRST_EFFICIENCY, LLAMA_EFFICIENCY = 0.45, 0.5
+A100_BYTE_PER_S = 2039e9
+"""Memory of an A100 SXM4 with 80 GB: NVIDIA A100 datasheet (2021)."""
 
 ERROR = 0.147
 """vTrain's worst error (Bang et al. 2024), for the interval."""
@@ -155,22 +161,41 @@ def compared(
     )
 
 
-def all_compared(scatters: bool = True) -> Iterator[Compared]:
-    """Yield every published row against the search; see `compared`."""
+def efficiency_of(row: Published) -> float:
+    """Return the part of its peak that a device reaches on a row of `MEGATRON`.
+
+    Matrix products have one efficiency in all rows, that of the first; by its width, heads and
+    tensor groups, a row's other operators take more or less of its step.
+    """
+    first = MEGATRON[0]
+    peak = assumed_speed(device_type("a100"), 1.0).peak_flops["bfloat16"]
+    device = {"peak_flops": peak, "byte_per_s": A100_BYTE_PER_S}
+    of_matrices = matrix_efficiency(first.model, first.tensor, FIRST_EFFICIENCY, **device)
+    return whole_efficiency(row.model, row.tensor, of_matrices, **device)
+
+
+def all_compared(scatters: bool = True, one_efficiency: bool = False) -> Iterator[Compared]:
+    """Yield every published row against the search; see `compared`.
+
+    Args:
+        scatters: See there.
+        one_efficiency: Whether all rows of Megatron-LM have that of the first.
+    """
     a100, h100 = device_type("a100"), device_type("h100")
     for row in MEGATRON:
-        yield compared(row, assumed_speed(a100, 0.45), "dgx-a100", a100.memory_bytes, scatters)
+        speed = assumed_speed(a100, FIRST_EFFICIENCY if one_efficiency else efficiency_of(row))
+        yield compared(row, speed, "dgx-a100", a100.memory_bytes, scatters)
     for row in LLAMAS:
-        yield compared(row, assumed_speed(h100, 0.5), "dgx-h100", h100.memory_bytes)
+        yield compared(row, assumed_speed(h100, LLAMA_EFFICIENCY), "dgx-h100", h100.memory_bytes)
 
 
-def table(scatters: bool = True) -> str:
-    """Return the comparison as text, misses included; see `compared`."""
+def table(scatters: bool = True, one_efficiency: bool = False) -> str:
+    """Return the comparison as text, misses included; see `all_compared`."""
     lines = [
         f"{'model':<13}{'GPUs':>6}  {'published':<11}{'search':<11}{'place':>5}  "
         f"{'TFLOP/s':>7}  {'predicted':<16}  inside"
     ]
-    for one in all_compared(scatters):
+    for one in all_compared(scatters, one_efficiency):
         row = one.row
         inside = "yes" if one.low <= row.flops <= one.high else "no"
         shown = f"{one.predicted / 1e12:.0f} ({one.low / 1e12:.0f}-{one.high / 1e12:.0f})"
@@ -198,7 +223,12 @@ def main() -> None:
         "--whole-messages", action="store_true",
         help="Megatron-LM without its scatter/gather between stages (Narayanan et al. 2021, §4.1)",
     )  # fmt: skip
-    print(table(scatters=not parser.parse_args().whole_messages))
+    parser.add_argument(
+        "--one-efficiency", action="store_true",
+        help="the first row's efficiency for all of Megatron-LM, whatever memory they move",
+    )  # fmt: skip
+    asked = parser.parse_args()
+    print(table(not asked.whole_messages, asked.one_efficiency))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""Efficiency of whole blocks from that of matrix products and the memory that others move."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalebench.costmodel.search.memory_bound import (
+    block_flops,
+    matrix_efficiency,
+    moved_bytes,
+    whole_efficiency,
+)
+from scalebench.costmodel.search.published import MEGATRON, efficiency_of
+
+MODEL = replace(MEGATRON[0].model, heads=2, width=8, context=4, inner=32)
+DEVICE = {"peak_flops": 312e12, "byte_per_s": 2e12}
+
+
+def test_bytes_and_flops_of_a_small_block_counted_by_hand() -> None:
+    hidden, scores = 4 * 8, 2 * 4 * 4
+    assert moved_bytes(MODEL, 1) == pytest.approx(7 * (34 * hidden + 5 * scores))
+    assert moved_bytes(MODEL, 2) == pytest.approx(7 * (22 * hidden + 5 * scores / 2))
+    projections, mixing = 2 * 12 * 8 * 8 * 4, 2 * 2 * 4 * 4 * 8
+    assert block_flops(MODEL, 1) == 4 * (projections + mixing)
+    assert block_flops(MODEL, 2) == 2 * (projections + mixing)
+
+
+@given(st.sampled_from(MEGATRON), st.floats(0.05, 0.6))
+def test_the_efficiency_of_a_block_is_found_again_from_that_of_its_products(
+    row: object, efficiency: float
+) -> None:
+    of_products = matrix_efficiency(row.model, row.tensor, efficiency, **DEVICE)  # type: ignore[attr-defined]
+    assert of_products > efficiency
+    again = whole_efficiency(row.model, row.tensor, of_products, **DEVICE)  # type: ignore[attr-defined]
+    assert again == pytest.approx(efficiency)
+
+
+def test_wider_models_lose_less_to_memory_and_undivided_norms_cost_tensor_groups() -> None:
+    wide = replace(MODEL, width=64, heads=16)
+    assert whole_efficiency(wide, 1, 0.6, **DEVICE) > whole_efficiency(MODEL, 1, 0.6, **DEVICE)
+    assert whole_efficiency(wide, 8, 0.6, **DEVICE) < whole_efficiency(wide, 1, 0.6, **DEVICE)
+    endless = DEVICE | {"byte_per_s": 1e30}
+    assert whole_efficiency(wide, 8, 0.6, **endless) == pytest.approx(0.6)
+
+
+def test_the_published_rows_start_from_the_first_rows_efficiency_alone() -> None:
+    found = [efficiency_of(row) for row in MEGATRON]
+    assert found[0] == pytest.approx(0.45)
+    assert found == sorted(found) and found[-1] < 0.62
