@@ -155,6 +155,27 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return int(match[1]) * _BYTES[match[2]]
 
 
+SMALLEST_MEMORY_BYTES = 10**6
+
+
+class MemorySize(Size):
+    """The memory of a rank; one whose unit was forgotten is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number of bytes."""
+        found = super().convert(value, param, ctx)
+        if found < SMALLEST_MEMORY_BYTES:
+            text = str(value).strip()
+            meant = f" Did you mean {text}GB?" if text.isdigit() else ""
+            self.fail(
+                f"{text} is {found:,} bytes, less than any rank needs.{meant} Give for example "
+                "200MB or 80GB.",
+                param,
+                ctx,
+            )
+        return found
+
+
 class CpuShares(click.ParamType):  # type: ignore[type-arg]
     """A share of a core, or cores: ``0.2``, ``1.5``; or one for each rank: ``1,1,0.33``."""
 

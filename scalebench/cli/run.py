@@ -14,10 +14,10 @@ from scalebench.cli.options import (
     CpuShares,
     Duration,
     Fraction,
+    MemorySize,
     Positive,
     Rate,
     Rates,
-    Size,
     WorldSizes,
     value_sources,
 )
@@ -87,7 +87,9 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 )
 @option("--max-batch", is_flag=True, help="Find and measure the largest batch that fits a rank.")
 @option(
-    "--memory-limit", type=Size(), help="Peak memory per rank that --max-batch allows, e.g. 200MB."
+    "--memory-limit",
+    type=MemorySize(),
+    help="Peak memory per rank that --max-batch allows, e.g. 200MB.",
 )
 @option(
     "--samples-per-step",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scalebench.cli.options import Count, CpuShares, Fraction, Size
+from scalebench.cli.options import Count, CpuShares, Fraction, MemorySize
 from scalebench.cli.run import virtual_hosts_from
 from scalebench.errors import UsageError
 from scalebench.launch.launchers import LAUNCHERS
@@ -28,7 +28,7 @@ MOST_GPUS = 2**17
 @click.option("--gpus", required=True, type=Count(min=2, max=MOST_GPUS), help="Number of ranks.")
 @click.option("--workload", help="A transformer, or any other: MODULE:FUNCTION. [gpt]")
 @click.option("--batch-size", type=Count(min=1), help="Global batch. [the workload's]")
-@click.option("--memory-limit", type=Size(), help="Memory of a rank: 80GB. [the GPU type's]")
+@click.option("--memory-limit", type=MemorySize(), help="Memory of a rank: 80GB. [the GPU type's]")
 @click.option("--margin", type=Fraction(), help="Memory left free. [learnt from the runs here]")
 @click.option("--gpu-type", metavar="NAME", help="A device that is not here: a100, h100, …")
 @click.option(

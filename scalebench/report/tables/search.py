@@ -111,13 +111,13 @@ def notes(result: SearchResult) -> list[str]:
     )
     told = []
     if result.probability is not None and result.error is not None:
-        told.append(
-            f"probability that the first mesh is the fastest: {100 * result.probability:.2g} %, "
-            f"with a typical error of {percent(result.error)} ({result.error_told})"
-        )
+        told.append(f"{_chance(result)}typical error {percent(result.error)} ({result.error_told})")
+    meshes = "1 mesh" if result.num_meshes == 1 else f"{result.num_meshes:,} meshes"
+    excluded = ", the others are excluded by a bound"
     told.append(
-        f"{result.num_candidates:,} configurations of {result.num_meshes:,} meshes; {limit}; "
-        f"{result.num_evaluated:,} evaluated, the others are excluded by a bound"
+        f"{result.num_candidates:,} configurations of {meshes}; {limit}; "
+        f"{result.num_evaluated:,} evaluated"
+        + (excluded if result.num_evaluated < result.num_fitting else "")
     )
     told += [
         f"{count:,} {'mesh is' if count == 1 else 'meshes are'} impossible: {why}"
@@ -136,6 +136,14 @@ def notes(result: SearchResult) -> list[str]:
             + _fastest_trained(result)
         )
     return told
+
+
+def _chance(result: SearchResult) -> str:
+    """Say how probable the first is the fastest; nothing where there is no other."""
+    if len(result.best) < 2 or result.probability is None:
+        return ""
+    shown = f"{100 * result.probability:.2g}" if result.probability < 0.995 else "over 99"
+    return f"probability that the first mesh is the fastest: {shown} %; "
 
 
 def _fastest_trained(result: SearchResult) -> str:

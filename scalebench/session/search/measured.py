@@ -13,7 +13,7 @@ from scalebench.records.summary import Row
 from scalebench.session.finish import Run
 from scalebench.spec import Case, Plain, StepPlan, Suite
 
-STEPS = StepPlan(window_s=0.4, min_steps=4, rounds_s=0.3, trace=False)
+STEPS = StepPlan(window_s=0.4, min_steps=4, max_warmup_s=10.0, long_step_s=1.0, trace=False)
 SEED = 0
 
 

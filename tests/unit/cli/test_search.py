@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -117,6 +118,39 @@ def test_what_cannot_be_searched_is_refused_in_one_line(arguments: list[str], wo
     done = searched(*arguments)
     assert isinstance(done.exception, ScalebenchError), done.exception
     assert words in str(done.exception) and "\n" not in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--memory-limit", "80"], "80 is 80 bytes, less than any rank needs. Did you mean 80GB?"),
+        (["--memory-limit", "80kB"], "80kB is 80,000 bytes"),
+        (["--mfu", "45"], "not a fraction between 0 and 1"),
+        (["--measure", "0"], "--measure"),
+        (["--gpus", "2,4"], "not a whole number"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_in_one_line(
+    arguments: list[str], words: str
+) -> None:
+    done = searched("--gpus", "8", *arguments)
+    assert isinstance(done.exception, click.BadParameter), done.exception
+    told = done.exception.format_message()
+    assert words in told and "\n" not in told
+
+
+def test_a_chance_is_told_only_where_there_are_several(
+    found: tuple[SearchResult, Path],
+) -> None:
+    result, _ = found
+    sure = result.model_copy(update={"probability": 0.9997})
+    assert "fastest: over 99 %; typical error" in " ".join(render_search(sure, 160).split())
+    alone = result.model_copy(
+        update={"best": result.best[:1], "probability": 1.0, "num_meshes": 1, "num_evaluated": 9}
+    )
+    shown = " ".join(render_search(alone, 160).split())
+    assert "probability" not in shown and "typical error" in shown
+    assert "configurations of 1 mesh;" in shown
 
 
 @pytest.mark.parametrize("signal", [KeyboardInterrupt, Terminated])
