@@ -9,11 +9,10 @@ from scalebench.report.page.figure_style import safe, style, wide_axis
 from scalebench.report.page.offline import render_offline
 from scalebench.report.page.palette import COLORS, NEUTRAL
 from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.search import MEASURED, columns_of, notes
+from scalebench.report.tables.search import MEASURED, columns_of, experiment_words, notes
 from scalebench.report.words import wording
 
 MILLI = 1e3
-GIGA = 1e9
 
 
 def render_search_page(result: SearchResult) -> str:
@@ -25,10 +24,16 @@ def render_search_page(result: SearchResult) -> str:
         facts=f"global batch {result.global_batch} · {result.num_candidates:,} configurations · "
         f"scalebench {__version__}",
         why=result.why,
-        notes=notes(result),
+        notes=[*_of_experiment(result), *notes(result)],
         chart=_chart(result),
         tables=_tables(result),
     )
+
+
+def _of_experiment(result: SearchResult) -> list[str]:
+    if result.measured is None:
+        return []
+    return [f"trained here: {said}" for said in experiment_words(result.measured)]
 
 
 def _conclusion(result: SearchResult) -> str:
@@ -46,12 +51,16 @@ def _chart(result: SearchResult) -> Chart:
     figure = go.Figure()
     others = [one for one in result.best if one.case not in {f.case for f in result.front}]
     steps = [one.step_s for one in (*result.front, *others)]
+    memory = [one.memory_bytes for one in (*result.front, *others)]
+    unit, size = ("GB", 1e9) if max(memory) >= 1e9 else ("MB", 1e6)
     line = {"color": COLORS[0], "width": 2, "shape": "vh"}
-    figure.add_trace(_points(result.front, "Pareto front", "lines+markers", COLORS[0], line=line))
+    figure.add_trace(
+        _points(result.front, "Pareto front", "lines+markers", COLORS[0], (unit, size), line)
+    )
     if others:
-        figure.add_trace(_points(others, "best of other meshes", "markers", NEUTRAL))
+        figure.add_trace(_points(others, "best of other meshes", "markers", NEUTRAL, (unit, size)))
     if result.memory_limit_bytes is not None:
-        limit = result.memory_limit_bytes / (1 + result.margin) / GIGA
+        limit = result.memory_limit_bytes / (1 + result.margin) / size
         ends = [MILLI * min(steps), MILLI * max(steps)]
         figure.add_trace(
             go.Scatter(
@@ -60,8 +69,9 @@ def _chart(result: SearchResult) -> Chart:
             )
         )  # fmt: skip
     style(figure, "search")
-    memory = [one.memory_bytes / GIGA for one in (*result.front, *others)]
-    figure.update_xaxes(title="predicted memory of a rank, GB", **wide_axis(memory))
+    figure.update_xaxes(
+        title=f"predicted memory of a rank, {unit}", **wide_axis([m / size for m in memory])
+    )
     figure.update_yaxes(
         title="predicted step, ms", automargin=True, **wide_axis([MILLI * s for s in steps])
     )
@@ -87,17 +97,19 @@ def _points(
     name: str,
     mode: str,
     color: str,
+    scale: tuple[str, float],
     line: dict[str, object] | None = None,
 ) -> go.Scatter:
+    unit, size = scale
     return go.Scatter(
-        x=[one.memory_bytes / GIGA for one in of],
+        x=[one.memory_bytes / size for one in of],
         y=[MILLI * one.step_s for one in of],
         mode=mode,
         name=name,
         line=line,
         marker={"color": color, "size": 8, "symbol": "circle"},
         customdata=[[f"{safe(one.mesh_words)}<br>{safe(one.how_words)}"] for one in of],
-        hovertemplate="%{customdata[0]}<br>%{y:.4g} ms, %{x:.4g} GB<extra></extra>",
+        hovertemplate=f"%{{customdata[0]}}<br>%{{y:.4g}} ms, %{{x:.4g}} {unit}<extra></extra>",
     )
 
 

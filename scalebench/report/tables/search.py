@@ -50,7 +50,7 @@ def interval_words(one: RankedChoice) -> str:
 
 
 COLUMNS: tuple[Column[tuple[int, RankedChoice]], ...] = (
-    Column("#", lambda r: str(r[0])),
+    Column("#", lambda r: str(r[0]), numeric=False),
     Column("mesh", lambda r: r[1].mesh_words, numeric=False, fold=19),
     Column("how", lambda r: r[1].how_words, numeric=False, fold=26),
     value("step", lambda r: r[1].step_s, units.seconds),
@@ -193,17 +193,11 @@ def memory_words(row: MeasuredChoice) -> str | None:
     return f"{row.case} was expected to fit and does not: the memory margin was too small"
 
 
-def _measured(found: Experiment, width: int, ascii_only: bool) -> list[RenderableType]:
-    parts: list[RenderableType] = [
-        Text(""),
-        titled("measured", wording.plain(found.run, 80), ascii_only),
-        table(fit(MEASURED, found.rows, width, ascii_only), found.rows, ascii_only),
-    ]
+def experiment_words(found: Experiment) -> list[str]:
+    """Return what an experiment says of the search, one sentence each."""
     told = []
     if found.regret is not None:
-        told.append(
-            f"regret {found.regret:.3f}: measured step of the first over the fastest measured one"
-        )
+        told.append(f"regret {found.regret:.3f}: {_regret_words(found)}")
     if found.rank_correlation is not None:
         told.append(f"rank correlation {found.rank_correlation:.2f}")
     if found.error is not None:
@@ -212,4 +206,25 @@ def _measured(found: Experiment, width: int, ascii_only: bool) -> list[Renderabl
     told += [said for row in found.rows if (said := memory_words(row)) is not None]
     if all(row.picked != "rejected" for row in found.rows):
         told.append(NONE_REJECTED)
-    return [*parts, *(line(text, ascii_only) for text in told)]
+    return told
+
+
+def _regret_words(found: Experiment) -> str:
+    first, *_ = found.rows
+    allowed = [row for row in found.rows if row.measured_s and row.picked != "rejected"]
+    fastest = min(allowed, key=lambda row: row.measured_s or 0.0)
+    if fastest.case == first.case:
+        return f"the first choice, {first.case}, is the fastest of what was trained"
+    return (
+        f"{first.case}, the first choice, takes so many times the step of {fastest.case}, the "
+        "fastest of what was trained"
+    )
+
+
+def _measured(found: Experiment, width: int, ascii_only: bool) -> list[RenderableType]:
+    return [
+        Text(""),
+        titled("measured", wording.plain(found.run, 80), ascii_only),
+        table(fit(MEASURED, found.rows, width, ascii_only), found.rows, ascii_only),
+        *(line(text, ascii_only) for text in experiment_words(found)),
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 from scalebench.analysis.search.result import RankedChoice, SearchResult
 from scalebench.errors import EnvironmentUnfit
 from scalebench.spec import STRATEGIES
+from scalebench.units import bytes_, seconds
 
 
 def write_suite(target: Path, result: SearchResult) -> list[str]:
@@ -42,7 +43,7 @@ def _text(result: SearchResult) -> str:
     classes = sorted({"Plain", *(STRATEGIES[_kind(one)].__name__ for one in runs)})
     imports = ", ".join(sorted(["Case", "Suite", *classes]))
     cases = "".join(
-        f"        # predicted {one.step_s:.4g} s a step, {one.memory_bytes / 1e9:.3g} GB a rank\n"
+        f"        # predicted {seconds(one.step_s)} a step, {bytes_(one.memory_bytes)} a rank\n"
         f"        Case(name={one.case!r}, strategy={_call(one)}),\n"
         for one in runs
     )

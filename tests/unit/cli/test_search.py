@@ -92,7 +92,20 @@ def test_an_experiment_is_shown_with_its_regret(found: tuple[SearchResult, Path]
     )  # fmt: skip
     done = Experiment(run="r", rows=rows, rank_correlation=None, regret=1.0, error=0.09)
     shown = render_search(found[0].model_copy(update={"measured": done}), 120)
-    assert "regret 1.000" in shown and "b: out of memory" in shown and "9.1 %" in shown
+    assert "regret 1.000: the first choice, a, is the fastest of what was trained" in shown
+    assert "b: out of memory" in shown and "9.1 %" in shown
+    faster = rows[1].model_copy(update={"measured_s": 0.9, "reason": None})
+    missed = done.model_copy(update={"rows": (rows[0], faster), "regret": 1.22})
+    page = render_search_page(found[0].model_copy(update={"measured": missed}))
+    assert "regret 1.220: a, the first choice, takes so many times the step of b" in page
+
+
+def test_the_page_has_the_unit_of_its_memory(found: tuple[SearchResult, Path]) -> None:
+    result, _ = found
+    small = [one.model_copy(update={"memory_bytes": 2e7}) for one in result.best]
+    tiny = result.model_copy(update={"best": tuple(small), "front": tuple(small)})
+    assert "predicted memory of a rank, MB" in render_search_page(tiny)
+    assert "predicted memory of a rank, GB" in render_search_page(result)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from scalebench.analysis.run import load_run
+from scalebench.analysis.run import StoredRun, load_run
+from scalebench.costmodel.links.profile import LinkProfile
 from scalebench.launch.base import Launched
 from scalebench.launch.sharing import SharingFailed
 from scalebench.records.paths import RunPaths
@@ -86,3 +87,20 @@ def test_the_search_for_the_one_to_blame_ends_with_the_budget(
     one = runner(tmp_path / "r", monkeypatch, budget_s=10.0)
     assert one.run_missing() == "over budget"
     assert list(one.store.run.results) == [CELLS[0].id]
+
+
+def test_what_a_calibration_left_out_is_a_notice_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = runner(tmp_path / "run", monkeypatch)
+    profile = LinkProfile(
+        created="now", version="0", device="cpu", backend="gloo", points=(), fits=(),
+        cut_short=("timed all_reduce up to 2 MB of 9 MB",),
+    )  # fmt: skip
+
+    def calibrated(_: object, stored: StoredRun, __: object) -> None:
+        stored.link = profile
+
+    monkeypatch.setattr(cell_runner, "calibrate_run", calibrated)
+    running.run_missing()
+    assert "timed all_reduce up to 2 MB of 9 MB" in running.store.run.info.notices
