@@ -58,6 +58,12 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
     from scalebench.cli.view import emit, emit_for_terminal
     from scalebench.report.tables.search import render_search
 
+    for option, target in (("--suite", suite_file), ("--html", page)):
+        if target is not None and not target.parent.is_dir():
+            raise UsageError(
+                f"{option} {target}: there is no folder {target.parent}. Create it, or give "
+                "another path."
+            )
     result = _searched(flags)
     if suite_file is not None:
         from scalebench.session.search.suite_file import write_suite

@@ -125,6 +125,8 @@ def test_the_page_has_the_unit_of_its_memory(found: tuple[SearchResult, Path]) -
         (["--gpus", "2", "--mfu", "0.4"], "--gpu-type"),
         (["--gpus", "8", "--workload", "m:w", "--gpu-type", "h100", "--mfu", "0.4"], "measured"),
         (["--gpus", "2", "--cpus-per-rank", "0.2"], "--launcher lab"),
+        (["--gpus", "2", "--suite", "/nowhere/best.py"], "--suite /nowhere/best.py: there is no"),
+        (["--gpus", "2", "--html", "/nowhere/best.html"], "there is no folder /nowhere"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_in_one_line(arguments: list[str], words: str) -> None:
