@@ -39,6 +39,7 @@ class _Recorder:
         self.sources = tuple(f"{root}/scalebench/{package}/" for package in PACKAGES)
         self.seen: set[CodeType] = set()
         self.tests: dict[str, dict[str, object]] = {}
+        self.failed = False
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
         """Trace function of the interpreter: called for each call, for no line."""
@@ -74,8 +75,14 @@ class _Recorder:
         cpu_s = time.process_time() - begin
         self.tests[item.nodeid] = {"cpu_s": round(cpu_s, 3), "functions": self.functions()}
         if nextitem is None or nextitem.path != item.path:
-            file_of(self.folder, item.path).write_text(json.dumps(self.tests), encoding="utf-8")
-            self.tests = {}
+            if not self.failed:
+                known = file_of(self.folder, item.path)
+                known.write_text(json.dumps(self.tests), encoding="utf-8")
+            self.tests, self.failed = {}, False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a failure: a file with one is run again by the next call."""
+        self.failed = self.failed or report.failed
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -28,11 +28,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.called_functions import FOLDER, PACKAGES, Called, load_calls
-from benchmarks.mutant_tests import UNDECIDED, preload, run_tests, tests_of
+from benchmarks.mutant_tests import (
+    UNDECIDED,
+    fails_anyway,
+    near_files,
+    preload,
+    run_tests,
+    tests_of,
+)
 from benchmarks.mutations import places_of
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = Path(__file__).with_name("mutants_equivalent.txt")
+SOUND = "tests/unit/trace/test_intervals.py"
 
 
 @dataclass(frozen=True)
@@ -66,19 +74,27 @@ def draw(packages: Sequence[str], count: int, seed: int) -> list[Mutant]:
     return mutants
 
 
-def try_mutant(tree: Path, mutant: Mutant, calls: dict[str, Called]) -> dict[str, Any]:
+def try_mutant(tree: Path, mutant: Mutant, calls: dict[str, Called] | None) -> dict[str, Any]:
     """Change the copy, run the tests, change it back; return the mutant and what noticed it."""
+    if calls is None:
+        selected = near_files(tree, mutant.path)
+    else:
+        selected = tests_of(tree, mutant.path, mutant.line, calls)
+    calls = calls or {}
     file = tree / mutant.path
     source = file.read_bytes()
     rest = source[mutant.begin + len(mutant.before.encode()) :]
-    selected = tests_of(tree, mutant.path, mutant.line, calls)
     file.write_bytes(source[: mutant.begin] + mutant.after.encode() + rest)
-    noticed = ""
+    noticed, tests = "", list[str]()
     try:
         for tests in selected:
-            noticed = noticed or run_tests(tree, tests, calls)
+            if noticed := run_tests(tree, tests, calls):
+                break
     finally:
         file.write_bytes(source)
+    if fails_anyway(tree, noticed, tests, calls):
+        print(f"{noticed} fails on the unchanged code.", flush=True)
+        noticed = UNDECIDED
     return asdict(mutant) | {"noticed_by": noticed}
 
 
@@ -153,16 +169,17 @@ _Result = tuple[Mutant, dict[str, Any]]
 _own: list[Any] = []
 
 
-def try_all(mutants: Sequence[Mutant], folder: Path, processes: int) -> Iterator[_Result]:
+def try_all(
+    mutants: Sequence[Mutant], processes: int, calls: dict[str, Called] | None
+) -> Iterator[_Result]:
     """Yield each mutant with its result as soon as it is known, and print it."""
-    calls = record_calls(folder, processes)
     preload()
     context = multiprocessing.get_context("fork")
     trees: multiprocessing.SimpleQueue[Path] = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as temporary:
         for number in range(processes):
             tree = copy_tree(Path(temporary) / str(number))
-            if failed := run_tests(tree, ["tests/unit/trace/test_intervals.py"], calls):
+            if failed := run_tests(tree, [SOUND], {}):
                 raise SystemExit(f"{failed} fails on the unchanged code.")
             trees.put(tree)
         with context.Pool(processes, _take_tree, (trees, calls)) as pool:
@@ -171,7 +188,7 @@ def try_all(mutants: Sequence[Mutant], folder: Path, processes: int) -> Iterator
                 yield mutant, result
 
 
-def _take_tree(trees: "multiprocessing.SimpleQueue[Path]", calls: dict[str, Called]) -> None:
+def _take_tree(trees: "multiprocessing.SimpleQueue[Path]", calls: dict[str, Called] | None) -> None:
     _own[:] = [trees.get(), calls]
 
 
@@ -189,6 +206,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
     parser.add_argument("--calls", type=Path, default=ROOT / "build" / "calls")
+    parser.add_argument(
+        "--near",
+        action="store_true",
+        help="only the test files that name the changed module: quick; then all with --again",
+    )
     parser.add_argument("--again", action="store_true", help="repeat what was not noticed")
     parser.add_argument("--show", action="store_true", help="print the results so far, try nothing")
     options = parser.parse_args()
@@ -206,7 +228,8 @@ def main() -> None:
         or (options.again and results[mutant]["noticed_by"] in ("", UNDECIDED))
     ]
     if todo and not options.show:
-        for mutant, result in try_all(todo, options.calls, options.processes):
+        calls = None if options.near else record_calls(options.calls, options.processes)
+        for mutant, result in try_all(todo, options.processes, calls):
             results[mutant] = result
             with options.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result, ensure_ascii=False) + "\n")

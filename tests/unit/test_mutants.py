@@ -2,13 +2,24 @@
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pytest
 
-from benchmarks import mutants
-from benchmarks.called_functions import PACKAGES, Called, file_of, load_calls
-from benchmarks.mutant_tests import UNDECIDED, function_at, importers
+from benchmarks import mutant_tests, mutants
+from benchmarks.called_functions import FOLDER, PACKAGES, Called, file_of, load_calls
+from benchmarks.mutant_tests import (
+    ENOUGH_S,
+    IMPORT,
+    TIME_LIMIT,
+    UNDECIDED,
+    fails_anyway,
+    function_at,
+    importers,
+)
 from benchmarks.mutant_tests import tests_of as groups_for
 from benchmarks.mutants import ROOT, Mutant, draw, show, wilson
 from benchmarks.mutations import places_of
@@ -114,18 +125,66 @@ def test_a_line_belongs_to_the_innermost_function_around_it(line, function):
         assert getattr(member, "fget", member).__code__.co_qualname == function
 
 
-def test_a_modules_own_tests_come_first_then_the_short_ones_of_those_that_call_the_function():
-    path = "scalebench/trace/intervals.py"
-    line = (ROOT / path).read_text().partition("def clip(")[0].count("\n") + 1
-    clip, other = frozenset({f"{path}::clip"}), frozenset({f"{path}::union"})
+INTERVALS = "scalebench/trace/intervals.py"
+OWN = "tests/unit/trace/test_intervals.py"
+
+
+def line_of_clip() -> int:
+    return (ROOT / INTERVALS).read_text().partition("def clip(")[0].count("\n") + 1
+
+
+def test_a_modules_own_tests_come_first_then_the_short_files_of_those_that_call_the_function():
+    clip, other = frozenset({f"{INTERVALS}::clip"}), frozenset({f"{INTERVALS}::union"})
     long, short, stranger = (f"tests/unit/report/test_{name}.py::test" for name in "abc")
-    calls = {long: Called(9.0, clip), short: Called(1.0, clip), stranger: Called(0.1, other)}
-    own, single, files = groups_for(ROOT, path, line, calls)
-    assert own[0] == "tests/unit/trace/test_intervals.py"
-    assert all(test.startswith("tests/unit/trace/") for test in own)
-    assert single == [short, long]
-    assert files == [test.split("::")[0] for test in (short, long)]
-    assert groups_for(ROOT, path, 1, calls)[1][-1] == files[-1]  # outside of all functions
+    near = "tests/unit/trace/test_classify.py::test"  # imports the module
+    beside = f"{long}_of_what_a_fixture_made"
+    calls = {
+        **{long: Called(9.0, clip), short: Called(1.0, clip), stranger: Called(0.1, other)},
+        **{beside: Called(0.2, other), near: Called(3.0, clip), f"{OWN}::test": Called(5.0, other)},
+    }
+    close, further = groups_for(ROOT, INTERVALS, line_of_clip(), calls)
+    assert close == [f"{OWN}::test", near]
+    assert further == [short, long, beside]
+    outside_of_all_functions = groups_for(ROOT, INTERVALS, 1, calls)
+    assert stranger in outside_of_all_functions[1]
+
+
+def test_what_is_not_close_has_a_limit_of_time():
+    clip = frozenset({f"{INTERVALS}::clip"})
+    far = [f"tests/unit/report/test_{name}.py::test" for name in "ab"]
+    seconds = dict(zip(far, (1.0, ENOUGH_S - 0.5), strict=True))
+    calls = {test: Called(s, clip) for test, s in seconds.items()}
+    own = {f"{OWN}::test": Called(2 * ENOUGH_S, clip)}
+    assert groups_for(ROOT, INTERVALS, line_of_clip(), calls | own) == [[*own], far[:1]]
+
+
+@pytest.mark.parametrize("noticed", ["tests/unit/test_a.py::test", IMPORT])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_test_that_fails_on_the_unchanged_code_has_noticed_nothing(monkeypatch, noticed, fails):
+    tests = ["tests/unit/test_a.py::test", "tests/unit/test_a.py::other"]
+    calls = dict.fromkeys(tests, Called(0.1, frozenset()))
+    runs = []
+    monkeypatch.setattr(
+        mutant_tests, "run_tests", lambda *arguments: runs.append(arguments) or "any" * fails
+    )
+    assert fails_anyway(ROOT, noticed, tests, calls) is fails
+    assert runs == [
+        (ROOT, tests, calls, "--collect-only") if noticed == IMPORT else (ROOT, tests[:1], calls)
+    ]
+    assert not fails_anyway(ROOT, TIME_LIMIT, tests, calls)
+    assert not fails_anyway(ROOT, "", tests, calls)
+
+
+def test_a_file_with_a_test_that_fails_is_recorded_by_the_next_call(tmp_path):
+    tests = tmp_path / "test_two.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.called_functions", tests]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), FOLDER: str(tmp_path)}
+    source = "def test_one(): pass\n\ndef test_two(): assert {}\n"
+    for mended in (False, True):
+        tests.write_text(source.format(mended))
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+        assert (ended.returncode == 0) is mended, ended.stdout
+        assert file_of(tmp_path, tests).exists() is mended
 
 
 def test_the_importers_of_a_module_are_found():
