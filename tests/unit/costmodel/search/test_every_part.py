@@ -1,12 +1,13 @@
 """Every candidate of small spaces has the memory and the parts that a plain program counts."""
 
+import functools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from scalebench.costmodel.search.choice import Choice, choices, columns_of
-from scalebench.costmodel.search.job import Job, Recomputing
+from scalebench.costmodel.search.job import Recomputing
 from scalebench.costmodel.search.memory import (
     activation_bytes,
     gathered_bytes,
@@ -37,20 +38,23 @@ JOBS = {
 }  # fmt: skip
 
 
-def some_of(of: Job, most: int = 600) -> Candidates:
-    every = joined(list(candidates(of, meshes(of))))
+@functools.cache
+def some_of(name: str, most: int = 600) -> Candidates:
+    every = joined(list(candidates(JOBS[name], meshes(JOBS[name]))))
     drawn = np.random.default_rng(1).permutation(len(every))[:most]
     return every.take(drawn)
 
 
-def as_choices(of: Job, made: Candidates) -> list[Choice]:
+@functools.cache
+def as_choices(name: str) -> list[Choice]:
+    of, made = JOBS[name], some_of(name)
     return choices(of, Found(made, step_parts(of, made), memory_bytes(of, made)))
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_part_of_a_step_is_that_of_a_plain_program(name: str) -> None:
     of = JOBS[name]
-    for choice in as_choices(of, some_of(of)):
+    for choice in as_choices(name):
         expected = OneCandidate(of, choice).parts_s()
         assert choice.parts_s == pytest.approx(expected, rel=1e-9, abs=1e-15), choice
         assert choice.step_s == pytest.approx(sum(expected.values()))
@@ -59,7 +63,7 @@ def test_every_part_of_a_step_is_that_of_a_plain_program(name: str) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_every_part_of_the_memory_is_that_of_a_plain_program(name: str) -> None:
     of = JOBS[name]
-    made = some_of(of)
+    made = some_of(name)
     layers, _ = stage_table(of, made)
     found = {
         "state": state_bytes(of, made, layers),
@@ -67,7 +71,7 @@ def test_every_part_of_the_memory_is_that_of_a_plain_program(name: str) -> None:
         "activations": activation_bytes(of, made, layers),
         "received": received_bytes(of, made),
     }
-    for i, choice in enumerate(as_choices(of, made)):
+    for i, choice in enumerate(as_choices(name)):
         expected = OneCandidate(of, choice).memory_parts()
         assert choice.memory_bytes == pytest.approx(sum(expected.values()))
         for part, column in found.items():
@@ -77,8 +81,8 @@ def test_every_part_of_the_memory_is_that_of_a_plain_program(name: str) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_choices_and_columns_are_the_same(name: str) -> None:
     of = JOBS[name]
-    made = some_of(of)
-    again = columns_of(as_choices(of, made), of.links.ranks_per_node)
+    made = some_of(name)
+    again = columns_of(as_choices(name), of.links.ranks_per_node)
     for field in ("tensor", "near_tensor", "near_context", "near_shard", "near_data", "near_expert",
                   "near_pipeline", "zero", "schedule", "chunks", "microbatches", "checkpointing",
                   "precision", "bucket_mb", "ring"):  # fmt: skip

@@ -1,6 +1,7 @@
 """The search is exact: it finds what looking at every configuration finds."""
 
-from dataclasses import replace
+import functools
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from scalebench.costmodel.search.choice import choice_at, choices
 from scalebench.costmodel.search.job import SCHEDULES, Job
 from scalebench.costmodel.search.links import NominalLinks
 from scalebench.costmodel.search.memory import fits, memory_bytes
-from scalebench.costmodel.search.ranking import Found, search
-from scalebench.costmodel.search.space import Candidates, candidates, joined, meshes
+from scalebench.costmodel.search.ranking import Found, Ranking, search
+from scalebench.costmodel.search.space import Candidates, Floats, candidates, joined, meshes
 from scalebench.costmodel.search.step import bound_s, step_parts
 from scalebench.costmodel.search.strategies import strategy_of
 from scalebench.costmodel.search.trainable import Trainable
@@ -29,15 +30,33 @@ JOBS = {
 }
 
 
+@dataclass(frozen=True)
+class Whole:
+    """Every configuration of a job, without a search."""
+
+    every: Candidates
+    memory: Floats
+    steps: Floats
+
+
 def whole_space(of: Job) -> Candidates:
     return joined(list(candidates(of, meshes(of))))
 
 
-def by_hand(of: Job, wanted: int) -> tuple[list[float], int]:
+@functools.cache
+def whole(name: str) -> Whole:
+    every = whole_space(JOBS[name])
+    return Whole(every, memory_bytes(JOBS[name], every), step_parts(JOBS[name], every).step_s)
+
+
+@functools.cache
+def ten_best(name: str) -> Ranking:
+    return search(JOBS[name], wanted=10)
+
+
+def by_hand(name: str, wanted: int) -> tuple[list[float], int]:
     """Return the best steps and how many fit, from looking at everything."""
-    every = whole_space(of)
-    memory = memory_bytes(of, every)
-    steps = step_parts(of, every).step_s
+    of, every, memory, steps = JOBS[name], whole(name).every, whole(name).memory, whole(name).steps
     rows = [(float(steps[i]), ways(every, i)) for i in np.flatnonzero(fits(of, memory))]
     best: dict[tuple[int, ...], float] = {}
     for step, way in sorted(rows):
@@ -52,11 +71,9 @@ def ways(of: Candidates, i: int) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_best_and_the_front_are_those_of_the_whole_space(name: str) -> None:
-    of = JOBS[name]
-    found = search(of, wanted=10)
-    every = whole_space(of)
-    best, num_fitting = by_hand(of, 10)
-    assert found.num_candidates == len(every)
+    found = ten_best(name)
+    best, num_fitting = by_hand(name, 10)
+    assert found.num_candidates == len(whole(name).every)
     assert found.num_fitting == num_fitting
     assert found.best.step_s.tolist() == best
     assert found.num_evaluated < num_fitting, "bounds have saved nothing"
@@ -64,20 +81,16 @@ def test_the_best_and_the_front_are_those_of_the_whole_space(name: str) -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_nothing_is_faster_with_as_little_memory_as_a_point_of_the_front(name: str) -> None:
-    of = JOBS[name]
-    found = search(of)
-    every = whole_space(of)
-    memory, steps = memory_bytes(of, every), step_parts(of, every).step_s
-    fine = fits(of, memory)
-    memory, steps = memory[fine], steps[fine]
-    front = found.front
+    fine = fits(JOBS[name], whole(name).memory)
+    memory, steps = whole(name).memory[fine], whole(name).steps[fine]
+    front = ten_best(name).front
     assert front.step_s[-1] == steps.min() and front.memory_bytes[0] == memory.min()
     for step, size in zip(front.step_s, front.memory_bytes, strict=True):
         assert steps[memory <= size].min() == step
 
 
 def test_without_bounds_the_answer_is_the_same() -> None:
-    with_, without = search(JOBS["sixteen"]), search(JOBS["sixteen"], prune=False)
+    with_, without = ten_best("sixteen"), search(JOBS["sixteen"], wanted=10, prune=False)
     assert choices(JOBS["sixteen"], with_.best) == choices(JOBS["sixteen"], without.best)
     assert with_.front.step_s.tolist() == without.front.step_s.tolist()
     assert without.num_evaluated == without.num_fitting > with_.num_evaluated
@@ -86,7 +99,7 @@ def test_without_bounds_the_answer_is_the_same() -> None:
 def test_the_space_in_small_chunks_is_the_space() -> None:
     of = JOBS["routed"]
     small = joined(list(candidates(of, meshes(of), chunk=64)))
-    assert len(small) == len(whole_space(of))
+    assert len(small) == len(whole("routed").every)
 
 
 @settings(max_examples=12)
@@ -124,7 +137,7 @@ def test_a_faster_link_makes_the_best_no_slower(
 def test_a_larger_margin_lets_fewer_fit_and_makes_the_best_no_faster(more: float) -> None:
     of = JOBS["little memory"]
     strict = replace(of, margin=of.margin + more)
-    loose, tight = search(of), search(strict)
+    loose, tight = ten_best("little memory"), search(strict)
     assert tight.num_fitting <= loose.num_fitting
     if len(tight.best):
         assert tight.best.step_s[0] >= loose.best.step_s[0]
@@ -156,21 +169,20 @@ def test_what_is_trained_is_what_has_a_strategy(of: Job) -> None:
 def test_the_best_that_are_trained_are_those_of_the_whole_space(name: str) -> None:
     of = JOBS[name]
     found = search(of, wanted=6, trains=Trainable(of))
-    every = whole_space(of)
-    steps = step_parts(of, every).step_s
+    every, steps = whole(name).every, whole(name).steps
     best: dict[tuple[int, ...], float] = {}
-    for i in np.flatnonzero(Trainable(of)(every) & fits(of, memory_bytes(of, every))):
+    for i in np.flatnonzero(Trainable(of)(every) & fits(of, whole(name).memory)):
         way = ways(every, int(i))
         best[way] = min(best.get(way, np.inf), float(steps[i]))
     assert found.trained.step_s.tolist() == sorted(best.values())[:6]
     assert all(trained(of, found.trained.candidates))
-    assert found.best.step_s.tolist() == by_hand(of, 6)[0]
+    assert found.best.step_s.tolist() == by_hand(name, 6)[0]
     assert not all(Trainable(of)(found.best.candidates)), "all of the best are trained"
     assert found.num_evaluated < found.num_fitting, "bounds have saved nothing"
 
 
 def test_without_asking_nothing_is_said_of_what_is_trained() -> None:
-    assert not len(search(JOBS["dense"]).trained)
+    assert not len(ten_best("dense").trained)
 
 
 def test_what_does_not_fit_is_told() -> None:
@@ -213,10 +225,8 @@ def test_more_memory_never_makes_the_best_slower_and_all_that_is_chosen_fits(
 
 
 def test_of_what_does_not_fit_the_smallest_of_each_mesh_is_kept() -> None:
-    of = JOBS["little memory"]
-    found = search(of)
-    every = whole_space(of)
-    memory = memory_bytes(of, every)
+    of, found = JOBS["little memory"], ten_best("little memory")
+    every, memory = whole("little memory").every, whole("little memory").memory
     smallest: dict[tuple[int, ...], float] = {}
     for i in np.flatnonzero(~fits(of, memory)):
         way = ways(every, int(i))
@@ -226,12 +236,12 @@ def test_of_what_does_not_fit_the_smallest_of_each_mesh_is_kept() -> None:
 
 
 def test_parts_sum_to_the_step() -> None:
-    (one, *_) = choices(JOBS["dense"], search(JOBS["dense"]).best)
+    (one, *_) = choices(JOBS["dense"], ten_best("dense").best)
     assert sum(one.parts_s.values()) == pytest.approx(one.step_s)
 
 
 def test_found_candidates_can_be_taken_apart() -> None:
-    found = search(JOBS["dense"]).best
+    found = ten_best("dense").best
     assert isinstance(found.take(np.array([0])), Found) and len(found.take(np.array([0]))) == 1
 
 
