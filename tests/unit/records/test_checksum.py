@@ -16,6 +16,7 @@ from scalebench.errors import UsageError
 from scalebench.records.files import ChecksumMismatch, verify_checksum, with_checksum, write_checked
 from scalebench.records.paths import RunPaths
 from tests.builders.runs import make_stored_run
+from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +92,7 @@ def damaged(data: st.DataObject, raw: bytes) -> bytes:
     return changed + rest.get(kind, raw[len(changed) :])
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_becomes_a_number(
     pristine: Pristine, tmp_path: Path, data: st.DataObject
@@ -144,7 +145,7 @@ nested = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(which=1, turns=[153], nonsense=-1)  # a launch that took less than no time
 @given(
     which=st.integers(0, 99),

@@ -23,6 +23,7 @@ from scalebench.worker.collectives.schedule import (
 from scalebench.worker.collectives.tree_pipeline import binary_tree, binomial_tree
 from tests.builders.simulated_ranks import Deadlock, run_eagerly, run_in_lockstep
 from tests.collective_variants import VARIANTS, Variant
+from tests.examples import examples
 
 NUM_RANKS = st.integers(1, 13)
 LENGTHS = st.integers(0, 60)
@@ -69,7 +70,7 @@ def test_segments_are_as_few_as_the_limit_allows(length, segment):
 
 
 @every_variant
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(num_ranks=NUM_RANKS, length=LENGTHS, segment=SEGMENTS)
 def test_in_lockstep_every_element_holds_every_rank_once(variant, num_ranks, length, segment):
     vectors = own_marks(num_ranks, length)
@@ -78,7 +79,7 @@ def test_in_lockstep_every_element_holds_every_rank_once(variant, num_ranks, len
 
 
 @every_variant
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     num_ranks=NUM_RANKS,
     length=LENGTHS,
@@ -104,7 +105,7 @@ def test_with_everything_in_flight_that_the_plan_allows_the_sums_are_the_same(
 
 
 @every_variant
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(num_ranks=NUM_RANKS, length=LENGTHS, segment=SEGMENTS)
 def test_a_rank_sends_what_the_law_says(variant, num_ranks, length, segment):
     schedules = variant.schedules(num_ranks, length, segment)

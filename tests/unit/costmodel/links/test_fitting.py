@@ -22,6 +22,7 @@ from tests.builders.link_sweeps import (
     sizes,
     sweep,
 )
+from tests.examples import examples
 
 CHANGE = 200_000
 LAWS_WITH_LATENCY = [law for law in LAWS if law != ("all_reduce", "parameter server")]
@@ -121,7 +122,7 @@ def test_sizes_in_another_unit(factor, seed):
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 10**6))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_order_and_company_do_not_matter(shuffler, seed):
     random = np.random.default_rng(seed)
     alone = [

@@ -18,6 +18,7 @@ from scalebench.costmodel.links.nccl_tests.table import _rate
 from scalebench.errors import UsageError
 from tests.builders import nccl_logs as logs
 from tests.builders.nccl_logs import Result, Run
+from tests.examples import examples
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "nccl_tests"
 
@@ -254,7 +255,7 @@ def runs(draw, style=None, is_json=False):
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(runs(), st.sampled_from(PREFIXES), st.booleans())
 def test_what_was_written_is_read(tmp_path_factory, run, prefix, is_noisy):
     path = tmp_path_factory.mktemp("logs") / "nccl.log"
@@ -264,7 +265,7 @@ def test_what_was_written_is_read(tmp_path_factory, run, prefix, is_noisy):
     assert table.op == run.op
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(runs(style="common", is_json=True), st.booleans())
 def test_json_is_read_like_the_text(tmp_path_factory, run, lists_all):
     path = tmp_path_factory.mktemp("logs") / "nccl.json"
@@ -279,7 +280,7 @@ def test_json_is_read_like_the_text(tmp_path_factory, run, lists_all):
         assert (point.time_us is None) == (point.time_s is None) == run.has_cpu_time
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(runs(), min_size=2, max_size=4))
 def test_tables_in_one_log_stand_side_by_side(tmp_path_factory, several):
     named = [replace(run, is_named=True) for run in several]
@@ -526,7 +527,7 @@ def test_begin_and_end_lines_around_tables(write):
 # Files that cannot be read
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_a_log_cut_anywhere_is_refused_or_gives_whole_rows(tmp_path_factory, data):
     run = Run(results=(BIG, Result(1024), BIG), is_named=True)
@@ -676,7 +677,7 @@ PIECES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     name=st.sampled_from(sorted(path.name for path in GOLDEN.glob("*.txt"))),
     where=st.floats(0, 1),
@@ -704,7 +705,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), value=JSON_VALUES)
 def test_damaged_json_gives_points_or_one_clear_line(tmp_path_factory, data, value):
     content = json.loads(logs.json_text(Run(results=(BIG,))))

@@ -18,6 +18,7 @@ from scalebench.worker.strategies.compression.methods import CODECS, new_memory
 from scalebench.worker.strategies.compression.packing import PLANES, pack, packed_bytes, unpack
 from scalebench.worker.strategies.compression.random_k import stratum_bounds
 from scalebench.worker.strategies.compression.wire import index_dtype, new_wire, num_bytes
+from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +131,7 @@ def error_bound(variant, x):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(x=vectors)
 def test_the_round_trip_of_one_rank_is_within_the_bound(variant, x):
     got = mean_by(codec_of(variant), [x])
@@ -293,7 +294,7 @@ def test_a_gradient_that_is_not_contiguous_is_encoded_as_its_copy_is(variant):
 
 
 @pytest.mark.parametrize("variant", ONE_ROUND)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(numel=st.integers(0, 100))
 def test_a_codec_hands_over_as_many_bytes_as_it_says(variant, numel):
     codec = codec_of(variant)
@@ -311,7 +312,7 @@ def test_four_bits_are_half_a_byte_on_the_wire():
 
 
 @pytest.mark.parametrize("bits", PLANES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_packing_returns_every_number(bits, data):
     count = data.draw(st.integers(0, 40))
@@ -330,7 +331,7 @@ def test_at_least_one_element_is_kept_and_never_more_than_there_are():
     assert num_kept(1000, 0.01) == 10
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(numel=st.integers(1, 200), ratio=st.floats(0.001, 1.0))
 def test_random_indices_are_all_different_and_cover_the_bucket(numel, ratio):
     codec = CODECS["random-k"]({"ratio": ratio, "error_feedback": True})

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scalebench.errors import UsageError
 from scalebench.worker.workloads.batches import concatenate, map_tensors, split, to_device
 from scalebench.worker.workloads.feed import endless
+from tests.examples import examples
 
 Pair = namedtuple("Pair", ["inputs", "targets"])
 CPU = torch.device("cpu")
@@ -47,7 +48,7 @@ def structures(n):
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data(), st.integers(1, 4), st.integers(1, 3))
 def test_joining_what_was_split_gives_the_batch_again(data, parts, rank_batch):
     batch = data.draw(structures(parts * rank_batch))
@@ -56,7 +57,7 @@ def test_joining_what_was_split_gives_the_batch_again(data, parts, rank_batch):
     assert same(concatenate(pieces), batch)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data(), st.integers(1, 4), st.integers(1, 3))
 def test_splitting_what_was_joined_gives_the_parts_again(data, parts, rank_batch):
     shape = data.draw(structures(rank_batch))

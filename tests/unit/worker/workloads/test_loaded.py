@@ -16,6 +16,7 @@ from scalebench.spec.workload import Shard
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.loaded import LoadedBatches
 from scalebench.worker.workloads.order import ResidentBatches
+from tests.examples import examples
 
 CPU = torch.device("cpu")
 INLINE = Loader()
@@ -109,7 +110,7 @@ def test_batches_are_the_resident_ones_to_the_bit(name, rank):
             assert torch.equal(a, b)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 7), st.integers(0, 1000))
 def test_epochs_follow_one_another_as_resident_ones_do(world_size, batch_size, extra, seed):
     num_samples = 2 * world_size * batch_size + extra

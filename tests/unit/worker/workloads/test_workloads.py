@@ -29,6 +29,7 @@ from scalebench.worker.workloads.moe import MoeGpt
 from scalebench.worker.workloads.order import ResidentBatches, num_synthetic_samples
 from scalebench.worker.workloads.paced import Paced
 from scalebench.worker.workloads.text import load_corpus
+from tests.examples import examples
 
 pytestmark = pytest.mark.slow
 
@@ -291,7 +292,7 @@ def test_a_batch_is_gathered_on_the_device_without_the_host(name):
 DIVISIBLE = st.tuples(st.integers(1, 24), st.integers(0, 60), st.integers(0, 3))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(DIVISIBLE, st.integers(0, 2**32), st.integers(0, 5))
 def test_every_world_size_trains_on_the_same_global_batches(sizes, seed, epoch):
     global_batch, extra, whole = sizes
@@ -317,7 +318,7 @@ def test_every_world_size_trains_on_the_same_global_batches(sizes, seed, epoch):
         assert batches == expected
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 100), st.integers(0, 1000))
 def test_order_is_that_of_distributed_sampler(world_size, batch_size, extra, seed):
     num_samples = world_size * batch_size + extra
