@@ -37,6 +37,11 @@ def test_neighbours_that_have_ended_are_passed_over():
     assert spans(rows).containing(np.array([50 * US]), np.array([1])).tolist() == [0]
 
 
+def test_before_the_first_event_of_a_thread_there_is_none_though_another_thread_has_begun():
+    rows = [("early", 0, 9, 2), ("late", 5, 9, 1)]
+    assert spans(rows).containing(np.array([3 * US]), np.array([1])).tolist() == [-1]
+
+
 def test_no_events_surround_nothing():
     made = events(op("a", 0, 1, thread=1))
     none = Spans.of(made, np.array([], dtype=np.int64))
