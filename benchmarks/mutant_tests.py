@@ -141,7 +141,11 @@ def run_tests(tree: Path, tests: Sequence[str], calls: dict[str, Called], *optio
         return UNDECIDED
     if os.WIFSIGNALED(status):
         return TIME_LIMIT
-    failed = [line.split()[1] for line in lines if line.startswith("FAILED ")]
+    failed = [
+        line.removeprefix("FAILED ").partition(" - ")[0]  # parameters may have spaces
+        for line in lines
+        if line.startswith("FAILED ")
+    ]
     return failed[0] if failed else IMPORT
 
 
