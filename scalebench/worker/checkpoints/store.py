@@ -16,12 +16,14 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 CHUNK_BYTES = 1 << 20
 
-_FINAL = re.compile(r"step-(\d{8,})")
+_FINAL = re.compile(r"step-(\d{8,})(?:\.(\d{1,9}))?")
+"""Name of a complete checkpoint: its step, and how often that was saved before, if it was."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,14 @@ class Found:
 
     checkpoint: Checkpoint | None
     damaged: dict[str, str] = field(default_factory=dict)
+
+
+class _Final(NamedTuple):
+    """A folder with a final name; a later attempt at the same step counts as newer."""
+
+    step: int
+    attempt: int
+    folder: Path
 
 
 class NoCheckpoint(Exception):
@@ -77,6 +87,9 @@ class CheckpointStore:
     def complete(self, step: int) -> Checkpoint:
         """Give a checkpoint its final name; its files are on the disk by then.
 
+        Where the same step was saved before, the older ones are removed after that, so a kill at
+        any moment leaves a complete one.
+
         Raises:
             OSError: The file system refuses.
         """
@@ -87,17 +100,19 @@ class CheckpointStore:
         }
         write_durable(partial / MANIFEST, json.dumps({"step": step, "files": files}).encode())
         sync_folder(partial)
-        final = self.root / f"step-{step:08d}"
-        if final.exists():
-            shutil.rmtree(final)
+        older = [one for one in self._final() if one.step == step]
+        attempt = 1 + max((one.attempt for one in older), default=-1)
+        final = self.root / (f"step-{step:08d}" + (f".{attempt}" if attempt else ""))
         partial.rename(final)
         sync_folder(self.root)
+        for one in older:
+            shutil.rmtree(one.folder)
         return Checkpoint(step, final)
 
     def newest(self) -> Found:
         """Return the newest complete checkpoint whose files are as they were written."""
         damaged: dict[str, str] = {}
-        for step, folder in sorted(self._final(), reverse=True):
+        for step, _, folder in sorted(self._final(), reverse=True):
             reason = why_damaged(folder)
             if reason is None:
                 return Found(Checkpoint(step, folder), damaged)
@@ -113,13 +128,13 @@ class CheckpointStore:
             if path != newest.folder and (_FINAL.fullmatch(path.name) or path.suffix == PARTIAL):
                 shutil.rmtree(path)
 
-    def _final(self) -> Iterator[tuple[int, Path]]:
+    def _final(self) -> Iterator[_Final]:
         if not self.root.is_dir():
             return
         for path in self.root.iterdir():
             name = _FINAL.fullmatch(path.name)
             if name is not None and path.is_dir():
-                yield int(name[1]), path
+                yield _Final(int(name[1]), int(name[2] or 0), path)
 
 
 def why_damaged(folder: Path) -> str | None:

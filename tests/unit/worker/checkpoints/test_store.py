@@ -2,12 +2,14 @@
 
 import os
 import random
+import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
-from scalebench.worker.checkpoints.store import MANIFEST, CheckpointStore, why_damaged
+from scalebench.worker.checkpoints.store import MANIFEST, CheckpointStore
 
 NUM_KILLS = 100
 FILES = ("a", "b", "deep/c")
@@ -17,12 +19,16 @@ def content(step, name):
     return f"{step} {name} ".encode() * 500
 
 
-def save(store, step):
+def write(store, step, again=""):
     folder = store.begin(step)
     for name in FILES:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content(step, name))
+        path.write_bytes(content(step, again + name))
+
+
+def save(store, step, again=""):
+    write(store, step, again)
     return store.complete(step)
 
 
@@ -45,10 +51,37 @@ def test_the_newest_is_the_one_with_most_steps(store):
     assert (found.checkpoint.step, found.damaged) == (100_000_000, {})
 
 
-def test_the_same_step_may_be_saved_again(store):
-    save(store, 4)
-    newest = save(store, 4)
-    assert why_damaged(newest.folder) is None
+def test_the_same_step_may_be_saved_again_and_the_last_one_counts(store):
+    for again in ("first ", "second ", "third "):
+        newest = save(store, 4, again)
+    found = store.newest()
+    assert (found.checkpoint, found.damaged) == (newest, {})
+    assert (newest.folder / "b").read_bytes() == content(4, "third b")
+    assert list(store.root.iterdir()) == [newest.folder], "the older ones are removed"
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "kept"), [(Path, "rename", "first "), (shutil, "rmtree", "second ")]
+)
+def test_a_kill_while_a_step_is_saved_again_leaves_a_complete_one(
+    store, monkeypatch, where, what, kept
+):
+    """The process ends just before the new one has its name, or just before the older one goes."""
+    save(store, 4, "first ")
+    write(store, 4, "second ")
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(where, what, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        try:
+            store.complete(4)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it has to end at that very point"
+    found = store.newest()
+    assert found.checkpoint is not None and found.damaged == {}
+    assert (found.checkpoint.folder / "b").read_bytes() == content(4, f"{kept}b")
+    store.keep_newest()
+    assert list(store.root.iterdir()) == [found.checkpoint.folder]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +121,7 @@ def _save_for_ever(store, first):
     step = first
     while True:
         save(store, step)
+        save(store, step)  # as a job does that continues from an older one
         store.keep_newest()
         step += 1
 
