@@ -14,6 +14,7 @@ printed as well.
 import argparse
 import multiprocessing
 import os
+import pickle
 import random
 import shutil
 import tempfile
@@ -117,16 +118,9 @@ class Job:
         found = {f"model.{name}": tensor for name, tensor in self.model().items()}
         for name, parameter in named:
             found |= {f"optimizer.{name}.{key}": value for key, value in held[parameter].items()}
-        _, words, gauss = random.getstate()
-        numpy_state: Any = np.random.get_state()
-        rank = self.context.rank
-        return found | {
-            f"random.{rank}.torch": torch.get_rng_state(),
-            f"random.{rank}.python": torch.tensor(words),
-            f"random.{rank}.gauss": torch.tensor([gauss or 0.0]),
-            f"random.{rank}.numpy": torch.from_numpy(numpy_state[1].astype(np.int64)),
-            f"random.{rank}.place": torch.tensor(numpy_state[2:]),
-        }
+        random_states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        content = bytearray(pickle.dumps(random_states, pickle.HIGHEST_PROTOCOL))
+        return found | {f"random.{self.context.rank}": torch.frombuffer(content, dtype=torch.uint8)}
 
     def sharded(self, folder: Path) -> Callable[[], None]:
         """Have every rank save its part."""

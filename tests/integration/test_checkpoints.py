@@ -98,4 +98,4 @@ def test_two_ranks_train_on_from_four_before_eight_load_what_they_saved(
 def test_one_random_number_too_many_is_noticed(reports: Reports) -> None:
     said = reports[SAVED_BY][0]["spoiled"]
     assert "are not equal to those that were saved" in said
-    assert "random.0.torch" in said
+    assert "random.0.host" in said

@@ -27,13 +27,24 @@ Digests = dict[str, str]
 
 DIGEST_BYTES = 8
 RANDOM = "random."
+HOST_RANDOM = np.dtype(
+    [
+        ("torch", np.uint8, len(torch.get_rng_state())),
+        ("python", np.uint32, 625),  # 624 words of the Mersenne twister, and the place in them
+        ("python_gauss", np.float64),  # NaN: none is kept
+        ("numpy", np.uint32, 624),
+        ("numpy_place", np.float64, 3),  # position, whether a normal number is kept, that number
+    ]
+)
+"""What is in a tensor of the random state of a rank's host, byte by byte."""
 
 
 def state_of(training: Training, rank: int) -> Tensors:
     """Return this rank's tensors of a training that has taken a step; they share its memory."""
-    module = _bare(training.module)
-    tensors: Tensors = {f"model.{name}": t for name, t in module.state_dict().items()}
-    for name, parameter in module.named_parameters():
+    own = _bare(training.module).state_dict(keep_vars=True)  # walks through the modules once
+    tensors: Tensors = {f"model.{name}": t.detach() for name, t in own.items()}
+    first_names = {tensor: name for name, tensor in reversed(own.items())}
+    for parameter, name in first_names.items():
         for key, value in training.optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
                 tensors[f"optimizer.{name}.{key}"] = value
@@ -75,17 +86,19 @@ def apply_settings(optimizer: torch.optim.Optimizer, settings: Iterable[Mapping[
 
 
 def random_state() -> Tensors:
-    """Return the state of every generator of random numbers: torch's, Python's, NumPy's."""
+    """Return the state of every generator of random numbers: torch's, Python's, NumPy's.
+
+    All of the host's in one tensor of bytes (`HOST_RANDOM`): every tensor more makes a save longer.
+    """
     _, words, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=True)
-    place = [numpy_state[2], numpy_state[3]]
-    found = {
-        "torch": torch.get_rng_state(),
-        "python": torch.tensor(words, dtype=torch.int64),
-        "python_gauss": torch.tensor([math.nan if gauss is None else gauss], dtype=torch.float64),
-        "numpy": torch.from_numpy(numpy_state[1].astype(np.int64)),
-        "numpy_place": torch.tensor([*place, numpy_state[4]], dtype=torch.float64),
-    }
+    host = np.zeros(1, HOST_RANDOM)
+    host["torch"] = torch.get_rng_state().numpy()
+    host["python"] = words
+    host["python_gauss"] = math.nan if gauss is None else gauss
+    host["numpy"] = numpy_state[1]
+    host["numpy_place"] = numpy_state[2:]
+    found = {"host": torch.from_numpy(host.view(np.uint8))}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         found["cuda"] = torch.cuda.get_rng_state()
     return found
@@ -93,13 +106,13 @@ def random_state() -> Tensors:
 
 def set_random_state(state: Mapping[str, torch.Tensor]) -> None:
     """Put every generator where it was; the names are those of `random_state`."""
-    torch.set_rng_state(state["torch"])
-    gauss = float(state["python_gauss"])
-    words = tuple(int(word) for word in state["python"])
+    (host,) = state["host"].numpy().view(HOST_RANDOM)
+    torch.set_rng_state(torch.from_numpy(host["torch"].copy()))
+    gauss = float(host["python_gauss"])
+    words = tuple(host["python"].tolist())
     random.setstate((3, words, None if math.isnan(gauss) else gauss))
-    position, has_gauss, cached = state["numpy_place"].tolist()
-    keys = state["numpy"].numpy().astype(np.uint32)
-    np.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))
+    position, has_gauss, cached = host["numpy_place"].tolist()
+    np.random.set_state(("MT19937", host["numpy"], int(position), int(has_gauss), cached))
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"])
 
