@@ -206,13 +206,17 @@ def recovery_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[Re
     return parts
 
 
+IN_MEMORY = dict.fromkeys(("tmpfs", "ramfs"), " (memory: gone when the machine stops)")
+"""What is added to the name of a file system whose ``fsync`` keeps nothing."""
+
+
 def where(rows: Sequence[Row]) -> str:
     """Say on what kind of file system the checkpoints were, and over how many saves."""
     found = recovering.recovering(rows)
     kinds = sorted({figures.file_system for _, figures in found if figures.file_system})
     counts = sorted({save.stall_s.n for _, figures in found for save in figures.saves})
     saves = f"{counts[-1]} saves of each method" if counts else ""
-    names = [wording.plain(kind, 32) for kind in kinds]
+    names = [wording.plain(kind, 32) + IN_MEMORY.get(kind, "") for kind in kinds]
     return ", ".join(
         text for text in (saves, f"on {wording.joined(names)}" if names else "") if text
     )

@@ -52,8 +52,8 @@ def restore(saved_by, equal):
     )
 
 
-def rows_with(saves, restores):
-    figures = RecoveryFigures(file_system="ext4", saves=saves, restores=restores)
+def rows_with(saves, restores, file_system="ext4"):
+    figures = RecoveryFigures(file_system=file_system, saves=saves, restores=restores)
     return [make_plain(), make_row("ddp", 2).model_copy(update={"recovery": figures})]
 
 
@@ -88,6 +88,13 @@ def test_the_terminal_shows_saves_and_restores(rows):
     full = next(text for text in lines if text.startswith("ddp 2 full"))
     assert full.split(" – ")[0] == "ddp 2 full 20.0 ms 80.0 ms"
     assert "2 sharded 1 120 ms 50.0 ms 122 –" in lines
+
+
+def test_checkpoints_in_memory_are_said_to_be_lost_with_the_machine():
+    flat = " ".join(
+        render_table(make_summary(rows_with([save("full", 0.02)], [], "tmpfs")), 110).split()
+    )
+    assert "on tmpfs (memory: gone when the machine stops)" in flat
 
 
 def failure(kind="kill", by="scalebench", load_s=0.4):
