@@ -90,7 +90,7 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
     cell = result.cell
     if cell.model_copy(update={"steps": planned.steps}) != planned:
         return "it belongs to a different cell than the planned one"
-    if result.status != "ok" or _only_torchrun(result):
+    if result.status != "ok" or _only_others(result):
         return None
     there = [*(rank.rank for rank in result.ranks), *(one.rank for one in result.lost)]
     if sorted(rank for rank in there if rank is not None) != list(range(cell.num_processes)):
@@ -107,9 +107,9 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
     return next(filter(None, found), None)
 
 
-def _only_torchrun(result: CellResult) -> bool:
-    """Whether torchrun alone started the ranks that failed: these leave no record."""
-    return bool(result.faults) and all(one.restarted_by == "torchrun" for one in result.faults)
+def _only_others(result: CellResult) -> bool:
+    """Whether scalebench started none of the ranks that failed: others' leave no record."""
+    return bool(result.faults) and all(one.restarted_by != "scalebench" for one in result.faults)
 
 
 def _unusable(rank: RankRecord, first: RankRecord, has_losses: bool) -> str | None:

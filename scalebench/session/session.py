@@ -26,6 +26,7 @@ from scalebench.session.precision import add_rounds
 from scalebench.session.prepare import Prepared, check_same_machine, prepare
 from scalebench.session.progress import ProgressListener
 from scalebench.session.recovery.directory import remove_checkpoints, with_directory
+from scalebench.session.recovery.requeue import check_requeue
 from scalebench.session.sharing import only_whole_launches
 from scalebench.session.store import RunStore, anonymiser_for
 from scalebench.spec import Suite
@@ -96,6 +97,7 @@ class Session:
             plan = search_largest_batches(
                 self.launcher, plan, request.memory_limit_bytes, paths, self.progress
             )
+        check_requeue(plan.cells)
         cells = with_directory(plan.cells, request.checkpoint_dir, paths.root, run_id)
         foreign = machine.elsewhere(link.machine, environment) if link is not None else []
         info = RunInfo(

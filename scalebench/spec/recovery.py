@@ -17,7 +17,7 @@ SAVE_METHODS: dict[SaveMethod, str] = {
 
 
 FaultKind = Literal["kill", "raise", "hang", "link"]
-Restarter = Literal["scalebench", "torchrun"]
+Restarter = Literal["scalebench", "torchrun", "slurm"]
 
 FAULT_KINDS: dict[FaultKind, str] = {
     "kill": "SIGKILL, as when the memory runs out",
@@ -82,6 +82,8 @@ class Recovery(Spec):
         restarted_by: Who starts the ranks again.
         hang_under_torchrun: Whether torchrun's ranks are made to hang, too. Its agent gives a
             stopped rank 30 s before it kills it, so each such failure takes 40 s.
+        requeue_at_once: Whether a job that Slurm has requeued is told to start at once, by
+            ``scontrol update StartTime=now``. By itself Slurm waits 120 s.
         elastic: Whether the job also goes on with fewer ranks after a failure, and with all again
             later.
         faulty_cases: Cases that fail; None: all.
@@ -95,5 +97,6 @@ class Recovery(Spec):
     fault_repeats: int = Field(3, ge=1)
     restarted_by: tuple[Restarter, ...] = ("scalebench", "torchrun")
     hang_under_torchrun: bool = False
+    requeue_at_once: bool = False
     elastic: bool = True
     faulty_cases: tuple[str, ...] | None = None

@@ -7,15 +7,22 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from scalebench.launch.base import Launcher
+from scalebench.session.recovery.faults import measure_faults
+from scalebench.spec.presets import PRESETS
+from scalebench.spec.recovery import PHASES, Recovery
+from tests.builders.runs import STARTED, make_cell
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm
 from tests.integration.conftest import SHORT, row_of
 
 pytestmark = pytest.mark.untimed
 
+SMALL = PRESETS["gpt-tiny"].model_copy(update={"layers": 1, "width": 32, "context": 16})
 RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--out", "r")
 
 
@@ -63,6 +70,31 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
     inspected = json.loads((project / "r/cells/ddp.ddp-static-graph.n2.inspect.json").read_text())
     assert [rank["host"] for rank in inspected["ranks"]] == ["n1", "n2"]
     assert {rank["verification"]["status"] for rank in inspected["ranks"]} == {"verified"}
+
+
+def test_a_job_that_is_requeued_goes_on_from_its_checkpoint(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to start at once: by itself, Slurm waits two minutes before it starts it again."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm.config))
+    recovery = Recovery(
+        directory=str(tmp_path),
+        restarted_by=("slurm",),
+        faults=("kill",),
+        fault_repeats=1,
+        elastic=False,
+        requeue_at_once=True,
+    )
+    cell = make_cell("ddp", 2, workload=SMALL, threads=1, purpose="fail", recovery=recovery)
+    done = measure_faults(cast(Launcher, None), cell, tmp_path / "logs", STARTED)
+    assert done.status == "ok", done.reason
+    (fault,) = done.faults
+    assert (fault.restarted_by, fault.kind) == ("slurm", "kill")
+    assert 0 < fault.saved_after <= fault.failed_after
+    assert list(fault.phases_s) == list(PHASES)
+    log = (tmp_path / "logs" / "0" / "slurm.log").read_text()
+    assert f"task {fault.rank}: Killed" in log
+    assert slurm.jobs() == []
 
 
 def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:

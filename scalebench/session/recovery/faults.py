@@ -18,6 +18,7 @@ from scalebench.records.outcome import launched_result
 from scalebench.records.recovery import ElasticRun, FaultTimeline
 from scalebench.records.run import CellResult
 from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
+from scalebench.session.recovery.requeue import run_requeued
 from scalebench.session.recovery.striking import Striking
 from scalebench.session.recovery.timeline import NoTimeline, timeline_of
 from scalebench.spec import Cell
@@ -46,8 +47,9 @@ def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> 
         plan = plan_of(one, kind)
         folder = fault_folder(one)
         try:
-            if by == "torchrun":
-                timelines.append(_under_torchrun(one, plan, folder, logs / str(number)))
+            if by != "scalebench":
+                under = _under_torchrun if by == "torchrun" else _under_slurm
+                timelines.append(under(one, plan, folder, logs / str(number)))
             else:
                 timeline, records = _by_launcher(launcher, one, plan, folder, logs / str(number))
                 timelines.append(timeline)
@@ -60,7 +62,7 @@ def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> 
     except NoTimeline as error:
         return CellResult(cell=cell, status="failed", reason=str(error), started=started)
     wall_s = time.monotonic() - began
-    if records is None and timelines:  # ranks that torchrun starts leave no record
+    if records is None and timelines:  # ranks that others start leave no record
         done = CellResult(cell=cell, status="ok", started=started, wall_s=wall_s)
     else:
         kept = records.records if records else []
@@ -100,8 +102,10 @@ def wanted_faults(cell: Cell) -> Iterator[tuple[Restarter, FaultKind]]:
                     continue  # no other rank waits for it: only the time limit ends it
                 if kind == "link" and not _has_links(cell):
                     continue
-                if by == "torchrun" and (kind == "link" or cell.virtual_hosts is not None):
-                    continue  # its ranks are not put on virtual hosts
+                if by != "scalebench" and (kind == "link" or cell.virtual_hosts is not None):
+                    continue  # others do not put ranks on virtual hosts
+                if kind == "hang" and by == "slurm":
+                    continue  # srun gives a stopped rank as long as the cluster says (KillWait)
                 if kind == "hang" and by == "torchrun" and not plan.hang_under_torchrun:
                     continue
                 yield by, kind
@@ -190,12 +194,33 @@ def _under_torchrun(cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path
             raise NoTimeline(f"torchrun did not end within {PATIENCE_S:g} s; see {log}") from None
     if ended.returncode:
         raise NoTimeline(f"torchrun ended with {ended.returncode}; see {log}")
+    outside = _outside(folder, plan, striking.failed_ns, log)
+    return _timeline(cell, plan, "torchrun", outside, folder)
+
+
+def _under_slurm(cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path) -> FaultTimeline:
+    assert cell.recovery is not None, "only cells of a suite with recovery fail"
+    folder.write_plan(plan)
+    write_model(folder.job, cell)
+    logs.mkdir(parents=True, exist_ok=True)
+    with Striking(folder, plan) as striking:
+        output = run_requeued(cell, folder, logs, cell.recovery.requeue_at_once)
+    outside = _outside(folder, plan, striking.failed_ns, output)
+    try:
+        return _timeline(cell, plan, "slurm", outside, folder)
+    except NoTimeline as error:
+        raise NoTimeline(f"{error}; see {output}") from None
+
+
+def _outside(
+    folder: FaultFolder, plan: FaultPlan, struck_ns: int | None, log: Path
+) -> tuple[int, int, int]:
+    """Return when a rank failed, when its launcher heard of it, and when no rank was left."""
     agent = {event.name: event.time_ns for event in folder.events(0, AGENT)}
-    failed_ns = striking.failed_ns or _noted(folder, plan)
+    failed_ns = struck_ns or _noted(folder, plan)
     if failed_ns is None or not {"noticed", "stopped"} <= agent.keys():
         raise NoTimeline(f"the fault did not come as planned; see {log}")
-    outside = (failed_ns, agent["noticed"], agent["stopped"])
-    return _timeline(cell, plan, "torchrun", outside, folder)
+    return failed_ns, agent["noticed"], agent["stopped"]
 
 
 def _timeline(

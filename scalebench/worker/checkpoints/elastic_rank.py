@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,10 +20,20 @@ from scalebench.worker.process.setup import die_with_parent, settle
 
 def main(root: Path) -> None:
     """Train as a launch of scalebench's own does it; torchrun says which attempt it is."""
+    rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    run_rank(FaultFolder(root), rank, attempt, lambda: store_of_attempt(attempt))
+
+
+def run_rank(folder: FaultFolder, rank: int, attempt: int, meet: Callable[[], Store]) -> None:
+    """Fail, or continue from the newest checkpoint, as a rank that is no launch of scalebench's.
+
+    Args:
+        folder: Of the fault.
+        rank: Of this process.
+        attempt: 0: fail; 1: continue.
+        meet: Returns the store over which the ranks of this attempt find one another.
+    """
     die_with_parent(os.getppid())
-    folder = FaultFolder(root)
-    rank = int(os.environ["RANK"])
-    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     plan = folder.read_plan().model_copy(update={"attempt": attempt})
     note_start(folder, plan, rank)
     cell = read_model(folder.job, Cell)
@@ -30,7 +41,7 @@ def main(root: Path) -> None:
     device = rank_device(cell, rank)
     dist.init_process_group(
         cell.backend,
-        store=store_of_attempt(attempt),
+        store=meet(),
         rank=rank,
         world_size=cell.world_size,
         timeout=timedelta(seconds=cell.collective_timeout_s),
