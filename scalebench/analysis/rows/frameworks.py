@@ -27,6 +27,12 @@ def framework_of_row(row: Launches) -> RowFields:
         return fields
     fields.set("framework", found, "")
     if found.untested:
-        told = ", ".join(f"{name} {found.versions.get(name)}" for name in found.untested)
+        told = ", ".join(_untested(found, name) for name in found.untested)
         fields.stamps.append(f"{UNTESTED}: {told}")
     return fields
+
+
+def _untested(found: FrameworkFacts, name: str) -> str:
+    """Write the version that was found, and the one that is tested where the launch says it."""
+    tested = found.tested.get(name)
+    return f"{name} {found.versions.get(name)}" + (f" (tested: {tested})" if tested else "")

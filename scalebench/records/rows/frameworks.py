@@ -12,12 +12,15 @@ class FrameworkFacts(RowPart):
     Attributes:
         versions: Distribution → version; null: not found.
         untested: Of these, the ones in a version that scalebench's tests do not run with.
+        tested: Distribution → the version that the tests run with; empty: an older launch, which
+            does not say.
         settings: What the framework itself says is in force, by its own names.
         uncounted_memory: What ``peak_memory_bytes`` leaves out; null: nothing.
     """
 
     versions: dict[str, str | None]
     untested: list[str] = []
+    tested: dict[str, str] = {}
     settings: dict[str, Any] = {}
     uncounted_memory: str | None = None
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalebench import units
+from scalebench.records.rows.frameworks import FrameworkFacts
 from scalebench.records.summary import Estimate, Row
 from scalebench.report.words import wording
 
@@ -105,7 +106,20 @@ def sentence(rows: Sequence[Row]) -> str | None:
         for row in found.rows
         if uncounted(row)
     ]
-    return " ".join(parts)
+    return " ".join([*parts, *_untested(found.rows)])
+
+
+def _untested(rows: Sequence[Row]) -> list[str]:
+    """Return the sentence on versions that the tests do not run with; nothing: there are none."""
+    told = sorted(
+        {
+            wording.plain(_with_tested(row.framework, name), 120)
+            for row in rows
+            if row.framework is not None
+            for name in row.framework.untested
+        }
+    )
+    return [f"Version not tested: {wording.joined(told)}."] if told else []
 
 
 def uncounted(row: Row) -> str | None:
@@ -178,10 +192,19 @@ def versions(row: Row) -> str:
     if row.framework is None:
         return wording.DASH
     told = (
-        f"{name} {number or 'unknown'}{' (not tested)' * (name in row.framework.untested)}"
+        _with_tested(row.framework, name)
+        if name in row.framework.untested
+        else f"{name} {number or 'unknown'}"
         for name, number in row.framework.versions.items()
     )
     return wording.plain(", ".join(told), 120)
+
+
+def _with_tested(facts: FrameworkFacts, name: str) -> str:
+    """Write a version beside the one that is tested: ``"deepspeed 9.0 (tested: 0.19.8)"``."""
+    tested = facts.tested.get(name)
+    said = f"tested: {tested}" if tested else "not tested"
+    return f"{name} {facts.versions.get(name) or 'unknown'} ({said})"
 
 
 def _shown(value: object) -> str:

@@ -3,6 +3,7 @@
 All of it stays in the rank's own process: what a framework sets, prints and logs ends with it.
 """
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,10 +57,16 @@ def framework_facts(
         "framework": {
             "versions": found,
             "untested": [name for name in found if name not in tested],
-            "settings": dict(settings),
+            "tested": dict(strategy.needs),
+            "settings": {name: _as_json(value) for name, value in settings.items()},
             "uncounted_memory": uncounted,
         }
     }
+
+
+def _as_json(value: Any) -> Any:
+    """Return a setting as JSON can hold it: infinity, which it cannot, as a word."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _version(distribution: str) -> str | None:

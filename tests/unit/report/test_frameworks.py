@@ -140,13 +140,34 @@ def test_the_table_names_version_and_settings():
     facts = FrameworkFacts(
         versions={"deepspeed": "9.0"},
         untested=["deepspeed"],
+        tested={"deepspeed": "0.19.8"},
         settings={"reduce_bucket_size": 6553600, "overlap_comm": False},
     )
     (found,) = tables([row("new", (0.01, 0.009, 0.011), framework=facts)])
     assert found.lines[0][-2:] == (
-        "deepspeed 9.0 (not tested)",
+        "deepspeed 9.0 (tested: 0.19.8)",
         "reduce_bucket_size 6,553,600, overlap_comm off",
     )
+
+
+def test_a_version_that_is_not_tested_is_named_beside_the_tested_one():
+    known = FrameworkFacts(
+        versions={"accelerate": "1.15.0", "deepspeed": "9.0"},
+        untested=["deepspeed"],
+        tested={"accelerate": "1.15.0", "deepspeed": "0.19.8"},
+    )
+    old = FrameworkFacts(versions={"lightning": None}, untested=["lightning"])
+    rows = [
+        FAST,
+        row("new", (0.012, 0.011, 0.013), framework=known),
+        row("newer", (0.013, 0.012, 0.014), framework=known),
+        row("old", (0.014, 0.013, 0.015), framework=old),
+    ]
+    assert (frameworks.sentence(rows) or "").endswith(
+        " Version not tested: deepspeed 9.0 (tested: 0.19.8) and lightning unknown (not tested)."
+    )
+    assert frameworks.versions(rows[1]) == "accelerate 1.15.0, deepspeed 9.0 (tested: 0.19.8)"
+    assert "not tested" not in (frameworks.sentence([FAST, NEAR]) or "")
 
 
 def test_the_figure_has_both_in_the_order_of_step_time():

@@ -20,10 +20,12 @@ def test_a_version_that_is_not_tested_is_marked(monkeypatch):
     known = "scalebench.worker.frameworks.surroundings.version"
     for found, untested in (("0.19.8", []), ("99.0", ["deepspeed"])):
         monkeypatch.setattr(known, lambda _, found=found: found)
-        facts = framework_facts(DeepSpeed(), {"gradient_clipping": 0.0})["framework"]
+        given = {"gradient_clipping": 0.0, "steps_per_print": float("inf")}
+        facts = framework_facts(DeepSpeed(), given)["framework"]
         assert facts["untested"] == untested
         assert facts["versions"] == {"deepspeed": found}
-        assert facts["settings"] == {"gradient_clipping": 0.0}
+        assert facts["tested"] == {"deepspeed": "0.19.8"}
+        assert facts["settings"] == {"gradient_clipping": 0.0, "steps_per_print": "inf"}
 
 
 class FreesInUpdate:
