@@ -24,8 +24,9 @@ def why_missing(strategy: Execution, installed: Installed = installed_version) -
     missing = [name for name in strategy.needs if installed(name) is None]
     if not missing:
         return None
-    verb = "is" if len(missing) == 1 else "are"
-    return f"{' and '.join(missing)} {verb} not installed; {strategy.install}"
+    *others, last = missing
+    names = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    return f"{names} not installed; {strategy.install}"
 
 
 def without_missing_frameworks(

@@ -18,6 +18,9 @@ def test_what_is_missing_is_named_with_the_command():
         "deepspeed and transformers are not installed; "
         "pip install 'scalebench[accelerate,deepspeed]'"
     )
+    assert str(why_missing(behind, lambda _: None)).startswith(
+        "accelerate, deepspeed and transformers are not installed; "
+    )
     assert why_missing(DeepSpeed(), lambda _: "0.19.8") is None
     assert why_missing(Ddp(), lambda _: None) is None
 
