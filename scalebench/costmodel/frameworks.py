@@ -83,6 +83,28 @@ def bucket_bytes(strategy: object) -> int:
     return FP32_BYTES * (strategy.elements_per_bucket or SHIPPED_ELEMENTS)
 
 
+def keeps_second_copy(strategy: object) -> bool:
+    """Tell whether the optimizer updates a float32 copy of the rank's share of the parameters.
+
+    DeepSpeed's does from stage 1 on, also where the parameters are float32 themselves.
+    """
+    return (
+        isinstance(strategy, FromFramework) and runs_deepspeed(strategy) and strategy.zero_stage > 0
+    )
+
+
+def keeps_gradient_shard(strategy: object) -> bool:
+    """Tell whether a buffer for the rank's share of the gradients lives from step to step.
+
+    DeepSpeed's stage 3 has one. It gathers module by module: nothing is in flight at the peak.
+    """
+    return (
+        isinstance(strategy, FromFramework)
+        and runs_deepspeed(strategy)
+        and strategy.zero_stage == 3
+    )
+
+
 def copies_gradients(strategy: object) -> bool:
     """Tell whether gradients are copied to DDP's buckets instead of living in them."""
     return isinstance(strategy, FromFramework) and strategy.as_shipped and wraps_in_ddp(strategy)

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from scalebench.costmodel.frameworks import (
     bucket_bytes,
     copies_gradients,
+    keeps_gradient_shard,
     keeps_gradients_in_buckets,
+    keeps_second_copy,
 )
 from scalebench.costmodel.sharding import Groups, InFlight, Sharding, in_flight, sharding_of
 from scalebench.records.rank import Memory
@@ -159,7 +161,8 @@ def predict_memory(
 
     ``4Ψ`` parameters, ``4Ψ`` per state tensor of the optimizer, each divided as the strategy
     divides it; ``4Ψ`` of buckets where DDP's gradients are copies of them; ``4Ψ`` of error
-    feedback; the unsharded groups in flight where parameters are divided; what encoding and
+    feedback; DeepSpeed's bucket and its second copy of a rank's share; the unsharded groups in
+    flight where parameters are divided; what encoding and
     decoding allocate for the moment is left out. Gradients and activations trade places during
     backward; how they add up at the peak is worked out by `_at_the_peak` from the baseline.
 
@@ -194,8 +197,9 @@ def predict_memory(
         )
         data = baseline.memory.data_bytes or 0
     copied = _copies_gradients(strategy)
+    second_copy = once / sharding.shards if keeps_second_copy(strategy) else 0
     return MemoryPrediction(
-        parameters_bytes=round(own.parameters),
+        parameters_bytes=round(own.parameters + second_copy),
         gradients_bytes=gradients,
         optimizer_bytes=None if states is None else round(states * own.optimizer / ADAM_STATES),
         communication_bytes=(once if copied else _kept_vectors(strategy) * once)
@@ -275,6 +279,8 @@ def _at_the_peak(
     accumulate = strategy.accumulate if isinstance(strategy, Ddp | FromFramework) else 1
     scale = rank_batch / accumulate / baseline.batch
     memory = baseline.memory
+    if keeps_gradient_shard(strategy):
+        return all_gradients, round(scale * (memory.activations_peak_bytes or 0)), 0
     at_peak = scale * (memory.activations_bytes or 0)
     most = scale * (memory.activations_peak_bytes or 0)
     if views or accumulate > 1:

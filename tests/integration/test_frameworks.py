@@ -150,6 +150,27 @@ def test_a_rank_sends_what_the_law_of_its_stage_says(run: Path) -> None:
         assert row["wire_bytes"] == pytest.approx(row["predicted_wire_bytes"], rel=1e-4), case
 
 
+@pytest.mark.parametrize(
+    ("case", "copies"),
+    [
+        ("deepspeed-zero0", 1),
+        ("deepspeed-zero1", 1.5),  # and a second copy of the half that the rank updates
+        ("deepspeed-zero2", 1.5),
+        ("accelerate-zero2", 1.5),
+        ("deepspeed-zero3", 1),  # two copies of its half
+    ],
+)
+def test_a_rank_holds_the_parameters_that_its_stage_leaves_it(
+    run: Path, case: str, copies: float
+) -> None:
+    if case not in cases():
+        pytest.skip(f"{PYTHON} lacks {' or '.join(DISTRIBUTION[case])}: make frameworks-env")
+    row = row_of(run, case, 2)
+    assert row["memory"]["parameters_bytes"] == pytest.approx(copies * PARAMETERS_BYTES, rel=0.01)
+    moments = 2 if case == "deepspeed-zero0" else 1
+    assert row["memory"]["optimizer_bytes"] == pytest.approx(moments * PARAMETERS_BYTES, rel=0.01)
+
+
 def test_deepspeed_sends_in_every_microbatch_where_it_divides_gradients(run: Path) -> None:
     if same_deepspeed.CASE not in cases():
         pytest.skip(f"{PYTHON} lacks deepspeed: make frameworks-env")

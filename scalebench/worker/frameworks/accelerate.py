@@ -19,6 +19,7 @@ from scalebench.worker.frameworks.deepspeed_engine import (
     gathered_gradients,
     load_deepspeed,
     settings_in_force,
+    shards_of_stage_3,
 )
 from scalebench.worker.frameworks.surroundings import (
     between_all,
@@ -95,6 +96,10 @@ class AccelerateTraining:
             return
         for name, gradient in named_gradients(self.bare):
             yield name, whole(gradient, self.device)
+
+    def kept_shards(self) -> list[torch.Tensor]:
+        """Return the parameters of this rank that the module does not show."""
+        return shards_of_stage_3(self.bare) if self.through_deepspeed else []
 
     def settings(self) -> dict[str, Any]:
         """Return what is in force, as the wrapped module tells it."""

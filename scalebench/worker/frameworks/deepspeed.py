@@ -20,6 +20,7 @@ from scalebench.worker.frameworks.deepspeed_engine import (
     gathered_gradients,
     load_deepspeed,
     settings_in_force,
+    shards_of_stage_3,
 )
 from scalebench.worker.frameworks.surroundings import (
     between_all,
@@ -74,3 +75,7 @@ class DeepSpeedTraining:
     def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Gather the mean gradients, before the update: DeepSpeed frees them in it."""
         return gathered_gradients(self.module, self.shapes, self.device)
+
+    def kept_shards(self) -> list[torch.Tensor]:
+        """Return the parameters of this rank that the module does not show."""
+        return shards_of_stage_3(self.module)

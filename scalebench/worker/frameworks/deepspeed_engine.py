@@ -112,3 +112,9 @@ def gathered_gradients(
         if gradient is None:
             gradient = torch.zeros(shapes[name])
         yield name, gradient.view(shapes[name]).to(device)
+
+
+def shards_of_stage_3(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Return this rank's parts of the parameters that stage 3 divides; nothing in other stages."""
+    divided: list[Any] = [one for one in module.parameters() if hasattr(one, "ds_tensor")]
+    return [one.ds_tensor for one in divided]

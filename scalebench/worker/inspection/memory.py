@@ -13,7 +13,7 @@ fused, and count temporaries of Adam as parameters.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,13 +62,16 @@ def allocator_retries(device: torch.device) -> int | None:
 
 
 def owned_storages(
-    module: torch.nn.Module, optimizer: torch.optim.Optimizer | None, device: torch.device
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    device: torch.device,
+    shards: Iterable[torch.Tensor] = (),
 ) -> Owned:
     """Return the storages of a module and its optimizer on a device, each once.
 
     Shared storages count once; of a distributed tensor the part that this rank holds counts.
     Parameters of the optimizer that are not the module's, such as a framework's own copy of a
-    shard, are parameters.
+    shard, are parameters, and so are ``shards``, which neither of both shows.
     """
     owned: dict[int, Storage] = {}
 
@@ -80,10 +83,12 @@ def owned_storages(
 
     add(module.parameters(), "parameters")
     add(module.buffers(), "parameters")
+    add(shards, "parameters")
     add((p.grad for p in module.parameters() if p.grad is not None), "gradients")
     if optimizer is not None:
         add(_tensors(list(optimizer.state.values())), "optimizer")
         add(_tensors([group["params"] for group in optimizer.param_groups]), "parameters")
+        add(_tensors(list(optimizer.state)), "parameters")  # of some, in no group between steps
     return owned
 
 
@@ -118,6 +123,7 @@ class MemoryWatch:
         module: Who owns the parameters, buffers and gradients from now on.
         optimizer: Who owns the optimizer's state.
         keeps_built: See `Interval`.
+        shards: Returns parameters that neither module nor optimizer shows.
         memory: The peak and its categories; known after the block.
     """
 
@@ -125,6 +131,7 @@ class MemoryWatch:
     module: torch.nn.Module | None = None
     optimizer: torch.optim.Optimizer | None = None
     keeps_built: bool = False
+    shards: Callable[[], Iterable[torch.Tensor]] = tuple
     memory: Memory = field(default_factory=Memory)
     _ends: list[tuple[Owned, Category, Phase, bool, bool]] = field(default_factory=list)
 
@@ -145,7 +152,7 @@ class MemoryWatch:
         self._ends.append((owned, rest, phase, kept, self.keeps_built))
 
     def _owned(self, module: torch.nn.Module) -> Owned:
-        return owned_storages(module, self.optimizer, self.device)
+        return owned_storages(module, self.optimizer, self.device, self.shards())
 
     def read(self, event_tree: list[Any]) -> None:
         """Find the peak in the profiler's events."""

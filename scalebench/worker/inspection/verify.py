@@ -49,6 +49,7 @@ from scalebench.worker.strategies.base import (
     finish,
     keeps_buffers,
     keeps_built,
+    kept_shards,
     on_every_rank,
     seen_before_update,
 )
@@ -164,6 +165,7 @@ def build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, W
         training = build_training(workload, context)
         watch.module, watch.optimizer = training.module, training.optimizer
         watch.keeps_built = keeps_built(training)
+        watch.shards = partial(kept_shards, training)
     return training, workload
 
 

@@ -1,6 +1,6 @@
 """What every strategy offers to the loop that measures it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol, TypeVar
 
@@ -16,8 +16,8 @@ class Training(Protocol):
     """A model being trained by one strategy, as one rank sees it.
 
     A training may also tell what `facts_of`, `groups_of`, `axes_of`, `keeps_buffers`,
-    `keeps_built`, `judged`, `sent_bytes_of`, `num_samples_of`, `lost_ranks_of`, `batches_for`,
-    `seen_before_update`, `settle` and `finish` ask for.
+    `keeps_built`, `kept_shards`, `judged`, `sent_bytes_of`, `num_samples_of`, `lost_ranks_of`,
+    `batches_for`, `seen_before_update`, `settle` and `finish` ask for.
     """
 
     @property
@@ -94,6 +94,12 @@ def keeps_buffers(training: Any) -> bool:
 def keeps_built(training: Any) -> bool:
     """Return whether what building leaves stays for good, though no parameter or state owns it."""
     return bool(getattr(training, "keeps_built", False))
+
+
+def kept_shards(training: Any) -> Iterable[torch.Tensor]:
+    """Return this rank's parameters that neither its module nor its optimizer shows."""
+    own = getattr(training, "kept_shards", None)
+    return () if own is None else own()
 
 
 def judged(training: Any) -> AbstractContextManager[None]:

@@ -359,6 +359,21 @@ def test_shared_storages_count_once_and_buffers_with_the_parameters():
     assert {storage.category for storage in owned.values()} == {"parameters"}
 
 
+def test_shards_beside_an_emptied_module_are_parameters():
+    """As ZeRO-3 keeps them: the module is empty, and the optimizer's groups are between steps."""
+    module = nn.Linear(8, 8, bias=False)
+    shard, updated = torch.ones(32), torch.ones(16)
+    optimizer = torch.optim.SGD([updated], momentum=0.9)
+    updated.grad = torch.ones(16)
+    optimizer.step()
+    module.weight.data = torch.empty(0)
+    optimizer.param_groups[0]["params"] = []
+    owned = owned_storages(module, optimizer, CPU, [shard[:8]])
+    found = sorted((storage.bytes, storage.category) for storage in owned.values())
+    assert found == [(64, "optimizer"), (64, "parameters"), (128, "parameters")]
+    assert owned_storages(module, None, CPU) == {}
+
+
 def test_of_a_distributed_tensor_the_local_part_counts(process_group):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
