@@ -48,8 +48,8 @@ class DeepSpeedTraining:
             workload, strategy.model_copy(update={"compile": False}), context.device
         )
         self.shapes = {name: p.shape for name, p in self.module.named_parameters()}
-        self.optimizer = make_optimizer(workload, self.module.parameters())
         with building_nothing():
+            self.optimizer = make_optimizer(workload, self.module.parameters())
             deepspeed.init_distributed(dist_backend=dist.get_backend())
             self.engine, *_ = deepspeed.initialize(
                 model=self.module,

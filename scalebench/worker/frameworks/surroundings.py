@@ -5,6 +5,7 @@ All of it stays in the rank's own process: what a framework sets, prints and log
 
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,7 @@ from scalebench.spec import FromFramework
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 
+_EXTENSION = re.compile(r"(?:JIT load the|building extension) '?(\w+)")
 _BUILD_TEXTS = ("JIT load", "Ninja is required", "Error building extension", "torch_extensions")
 
 
@@ -102,9 +104,15 @@ def building_nothing() -> Iterator[None]:
         first_line = (str(error).splitlines() or [""])[0]
         raise Unsupported(
             f"the framework compiles an extension when it starts, and that failed ({first_line}); "
-            "install g++ and ninja, or build it beforehand with DS_BUILD_SHM_COMM=1 pip install "
+            f"install g++ and ninja, or build it beforehand with {_flag(first_line)}=1 pip install "
             "--no-build-isolation deepspeed"
         ) from error
+
+
+def _flag(told: str) -> str:
+    """Return DeepSpeed's variable that builds the extension of an error's text beforehand."""
+    named = _EXTENSION.search(told)
+    return f"DS_BUILD_{named[1].removeprefix('deepspeed_').upper()}" if named else "DS_BUILD_OPS"
 
 
 def sum_of_parts(losses: Sequence[torch.Tensor]) -> torch.Tensor:
