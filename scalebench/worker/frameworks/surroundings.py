@@ -18,8 +18,11 @@ from scalebench.spec import FromFramework
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
 
-_EXTENSION = re.compile(r"(?:JIT load the|building extension) '?(\w+)")
-_BUILD_TEXTS = ("JIT load", "Ninja is required", "Error building extension", "torch_extensions")
+_EXTENSION = re.compile(r"(?:JIT load the|building extension|requires the) '?(\w+)")
+_BUILD_TEXTS = (
+    *("JIT load", "failed to build/load", "Ninja is required"),
+    *("Error building extension", "torch_extensions"),
+)
 
 
 def look_like_torchrun(context: RankContext) -> None:

@@ -13,6 +13,7 @@ from scalebench.worker.strategies.base import seen_before_update
     [
         ("Unable to JIT load the deepspeed_shm_comm op due to ninja", "DS_BUILD_SHM_COMM=1"),
         ("Error building extension 'cpu_adam': ninja: build stopped", "DS_BUILD_CPU_ADAM=1"),
+        ("DeepSpeedCPUAdam requires the cpu_adam op, which failed to build/load.", "_CPU_ADAM=1"),
         ("Ninja is required to load C++ extensions", "DS_BUILD_OPS=1"),
     ],
 )
