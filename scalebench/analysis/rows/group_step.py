@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -113,7 +114,7 @@ class GroupAtOneRank:
     def _shape(self, cell: Cell, step_s: float) -> StepShape:
         """Return the step; but in a ring the ranks wait for every operation as they ask for it.
 
-        Layers are alike, so operations are spread over it evenly.
+        Layers are alike, so what they send is spread over it evenly; gradients are summed after it.
         """
         assert isinstance(cell.strategy, Grouped)
         try:
@@ -124,10 +125,12 @@ class GroupAtOneRank:
             raise NoFit(str(reason)) from reason
         in_ring = self._in_ring(cell, step_s)
         others = [op for op in operations if not (in_ring and op.op == "send_recv_ring")]
+        in_layers = [op.phase in ("forward", "backward") for op in others]
+        places = count()
         requests = [
             CommRequest(op.op, op.num_bytes, at, at, op.num_ranks)
-            for number, op in enumerate(others)
-            for at in [step_s * (number + 0.5) / len(others)]
+            for op, in_layer in zip(others, in_layers, strict=True)
+            for at in [step_s * (next(places) + 0.5) / sum(in_layers) if in_layer else step_s]
         ]
         ordered = sorted((*in_ring, *requests), key=lambda request: request.ready_s)
         return StepShape(tuple(ordered), step_s, 0.0, cell.rank_batch)
