@@ -21,6 +21,8 @@ from scalebench.spec import Cell
 PROGRAMS = ("sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
 PATIENCE_S = 600.0
 """For both attempts of a job, the 120 s that Slurm waits between them, and the queue."""
+GONE_S = 60.0
+"""So long a job that is being requeued may be missing from the queue."""
 POLL_S = 0.5
 CALL_LIMIT_S = 60.0
 ADVICE = (
@@ -130,15 +132,23 @@ def run_requeued(cell: Cell, folder: FaultFolder, logs: Path, at_once: bool) -> 
 
 
 def _wait_for_end(job: str, folder: FaultFolder, at_once: bool) -> None:
-    """Return when a job is no longer in the queue; ask for its second start if that is wanted."""
-    end = time.monotonic() + PATIENCE_S
-    while queued := _queued(job):
-        if time.monotonic() > end:
+    """Return when a job is no longer in the queue; ask for its second start if that is wanted.
+
+    On its way from the failed attempt to the queue Slurm may show a job in neither.
+    """
+    end, seen = time.monotonic() + PATIENCE_S, time.monotonic()
+    while True:
+        queued, now = _queued(job), time.monotonic()
+        fails = "stopped" in {event.name for event in folder.events(0, AGENT)}
+        if queued:
+            seen = now
+        elif not fails or folder.events(1, 0) or now - seen > GONE_S:
+            return
+        if now > end:
             raise NoTimeline(
-                f"job {job} did not end within {PATIENCE_S:g} s: Slurm has it {queued}"
+                f"job {job} did not end within {PATIENCE_S:g} s: Slurm has it {queued or 'not'}"
             )
-        noted = {event.name for event in folder.events(0, AGENT)}
-        if at_once and "stopped" in noted and queued.startswith("PENDING"):
+        if at_once and fails and queued.startswith("PENDING"):
             at_once = _call("scontrol", "update", f"jobid={job}", "StartTime=now").returncode != 0
         time.sleep(POLL_S)
 

@@ -119,7 +119,8 @@ def queue(monkeypatch, tmp_path):
     """Return what runs a job through given states; it returns the calls of scontrol."""
     monkeypatch.setattr(requeue, "POLL_S", 0)
 
-    def run(states, at_once, fails=0):
+    def run(states, at_once, fails=0, gone_s=-1.0):
+        monkeypatch.setattr(requeue, "GONE_S", gone_s)
         folder, asked, left = FaultFolder(tmp_path), [], iter([*states, ""])
 
         def call(program, *words):
@@ -130,6 +131,9 @@ def queue(monkeypatch, tmp_path):
             if state == "fails":
                 folder.note(0, AGENT, "stopped")
                 state = "COMPLETING (None)"
+            if state == "starts again":
+                folder.note(1, 0, "started")
+                state = RUNNING
             code = int(state.startswith("error"))
             return subprocess.CompletedProcess(words, code, "" if code else f"{state}\n", state)
 
@@ -155,6 +159,15 @@ def test_only_a_requeued_job_is_told_to_start_at_once_and_only_if_asked(queue):
 def test_it_is_told_again_until_slurm_takes_it(queue):
     states = [WAITING, "fails", REQUEUED, REQUEUED, REQUEUED, RUNNING]
     assert queue(states, at_once=True, fails=1) == [START, START]
+
+
+def test_a_job_on_its_way_back_to_the_queue_has_not_ended(queue):
+    states = ["fails", "", "", REQUEUED, "", "starts again"]
+    assert queue(states, at_once=True, gone_s=60.0) == [START]
+
+
+def test_a_job_that_never_comes_back_to_the_queue_has_ended(queue):
+    assert queue(["fails"], at_once=True, gone_s=-1.0) == []
 
 
 def test_a_job_that_slurm_does_not_answer_for_has_not_ended(queue):
