@@ -21,6 +21,9 @@ from scalebench.spec import Cell
 PROGRAMS = ("sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
 PATIENCE_S = 600.0
 """For both attempts of a job, the 120 s that Slurm waits between them, and the queue."""
+REVOKED_S = 2.0
+"""So long after it was requeued a job must not start: a node rejects it in the very second in which
+it ended the first attempt ("Job credential revoked"), and Slurm then gives it up."""
 GONE_S = 60.0
 """So long a job that is being requeued may be missing from the queue."""
 POLL_S = 0.5
@@ -137,9 +140,12 @@ def _wait_for_end(job: str, folder: FaultFolder, at_once: bool) -> None:
     On its way from the failed attempt to the queue Slurm may show a job in neither.
     """
     end, seen = time.monotonic() + PATIENCE_S, time.monotonic()
+    requeued: float | None = None
     while True:
         queued, now = _queued(job), time.monotonic()
         fails = "stopped" in {event.name for event in folder.events(0, AGENT)}
+        pending = fails and queued.startswith("PENDING")
+        requeued = (now if requeued is None else requeued) if pending else None
         if queued:
             seen = now
         elif not fails or folder.events(1, 0) or now - seen > GONE_S:
@@ -148,7 +154,7 @@ def _wait_for_end(job: str, folder: FaultFolder, at_once: bool) -> None:
             raise NoTimeline(
                 f"job {job} did not end within {PATIENCE_S:g} s: Slurm has it {queued or 'not'}"
             )
-        if at_once and fails and queued.startswith("PENDING"):
+        if at_once and requeued is not None and now - requeued >= REVOKED_S:
             at_once = _call("scontrol", "update", f"jobid={job}", "StartTime=now").returncode != 0
         time.sleep(POLL_S)
 

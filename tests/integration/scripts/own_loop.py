@@ -29,17 +29,23 @@ def train(epochs):
     return steps
 
 
+def tell(word, value):
+    """Write a line at once, so that those of two ranks do not mix."""
+    sys.stdout.write(f"{word} {json.dumps(value)}\n")
+    sys.stdout.flush()
+
+
 with scalebench.watch(sys.argv[1], name="my loop", steps=40) as w:
     steps = train(60)
 after = torch.optim.Optimizer, nn.Module.train, torch.save, torch.autograd.backward
-print("AS BEFORE", json.dumps(before == after), flush=True)
-print("STEPS", json.dumps([steps, len(w.record.step_s)]), flush=True)
-print("RUN", json.dumps(w.run is not None), flush=True)
+tell("AS BEFORE", before == after)
+tell("STEPS", [steps, len(w.record.step_s)])
+tell("RUN", w.run is not None)
 try:
     with scalebench.watch(sys.argv[2]) as again:
         pass
 except Exception as error:
-    print("NOTHING", json.dumps([type(error).__name__, str(error)]), flush=True)
+    tell("NOTHING", [type(error).__name__, str(error)])
 if w.run is not None:
     print(w)
 dist.destroy_process_group()

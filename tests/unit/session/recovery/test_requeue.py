@@ -119,7 +119,8 @@ def queue(monkeypatch, tmp_path):
     """Return what runs a job through given states; it returns the calls of scontrol."""
     monkeypatch.setattr(requeue, "POLL_S", 0)
 
-    def run(states, at_once, fails=0, gone_s=-1.0):
+    def run(states, at_once, fails=0, gone_s=-1.0, revoked_s=0.0):
+        monkeypatch.setattr(requeue, "REVOKED_S", revoked_s)
         monkeypatch.setattr(requeue, "GONE_S", gone_s)
         folder, asked, left = FaultFolder(tmp_path), [], iter([*states, ""])
 
@@ -154,6 +155,10 @@ def test_only_a_requeued_job_is_told_to_start_at_once_and_only_if_asked(queue):
     states = [WAITING, RUNNING, "fails", REQUEUED, REQUEUED, RUNNING]
     assert queue(states[:3], at_once=True) == [], "no rank has failed while it waits or runs"
     assert queue(states, at_once=False) == []
+
+
+def test_it_is_not_told_while_nodes_still_reject_the_job(queue):
+    assert queue(["fails", REQUEUED, REQUEUED], at_once=True, revoked_s=60.0) == []
 
 
 def test_it_is_told_again_until_slurm_takes_it(queue):
