@@ -182,7 +182,7 @@ def _call(*command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def _free_port() -> int:
-    """Return a port that nobody listens on just now."""
+    """Return a port on which no program listens now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

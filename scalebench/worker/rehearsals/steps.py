@@ -2,7 +2,7 @@
 
 A message that hides behind computation is carried by a thread of its own, one after the other, as
 a backend does it. A rank takes the time that it spends in messages, or waiting for them: those that
-nothing hides, waking up for them, and waiting for whoever is late.
+nothing hides, waking up for them, and waiting for the last rank.
 """
 
 import time

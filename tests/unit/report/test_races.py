@@ -95,7 +95,7 @@ def test_the_table_fits_the_terminal_and_keeps_what_decides(width):
         (None, None, "in the steps: not known within a factor of two"),
     ],
 )
-def test_a_noise_scale_that_nobody_can_act_on_is_not_printed(low, high, told):
+def test_a_noise_scale_too_wide_to_act_on_is_not_printed(low, high, told):
     of_steps = Estimate(value=10.0, low=low, high=high, n=1 if low is None else 3)
     race = figures(4.0, 2560, noise_scale_of_steps=of_steps)
     text = render_table(make_summary(rows_of(large=race)), width=140)

@@ -1,5 +1,8 @@
 """A tensor group's step: the shard's computation, and every message of the law waited for."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 
 from scalebench.analysis.rows.group_step import NO_SHARD, GroupAtOneRank
@@ -64,6 +67,24 @@ def test_without_a_law_there_is_no_prediction_and_the_reason():
     bare = GroupAtOneRank(MODEL, shard_s=0.03)
     with pytest.raises(NoFit, match="recomputation"):
         bare.predict(cell(2, Tensor(checkpointing=True)), the_link(2).time)
+
+
+def test_what_was_played_lengthens_the_step():
+    bare = GroupAtOneRank(MODEL, shard_s=0.03)
+    longer = replace(bare, longer_s=0.002).predict(cell(2), the_link(2).time)
+    assert longer.step_s - bare.predict(cell(2), the_link(2).time).step_s == pytest.approx(0.002)
+
+
+def test_layers_send_within_the_step_and_gradients_are_summed_behind_it():
+    strategy = Tensor(sequence=True)
+    operations = operations_of_step(strategy, MODEL, 2, 8)
+    shape = GroupAtOneRank(MODEL, shard_s=0.03, contention=1.5).shape_of(cell(2, strategy))
+    assert shape.computing_s == 0.03, "of a rank that has the machine to itself"
+    behind = [r for r in shape.requests if r.ready_s == 0.03]
+    assert len(behind) == sum(op.phase == "gradients" for op in operations) > 0
+    within = [r.ready_s for r in shape.requests if r.ready_s < 0.03]
+    gaps = {round(after - before, 12) for before, after in pairwise(within)}
+    assert len(gaps) == 1 and within[0] > 0
 
 
 def test_another_batch_is_another_message():
