@@ -86,6 +86,7 @@ def carry_out(
         UsageError: A name is unknown, or the ranks cannot be divided.
         NothingFits: The text says what would make the model fit.
     """
+    _links(request)  # a name that is unknown is said before anything is measured
     on_gpu = request.gpu_type is not None
     shape = resolve_workload(request.workload or "gpt", "cuda" if on_gpu else device)
     model: SearchModel
