@@ -125,12 +125,13 @@ def sent_of(run: Path, case: str) -> float | None:
 DYING = """
 import os
 import signal
+import time
 
 import torch
 from scalebench import Workload
 
 MORTAL, LAST = 2, 6
-SAMPLES_OF_NAN = 4
+SAMPLES_OF_NAN, SAMPLES_OF_WAITING = 4, 6
 
 def model(shard):
     data = torch.Generator().manual_seed(shard.rank)
@@ -142,6 +143,8 @@ def model(shard):
             while True:
                 number += 1
                 x = torch.randn(shard.batch_size, 4, generator=data)
+                if number == LAST and shard.batch_size == SAMPLES_OF_WAITING:
+                    time.sleep(0.5 * (MORTAL - shard.rank + 1) if shard.rank else 0)
                 if shard.rank == MORTAL and number == LAST:
                     if shard.batch_size != SAMPLES_OF_NAN:
                         os.kill(os.getpid(), signal.SIGKILL)
@@ -172,6 +175,7 @@ METHODS = {
     "three servers": ParameterServer(servers=3),
     "three bounded": ParameterServer(servers=3, staleness_bound=1),
 }
+WAITING = ParameterServer(servers=3, staleness_bound=3)
 NAN = {
     "local": LocalSgd(period=4),
     "asynchronous": ParameterServer(),
@@ -186,7 +190,8 @@ SUITE = Suite(
     + tuple(
         Case(name=f"nan-{name}", strategy=method, batch_size=12, recipe=R)
         for name, method in NAN.items()
-    ),
+    )
+    + (Case(name="three-waiting", strategy=WAITING, batch_size=18, recipe=R),),
     race=Race(samples=720, evaluate_every=72, target_loss=2.0),
     repeats=1,
 )
@@ -235,6 +240,10 @@ def test_a_worker_that_is_killed_takes_nothing_from_the_others(
         for record in lost_a_server.ranks:
             assert record.race is not None and samples - record.race[-1].samples in (0, 8)
             assert (record.race[-1].loss or 9) < 0.5 * (record.race[0].loss or 0)
+    # Rank 0 has ended its block when server 2 ends, and rank 1 has a batch left to push to it.
+    waited = results["mortal.three-waiting.n3.r0"]
+    assert (waited.status, len(waited.ranks)) == ("ok", 2), waited.reason
+    assert waited.ranks[0].facts["taken_over"] == [2]
     row = row_of(project / "r", "three-servers", 3)
     assert row["stamps"][0].endswith("; rank 0 serves its part of the parameters on")
     for case in ("synchronous", "priority"):

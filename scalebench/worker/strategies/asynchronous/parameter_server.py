@@ -37,7 +37,7 @@ from scalebench.worker.strategies.asynchronous.division import (
     layers_within,
     needs_whole_layers,
 )
-from scalebench.worker.strategies.asynchronous.parts import Parts
+from scalebench.worker.strategies.asynchronous.parts import OnLoss, Parts
 from scalebench.worker.strategies.asynchronous.replica import Replica
 from scalebench.worker.strategies.asynchronous.server import Server
 from scalebench.worker.strategies.asynchronous.serving import Serving, tags_of
@@ -66,27 +66,33 @@ class ParameterServerTraining(Replica):
         sizes = [after - before for before, after in pairwise(self.bounds)]
         may_lose = strategy.dispensable(self.num_ranks)
         staging = Staging(sizes, context.device)
-        self.parts = Parts(context.rank, self.connections, staging, self._serve, may_lose)
+        start = self.flat_parameters()
+        self.parts = Parts(context.rank, self.connections, staging, self._serve, may_lose, start)
         if self.parts.own is not None:
             self.optimizer = self.parts.own.server.optimizer
 
-    def _serve(self, part: int) -> Serving:
-        """Begin to serve a part of the parameters, from this rank's copy of it."""
+    def _serve(self, part: int, values: torch.Tensor, on_loss: OnLoss) -> Serving:
+        """Begin to serve a part of the parameters, from values of all of them, shape [Ψ].
+
+        A part that was another rank's is not bounded again: every worker also waits for the server
+        of rank 0, and the lost server may have answered some of those whom that one has counted.
+        """
+        rank = self.context.rank
         first, end = self.bounds[part : part + 2]
-        parameter = torch.nn.Parameter(self.flat_parameters().cpu()[first:end].clone())
+        parameter = torch.nn.Parameter(values.cpu()[first:end].clone())
         shapes = [each.shape for each in self.parameters] if self.whole_layers else []
         layers = layers_within(parameter.detach(), first, shapes)
         server = Server(
             parameter,
             self.make_optimizer(layers or [parameter]),
             self.num_ranks,
-            self.strategy.staleness_bound,
+            self.strategy.staleness_bound if part == rank else None,
             self.strategy.backup_workers,
             self.strategy.staleness_aware,
             layers,
         )
-        rank = self.context.rank
-        return Serving(server, rank, self.connections, tags_of(part, rank))
+        self._keep_rate_alike(server)
+        return Serving(server, rank, self.connections, tags_of(part, rank), on_loss)
 
     def facts_of_method(self) -> dict[str, Any]:
         """Return what a rank knows that serves.
@@ -155,11 +161,11 @@ class ParameterServerTraining(Replica):
                 "it is not pushed, because it would spoil the model of all ranks"
             )
         with self.exchanging():
-            self._keep_rates_alike()
+            for serving in list(self.parts.servings.values()):
+                self._keep_rate_alike(serving.server)
             self.set_parameters(self.parts.exchange(gradient))
-            self.ticket = int(
-                self.parts.staging.pulls[0][-1]
-            )  # the first server hands out the work
+            first_answer = self.parts.staging.pulls[0]
+            self.ticket = int(first_answer[-1])  # the first server hands out the work
         self.num_batches += 1
         return loss.detach()
 
@@ -180,9 +186,8 @@ class ParameterServerTraining(Replica):
             return bounds_between_layers(sizes, num_servers, self.optimizer)
         return equal_bounds(sum(sizes), num_servers)
 
-    def _keep_rates_alike(self) -> None:
-        """Give the servers of this rank the learning rate of its own: a race sets only that."""
-        for serving in self.parts.servings.values():
-            groups = serving.server.optimizer.param_groups
-            for own, each in zip(self.optimizer.param_groups, groups, strict=True):
-                each["lr"] = own["lr"]
+    def _keep_rate_alike(self, server: Server) -> None:
+        """Give a server of this rank the learning rate of its own: a race sets only that."""
+        groups = server.optimizer.param_groups
+        for own, each in zip(self.optimizer.param_groups, groups, strict=True):
+            each["lr"] = own["lr"]

@@ -1,10 +1,13 @@
 """The parts of the parameters as one rank sees them: who serves each, and the messages to it.
 
 At first each part has a server of its own. Where that is gone and training can go on without it,
-rank 0 serves the part on: it is connected with all other ranks. Every rank notices by itself, when
-a message fails or when all have agreed on who is there, and talks to rank 0 from then on.
+rank 0 serves the part on: it is connected with all other ranks. Rank 0 begins as soon as one of its
+threads hears that the server is gone: its main thread may be done with a step that the others
+cannot end without the part. Every other rank notices by itself, when a message fails or when all
+have agreed on who is there, and talks to rank 0 from then on.
 """
 
+import threading
 from collections.abc import Callable, Collection, Mapping
 
 import torch
@@ -20,6 +23,8 @@ from scalebench.worker.strategies.asynchronous.serving import (
 from scalebench.worker.strategies.asynchronous.staging import Staging
 
 Works = list[dist.Work]
+OnLoss = Callable[[int], None]
+"""Is called with a rank that is gone."""
 
 
 class Parts:
@@ -29,13 +34,16 @@ class Parts:
         holders: Of each part, the rank that serves it.
         servings: Of each part that this rank serves, how.
         pushed_bytes: That this rank has sent to other servers in training.
+        newest: This rank's copy of the parameters, shape [Ψ]: the last that the servers answered.
 
     Args:
         rank: Of this process.
         connections: Other rank → the group of it and this one.
         staging: The messages to each part, and its answers.
-        serve: Begins to serve a part in this process, from this rank's copy of it.
+        serve: Begins to serve a part in this process, from these parameters, shape [Ψ], and says
+            which workers it loses.
         may_lose: Ranks without which training goes on.
+        parameters: At the start, shape [Ψ].
     """
 
     def __init__(
@@ -43,14 +51,18 @@ class Parts:
         rank: int,
         connections: "Mapping[int, dist.ProcessGroup]",
         staging: Staging,
-        serve: Callable[[int], Serving],
+        serve: Callable[[int, torch.Tensor, OnLoss], Serving],
         may_lose: Collection[int],
+        parameters: torch.Tensor,
     ) -> None:
         self.rank, self.connections, self.staging = rank, connections, staging
-        self.serve, self.may_lose = serve, may_lose
+        self.serve, self.may_lose, self.newest = serve, may_lose, parameters
         self.holders = list(range(len(staging.pushes)))
-        self.servings = {rank: serve(rank)} if rank in self.holders else {}
+        self.servings: dict[int, Serving] = {}
         self.pushed_bytes = 0.0
+        self._one_at_a_time = threading.Lock()
+        if rank in self.holders:
+            self._serve(rank)
 
     @property
     def own(self) -> Serving | None:
@@ -70,12 +82,14 @@ class Parts:
     def exchange(self, gradient: torch.Tensor) -> torch.Tensor:
         """Push each part of a gradient to its server; return the parameters, shape [Ψ]."""
         self.staging.stage(gradient, GRADIENT)
-        begun = {part: self._begun(part) for part in self._of_others()}
-        for part in self.servings:
+        own = list(self.servings)
+        begun = {part: self._begun(part) for part in self._all_but(own)}
+        for part in own:
             self._push_own(part)
         for part, works in begun.items():
             self._end(part, works)
-        return self.staging.parameters()
+        self.newest = self.staging.parameters()
+        return self.newest
 
     def look(self) -> torch.Tensor:
         """Return the parameters that the servers have now, shape [Ψ] on the CPU."""
@@ -89,16 +103,30 @@ class Parts:
 
     def finish(self) -> None:
         """End all servers; every rank takes part."""
-        for part in self._of_others():
+        own = list(self.servings)
+        for part in self._all_but(own):
             try:
                 self._tell(part, GOODBYE)
             except RuntimeError as error:
                 self._raise_unless_dispensable(part, error)
-        for serving in self.servings.values():
-            serving.join()
+        for part in own:
+            self.servings[part].join()
 
-    def _of_others(self) -> list[int]:
-        return [part for part in range(len(self.holders)) if part not in self.servings]
+    def _take_over_from(self, lost: int) -> None:
+        """Serve the part of a rank that is gone, if it had one and this is rank 0.
+
+        Threads call this. The main thread may be anywhere, and notices by its own next message.
+        """
+        if self.rank == 0 and lost in self.may_lose and lost < len(self.holders):
+            self._serve(lost)
+
+    def _serve(self, part: int) -> None:
+        with self._one_at_a_time:
+            if part not in self.servings:
+                self.servings[part] = self.serve(part, self.newest, self._take_over_from)
+
+    def _all_but(self, own: Collection[int]) -> list[int]:
+        return [part for part in range(len(self.holders)) if part not in own]
 
     def _push(self, part: int) -> Works:
         """Begin to push a part to the rank that serves it, and to pull its answer."""
@@ -148,7 +176,7 @@ class Parts:
         """Have rank 0 serve a part whose server is gone."""
         self.holders[part] = 0
         if self.rank == 0:
-            self.servings[part] = self.serve(part)
+            self._serve(part)
 
     def _looked_at(self, part: int) -> torch.Tensor:
         """Return what the server of a part has, shape [K]."""

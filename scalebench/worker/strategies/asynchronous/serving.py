@@ -6,7 +6,7 @@ connections that this has anyway; such messages have tags of their own.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import torch
@@ -42,6 +42,7 @@ class Serving:
         rank: Of this process, which is a worker, too.
         connections: Other rank → the group of it and this one.
         tags: Of the messages to this server, and of its answers.
+        on_loss: Is called with a worker that is gone, by the thread that listened to it.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Serving:
         rank: int,
         connections: "Mapping[int, dist.ProcessGroup]",
         tags: tuple[int, int] = (PUSH, PULL),
+        on_loss: Callable[[int], None] = lambda worker: None,
     ) -> None:
         self.server, self.rank, self.connections = server, rank, connections
+        self.on_loss = on_loss
         self.push_tag, self.pull_tag = tags
         self.sent_bytes = 0
         self.lost: dict[int, int] = {}
@@ -107,6 +110,7 @@ class Serving:
             with self._changed:
                 self.lost[worker] = self.server.staleness.total()
                 self._answer(self.server.leave(worker))
+            self.on_loss(worker)
             return GOODBYE
         return float(message[-1])
 
