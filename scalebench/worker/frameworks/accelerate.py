@@ -23,13 +23,13 @@ from scalebench.worker.frameworks.deepspeed_engine import (
 )
 from scalebench.worker.frameworks.surroundings import (
     between_all,
-    building_nothing,
     ddp_settings,
     framework_facts,
     look_like_torchrun,
     sum_of_parts,
 )
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.extensions import building_nothing
 from scalebench.worker.strategies.base import named_gradients
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.strategies.fsdp import whole

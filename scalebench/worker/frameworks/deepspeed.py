@@ -24,11 +24,11 @@ from scalebench.worker.frameworks.deepspeed_engine import (
 )
 from scalebench.worker.frameworks.surroundings import (
     between_all,
-    building_nothing,
     framework_facts,
     sum_of_parts,
 )
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.extensions import building_nothing
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.workloads.batches import split
 

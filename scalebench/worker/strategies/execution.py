@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from scalebench.spec import Execution
 from scalebench.spec.workload import Workload
+from scalebench.worker.process.extensions import building_nothing
 from scalebench.worker.process.failure import Unsupported
 
 PRODUCTS = (
@@ -77,9 +78,14 @@ def precision(execution: Execution, device: torch.device) -> AbstractContextMana
 def make_optimizer(
     workload: Workload, parameters: Iterable[torch.nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """Return the workload's optimizer, or fused AdamW."""
+    """Return the workload's optimizer, or fused AdamW.
+
+    Raises:
+        Unsupported: It compiles something when it is made, as DeepSpeed's do, and that failed.
+    """
     if workload.optimizer is not None:
-        return workload.optimizer(parameters)
+        with building_nothing():
+            return workload.optimizer(parameters)
     return torch.optim.AdamW(parameters, lr=1e-3, fused=True)
 
 
