@@ -163,13 +163,27 @@ def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableTy
 
 
 def _reasons(rows: Sequence[Row], ascii_only: bool) -> list[RenderableType]:
-    missing = [row for row in rows if row.status != "ok"]
+    """Return why rows were not measured: a line for each reason, with all that it holds for."""
+    missing: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.status != "ok":
+            missing.setdefault((row.status, row.reason or "no reason recorded"), []).append(row)
     if not missing:
         return []
     parts: list[RenderableType] = [line("not measured", ascii_only, "bold")]
-    for row in missing:
-        reason = wording.plain(row.reason or "no reason recorded", LONGEST_REASON)
-        name = wording.plain(row.case, 64)
-        told = line(f"{name}, N={row.world_size}, {row.status}: {reason}", ascii_only)
+    for (status, reason), alike in missing.items():
+        why = wording.plain(reason, LONGEST_REASON)
+        told = line(f"{_which(alike)}, {status}: {why}", ascii_only)
         parts.append(Padding(told, (0, 0, 0, 2)))
     return parts
+
+
+def _which(rows: Sequence[Row]) -> str:
+    """Name rows: their cases, together where they are of the same numbers of ranks."""
+    sizes: dict[str, list[str]] = {}
+    for row in rows:
+        sizes.setdefault(wording.plain(row.case, 64), []).append(str(row.world_size))
+    cases: dict[str, list[str]] = {}
+    for case, at in sizes.items():
+        cases.setdefault(wording.joined(at), []).append(case)
+    return "; ".join(f"{', '.join(names)}, N={at}" for at, names in cases.items())

@@ -205,3 +205,19 @@ def test_an_end_that_says_nothing_is_not_written_to_its_last_digit():
     noise = Estimate(value=0.7, low=0.0, high=2427.96, n=2)
     assert wording.plus_minus(noise, 100) == "70 (0–over 700)"
     assert noise.high == 2427.96
+
+
+def test_a_reason_is_told_once_for_all_rows_that_it_holds_for():
+    cuda, plan = "gloo cannot do it", "needs 4 ranks"
+    rows = [
+        make_plain(),
+        *(make_missing("a", n, status="skipped", reason=cuda) for n in (1, 2, 4)),
+        *(make_missing("b", n, status="skipped", reason=cuda) for n in (1, 2, 4)),
+        make_missing("c", 2, status="skipped", reason=cuda),
+        make_missing("d", 2, status="skipped", reason=plan),
+        make_missing("d", 4, status="failed", reason=plan),
+    ]
+    text = render_table(make_summary(rows), 140)
+    assert f"  a, b, N=1, 2 and 4; c, N=2, skipped: {cuda}\n" in text
+    assert f"  d, N=2, skipped: {plan}\n" in text and f"  d, N=4, failed: {plan}\n" in text
+    assert text.count(cuda) == 1
