@@ -5,6 +5,7 @@ the machine's monotonic clock, which all its processes share.
 """
 
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from scalebench.spec.recovery import FaultPlan
 
 AGENT = "agent"
 """In whose name torchrun's agent notes events, where a rank has its number."""
+
+CAUGHT_UP = "caught-up"
+"""Event of a rank that has done the step again in which the job failed before."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Event:
 
 @dataclass(frozen=True)
 class FaultFolder:
-    """The folder of one failure: its plan, the events of every rank, the checkpoints."""
+    """The folder of a job that fails: its plans, the events of every rank, the checkpoints."""
 
     root: Path
 
@@ -50,14 +54,24 @@ class FaultFolder:
         """The cell, for ranks that torchrun starts."""
         return self.root / "job.json"
 
-    def write_plan(self, plan: FaultPlan) -> None:
-        """Say what the next ranks are to do."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        write_model(self.root / "plan.json", plan)
+    def begin(self) -> None:
+        """Make the folder, without what a run left there that was stopped and is now resumed."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(parents=True)
 
-    def read_plan(self) -> FaultPlan:
-        """Return what these ranks are to do."""
-        return read_model(self.root / "plan.json", FaultPlan)
+    def write_plan(self, plan: FaultPlan) -> None:
+        """Say what the ranks of the plan's attempt are to do."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_model(self.root / f"plan{plan.attempt}.json", plan)
+
+    def read_plan(self, attempt: int | None = None) -> FaultPlan:
+        """Return what the ranks of an attempt are to do; None: of the last that has a plan."""
+        chosen = self._planned()[-1] if attempt is None else attempt
+        return read_model(self.root / f"plan{chosen}.json", FaultPlan)
+
+    def read_plans(self) -> list[FaultPlan]:
+        """Return what the ranks of each attempt are to do, as far as there are plans."""
+        return [self.read_plan(attempt) for attempt in self._planned()]
 
     def note(
         self, attempt: int, who: int | str, name: str, number: int = 0, loss: float | None = None
@@ -89,12 +103,15 @@ class FaultFolder:
                 if e.name == "step"]  # fmt: skip
         return max(done, default=0)
 
+    def _planned(self) -> list[int]:
+        return sorted(int(path.stem[len("plan") :]) for path in self.root.glob("plan*.json"))
+
     def _file(self, attempt: int, who: int | str) -> Path:
         return self.root / f"attempt{attempt}.{who}.events"
 
 
 def fault_folder(cell: Cell) -> FaultFolder:
-    """Return the folder of the failure that a cell's ranks are part of: ``repeat`` numbers it.
+    """Return the folder of the failing job that a cell's ranks are part of; ``repeat`` numbers it.
 
     Ranks that continue in another number than began find it by ``restore_from``.
     """

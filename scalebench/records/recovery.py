@@ -60,6 +60,8 @@ class FaultTimeline(Record):
 
     Attributes:
         restarted_by: Who started the ranks again.
+        restart: Number of the restart in its job: 1: the first. A job that fails several times is
+            hit again only after it has caught up.
         rank: Which one failed.
         failed_after: Steps trained when it failed.
         saved_after: Steps trained when the checkpoint was saved that was loaded.
@@ -71,6 +73,7 @@ class FaultTimeline(Record):
 
     kind: FaultKind
     restarted_by: Restarter
+    restart: int = Field(1, ge=1)
     rank: int = Field(ge=0)
     failed_after: int = Field(ge=0)
     saved_after: int = Field(ge=0)

@@ -45,16 +45,19 @@ HANG_TIMEOUT_S = 5.0
 
 
 class FaultPlan(Spec):
-    """One fault, for the ranks and for who brings it about.
+    """What the ranks of one attempt do, and how one of them fails.
 
     Attributes:
         rank: Which one fails.
-        at_step: It fails after so many steps: the signal comes a random moment later.
-        attempt: 0: fail; 1: continue from the newest checkpoint.
+        at_step: It fails after so many steps: the signal comes a random moment later. In later
+            attempts they are counted from where the job has caught up with the failure before.
+        attempt: 0: begin; later ones continue from the newest checkpoint.
+        fails: Whether a rank fails; False: the ranks end where they have caught up.
         save_every: Steps between checkpoints.
         until: The ranks save and end after so many steps; None: they continue until the step that
             was lost is done.
-        slow_start_s: Every rank sleeps so long before it joins the others, in attempt 1; seconds.
+        slow_start_s: Every rank sleeps so long before it joins the others, in attempts after the
+            first; seconds.
         slow_load_s: Every rank sleeps so long before it loads, likewise.
     """
 
@@ -62,6 +65,7 @@ class FaultPlan(Spec):
     rank: int = Field(0, ge=0)
     at_step: int = Field(ge=1)
     attempt: int = Field(0, ge=0)
+    fails: bool = True
     save_every: int = Field(4, ge=1)
     until: int | None = Field(None, ge=1)
     slow_start_s: float = 0.0

@@ -107,7 +107,8 @@ def _run_rank(
         process.keep_sockets_in(paths.root)
         facts = process.settle(cell, local_rank)
         if cell.purpose == "fail":
-            note_start(fault_folder(cell), fault_folder(cell).read_plan(), rank)
+            folder = fault_folder(cell)
+            note_start(folder, folder.read_plan(), rank)
         store = here.store or _store_of(cell, request, paths)
         with connected(cell, rank, store, local_rank, taking_turns) as context:
             facts |= _backend_facts(context)

@@ -1,5 +1,6 @@
 """A rank is killed, or raises, and the launcher starts all again: real ranks, from outside."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from scalebench.records.run import CellResult
 from scalebench.session.recovery import faults
 from scalebench.spec import Cell
 from scalebench.spec.presets import PRESETS
-from scalebench.spec.recovery import FaultKind, FaultPlan, Recovery
+from scalebench.spec.recovery import FaultKind, FaultPlan, Recovery, Restarter
 from tests.builders.runs import make_cell
 
 pytestmark = pytest.mark.untimed
@@ -49,15 +50,15 @@ def went(folder: Path, kind: FaultKind) -> tuple[FaultTimeline, FaultFolder]:
     return timeline, folder_of_it
 
 
-def last(folder: FaultFolder, name: str) -> int:
-    """Return when the last rank that continued noted an event."""
-    events: list[list[Event]] = [folder.events(1, rank) for rank in (0, 1)]
+def last(folder: FaultFolder, name: str, attempt: int = 1) -> int:
+    """Return when the last rank of an attempt noted an event."""
+    events: list[list[Event]] = [folder.events(attempt, rank) for rank in (0, 1)]
     return max(e.time_ns for of_rank in events for e in of_rank if e.name == name)
 
 
-def done(folder: FaultFolder, step: int) -> int:
-    """Return when the last rank that continued had done a step."""
-    events = [e for rank in (0, 1) for e in folder.events(1, rank)]
+def done(folder: FaultFolder, step: int, attempt: int = 1) -> int:
+    """Return when the last rank of an attempt had done a step."""
+    events = [e for rank in (0, 1) for e in folder.events(attempt, rank)]
     return max(e.time_ns for e in events if (e.name, e.number) == ("step", step))
 
 
@@ -107,3 +108,43 @@ def test_a_rank_that_raises_is_restarted_and_a_lost_one_is_done_without(tmp_path
     for one in elastic.stretches:
         expected = elastic.unbroken_loss[one.first - 1 :][: len(one.loss)]
         assert one.loss == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("by", ["scalebench", "torchrun"])
+def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: Restarter
+) -> None:
+    usual = faults.plan_of
+
+    def slow_in_attempt_1(cell: Cell, kind: FaultKind) -> FaultPlan:
+        return usual(cell, kind).model_copy(
+            update={"slow_load_s": SLOW_LOAD_S if cell.repeat == 1 else 0.0}
+        )
+
+    monkeypatch.setattr(faults, "plan_of", slow_in_attempt_1)
+    cell = failing(tmp_path, "kill")
+    wanted = {"restarted_by": (by,), "faults": ("kill", "raise", "kill")}
+    assert cell.recovery is not None
+    cell = cell.model_copy(update={"recovery": cell.recovery.model_copy(update=wanted)})
+    with LocalLauncher() as launcher:
+        result = faults.measure_faults(launcher, cell, tmp_path / "logs", "now")
+    assert result.status == "ok", result.reason
+    folder = fault_folder(cell)
+    assert [path.name for path in folder.root.parent.iterdir()] == ["0"], "one job"
+    assert [one.kind for one in result.faults] == ["kill", "raise", "kill"]
+    for number, found in enumerate(result.faults):
+        assert (found.restarted_by, found.restart) == (by, number + 1)
+        assert sum(found.phases_s.values()) == pytest.approx(found.total_s)
+        built, slept, loaded = (
+            last(folder, name, number + 1) for name in ("built", "slept-before-loading", "loaded")
+        )
+        assert found.phases_s["load"] == pytest.approx((loaded - built) / 1e9)
+        assert ((slept - built) / 1e9 >= SLOW_LOAD_S) == (number == 0)
+        assert found.failed_after == folder.last_step(number, 2)
+        caught_up = done(folder, found.failed_after + 1, number + 1)
+        before = last(folder, "loaded", number + 1) / 1e9
+        rest_s = found.phases_s["first_step"] + found.phases_s["catch_up"]
+        assert rest_s == pytest.approx(caught_up / 1e9 - before)
+    for earlier, later in pairwise(result.faults):
+        assert later.failed_after > earlier.failed_after + faults.SAVE_EVERY
+        assert later.saved_after > earlier.failed_after, "saved since it caught up"

@@ -66,15 +66,17 @@ def measure_elastic(launcher: Launcher, cell: Cell, logs: Path) -> ElasticRun:
         at_step=STRETCH_STEPS + chance.randrange(SAVE_EVERY),
         save_every=SAVE_EVERY,
     )
+    folder.begin()
     folder.write_plan(plan)
-    with Striking(folder, plan) as striking:
+    with Striking(folder, [plan]) as striking:
         lost = launcher.launch(cell, logs / "before")
-    if lost.failure is None or striking.failed_ns is None:
+    if lost.failure is None or not striking.failed_ns:
         raise NoTimeline("elastic: the fault did not come as planned")
     until = folder.last_step(0, cell.world_size) + STRETCH_STEPS
     _continue(launcher, fewer, folder, plan, 1, until, logs / "fewer")
     _continue(launcher, cell, folder, plan, 2, until + STRETCH_STEPS, logs / "again")
     unbroken = cell.model_copy(update={"repeat": cell.repeat + 1})
+    fault_folder(unbroken).begin()
     end = until + STRETCH_STEPS
     never = plan.model_copy(update={"at_step": end + 1})
     _continue(launcher, unbroken, fault_folder(unbroken), never, 0, end, logs / "unbroken")
@@ -84,7 +86,7 @@ def measure_elastic(launcher: Launcher, cell: Cell, logs: Path) -> ElasticRun:
         for attempt, one in enumerate(sizes)
     ]
     whole = [fault_folder(unbroken).events(0, rank) for rank in range(cell.world_size)]
-    return elastic_run(sizes, events, whole, striking.failed_ns)
+    return elastic_run(sizes, events, whole, striking.failed_ns[0])
 
 
 def _continue(

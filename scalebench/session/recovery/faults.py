@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from scalebench.errors import UsageError
@@ -20,12 +20,12 @@ from scalebench.records.run import CellResult
 from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
 from scalebench.session.recovery.requeue import run_requeued
 from scalebench.session.recovery.striking import Striking
-from scalebench.session.recovery.timeline import NoTimeline, timeline_of
+from scalebench.session.recovery.timeline import NoTimeline, Outside, failure_of, timelines_of
 from scalebench.spec import Cell
 from scalebench.spec.recovery import HANG_TIMEOUT_S, FaultKind, FaultPlan, Restarter
 
 PATIENCE_S = 120.0
-"""For a whole failure under torchrun, whose ranks import torch again."""
+"""For each failure under torchrun, whose ranks import torch again."""
 MONITOR_S = "0.1"
 """How often torchrun's agent looks after its ranks: its default, written out."""
 
@@ -42,21 +42,19 @@ def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> 
     began = time.monotonic()
     timelines: list[FaultTimeline] = []
     records: Launched | None = None
-    for number, (by, kind) in enumerate(wanted_faults(cell)):
+    for number, (by, plans) in enumerate(failing_jobs(cell)):
         one = cell.model_copy(update={"repeat": number})
-        plan = plan_of(one, kind)
         folder = fault_folder(one)
+        folder.begin()
         try:
             if by != "scalebench":
                 under = _under_torchrun if by == "torchrun" else _under_slurm
-                timelines.append(under(one, plan, folder, logs / str(number)))
+                timelines += under(one, plans, folder, logs / str(number))
             else:
-                timeline, records = _by_launcher(launcher, one, plan, folder, logs / str(number))
-                timelines.append(timeline)
+                some, records = _by_launcher(launcher, one, plans, folder, logs / str(number))
+                timelines += some
         except NoTimeline as error:
-            return CellResult(
-                cell=cell, status="failed", reason=f"{by}, {kind}: {error}", started=started
-            )
+            return CellResult(cell=cell, status="failed", reason=f"{by}: {error}", started=started)
     try:
         elastic = _elastic_runs(launcher, cell, len(timelines), logs)
     except NoTimeline as error:
@@ -117,6 +115,26 @@ def _has_links(cell: Cell) -> bool:
     return hosts is not None and hosts.num_hosts(cell.world_size) > 1
 
 
+def failing_jobs(cell: Cell) -> list[tuple[Restarter, list[FaultPlan]]]:
+    """Return the jobs of a cell that fail, and for each what the ranks of its attempts do.
+
+    A job fails as often as its suite wants, one failure after the other, and ends when it has
+    caught up with the last. One that Slurm requeues fails once.
+    """
+    series: dict[Restarter, list[list[FaultPlan]]] = {}
+    for number, (by, kind) in enumerate(wanted_faults(cell)):
+        plan = plan_of(cell.model_copy(update={"repeat": number}), kind)
+        jobs = series.setdefault(by, [])
+        if not jobs or by == "slurm":
+            jobs.append([])
+        jobs[-1].append(plan.model_copy(update={"attempt": len(jobs[-1])}))
+    return [(by, [*plans, _last_of(plans)]) for by, jobs in series.items() for plans in jobs]
+
+
+def _last_of(plans: Sequence[FaultPlan]) -> FaultPlan:
+    return plans[-1].model_copy(update={"attempt": len(plans), "fails": False})
+
+
 def plan_of(cell: Cell, kind: FaultKind) -> FaultPlan:
     """Return a failure of a random rank after a random step, the same in every run."""
     chance = random.Random(f"{cell.seed} {cell.case} {cell.repeat}")
@@ -129,29 +147,38 @@ def plan_of(cell: Cell, kind: FaultKind) -> FaultPlan:
 
 
 def _by_launcher(
+    launcher: Launcher, cell: Cell, plans: Sequence[FaultPlan], folder: FaultFolder, logs: Path
+) -> tuple[list[FaultTimeline], Launched]:
+    *failing, last = plans
+    outside = [
+        _one_failure(launcher, cell, plan, folder, logs / str(plan.attempt)) for plan in failing
+    ]
+    folder.write_plan(last)
+    again = launcher.launch(cell, logs / str(last.attempt))
+    if again.failure is not None:
+        raise NoTimeline(f"the job did not continue: {again.failure.message}")
+    return _timelines(cell, plans, "scalebench", outside, folder), again
+
+
+def _one_failure(
     launcher: Launcher, cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path
-) -> tuple[FaultTimeline, Launched]:
+) -> Outside:
+    """Launch the ranks of an attempt and have one fail."""
     folder.write_plan(plan)
-    failing = cell
     if plan.kind in ("hang", "link"):
-        failing = cell.model_copy(update={"collective_timeout_s": HANG_TIMEOUT_S})
+        cell = cell.model_copy(update={"collective_timeout_s": HANG_TIMEOUT_S})
     cut = _cutting(launcher, plan.rank) if plan.kind == "link" else None
-    with Striking(folder, plan, cut) as striking:
-        lost = launcher.launch(failing, logs / "0")
+    with Striking(folder, [plan], cut) as striking:
+        lost = launcher.launch(cell, logs)
     if cut is not None:
         _lab_of(launcher).set_link(plan.rank, up=True)
     if lost.failure is not None and lost.failure.kind == "usage":
         raise UsageError(lost.failure.message)
-    failed_ns = striking.failed_ns or _noted(folder, plan)
+    failed_ns = striking.failed_ns.get(plan.attempt) or _noted(folder, plan)
     if lost.failure is None or lost.noticed_ns is None or lost.stopped_ns is None or not failed_ns:
         told = lost.failure.message if lost.failure else "no rank failed"
-        raise NoTimeline(f"the fault did not come as planned: {told}")
-    folder.write_plan(plan.model_copy(update={"attempt": 1}))
-    again = launcher.launch(cell, logs / "1")
-    if again.failure is not None:
-        raise NoTimeline(f"the job did not continue: {again.failure.message}")
-    outside = (failed_ns, lost.noticed_ns, lost.stopped_ns)
-    return _timeline(cell, plan, "scalebench", outside, folder), again
+        raise NoTimeline(f"{failure_of(plan)}: it did not come as planned: {told}")
+    return failed_ns, lost.noticed_ns, lost.stopped_ns
 
 
 def _cutting(launcher: Launcher, rank: int) -> Callable[[], None]:
@@ -166,71 +193,105 @@ def _lab_of(launcher: Launcher) -> Lab:
     return launcher.placement
 
 
-def _under_torchrun(cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path) -> FaultTimeline:
-    folder.write_plan(plan)
-    timeout_s = HANG_TIMEOUT_S if plan.kind == "hang" else cell.collective_timeout_s
-    write_model(folder.job, cell.model_copy(update={"collective_timeout_s": timeout_s}))
+def _under_torchrun(
+    cell: Cell, plans: Sequence[FaultPlan], folder: FaultFolder, logs: Path
+) -> list[FaultTimeline]:
+    """Run one job: torchrun starts its ranks anew after each failure."""
+    _write_job(folder, cell, plans)
     logs.mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "-m", "scalebench.worker.checkpoints.elastic_agent", str(folder.root)),
-        *("--standalone", f"--nproc-per-node={cell.world_size}", "--max-restarts=1"),
-        *(f"--monitor-interval={MONITOR_S}", "-m", "scalebench.worker.checkpoints.elastic_rank"),
-        str(folder.root),
+        *("--standalone", f"--nproc-per-node={cell.world_size}"),
+        *(f"--max-restarts={len(plans) - 1}", f"--monitor-interval={MONITOR_S}"),
+        *("-m", "scalebench.worker.checkpoints.elastic_rank", str(folder.root)),
     ]
     environment = {**os.environ, **loopback_environment(), "OMP_NUM_THREADS": str(cell.threads)}
     log = logs / "torchrun.log"
-    with log.open("wb") as output, Striking(folder, plan) as striking:
+    with (
+        log.open("wb") as output,
+        Striking(folder, plans) as striking,
+        subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        ) as process,
+    ):
         try:
-            ended = subprocess.run(
-                command,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                timeout=PATIENCE_S,
-                check=False,
-            )
+            _wait(process, folder, log)
+        finally:
+            process.kill()  # of a process that has ended it does nothing
+    if process.returncode:
+        raise NoTimeline(f"torchrun ended with {process.returncode}; see {log}")
+    outside = [_outside(folder, plan, striking, log) for plan in plans[:-1]]
+    return _timelines(cell, plans, "torchrun", outside, folder)
+
+
+def _wait(process: "subprocess.Popen[bytes]", folder: FaultFolder, log: Path) -> None:
+    """Wait for torchrun's end, as long as it goes on from failure to failure."""
+    begun = 0
+    while True:
+        try:
+            process.wait(PATIENCE_S)
+            return
         except subprocess.TimeoutExpired:
-            raise NoTimeline(f"torchrun did not end within {PATIENCE_S:g} s; see {log}") from None
-    if ended.returncode:
-        raise NoTimeline(f"torchrun ended with {ended.returncode}; see {log}")
-    outside = _outside(folder, plan, striking.failed_ns, log)
-    return _timeline(cell, plan, "torchrun", outside, folder)
+            before, begun = (
+                begun,
+                sum(bool(folder.events(p.attempt, 0)) for p in folder.read_plans()),
+            )
+            if begun == before:
+                raise NoTimeline(
+                    f"torchrun did not go on within {PATIENCE_S:g} s; see {log}"
+                ) from None
 
 
-def _under_slurm(cell: Cell, plan: FaultPlan, folder: FaultFolder, logs: Path) -> FaultTimeline:
+def _under_slurm(
+    cell: Cell, plans: Sequence[FaultPlan], folder: FaultFolder, logs: Path
+) -> list[FaultTimeline]:
     assert cell.recovery is not None, "only cells of a suite with recovery fail"
-    folder.write_plan(plan)
-    write_model(folder.job, cell)
+    _write_job(folder, cell, plans)
     logs.mkdir(parents=True, exist_ok=True)
-    with Striking(folder, plan) as striking:
+    with Striking(folder, plans) as striking:
         output = run_requeued(cell, folder, logs, cell.recovery.requeue_at_once)
-    outside = _outside(folder, plan, striking.failed_ns, output)
+    outside = [_outside(folder, plan, striking, output) for plan in plans[:-1]]
     try:
-        return _timeline(cell, plan, "slurm", outside, folder)
+        return _timelines(cell, plans, "slurm", outside, folder)
     except NoTimeline as error:
         raise NoTimeline(f"{error}; see {output}") from None
 
 
-def _outside(
-    folder: FaultFolder, plan: FaultPlan, struck_ns: int | None, log: Path
-) -> tuple[int, int, int]:
+def _write_job(folder: FaultFolder, cell: Cell, plans: Sequence[FaultPlan]) -> None:
+    """Leave what ranks read that somebody else starts."""
+    for plan in plans:
+        folder.write_plan(plan)
+    write_model(folder.job, cell)
+
+
+def _outside(folder: FaultFolder, plan: FaultPlan, striking: Striking, log: Path) -> Outside:
     """Return when a rank failed, when its launcher heard of it, and when no rank was left."""
-    agent = {event.name: event.time_ns for event in folder.events(0, AGENT)}
-    failed_ns = struck_ns or _noted(folder, plan)
+    agent = {event.name: event.time_ns for event in folder.events(plan.attempt, AGENT)}
+    failed_ns = striking.failed_ns.get(plan.attempt) or _noted(folder, plan)
     if failed_ns is None or not {"noticed", "stopped"} <= agent.keys():
-        raise NoTimeline(f"the fault did not come as planned; see {log}")
+        raise NoTimeline(f"{failure_of(plan)}: it did not come as planned; see {log}")
     return failed_ns, agent["noticed"], agent["stopped"]
 
 
-def _timeline(
-    cell: Cell, plan: FaultPlan, by: Restarter, outside: tuple[int, int, int], folder: FaultFolder
-) -> FaultTimeline:
-    before, after = ([folder.events(a, r) for r in range(cell.world_size)] for a in (0, 1))
-    return timeline_of(plan, by, outside, before, after)
+def _timelines(
+    cell: Cell,
+    plans: Sequence[FaultPlan],
+    by: Restarter,
+    outside: Sequence[Outside],
+    folder: FaultFolder,
+) -> list[FaultTimeline]:
+    """Return the timeline of each failure of a job, in order."""
+    attempts = [
+        [folder.events(plan.attempt, rank) for rank in range(cell.world_size)] for plan in plans
+    ]
+    return timelines_of(plans[:-1], by, outside, attempts)
 
 
 def _noted(folder: FaultFolder, plan: FaultPlan) -> int | None:
     """Return when a rank that raises has done so, as it noted itself."""
-    events = folder.events(0, plan.rank)
+    events = folder.events(plan.attempt, plan.rank)
     return next((event.time_ns for event in events if event.name == "failed"), None)

@@ -7,15 +7,59 @@ from scalebench.records.fault_events import Event
 from scalebench.records.recovery import FaultTimeline
 from scalebench.spec.recovery import PHASES, FaultPlan, Restarter
 
+Outside = tuple[int, int, int]
+"""When a rank failed, when that was noticed, when no rank was left: ns of the monotonic clock."""
+
 
 class NoTimeline(Exception):
     """A failure did not go as it should; the text says what is missing."""
 
 
+def timelines_of(
+    plans: Sequence[FaultPlan],
+    by: Restarter,
+    outside_ns: Sequence[Outside],
+    attempts: Sequence[Sequence[Sequence[Event]]],
+) -> list[FaultTimeline]:
+    """Return the timelines of a job's failures, in order.
+
+    Args:
+        plans: Of each failure.
+        by: Who started the ranks again.
+        outside_ns: Of each failure.
+        attempts: Events of each rank: of the attempt that failed first, of the next, …; of one more
+            than failed.
+
+    Raises:
+        NoTimeline: One is not complete, or a failure came before the job had caught up with the one
+            before.
+    """
+    timelines: list[FaultTimeline] = []
+    for number, plan in enumerate(plans):
+        if timelines:
+            since_s = (outside_ns[number][0] - outside_ns[number - 1][0]) / 1e9
+            if since_s < timelines[-1].total_s:
+                raise NoTimeline(
+                    f"{failure_of(plan)}: the job had not caught up with the one before"
+                )
+        around = attempts[number], attempts[number + 1]
+        try:
+            found = timeline_of(plan, by, outside_ns[number], *around)
+        except NoTimeline as error:
+            raise NoTimeline(f"{failure_of(plan)}: {error}") from None
+        timelines.append(found.model_copy(update={"restart": number + 1}))
+    return timelines
+
+
+def failure_of(plan: FaultPlan) -> str:
+    """Say which failure a plan is of."""
+    return f"failure {plan.attempt + 1} of the job, {plan.kind} of rank {plan.rank}"
+
+
 def timeline_of(
     plan: FaultPlan,
     by: Restarter,
-    outside_ns: tuple[int, int, int],
+    outside_ns: Outside,
     before: Sequence[Sequence[Event]],
     after: Sequence[Sequence[Event]],
 ) -> FaultTimeline:
@@ -26,7 +70,7 @@ def timeline_of(
     Args:
         plan: Of the failure.
         by: Who started the ranks again.
-        outside_ns: When the rank failed, when that was noticed, when no rank was left.
+        outside_ns: Of the failure.
         before: Events of each rank that was there when one failed.
         after: Events of each rank that continued.
 
@@ -47,7 +91,7 @@ def timeline_of(
     seconds = [(b - a) / 1e9 for a, b in pairwise(moments)]
     wrong = [name for name, s in zip(PHASES, seconds, strict=True) if s < 0]
     if wrong:
-        raise NoTimeline(f"{plan.kind} of rank {plan.rank}: {wrong[0]} ended before it began")
+        raise NoTimeline(f"{wrong[0]} ended before it began")
     return FaultTimeline(
         kind=plan.kind,
         restarted_by=by,

@@ -1,4 +1,4 @@
-"""A rank that torchrun starts, and starts again: run as a program with the fault's folder."""
+"""A rank that torchrun starts, and starts again: run as a program with the job's folder."""
 
 import os
 import sys
@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from scalebench.records.fault_events import FaultFolder
 from scalebench.records.files import read_model
 from scalebench.spec import Cell
+from scalebench.spec.recovery import HANG_TIMEOUT_S
 from scalebench.worker.checkpoints.failing import note_start, train
 from scalebench.worker.process.context import RankContext, rank_device
 from scalebench.worker.process.setup import die_with_parent, settle
@@ -25,26 +26,27 @@ def main(root: Path) -> None:
 
 
 def run_rank(folder: FaultFolder, rank: int, attempt: int, meet: Callable[[], Store]) -> None:
-    """Fail, or continue from the newest checkpoint, as a rank that is no launch of scalebench's.
+    """Train as the plan of an attempt says, as a rank that is no launch of scalebench's.
 
     Args:
-        folder: Of the fault.
+        folder: Of the job.
         rank: Of this process.
-        attempt: 0: fail; 1: continue.
+        attempt: 0: begin; later ones continue from the newest checkpoint.
         meet: Returns the store over which the ranks of this attempt find one another.
     """
     die_with_parent(os.getppid())
-    plan = folder.read_plan().model_copy(update={"attempt": attempt})
+    plan = folder.read_plan(attempt)
     note_start(folder, plan, rank)
     cell = read_model(folder.job, Cell)
     settle(cell, rank)
     device = rank_device(cell, rank)
+    timeout_s = HANG_TIMEOUT_S if plan.fails and plan.kind == "hang" else cell.collective_timeout_s
     dist.init_process_group(
         cell.backend,
         store=meet(),
         rank=rank,
         world_size=cell.world_size,
-        timeout=timedelta(seconds=cell.collective_timeout_s),
+        timeout=timedelta(seconds=timeout_s),
     )
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=cell.limit_s))
     train(RankContext(cell, rank, rank, device, control), folder, plan)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch.distributed as dist
 
-from scalebench.records.fault_events import FaultFolder, fault_folder
+from scalebench.records.fault_events import CAUGHT_UP, FaultFolder, fault_folder
 from scalebench.records.recovery import RecoveryRecord
 from scalebench.spec.recovery import FaultPlan, SaveMethod
 from scalebench.worker.checkpoints.methods import Saver, open_saver
@@ -32,13 +32,20 @@ def note_start(folder: FaultFolder, plan: FaultPlan, rank: int) -> None:
 
 
 def train_and_fail(context: RankContext) -> RecoveryRecord:
-    """Train until the fault comes, or until the step that was lost is done again."""
+    """Train as the plan of the newest attempt says."""
     folder = fault_folder(context.cell)
     return train(context, folder, folder.read_plan())
 
 
 def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> RecoveryRecord:
-    """Train as `train_and_fail` does it; the ranks are connected.
+    """Train until the fault comes, or until the step that was lost is done again.
+
+    Where the fault comes in a job that has been restarted, it comes after that step.
+
+    Args:
+        context: Of the rank; the ranks are connected.
+        folder: Of the job.
+        plan: Of this attempt.
 
     Raises:
         InjectedFailure: This rank is to raise.
@@ -49,32 +56,33 @@ def train(context: RankContext, folder: FaultFolder, plan: FaultPlan) -> Recover
     trainee, saver = Trainee(context), open_saver(context)
     folder.note(attempt, rank, "built")
     store = CheckpointStore(folder.checkpoints)
-    target = plan.until or MOST_STEPS
+    lost = 0  # the step that has to be done again, and nothing is saved until then
     if attempt:
-        target = plan.until or folder.last_step(attempt - 1, context.cell.world_size) + 1
+        if plan.until is None:
+            lost = folder.last_step(attempt - 1, context.cell.world_size) + 1
         time.sleep(plan.slow_load_s)
         folder.note(attempt, rank, "slept-before-loading")
         _load(trainee, saver, store, lambda: folder.note(attempt, rank, "state"))
     folder.note(attempt, rank, "loaded", trainee.step)
+    target = plan.until or (MOST_STEPS if plan.fails else lost)
+    raises_after = lost + plan.at_step if _raises(plan, rank) else None
     while trainee.step < target:
         trainee.train(1)
         folder.note(attempt, rank, "step", trainee.step, float(trainee.loss))
+        if trainee.step == lost:
+            folder.note(attempt, rank, CAUGHT_UP, lost)
         is_due = trainee.step % plan.save_every == 0 or trainee.step == plan.until
-        if is_due and (attempt == 0 or plan.until):
+        if is_due and trainee.step > lost:
             _save(trainee, saver, store)
-        if (
-            attempt == 0
-            and plan.kind == "raise"
-            and (rank, trainee.step)
-            == (
-                plan.rank,
-                plan.at_step,
-            )
-        ):
+        if trainee.step == raises_after:
             folder.note(attempt, rank, "failed")
             raise InjectedFailure("scalebench raised this to see how the job recovers")
     trainee.finish()
     return RecoveryRecord()
+
+
+def _raises(plan: FaultPlan, rank: int) -> bool:
+    return plan.fails and plan.kind == "raise" and plan.rank == rank
 
 
 def _save(trainee: Trainee, saver: Saver, store: CheckpointStore) -> None:

@@ -203,7 +203,9 @@ def fails_under_slurm(monkeypatch, tmp_path, *outside):
 
 def test_a_job_that_did_not_start_again_is_said_with_what_slurm_printed(monkeypatch, tmp_path):
     none = fails_under_slurm(monkeypatch, tmp_path)
-    assert none.reason.startswith("slurm, raise: the fault did not come as planned; see ")
+    assert none.reason.startswith(
+        "slurm: failure 1 of the job, raise of rank 1: it did not come as planned; see "
+    )
     lost = fails_under_slurm(monkeypatch, tmp_path, "noticed", "stopped")
     assert lost.status == "failed"
     assert "a rank that was started again did not come to 'started'; see " in lost.reason

@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.records.fault_events import FaultFolder
-from scalebench.session.recovery.striking import Striking
+from scalebench.records.fault_events import CAUGHT_UP, FaultFolder
+from scalebench.session.recovery.striking import CALM_POLL_S, Striking
 from scalebench.session.recovery.timeline import NoTimeline
 from scalebench.spec.recovery import FaultPlan
 
@@ -29,7 +29,7 @@ def folder(tmp_path, rank):
 
 
 def strike(folder, rank, kind, cut_link=None):
-    with Striking(folder, FaultPlan(kind=kind, rank=1, at_step=6), cut_link) as striking:
+    with Striking(folder, [FaultPlan(kind=kind, rank=1, at_step=6)], cut_link) as striking:
         rank.wait()
     return striking
 
@@ -37,7 +37,34 @@ def strike(folder, rank, kind, cut_link=None):
 def test_a_killed_rank_has_failed_at_a_moment_that_is_known(folder, rank):
     striking = strike(folder, rank, "kill")
     assert rank.returncode == -signal.SIGKILL
-    assert striking.failed_ns >= folder.events(0, 1)[-1].time_ns
+    assert striking.failed_ns[0] >= folder.events(0, 1)[-1].time_ns
+
+
+def test_a_restarted_rank_is_not_struck_before_it_has_caught_up(folder, rank):
+    plans = [
+        FaultPlan(kind="raise", rank=1, at_step=6),
+        FaultPlan(kind="kill", rank=1, at_step=5, attempt=1),
+        FaultPlan(kind="kill", rank=1, at_step=5, attempt=2, fails=False),
+    ]
+    folder.note(1, 1, "started", rank.pid)
+    folder.note(1, 1, "step", 60)
+    with Striking(folder, plans) as striking:
+        with pytest.raises(subprocess.TimeoutExpired):
+            rank.wait(5 * CALM_POLL_S)
+        folder.note(1, 1, CAUGHT_UP, 60)
+        folder.note(1, 1, "step", 64)
+        with pytest.raises(subprocess.TimeoutExpired):
+            rank.wait(5 * CALM_POLL_S)
+        folder.note(1, 1, "step", 65)
+        assert rank.wait(10) == -signal.SIGKILL
+    assert list(striking.failed_ns) == [1], "it raised by itself in the first attempt"
+
+
+def test_a_rank_that_is_to_come_to_its_end_is_not_struck(folder, rank):
+    plan = FaultPlan(kind="kill", rank=1, at_step=5, fails=False)
+    with Striking(folder, [plan]) as striking, pytest.raises(subprocess.TimeoutExpired):
+        rank.wait(5 * CALM_POLL_S)
+    assert striking.failed_ns == {}
 
 
 @pytest.mark.parametrize("error", [EnvironmentUnfit("the holder has ended"), ValueError("closed")])
@@ -55,6 +82,6 @@ def test_an_error_of_the_launch_is_not_replaced(folder, rank):
         raise EnvironmentUnfit("the holder has ended")
 
     plan = FaultPlan(kind="link", rank=1, at_step=6)
-    with pytest.raises(KeyError), Striking(folder, plan, refuse):
+    with pytest.raises(KeyError), Striking(folder, [plan], refuse):
         rank.wait()
         raise KeyError("of the launch")

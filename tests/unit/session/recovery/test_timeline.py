@@ -7,8 +7,8 @@ import pytest
 from scalebench.records.fault_events import Event, FaultFolder, fault_folder
 from scalebench.records.outcome import contradiction
 from scalebench.session.recovery import faults
-from scalebench.session.recovery.faults import SAVE_EVERY, plan_of, wanted_faults
-from scalebench.session.recovery.timeline import NoTimeline, timeline_of
+from scalebench.session.recovery.faults import SAVE_EVERY, failing_jobs, plan_of, wanted_faults
+from scalebench.session.recovery.timeline import NoTimeline, timeline_of, timelines_of
 from scalebench.spec.recovery import PHASES, FaultPlan, Recovery
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.builders.runs import make_cell
@@ -74,8 +74,36 @@ def test_a_rank_that_does_not_get_as_far_is_said():
 
 
 def test_moments_out_of_order_are_no_timeline():
-    with pytest.raises(NoTimeline, match="kill of rank 1: notice ended before it began"):
+    with pytest.raises(NoTimeline, match="notice ended before it began"):
         phases(outside=(111 * MS, 110 * MS, 160 * MS))
+
+
+def twice(second_failed_ms):
+    """Return the timelines of a job that fails after 100 ms, and then again at some time."""
+    again = PLAN.model_copy(update={"attempt": 1, "kind": "raise"})
+    second_ns = second_failed_ms * MS
+    outside = [OUTSIDE, (second_ns, second_ns + 7 * MS, second_ns + 9 * MS)]
+    second = continued(steps=11)  # from step 5 to step 15, in ms 345 to 445
+    late = [Event(e.name, e.number, e.time_ns + 700 * MS) for e in continued(saved=12, steps=4)]
+    attempts = [BEFORE, [second, second], [late, late]]
+    return timelines_of([PLAN, again], "torchrun", outside, attempts)
+
+
+def test_each_failure_of_a_job_has_its_own_timeline():
+    first, second = twice(second_failed_ms=430)
+    assert first == phases().model_copy(update={"restarted_by": "torchrun"})
+    assert (second.kind, second.restart) == ("raise", 2)
+    assert (second.failed_after, second.saved_after) == (15, 12)
+    expected = [7, 2, 700 + 200 - 439, 20, 40, 50, 10, 30]  # ms
+    assert [1000 * s for s in second.phases_s.values()] == pytest.approx(expected)
+
+
+def test_a_failure_before_the_job_has_caught_up_with_the_one_before_is_refused():
+    assert twice(second_failed_ms=340)  # step 7 is done at 340 ms
+    with pytest.raises(
+        NoTimeline, match=r"failure 2 of the job, raise of rank 1: .* not caught up"
+    ):
+        twice(second_failed_ms=339)
 
 
 def failing(world_size=2, **changes):
@@ -92,6 +120,20 @@ def test_torchrun_hangs_only_if_asked_and_a_single_rank_never_does():
     ]
     assert ("torchrun", "hang") in set(wanted_faults(failing(hang_under_torchrun=True)))
     assert "hang" not in {kind for _, kind in wanted_faults(failing(1))}
+
+
+def test_a_job_fails_many_times_and_then_comes_to_its_end_but_under_slurm_once():
+    jobs = failing_jobs(failing(restarted_by=("scalebench", "torchrun", "slurm")))
+    by_kinds = [(by, [plan.kind for plan in plans if plan.fails]) for by, plans in jobs]
+    assert by_kinds == [
+        ("scalebench", 2 * ["kill", "raise", "hang"]),
+        ("torchrun", 2 * ["kill", "raise"]),
+        *2 * [("slurm", ["kill"]), ("slurm", ["raise"])],
+    ]
+    for _, plans in jobs:
+        assert [plan.attempt for plan in plans] == list(range(len(plans)))
+        assert [plan.fails for plan in plans] == [True] * (len(plans) - 1) + [False]
+    assert len({plan.at_step for _, plans in jobs for plan in plans}) > 2
 
 
 def test_a_link_is_cut_between_virtual_hosts_alone_and_torchrun_is_not_tried_there():
@@ -127,14 +169,26 @@ def test_events_are_read_as_they_were_noted(tmp_path):
     assert folder.read_plan() == PLAN
 
 
-def test_every_failure_has_a_folder():
+def test_each_attempt_has_its_plan_and_what_a_stopped_run_left_is_removed(tmp_path):
+    folder = FaultFolder(tmp_path / "job")
+    plans = [PLAN.model_copy(update={"attempt": attempt}) for attempt in range(11)]
+    for plan in plans:
+        folder.write_plan(plan)
+    folder.note(0, 1, "started", 77)
+    assert folder.read_plans() == plans
+    assert folder.read_plan() == plans[10] and folder.read_plan(3) == plans[3]
+    folder.begin()
+    assert folder.read_plans() == [] and folder.events(0, 1) == []
+
+
+def test_every_job_that_fails_has_a_folder():
     assert str(fault_folder(failing()).root) == "/somewhere/ddp/ddp/n2/faults/0"
 
 
 def test_failures_under_torchrun_alone_are_a_result(monkeypatch, tmp_path):
     """Its ranks leave no record: their timelines are all that there is."""
     timeline = phases().model_copy(update={"restarted_by": "torchrun"})
-    monkeypatch.setattr(faults, "_under_torchrun", lambda *_: timeline)
+    monkeypatch.setattr(faults, "_under_torchrun", lambda *_: [timeline, timeline])
     monkeypatch.setattr(faults, "_elastic_runs", lambda *_: [])
     cell = failing(restarted_by=("torchrun",), faults=("kill",), directory=str(tmp_path))
     done = faults.measure_faults(None, cell, tmp_path, "2026-01-01T00:00:00Z")
