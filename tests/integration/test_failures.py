@@ -1,7 +1,9 @@
 """A rank is killed, or raises, and the launcher starts all again: real ranks, from outside."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +112,14 @@ def test_a_rank_that_raises_is_restarted_and_a_lost_one_is_done_without(tmp_path
         assert one.loss == pytest.approx(expected, rel=1e-4)
 
 
+def leave_as_a_stopped_run(folder: FaultFolder) -> None:
+    """Leave what a run had planned and noted that is now resumed."""
+    folder.write_plan(FaultPlan(kind="raise", at_step=5, attempt=7))
+    for attempt in range(3):
+        folder.note(attempt, 0, "started", 1 << 30)  # no process has this number
+        folder.note(attempt, 0, "step", 100)
+
+
 @pytest.mark.parametrize("by", ["scalebench", "torchrun"])
 def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: Restarter
@@ -126,6 +136,7 @@ def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(
     wanted = {"restarted_by": (by,), "faults": ("kill", "raise", "kill")}
     assert cell.recovery is not None
     cell = cell.model_copy(update={"recovery": cell.recovery.model_copy(update=wanted)})
+    leave_as_a_stopped_run(fault_folder(cell))
     with LocalLauncher() as launcher:
         result = faults.measure_faults(launcher, cell, tmp_path / "logs", "now")
     assert result.status == "ok", result.reason
@@ -148,3 +159,26 @@ def test_one_job_fails_again_and_again_and_each_failure_has_its_timeline(
     for earlier, later in pairwise(result.faults):
         assert later.failed_after > earlier.failed_after + faults.SAVE_EVERY
         assert later.saved_after > earlier.failed_after, "saved since it caught up"
+
+
+def test_without_a_complete_checkpoint_the_reason_says_what_is_there_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = faults._one_failure
+
+    def and_lose_the_files(*args: Any) -> faults.Outside:
+        outside = usual(*args)
+        for path in fault_folder(cell).checkpoints.rglob("*.distcp"):
+            path.unlink()
+        return outside
+
+    monkeypatch.setattr(faults, "_one_failure", and_lose_the_files)
+    cell = failing(tmp_path, "kill")
+    with LocalLauncher() as launcher:
+        result = faults.measure_faults(launcher, cell, tmp_path / "logs", "now")
+    assert result.status == "failed" and result.reason is not None
+    assert re.search(
+        r"No complete checkpoint in \S+/faults/0/checkpoints: step-\d+ is damaged \(\S+ is "
+        r"missing\)[^\n]*\. A complete one is [^\n]* --checkpoint-dir\.$",
+        result.reason,
+    ), result.reason

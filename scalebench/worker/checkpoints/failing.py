@@ -10,7 +10,7 @@ from scalebench.records.fault_events import CAUGHT_UP, FaultFolder, fault_folder
 from scalebench.records.recovery import RecoveryRecord
 from scalebench.spec.recovery import FaultPlan, SaveMethod
 from scalebench.worker.checkpoints.methods import Saver, open_saver
-from scalebench.worker.checkpoints.store import CheckpointStore, NoCheckpoint
+from scalebench.worker.checkpoints.store import CheckpointStore
 from scalebench.worker.checkpoints.trainee import Trainee
 from scalebench.worker.process.context import RankContext
 
@@ -101,5 +101,5 @@ def _load(
 ) -> None:
     found = store.newest()
     if found.checkpoint is None:
-        raise NoCheckpoint(f"no complete checkpoint to continue from {found.damaged or ''}".strip())
+        raise store.why_none(found)
     trainee.restore(saver, METHOD, found.checkpoint, when_loaded)

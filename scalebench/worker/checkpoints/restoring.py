@@ -7,7 +7,7 @@ from scalebench.spec.recovery import SaveMethod
 from scalebench.worker.checkpoints.methods import Saver, open_saver, why_not
 from scalebench.worker.checkpoints.places import after_of, saved_of, store_of
 from scalebench.worker.checkpoints.state import Digests
-from scalebench.worker.checkpoints.store import Checkpoint, NoCheckpoint
+from scalebench.worker.checkpoints.store import Checkpoint
 from scalebench.worker.checkpoints.trainee import Trainee, read_digests, synchronise
 from scalebench.worker.process.context import RankContext
 
@@ -72,9 +72,10 @@ def _restore(
     trainee = Trainee(context)
     context.barrier()
     began = time.perf_counter()
-    found = store_of(cell, method, saved_by).newest()
+    store = store_of(cell, method, saved_by)
+    found = store.newest()
     if found.checkpoint is None:
-        raise NoCheckpoint(f"{where}: no complete checkpoint {found.damaged or ''}".rstrip())
+        raise store.why_none(found)
     trainee.restore(saver, method, found.checkpoint)
     synchronise(context.device)
     context.barrier()

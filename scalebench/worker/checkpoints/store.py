@@ -21,6 +21,8 @@ from typing import NamedTuple
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 CHUNK_BYTES = 1 << 20
+MOST_NAMED = 3
+"""Of what is here instead of a complete checkpoint."""
 
 _FINAL = re.compile(r"step-(\d{8,})(?:\.(\d{1,9}))?")
 """Name of a complete checkpoint: its step, and how often that was saved before, if it was."""
@@ -60,7 +62,7 @@ class _Final(NamedTuple):
 
 
 class NoCheckpoint(Exception):
-    """There is nothing to go on from."""
+    """There is nothing to continue from."""
 
 
 class CheckpointStore:
@@ -118,6 +120,24 @@ class CheckpointStore:
                 return Found(Checkpoint(step, folder), damaged)
             damaged[folder.name] = reason
         return Found(None, damaged)
+
+    def why_none(self, found: Found) -> NoCheckpoint:
+        """Return the error that says in one line what is here, what is valid, and what to do.
+
+        Args:
+            found: Of a search that found no complete checkpoint.
+        """
+        here = [f"{name} is damaged ({why})" for name, why in found.damaged.items()]
+        partial = sorted(self.root.glob(f"*{PARTIAL}"), reverse=True)
+        here += [f"{path.name} is unfinished" for path in partial]
+        if len(here) > MOST_NAMED:
+            here[MOST_NAMED:] = [f"{len(here) - MOST_NAMED} more"]
+        shown = "; ".join(here) or ("it is empty" if self.root.is_dir() else "no such directory")
+        return NoCheckpoint(
+            f"No complete checkpoint in {self.root}: {shown}. A complete one is a directory "
+            f"step-NUMBER with every file that its {MANIFEST} lists. Run the suite again, and if "
+            "this happens again, choose another directory with --checkpoint-dir."
+        )
 
     def keep_newest(self) -> None:
         """Remove every checkpoint but the newest that is complete; also what was not finished."""
