@@ -11,6 +11,7 @@ from scalebench.analysis.steps import (
     clean_steps,
     launch_step_s,
     launch_throughput,
+    mean_losses,
     slowest_rank_steps,
     steps_of,
     steps_of_block,
@@ -109,3 +110,13 @@ def test_jitter_that_a_synchronisation_absorbs_is_not_counted(jitter, synchronis
     assert pace.mean() == pytest.approx(true_s)
     assert np.median(pace) == pytest.approx(true_s, rel=0.005)
     assert np.median(slowest) > 1.01 * true_s
+
+
+def test_losses_are_the_ranks_means_up_to_the_last_clean_step():
+    """In the two steps behind the clean block the ranks train apart."""
+    blocks = [Block(phase="clean", first=0, count=3), Block(phase="bare", first=3, count=2)]
+    ranks = [
+        make_record(rank, step_s=[0.1] * 5, blocks=blocks, loss=loss)
+        for rank, loss in enumerate(([4.0, 3.0, 2.0, 9.0, 9.0], [6.0, 4.0, 2.5, 9.0, 9.0]))
+    ]
+    assert mean_losses(make_result(TWO, ranks=ranks)) == [5.0, 3.5, 2.25]

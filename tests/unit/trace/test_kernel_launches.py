@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scalebench.trace.classify import timeline_of
-from scalebench.trace.kernel_launches import KernelLaunches, Launch, find_launches
+from scalebench.trace.kernel_launches import NEVER, KernelLaunches, Launch, find_launches
 from tests.builders.traces import US, annotation, events, kernel, launch, op
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -41,3 +41,10 @@ def test_an_event_that_shares_the_external_id_counts_if_the_launch_lies_in_it(la
     launches = launches_of(trace)
     assert (launches.of(0).annotation == 1) == found
     assert launches.asked_ns[0] == (10 if found else launched) * US
+
+
+def test_a_correlation_of_zero_ties_a_kernel_to_no_call():
+    asked = launches_of(events(launch(10, 0), launch(20, 5), kernel(NCCL, 40, 50, 0))).asked_ns
+    assert asked.tolist() == [NEVER]
+    asked = launches_of(events(launch(10, 0), launch(20, 5), kernel(NCCL, 40, 50, 5))).asked_ns
+    assert asked.tolist() == [20 * US]

@@ -148,3 +148,27 @@ def test_the_short_measurement_has_the_axes_that_the_model_has(model: SearchMode
     assert not any(case.strategy.checkpointing for case in whole.cases)
     assert ("expert" in kinds) == (model.experts > 1)
     assert ({"mesh", "context", "pipeline"} <= kinds) == (model.experts == 1)
+
+
+def test_a_row_without_a_peak_or_in_mixed_precision_says_nothing_of_activations(fsdp) -> None:
+    run, summary = fsdp
+    known = calibrated_job(run, summary, tiny(), job(2, 16, model=tiny()))
+    plain = next(row for row in summary.rows if row.strategy == "plain")
+    unknown = plain.model_copy(update={"peak_memory_bytes": None})
+    huge = {"peak_memory_bytes": 1 << 40, "strategy_settings": {"autocast": True}}
+    mixed = plain.model_copy(update=huge)
+    assert activation_ratio(known, [unknown, mixed]) == 1.0
+    assert activation_ratio(known, [unknown, plain, mixed]) == known.activation_ratio
+
+
+def test_the_peak_of_a_device_counts_where_the_work_of_a_sample_is_known(fsdp) -> None:
+    run, summary = fsdp
+    device = {"devices": [{"name": "NVIDIA A100-SXM4-80GB"}]}
+    spec = run.info.spec.model_copy(update={"device": "cuda"})
+    info = run.info.model_copy(update={"environment": device, "spec": spec})
+    on_gpu = replace(run, info=info)
+    counted = whole_model(on_gpu, summary, "gpt-tiny")
+    assert measured_speed(on_gpu, summary, tiny()).peak_flops == {"float32": 19.5e12}
+    assert measured_speed(on_gpu, summary, counted).peak_flops == {"float32": 19.5e12}
+    uncounted = replace(counted, sample_flops=1.0)
+    assert measured_speed(on_gpu, summary, uncounted).peak_flops == {}

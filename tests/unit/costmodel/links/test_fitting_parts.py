@@ -13,7 +13,7 @@ from scalebench.costmodel.links.fitting.lines import Lines, fit_lines
 from scalebench.costmodel.links.fitting.outliers import SMALLEST_SCALE, spikes
 from scalebench.costmodel.links.fitting.piecewise import _in_a_row
 from scalebench.costmodel.links.fitting.sweeps import make_sweep, stack
-from scalebench.costmodel.links.fitting.uncertainty import _neighbour_factor
+from scalebench.costmodel.links.fitting.uncertainty import _neighbour_factor, covariance
 from tests.builders.link_sweeps import point, sizes, sweep
 
 SIZE = np.log(np.array(sizes(12)))
@@ -147,3 +147,21 @@ def test_a_latency_of_rounding_is_none_beside_a_longer_sweep():
 @pytest.mark.parametrize(("slope", "bandwidth"), [(2e-9, 1e9), (0.0, None), (-1e-9, None)])
 def test_a_time_that_does_not_grow_tells_no_bandwidth(slope, bandwidth):
     assert _bandwidth(2.0, slope) == (bandwidth and pytest.approx(bandwidth))
+
+
+@pytest.mark.parametrize("noisy_at", [0, 5])
+def test_the_variance_is_the_larger_of_the_usual_one_and_hc2(noisy_at):
+    """Of six points, too few for a correction by their neighbours; one end scatters more."""
+    x = np.stack((np.ones(6), np.arange(6.0)), axis=-1)
+    residuals = np.array([1.0, -1, 1, -1, 1, -1]) * 1e-2
+    residuals[noisy_at] *= 20
+    found = covariance(Lines(np.ones((1, 2)), residuals[None], np.ones((1, 6)), x[None]))[0]
+    inverse = np.linalg.inv(x.T @ x)
+    usual = residuals @ residuals / (6 - 2) * inverse
+    leverage = np.array([row @ inverse @ row for row in x])
+    hc2 = inverse @ x.T @ np.diag(residuals**2 / (1 - leverage)) @ x @ inverse
+    expected = np.maximum(np.diag(usual), np.diag(hc2))
+    assert np.diag(found) == pytest.approx(expected)
+    assert (expected > np.diag(usual)).any()
+    correlation = found[0, 1] / math.sqrt(found[0, 0] * found[1, 1])
+    assert correlation == pytest.approx(usual[0, 1] / math.sqrt(usual[0, 0] * usual[1, 1]))

@@ -49,3 +49,17 @@ def test_the_published_rows_start_from_the_first_rows_efficiency_alone() -> None
     found = [efficiency_of(row) for row in MEGATRON]
     assert found[0] == pytest.approx(0.45)
     assert found == sorted(found) and found[-1] < 0.62
+
+
+def test_published_rows_have_the_size_in_their_name_and_fit_their_machines() -> None:
+    """Parameters by the paper's own formula (eq. 2); nodes have eight GPUs."""
+    for row in MEGATRON:
+        model = row.model
+        hidden, rest = 12 * model.layers * model.width**2, (model.vocabulary + model.context)
+        billions = (hidden * (1 + 13 / (12 * model.width)) + rest * model.width) / 1e9
+        assert model.name == f"GPT {billions:.1f}B"
+        assert row.tensor <= 8 and model.heads % row.tensor == 0
+        assert row.pipeline == 1 or row.tensor == 8, "stages come when a node is full"
+        assert model.layers % row.pipeline == 0
+        replicas = row.world_size / (row.tensor * row.pipeline)
+        assert row.batch % replicas == 0
