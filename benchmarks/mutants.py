@@ -56,6 +56,11 @@ class Mutant:
     def __str__(self) -> str:
         return f"{self.path}  {' '.join(self.before.split())}  →  {' '.join(self.after.split())}"
 
+    def in_its_line(self) -> str:
+        """Return the change with its line of code; on another line it is another change."""
+        line = (ROOT / self.path).read_text(encoding="utf-8").splitlines()[self.line - 1]
+        return f"{self.path}  {line.strip()}  {str(self).removeprefix(self.path).strip()}"
+
 
 def draw(packages: Sequence[str], count: int, seed: int) -> list[Mutant]:
     """Draw ``count`` different places of the packages, and a change for each."""
@@ -145,10 +150,10 @@ def show(results: Sequence[dict[str, Any]]) -> None:
         fields = {name: value for name, value in result.items() if name != "noticed_by"}
         mutant, by = Mutant(**fields), result["noticed_by"]
         if not by or by == UNDECIDED:
-            why = by or reasons.get(str(mutant), "CHANGES WHAT THE CODE DOES")
+            why = by or reasons.get(mutant.in_its_line(), "CHANGES WHAT THE CODE DOES")
             print(f"line {mutant.line} of {mutant}  #  {why}")
             apart[why if why == UNDECIDED else "equivalent"] += why != "CHANGES WHAT THE CODE DOES"
-            if by == UNDECIDED or str(mutant) in reasons:
+            if why != "CHANGES WHAT THE CODE DOES":
                 continue
         for package in (mutant.path.split("/")[1], "all"):
             total[package] += 1

@@ -130,10 +130,11 @@ def test_a_send_that_nobody_takes_yet_is_waiting_for_who_takes_it(origin_ms: int
     assert last.tolist() == [round(done * MS), round(taken * MS)]
 
 
-def test_clocks_that_differ_are_put_right() -> None:
+@pytest.mark.parametrize("origin_ms", [0, 3000])
+def test_clocks_that_differ_are_put_right(origin_ms: int) -> None:
     strategy = Pipeline(schedule="gpipe", microbatches=4)
     timeline = dry_run(plan_schedule("gpipe", 2, 4), equal_times(2))
-    traces = {0: trace_of(timeline, 0), 1: trace_of(timeline, 1, shift_ms=500)}
+    traces = {r: trace_of(timeline, r, shift_ms=origin_ms + 500 * r) for r in (0, 1)}
     ahead = ClockAlignment(method="ping-pong", at_ns=0, offset_ns=500 * MS, bound_ns=0)
     apart = PipelineTrace(strategy, (0, 1), traces, {1: ahead}, (0,))
     together = pipeline_of(timeline, strategy)

@@ -132,3 +132,51 @@ def test_the_peak_of_a_mix_is_that_of_doing_each_part_at_its_own():
     assert mixed_peak({"tf32": 5.0, "fp8": 1.0}, name) is None
     assert mixed_peak({"tf32": 5.0}, "cpu") is None
     assert mixed_peak({}, name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "boost_ghz"),
+    [
+        ("Tesla V100-SXM2-16GB", 5120, 1.53),
+        ("Tesla V100-PCIE-16GB", 5120, 1.38),
+        ("Tesla V100S-PCIE-32GB", 5120, 1.597),
+        ("Tesla T4", 2560, 1.59),
+        ("NVIDIA A100-SXM4-80GB", 6912, 1.41),
+        ("NVIDIA A10", 9216, 1.695),
+        ("NVIDIA A30", 3584, 1.44),
+        ("NVIDIA A40", 10752, 1.74),
+        ("NVIDIA L4", 7424, 2.04),
+        ("NVIDIA L40", 18176, 2.49),
+        ("NVIDIA L40S", 18176, 2.52),
+        ("NVIDIA H100 80GB HBM3", 16896, 1.98),
+        ("NVIDIA H100 PCIe", 14592, 1.755),
+        ("NVIDIA H100 NVL", 16896, 1.785),
+    ],
+)
+def test_float32_is_two_operations_of_each_lane_in_each_cycle(name, lanes, boost_ghz):
+    """Lanes and boost clock of the makers' architecture papers: another source than the peak's."""
+    assert peak_flops(name, "float32") == pytest.approx(2 * lanes * boost_ghz * 1e9, rel=0.015)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.pattern)
+def test_half_the_bits_are_twice_the_operations(device):
+    tera = device.tera
+    if "fp8" in tera:
+        assert tera["fp8"] == pytest.approx(2 * tera["float16"], rel=0.015)
+    assert tera.get("bfloat16", tera["float16"]) == tera["float16"] > tera.get("float32", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("NVIDIA L4", 485),
+        ("NVIDIA L40", 724),
+        ("NVIDIA L40S", 1466),
+        ("NVIDIA H100 80GB HBM3", 3958),
+        ("NVIDIA H100 PCIe", 3026),
+        ("NVIDIA H100 NVL", 3341),
+    ],
+)
+def test_in_eight_bits_sparsity_is_sold_as_twice_the_dense_peak(name, printed):
+    """TFLOP/s with sparsity, as the data sheets print them beside or instead of the dense ones."""
+    assert 2 * peak_flops(name, "fp8") == pytest.approx(printed * 1e12, rel=1e-3)

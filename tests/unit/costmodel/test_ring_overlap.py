@@ -59,3 +59,7 @@ def test_turns_that_do_not_fit_into_the_step_are_cut_off():
     requests = ring_requests(model(), 4, 2, TURNS, 3.0)
     assert max(request.needed_s for request in requests) == 3.0
     replay(requests, [0.1] * len(requests), 3.0)
+
+
+def test_slower_turns_are_longer_by_the_same_factor():
+    assert Turns(2.0, 4.0).slowed(1.5) == Turns(forward_s=3.0, backward_s=6.0)

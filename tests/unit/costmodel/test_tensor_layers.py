@@ -103,3 +103,13 @@ def test_a_ranks_parameters_add_up(name, sequence):
     model = model_of_preset(shape, 1, sequence)
     assert model.local_elements(1) == shape.num_parameters
     assert shape.num_parameters / 2 <= model.local_elements(2) < 0.6 * shape.num_parameters
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_layer_has_the_matrix_of_its_inputs_and_outputs_and_a_norm_has_none(sequence):
+    for layer in model_of_preset(GPT, SAMPLES, sequence).layers:
+        width = GPT.width
+        if layer.parameters == (width, width):
+            assert (layer.inputs, layer.outputs) == (0, 0)
+        else:
+            assert layer.inputs * layer.outputs == layer.parameters[0] > 0

@@ -127,3 +127,16 @@ def test_the_parts_add_up_to_the_step_whatever_happened(compute, comm, data, cod
     assert found.comm_beside_copies_s <= found.exposed_comm_s + 1e-12
     shown = found.copies_alone_s + found.comm_beside_copies_s
     assert shown <= found.copies_s + 1e-12
+
+
+def test_figures_are_those_of_one_step():
+    """Two steps with 30 ms each of communication, of which computation hides 10 and 20 ms."""
+    operations = [
+        make_operation(40, 70, num_bytes=100),
+        make_operation(140, 170, step=1, num_bytes=100),
+    ]
+    trace = make_trace(operations, compute=[(0, 50), (100, 160)], steps=[(0, 100), (100, 200)])
+    (reduce,) = break_down(0, trace).by_kind
+    assert (reduce.count, reduce.num_bytes) == (1, 100)
+    times = (reduce.total_s, reduce.exposed_s, reduce.hidden_s)
+    assert times == pytest.approx((0.030, 0.015, 0.015))

@@ -120,3 +120,11 @@ def test_a_ring_hides_messages_behind_its_turns_but_for_the_last_gradients():
 def test_a_ring_whose_turns_were_not_timed_waits_for_every_message():
     waited = ring_at_one().predict(cell(2, RING), by_size)
     assert waited.stalled_s == pytest.approx(GPT.layers * 3 * 0.1)
+
+
+def test_the_textbook_adds_every_byte_to_the_shard_and_no_latency():
+    """By the ring's law a rank of two sends each byte once."""
+    bytes_sent = sum(op.num_bytes for op in operations_of_step(DIVIDED, MODEL, 2, 8))
+    bare, link = GroupAtOneRank(MODEL, shard_s=0.03), the_link(2)
+    told_s = bare.textbook_s(cell(2), bare.predict(cell(2), link.time), link)
+    assert told_s == pytest.approx(0.03 + bytes_sent * SECONDS_PER_BYTE)

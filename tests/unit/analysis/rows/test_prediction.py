@@ -13,6 +13,7 @@ from scalebench.analysis.rows.what_if import what_ifs
 from scalebench.analysis.step_shape import NoShape, shape_of
 from scalebench.costmodel.links.fitting.fit import fit_links
 from scalebench.costmodel.links.times import LinkModel
+from scalebench.costmodel.replay import CommRequest
 from scalebench.costmodel.step import PredictedStep, StepShape, predict_step
 from scalebench.records.rank import Block
 from scalebench.records.rows.prediction import ChangedStep
@@ -212,6 +213,31 @@ def test_on_a_gpu_no_sharded_step_is_predicted_from_one_rank(device, strategy):
         assert len(step_at_one_rank(launches).shape.requests) == len(BUCKETS)
 
 
+def test_each_operation_stands_beside_the_transfer_that_was_measured():
+    """Three all-reduces of one size, which last 8, 12 and 15 ms."""
+    spans = ((20, 28), (40, 52), (60, 75))
+    found = [make_operation(*span, ordinal=i, num_bytes=BUCKET) for i, span in enumerate(spans)]
+    measured = make_traced_result(*(make_traced_record(r, make_trace(found)) for r in range(2)))
+    first = at_one(*BUCKETS)
+    row = predict_row(
+        Launches(measured.cell, measured={0: measured}),
+        Launches(first.cell, measured={0: first}),
+        the_link(2),
+        0.1,
+    )
+    told = row.values["prediction"].operations
+    assert [op.measured_s for op in told] == pytest.approx([0.008, 0.012, 0.015])
+
+
+@pytest.mark.parametrize("facts", [{}, {"group_elements": [1000, 1000, 500]}])
+def test_without_a_list_of_groups_all_parameters_are_one(facts):
+    cell = make_cell("fsdp", 1, strategy=Fsdp())
+    record = make_traced_record(0, make_trace(BUCKETS), facts=facts, num_parameters=2500)
+    of = make_result(cell, ranks=[record])
+    groups = step_at_one_rank(Launches(cell, measured={0: of})).groups
+    assert (groups.inner, groups.root) == (((1000, 1000), 500) if facts else ((2500,), 0))
+
+
 def row_with(world_size, error, left_out=None, case="ddp", efficiency=0.8):
     row = make_row(case, world_size, efficiency=efficiency)
     step = row.step_s.value * (1 + error)
@@ -224,6 +250,8 @@ def row_with(world_size, error, left_out=None, case="ddp", efficiency=0.8):
 def test_a_score_is_the_mean_of_the_errors():
     found = score(with_intervals([row_with(2, 0.02), row_with(4, -0.03), make_row("other", 2)]))
     assert found["num_rows"] == 2
+    exact = score(with_intervals([row_with(2, 0.0), row_with(4, -0.03)]))
+    assert exact["mean_error"] == pytest.approx(0.015)
     assert found["mean_error"] == pytest.approx(0.025)
     assert found["worst"] == {"suite": "ddp", "case": "ddp", "world_size": 4}
     assert found["num_within"] == 2
@@ -278,6 +306,18 @@ def test_a_row_says_what_would_change_it():
     assert told["buckets of 4 MiB"].gain < 0 < told["2 times the bandwidth"].gain
     halved = told["gradients of 16 bits, conversion not counted"]
     assert halved.step_s == pytest.approx(told["2 times the bandwidth"].step_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("gradients_mib", "tried"), [(0.2, [0.25]), (3, [0.25, 1, 4]), (110, [0.25, 1, 4, 100])]
+)
+def test_buckets_are_tried_up_to_the_first_that_holds_all_gradients(gradients_mib, tried):
+    """And not the size that was measured: 25 MiB, DDP's default."""
+    times = {"step_s": 0.1, "low_s": 0.1, "high_s": 0.1, "computing_s": 0.1, "stalled_s": 0.0}
+    whole = CommRequest("all_reduce", round(gradients_mib * 2**20), 0.1, 0.1)
+    step = PredictedStep(**times, requests=(whole,), times=(), world_sizes=(2,))
+    told = what_ifs(make_cell("ddp", 2), lambda *_: step, the_link(2), step)
+    assert [one.bucket_mb for one in told if one.bucket_mb is not None] == tried
 
 
 @pytest.mark.parametrize(("rank_batch", "twice"), [(16, [8]), (8, [8]), (12, []), (4, [])])

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from scalebench.analysis.rows.resources import use_of_row
+from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.costmodel.pipelines.layers import Layers
 from scalebench.records.rank import Memory
 from scalebench.spec import Pipeline
@@ -87,3 +87,14 @@ def test_the_peak_is_that_of_the_arithmetic_in_use(
         workload, convolutions, matmul_tf32=matmul_tf32, convolution_tf32=convolution_tf32
     )
     assert found.value == pytest.approx(FLOPS * THROUGHPUT.value / peak)
+
+
+def test_a_peak_that_one_rank_does_not_know_is_not_that_of_the_launch():
+    def launch(*peaks):
+        memories = [Memory(allocated_bytes=peak) for peak in peaks]
+        ranks = [make_record(rank, memory=memory) for rank, memory in enumerate(memories)]
+        return make_result(make_cell("ddp", 2), ranks=ranks)
+
+    assert peak_memory_of(launch(10, 30)) == 30
+    assert peak_memory_of(launch(10, None)) is None
+    assert peak_memory_of(launch(None, None)) is None

@@ -86,3 +86,26 @@ def test_a_file_with_an_error_names_line_and_field(tmp_path, text, words):
 def test_an_unknown_name_lists_the_valid_ones():
     with pytest.raises(UsageError, match="dgx-h100"):
         load_topology("dgx-h1000")
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabits"),
+    [("ethernet-10g", 10), ("ethernet-25g", 25), ("ethernet-100g", 100), ("ethernet-200g", 200),
+     ("ethernet-400g", 400)],
+)  # fmt: skip
+def test_a_link_of_ethernet_carries_what_its_name_says(name, gigabits):
+    assert LINKS[name].bandwidth_byte_per_s == pytest.approx(gigabits * 1e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("first", "rate", "later"),
+    [
+        ("infiniband-edr", 12.5e9, ("infiniband-hdr", "infiniband-ndr", "infiniband-xdr")),
+        ("pcie3", 8e9 * 16 * 128 / 130 / 8, ("pcie4", "pcie5")),
+        ("nvlink2", 6 * 25e9, ("nvlink3",)),
+        ("nvlink4", 18 * 25e9, ("nvlink5",)),
+    ],
+)
+def test_each_generation_carries_twice_as_much(first, rate, later):
+    for power, name in enumerate((first, *later)):
+        assert LINKS[name].bandwidth_byte_per_s == pytest.approx(2**power * rate, rel=2e-3)

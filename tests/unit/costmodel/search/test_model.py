@@ -6,6 +6,7 @@ import pytest
 
 from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.published import LLAMAS, MEGATRON
+from scalebench.costmodel.search.whole_model import WholeModel
 
 MIXTURE = SearchModel(
     name="mixture", layers=3, heads=2, width=8, context=16, vocabulary=100, kv_heads=2, inner=32,
@@ -66,3 +67,11 @@ def test_the_long_context_is_of_the_same_model():
     short, *_, long = LLAMAS
     assert long.model.context == 16 * short.model.context
     assert long.model.num_parameters == short.model.num_parameters
+
+
+def test_a_workload_without_layers_has_the_work_that_was_counted_and_no_more():
+    model = WholeModel.of("mine", parameters=1000, groups=4, flops=1200.0)
+    assert model.flops_per_sample == 1200.0 and model.is_counted
+    assert (model.matrix_flops, model.mixing_flops, model.head_flops) == (100.0, 0.0, 0.0)
+    assert (model.num_parameters, model.block_parameters, model.table_parameters) == (1000, 250, 0)
+    assert not WholeModel.of("mine").is_counted

@@ -1,0 +1,29 @@
+"""What a search's result says of its ranking."""
+
+from scalebench.analysis.search.ranked import PUBLISHED_ERROR, result_of
+from scalebench.analysis.search.scores import Scores
+from scalebench.costmodel.search.choice import choices
+from scalebench.costmodel.search.ranking import search
+from tests.unit.costmodel.search.jobs import job
+
+
+def result(scores: Scores):
+    known = job(4, 16)
+    ranking = search(known)
+    return choices(known, ranking.best), result_of(known, ranking, scores, "", (), 0.0)
+
+
+def test_the_first_is_compared_with_the_second() -> None:
+    best, found = result(Scores())
+    assert len(best) > 1 and best[0].step_s < best[1].step_s
+    assert found.why.startswith(f"{best[0].mesh_words} is ")
+    assert f"faster than {best[1].mesh_words}: " in found.why
+    assert [one.step_s for one in found.best] == [one.step_s for one in best]
+
+
+def test_the_error_is_the_measured_one_or_else_the_published() -> None:
+    _, assumed = result(Scores())
+    _, measured = result(Scores(error=0.05, num_steps=3))
+    assert assumed.error == PUBLISHED_ERROR and "nothing here" in assumed.error_told
+    assert measured.error == 0.05 and measured.error_told.startswith("of 3 measured rows")
+    assert measured.probability > assumed.probability

@@ -1,0 +1,40 @@
+"""Which all-reduce is fastest at which size: of each number of ranks by its own lines."""
+
+import pytest
+
+from scalebench.costmodel.links.crossover import crossovers
+from scalebench.costmodel.links.fitting.fit import fit_links
+from tests.builders.link_sweeps import sizes, sweep
+
+SIZE = sizes(20)
+
+
+def all_reduce(algorithm, latency_s, bandwidth, **fields):
+    return sweep(SIZE, latency_s + SIZE / bandwidth, algorithm=algorithm, **fields)
+
+
+def winners(points):
+    return crossovers(points, fit_links(points).fits)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("world_size", (2, 4)), ("dtype", ("float32", "bfloat16")), ("link", ("a", "b"))],
+)
+def test_lines_of_other_ranks_types_and_links_predict_nothing_here(name, values):
+    """The second's two algorithms are those of the first, the other way round."""
+    one, other = ({name: value} for value in values)
+    quick, wide = (1e-5, 1e8), (1e-4, 1e9)
+    points = [
+        *(*all_reduce("tree", *quick, **one), *all_reduce("ring", *wide, **one)),
+        *(*all_reduce("ring", *quick, **other), *all_reduce("tree", *wide, **other)),
+    ]
+    found = winners(points)
+    assert [winner.measured for winner in found] == ["tree", "ring", "ring", "tree"]
+    assert [winner.predicted for winner in found] == ["tree", "ring", "ring", "tree"]
+
+
+def test_an_algorithm_alone_and_another_operation_win_nothing():
+    assert winners(all_reduce("ring", 1e-5, 1e9)) == []
+    others = [*all_reduce("a", 1e-5, 1e9, op="broadcast"), *all_reduce("b", 1e-5, 1e8, op="gather")]
+    assert crossovers(others, ()) == []
