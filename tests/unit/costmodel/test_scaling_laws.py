@@ -58,3 +58,8 @@ def test_speedups_beyond_ideal_give_no_negative_share():
 def test_too_little_to_fit_is_said(sizes, speedups):
     with pytest.raises(UsageError, match="2 ranks or more"):
         fit_all(sizes, speedups)
+
+
+def test_a_case_that_slows_down_is_fitted_like_any_other():
+    for law in fit_all([1, 2], [1.0, 0.8]):
+        assert law.speedup(2) <= 1.0

@@ -161,3 +161,12 @@ def test_settings_of_the_row_and_not_of_the_whole_run():
 def test_the_plain_model_that_all_is_measured_against(base_s, new_s, told):
     found = explain_baseline(base_s, new_s)
     assert len(found) == bool(told) and all(told in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [(0.80, 0.805, "rose 0.5 points"), (0.805, 0.80, "fell 0.5 points"), (0.7, 0.9, "rose 20.0")],
+)
+def test_a_change_has_its_direction_however_small(was, now, told):
+    (line,) = explain_efficiency(with_budget(was), with_budget(now))
+    assert told in line

@@ -2,6 +2,9 @@
 
 import pytest
 
+from scalebench.gate.change import Change
+from scalebench.gate.family import Pair, _finding
+from scalebench.gate.measured import measured
 from scalebench.gate.metrics import METRICS
 
 
@@ -14,3 +17,23 @@ def test_a_floor_is_the_larger_of_a_share_and_an_amount():
     assert floors["peak_memory_bytes"](1e9) == pytest.approx(0.005)
     assert floors["peak_memory_bytes"](2**20) == pytest.approx(2**16 / 2**20)
     assert floors["step_s"](0.0) == float("inf") and floors["wire_bytes"](0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("value", "finding"),
+    [
+        (0.015, "inconclusive"),
+        (0.025, "regressed"),
+        (-0.015, "inconclusive"),
+        (-0.025, "inconclusive"),
+        (-0.035, "improved"),
+    ],
+)
+def test_a_change_counts_when_its_whole_interval_is_beyond_the_floor_of_its_direction(
+    value, finding
+):
+    """Intervals of ±0.01; the floor is 0.01 upwards and 0.02 downwards."""
+    change = Change(value, error=0.01 / 1.959964, dof=1e9)
+    none = measured([0.0])
+    pair = Pair("step", none, none, floor=0.01, floor_down=0.02)
+    assert _finding(pair, change, 1e-9, None, 0.01)[0] == finding

@@ -1,6 +1,7 @@
 """What names mean, in every spelling that NCCL, RCCL and torch have used."""
 
 import pytest
+import torch
 
 from scalebench.trace import names
 
@@ -126,3 +127,13 @@ def test_collectives_of_c10d(name, kind):
 )
 def test_dtypes(name, expected):
     assert names.dtype_of(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
+     "bfloat16", "float32", "float64", "complex32", "complex64", "complex128", "bool",
+     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"],
+)  # fmt: skip
+def test_the_bytes_of_an_element_are_torchs(name):
+    assert names.dtype_of(name) == (name, getattr(torch, name).itemsize)

@@ -288,6 +288,14 @@ def test_other_laws_are_held_against_the_same_left_out_size():
     assert set(found["errors"]) > {"Amdahl", "Gustafson", "USL"}
 
 
+def test_errors_of_opposite_signs_do_not_cancel():
+    rows = [row_with(n, 0.0, efficiency=e) for n, e in ((2, 0.9), (4, 0.8))]
+    rows.append(row_with(8, 0.0, left_out=0.03, efficiency=0.7))
+    rows += [row.model_copy(update={"case": "other"}) for row in rows[:2]]
+    rows.append(row_with(8, 0.0, left_out=-0.05, efficiency=0.7, case="other"))
+    assert score(rows)["left_out_mean_error"]["cost model"] == pytest.approx(0.04)
+
+
 def test_a_shape_survives_a_batch_of_its_own():
     found = StepShape((), 0.1, 0.0, 32, {})
     assert found.with_batch(32) == found

@@ -25,10 +25,10 @@ def piped(strategy=FOUR, rank_batch=32):
     return make_cell("gpipe", 2, strategy=strategy, rank_batch=rank_batch)
 
 
-def counted_by(cell):
+def counted_by(cell, num_ranks=2):
     """A launch whose ranks say what the layers cost; its batch has four microbatches of eight."""
     facts = {"layers": asdict(LAYERS), "optimizer": "AdamW"}
-    return make_result(cell, ranks=[make_record(rank, facts=facts) for rank in range(2)])
+    return make_result(cell, ranks=[make_record(rank, facts=facts) for rank in range(num_ranks)])
 
 
 def predicted(reference):
@@ -42,7 +42,10 @@ def predicted(reference):
 
 
 def test_a_pipeline_that_did_not_run_is_predicted_from_one_that_did():
-    assert predicted(counted_by(piped())).values["predicted_memory_bytes"] > 0
+    found = predicted(counted_by(piped())).values["predicted_memory_bytes"]
+    assert found > 0
+    of_one_rank = counted_by(piped(), num_ranks=1)
+    assert predicted(of_one_rank).values["predicted_memory_bytes"] == found
 
 
 @pytest.mark.parametrize("other", [piped(rank_batch=16), piped(strategy=EIGHT)])

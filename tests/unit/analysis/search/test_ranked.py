@@ -1,7 +1,7 @@
 """What a search's result says of its ranking."""
 
 from scalebench.analysis.search.ranked import PUBLISHED_ERROR, result_of
-from scalebench.analysis.search.scores import Scores
+from scalebench.analysis.search.scores import ScoredRow, Scores, scores_of
 from scalebench.costmodel.search.choice import choices
 from scalebench.costmodel.search.ranking import search
 from tests.unit.costmodel.search.jobs import job
@@ -27,3 +27,16 @@ def test_the_error_is_the_measured_one_or_else_the_published() -> None:
     assert assumed.error == PUBLISHED_ERROR and "nothing here" in assumed.error_told
     assert measured.error == 0.05 and measured.error_told.startswith("of 3 measured rows")
     assert measured.probability > assumed.probability
+
+
+def test_the_margin_is_that_of_the_peak_that_was_most_above_its_prediction() -> None:
+    def row(measured_bytes):
+        return ScoredRow(
+            case="ddp", workload="w", world_size=2, measured_s=1.0, predicted_s=1.0,
+            measured_bytes=measured_bytes, predicted_bytes=1000.0,
+        )  # fmt: skip
+
+    found = scores_of([row(900), row(1200), row(1100), row(None)])
+    assert found.margin is not None and round(found.margin, 9) == 0.2
+    assert (found.num_peaks, found.num_steps, found.error) == (3, 4, 0.0)
+    assert scores_of([row(900)]).margin == 0.0 and scores_of([row(None)]).margin is None

@@ -172,3 +172,13 @@ def test_the_peak_of_a_device_counts_where_the_work_of_a_sample_is_known(fsdp) -
     assert measured_speed(on_gpu, summary, counted).peak_flops == {"float32": 19.5e12}
     uncounted = replace(counted, sample_flops=1.0)
     assert measured_speed(on_gpu, summary, uncounted).peak_flops == {}
+
+
+def test_the_optimizers_part_is_that_of_the_same_workload(fsdp) -> None:
+    run, summary = fsdp
+    found = measured_speed(run, summary, tiny())
+    plain = next(row for row in summary.rows if row.strategy == "plain")
+    assert plain.step_s is not None and 0 < found.update_s < plain.step_s.value
+    renamed = [row.model_copy(update={"workload": SMALL.name}) for row in summary.rows]
+    other = summary.model_copy(update={"rows": renamed})
+    assert measured_speed(run, other, SMALL).update_s == 0

@@ -3,6 +3,7 @@
 from math import ceil, floor, log2
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -248,3 +249,9 @@ def test_a_pipelined_ring_passes_bytes_on_while_they_arrive():
 )
 def test_under_nccl_rooted_operations_follow_the_pipelined_ring(backend, law):
     assert usual_laws(backend).get("broadcast", algorithms("broadcast")[0]) == law
+
+
+@pytest.mark.parametrize("name", nccl_operations.DTYPES)
+def test_the_elements_of_nccl_tests_are_as_long_as_torchs(name):
+    dtype, size = nccl_operations.DTYPES[name]
+    assert getattr(torch, dtype).itemsize == size
