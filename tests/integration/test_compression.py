@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scalebench.analysis.run import load_run
 from scalebench.launch.local import loopback_environment
 from scalebench.spec.compression import METHODS
 from tests.conftest import PATIENCE_S, Scalebench
@@ -117,8 +118,8 @@ def test_a_planted_fault_of_one_rank_is_seen(reports: Reports, what: str) -> Non
 
 
 @pytest.fixture(scope="module")
-def squeezed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], dict[str, Any]]:
-    """Case and N → row of a real run of `compression_suite`, traced."""
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a real run of `compression_suite`, traced."""
     folder = tmp_path_factory.mktemp("squeezed")
     shutil.copy(Path(__file__).with_name("compression_suite.py"), folder)
     ended = subprocess.run(
@@ -135,7 +136,13 @@ def squeezed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], 
     )
     assert ended.returncode == 0, ended.stderr
     assert "what compression sends and costs" in ended.stdout
-    rows = json.loads((folder / "r" / "summary.json").read_text())["rows"]
+    return folder / "r"
+
+
+@pytest.fixture(scope="module")
+def squeezed(run_folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """Case and N → row of the run."""
+    rows = json.loads((run_folder / "summary.json").read_text())["rows"]
     return {(row["case"], row["world_size"]): row for row in rows}
 
 
@@ -160,6 +167,16 @@ def test_every_collective_of_powersgd_is_in_the_trace(squeezed: Rows) -> None:
     (kind,) = [k for k in row["communication"] if k["ordinal"] is None]
     assert kind["num_bytes"] == row["compression"]["payload_bytes"] > 0
     assert row["compression"]["communicate_s"]["value"] > 0
+
+
+def test_ranks_of_powersgd_are_seen_to_hold_the_same_memory(run_folder: Path) -> None:
+    """Its hook goes on in callbacks, on whichever thread is there first; a counter is 4 bytes."""
+    cells = load_run(run_folder).results
+    for case in ("powersgd", "batched"):
+        one, other = (rank.memory for rank in cells[f"squeezed.{case}.n2.inspect"].ranks)
+        assert one.allocated_bytes == pytest.approx(other.allocated_bytes, abs=64)
+        assert one.communication_bytes == pytest.approx(other.communication_bytes, abs=64)
+        assert one.gradients_bytes == other.gradients_bytes
 
 
 def test_encoding_and_decoding_are_seen_and_are_part_of_the_budget(squeezed: Rows) -> None:

@@ -186,9 +186,11 @@ def _operations_let_go_first() -> Iterator[None]:
 
     The thread that drops the last reference to a tensor frees it, and the profiler records only
     what the training's thread frees. Nothing is timed where memory is watched. Functional
-    collectives, as DTensor's, wait for a tensor instead of an operation.
+    collectives, as DTensor's, wait for a tensor instead of an operation. A hook that goes on with
+    the future of an operation, as PowerSGD's, gets one that is there: else gloo's thread would do
+    the rest of its work, or not, as it happens.
     """
-    wait = dist.Work.wait
+    wait, get_future = dist.Work.wait, dist.Work.get_future
     wait_for_tensor: Any = functional.wait_tensor
 
     def wait_and_let_go(work: Any, *arguments: Any, **options: Any) -> bool:
@@ -201,12 +203,18 @@ def _operations_let_go_first() -> Iterator[None]:
         time.sleep(LET_GO_S)
         return waited
 
+    def future_that_is_there(work: Any) -> Any:
+        wait_and_let_go(work)
+        return get_future(work)
+
     dist.Work.wait = wait_and_let_go  # type: ignore[assignment, method-assign]
+    dist.Work.get_future = future_that_is_there  # type: ignore[assignment, method-assign]
     functional.wait_tensor = wait_for_tensor_and_let_go
     try:
         yield
     finally:
         dist.Work.wait = wait  # type: ignore[method-assign]
+        dist.Work.get_future = get_future  # type: ignore[method-assign]
         functional.wait_tensor = wait_for_tensor
 
 
