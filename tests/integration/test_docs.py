@@ -58,7 +58,10 @@ def test_the_example_of_an_own_workload(scalebench: Scalebench, project: Path) -
 
 
 @pytest.mark.untimed
-def test_the_example_of_an_own_script(scalebench: Scalebench, project: Path) -> None:
+def test_the_example_of_an_own_script(
+    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALEBENCH_BUDGET", "25s")  # what is looked at is there after one launch
     (program,) = blocks("docs/your-script.md", "python")
     (project / "train.py").write_text(program)
     weak, strong = commands("docs/your-script.md")
