@@ -8,7 +8,7 @@ import torch
 
 from scalebench.spec.presets import PRESETS
 from scalebench.worker.checkpoints.methods import Saver
-from scalebench.worker.checkpoints.state import differences
+from scalebench.worker.checkpoints.state import differences, state_of
 from scalebench.worker.checkpoints.store import CheckpointStore
 from scalebench.worker.checkpoints.trainee import NotEqual, Trainee
 from scalebench.worker.process.context import RankContext
@@ -122,3 +122,14 @@ def test_differences_are_tensors_with_other_bits_or_on_one_side_alone():
     assert differences(saved, found, with_random=False) == ["gone", "new", "other"]
     assert differences(saved, found, with_random=True)[-1] == "random.0.torch"
     assert differences(saved, saved, with_random=True) == []
+
+
+def test_the_state_is_in_the_order_of_the_module_as_in_a_script(context):
+    """DCP divides what all ranks have in this order: another order would have another stall."""
+    trainee = Trainee(context)
+    trainee.train(1)
+    module = trainee.training.module
+    names = list(state_of(trainee.training, 0))
+    assert [n for n in names if n.startswith("model.")] == [f"model.{n}" for n in module.state_dict()]
+    moments = [n for n in names if n.endswith(".exp_avg")]
+    assert moments == [f"optimizer.{n}.exp_avg" for n, _ in module.named_parameters()]
