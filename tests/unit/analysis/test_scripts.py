@@ -223,3 +223,15 @@ def test_rows_of_other_strategies_have_no_time_outside():
 def test_from_which_rank_a_scripts_broadcasts_come(kinds, root):
     found = {"wrappers": [{"kind": kind} for kind in kinds]}
     assert LaunchAttribution(result(2, 0.1, facts=found)).broadcast_root == root
+
+
+def test_a_single_sample_is_a_batch():
+    found, _ = rows(result(1, 0.1, samples_per_step=1.0))
+    assert found[1].throughput.value == pytest.approx(1 / 0.1)
+    assert "samples not counted" not in found[1].stamps
+
+
+def test_a_checkpoint_that_took_half_of_a_gap_names_it():
+    half = StepGap(step=2, seconds=2.0, evaluation_s=0.5, checkpoint_s=0.75)
+    found, _ = rows(result(1, 0.1), result(2, 0.125, gaps=[half]))
+    assert [gap.kind for gap in found[2].outside_step.largest] == ["checkpoint"]

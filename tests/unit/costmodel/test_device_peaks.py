@@ -155,7 +155,7 @@ def test_the_peak_of_a_mix_is_that_of_doing_each_part_at_its_own():
 )
 def test_float32_is_two_operations_of_each_lane_in_each_cycle(name, lanes, boost_ghz):
     """Lanes and boost clock of the makers' architecture papers: another source than the peak's."""
-    assert peak_flops(name, "float32") == pytest.approx(2 * lanes * boost_ghz * 1e9, rel=0.015)
+    assert peak_flops(name, "float32") == pytest.approx(2 * lanes * boost_ghz * 1e9, rel=0.01)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.pattern)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.costmodel.frameworks import bucket_bytes
+from scalebench.costmodel.frameworks import bucket_bytes, keeps_gradients_in_buckets
 from scalebench.costmodel.memory import MeasuredBaseline, predict_memory, predict_state_bytes
 from scalebench.costmodel.sharding import sharding_of
 from scalebench.costmodel.traffic import predict_traffic
@@ -122,3 +122,17 @@ def test_deepspeed_keeps_a_second_copy_of_the_share_that_it_updates():
     }
     assert copies == {0: 4000, 1: 5000, 2: 5000, 3: 2000}
     assert predict_memory(FairScale(), PARAMETERS, 1, world_size=N).parameters_bytes == 4000
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        (FairScale(), True),
+        (Accelerate(), True),
+        (Accelerate(as_shipped=True, bucket_mb=None), False),  # DDP's own default copies them
+        (DeepSpeed(stage=0), False),
+        (Plain(), False),
+    ],
+)
+def test_gradients_live_in_buckets_where_ddp_is_told_so(strategy, expected):
+    assert keeps_gradients_in_buckets(strategy) is expected

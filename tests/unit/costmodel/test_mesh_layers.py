@@ -89,3 +89,9 @@ def test_replicas_of_tensor_groups_send_what_several_tensor_groups_do():
 def test_a_pipeline_has_no_law_where_no_stage_was_seen():
     with pytest.raises(NoLaw, match="does not follow from N=1"):
         sent(Mesh(pipeline=2, microbatches=2), 2)
+
+
+def test_what_has_no_replica_averages_nothing():
+    alone, twice = (sent(Mesh(tensor=2), n) for n in (2, 4))
+    assert all(one.num_ranks > 1 for one in (*alone, *twice))
+    assert along(alone, "data") == [] != along(twice, "data")

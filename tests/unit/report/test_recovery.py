@@ -223,3 +223,14 @@ def test_a_suite_that_saves_is_not_told_to_trace(rows):
     assert general(make_summary(rows)) == ()
     other = make_row("ddp", 2).model_copy(update={"suite": "fsdp"})
     assert "No step was traced" in general(make_summary([*rows, other]))[0]
+
+
+def test_a_restart_is_that_after_a_kill():
+    failures = [failure("raise", load_s=0.9), failure("kill", load_s=0.4)]
+    row = make_row("ddp", 2)
+    both, raised = (
+        row.model_copy(update={"recovery": RecoveryFigures(failures=found)})
+        for found in (failures, failures[:1])
+    )
+    assert restart_of(both) == pytest.approx(0.5 + 0.4)
+    assert restart_of(raised) is None

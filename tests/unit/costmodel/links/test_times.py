@@ -93,3 +93,12 @@ def test_each_operation_has_its_own_fit():
     gathers = model_of(2, law=ring_gather, op="all_gather")
     truth = ring_gather(2).time_s(10**6, ALPHA_S, BANDWIDTH)
     assert gathers.time("all_gather", 2, 10**6).time_s == pytest.approx(truth, rel=0.1)
+
+
+def test_each_doubling_of_the_ranks_widens_the_interval_alike_and_the_first_counts_twice():
+    """What one doubling moved, from 2 to 4 ranks, is what the next may move again."""
+    model = model_of(2, 4, drift=0.05)
+    found = [model.time("all_reduce", n, 10**7) for n in (4, 8, 16, 32)]
+    widths = np.array([np.log(each.high_s / each.low_s) for each in found])
+    own, *others = np.diff(widths)
+    assert others == pytest.approx([own / 2] * 2, rel=0.1)

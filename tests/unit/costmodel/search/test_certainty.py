@@ -34,3 +34,5 @@ def test_without_a_comparison_there_is_no_error_and_no_interval() -> None:
     assert typical_error([1.1, 0.9], [1.0, 1.0]) == pytest.approx(0.1, abs=0.01)
     low, high = interval(2.0, 0.1) or (0, 0)
     assert low * high == pytest.approx(4.0) and low < 2 < high
+    drawn = 2.0 * np.exp(0.1 * np.random.default_rng(1).standard_normal(200_000))
+    assert np.mean((low <= drawn) & (drawn <= high)) == pytest.approx(0.9, abs=0.005)

@@ -130,6 +130,8 @@ def test_the_state_is_in_the_order_of_the_module_as_in_a_script(context):
     trainee.train(1)
     module = trainee.training.module
     names = list(state_of(trainee.training, 0))
-    assert [n for n in names if n.startswith("model.")] == [f"model.{n}" for n in module.state_dict()]
+    assert [n for n in names if n.startswith("model.")] == [
+        f"model.{n}" for n in module.state_dict()
+    ]
     moments = [n for n in names if n.endswith(".exp_avg")]
     assert moments == [f"optimizer.{n}.exp_avg" for n, _ in module.named_parameters()]
