@@ -6,6 +6,10 @@ TCP over links of a known rate. Each case is predicted from its step at
 one rank or its shard alone, and from links calibrated in the same run. Other arguments go to
 ``scalebench run``: ``--quick -k ulysses`` is one case, in two minutes on two cores. Nothing else
 may use them: otherwise the shares of the CPU do not hold, and neither does the result.
+
+A share of the CPU is given in pieces: a rank that has waited computes some milliseconds of it at
+once. ``PACE_NS=50`` with ``--link 5mbit --batch-size 16`` makes steps of seconds, in which these
+pieces are small.
 """
 
 import argparse

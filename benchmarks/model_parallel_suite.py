@@ -1,14 +1,15 @@
 """Each way to divide a model, on eight ranks, for `benchmarks.model_parallel_prediction`.
 
 Small transformers, whose linear layers take as long as on a device of 0.8 GFLOP/s; see
-`benchmarks.paced_layers`. With PACED=no they compute with the host's share of a core instead.
+`benchmarks.paced_layers`. PACE_NS is another time for each multiplication, in nanoseconds. With
+PACED=no they compute with the host's share of a core instead.
 """
 
 import os
 
 from scalebench import Case, Context, Expert, LayerWise, Mesh, Plain, StepPlan, Suite, Tensor
 
-SECONDS_PER_MULTIPLICATION = 2.5e-9
+SECONDS_PER_MULTIPLICATION = 1e-9 * float(os.environ.get("PACE_NS", "2.5"))
 GPT, DEEP, MOE = (f"benchmarks.model_parallel_suite:{name}" for name in ("gpt", "deep", "moe"))
 
 
