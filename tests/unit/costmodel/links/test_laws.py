@@ -201,6 +201,7 @@ def test_a_point_goes_through_json():
         {"low_s": 1e-3},
         {"low_s": 1.1e-3, "high_s": 2e-3},
         {"low_s": 0.5e-3, "high_s": 0.9e-3},
+        {"low_s": 0.5e-3, "high_s": 0.0},
         {"num_wrong": -1},
     ],
 )
