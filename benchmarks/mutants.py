@@ -63,11 +63,11 @@ class Mutant:
 
 
 def draw(packages: Sequence[str], count: int, seed: int) -> list[Mutant]:
-    """Draw ``count`` different places of the packages, and a change for each."""
+    """Draw ``count`` different places of packages, folders or modules, and a change for each."""
     sources = {
         str(path.relative_to(ROOT)): path.read_bytes()
         for package in packages
-        for path in sorted((ROOT / "scalebench" / package).rglob("*.py"))
+        for path in modules(ROOT / "scalebench" / package)
     }
     places = [(path, place) for path, source in sources.items() for place in places_of(source)]
     generator = random.Random(seed)
@@ -77,6 +77,11 @@ def draw(packages: Sequence[str], count: int, seed: int) -> list[Mutant]:
         after = generator.choice(place.choices)
         mutants.append(Mutant(path, place.line, place.begin, before, after))
     return mutants
+
+
+def modules(place: Path) -> list[Path]:
+    """Return the modules of a folder; a module is itself."""
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
 def try_mutant(tree: Path, mutant: Mutant, calls: dict[str, Called] | None) -> dict[str, Any]:
@@ -202,12 +207,25 @@ def _try_in_own_tree(mutant: Mutant) -> _Result:
     return mutant, try_mutant(tree, mutant, calls)
 
 
+def package(given: str) -> str:
+    """Return a package, or a folder or module of one, as given."""
+    if given.split("/")[0] not in PACKAGES or not (ROOT / "scalebench" / given).exists():
+        valid = ", ".join(PACKAGES)
+        raise argparse.ArgumentTypeError(f"{given!r} is not in {valid}")
+    return given
+
+
 def main() -> None:
     """Draw, try what was not tried yet, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--package", choices=PACKAGES, nargs="+", help="these alone")
+    parser.add_argument(
+        "--package",
+        type=package,
+        nargs="+",
+        help="these alone; also a folder or a module of one: costmodel/links, gate/family.py",
+    )
     parser.add_argument("--processes", type=int, choices=(1, 2), default=1)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "mutants.jsonl")
     parser.add_argument("--calls", type=Path, default=ROOT / "build" / "calls")
