@@ -150,6 +150,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         "efficiency_wrapped": ratios.efficiency(row, wrapped),
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
+        "loss_last_steps": len(losses) or None,
         "launch_s": estimate_over_launches(starts) if starts else None,
         "correctness": _correctness(row),
         "num_parameters": next((r.ranks[0].num_parameters for r in good), None),

@@ -178,9 +178,8 @@ def _comparisons(
     further = list(further_runs(base, results[0]))
     rows = (base, new, *(row for row, _ in further))
     series, by_launch = series_of(*rows), have_peaks(*rows)
-    as_long = base.num_clean_steps == new.num_clean_steps
     for metric in settings.metrics:
-        if metric.falls_with_steps and not as_long:
+        if metric.falls_with_steps and not _trained_alike(base, new):
             continue
         was = observe(base, metric, others[0], series, by_launch)
         is_ = observe(new, metric, others[1], series, by_launch)
@@ -199,6 +198,17 @@ def _comparisons(
         ]
         metric = count_metric(kind, settings.collectives)
         yield Comparison(metric, base, new, observed[0], observed[1])
+
+
+def _trained_alike(base: Row, new: Row) -> bool:
+    """Tell whether the last losses of two rows are those after as many steps.
+
+    Launches fill a window of time, after a warm-up of some length: as many clean steps are not as
+    many steps. Older summaries know no other number.
+    """
+    if base.loss_last_steps is None and new.loss_last_steps is None:
+        return base.num_clean_steps == new.num_clean_steps
+    return base.loss_last_steps == new.loss_last_steps
 
 
 def _over_runs(comparison: Comparison, again: Sequence[Observation | None]) -> Comparison:

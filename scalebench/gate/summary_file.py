@@ -18,6 +18,7 @@ _COUNTS = ("world_size", "global_batch")
 _SIZES = (
     *("peak_memory_bytes", "predicted_memory_bytes", "wire_bytes", "payload_bytes"),
     *("predicted_wire_bytes", "num_parameters", "rank_batch", "num_clean_steps"),
+    "loss_last_steps",
 )
 _POSITIVE = ("step_s", "throughput", "speedup", "efficiency", "energy_j_per_sample")
 

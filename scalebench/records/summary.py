@@ -74,8 +74,9 @@ class Row(BaseModel):
     ``throughput`` is samples per second of the whole job; ``efficiency`` is against the plain
     baseline, the row of the key ``baseline``, ``efficiency_wrapped`` against the strategy at N=1;
     ``peak_memory_bytes`` is the largest over ranks and launches. ``loss_last`` is that of the last
-    clean step of the first launch, and rows differ in how many they trained; ``loss_equal`` is that
-    after ``loss_equal_steps``, the same for every row of the suite with this workload and batch.
+    clean step of the first launch, after ``loss_last_steps`` steps, in which rows and runs differ;
+    ``loss_equal`` is that after ``loss_equal_steps``, the same for every row of the suite with this
+    workload and batch.
 
     On virtual hosts ``link`` says the rate of the links as ``--link`` takes it, and
     ``link_bit_per_s`` that of each host of the row; ``cpus_per_rank`` is the share of a core (or
@@ -150,6 +151,7 @@ class Row(BaseModel):
     flops_per_sample: FiniteFloat | None = None
     loss_first: FiniteFloat | None
     loss_last: FiniteFloat | None
+    loss_last_steps: int | None = None
     loss_equal: FiniteFloat | None = None
     loss_equal_steps: int | None = None
     probe_effect: Estimate | None = None

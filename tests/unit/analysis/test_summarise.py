@@ -128,6 +128,7 @@ def test_a_row_without_a_good_launch_has_no_numbers_and_every_reason():
     row = rows_of(results)["ddp", 2]
     assert (row.status, row.reason) == ("oom", "out of memory")
     assert row.step_s is row.efficiency is row.loss_first is row.launch_s is None
+    assert row.loss_last_steps is None
     assert row.samples == []
     assert "no launch of this row succeeded" in row.unavailable["efficiency"]
 
@@ -295,7 +296,7 @@ def test_the_loader_of_a_case_decides_its_baseline():
 def test_losses_are_those_of_the_global_batch():
     ranks = [make_record(0, loss=[4.0, 3.0, 2.0]), make_record(1, loss=[6.0, 5.0, 1.0])]
     row = rows_of([make_result(TWO, ranks=ranks)])["ddp", 2]
-    assert (row.loss_first, row.loss_last) == (5.0, 1.5)
+    assert (row.loss_first, row.loss_last, row.loss_last_steps) == (5.0, 1.5, 3)
 
 
 def test_launch_time_is_estimated_over_the_launches():

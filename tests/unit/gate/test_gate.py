@@ -214,12 +214,32 @@ def test_what_is_shown_by_default_can_be_made_to_decide():
     assert verdict_of(gated(base, new), "energy_j_per_sample").verdict == "inconclusive"
 
 
-def test_losses_after_different_numbers_of_steps_are_not_compared():
-    base = with_row(gated_run(seed=1), "ddp", 2, loss_last=5.0, num_clean_steps=40)
-    new = with_row(gated_run(seed=2), "ddp", 2, loss_last=5.2, num_clean_steps=41)
+@pytest.mark.parametrize(
+    ("base_steps", "new_steps", "clean_steps", "compared"),
+    [
+        (57, 57, (40, 40), True),
+        (57, 57, (40, 41), True),  # of all launches; the loss is the first one's
+        (57, 52, (40, 40), False),  # the warm-up was shorter
+        (None, 57, (40, 40), False),
+        (57, None, (40, 40), False),
+        (None, None, (40, 40), True),  # older summaries
+        (None, None, (40, 41), False),
+    ],
+)
+def test_losses_are_compared_only_after_as_many_steps(base_steps, new_steps, clean_steps, compared):
+    base, new = (
+        with_row(
+            gated_run(seed=1 + k),
+            *("ddp", 2),
+            loss_last=5.0 + 0.2 * k,
+            loss_last_steps=(base_steps, new_steps)[k],
+            num_clean_steps=clean_steps[k],
+        )
+        for k in range(2)
+    )
     of_row = [row for row in gated(base, new).rows if (row.case, row.world_size) == ("ddp", 2)]
     assert of_row
-    assert "loss_last" not in {row.metric for row in of_row}
+    assert ("loss_last" in {row.metric for row in of_row}) == compared
 
 
 def test_the_prediction_error_is_compared_by_its_magnitude():
