@@ -2,6 +2,9 @@
 
 A further round holds only those rows and the baselines that they are measured against. It ends
 when every row is precise enough, or when the next round would go beyond the time.
+
+Its windows are as long as those of the planned rounds: launches of one row differ by more than the
+blocks within one explain, so more rounds tell more than longer ones.
 """
 
 import time
@@ -13,9 +16,6 @@ from scalebench.records.precision import ImpreciseRow, PrecisionReached
 from scalebench.records.summary import RowKey
 from scalebench.session.store import RunStore
 from scalebench.spec import Cell
-
-LONGER = 2
-"""A further round has clean windows so many times as long: nothing is traced in it."""
 
 
 def add_rounds(store: RunStore, run_missing: Callable[[], str], began: float) -> str:
@@ -93,7 +93,7 @@ def _next_number(run: StoredRun, suite: str) -> int:
 
 
 def _further(cell: Cell, repeat: int) -> Cell:
-    steps = cell.steps.model_copy(update={"trace": False, "window_s": LONGER * cell.steps.window_s})
+    steps = cell.steps.model_copy(update={"trace": False})
     return cell.model_copy(update={"repeat": repeat, "steps": steps})
 
 
