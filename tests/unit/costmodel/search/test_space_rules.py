@@ -121,7 +121,14 @@ def test_placements_that_differ_and_the_most_usual_order_of_each(
     assert list(placements(mesh(**sizes), node)) == list(expected.items())
 
 
-@pytest.mark.parametrize("of", [job(4, 20), job(4, 28), job(3, 15)], ids=["20", "28", "15"])
+DEEP = replace(SMALL, layers=9)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [job(4, 20), job(4, 28), job(3, 15), job(4, 20, model=DEEP)],
+    ids=["20", "28", "15", "deep"],
+)
 def test_a_cut_is_there_for_each_schedule_that_can_run_it(of: Job) -> None:
     """Batches with factors of 5 and 7: not all of their cuts make equal rounds."""
     every = joined(list(candidates(of, meshes(of))))
@@ -135,7 +142,8 @@ def test_a_cut_is_there_for_each_schedule_that_can_run_it(of: Job) -> None:
             for v in (2, 4) if name in ("interleaved-1f1b", "looped-bfs") else (1,):
                 for m in divisors(batch):
                     rounds = name != "interleaved-1f1b" or m % p == 0  # as Narayanan et al. have it
-                    if m >= p and p * v <= 4 and rounds and why_not(name, p, m, v) is None:
+                    fine = rounds and m >= p and p * v <= of.model.layers
+                    if fine and why_not(name, p, m, v) is None:
                         expected.add((number, p, m, v, batch))
     assert found == expected
 
