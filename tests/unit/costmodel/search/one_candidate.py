@@ -211,8 +211,10 @@ class OneCandidate:
         samples = self.samples * self.bytes_each / 4
         samples /= c.context if axis == "tensor" else c.tensor
         forward, backward = getattr(self, f"of_{axis}")(model, ranks)
+        keeps = c.checkpointing == "selective" and not self.job.selective_sends_again
+        again = 0 if keeps else self.again
         return sum(link_s(op, ranks, self.near[axis], size * samples)
-                   for op, size in forward * (1 + self.again) + backward)  # fmt: skip
+                   for op, size in forward * (1 + again) + backward)  # fmt: skip
 
     def of_tensor(self, model: SearchModel, ranks: int):
         """Return a group's messages for a sample, float32 (Korthikanti et al. 2022, §4.2)."""

@@ -25,6 +25,8 @@ from tests.unit.costmodel.search.one_candidate import OneCandidate
 MACHINERY = {"tensor": 1e-3, "shard": 2e-3, "data": 3e-3, "pipeline": 4e-3, "context": 5e-3}
 ODD = replace(SMALL, layers=6, kv_heads=2, inner=640, gated=True, tied=False, vocabulary=1024)
 RECOMPUTING = {"selective": Recomputing(0.3, 1e-3), "full": Recomputing(1.2, 2e-3)}
+THREES = replace(SMALL, layers=7, heads=6, kv_heads=2, width=252, context=126, vocabulary=510,
+                 inner=700)  # fmt: skip
 JOBS = {
     "dense": job(),
     "on gpus": job(16, 48, device="cuda", gathered_bytes_each=2),
@@ -35,6 +37,15 @@ JOBS = {
     "scattered": job(8, 24, model=ODD, sequence=False, scatters_messages=True,
                      speed=replace(SPEED, recomputing=RECOMPUTING, split_s=4e-3)),
     "slow": job(8, 32, device="cuda", speed=replace(SPEED, flop_s={"float32": 1e-10})),
+    # Groups of three and six, tokens that four ranks do not divide, and bounds on both sides of
+    # each pass: FLOPs of some microbatches take as long as their messages.
+    "threes": job(12, 36, device="cuda", model=THREES, buckets_mb=(0.3, 2.0, 25.0),
+                  speed=replace(SPEED, flop_s={"float32": 3e-12, "bfloat16": 7e-12},
+                                split_s=1e-3, recomputing=RECOMPUTING)),
+    "routed threes": job(12, 24, gathered_bytes_each=2, selective_sends_again=False,
+                         scatters_messages=True, sequence=False, receives_ahead=False,
+                         model=replace(THREES, experts=6, top_k=3, layers=3),
+                         speed=replace(SPEED, axis_s={**MACHINERY, "expert": 6e-3})),
 }  # fmt: skip
 
 

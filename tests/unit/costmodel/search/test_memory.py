@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from scalebench.costmodel.search.choice import Choice, columns_of
-from scalebench.costmodel.search.memory import activation_bytes, activations_in_flight
+from scalebench.costmodel.search.memory import (
+    activation_bytes,
+    activations_in_flight,
+    fits,
+    gathered_bytes,
+    stage_table,
+)
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, job
 
 HIDDEN = 4 * 128 * 256
@@ -64,3 +70,31 @@ def test_a_tensor_group_divides_the_inputs_only_with_sequences(sequence, inputs,
     asked = job(16, 32, sequence=sequence, activation_ratio=1.0)
     (found,) = activation_bytes(asked, columns_of([choice]), LAYERS)
     assert (found - LOGITS / 2) / HIDDEN == pytest.approx(4 * inputs + whole)
+
+
+def test_two_experts_are_a_mixture_and_one_is_none():
+    one = replace(ROUTED, experts=1, top_k=3)
+    assert kept(one) == kept()
+    assert kept(one, checkpointing="selective") == kept(checkpointing="selective")
+    two = replace(ROUTED, experts=2, top_k=2)
+    assert kept(two) == pytest.approx(4 * (32 + 16))
+    assert kept(two, checkpointing="selective") == pytest.approx(4 * (8 + 4 + 2 * 8 + 2) + 32 + 16)
+
+
+def test_a_peak_that_fills_the_limit_with_its_margin_fits():
+    asked = job(memory_limit_bytes=100, margin=0.25)
+    assert fits(asked, np.array([79.0, 80.0, 81.0])).tolist() == [True, True, False]
+    assert fits(job(), np.array([1e30, 0.0])).tolist() == [True, True]
+
+
+def test_one_layer_of_a_sharded_rank_is_gathered_with_its_tables():
+    """Of a model of one layer in shards of 3: its parameters P are a table T and a block B."""
+    model = replace(SMALL, layers=1)
+    table, block = 512 * 256, 12 * 256 * 256
+    asked = job(3, 6, model=model, gathered_bytes_each=2)
+    made = columns_of([Choice(data=1, shard=3, zero=zero) for zero in (1, 2, 3)])
+    layers, _ = stage_table(asked, made)
+    assert layers.tolist() == [1, 1, 1]
+    found = gathered_bytes(asked, made, layers)
+    two = 4 * block - 2 * 2 / 3 * (table + block)
+    assert found == pytest.approx([0, two, 2 * (2 * table + 2 * block) + 4 * block])
