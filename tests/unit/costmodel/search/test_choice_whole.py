@@ -122,6 +122,19 @@ def test_a_configuration_in_words(choice: Choice, mesh: str, how: str, name: str
     assert (choice.mesh_words, choice.how_words, choice.name) == (mesh, how, name)
 
 
+@pytest.mark.parametrize(
+    "axes", [("context", "tensor"), ("tensor", "pipeline"), ("context", "pipeline")]
+)
+def test_with_two_kinds_of_groups_gradients_do_not_go_in_buckets(axes: tuple[str, str]) -> None:
+    assert not Choice(data=2, **dict.fromkeys(axes, 2)).replicates_alone
+
+
+@pytest.mark.parametrize("axis", ["shard", "expert"])
+def test_replicas_of_two_kinds_send_their_gradients_in_buckets(axis: str) -> None:
+    assert Choice(data=2, zero=axis == "shard", **{axis: 2}).replicates_alone
+    assert Choice(data=1, zero=axis == "shard", **{axis: 2}).replicates_alone
+
+
 def test_a_bare_choice_is_one_rank_that_keeps_everything() -> None:
     assert Choice(data=1) == Choice(
         data=1, shard=1, expert=1, context=1, tensor=1, pipeline=1, zero=0, schedule="none",

@@ -260,6 +260,16 @@ def test_the_table_has_a_line_for_each_row_also_for_those_that_miss(
     assert asked == [(False, True), (True, False)]
 
 
+def test_the_command_says_what_it_is_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["published", "--help"])
+    with pytest.raises(SystemExit):
+        published.main()
+    words = " ".join(capsys.readouterr().out.split())
+    assert "Published configurations: does the search choose them, and does it predict" in words
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

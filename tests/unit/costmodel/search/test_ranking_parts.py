@@ -201,7 +201,7 @@ def test_two_finds_one_after_another_keep_their_parts() -> None:
     assert both.candidates.data.tolist() == [1, 2, 1] and len(both) == 3
     part = both.take(np.array([2, 0]))
     assert part.step_s.tolist() == [3, 1] and part.memory_bytes.tolist() == [7, 5]
-    assert len(_nothing()) == len(_nothing().step_s) == 0
+    assert len(_nothing()) == len(_nothing().step_s) == len(_on_front(_nothing())) == 0
 
 
 def test_the_smallest_that_do_not_fit_are_kept_one_of_each_mesh() -> None:
@@ -228,6 +228,12 @@ def test_a_search_tells_how_many_configurations_it_has_looked_at() -> None:
     assert ranked.num_meshes == len(meshes(of))
     assert ranked.best.step_s.tolist() == sorted(ranked.best.step_s)
     assert not len(ranked.rejected) and not len(ranked.trained)
+
+
+def test_without_an_end_of_what_is_wanted_each_configuration_is_evaluated_once() -> None:
+    ranked = search(job(8, 16, axes=("tensor", "data", "pipeline")), wanted=10**6)
+    assert ranked.num_evaluated == ranked.num_fitting == ranked.num_candidates > 800
+    assert len(ranked.best) == len(ranked.ways)
 
 
 def test_where_nothing_fits_there_is_no_best_but_the_smallest_are_told() -> None:

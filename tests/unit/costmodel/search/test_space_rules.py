@@ -9,6 +9,7 @@ from scalebench.costmodel.pipelines.orders import why_not
 from scalebench.costmodel.search.job import SCHEDULES, Job
 from scalebench.costmodel.search.space import (
     Mesh,
+    _context_methods,
     candidates,
     divisors,
     joined,
@@ -16,6 +17,7 @@ from scalebench.costmodel.search.space import (
     order_names,
     order_number,
     placements,
+    refused_meshes,
     why_no_mesh,
     why_not_mesh,
 )
@@ -94,6 +96,33 @@ def test_where_no_mesh_has_so_many_ranks_the_nearest_number_below_is_told(n: int
         f"9 tokens a sample, and the global batch has 3 samples. Give --gpus {near}, or another "
         "--batch-size."
     )
+
+
+@pytest.mark.parametrize(
+    ("tensor", "context", "tokens", "methods"),
+    [
+        (1, 1, 7, [0]),
+        (3, 1, 7, [0]),
+        (1, 2, 8, [0, 1]),
+        (1, 2, 6, [0]),  # a ring has two pieces on each rank
+        (3, 2, 6, [0]),
+        (2, 2, 8, [1]),  # six heads are no four groups
+        (2, 2, 6, []),
+        (1, 2, 7, []),
+    ],
+)
+def test_heads_are_exchanged_or_keys_passed_around(
+    tensor: int, context: int, tokens: int, methods: list[int]
+) -> None:
+    model = replace(SMALL, heads=6, context=tokens)
+    assert _context_methods(job(model=model), tensor, context) == methods
+    routed = _context_methods(job(model=replace(model, experts=2)), tensor, context)
+    assert routed == ([0] if context == 1 else [])
+
+
+def test_meshes_with_experts_are_not_even_refused_without_a_mixture() -> None:
+    assert EXPERTS not in refused_meshes(job(4, 8))
+    assert refused_meshes(job(3, 6, model=ROUTED))[EXPERTS] == 1
 
 
 def test_divisors_and_orders() -> None:

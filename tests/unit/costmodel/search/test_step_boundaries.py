@@ -1,5 +1,6 @@
 """Steps at the boundaries of their formulas: free links, one rank, one layer, two shards."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,6 +84,23 @@ def test_two_replicas_reduce_their_gradients_and_one_has_nothing_to_reduce() -> 
     of = job(2, 6, links=EqualLinks(1.0), speed=slow)
     made = [Choice(data=2), Choice(data=1), Choice(data=1, tensor=2), Choice(data=2, bucket_mb=1)]
     assert step_parts(of, columns_of(made)).data_s.tolist() == [1, 0, 0, 1]
+
+
+def test_only_replicas_alone_have_buckets() -> None:
+    """Computing takes no time, so that all buckets of 0.1 MiB are late."""
+    fast = replace(SPEED, flop_s={"float32": 1e-30}, pass_s=0.0)
+    of = job(4, 8, links=EqualLinks(1.0), speed=fast)
+    alone = [Choice(data=4, bucket_mb=0.1), Choice(data=2, shard=2, zero=1, bucket_mb=0.1)]
+    number = math.ceil(4 * SMALL.num_parameters / (0.1 * 2**20))
+    assert step_parts(of, columns_of(alone)).data_s == pytest.approx([number] * 2)
+    others = [
+        Choice(data=2, shard=2, zero=zero, bucket_mb=0.1) for zero in (2, 3)
+    ] + [
+        Choice(data=2, tensor=2, bucket_mb=0.1),
+        Choice(data=2, context=2, bucket_mb=0.1),
+        Choice(data=2, pipeline=2, schedule="gpipe", microbatches=2, bucket_mb=0.1),
+    ]  # fmt: skip
+    assert step_parts(of, columns_of(others)).data_s.tolist() == [1] * 5
 
 
 def test_copies_of_experts_are_reduced_beside_all_else() -> None:

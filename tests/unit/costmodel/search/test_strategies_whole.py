@@ -142,7 +142,7 @@ def test_a_pipeline_cuts_the_batch_of_each_replica() -> None:
     five = staged.model_copy(update={"microbatches": 5})
     assert refused(five, 6) == "24 samples per pipeline cannot be split into 5 microbatches"
     assert isinstance(strategy_of(five, "cpu", 6, 75), Pipeline)
-    one = Choice(data=1, pipeline=2, schedule="gpipe", microbatches=9)
+    one = Choice(data=1, pipeline=2, schedule="gpipe", microbatches=24)
     assert isinstance(strategy_of(one, "cpu", 2, 72), Pipeline)
 
 
