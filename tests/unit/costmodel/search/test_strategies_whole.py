@@ -63,6 +63,13 @@ def test_a_configuration_and_its_strategy(n: int, choice: Choice, strategy: Exec
     assert choice_of(strategy, n) == choice
 
 
+def test_a_mesh_without_context_groups_has_no_method_of_theirs() -> None:
+    choice = Choice(data=1, tensor=2, placement=("tensor",))
+    ring = choice.model_copy(update={"context_method": "ring"})
+    assert strategy_of(ring, "cpu", 2, 72) == strategy_of(choice, "cpu", 2, 72)
+    assert choice_of(Mesh(data=1, tensor=2, method="ring"), 2) == choice
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_experts_are_among_the_replicas_of_a_mesh(size: int) -> None:
     """What is left of the replicas are groups of experts with the same part of the samples."""
