@@ -50,6 +50,8 @@ def test_a_step_that_is_not_shorter_takes_equally_long() -> None:
         (2e8, "250 MB", "251MB"),
         (8e5, "1.00 MB", "2MB"),
         (7.6e5, "950 kB", "951kB"),
+        (1_999_999_999 / 1.25, "2.00 GB", "2GB"),  # a byte less than that
+        (1_999_999 / 1.25, "2.00 MB", "2MB"),
     ],
 )
 def test_a_limit_is_given_that_is_above_what_is_needed(size: float, shown: str, given: str) -> None:
