@@ -35,7 +35,6 @@ A100_BYTE_PER_S = 2039e9
 
 ERROR = 0.147
 """vTrain's worst error (Bang et al. 2024), for the interval."""
-FEW = 5
 
 
 @dataclass(frozen=True)
