@@ -51,6 +51,26 @@ def test_without_stages_there_is_no_bubble_and_no_message_between_them() -> None
 
 
 @pytest.mark.parametrize(
+    ("p", "v", "m", "each_s", "expected"),
+    [
+        # A rank between two others sends 4 messages a microbatch: 32 of 5 s behind passes of 24 s.
+        (4, 2, 8, 5.0, 32 * 5 - 24 * 31 / 32),
+        (3, 1, 6, 5.0, 12 * 5 - 18 * 11 / 12),
+        (4, 2, 8, 0.1, 14 * 0.1),  # short ones: when the pipeline fills and empties
+        (3, 3, 3, 5.0, 18 * 5 - 9 * 17 / 18),
+    ],
+)
+def test_messages_of_a_rank_between_two_others(
+    p: int, v: int, m: int, each_s: float, expected: float
+) -> None:
+    of = columns_of(
+        [Choice(data=1, pipeline=p, schedule="interleaved-1f1b", chunks=v, microbatches=m)]
+    )
+    passes = Passes(np.array([1.0]), np.array([2.0]), np.array([1.0]))
+    assert exposed_hops_s(of, np.array([each_s]), passes)[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
     ("parts", "each_s", "window_s", "expected"),
     [
         (1, 3.0, 100.0, 3.0),  # one operation starts at the end
