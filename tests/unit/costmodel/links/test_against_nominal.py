@@ -43,3 +43,39 @@ def test_own_algorithms_and_what_has_no_bus_bandwidth_are_left_out():
 def test_an_unknown_link_lists_the_valid_ones():
     with pytest.raises(UsageError, match="nvlink4"):
         against_link([], "nvlink")
+
+
+@pytest.mark.parametrize(
+    ("share", "word"),
+    [
+        (0.749, "something else limits it"),
+        (0.75, "the link is well used"),
+        (1.0, "the link is well used"),
+        (1.001, "above the link"),
+    ],
+)
+def test_a_link_is_well_used_from_three_quarters_to_all_of_it(share, word):
+    (found,) = against_link([point(share * 75e9, 0.5, op="broadcast")], "nvlink2")
+    assert found.share == pytest.approx(share)
+    assert word in found.sentence
+
+
+def test_the_best_of_all_sizes_counts_and_the_first_of_equals():
+    points = [
+        point(1000, 4 / 3 * 1000 / 2e9, world_size=3),
+        point(5000, 4 / 3 * 5000 / 6.3e9, world_size=3),
+        point(9000, 4 / 3 * 9000 / 6.3e9, world_size=3),
+        point(7000, 4 / 3 * 7000 / 5e9, world_size=3),
+    ]
+    points[2] = points[1].model_copy(update={"size_bytes": 10_000, "time_s": 2 * points[1].time_s})
+    (found,) = against_link(points, "pcie5")
+    assert (found.op, found.world_size, found.size_bytes) == ("all_reduce", 3, 5000)
+    assert found.busbw_byte_per_s == pytest.approx(6.3e9)
+    assert found.share == pytest.approx(0.1)
+    assert found.sentence.startswith(
+        "all_reduce, N=3: busbw up to 6.30 GB/s at 5.00 kB, 10 % of pcie5 (63.0 GB/s): "
+    )
+
+
+def test_a_point_without_a_size_has_no_bandwidth():
+    assert against_link([point(0, 1e-6)], "pcie5") == []
