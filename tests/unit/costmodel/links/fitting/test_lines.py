@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
+from scalebench.costmodel.links.fitting import lines as lines_module
 from scalebench.costmodel.links.fitting.lines import Lines, _residuals, _step, fit_lines
 
 RANDOM = np.random.default_rng(11)
@@ -107,7 +108,7 @@ def test_a_step_without_a_latency_column_finds_the_slope():
     assert away.tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize("share", [0.3e-12, 3e-12])
+@pytest.mark.parametrize("share", [0.8e-12, 1.6e-12])
 def test_a_latency_that_adds_no_trillionth_to_any_time_is_none(share):
     """Beside the smallest size, of which it is the largest part."""
     size = np.geomspace(8, 8e9, 10)
@@ -132,3 +133,37 @@ def test_wild_times_are_fitted_as_well_as_any_line_can():
     fitted = (x * found.theta[:, None]).sum(axis=-1)
     assert found.residuals == pytest.approx(log_time - np.log(fitted), rel=1e-9, abs=1e-12)
     assert found.rows == pytest.approx(x / fitted[..., None])
+
+
+def test_no_point_determines_more_than_its_own_time():
+    """Of two points each has all of its time: 1 but for rounding, which is cut off."""
+    rows = RANDOM.uniform(0.1, 3.0, (500, 2, 2))
+    ones = np.ones((500, 2))
+    leverage = Lines(ones, 0 * ones, RANDOM.uniform(0.1, 9, (500, 2)), rows).leverage
+    assert leverage == pytest.approx(ones, abs=1e-6)
+    assert leverage.max() == 1.0
+
+
+def test_a_line_that_is_found_ends_the_search(monkeypatch):
+    """Little noise takes a few steps; the last of them changes nothing."""
+    taken = []
+
+    def counted(*given):
+        taken.append(given)
+        return _step(*given)
+
+    monkeypatch.setattr(lines_module, "_step", counted)
+    size = np.geomspace(8, 2**26, 9)
+    noise = 0.05 * RANDOM.standard_normal((3, 9))
+    fit_lines(np.tile(columns(size), (3, 1, 1)), np.log(1e-5 + size / 1e9) + noise, np.ones((3, 9)))
+    assert 2 < len(taken) < 15
+
+
+def test_what_a_slope_adds_to_padding_does_not_count():
+    """A trillionth of the times at the longest real size is none, whatever stands behind it."""
+    size = np.geomspace(8, 8e9, 10)
+    time = 1e-5 + 0.3e-12 * 1e-5 * size / size[6]
+    weights = np.where(np.arange(10) < 7, 1.0, 0.0)
+    found = fit_lines(columns(size)[None], np.log(time)[None], weights[None])
+    assert found.theta[0] == pytest.approx([1e-5, 0.0], rel=1e-9)
+    assert found.theta[0, 1] == 0.0
