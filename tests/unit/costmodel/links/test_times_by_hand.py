@@ -111,6 +111,15 @@ def test_fewer_ranks_than_were_measured_are_as_far_away_as_more():
     assert found.high_s == pytest.approx(center * own.high_s / own.time_s * math.exp(reach))
 
 
+@pytest.mark.parametrize("world_size", [24, 13])
+def test_what_others_would_have_said_counts_alike_if_it_is_less(world_size):
+    found = LinkModel([TWELVE, THREE]).time("all_reduce", world_size, 5000)
+    center, less = ring(world_size, 5000, 3e-6, 5e8), ring(world_size, 5000, 2e-6, 1e9)
+    reach = math.log(center / less) / 2 * (1 + math.log2(world_size / 12))
+    own = TWELVE.predict(5000)
+    assert found.low_s == pytest.approx(center * own.low_s / own.time_s * math.exp(-reach))
+
+
 def test_one_fit_alone_lends_its_interval_as_it_is():
     found = LinkModel([TWELVE]).time("all_reduce", 5, 20)
     own = TWELVE.regimes[0].interval_s(20, TWELVE.terms)

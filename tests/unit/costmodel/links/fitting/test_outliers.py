@@ -18,11 +18,13 @@ def columns(size):
     return np.stack((np.ones_like(size), size), axis=-1)
 
 
-def test_a_deletion_residual_is_over_the_scatter_of_the_others():
+@pytest.mark.parametrize("left_out", [(), (0,), (1, 4)])
+def test_a_deletion_residual_is_over_the_scatter_of_the_others(left_out):
     """Of a linear problem, where the fit without the point can be made anew."""
     random = np.random.default_rng(1)
     rows = np.stack((np.ones(7), np.arange(1.0, 8)), axis=-1)
     weights = np.array([1.0, 2.0, 0.5, 1.0, 3.0, 0.0, 1.0])
+    weights[list(left_out)] = 0.0
     target = random.normal(0, 0.5, 7)
 
     def solved(w):
@@ -39,7 +41,7 @@ def test_a_deletion_residual_is_over_the_scatter_of_the_others():
         others[i] = 0.0
         theta = solved(others)
         rss = (others * (target - rows @ theta) ** 2).sum()
-        scale = math.sqrt(rss / (5 - 2))
+        scale = math.sqrt(rss / (5 - len(left_out) - 2))
         unscaled = np.linalg.inv(rows.T @ (others[:, None] * rows))
         spread = 1 / weights[i] + rows[i] @ unscaled @ rows[i]
         assert found[i] == pytest.approx((target[i] - rows[i] @ theta) / scale / math.sqrt(spread))
