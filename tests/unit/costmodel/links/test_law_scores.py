@@ -21,6 +21,7 @@ from scalebench.costmodel.links.law_naming import (
     name_law,
 )
 from scalebench.costmodel.links.laws import LAWS
+from scalebench.errors import UsageError
 from tests.builders.link_sweeps import line, sizes, sweep
 
 
@@ -85,11 +86,13 @@ def test_a_line_is_widened_to_its_freedom_and_by_a_tenth():
     (fit,) = fit_links(points).fits
     (regime,) = fit.regimes
     theta, covariance = _line(fit, regime)
-    assert theta == pytest.approx([4 * regime.alpha_s, 4 / 3 / regime.bandwidth_byte_per_s])
+    assert theta == pytest.approx(
+        np.array([4 * regime.alpha_s, 4 / 3 / regime.bandwidth_byte_per_s]), rel=1e-9, abs=0
+    )
     widening = (student.ppf(0.975, regime.freedom) / student.ppf(0.975, 10**6)) ** 2
     v11, v12, v22 = regime.covariance
     expected = widening * np.array([[v11, v12], [v12, v22]]) + np.diag((0.1 * theta) ** 2)
-    assert covariance == pytest.approx(expected)
+    assert covariance == pytest.approx(expected, rel=1e-10, abs=0)
 
 
 def test_a_line_of_nothing_keeps_a_tolerance():
@@ -169,6 +172,7 @@ TREE, RING = score("tree", 20.0), score("ring", 10.0)
         ((3,), [RING, TREE], None, "with N = 3 alone every law"),
         ((2, 4, 8), [], None, "no law could be judged"),
         ((2, 4, 8), [RING, TREE], "ring", "ring fits; the next, tree, by 10 worse"),
+        ((2, 4, 8), [RING, TREE, score("star", 31.0)], "ring", "the next, tree, by 10 worse"),
         ((2, 4), [RING, TREE], None, "ring fits best, but two N can match"),
         ((2, 4, 8), [RING], None, "ring fits, but there is no other law"),
         ((2, 4, 8), [score("ring", 10.0, chance=0.01), TREE], "ring", "ring fits; the next"),
@@ -229,3 +233,16 @@ def test_the_ranges_are_those_of_the_regime_that_was_judged(regime):
 def test_the_largest_messages_are_judged_if_nothing_else_is_said():
     points = [p for n in (2, 3) for p in two_regimes(n)]
     assert name_law(points) == name_law(points, None, "largest")
+
+
+def test_the_first_of_several_reasons_is_told():
+    points = [*sweep(sizes(2), [1.0, 2.0], dtype="int8"), *sweep([8], [1.0], dtype="float64")]
+    with pytest.raises(UsageError, match=r"No number of ranks could be fitted: .*int8: 2 sizes"):
+        name_law(points)
+
+
+def test_of_several_kinds_three_are_told():
+    points = [p for link in "dcba" for p in sweep(sizes(3), line(sizes(3)), link=link)]
+    with pytest.raises(UsageError) as caught:
+        name_law(points)
+    assert [f"'{link}'" in str(caught.value) for link in "abcd"] == [True] * 3 + [False]

@@ -205,3 +205,5 @@ def test_the_bandwidth_term_has_no_latency():
     assert model.bandwidth_term("all_reduce", 4, 6000) == pytest.approx(1.5 * 6000 / 1e9)
     assert model.bandwidth_term("all_reduce", 20, 6000) == 0.0
     assert law_terms("all_reduce", "ring", 4).bytes_factor == 1.5
+    two = fit(3, regime(2e-6, 1e9), regime(8e-6, 4e9, 20_000, 30_000))
+    assert LinkModel([two]).bandwidth_term("all_reduce", 4, 6000) == pytest.approx(9e3 / 4e9)

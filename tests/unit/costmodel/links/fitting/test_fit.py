@@ -61,7 +61,9 @@ def test_a_regime_is_its_line_with_the_laws_factors_divided_out():
     assert found.set_aside_bytes == ()
     assert found.scale == pytest.approx(math.sqrt(0.01**2 + 0.04**2 + 0.02**2))
     assert found.freedom == 1
-    assert found.covariance == pytest.approx((known[0, 0], known[0, 1], known[1, 1]), rel=1e-9)
+    assert found.covariance == pytest.approx(
+        (known[0, 0], known[0, 1], known[1, 1]), rel=1e-9, abs=0
+    )
 
 
 def test_an_interval_of_bandwidth_has_two_ends_where_the_slope_is_well_known():
@@ -72,11 +74,13 @@ def test_an_interval_of_bandwidth_has_two_ends_where_the_slope_is_well_known():
     low, high = found.bandwidth_low_byte_per_s, found.bandwidth_high_byte_per_s
     best = found.bandwidth_byte_per_s
     assert 0.9 * best < low < best < high < 1.1 * best
-    assert 1 / low - 1 / best == pytest.approx(1 / best - 1 / high)
+    assert 1 / low - 1 / best == pytest.approx(1 / best - 1 / high, rel=1e-6, abs=0)
     half = float(quantile(found.freedom)) * math.sqrt(found.covariance[2])
-    assert 1 / low - 1 / best == pytest.approx(half)
+    assert 1 / low - 1 / best == pytest.approx(half, rel=1e-6, abs=0)
     assert 0 < found.alpha_low_s < found.alpha_s < found.alpha_high_s
-    assert found.alpha_high_s - found.alpha_s == pytest.approx(found.alpha_s - found.alpha_low_s)
+    assert found.alpha_high_s - found.alpha_s == pytest.approx(
+        found.alpha_s - found.alpha_low_s, rel=1e-6, abs=0
+    )
 
 
 def test_a_fit_joins_its_regimes_under_the_law():
