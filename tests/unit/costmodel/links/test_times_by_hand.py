@@ -61,6 +61,8 @@ def test_a_number_of_ranks_that_was_measured_has_its_fits_own_prediction():
 
 def test_one_rank_takes_no_time_and_rests_on_nothing():
     assert LinkModel([]).time("all_reduce", 1, 5000) == LinkTime(0.0, 0.0, 0.0, ())
+    two = fit(2, regime(2e-6, 1e9))
+    assert LinkModel([two]).time("all_reduce", 2, 5000).time_s == pytest.approx(4e-6 + 5e-6)
     assert LinkTime(1.0, 1.0, 1.0, ()).dof == math.inf
     assert LinkTime(1.0, 1.0, 1.0, ()).outside is None
 

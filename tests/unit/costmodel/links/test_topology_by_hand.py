@@ -50,7 +50,7 @@ MINE = Topology(
 def test_every_link_carries_what_its_data_sheet_says():
     assert set(LINKS) == set(RATES_GB_PER_S)
     for name, link in LINKS.items():
-        assert link.bandwidth_byte_per_s == pytest.approx(1e9 * RATES_GB_PER_S[name], rel=1e-9)
+        assert link.bandwidth_byte_per_s == pytest.approx(1e9 * RATES_GB_PER_S[name], rel=1e-12)
         (latency,) = (s for kind, s in LATENCIES_S.items() if name.startswith(kind))
         assert link.latency_s == latency
 
@@ -76,6 +76,8 @@ def test_a_full_node_uses_its_inside_and_one_rank_more_the_slower_of_both():
     inside = MINE.time("all_reduce", 3, 6000)
     assert inside == LinkTime(inside.time_s, inside.time_s, inside.time_s, ())
     assert inside.time_s == pytest.approx(4 * 2e-6 + 4 / 3 * 6000 / 7e9)
+    two = MINE.time("all_reduce", 2, 6000)
+    assert two.time_s == pytest.approx(2 * 2e-6 + 6000 / 7e9)
     across = MINE.time("all_reduce", 4, 6000)
     assert across.time_s == pytest.approx(6 * 9e-6 + 6 / 4 * 6000 / 2e9)
     slow_inside = MINE.model_copy(update={"inside": Link(bandwidth_byte_per_s=5e8, latency_s=2e-6)})
