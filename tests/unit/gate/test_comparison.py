@@ -11,7 +11,8 @@ from scalebench.gate.family import Judgement
 from scalebench.gate.measured import Measured, measured
 from scalebench.gate.metrics import Metric
 from scalebench.gate.observation import Observation
-from tests.builders.summaries import make_row
+from tests.builders.gated import budget_points
+from tests.builders.summaries import make_pipeline, make_row
 
 SINGLE = Metric("loss_last", "last loss", "loss", "single", relative_floor=0.25)
 EXACT = Metric("predicted_memory_bytes", "predicted memory", "bytes", "exact")
@@ -210,3 +211,132 @@ def test_floors_of_metrics():
     assert [metric.floor(base) for base in (1.0, -10.0, 5.0, -2.0)] == [0.5, 0.1, 0.1, 0.25]
     assert metric.floor(0) == math.inf
     assert replace(metric, absolute_floor=0.0).floor(0) == 0.0
+
+
+def test_each_side_has_its_own_number_of_launches():
+    sides = Observation(2.0, measured([2.0] * 3)), Observation(2.2, measured([2.2] * 5))
+    one = replace(Comparison(POSITIVE, make_row(), make_row(), None, None), base=sides[0])
+    both = replace(one, new=sides[1])
+    told = both.verdict("inconclusive")
+    assert (told.base_launches, told.new_launches, told.base_runs) == (3, 5, 1)
+    for number in (Observation(2.0), None):
+        for mixed in (replace(both, base=number), replace(both, new=number)):
+            assert mixed.launches is None
+            told = mixed.verdict("inconclusive")
+            assert (told.base_launches, told.new_launches) == (0, 0)
+
+
+def test_every_change_counts_where_there_is_no_floor():
+    """Not even a ratio where the baseline is 0."""
+    free = launched(replace(POSITIVE, relative_floor=0.0), 2.0, 3.0)
+    assert (free.pair().floor, free.pair().floor_down) == (0.0, 0.0)
+    nothing = launched(replace(SIGNED, relative_floor=0.0, absolute_floor=0.0), 0.0, 3.0)
+    assert (nothing.pair().floor, nothing.pair().floor_down) == (0.0, 0.0)
+    for one, floor in ((free, 0.0), (nothing, None)):
+        told = replace(one.verdict("inconclusive"), change=0.5)
+        assert told.floor == floor
+        assert one.explained(told, ["because"]).explanation == ("because",)
+        unmoved = replace(told, change=0.0)
+        assert one.explained(unmoved, ["because"]).explanation == ()
+        assert one.explained(replace(told, change=None), ["because"]).explanation == ()
+
+
+@pytest.mark.parametrize(("value", "exponent"), [(699.5, 699.5), (700.0, 700.0), (800.0, 700.0)])
+def test_a_ratio_ends_before_the_largest_number(value, exponent):
+    found = launched(POSITIVE, 2.0, 2.2).judged(judgement(change=Change(value, 0.01, 1e9)))
+    assert found.change == math.expm1(exponent)
+
+
+def test_what_is_detectable_may_be_nothing_or_not_known():
+    one = launched(POSITIVE, 2.0, 2.2)
+    assert one.judged(judgement(min_detectable=0.0)).min_detectable == 0.0
+    assert one.judged(judgement(min_detectable=None)).min_detectable is None
+    signed = launched(SIGNED, -2.0, 2.2)
+    assert signed.judged(judgement(min_detectable=None)).min_detectable is None
+
+
+@pytest.mark.parametrize(
+    ("finding", "objection", "reason"),
+    [
+        ("regressed", "", "the whole interval lies beyond the floor of 25 %"),
+        ("improved", "", "the whole interval lies beyond the floor of 25 %"),
+        ("unchanged", "", "the whole interval lies within the floor of 25 %"),
+        ("inconclusive", "a host", "beyond the floor of 25 %, but a host"),
+        ("inconclusive", "", "not worse by the floor of 25 %; it is not clear whether better"),
+    ],
+)
+def test_the_sentence_for_a_verdict(finding, objection, reason):
+    """Only the last is no worse and yet open."""
+    found = launched(POSITIVE, 2.0, 2.2).judged(judgement(finding=finding, objection=objection))
+    assert (found.verdict, found.reason) == (finding, reason)
+    assert found.no_worse is reason.startswith("not worse")
+
+
+@pytest.mark.parametrize(
+    ("launches", "told"),
+    [((1, 5), "1 launch a side"), ((5, 1), "1 launch"), ((2, 3), "2 launches")],
+)
+def test_too_few_launches_are_counted_on_the_side_that_has_fewer(launches, told):
+    sides = (Observation(2.0, Measured(math.log(2.0), number)) for number in launches)
+    one = Comparison(POSITIVE, make_row(), make_row(), *sides)
+    found = one.judged(judgement(change=Change(0.1), p_value=None, run_sd=None))
+    assert found.reason.startswith(told) and "too few" in found.reason
+    assert (found.low, found.high, found.run_sd, found.no_worse) == (None, None, None, False)
+    assert found.change == pytest.approx(math.expm1(0.1))
+
+
+@pytest.mark.parametrize(
+    ("run_sd", "reason"),
+    [
+        (None, "the interval crosses the floor of 25 %"),
+        (0.0, "2 accepted runs differ by 0 % beyond their launches"),
+        (math.log(1.03), "2 accepted runs differ by 3 % beyond their launches"),
+    ],
+)
+def test_an_interval_that_crosses_the_floor_is_told_with_what_runs_differ_by(run_sd, reason):
+    one = launched(POSITIVE, 2.0, 2.2, base_runs=(Measured(0.0, 3), Measured(0.1, 3)))
+    crossing = Change(math.log(1.25), 0.01, 1e9)
+    found = one.judged(judgement(change=crossing, run_sd=run_sd))
+    assert found.reason.endswith(reason) and not found.no_worse
+
+
+@pytest.mark.parametrize(("value", "no_worse"), [(0.24, True), (0.25, False), (0.26, False)])
+def test_an_interval_that_ends_on_the_floor_is_not_within_it(value, no_worse):
+    """Without noise the interval is the change itself; the signed floor is 0.25 of 1."""
+    for turn, metric in ((1, SIGNED), (-1, higher(SIGNED))):
+        found = launched(metric, 1.0, 1.0).judged(judgement(change=Change(turn * value, 0.0, 4.0)))
+        assert found.no_worse is no_worse
+
+
+def test_bytes_and_counts_of_stages_are_exact_on_the_same_rank_alone():
+    def rows(*ranks, staged=True):
+        return [
+            make_row().model_copy(
+                update={
+                    "pipeline": make_pipeline() if staged else None,
+                    "budget": None if rank is None else budget_points(0.8, rank=rank),
+                }
+            )
+            for rank in ranks
+        ]
+
+    payload = replace(EXACT, name="payload_bytes")
+    for metric in (COUNT, replace(EXACT, name="wire_bytes"), payload):
+        for ranks, decides in (((1, 1), True), ((0, 1), False), ((None, None), False)):
+            base, new = rows(*ranks)
+            one = compared(metric, 2.0, 3.0, base_row=base, new_row=new)
+            found = exact_verdict(one)
+            assert (found.verdict == "regressed") is decides and found.decides is decides
+        base, new = rows(0, 1, staged=False)
+        assert exact_verdict(compared(metric, 2.0, 3.0, base_row=base, new_row=new)).decides
+        (one_sided,) = rows(1)
+        found = exact_verdict(compared(metric, 2.0, 3.0, base_row=base, new_row=one_sided))
+        assert not found.decides
+    base, new = rows(0, 1)
+    assert exact_verdict(compared(EXACT, 2.0, 3.0, base_row=base, new_row=new)).decides
+
+
+def test_counts_near_whole_numbers_on_both_sides_of_a_millionth():
+    for count, whole in ((2.0 + 0.9e-6, True), (2.0 - 0.9e-6, True), (2.0 + 1.1e-6, False)):
+        assert exact_verdict(compared(COUNT, count, 3.0)).decides is whole
+        assert exact_verdict(compared(COUNT, 3.0, count)).decides is whole

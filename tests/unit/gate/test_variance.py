@@ -1,0 +1,97 @@
+"""What is typical of the rows of a run, beside a plain second way to work it out."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import optimize, special, stats
+
+from scalebench.gate.variance import Typical, sample_variance, typical_variance
+from scalebench.stats import Variance
+
+
+def by_loops(rows):
+    """The docstring of `typical_variance`, number by number: value and degrees of freedom."""
+    logs, noises = [], []
+    for row in rows:
+        logs.append(math.log(row.value) - special.digamma(row.dof / 2) + math.log(row.dof / 2))
+        noises.append(special.polygamma(1, row.dof / 2))
+    knowledge = sum(1 / noise for noise in noises)
+    weights = [1 / noise / knowledge for noise in noises]
+    center = sum(w * log for w, log in zip(weights, logs, strict=True))
+    spread = sum(w * (log - center) ** 2 for w, log in zip(weights, logs, strict=True))
+    by_chance = sum(w * (1 - w) * noise for w, noise in zip(weights, noises, strict=True))
+    excess = (spread - by_chance) / (1 - sum(w * w for w in weights))
+    dof = sum(row.dof for row in rows)
+    if excess > 0:
+        dof = min(dof, 2 * optimize.brentq(lambda x: special.polygamma(1, x) - excess, 1e-6, 1e9))
+    return math.exp(center + special.digamma(dof / 2) - math.log(dof / 2)), dof
+
+
+variances = st.builds(
+    Variance, st.sampled_from([0.01, 0.3, 1.0, 7.0, 500.0]), st.sampled_from([1.0, 2.0, 4.0, 9.0])
+)
+
+
+@given(st.lists(variances, min_size=3, max_size=7))
+def test_rows_that_differ_in_what_they_know_are_weighed_by_it(rows):
+    found, (value, dof) = typical_variance(rows), by_loops(rows)
+    assert found.value == pytest.approx(value, rel=1e-6)
+    assert found.dof == pytest.approx(dof, rel=1e-6)
+
+
+def test_rows_that_are_alike_have_the_degrees_of_freedom_of_all():
+    """Of ``log s²`` with 2 degrees of freedom the mean is minus Euler's constant."""
+    found = typical_variance([Variance(0.5, 2.0)] * 3 + [Variance(0.5, 2.0)] * 3)
+    assert found.dof == pytest.approx(12.0)
+    level = math.log(0.5) + float(np.euler_gamma) + special.digamma(6.0) - math.log(6.0)
+    assert found.value == pytest.approx(math.exp(level))
+
+
+def test_three_rows_with_noise_are_the_fewest_that_tell_what_is_typical():
+    noisy = Variance(1.0, 2.0)
+    assert typical_variance([noisy, noisy]) == Typical(0.0, 0.0)
+    assert typical_variance([noisy, noisy, noisy]).dof == pytest.approx(6.0)
+    for silent in (Variance(1e-20, 2.0), Variance(0.0, 2.0), Variance(1.0, 0.0)):
+        assert typical_variance([noisy, noisy, silent]) == Typical()
+        three = typical_variance([noisy, noisy, noisy, silent])
+        assert three.dof == pytest.approx(6.0)
+    assert typical_variance([noisy, noisy, Variance(1.5e-20, 2.0)]).dof > 0
+
+
+@pytest.mark.parametrize(("others", "alone"), [(0.7e-9, True), (1.5e-9, False)])
+def test_one_row_is_alone_where_the_others_weigh_next_to_nothing(others, alone):
+    """The weight of a row of d degrees of freedom, few, is d²/4 over that of the row of 8."""
+    dof = math.sqrt(others * float(1 / special.polygamma(1, 4.0)))
+    rows = [Variance(2.0, 8.0), *[Variance(1e300, dof)] * 2]
+    found = typical_variance(rows)
+    assert (found.dof == pytest.approx(8.0, rel=1e-4)) is alone
+    assert found.dof <= 8.001
+
+
+def test_the_row_is_moved_by_what_both_know():
+    typical = Typical(3.0, 6.0)
+    assert typical.moderate(Variance(1.0, 2.0)) == Variance((6 * 3 + 2 * 1) / 8, 8.0)
+    assert typical.moderate(Variance(3.0, 2.0)) == Variance(3.0, 8.0)
+    mixed = (6 * 3 + 2 * 7) / 8
+    assert typical.moderate(Variance(7.0, 2.0)) == Variance((7 + mixed) / 2, 8.0)
+    assert typical.moderate(None) == Variance(3.0, 6.0)
+    assert Typical(3.0, 0.0).moderate(Variance(1.0, 2.0)) == Variance(1.0, 2.0)
+    assert Typical(3.0, 0.0).moderate(None) is None
+    assert Typical(3.0, 0.5).moderate(None) == Variance(3.0, 0.5)
+
+
+@pytest.mark.parametrize(("part", "stands_alone"), [(0.98, False), (1.02, True)])
+def test_a_row_stands_alone_where_one_in_a_thousand_varies_so_much(part, stands_alone):
+    ratio = float(stats.f.isf(0.001, 4, 12))
+    own = Variance(part * ratio * 3.0, 4.0)
+    assert (Typical(3.0, 12.0).moderate(own) == own) is stands_alone
+
+
+def test_the_variance_of_launches_has_one_degree_of_freedom_less():
+    assert sample_variance(np.array([1.0])) is None
+    assert sample_variance(np.array([1.0, 2.0])) == Variance(0.5, 1)
+    found = sample_variance(np.array([1.0, 2.0, 6.0]))
+    assert found == Variance(pytest.approx(7.0), 2)
