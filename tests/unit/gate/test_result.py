@@ -1,0 +1,107 @@
+"""One verdict of all rows, one exit code, and what the promise covers."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from scalebench.errors import ExitCode
+from scalebench.gate.result import SEVERITY, GateResult, Mismatch, RowVerdict
+
+
+def row(verdict, **changes):
+    return RowVerdict("ddp", "small", 3, "step_s", "s", verdict, **changes)
+
+
+def result(*rows, **changes):
+    return GateResult("base", "new", "run-1", "run-2", tuple(rows), **changes)
+
+
+GOOD, SHOWN = row("unchanged"), row("regressed", decides=False)
+FAILED = row("missing", failed=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "code"),
+    [
+        ((GOOD,), "passed", ExitCode.OK),
+        ((GOOD, row("improved")), "passed", ExitCode.OK),
+        ((GOOD, SHOWN), "passed", ExitCode.OK),
+        ((SHOWN,), "not comparable", ExitCode.INCONCLUSIVE),
+        ((), "not comparable", ExitCode.INCONCLUSIVE),
+        ((GOOD, row("inconclusive")), "inconclusive", ExitCode.INCONCLUSIVE),
+        ((GOOD, row("inconclusive", no_worse=True)), "passed", ExitCode.OK),
+        ((GOOD, row("inconclusive", decides=False)), "passed", ExitCode.OK),
+        (
+            (row("inconclusive", no_worse=True), row("inconclusive")),
+            "inconclusive",
+            ExitCode.INCONCLUSIVE,
+        ),
+        ((GOOD, row("missing")), "not comparable", ExitCode.INCONCLUSIVE),
+        ((GOOD, row("not comparable")), "not comparable", ExitCode.INCONCLUSIVE),
+        ((row("inconclusive"), row("missing")), "not comparable", ExitCode.INCONCLUSIVE),
+        ((row("missing"), FAILED), "failed", ExitCode.CELLS_FAILED),
+        ((GOOD, replace(FAILED, decides=False)), "passed", ExitCode.OK),
+        ((FAILED, row("regressed")), "regressed", ExitCode.REGRESSION),
+    ],
+)
+def test_the_worst_that_holds(rows, verdict, code):
+    for order in (rows, rows[::-1]):
+        found = result(*order)
+        assert (found.verdict, found.exit_code) == (verdict, code)
+
+
+def test_only_what_decides_decides():
+    assert result(GOOD, SHOWN, FAILED).deciding == (GOOD, FAILED)
+    assert result(GOOD, SHOWN, FAILED).of("regressed") == (SHOWN,)
+    assert row("regressed").place == ("ddp", "small", 3)
+    assert SEVERITY[0] == "regressed" and SEVERITY[-1] == "unchanged"
+
+
+@pytest.mark.parametrize(
+    ("runs", "interleaved", "covers"),
+    [
+        ((), False, None),
+        ((), True, None),
+        ((1,), False, "launches"),
+        ((2,), False, "runs"),
+        ((3, 1), False, "launches"),
+        ((3, 2), False, "runs"),
+        ((3, 1), True, "interleaved"),
+    ],
+)
+def test_the_promise_covers_what_every_row_has(runs, interleaved, covers):
+    rows = [row("unchanged", basis="launches", base_runs=number) for number in runs]
+    others = [
+        row("unchanged", basis="exact", base_runs=1),
+        row("unchanged", basis="launches", base_runs=1, decides=False),
+    ]
+    assert result(*rows, *others, interleaved=interleaved).covers == covers
+
+
+def test_a_row_says_nothing_that_it_was_not_told():
+    """What a machine reads of a verdict without any number."""
+    told = json.loads(json.dumps(result(row("missing")).as_json()))["rows"][0]
+    assert {name: value for name, value in told.items() if value not in (None, "", [])} == {
+        "suite": "ddp", "case": "small", "world_size": 3, "metric": "step_s", "unit": "s",
+        "verdict": "missing", "decides": True, "no_worse": False, "failed": False,
+        "higher_is_better": False, "basis": "none", "base_launches": 0, "new_launches": 0,
+        "base_runs": 1, "host_allowance": 0.0,
+    }  # fmt: skip
+
+
+def test_the_machine_interface_of_a_call():
+    mismatch = Mismatch("torch", "1", "2")
+    told = result(GOOD, mismatches=(mismatch,), notes=("a note",)).as_json()
+    assert list(told)[:4] == ["format", "verdict", "exit_code", "covers"]
+    rows = told.pop("rows")
+    assert told == {
+        "format": "scalebench.gate/1", "verdict": "passed", "exit_code": 0, "covers": None,
+        "base": "base", "new": "new", "base_run_id": "run-1", "new_run_id": "run-2",
+        "mismatches": (
+            {"name": "torch", "base": "1", "new": "2", "where": "", "allowed": False},
+        ),
+        "notes": ("a note",), "confidence": 0.95, "false_alarm_rate": 0.01,
+        "interleaved": False,
+    }  # fmt: skip
+    assert len(rows) == 1 and rows[0]["verdict"] == "unchanged"
