@@ -3,6 +3,7 @@
 import pytest
 
 from scalebench.gate.explanation import (
+    _same_way,
     explain_baseline,
     explain_efficiency,
     explain_exact,
@@ -170,3 +171,57 @@ def test_the_plain_model_that_all_is_measured_against(base_s, new_s, told):
 def test_a_change_has_its_direction_however_small(was, now, told):
     (line,) = explain_efficiency(with_budget(was), with_budget(now))
     assert told in line
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_part_is_told_from_a_tenth_of_the_change_on(sign):
+    moved = {"a": 1.0, "b": 0.99, "c": 5.0, "d": -3.0, "e": 0.0, "f": 2.0}
+    turned = {name: sign * value for name, value in moved.items()}
+    assert _same_way(turned, sign * 10.0) == [
+        ("c", sign * 5.0),
+        ("f", sign * 2.0),
+        ("a", sign * 1.0),
+    ]
+    assert _same_way(turned, sign * 10.5) == [("c", sign * 5.0), ("f", sign * 2.0)]
+    assert _same_way({**turned, "g": sign * 4.0}, sign * 10.0) == [
+        ("c", sign * 5.0), ("g", sign * 4.0), ("f", sign * 2.0),
+    ]  # fmt: skip
+    assert _same_way({}, 1.0) == _same_way({"d": -sign * 3.0}, sign * 1.0) == []
+
+
+def test_a_change_that_no_part_explains():
+    old, new = with_budget(0.8, wait=0.2), with_budget(0.8, wait=0.2)
+    assert explain_step(old, with_step(new, 0.02)) == []
+    lower = new.model_copy(update={"efficiency": new.efficiency.model_copy(update={"value": 0.7})})
+    (line,) = explain_efficiency(old, lower)
+    assert line == "efficiency at N=2 fell 10.0 points, from 80.0 % to 70.0 %"
+    (same,) = explain_efficiency(old, new)
+    assert same == "efficiency at N=2 rose 0.0 points, from 80.0 % to 80.0 %"
+
+
+def test_parts_are_shares_of_their_own_steps():
+    """4 ms of 10 and 6 ms of 20 waited: 40 % became 30 %."""
+    old, new = with_budget(0.6, wait=0.4), with_budget(0.7, wait=0.3)
+    budget = new.budget.model_copy(update={"wait_s": 0.006, "ideal_s": 0.014, "measured_s": 0.02})
+    (line,) = explain_efficiency(old, new.model_copy(update={"budget": budget}))
+    assert line.endswith("; waiting for other ranks explains 10.0 of them")
+
+
+@pytest.mark.parametrize(
+    ("base_s", "new_s", "told"),
+    [
+        (4.0, 4.04, True),
+        (4.0, 4.039, False),
+        (4.0, 3.96, True),
+        (4.0, 3.961, False),
+        (2.0, 5.0, True),
+    ],
+)
+def test_the_plain_model_is_told_from_one_percent_on(base_s, new_s, told):
+    found = explain_baseline(base_s, new_s)
+    assert bool(found) is told
+    if told:
+        percent = 100 * abs(new_s - base_s) / base_s
+        word = "slower" if new_s > base_s else "faster"
+        start = f"the plain model in one process is {percent:.1f} % {word}, and efficiency"
+        assert found[0].startswith(start)

@@ -2,7 +2,16 @@
 
 import pytest
 
-from scalebench.gate.fingerprint import notable
+from scalebench.errors import UsageError
+from scalebench.gate.fingerprint import (
+    check_names,
+    environment_mismatches,
+    notable,
+    profile_mismatches,
+    row_mismatches,
+)
+from scalebench.gate.result import Mismatch
+from tests.builders.summaries import make_row, make_summary
 
 
 @pytest.mark.parametrize("nothing", [{}, {"A": None}, {"A": []}])
@@ -20,3 +29,81 @@ def test_equal_runs_have_nothing_to_tell():
     same = {"variables": {"A": "1"}, "host": "h", "os": "o", "python": "3.11"}
     assert notable(same, dict(same)) == []
     assert notable(same, {**same, "python": "3.12"}) == ["python was 3.11 and is 3.12"]
+
+
+def test_what_differs_in_the_environment_and_whether_it_is_allowed():
+    base = {"torch": "2.1", "cores": 4, "devices": [{"name": "A"}, {"name": "A"}, {"name": "B"}]}
+    new = {"torch": "2.2", "cores": 4, "devices": [{"name": "A"}], "host": "other"}
+    assert environment_mismatches(base, new, ["torch"]) == [
+        Mismatch("devices", "2 x A, B", "A"),
+        Mismatch("torch", "2.1", "2.2", allowed=True),
+    ]
+    assert environment_mismatches(base, dict(base), []) == []
+    assert environment_mismatches(base, {**base, "devices": ["A", "A", "B"]}, []) == []
+    (found,) = environment_mismatches({"devices": "x"}, {"devices": [{"name": "A"}]}, [])
+    assert (found.base, found.new, found.allowed) == ("", "A", False)
+
+
+@pytest.mark.parametrize(
+    ("length", "shown"),
+    [(59, "x" * 59), (60, "x" * 60), (61, "x" * 59 + "…"), (80, "x" * 59 + "…")],
+)
+def test_a_text_is_cut_after_sixty_characters(length, shown):
+    (found,) = environment_mismatches({"cpu": "x" * length}, {"cpu": " a \n b "}, [])
+    assert (found.base, found.new) == (shown, "a b")
+
+
+def summary(differs):
+    return make_summary([make_row()], model={"profile_differs": differs})
+
+
+def test_predictions_rest_on_the_links_of_the_own_machine_or_of_another():
+    own, foreign = summary([]), summary(["cpu", "torch"])
+    told = ("of the run's machine", "of another machine: cpu, torch")
+    assert profile_mismatches(own, own, []) == []
+    assert profile_mismatches(own, foreign, []) == [Mismatch("link_profile", *told)]
+    assert profile_mismatches(foreign, own, ["link_profile"]) == [
+        Mismatch("link_profile", *told[::-1], allowed=True)
+    ]
+    assert profile_mismatches(foreign, foreign, []) == [Mismatch("link_profile", told[1], told[1])]
+    for nothing in (own.model_copy(update={"model": None}), summary("cpu"), summary(None)):
+        assert profile_mismatches(own, nothing, []) == []
+
+
+def test_what_differs_in_the_specification_of_a_row():
+    base = make_row(world_size=3, num_parameters=5, backend="gloo")
+    settings = {"bucket_mb": 1.0, "order": [1, 2]}
+    new = make_row(
+        world_size=3, num_parameters=6, backend="nccl", strategy_settings=settings,
+    )  # fmt: skip
+    where = "ddp-25mb, N=3"
+    told = [
+        Mismatch("backend", "gloo", "nccl", where),
+        Mismatch("num_parameters", "5", "6", where),
+        Mismatch("accumulate", "1", "", where),
+        Mismatch("bucket_mb", "25.0", "1.0", where),
+        Mismatch("order", "", "1, 2", where),
+    ]
+    assert row_mismatches(base, new, []) == told
+    allowed = row_mismatches(base, new, ["order", "backend"])
+    assert [m.name for m in allowed if m.allowed] == ["backend", "order"]
+    assert all(m.allowed for m in row_mismatches(base, new, ["case"]))
+    assert row_mismatches(base, base, []) == []
+
+
+def test_parameters_that_one_side_does_not_know_are_no_difference():
+    known, unknown = make_row(num_parameters=5), make_row(num_parameters=None)
+    assert row_mismatches(known, unknown, []) == row_mismatches(unknown, known, []) == []
+    other = make_row(strategy="fsdp", strategy_settings={"shard": 2})
+    assert [m.name for m in row_mismatches(known, other, [])] == ["strategy", "num_parameters"]
+    (device,) = row_mismatches(unknown, make_row(num_parameters=None, device="cuda"), [])
+    assert device.name == "device"
+
+
+def test_names_that_may_differ_are_properties_or_settings_of_a_row():
+    rows = [make_row(), make_row(strategy_settings={"shard": 2})]
+    check_names(["torch", "backend", "case", "link_profile", "bucket_mb", "shard"], rows)
+    check_names([], [])
+    for name, of in (("shard", rows[:1]), ("host", rows), ("link_profil", rows)):
+        with pytest.raises(UsageError, match="property for --allow-mismatch"):
+            check_names([name], of)

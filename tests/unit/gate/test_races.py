@@ -53,3 +53,30 @@ def test_times_to_different_targets_are_not_compared():
     found = judged(raced(10, target=2.5), raced(12, target=2.6))
     assert found.verdict == "not comparable" and "--target-loss" in found.reason
     assert judged(raced(10, target=2.5), raced(12, target=2.5001)).verdict == "regressed"
+
+
+@pytest.mark.parametrize(
+    ("target", "same"), [(2.0, True), (2.019, True), (2.021, False), (1.981, True), (1.979, False)]
+)
+def test_targets_within_one_percent_are_the_same(target, same):
+    found = judged(raced(10, target=2.0), raced(12, target=target))
+    assert found.verdict == ("regressed" if same else "not comparable")
+    if not same:
+        assert found.reason.startswith(f"the targets differ: a loss of 2 and of {target:.4g};")
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "verdict", "basis"),
+    [
+        (5, 4, "regressed", "single"),
+        (4, 5, "improved", "single"),
+        (4, 4, "inconclusive", "none"),
+        (0, 4, "inconclusive", "none"),
+        (4, 0, "inconclusive", "none"),
+    ],
+)
+def test_a_target_counts_as_reached_where_every_seed_reaches_it(was, is_, verdict, basis):
+    found = judged(raced(10, reached=was), raced(10, reached=is_))
+    assert (found.verdict, found.basis) == (verdict, basis)
+    if verdict == "regressed":
+        assert found.reason == "1 of 5 seeds no longer reach the target"
