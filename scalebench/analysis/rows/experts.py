@@ -41,7 +41,7 @@ def experts_of_row(results: Sequence[CellResult]) -> ExpertFigures | None:
         tokens=mean.tolist(),
         imbalance=_imbalance(kept),
         rank_imbalance=_imbalance(here),
-        dropped_share=float(1 - kept.sum() / max(chosen.sum(), 1.0)),
+        dropped_share=float((chosen.sum() - kept.sum()) / max(chosen.sum(), 1.0)),
         busiest=BusiestExpert(layer=layer, expert=expert, times_mean=float(times[layer, expert])),
         all_to_all_share=float(np.mean(known)) if known and len(known) == len(shares) else None,
         ranks=_ranks(found, here.mean(axis=0)),
