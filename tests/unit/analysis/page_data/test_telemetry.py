@@ -9,7 +9,7 @@ S = 1_000_000_000
 
 
 def launch(*tracks, device="cuda", windows=((), ())):
-    """A launch whose rank i is on the device of track i, with clean blocks between these seconds."""
+    """Rank i is on the device of track i; its clean blocks lie between these seconds."""
     ranks = [
         make_record(
             rank,

@@ -105,7 +105,7 @@ def test_every_figure_of_a_row(order):
 
 
 def test_launches_are_put_together_and_those_without_a_load_left_out():
-    """Of the second launch one step: 8 and 24 tokens of the two ranks, one layer's expert has 12."""
+    """Of the second launch one step: 8 tokens came to rank 0, 24 to rank 1."""
     kept = [[[0, 0, 12, 0], [4, 0, 0, 0]]]
     other = launch(
         record(0, kept, [[[4, 0], [4, 0]]], steps=[3]),
