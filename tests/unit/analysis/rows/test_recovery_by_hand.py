@@ -257,3 +257,10 @@ def test_a_row_has_records_faults_and_elastic_runs_of_its_launches():
     fields = recovery_of_row([broken])
     assert fields.reasons == {"recovery": "no launch that saved or restored succeeded"}
     assert recovery_of_row([]).reasons == {"recovery": "no checkpoint of this row was saved"}
+
+
+def test_ranks_that_disagree_about_what_was_saved_are_refused():
+    one, other = save(0.5, 4.0, [1], [2], 0), save(0.5, 4.0, [1, 1], [2], 0)
+    for ranks in ([[one, one], [one]], [[one], [other]]):
+        with pytest.raises(ValueError, match="zip"):
+            figures_of([[RecoveryRecord(saves=saves) for saves in ranks]])
