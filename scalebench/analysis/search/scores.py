@@ -173,16 +173,11 @@ def _in_space(choice: Choice, job: Job) -> bool:
 
 def choice_of_row(row: Row) -> Choice | str:
     """Return a measured row as a configuration, or why the search knows none like it."""
-    return choice_of(_strategy_of(row), row.world_size)
-
-
-def _strategy_of(row: Row) -> Execution:
-    """Return a row's strategy; of a stranger, plain training, which is not compared."""
     try:
         made: Execution = _STRATEGY.validate_python(row.strategy_settings | {"kind": row.strategy})
     except ValueError:  # of a newer version
-        made = _STRATEGY.validate_python({"kind": "plain"})
-    return made
+        return f"this version knows no strategy {row.strategy} with such settings"
+    return choice_of(made, row.world_size)
 
 
 def scores_of(rows: Sequence[ScoredRow]) -> Scores:
