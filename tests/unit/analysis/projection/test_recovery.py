@@ -7,8 +7,10 @@ from click.testing import CliRunner
 
 from scalebench.analysis.projection.recovery import FailureRates, project_recovery
 from scalebench.cli import cli
+from scalebench.costmodel.recovery.simulation import Job, exponential, simulate, weibull
 from scalebench.errors import UsageError
 from scalebench.report.tables.recovery_projection import duration, render_recovery
+from tests.builders.recoveries import recovery
 from tests.builders.summaries import make_plain, make_row
 from tests.unit.report.test_recovery import near, rows_with, save
 
@@ -82,6 +84,48 @@ def test_every_figure_by_hand():
         assert shares.training == pytest.approx(interval_s / whole_s, rel=0.002)
         assert shares.save == pytest.approx(2 / whole_s, rel=0.01)
         assert sum(dict(shares).values()) == pytest.approx(1)
+
+
+def test_the_simulation_is_of_ten_thousand_failures_drawn_with_one_seed():
+    one_way = rows_with([save("async", 2.0, durable_s=near(5.0))], [])
+    (one,) = project_recovery(one_way, (64,), FailureRates(mtbf_s=HOUR_S, restart_s=60))
+    job = Job(one.optimal_interval_s, 2.0, 60, 3.0)
+    for found, failures in (
+        (one.simulated, exponential(HOUR_S, 26)),
+        (one.simulated_clustered, weibull(HOUR_S, 0.5, 26)),
+    ):
+        assert dict(found) == vars(simulate(job, failures, 10_000))
+
+
+def test_the_row_at_most_ranks_counts_and_a_restart_is_that_of_a_kill():
+    def saved_at(world_size, cost_s, restarts, case="ddp"):
+        failures = [
+            recovery(restart_s=seconds).failures[0].model_copy(update={"kind": kind})
+            for kind, seconds in restarts
+        ]
+        figures = recovery().model_copy(
+            update={"saves": [save("full", cost_s)], "failures": failures}
+        )
+        return make_row(case, world_size).model_copy(update={"recovery": figures})
+
+    rows = [
+        make_row("ddp", 16),
+        saved_at(2, 1.0, []),
+        saved_at(4, 2.0, [("hang", 50.0), ("kill", 7.0), ("kill", 9.0)]),
+        saved_at(3, 3.0, [("kill", 8.0)]),
+        saved_at(1, 4.0, [("raise", 8.0)], "other"),
+    ]
+    found = project_recovery(rows, (8, 16), FailureRates(device_mtbf_s=8 * HOUR_S))
+    assert [(o.case, o.world_size, o.mtbf_s, o.cost_s, o.restart_s) for o in found] == [
+        ("ddp", 8, HOUR_S, 2.0, 7.0),
+        ("ddp", 16, HOUR_S / 2, 2.0, 7.0),
+        ("other", 8, HOUR_S, 4.0, None),
+        ("other", 16, HOUR_S / 2, 4.0, None),
+    ]
+    assert found[2].simulated is None and found[2].formula_error is None
+    assert found[0].at_interval is None and found[0].measured_world_size == 4
+    given = FailureRates(mtbf_s=HOUR_S, interval_s=60)
+    assert project_recovery(rows, (8,), given)[1].at_interval is None
 
 
 def test_a_save_that_is_on_the_disk_before_it_ends_is_not_late():
