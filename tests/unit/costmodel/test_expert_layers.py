@@ -57,3 +57,45 @@ def test_another_batch_sends_in_proportion():
 def test_facts_without_a_step_tell_nothing():
     with pytest.raises(NoLaw, match="no step has shown"):
         ExpertModel.of({"expert_load": {"chosen": []}})
+
+
+def test_the_model_is_what_the_first_step_of_a_rank_has_shown():
+    chosen = [[[3, 1, 2], [0, 4, 1]], [[9, 9, 9], [9, 9, 9]]]
+    load = {"chosen": chosen, "row_bytes": 32, "samples": 5, "ranks": 4}
+    facts = {"expert_load": load, "replicated_elements": 700, "expert_elements": 60}
+    assert ExpertModel.of(facts) == ExpertModel(
+        experts=3, rows=(6, 5), row_bytes=32, samples=5, replicated=700, in_experts=240
+    )
+
+
+@pytest.mark.parametrize("facts", [{}, {"expert_load": None}, {"expert_load": {}}])
+def test_facts_without_experts_tell_nothing(facts):
+    with pytest.raises(NoLaw, match="no step has shown"):
+        ExpertModel.of(facts)
+
+
+def test_a_preset_has_rows_for_every_sample_and_every_layer():
+    model = ExpertModel.of_preset(MOE, 5)
+    in_experts = 3 * 4 * MOE.expert_parameters
+    assert model == ExpertModel(
+        experts=4,
+        rows=(2 * 4 * 5,) * 3,
+        row_bytes=4 * 8,
+        samples=5,
+        replicated=MOE.num_parameters - in_experts,
+        in_experts=in_experts,
+    )
+
+
+def test_every_operation_of_a_step_by_hand():
+    """Two layers with 6 and 9 rows of 10 bytes on 3 samples; 6 ranks in groups of 3; 5 samples."""
+    model = ExpertModel(4, (6, 9), row_bytes=10, samples=3, replicated=70, in_experts=33)
+    found = operations_of_expert_step(Expert(size=3, checkpointing=True), model, 6, 5)
+    once = [32, 100, 100, 32, 150, 150]
+    assert [tuple(one) for one in found] == [
+        *(("all_to_all", size, "expert", 3, "forward") for size in once),
+        *(("all_to_all", size, "expert", 3, "backward") for size in once),
+        *(("all_to_all", size, "expert", 3, "backward") for size in (150, 150, 100, 100)),
+        ("all_reduce", 280, "data", 6, "backward"),
+        ("all_reduce", 4 * 33 // 3, "replicas", 2, "gradients"),
+    ]
