@@ -2,9 +2,9 @@
 
 import pytest
 
-from scalebench.trace.analysis import analyse, together
+from scalebench.trace.analysis import Figures, Share, analyse, together
 from scalebench.trace.classify import timeline_of
-from scalebench.trace.intervals import union
+from scalebench.trace.intervals import intervals, union
 from tests.builders.traces import Event, annotation, events, kernel, launch, op
 
 GEMM = "ampere_sgemm_128x64_tn"
@@ -153,3 +153,56 @@ def test_several_ranks_are_summed_and_their_ratio_is_that_of_the_sums(timeline):
         "all_reduce": (2, 103),
         "broadcast": (1, 7),
     }
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "counts"),
+    [
+        (0, 100, False),  # ends as the window begins
+        (0, 100.001, True),
+        (100, 200, True),
+        (199.999, 300, True),
+        (200, 300, False),
+        (50, 250, True),
+    ],
+)
+def test_an_operation_counts_if_a_part_of_it_lies_in_the_one_window(start, end, counts):
+    timeline = timeline_of(events(collective("allreduce", 1, start, end, 20)))
+    found = analyse(timeline, intervals([(100_000, 200_000)]))
+    assert [share.count for share in found.kinds] == ([1] if counts else [])
+
+
+def test_every_figure_of_a_sum():
+    first = Figures(
+        *(10, 5, 4, 3, 2, 0.5, 0.5, 1, 7),
+        kinds=(Share("a", 1, 8, 2, 1.5, 0.5), Share("b", 2, None, 3, 1, 2)),
+        phases=(Share("forward", 3, 9, 5, 2, 3),),
+        copies_alone_s=0.25,
+        comm_beside_copies_s=0.75,
+    )
+    second = Figures(
+        *(20, 6, 8, 1, 5, 0.5, 0.5, 2, 9),
+        kinds=(Share("a", 4, 16, 4, 4, 0), Share("b", 8, 2, 3, 3, 0), Share("c", 1, 1, 6, 5, 1)),
+        copies_alone_s=1.0,
+        comm_beside_copies_s=2.0,
+    )
+    assert together([first, second]) == Figures(
+        window_s=30,
+        comm_s=11,
+        compute_s=12,
+        overlap_s=4,
+        exposed_comm_s=7,
+        overlap_ratio=1 - 7 / 11,
+        comm_compute_ratio=11 / 12,
+        copies_s=3,
+        idle_s=16,
+        # as long: by name
+        kinds=(
+            Share("a", 5, 24, 6, 5.5, 0.5),
+            Share("b", 10, None, 6, 4, 2),
+            Share("c", 1, 1, 6, 5, 1),
+        ),
+        phases=(Share("forward", 3, 9, 5, 2, 3),),
+        copies_alone_s=1.25,
+        comm_beside_copies_s=2.75,
+    )

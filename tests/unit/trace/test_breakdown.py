@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.trace.breakdown import break_down
+from scalebench.trace.breakdown import break_down, is_between_two
 from scalebench.trace.intervals import intervals, union
 from tests.builders.traced import flat, make_operation, make_trace
 
@@ -140,3 +140,65 @@ def test_figures_are_those_of_one_step():
     assert (reduce.count, reduce.num_bytes) == (1, 100)
     times = (reduce.total_s, reduce.exposed_s, reduce.hidden_s)
     assert times == pytest.approx((0.030, 0.015, 0.015))
+
+
+def test_a_bubble_is_a_part_of_the_wait_or_all_of_it():
+    found = break_down(0, make_trace([make_operation(30, 70)]), waiting((30, 45)))
+    assert (found.bubble_s, found.wait_s) == (0, pytest.approx(0.015))
+    part = found.with_bubble(0.010)
+    assert (part.bubble_s, part.wait_s) == pytest.approx((0.010, 0.005))
+    whole = found.with_bubble(0.020)
+    assert (whole.bubble_s, whole.wait_s) == pytest.approx((0.015, 0.0))
+    assert part.exposed_comm_s == found.exposed_comm_s
+
+
+def test_where_blocking_was_noted_it_stands_for_sends_and_receives():
+    """A send of 80 ms blocks for 5; a receive for 10; an all-reduce lasts from 50 to 60."""
+    operations = [
+        make_operation(10, 90, kind="send"),
+        make_operation(20, 95, kind="recv"),
+        make_operation(50, 60),
+    ]
+    trace = make_trace(operations, compute=[(0, 5)])
+    noted = make_trace(operations, compute=[(0, 5)], blocked=flat([(30, 35), (40, 52)]))
+    assert break_down(0, trace).comm_s == pytest.approx(0.085)
+    assert break_down(0, noted).comm_s == pytest.approx(0.005 + 0.020)
+    assert [is_between_two(op) for op in operations] == [True, True, False]
+
+
+def test_encoding_and_decoding_are_parts_of_a_step():
+    trace = make_trace(
+        codec=flat([(0, 40)]), encode=flat([(0, 15)]), decode=flat([(15, 40), (150, 160)])
+    )
+    found = break_down(0, trace)
+    assert (found.encode_s, found.decode_s, found.codec_s) == pytest.approx((0.015, 0.025, 0.04))
+    assert (found.busy_s, found.compute_s) == pytest.approx((0.0, 0.04))
+
+
+@pytest.mark.parametrize(
+    ("phases", "expected"),
+    [
+        (("forward", "backward", "backward"), "backward"),
+        (("optimizer", "optimizer", "forward"), "optimizer"),
+        (("optimizer", "backward"), "backward"),  # as often: by the alphabet
+    ],
+)
+def test_operations_have_the_phase_of_most_of_them(phases, expected):
+    operations = [make_operation(10 * i, 10 * i + 5, phase=p) for i, p in enumerate(phases)]
+    (reduce,) = break_down(0, make_trace(operations)).by_kind
+    assert (reduce.phase, reduce.count, reduce.num_bytes) == (
+        expected,
+        len(phases),
+        1000 * len(phases),
+    )
+
+
+def test_sums_of_three_steps_are_divided_by_three():
+    steps = [(0, 100), (100, 200), (200, 300)]
+    operations = [make_operation(10, 40, num_bytes=60), make_operation(250, 280, step=2)]
+    found = break_down(3, make_trace(operations, compute=[(30, 40)], steps=steps))
+    (reduce,) = found.by_kind
+    assert (found.rank, found.num_steps, found.step_s) == (3, 3, pytest.approx(0.1))
+    assert (reduce.count, reduce.num_bytes) == pytest.approx((2 / 3, 1060 / 3))
+    times = (reduce.total_s, reduce.exposed_s, reduce.hidden_s)
+    assert times == pytest.approx((0.020, 0.050 / 3, 0.010 / 3))

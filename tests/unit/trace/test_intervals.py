@@ -117,3 +117,53 @@ def test_a_million_intervals():
     assert length(rest) == 5 * n
     assert len(tidy) == len(both) == len(rest) == n
     assert peak < 500e6
+
+
+def test_sets_in_any_order_are_joined():
+    assert union(intervals([(5, 9), (3, 7)])).tolist() == [[3, 9]]
+    assert union(intervals([(3, 4), (3, 9), (10, 10), (9, 12)])).tolist() == [[3, 12]]
+    assert union(intervals([(20, 30), (3, 9), (4, 5)])).tolist() == [[3, 9], [20, 30]]
+
+
+SUBSETS = [{i for i in range(5) if number >> i & 1} for number in range(32)]
+
+
+@pytest.mark.parametrize("first", SUBSETS, ids=str)
+def test_every_pair_of_small_sets(first):
+    a = union(intervals([(moment, moment + 1) for moment in first]))
+    assert covered(a) == first and is_tidy(a)
+    for second in SUBSETS:
+        b = union(intervals([(moment, moment + 1) for moment in second]))
+        for found, expected in (
+            (intersect(a, b), first & second),
+            (subtract(a, b), first - second),
+            (union(a, b), first | second),
+        ):
+            assert covered(found) == expected and is_tidy(found)
+
+
+def test_what_is_left_of_a_set_to_the_left_and_right_of_another():
+    assert subtract(intervals([(2, 9)]), intervals([(4, 5)])).tolist() == [[2, 4], [5, 9]]
+    assert subtract(intervals([(2, 9)]), intervals([(0, 3), (8, 12)])).tolist() == [[3, 8]]
+    assert subtract(intervals([(2, 9)]), intervals([(1, 10)])).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (3, 6, [[3, 4], [5, 6]]),
+        (4, 5, []),
+        (3, 3, []),
+        (3, 2, []),
+        (0, 99, [[2, 4], [5, 8]]),
+    ],
+)
+def test_a_clipped_set(start, end, expected):
+    assert clip(intervals([(2, 4), (5, 8)]), start, end).tolist() == expected
+
+
+def test_three_sets_share_a_moment_by_thirds():
+    sets = {"a": intervals([(0, 6)]), "b": intervals([(2, 9)]), "c": intervals([(4, 5)])}
+    found = divided(intervals([(1, 5), (8, 20)]), sets)
+    # 1-2 a; 2-4 a and b; 4-5 all; 8-9 b; 9-20 nobody
+    assert found == pytest.approx({"a": 1 + 1 + 1 / 3, "b": 1 + 1 / 3 + 1, "c": 1 / 3})
