@@ -153,7 +153,7 @@ class TraceFile:
         return bool(more)
 
     def _broken(self, error: json.JSONDecodeError) -> UsageError:
-        is_at_end = error.pos >= len(self._buffer.rstrip()) - _CUT_OFF_LITERAL
+        is_at_end = error.pos >= len(error.doc.rstrip()) - _CUT_OFF_LITERAL
         if is_at_end or error.msg.startswith("Unterminated"):
             return self._unusable(_CUT_OFF)
         return self._unusable(f"is not JSON ({error.msg}). {_HOW_TO_GET_A_TRACE}")
