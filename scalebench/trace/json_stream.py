@@ -106,10 +106,14 @@ class TraceFile:
                 # The rest of the buffer, without a call per event.
                 while True:
                     position = between(self._buffer, position).end()  # type: ignore[union-attr]
-                    value, position = decode(self._buffer, position)
+                    value, end = decode(self._buffer, position)
+                    if end == len(self._buffer):
+                        break  # a number may go on in the next piece
+                    position = end
                     yield value
             except (ValueError, RecursionError):
-                self._position = position  # from there with care: it may only need more text
+                pass
+            self._position = position  # from there with care: it may only need more text
         self._position += 1
 
     def _value(self) -> Any:

@@ -86,3 +86,24 @@ def test_what_was_read_before_the_fault_is_there(tmp_path):
     with pytest.raises(UsageError, match="cut off"):
         found.extend(one for one in TraceFile(tmp_path / "a").events() if found.append(one))
     assert found == [1, 2, 3]
+
+
+def test_many_short_values_are_no_long_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(json_stream, "LONGEST_VALUE", 220)
+    (tmp_path / "a").write_text(json.dumps(list(range(200))))
+    assert read(tmp_path / "a")[0] == list(range(200))
+
+
+def test_the_longest_value_is_not_too_long(tmp_path, monkeypatch):
+    """Of 64 characters with its quotes: all of them are held while more is read."""
+    monkeypatch.setattr(json_stream, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(json_stream, "LONGEST_VALUE", 64)
+    (tmp_path / "a").write_text(json.dumps(["x" * 62]))
+    assert read(tmp_path / "a")[0] == ["x" * 62]
+
+
+def test_half_a_letter_is_not_nothing(tmp_path):
+    (tmp_path / "a").write_bytes(b"\xc3")
+    with pytest.raises(UsageError, match="is not JSON"):
+        read(tmp_path / "a")
