@@ -5,6 +5,7 @@ import json
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.trace import reading
 from scalebench.trace.reading import read_all, read_trace
 
 
@@ -47,3 +48,38 @@ def test_a_file_without_steps_is_refused_by_its_name_where_steps_are_asked_for(t
     found = read_all([file], "steps")
     assert isinstance(found[file], UsageError)
     assert read_all([file], "file")[file].figures.compute_s == pytest.approx(40e-6)
+
+
+@pytest.mark.parametrize(
+    ("num_files", "num_processes", "cores", "pool"),
+    [
+        (3, 2, 8, 2),
+        (2, 5, 8, 2),
+        (3, None, 2, 2),
+        (2, None, 2, 2),
+        (3, 1, 8, None),
+        (1, 5, 8, None),
+        (3, None, 1, None),
+    ],
+)
+def test_as_many_processes_as_files_or_cores(
+    tmp_path, monkeypatch, num_files, num_processes, cores, pool
+):
+    """With a pool that only notes its size."""
+    made = []
+
+    class Pool:
+        def __init__(self, most, **_):
+            made.append(most)
+
+        def map(self, function, files):
+            return [function(file) for file in files]
+
+        def shutdown(self, cancel_futures):
+            made.append(cancel_futures)
+
+    monkeypatch.setattr(reading, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(reading, "num_cores", lambda: cores)
+    files = [written(tmp_path / f"{i}.json", *ROWS) for i in range(num_files)]
+    assert list(read_all(files, "file", num_processes)) == files
+    assert made == ([] if pool is None else [pool, True])
