@@ -1,5 +1,7 @@
 """Waits in the traces of any job: clocks by the ends of operations, and reasons where none."""
 
+from dataclasses import replace
+
 import pytest
 
 from scalebench.records.trace import ClockAlignment, TracedOperation
@@ -69,7 +71,7 @@ def test_the_kth_is_counted_within_a_step_where_there_are_steps():
 )
 def test_where_waits_cannot_be_told_the_reason_is(timelines, reason):
     found = waits(*timelines)
-    assert not found.ranks
+    assert (found.ranks, found.clock_error_s, found.stragglers) == ({}, 0.0, ())
     assert reason in found.reason
 
 
@@ -114,14 +116,16 @@ def test_clocks_by_the_ends_of_operations():
     ends = {0: (50, 60, 70, 80), 1: (53, 65, 77, 89), 2: (30, 40, 50, 60)}
     group = {"group": "g", "group_size": 3}
     traces = {
-        rank: make_trace([make_operation(end - 9, end, **group) for end in of], origin=1000 * rank)
+        rank: make_trace(
+            [make_operation(end - 9, end, **group) for end in of], origin=1000 * rank + 500
+        )
         for rank, of in ends.items()
     }
     traces[4] = make_trace([make_operation(1, 2, group="h", group_size=1)])
     clocks, error_s = clocks_by_ends(traces)
     # quartiles of 3, 5, 7, 9: 4.5 and 7.5
     assert clocks[1] == ClockAlignment(
-        method="operations", at_ns=1000 * MS, offset_ns=1006 * MS, bound_ns=1_500_000
+        method="operations", at_ns=1500 * MS, offset_ns=1006 * MS, bound_ns=1_500_000
     )
     assert (clocks[2].offset_ns, clocks[2].bound_ns) == (1980 * MS, 0)
     assert (clocks[0].offset_ns, clocks[0].bound_ns) == (0, 0)
@@ -143,6 +147,18 @@ def test_operations_without_a_counterpart_are_counted_in_the_reason():
         {},
         "2 operations are not in the traces of all their ranks",
     )
+
+
+def test_a_trace_that_begins_late_has_its_waits_at_the_same_moments():
+    """The extents begin at 5 and 7 ms: waits are counted from there, and told from 0."""
+    first, second = rank((10, 50), compute=[(0, 25)]), rank((40, 50))
+    moved = [
+        replace(timeline, extent=(begin * MS, 200 * MS))
+        for timeline, begin in ((first, 5), (second, 7))
+    ]
+    found = waits(*moved)
+    assert found.ranks[0] == RankWait(pytest.approx(0.010), pytest.approx(0.015))
+    assert found.ranks[1] == RankWait(pytest.approx(0.010), 0.0)
 
 
 def test_each_rank_shares_out_its_own_exposed_time():
