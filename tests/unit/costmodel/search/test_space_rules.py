@@ -194,3 +194,20 @@ def test_a_kind_of_mesh_is_one_chunk_unless_it_is_too_large() -> None:
     assert [len(some) for some in candidates(of, data, chunk=100)] == [18 * 2]
     assert [len(some) for some in candidates(job(4, 24), data, chunk=100)] == [36, 36]
     assert [len(some) for some in candidates(job(4, 24), data, chunk=71)] == [18] * 4
+
+
+@pytest.mark.parametrize(
+    ("axis", "buckets"),
+    [
+        ("data", {(0, 1.0), (0, 5.0), (0, 25.0)}),
+        ("expert", {(0, 1.0), (0, 5.0), (0, 25.0)}),
+        ("shard", {(1, 1.0), (1, 5.0), (1, 25.0), (2, 25.0), (3, 25.0)}),
+        ("tensor", {(0, 25.0)}),
+        ("pipeline", {(0, 25.0)}),
+    ],
+)
+def test_buckets_are_tried_where_whole_replicas_sum_gradients(
+    axis: str, buckets: set[tuple[int, float]]
+) -> None:
+    made = joined(list(candidates(job(4, 8, model=ROUTED), [mesh(**{axis: 4})])))
+    assert set(zip(made.zero.tolist(), made.bucket_mb.tolist(), strict=True)) == buckets
