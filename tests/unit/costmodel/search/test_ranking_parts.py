@@ -89,6 +89,18 @@ def test_the_first_of_each_mesh_and_stage(made: list[Choice]) -> None:
     assert sum(expected) == 11
 
 
+def test_no_two_meshes_and_stages_are_taken_for_one() -> None:
+    sizes = {
+        "tensor": (1, 2, 3), "context": (1, 2, 3), "expert": (1, 2), "shard": (1, 2, 3),
+        "data": (1, 2, 4), "pipeline": (1, 2, 3, 5), "zero": (0, 1, 2, 3),
+    }  # fmt: skip
+    rows = [np.tile(column.ravel(), 2) for column in np.meshgrid(*sizes.values())]
+    one = columns_of([Choice(data=1)]).take(np.zeros(len(rows[0]), dtype=np.int64))
+    every = Candidates(**{**one.__dict__, **dict(zip(sizes, rows, strict=True))})
+    half = len(every) // 2
+    assert _first_of_ways(every).tolist() == [True] * half + [False] * half
+
+
 def test_meshes_are_searched_from_the_shortest_pipelines_and_smallest_groups_on() -> None:
     """Products of pipeline, tensor and context; equal ones by their own order."""
     ordered = [
