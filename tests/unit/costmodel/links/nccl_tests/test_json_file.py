@@ -120,6 +120,7 @@ def test_a_mode_without_a_time_of_the_operation_has_the_calls(read):
         ({"in_place": mode(1e18)}, "results[0].in_place.time", "less than"),
         ({"in_place": mode(-1e18)}, "results[0].in_place.time", "greater than"),
         ({"size": "640"}, "results[0].size", "valid integer"),
+        ({"size": -1, "count": -1}, "results[0].size", "greater than or equal to 0"),
     ],
 )
 def test_a_result_that_cannot_be_is_told_with_its_place(read, changes, where, words):

@@ -180,6 +180,7 @@ def test_each_run_is_handed_over_when_its_table_ends():
         (" 64 16 float 3.0 N/A 0.03", True),
         (" 64 16 float 3.0 0.02", False),
         (" 64 16 float 3.0 0.02 x", False),
+        (" 64 16 float x 0.02 0.03", False),
         (" 64 16 float x 0.02 0.03 0.04", True),
         (" 64 16 floats 3.0 0.02 0.03", False),
     ],
@@ -222,3 +223,10 @@ def test_a_log_without_rows_names_its_last_header():
     assert "line 3: the header of a table with no row below it" in error_of("x", HEADER, HEADER)
     assert "x.log has no table of nccl-tests" in error_of("x")
     assert "before 2.0" in error_of("# bytes N type op time algbw busbw res")
+
+
+def test_a_command_that_begins_like_a_row_is_a_command():
+    (run,) = read("  4 2 nodes: ./all_reduce_perf -b 8", HEADER, ROW)
+    assert run.commanded == {"all_reduce"}
+    (run,) = read("  4 2 nodes ./all_reduce_perf -b 8", HEADER, ROW)
+    assert run.commanded == {"all_reduce"}
