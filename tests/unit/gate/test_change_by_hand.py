@@ -114,6 +114,7 @@ def test_holm_stops_at_one_and_never_falls():
     assert holm([0.6, 0.2, 0.5]) == pytest.approx([1.0, 0.6, 1.0])
     assert holm([0.01, 0.011, 0.5]) == pytest.approx([0.03, 0.03, 0.5])
     assert holm([0.3]) == [0.3]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
 def power(noncentrality, critical, dof):

@@ -220,3 +220,25 @@ def test_one_launch_and_no_row_to_borrow_from_has_no_interval():
     assert judge([]) == []
     lone = pair(base=three(1.0), new=Measured(1.4, 2))
     assert np.isfinite(judge([lone])[0].change.error)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_without_a_floor_what_is_detectable_rests_on_the_level_of_one_row_of_all(number):
+    """Each kind has its own noise; the p-value decides, not the interval."""
+    rows = [
+        pair(kind=str(i), base=three(1.0), new=three(1.3), floor=0.0, floor_down=0.0)
+        for i in range(number)
+    ]
+    for one in judge(rows):
+        expected = min_detectable(one.change, 0.0, 0.005 / number)
+        assert one.min_detectable == pytest.approx(expected)
+    assert judge(rows)[0].min_detectable == pytest.approx(
+        judge(rows, error_budget=1.0)[0].min_detectable
+    )
+
+
+def test_runs_differ_beyond_the_launches_of_the_baseline():
+    runs = (three(1.0), three(1.2))
+    base = Measured(1.1, 6, Variance(0.03, 4.0))
+    (found,) = judge([pair(base=base, new=three(1.3, variance=0.001), runs=runs)])
+    assert found.run_sd == pytest.approx(math.sqrt(0.02 - 0.03 / 3))

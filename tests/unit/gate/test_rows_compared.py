@@ -5,13 +5,23 @@ import math
 import pytest
 
 from scalebench.gate.comparison import Comparison
-from scalebench.gate.gate import Results, _keys, _missing, _not_in_baseline, _over_runs, compare
+from scalebench.gate.gate import (
+    Results,
+    _keys,
+    _matters,
+    _missing,
+    _not_in_baseline,
+    _over_runs,
+    compare,
+)
 from scalebench.gate.measured import measured
 from scalebench.gate.metrics import METRICS
 from scalebench.gate.observation import Observation
+from scalebench.gate.result import Mismatch
 from scalebench.gate.settings import GateSettings
+from scalebench.records.summary import StepSamples
 from tests.builders.gated import budget_points, collectives
-from tests.builders.summaries import make_missing, make_row, make_summary
+from tests.builders.summaries import estimate, make_missing, make_row, make_summary
 
 NAMED = {metric.name: metric for metric in METRICS}
 
@@ -224,3 +234,41 @@ def test_explanations_are_those_of_the_metric_and_of_what_changed():
             counted,
         ),
     }
+
+
+@pytest.mark.parametrize(
+    ("what", "metric", "matters"),
+    [
+        ("link_profile", "prediction_error", True),
+        ("link_profile", "step_s", False),
+        ("link_profile", "wire_bytes", False),
+        ("torch", "wire_bytes", True),
+        ("torch", "step_s", True),
+        ("cores", "wire_bytes", False),
+        ("cores", "step_s", True),
+        ("cores", "prediction_error", True),
+    ],
+)
+def test_what_forbids_to_judge_a_metric(what, metric, matters):
+    assert _matters(Mismatch(what, "a", "b"), NAMED[metric]) is matters
+
+
+def test_rounds_are_judged_by_their_differences_and_runs_by_their_spread():
+    """Launches that drift together by 10 % a round, and are 5 % slower in each."""
+
+    def row(factor):
+        samples = [
+            StepSamples(repeat=i, step_s=[s], pace_s=[s])
+            for i, s in enumerate(factor * 1.1**k for k in range(4))
+        ]
+        return bare(samples=samples, step_s=estimate(factor, n=4))
+
+    base, new = row(1.0), row(1.05)
+    (apart, _), (paired, _) = (gate([base], [new], rounds=told).rows for told in (False, True))
+    assert apart.verdict == "inconclusive" and apart.rank_p_value is not None
+    assert paired.verdict == "regressed" and paired.rank_p_value is None
+    assert paired.low == pytest.approx(0.05) and paired.high == pytest.approx(0.05)
+    (half, _) = gate([base], [new], error_budget=0.5).rows
+    assert half.low < apart.low < apart.high < half.high
+    (whole, _) = gate([base], [new], error_budget=1.0).rows
+    assert (whole.low, whole.high) == (apart.low, apart.high)
