@@ -5,7 +5,7 @@ import pytest
 from scalebench.analysis.attribution import LaunchAttribution, attribute, why_not
 from scalebench.records.rank import Block
 from scalebench.records.trace import ClockAlignment
-from scalebench.spec import Ddp, Fsdp, Script
+from scalebench.spec import Compressed, Ddp, Fsdp, Script, Zero1
 from tests.builders.traced import (
     MS,
     make_operation,
@@ -52,6 +52,11 @@ def test_an_operation_without_a_law_was_handed_its_bytes_and_nothing_is_known_of
     assert (found.wire_bytes(0), found.payload_bytes(0)) == (None, 700)
 
 
+def test_an_operation_of_no_bytes_sends_none():
+    found = launch_of(make_operation(10, 20, num_bytes=0), make_operation(30, 40, num_bytes=500))
+    assert (found.wire_bytes(0), found.payload_bytes(0)) == (500, 500)
+
+
 def test_of_an_operation_without_a_size_nothing_is_known():
     found = launch_of(make_operation(10, 20, num_bytes=None))
     assert (found.wire_bytes(0), found.payload_bytes(0)) == (None, None)
@@ -78,6 +83,8 @@ def test_two_percent_of_a_step_may_be_exposed_in_operations_of_unknown_root(end,
     [
         (Ddp(), None, 0),
         (Fsdp(), None, None),
+        (Compressed(method="noop"), None, 0),
+        (Zero1(), None, "in turn"),
         (Script(), None, None),
         (Script(), ["DistributedDataParallel"], 0),
         (Script(), ["DistributedDataParallel", "ZeroRedundancyOptimizer"], "in turn"),

@@ -81,6 +81,7 @@ def test_a_part_that_is_not_known_is_null_and_has_no_points():
     assert (found.wait_s, found.copies_s) == (None, None)
     assert found.residual_s == 100 - 58 - 28
     assert {"wait", "copies"}.isdisjoint(found.points) and len(found.points) == 7
+    assert (found.drift, found.not_apart) == (0.0, None), "unless told"
 
 
 @pytest.mark.parametrize(

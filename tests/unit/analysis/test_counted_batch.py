@@ -4,6 +4,7 @@ import pytest
 
 from scalebench.analysis.counted_batch import divides_its_batch, knows_samples, with_counted_batch
 from scalebench.spec import Ddp, Script
+from scalebench.spec.presets import PRESETS
 from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_record, make_result
 
@@ -46,6 +47,10 @@ def test_the_backend_is_the_one_that_rank_0_found():
     assert with_counted_batch(counting(16.0, facts={"backend": "gloo"})).cell.backend == "gloo"
     assert with_counted_batch(counting(16.0, backend="nccl")).cell.backend is None
     assert with_counted_batch(counting(backend="nccl")).cell.backend == "nccl"
+    result = counting(16.0, 16.0, facts={"backend": "gloo"})
+    other = result.ranks[1].model_copy(update={"facts": {"backend": "nccl"}})
+    result = result.model_copy(update={"ranks": [result.ranks[0], other]})
+    assert with_counted_batch(result).cell.backend == "gloo"
 
 
 def test_another_strategy_has_the_batch_that_was_planned():
@@ -61,6 +66,7 @@ def test_another_strategy_has_the_batch_that_was_planned():
         (counting(0.2, 0.2), False),
         (counting(None, strategy=Ddp()), True),
         (counting(None, workload=TAKES_BATCH), True),
+        (counting(None, workload=PRESETS["gpt-tiny"]), False),
     ],
 )
 def test_samples_are_known_where_they_were_counted_or_given(result, known):
@@ -83,6 +89,7 @@ def cell(size, global_batch, scaling="weak", strategy=None):
     [
         ([cell(1, 32), cell(2, 32), cell(4, 32)], True),
         ([cell(4, 32), cell(1, 32)], True),
+        ([cell(1, 32), cell(2, 32)], True),
         ([cell(1, 32), cell(2, 64)], False),
         ([cell(1, 32), cell(2, 32), cell(4, 64)], False),
         ([cell(2, 32), cell(4, 32)], False),

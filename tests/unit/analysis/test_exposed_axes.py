@@ -145,3 +145,27 @@ def test_where_waits_are_not_known_all_of_it_is_transfer():
 
 def test_without_a_mesh_there_is_no_such_list():
     assert budget_of(plain(), pair((None, "all_reduce", (60, 60), 64))).by_axis is None
+
+
+def test_only_typical_steps_count_and_what_is_exposed_in_them_is_their_mean():
+    """Of four steps of 80, 100, 90 and 300 ms those of 90 and 100; 8 and 4 ms are exposed.
+
+    In the step of 100 ms two of the eight are spent encoding.
+    """
+    steps = ((0, 80), (80, 180), (180, 270), (270, 570))
+    spans = ((10, 30), (100, 108), (190, 194), (300, 500))
+    records = [
+        make_traced_record(
+            rank,
+            make_trace(
+                [make_operation(a, b, i, axis="data") for i, (a, b) in enumerate(spans)],
+                steps=steps,
+                codec=flat([(106, 108)]),
+            ),
+        )
+        for rank in range(2)
+    ]
+    result = make_traced_result(*records, case="mesh", strategy=Mesh(tensor=2))
+    (found,) = exposed_by_axis(LaunchAttribution(result), 0).values()
+    assert (found.transfer_s, found.wait_s) == close((6 + 4) / 2e3, 0.0)
+    assert found.total_s == pytest.approx(0.005)

@@ -137,6 +137,7 @@ def test_rows_of_which_none_shares_a_round_have_no_effect():
 def test_the_root_of_a_falling_function_or_the_lower_end():
     assert _root(lambda x: 2 - x, 0.5, 5.0) == pytest.approx(2)
     assert _root(lambda x: 3 - x, 0.5, 3.0) == pytest.approx(3)
+    assert _root(lambda x: 1 - x, 0.5, 3.0) == pytest.approx(1)
     assert _root(lambda x: 0.25 - x, 0.5, 3.0) == 0.5
 
 

@@ -131,6 +131,15 @@ def test_steps_are_apart_and_only_those_that_were_chosen_count():
     assert [a.kind for a in later.schedule.ranks[1]] == ["F", "F", "B", "B"]
 
 
+def test_the_schedule_is_that_of_the_first_step_which_has_to_be_whole():
+    traces = two_steps()
+    assert pipeline(chosen=(0, 1), **traces).schedule is not None
+    cut = traces["rank_0"].actions[:3] + traces["rank_0"].actions[4:]
+    traces["rank_0"] = traces["rank_0"].model_copy(update={"actions": cut})
+    found = pipeline(chosen=(0, 1), **traces)
+    assert (found.schedule, found.timeline, found.bubble_s(0)) == (None, None, 0.0)
+
+
 def test_what_a_split_backward_pass_hands_on_is_made_by_its_first_part():
     rows = (
         [("F", 0, 10), ("I", 30, 36), ("W", 36, 40)],
@@ -254,3 +263,8 @@ def test_layers_as_a_rank_tells_them():
 def test_layers_of_which_something_is_missing_have_no_shape(layers, why):
     with pytest.raises(NoShape, match=why):
         layers_of({} if layers is None else {"layers": layers})
+
+
+def test_layers_may_cost_less_than_one_whatever_the_unit():
+    told = {"costs": [0.25, 0.5], "output_bytes": [8, 16], "tied": []}
+    assert layers_of({"layers": told}).costs == (0.25, 0.5)

@@ -101,6 +101,16 @@ def test_a_row_without_a_prediction_stays_as_it_is():
     assert predicted_rows([*rows, predicted()]) == [predicted()]
 
 
+def test_a_prediction_without_any_error_is_one_with_an_error_of_zero():
+    exact, off = with_intervals([predicted(error=0.0), predicted("b", error=0.1)])
+    assert off.prediction.typical_error == 0.0
+    assert (off.prediction.low_s, off.prediction.high_s) == (0.05 * 1.1, 0.05 * 1.1)
+    assert exact.prediction.typical_error == pytest.approx(math.log(1.1))
+    found = score([exact, off])
+    assert (found["num_rows"], found["mean_error"]) == (2, pytest.approx(0.05))
+    assert found["worst"]["case"] == "b"
+
+
 def test_without_predictions_there_is_no_score():
     assert score([]) is None and score([unpredicted()]) is None
 

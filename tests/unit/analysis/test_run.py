@@ -75,8 +75,8 @@ def test_the_format_may_stand_anywhere(tmp_path):
     [
         ('{"format":"a/1"}', "a/1"),
         ('\n { "format" :\n "a/1", "more": 1}', "a/1"),
-        ("{" + " " * 180 + '"format":"a/1"}', "a/1"),
-        ("{" + " " * 190 + '"format":"a/1"}', None),
+        ("{" + " " * 185 + '"format":"a/1"}', "a/1"),
+        ("{" + " " * 186 + '"format":"a/1"}', None),
         ('{"more": 1, "format": "a/1"}', None),
         ("", None),
     ],

@@ -178,4 +178,5 @@ def test_what_was_read_and_written_is_added_and_the_worst_launch_told():
     assert stamps(*launches) == ["swap: 5.50 kB read or written"]
     assert stamps(swapped(None, 5200)) == ["swap: 5.20 kB read or written"]
     assert stamps(swapped(1, None)) == ["swap: 1.00 B read or written"]
+    assert stamps(swapped(None, 7)) == ["swap: 7.00 B read or written"]
     assert stamps(swapped(0, None)) == []

@@ -59,6 +59,15 @@ def test_three_blocks_in_succession_are_one_window_and_what_comes_later_is_anoth
     assert found == [Window(0, 50, 9), Window(late, late + 5, 6)]
 
 
+def test_a_block_is_put_to_the_window_before_it_and_to_no_earlier_one():
+    late = 3 * GAP
+    blocks = [("clean", at, at + 5, count) for at, count in ((0, 2), (late, 3), (late + 9, 4))]
+    found = windows([*blocks, ("clean", 2 * late, 2 * late + 7, 5)])
+    assert found == [
+        Window(0, 5, 2), Window(late, late + 14, 7), Window(2 * late, 2 * late + 7, 5)
+    ]  # fmt: skip
+
+
 def test_what_is_not_clean_on_all_ranks_or_was_not_timed_is_left_out():
     first = [("warmup", 0, 10, 1), ("clean", 10, 20, 2), ("clean", 30, 40, 3), ("clean", 50, 60, 4)]
     for missing in (("clean", None, 40, 3), ("clean", 30, None, 3), ("paired", 30, 40, 3)):

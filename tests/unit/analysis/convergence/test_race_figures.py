@@ -7,6 +7,7 @@ from scalebench.analysis.convergence.race import (
     OF_ARRIVAL,
     Target,
     _bytes,
+    _curves,
     _missed,
     _ratios,
     _to_target,
@@ -272,6 +273,20 @@ def test_noise_that_is_not_known_of_one_seed_is_not_known():
     zero = GradientNorms(num_batches=2, batch_size=4, mean_square=1.0, square_of_mean=1.0)
     still = [point(0, 5.0), point(100, 4.0, step_gradients=zero)]
     assert noise_scale_of_steps({0: still}, {}) == told
+
+
+def test_the_curves_of_a_row_are_rank_0s_of_the_launches_that_noted_any():
+    def launch(seed, *curves, **changes):
+        ranks = [make_record(rank, race=points) for rank, points in enumerate(curves)]
+        return make_result(make_cell("ddp", 2, seed), ranks=ranks, **changes)
+
+    own, other = course(5.0, 4.0), course(3.0, 2.0)
+    results = [
+        launch(0, own, other), launch(1, other, None), launch(2, None, own),
+        launch(3, own, own, status="failed"), launch(4),
+    ]  # fmt: skip
+    (found,) = grouped(make_run(results)).values()
+    assert _curves(found) == {0: own, 1: other}
 
 
 def test_the_target_is_the_baselines_mean_loss_after_so_many_samples():
