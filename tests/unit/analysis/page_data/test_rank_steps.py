@@ -113,6 +113,11 @@ def test_the_extremes_of_each_stretch_and_both_ends_are_kept(most, kept):
     assert list(extremes(series, most)) == kept
 
 
+def test_a_series_that_fits_is_whole_even_where_its_values_are_equal():
+    assert list(extremes(np.ones(4), 2)) == [0, 1, 2, 3]
+    assert list(extremes(np.ones(5), 2)) == [0, 3, 4]
+
+
 NAN = float("nan")
 GRID = np.array(
     [

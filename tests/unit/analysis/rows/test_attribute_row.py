@@ -264,6 +264,21 @@ def test_the_budget_is_that_of_rounds_in_which_the_baseline_was_traced():
     assert ("budget open" in fields.stamps) == (not found.closes)
 
 
+def test_the_budget_of_a_pipeline_is_the_mean_over_its_ranks():
+    """Rounds 1 and 2 have a baseline of one rank."""
+    strategy = Pipeline(schedule="gpipe", microbatches=5)
+    results = [launch(n, strategy, of_trace={"end": end}) for n, end in ((0, 66), (1, 70), (2, 71))]
+    baseline = Launches(plain().cell, measured={n: plain(n) for n in (1, 2)})
+    found = attribute_row(row(*results), baseline, STEPS).values["budget"]
+    launches = [LaunchAttribution(result) for result in results]
+    rank, why = waits_most(launches), launches[0].not_apart
+    rounds = [(launches[n], LaunchAttribution(plain(n))) for n in (1, 2)]
+    expected = loss_budget(rounds, rank, (0.08, 0.1), 0.5, why, (0, 1, 2))
+    own = {"skew", "clock_bound_s", "mean_over_ranks", "ranks"}
+    assert found.model_dump(exclude=own) == expected.model_dump(exclude=own)
+    assert found.mean_over_ranks is True
+
+
 def test_the_times_of_every_rank_are_means_over_all_launches():
     baseline = Launches(plain().cell, measured={0: plain()})
     results = [launch(0, of_trace={"end": 66}), launch(1, of_trace={"end": 70})]

@@ -95,15 +95,17 @@ BLOCKS = [
 
 
 def in_turns(**changes):
+    later = [one.model_copy(update={"start_ns": 1, "end_ns": 2}) for one in BLOCKS]
     ranks = [
-        make_record(rank, step_s=STEPS[rank], loss=[1.0] * 12, blocks=BLOCKS) for rank in (0, 1)
+        make_record(rank, step_s=STEPS[rank], loss=[1.0] * 12, blocks=blocks)
+        for rank, blocks in ((0, BLOCKS), (1, later))
     ]
     cell = make_cell("ddp", 2, **changes)
     return make_result(cell, ranks=ranks, shared_with=["another"])
 
 
 def test_clean_blocks_have_the_mean_step_of_the_job():
-    """Behind the first steps, 9 s both: rank 0 is done after 3 s, rank 1 after 5; then 18 and 6."""
+    """By rank 0's clock. Rank 0 is done 3 s after the first step, rank 1 after 5; then 18 and 6."""
     assert clean_blocks(in_turns()) == [Turn(100, 103, 2.5), Turn(110, 111, 6.0), Turn(180, 181, 9)]
 
 

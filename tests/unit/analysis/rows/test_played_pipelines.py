@@ -76,3 +76,12 @@ def test_ranks_that_play_compute_at_once_so_contention_does_not_count_again() ->
     alone = AT_ONE.predict(cell(2), link.time)
     assert alone.step_s == pytest.approx(1.5 * 5 * 0.015, rel=1e-3)
     assert there.step_s == pytest.approx(5 * 0.015 + 0.001, rel=1e-3)
+
+
+def test_without_contention_or_what_was_played_a_pipeline_computes_as_it_was_measured() -> None:
+    bare, link = PipelineAtOneRank(SHAPE, 0.0, 1), links()
+    alone = bare.predict(cell(2), link.time)
+    crowded = PipelineAtOneRank(SHAPE, 0.0, 1, contention=1.5).predict(cell(2), link.time)
+    assert crowded.computing_s == pytest.approx(1.5 * alone.computing_s)
+    one = PipelineAtOneRank(SHAPE, 0.0, 1, contention=1.0).predict(cell(2), link.time)
+    assert alone.step_s == one.step_s > 0

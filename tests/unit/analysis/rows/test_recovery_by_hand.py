@@ -232,6 +232,13 @@ def test_intervals_of_a_job_that_lost_a_rank_three_times():
     assert third.throughput_over_losses is None
 
 
+def test_jobs_that_went_through_other_stretches_are_refused():
+    run = elastic_run(1.0, 1.0, 1.0, 1.0)
+    shorter = run.model_copy(update={"stretches": run.stretches[:2]})
+    with pytest.raises(ValueError, match="zip"):
+        elastic_figures([run, shorter])
+
+
 def test_a_loss_below_that_of_the_other_run_deviates_as_much_as_one_above():
     run = elastic_run(1.0, 1.0, 1.0, 1.0)
     below = run.model_copy(update={"unbroken_loss": [5.0, 5.0, 3.0, 2.2, 1.0]})

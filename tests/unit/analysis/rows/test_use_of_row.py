@@ -229,7 +229,8 @@ def utilisation(flops=6e9, convolutions=0.0, facts=(), throughput=THROUGHPUT, **
     """A row of three ranks on A100s; the second rank of its inspection counted the FLOPs."""
     fields = {"workload": PRESETS["gpt-tiny"], "device": "cuda", "rank_batch": 11}
     cell = make_cell("ddp", 3, **fields | changes)
-    own = [{"device_name": A100, "device_uuid": f"u{rank}"} for rank in range(3)]
+    own = [{"device_uuid": f"u{rank}"} for rank in range(3)]
+    own[0]["device_name"] = A100
     for rank, more in enumerate(facts):
         own[rank] |= more
     good = make_result(cell, ranks=[make_record(rank, facts=own[rank]) for rank in range(3)])
