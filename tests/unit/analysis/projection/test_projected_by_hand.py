@@ -228,7 +228,8 @@ def test_what_a_projection_takes_for_granted():
         "gradients of 16 bits, conversion not counted",
         "no waiting, no stalls, no contention",
     )
-    given = project(run, [4], profile=the_profile(2)).assumptions[0]
+    elsewhere = the_profile(2).model_copy(update={"created": "2024-05-01T12:00:00+00:00"})
+    given = project(run, [4], profile=elsewhere).assumptions[0]
     assert given == "links as calibrated 2024-05-01 (gloo)"
     nominal = project(run, [4], TOPOLOGIES["dgx-h100"]).assumptions[0]
     assert nominal == "nominal links of the topology"

@@ -4,6 +4,7 @@ import pytest
 
 from scalebench.analysis.attribution import LaunchAttribution
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
+from scalebench.analysis.rows.break_even import replayed_break_even
 from scalebench.analysis.rows.compression import (
     BOUND,
     CODEC_TIMES,
@@ -33,6 +34,8 @@ from tests.builders.traced import (
     make_traced_record,
     make_traced_result,
 )
+from tests.unit.analysis.rows.test_break_even import N2, exact, smaller
+from tests.unit.analysis.rows.test_prediction import the_link
 
 TRAFFIC = CompressionTraffic(
     num_buckets=2, gradient_bytes=9000, all_reduce_bytes=300, all_gather_bytes=500
@@ -226,3 +229,22 @@ def test_steps_are_held_against_those_of_none_within_the_rounds():
     unmeasured = rows[1][0].model_copy(update={"step_s": None})
     alone = against_uncompressed([rows[0][0], unmeasured], table, "no link")
     assert alone == [rows[0][0], unmeasured]
+
+
+def test_the_link_on_which_a_step_is_as_long_as_that_of_none():
+    """As at N=1, 3 MB less to send against 20 ms more; the row's own launches are at N=2."""
+    rows, table = [], {}
+    for case, method, alone in (("less", "sign", smaller(120)), ("none", "none", exact())):
+        row, launches = compared(case, method, {0: (0.2, 4)})
+        rows.append(row.model_copy(update={"world_size": 2}))
+        table["ddp", case, 2] = Launches(N2, measured=launches.measured)
+        table["ddp", case, 1] = Launches(alone.cell, measured={0: alone})
+    told, _ = (row.compression for row in against_uncompressed(rows, table, the_link(2)))
+    found = replayed_break_even(N2, table["ddp", "less", 1], table["ddp", "none", 1], the_link(2))
+    assert told.break_even_replayed_byte_per_s == found
+    assert found.value == pytest.approx(3_000_000 / 0.02, rel=1e-3)
+    assert told.link_byte_per_s == the_link(2).bandwidth_byte_per_s("all_reduce", 2)
+    assert "break_even_replayed_byte_per_s" not in told.unavailable
+    missing = {key: one for key, one in table.items() if key != ("ddp", "less", 1)}
+    told, _ = (row.compression for row in against_uncompressed(rows, missing, the_link(2)))
+    assert "no launch of the strategy at N=1" in told.unavailable["break_even_replayed_byte_per_s"]

@@ -12,6 +12,7 @@ from scalebench.records.rank import Block
 from scalebench.spec import Ddp, Pipeline, Plain, Script
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.script import ScriptTarget
+from scalebench.spec.suites import Loader
 from scalebench.stats import CONFIDENCE, Estimate
 from tests.builders.runs import make_cell, make_failed, make_record, make_result, make_run
 from tests.builders.summaries import make_budget
@@ -146,9 +147,20 @@ def row_of(case, n=1, **changes):
 
 
 def test_the_baseline_has_the_same_loader_if_there_is_one():
-    """Of the plain rows only one at a time agrees with the row in everything."""
+    loader, other = Loader(num_workers=2), Loader(num_workers=3)
+    row = row_of("ddp", 4, loader=loader)
+    bare, loaded, others = (row_of("plain", loader=one) for one in (None, loader, other))
+    without = {("ddp", "other", 1): others, ("ddp", "bare", 1): bare}
+    assert plain_baseline(row, without) is bare
+    assert plain_baseline(row, {**without, ("ddp", "loaded", 1): loaded}) is loaded
+    assert plain_baseline(row, {("ddp", "other", 1): others}) is None
+    assert plain_baseline(row_of("ddp", 4), {("ddp", "loaded", 1): loaded}) is None
+
+
+def test_the_baseline_agrees_with_the_row_in_everything():
+    """Of the plain rows only one at a time does not."""
     row = row_of("ddp", 4, global_batch=32)
-    loaded = row_of("plain", loader=None)
+    fitting = row_of("plain")
     others = {
         "batch": row_of("plain", global_batch=16),
         "suite": row_of("plain", suite="z"),
@@ -158,8 +170,8 @@ def test_the_baseline_has_the_same_loader_if_there_is_one():
     }
     table = {("ddp", name, 1): one for name, one in others.items()}
     assert plain_baseline(row, table) is None
-    table = {**table, ("ddp", "plain", 1): loaded, ("ddp", "plain again", 1): row_of("plain")}
-    assert plain_baseline(row, table) is loaded
+    table = {**table, ("ddp", "plain", 1): fitting, ("ddp", "plain again", 1): row_of("plain")}
+    assert plain_baseline(row, table) is fitting
     mixed = row_of("ddp", 4, global_batch=32, strategy=Ddp(autocast=True))
     assert plain_baseline(mixed, table) is others["strategy"]
 
