@@ -10,12 +10,15 @@ from scalebench.analysis.rows.axes import (
     predicted_wire_bytes,
     wire_bytes_by_axis,
 )
+from scalebench.costmodel.group_steps import group_operations
 from scalebench.costmodel.tensor_layers import Operation
 from scalebench.spec import Context, Mesh
 from scalebench.spec.presets import GptShape
-from tests.builders.runs import make_cell, make_result
+from tests.builders.runs import make_cell, make_record, make_result
 from tests.builders.traced import flat, make_operation, make_trace, make_traced_record
 from tests.builders.traced import make_traced_result as traced_result
+from tests.unit.analysis.rows.test_group_step import DIVIDED, FACTS, MODEL, cell
+from tests.unit.analysis.rows.test_group_step import GPT as GPT_OF_GROUPS
 
 ROW = {"axis": "row", "group_size": 3}
 COLUMN = {"axis": "column", "kind": "all_gather"}
@@ -180,3 +183,34 @@ def test_a_strategy_without_groups_or_a_law_sends_nothing_by_dimension():
     assert predicted_operations(make_result(context, ranks=[])) == []
     mesh = make_cell("mesh", 2, strategy=Mesh(tensor=2), workload=GPT)
     assert predicted_operations(make_result(mesh), 1) == []
+
+
+def test_what_a_rank_sends_by_the_law_is_told_by_its_own_facts():
+    """Only rank 0 knows the layers; it is asked where nobody says whom to ask."""
+    ranks = [make_record(rank, facts={} if rank else FACTS) for rank in (0, 1)]
+    launched = make_result(cell(2), ranks=ranks)
+    operations = group_operations(DIVIDED, MODEL, 2, 8)
+    assert predicted_operations(launched) == predicted_operations(launched, 0) == operations
+    assert predicted_operations(launched, 1) == predicted_operations(launched, -1) == []
+    by_axis = predicted_wire_bytes(launched)
+    assert by_axis == predicted_wire_bytes(launched, 0) == wire_bytes_by_axis(operations)
+    assert by_axis and predicted_wire_bytes(launched, 1) == {}
+    told = LaunchAttribution(
+        traced_result(
+            *(
+                make_traced_record(
+                    rank,
+                    make_trace([make_operation(1, 2, sequence=0, axis="tensor")]),
+                    facts=FACTS if rank else {},
+                )
+                for rank in (0, 1)
+            ),
+            strategy=DIVIDED,
+            workload=GPT_OF_GROUPS,
+            global_batch=8,
+            rank_batch=8,
+        )
+    )
+    for rank, expected in ((0, None), (1, by_axis["tensor"])):
+        (row,) = axes_of_row([told], rank)
+        assert row.predicted_wire_bytes == expected

@@ -54,6 +54,7 @@ def test_a_step_is_the_shard_and_all_that_is_waited_for():
     assert told.computing_s == pytest.approx(0.033)
     assert told.exposed_comm_s == pytest.approx(bytes_sent * SECONDS_PER_BYTE, rel=0.02)
     assert found.values["predicted_step_s"] == pytest.approx(told.computing_s + told.exposed_comm_s)
+    assert (told.base_world_size, told.contention) == (1, 1.1)
     assert (told.launch_spread, told.launch_dof) == (pytest.approx(0), 1)
     assert len(told.operations) == 4 * 2 + 2 + 3
 

@@ -25,6 +25,7 @@ from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_failed, make_result
 from tests.builders.traced import make_operation, make_trace, make_traced_record, make_traced_result
 from tests.unit.analysis.rows.test_prediction import BUCKET, BUCKETS, ask, at_one, the_link
+from tests.unit.analysis.rows.test_what_if import played
 
 REDUCED = CommRequest("all_reduce", 600, 0.2, 0.3)
 SHAPE = StepShape((REDUCED,), 0.3, 0.1, 30)
@@ -138,11 +139,23 @@ def test_every_field_of_a_prediction():
         ("all_reduce", BUCKET, None)
     ] * 3
     time = the_link(2).time("all_reduce", 3, BUCKET)
+    assert told.link_dof == (time.dof if math.isfinite(time.dof) else None)
     for op in told.operations:
         assert (op.predicted_s, op.low_s, op.high_s) == (time.time_s, time.low_s, time.high_s)
     ready = [op.ready_s for op in told.operations]
     assert ready == pytest.approx([1.25 * 1.105 * s for s in (0.06, 0.08, 0.09)], rel=0.01)
     assert len(told.what_if) == 6  # three sizes of buckets, 16 bits, twice and four times the link
+
+
+def test_a_step_that_was_played_keeps_its_contention():
+    links = the_link(2)
+    links.rehearsals = (played(2, 0.5),)
+    told = predicted(contention=1.25, links=links).values["prediction"]
+    plain = predicted(contention=1.25).values
+    longer_s = 0.5 - links.time("all_reduce", 2, BUCKET).time_s
+    assert (told.contention, told.longer_s) == (1.25, pytest.approx(longer_s, rel=1e-3))
+    found = predicted(contention=1.25, links=links).values["predicted_step_s"]
+    assert found == pytest.approx(plain["predicted_step_s"] + longer_s, rel=1e-3)
 
 
 def test_without_a_measured_step_or_fewer_ranks_the_reason_is_told():
