@@ -9,6 +9,7 @@ with. Source: Hsu 1981 (multiple comparisons with the best); Bonferroni for his 
 from collections.abc import Mapping, Sequence
 
 from scalebench.analysis.rows.efficiency import Ratios
+from scalebench.records.baseline import key_of
 from scalebench.records.rows.frameworks import AgainstFastest
 from scalebench.records.summary import Row
 
@@ -41,7 +42,7 @@ def _with_fastest(row: Row, groups: Mapping[Kind, Sequence[Row]], ratios: Ratios
         return _without(row, NO_FRAMEWORK)
     if not _counts(row):
         return _without(row, NOT_COMPARED)
-    fastest = (group[0].suite, group[0].case, group[0].world_size)
+    fastest = key_of(group[0])
     launches = ratios.table[row.suite, row.case, row.world_size]
     found = ratios.step_ratio(launches, ratios.table[fastest], max(1, len(group) - 1))
     if found is None:
