@@ -130,3 +130,25 @@ def test_a_wait_takes_time_off_the_operators_of_its_own_thread_alone(thread):
     whole = [[10 * US, 40 * US]]
     parts = [[10 * US, 20 * US], [30 * US, 40 * US]]
     assert timeline.compute.tolist() == (parts if thread == 1 else whole)
+
+
+def test_a_codec_whose_mark_is_the_first_event_of_a_trace():
+    """Kernels count by where they were asked for; one of them by nobody."""
+    timeline = timeline_of(
+        events(
+            annotation("scalebench.encode", 10, 20),
+            annotation("scalebench.decode", 30, 40),
+            *(launch(at, number) for at, number in ((10, 1), (20, 2), (35, 3), (25, 4))),
+            *(kernel("pack", 100 * number, 100 * number + 50, number) for number in (1, 2, 3, 4)),
+            kernel("pack", 500, 550, 99),
+        )
+    )
+    assert {name: spans.tolist() for name, spans in timeline.annotations.items()} == {
+        "encode": [[100 * US, 150 * US], [200 * US, 250 * US]],
+        "decode": [[300 * US, 350 * US]],
+    }
+
+
+def test_a_mark_without_kernels_is_an_empty_set_and_no_mark_is_none():
+    timeline = timeline_of(events(annotation("scalebench.encode", 10, 20), kernel("gemm", 5, 9)))
+    assert {name: spans.tolist() for name, spans in timeline.annotations.items()} == {"encode": []}
