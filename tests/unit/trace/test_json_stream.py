@@ -70,6 +70,8 @@ def test_a_value_that_is_too_long_is_no_trace(tmp_path, monkeypatch, characters,
         ('{"traceEvents"; [1]}', "is not JSON. A trace"),
         ('"text"', "is not JSON. A trace"),
         ("{}", "is JSON without traceEvents"),
+        ("[1, nonsenseword", "is cut off"),  # 12 characters: so long is a number or a word
+        ("[1, nonsensewords", "is not JSON (Expecting value)"),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path, text, words):

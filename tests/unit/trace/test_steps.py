@@ -53,6 +53,7 @@ def test_a_single_step_counts():
         )
     )  # fmt: skip
     assert within.tolist() == [[100_000, 220_000]]
+    assert timeline.steps.tolist() == [[100_000, 200_000]]
     assert analyse(timeline, within).compute_s == us(40)
 
 

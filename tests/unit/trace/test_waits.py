@@ -169,3 +169,9 @@ def test_each_rank_shares_out_its_own_exposed_time():
         1: RankWait(pytest.approx(0.005), 0.0),
     }
     assert [(s.rank, s.count, s.median_late_s) for s in found.stragglers] == [(1, 1, 0.03)]
+
+
+def test_ranks_that_share_no_operation_have_no_clocks():
+    apart = {"group": "g", "group_size": 2}
+    traces = {0: make_trace([make_operation(1, 2, **apart)]), 1: make_trace([])}
+    assert clocks_by_ends(traces) == ({}, 0.0)
