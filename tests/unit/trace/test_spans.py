@@ -9,6 +9,7 @@ from scalebench.trace.spans import Spans, named
 from tests.builders.traces import US, events, op
 
 NESTED = [("a", 0, 9, 1), ("b", 2, 6, 1), ("c", 3, 5, 1), ("d", 7, 8, 1), ("e", 4, 12, 5)]
+MORE = [("f", 10, 11, 3), ("g", 0, 2, 6), ("h", 8, 9, 6), ("at the very end", 12, 12, 3)]
 
 
 def spans(rows):
@@ -54,8 +55,7 @@ def test_no_events_surround_nothing():
 def test_every_moment_of_every_thread(first):
     """The first event begins there, and so do those of two threads; one thread ends last."""
     rows = [
-        (name, first + begin, first + end, thread)
-        for name, begin, end, thread in [*NESTED, ("f", 10, 11, 3), ("g", 0, 2, 6), ("h", 8, 9, 6)]
+        (name, first + begin, first + end, thread) for name, begin, end, thread in [*NESTED, *MORE]
     ]
     asked = [(first + moment, thread) for moment in range(-3, 18) for thread in range(8)]
     moments = np.array([moment * US for moment, _ in asked])
