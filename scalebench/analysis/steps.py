@@ -99,6 +99,19 @@ def steps_of_block(ranks: Sequence[RankRecord], block: Block) -> NDArray[np.floa
     return np.diff(np.cumsum(of_ranks, axis=1).max(axis=0))
 
 
+def busy_part(ranks: Sequence[RankRecord], num_samples: int) -> float | None:
+    """Return the processor seconds of a second of these ranks' steps; None: not noted.
+
+    From the steps on ``num_samples`` where there are some on a part of the batch, or else from
+    the clean ones.
+    """
+    blocks = [(rank, block) for rank in ranks for block in rank.blocks if block.cpu_s is not None]
+    of_part = [pair for pair in blocks if pair[1].num_samples == num_samples]
+    chosen = of_part or [pair for pair in blocks if pair[1].phase == "clean"]
+    whole_s = sum(sum(rank.step_s[b.first : b.first + b.count]) for rank, b in chosen)
+    return sum(b.cpu_s or 0.0 for _, b in chosen) / whole_s if whole_s else None
+
+
 def paired_over_bare(ranks: Sequence[RankRecord]) -> list[float]:
     """Return, for every round, how much longer a step takes with a time noted after each.
 

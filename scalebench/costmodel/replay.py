@@ -21,6 +21,7 @@ class CommRequest(NamedTuple):
         ready_s: How far the computation has come when it asks, seconds of computation.
         needed_s: How far it comes before it needs the result; at least ``ready_s``.
         num_ranks: Ranks that take part; None: all.
+        axis: Along which dimension of a mesh; None: not told.
     """
 
     op: str
@@ -28,6 +29,7 @@ class CommRequest(NamedTuple):
     ready_s: float
     needed_s: float
     num_ranks: int | None = None
+    axis: str | None = None
 
 
 @dataclass(frozen=True)

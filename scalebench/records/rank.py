@@ -36,6 +36,8 @@ class Block(Record):
         start_ns: When the first step of the block began; null: not noted.
         end_ns: When the last one was over.
         num_samples: Samples of each step; null: the rank's whole batch.
+        cpu_s: Processor time of the rank's process meanwhile, all threads, seconds. Of a block that
+            was cut in two, in proportion to the steps. Null: not noted.
     """
 
     phase: Phase
@@ -44,6 +46,7 @@ class Block(Record):
     start_ns: int | None = None
     end_ns: int | None = None
     num_samples: int | None = Field(None, ge=1, lt=LARGE)
+    cpu_s: FiniteFloat | None = Field(None, ge=0)
 
 
 class Memory(Record):

@@ -19,6 +19,8 @@ ONLY_IN_PLACE = ("all_reduce", "broadcast", "reduce")
 """What torch.distributed does in place; it offers no other way."""
 EITHER_PLACE = ("all_gather", "reduce_scatter")
 """What may read its input from where its result goes, or from elsewhere."""
+IN_GROUPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv_ring")
+"""What groups of fewer than all ranks can be timed doing by themselves."""
 
 DtypeName = Literal["float32", "bfloat16", "int8"]
 DTYPES: tuple[DtypeName, ...] = get_args(DtypeName)

@@ -100,12 +100,20 @@ class RehearsedOperation(Spec):
         size_bytes: The full size, as of `Transfer`.
         ready_s: How far the computation has come when it is asked for, seconds.
         needed_s: How far it comes before it waits for the result; at least ``ready_s``.
+        groups: The ranks of each group that does it by itself; every rank is in one. None: all
+            ranks do it together.
     """
 
     op: CollectiveName
     size_bytes: int = Field(gt=0)
     ready_s: float = Field(ge=0)
     needed_s: float = Field(ge=0)
+    groups: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def num_ranks(self) -> int | None:
+        """Ranks that take part; None: all."""
+        return None if self.groups is None else len(self.groups[0])
 
 
 class StepRehearsal(Spec):
@@ -114,10 +122,17 @@ class StepRehearsal(Spec):
     Attributes:
         computing_s: Of the step, seconds.
         operations: By the moment at which they are asked for.
+        computing_cpu_s: Processor time of it; the rest is waiting, for a share of the processor or
+            for anything else. None: the rank is busy all the time.
+        blocks: Of it; None: as of the whole rehearsal.
+        num_steps: Of a block, likewise.
     """
 
     computing_s: float = Field(gt=0)
+    computing_cpu_s: float | None = Field(None, ge=0)
     operations: tuple[RehearsedOperation, ...]
+    blocks: int | None = Field(None, ge=1)
+    num_steps: int | None = Field(None, ge=1)
 
 
 class Rehearsal(Job):

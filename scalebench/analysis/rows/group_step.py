@@ -128,7 +128,7 @@ class GroupAtOneRank:
         in_layers = [op.phase in ("forward", "backward") for op in others]
         places = count()
         requests = [
-            CommRequest(op.op, op.num_bytes, at, at, op.num_ranks)
+            CommRequest(op.op, op.num_bytes, at, at, op.num_ranks, op.axis)
             for op, in_layer in zip(others, in_layers, strict=True)
             for at in [step_s * (next(places) + 0.5) / sum(in_layers) if in_layer else step_s]
         ]

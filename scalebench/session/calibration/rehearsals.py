@@ -4,6 +4,10 @@ What messages cost between ranks that compute is more than what a calibrated lin
 wakes up for them, waits for the last rank, and its core and caches are shared with what carries
 them. So the ranks play the very step: computation that only takes its time, and real messages. It
 is no training, and nothing of the row that is predicted goes into it.
+
+On virtual hosts a rank is stopped when its share of a processor is used up, so there the
+computation uses as much processor time as that which it stands for, and waits for the rest. Steps
+are long there, so fewer of them are played.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,16 +16,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from scalebench.analysis.rows.fields import Unavailable
-from scalebench.analysis.rows.launches import grouped
+from scalebench.analysis.rows.launches import Launches, grouped
 from scalebench.analysis.rows.prediction import PipelineAtOneRank, step_at_one_rank
 from scalebench.analysis.run import StoredRun
-from scalebench.costmodel.links.times import NoFit
+from scalebench.analysis.steps import busy_part
+from scalebench.costmodel.links.times import LinkModel, NoFit
 from scalebench.costmodel.pipelines.orders import FROM_TORCH, SPLITS_BACKWARD
 from scalebench.costmodel.pipelines.step import rehearsal_of
-from scalebench.costmodel.rehearsed_step import rehearsal_of_step
+from scalebench.costmodel.rehearsed_step import rehearsal_of_step, stalled_of
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.records.files import write_checked
 from scalebench.records.probes import PlayedSteps, RehearsedPipeline, RehearsedStep
+from scalebench.records.run import CellResult
+from scalebench.session.calibration.rehearsal_time import Length, how_often
 from scalebench.spec import Cell, Pipeline, Plain, Script
 from scalebench.spec.probes import PipelineRehearsal, Rehearsal, RehearsedStage, StepRehearsal
 
@@ -63,7 +70,8 @@ def rehearse_steps(
         return False
     pipelines, steps = list[RehearsedPipeline](), list[RehearsedStep]()
     for world_size in sorted({cell.world_size for cell in cells}):
-        parts = _parts([cell for cell in cells if cell.world_size == world_size], stored)
+        of_size = [cell for cell in cells if cell.world_size == world_size]
+        parts = _within_time(_parts(of_size, stored), stored)
         if not any(parts):
             continue
         on_progress(f"steps without their models at N={world_size}", None)
@@ -94,7 +102,7 @@ def _bases_are_measured(cells: Sequence[Cell], stored: StoredRun) -> bool:
 
 
 def _cells(stored: StoredRun) -> list[Cell]:
-    """Return one cell of each row that can be played: on this machine's own cores."""
+    """Return one cell of each row that can be played: on cores of this machine."""
     cells = {
         cell.row_key: cell
         for cell in stored.info.plan
@@ -107,12 +115,12 @@ def _can_be_played(cell: Cell) -> bool:
     strategy = cell.strategy
     if cell.world_size == 1 or cell.skip_reason is not None or cell.race is not None:
         return False
-    here = cell.device == "cpu" and cell.virtual_hosts is None and not cell.oversubscribed
-    if not here or not cell.steps.trace:
+    if cell.device != "cpu" or cell.oversubscribed or not cell.steps.trace:
         return False
     if isinstance(strategy, Pipeline):
         in_turn = strategy.schedule not in (*FROM_TORCH, *SPLITS_BACKWARD)
-        return in_turn and strategy.pipelines(cell.world_size) == 1
+        alone = strategy.pipelines(cell.world_size) == 1
+        return in_turn and alone and cell.virtual_hosts is None
     return not isinstance(strategy, Plain | Script)
 
 
@@ -120,19 +128,59 @@ def _parts(cells: list[Cell], stored: StoredRun) -> _Parts:
     """Return the rows whose steps are known, each with what is to be played."""
     table, parts = grouped(stored), _Parts([], [])
     for cell in cells:
+        at_one = table.get((cell.suite, cell.case, 1))
         try:
-            bare = step_at_one_rank(table.get((cell.suite, cell.case, 1)))
+            bare = step_at_one_rank(at_one)
             if isinstance(bare, PipelineAtOneRank):
-                shape = bare.shape.with_batch(cell.rank_batch)
-                parts.pipelines.append(_Part(cell, rehearsal_of(shape, cell.world_size)))
+                passes = bare.shape.with_batch(cell.rank_batch)
+                parts.pipelines.append(_Part(cell, rehearsal_of(passes, cell.world_size)))
             else:
                 row = table.get(cell.row_key)
-                bare = bare.with_shards(row.shards if row is not None else ())
-                plan = rehearsal_of_step(bare.shape_of(cell), cell.world_size)
+                shards = row.shards if row is not None else ()
+                shape = bare.with_shards(shards).shape_of(cell)
+                busy = _busy(cell, at_one, shards)
+                plan = rehearsal_of_step(shape, cell.strategy, cell.world_size, busy)
                 parts.steps.append(_Part(cell, plan))
         except (Unavailable, NoFit):
             continue
     return parts
+
+
+def _busy(cell: Cell, at_one: Launches | None, shards: Sequence[CellResult]) -> float | None:
+    """Return the processor seconds of a second of computation; None: it is busy all the time.
+
+    Raises:
+        NoFit: On virtual hosts, where it was not noted.
+    """
+    if cell.virtual_hosts is None:
+        return None
+    launches = shards or (tuple(at_one.good.values()) if at_one is not None else ())
+    busy = busy_part([launch.ranks[0] for launch in launches], cell.rank_batch)
+    if busy is None:
+        raise NoFit("the processor time of the steps was not noted")
+    return busy
+
+
+def _within_time(parts: _Parts, stored: StoredRun) -> _Parts:
+    """Return what can be played in a short time: on virtual hosts fewer steps, or fewer cases."""
+    if not parts.steps or parts.steps[0].cell.virtual_hosts is None:
+        return parts
+    assert stored.link is not None
+    link, known = LinkModel(stored.link.fits), list[tuple[_Part[StepRehearsal], Length]]()
+    for part in parts.steps:
+        computing_s = part.plan.computing_s
+        try:
+            stalled_s = stalled_of(part.plan, part.cell.world_size, link.time)
+        except NoFit:  # then there is no prediction either
+            continue
+        known.append((part, Length(computing_s, computing_s + stalled_s)))
+    chosen = how_often([length for _, length in known])
+    steps = []
+    for number, (blocks, num_steps) in sorted(chosen.items()):
+        cell, plan = known[number][0]
+        often = {"blocks": blocks, "num_steps": num_steps}
+        steps.append(_Part(cell, plan.model_copy(update=often)))
+    return parts._replace(steps=steps)
 
 
 def _played(
@@ -198,7 +246,15 @@ def _on_one_rank(plan: PipelineRehearsal, world_size: int) -> PipelineRehearsal:
 
 
 def _probed(launcher: Launcher, stored: StoredRun, world_size: int, **what: Any) -> PlayedSteps:
-    plan = Rehearsal(world_size=world_size, device="cpu", backend="gloo", threads=1, **what)
+    hosts = stored.info.spec.virtual_hosts
+    plan = Rehearsal(
+        world_size=world_size,
+        device="cpu",
+        backend="gloo",
+        threads=1,
+        virtual_hosts=hosts,
+        **what,
+    )
     logs = stored.paths.logs("calibration") / f"steps{world_size}"
     found = launcher.probe(plan, logs)[0].played
     assert found is not None, "rank 0 speaks for all"

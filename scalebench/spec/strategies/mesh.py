@@ -146,6 +146,15 @@ class Mesh(Tensor):
             rank, found[axis] = divmod(rank, sizes[axis])
         return found
 
+    def groups_along(self, world_size: int, *axes: Axis) -> tuple[tuple[int, ...], ...]:
+        """Return the ranks of every group along some dimensions taken together."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(world_size):
+            place = self.coordinates(rank, world_size)
+            others = tuple(place[axis] for axis in AXES if axis not in axes)
+            found.setdefault(others, []).append(rank)
+        return tuple(map(tuple, found.values()))
+
     def shard_of(self, rank: int, world_size: int) -> int:
         """Return which part of the global batch a rank has."""
         sizes, place = self.axis_sizes(world_size), self.coordinates(rank, world_size)

@@ -58,6 +58,7 @@ class _Buffers:
     Attributes:
         whole: Elements of the full size; a multiple of the number of ranks.
         hosts: On which host each rank is.
+        group: The ranks that take part, by whose numbers in it the others count; None: all.
     """
 
     rank: int
@@ -66,6 +67,7 @@ class _Buffers:
     dtype: torch.dtype
     device: torch.device
     hosts: tuple[int, ...]
+    group: dist.ProcessGroup | None = None
 
     @property
     def part(self) -> int:
@@ -100,13 +102,22 @@ def _total(buffers: _Buffers) -> torch.Tensor:
     return sum((buffers.of(rank) for rank in range(1, buffers.world_size)), buffers.of(0))
 
 
-def build(transfer: Transfer, context: JobContext[Job]) -> Operation:
-    """Return one operation, its buffers filled."""
+def build(
+    transfer: Transfer, context: JobContext[Job], group: dist.ProcessGroup | None = None
+) -> Operation:
+    """Return one operation, its buffers filled.
+
+    Args:
+        transfer: Of a group one of `IN_GROUPS`, by the backend.
+        context: This rank.
+        group: The ranks that take part, this one among them; None: all.
+    """
     dtype = getattr(torch, transfer.dtype)
-    size = context.job.world_size
+    size = context.job.world_size if group is None else group.size()
+    rank = context.rank if group is None else group.rank()
     per_rank = max(1, transfer.size_bytes // dtype.itemsize // size)
     hosts = _hosts(context.job)
-    buffers = _Buffers(context.rank, size, per_rank * size, dtype, context.device, hosts)
+    buffers = _Buffers(rank, size, per_rank * size, dtype, context.device, hosts, group)
     run, output, expected = _BUILDERS[transfer.operation](buffers, transfer)
     num_bytes = 0 if transfer.operation == "barrier" else buffers.whole * dtype.itemsize
     return Operation(run, output, expected, num_bytes)
@@ -124,7 +135,7 @@ _Built = tuple[Callable[[], None], torch.Tensor, torch.Tensor | None]
 def _all_reduce(b: _Buffers, transfer: Transfer) -> _Built:
     tensor = b.of(b.rank).clone()
     if transfer.algorithm == BACKEND:
-        return lambda: _done(dist.all_reduce(tensor)), tensor, b.total()
+        return lambda: _done(dist.all_reduce(tensor, group=b.group)), tensor, b.total()
     own = ALL_REDUCES[transfer.algorithm]
     options = _options(transfer.algorithm, b)
     return lambda: own(tensor, **options), tensor, b.total()
@@ -146,8 +157,9 @@ def _all_gather(b: _Buffers, transfer: Transfer) -> _Built:
         mine = parts[b.rank].copy_(mine)
     expected = torch.cat([b.slot(b.of(rank), rank) for rank in range(b.world_size)])
     if b.device.type == "cuda":
-        return lambda: _done(dist.all_gather_into_tensor(output, mine)), output, expected
-    return lambda: _done(dist.all_gather(parts, mine)), output, expected
+        whole = dist.all_gather_into_tensor
+        return lambda: _done(whole(output, mine, group=b.group)), output, expected
+    return lambda: _done(dist.all_gather(parts, mine, group=b.group)), output, expected
 
 
 def _reduce_scatter(b: _Buffers, transfer: Transfer) -> _Built:
@@ -156,13 +168,15 @@ def _reduce_scatter(b: _Buffers, transfer: Transfer) -> _Built:
         mine = mine.clone()
         output = b.slot(mine, b.rank)
     expected = b.slot(b.total(), b.rank)
-    return lambda: _done(dist.reduce_scatter_tensor(output, mine)), output, expected
+    scatter = dist.reduce_scatter_tensor
+    return lambda: _done(scatter(output, mine, group=b.group)), output, expected
 
 
 def _all_to_all(b: _Buffers, _: Transfer) -> _Built:
     mine, output = b.of(b.rank), b.blank(b.whole)
     expected = torch.cat([b.slot(b.of(rank), b.rank) for rank in range(b.world_size)])
-    return lambda: _done(dist.all_to_all_single(output, mine)), output, expected
+    exchange = dist.all_to_all_single
+    return lambda: _done(exchange(output, mine, group=b.group)), output, expected
 
 
 def _all_to_all_uneven(b: _Buffers, _: Transfer) -> _Built:
@@ -184,13 +198,22 @@ def _send_recv_ring(b: _Buffers, _: Transfer) -> _Built:
     """Everybody to the next rank, and from the one before, at once: nccl-tests' sendrecv."""
     before, after = (b.rank - 1) % b.world_size, (b.rank + 1) % b.world_size
     mine, output = b.of(b.rank), b.blank(b.whole)
+    sender, receiver = _in_job(b, before), _in_job(b, after)
 
     def run() -> None:
-        both = [dist.P2POp(dist.isend, mine, after), dist.P2POp(dist.irecv, output, before)]
+        both = [
+            dist.P2POp(dist.isend, mine, receiver, b.group),
+            dist.P2POp(dist.irecv, output, sender, b.group),
+        ]
         for request in dist.batch_isend_irecv(both):
             request.wait()
 
     return run, output, b.of(before)
+
+
+def _in_job(b: _Buffers, rank: int) -> int:
+    """Return the number in the job of a rank of the group."""
+    return rank if b.group is None else dist.get_global_rank(b.group, rank)
 
 
 def _barrier(b: _Buffers, _: Transfer) -> _Built:

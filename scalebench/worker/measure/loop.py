@@ -164,10 +164,12 @@ class Loop:
         start_ns = time.monotonic_ns()
         if seen.first_step_ns is None:
             seen.first_step_ns = start_ns
+        cpu_before_s = time.process_time()
         self.clock.mark()
         losses = (steps or self.marked_steps)(count)
         step_s = self.clock.resolve()
         end_ns = time.monotonic_ns()
+        cpu_s = time.process_time() - cpu_before_s
         if len(step_s) < count:
             step_s = [step_s[0], *[step_s[1] / (count - 1)] * (count - 1)]
         seen.step_s += step_s
@@ -182,6 +184,7 @@ class Loop:
                 start_ns=start_ns,
                 end_ns=end_ns,
                 num_samples=num_samples,
+                cpu_s=cpu_s,
             )
         )
 
@@ -210,13 +213,21 @@ def clean_from(first_steady: int, blocks: Sequence[Block]) -> list[Block]:
         cut = min(max(first_steady - block.first, 0), block.count)
         if cut:
             end_ns = block.end_ns if cut == block.count else None
-            head = {"phase": "warmup", "count": cut, "end_ns": end_ns}
+            cpu_s = _part_of(block, cut)
+            head = {"phase": "warmup", "count": cut, "end_ns": end_ns, "cpu_s": cpu_s}
             relabelled.append(block.model_copy(update=head))
         if block.count > cut:
             start_ns = block.start_ns if cut == 0 else None
             rest = {"first": block.first + cut, "count": block.count - cut, "start_ns": start_ns}
-            relabelled.append(block.model_copy(update={"phase": "clean", **rest}))
+            cpu_s = _part_of(block, block.count - cut)
+            clean = {"phase": "clean", **rest, "cpu_s": cpu_s}
+            relabelled.append(block.model_copy(update=clean))
     return relabelled
+
+
+def _part_of(block: Block, count: int) -> float | None:
+    """Return the processor time of ``count`` of a block's steps, seconds; None: not noted."""
+    return None if block.cpu_s is None else block.cpu_s * count / block.count
 
 
 def steps_of_turns(plan: StepPlan, step_s: float) -> list[int]:

@@ -1,16 +1,31 @@
 """Play what is to be played in blocks by turns, so that what drifts hits all of it alike."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import NamedTuple
 
 from scalebench.records.probes import PlayedSteps
-from scalebench.spec.probes import Rehearsal
+from scalebench.spec.probes import Rehearsal, StepRehearsal
 from scalebench.worker.process.context import JobContext
+from scalebench.worker.rehearsals.groups import Groups
+from scalebench.worker.rehearsals.partly_busy import PartlyBusy, shares_of
 from scalebench.worker.rehearsals.piece import Piece
 from scalebench.worker.rehearsals.pipelines import PlayedPipeline
 from scalebench.worker.rehearsals.steps import PlayedStep
+
+
+class Part(NamedTuple):
+    """One of the things that are played.
+
+    Attributes:
+        blocks: Of it.
+        play: Plays a block; returns what is kept of each of its steps, seconds.
+    """
+
+    blocks: int
+    play: Callable[[], Sequence[float]]
 
 
 def rehearse(context: JobContext[Rehearsal]) -> PlayedSteps:
@@ -20,38 +35,82 @@ def rehearse(context: JobContext[Rehearsal]) -> PlayedSteps:
         Times of each step but the first of each block; in the very first, the ranks of a pipeline
         tell one another the shapes of their tensors.
     """
-    plan, piece = context.job, Piece()
-    piece.measure(context)
+    plan, piece, groups = context.job, Piece(), Groups(context)
+    if plan.pipelines or any(step.computing_cpu_s is None for step in plan.steps):
+        piece.measure(context)
     with ThreadPoolExecutor(1) as link:
-        pipelines = [PlayedPipeline(each, piece, context) for each in plan.pipelines]
-        steps = [PlayedStep(each, piece, context, link) for each in plan.steps]
-        steps_s: list[list[float]] = [[] for _ in pipelines]
-        exposed_s: list[list[float]] = [[] for _ in steps]
-        for _ in range(plan.blocks):
-            for found, pipeline in zip(steps_s, pipelines, strict=True):
-                found += _pipeline_block(pipeline, plan.num_steps, context)
-            for found, step in zip(exposed_s, steps, strict=True):
-                found += _step_block(step, plan.num_steps, context)
-    return PlayedSteps(pipelines=tuple(map(tuple, steps_s)), exposed=tuple(map(tuple, exposed_s)))
+        parts = [_pipeline(PlayedPipeline(p, piece, context), context) for p in plan.pipelines]
+        parts += [_step(each, piece, groups, link, context) for each in plan.steps]
+        kept: list[list[float]] = [[] for _ in parts]
+        for block in range(max(part.blocks for part in parts)):
+            for part, of_one in zip(parts, kept, strict=True):
+                of_one += part.play() if block < part.blocks else ()
+    times, first = tuple(map(tuple, kept)), len(plan.pipelines)
+    return PlayedSteps(pipelines=times[:first], exposed=times[first:])
 
 
-def _pipeline_block(
-    pipeline: PlayedPipeline, num_steps: int, context: JobContext[Rehearsal]
-) -> Sequence[float]:
-    """Return what each step took all ranks together, seconds."""
+def _pipeline(pipeline: PlayedPipeline, context: JobContext[Rehearsal]) -> Part:
+    """Return a pipeline, of which is kept what each step took all ranks together."""
+    plan = context.job
+    return Part(plan.blocks, lambda: _together(pipeline.step, plan.num_steps, context))
+
+
+def _together(
+    step: Callable[[], object], num_steps: int, context: JobContext[Rehearsal]
+) -> list[float]:
+    """Return what each step of a block took all ranks together, seconds."""
     context.barrier()
     marks = [time.perf_counter()]
     for _ in range(1 + num_steps):
-        pipeline.step()
+        step()
         marks.append(time.perf_counter())
     ends = context.agree_max([mark - marks[0] for mark in marks])
     return [after - before for before, after in pairwise(ends[1:])]
 
 
-def _step_block(
-    step: PlayedStep, num_steps: int, context: JobContext[Rehearsal]
-) -> Sequence[float]:
+def _step(
+    plan: StepRehearsal,
+    piece: Piece,
+    groups: Groups,
+    link: ThreadPoolExecutor,
+    context: JobContext[Rehearsal],
+) -> Part:
+    """Return another step, of which is kept what its messages cost."""
+    blocks, num_steps = plan.blocks or context.job.blocks, plan.num_steps or context.job.num_steps
+    if plan.computing_cpu_s is None:
+        busy = PlayedStep(plan, piece, groups, link)
+        return Part(blocks, lambda: _in_messages(busy, num_steps, context))
+    share = shares_of(context)[0]
+    work = PartlyBusy(piece, plan.computing_cpu_s / plan.computing_s, share)
+    played = PlayedStep(plan, work, groups, link)
+    work.adapt(plan.computing_s, _silent_s(played, context))
+    return Part(blocks, lambda: _beyond_silence(played, num_steps, context))
+
+
+def _in_messages(step: PlayedStep, num_steps: int, context: JobContext[Rehearsal]) -> list[float]:
     """Return how much of each step ranks spent in messages, the mean over them, seconds."""
     context.barrier()
     own = [step.step() for _ in range(1 + num_steps)]
     return [total / context.job.world_size for total in context.agree_sum(own[1:])]
+
+
+def _beyond_silence(
+    step: PlayedStep, num_steps: int, context: JobContext[Rehearsal]
+) -> list[float]:
+    """Return how much longer each step took all ranks together than without messages, seconds."""
+    silent_s = _silent_s(step, context)
+    return [took_s - silent_s for took_s in _together(step.step, num_steps, context)]
+
+
+def _silent_s(step: PlayedStep, context: JobContext[Rehearsal]) -> float:
+    """Return what a step takes without messages: the mean over ranks with rank 0's share, seconds.
+
+    What computes was measured on rank 0; a rank with less of the processor is waited for.
+    """
+    shares = shares_of(context)
+    context.barrier()
+    began = time.perf_counter()
+    step.step(silent=True)
+    own_s = time.perf_counter() - began if shares[context.rank] == shares[0] else 0.0
+    (together_s,) = context.agree_sum([own_s])
+    return together_s / shares.count(shares[0])

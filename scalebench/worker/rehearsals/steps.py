@@ -7,12 +7,19 @@ nothing hides, waking up for them, and waiting for the last rank.
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from scalebench.spec.probes import Rehearsal, StepRehearsal, Transfer
-from scalebench.worker.collectives.operations import Operation, build
-from scalebench.worker.process.context import JobContext
-from scalebench.worker.rehearsals.piece import Piece
+from scalebench.spec.probes import StepRehearsal
+from scalebench.worker.collectives.operations import Operation
+from scalebench.worker.rehearsals.groups import Groups
+
+
+class Work(Protocol):
+    """What ranks do between messages."""
+
+    def repeat(self, seconds: float) -> float:
+        """Do it for ``seconds``; return what is left of them, or was taken: for the next call."""
+        ...
 
 
 class _Moment(NamedTuple):
@@ -29,15 +36,12 @@ class PlayedStep:
     def __init__(
         self,
         plan: StepRehearsal,
-        piece: Piece,
-        context: JobContext[Rehearsal],
+        work: Work,
+        groups: Groups,
         link: ThreadPoolExecutor,
     ) -> None:
-        self.plan, self.piece, self.link = plan, piece, link
-        self.operations: list[Operation] = [
-            build(Transfer(operation=each.op, size_bytes=each.size_bytes), context)
-            for each in plan.operations
-        ]
+        self.plan, self.work, self.link = plan, work, link
+        self.operations: list[Operation] = [groups.operation(each) for each in plan.operations]
         asked = [_Moment(each.ready_s, False, i) for i, each in enumerate(plan.operations)]
         needed = [
             _Moment(each.needed_s, True, i)
@@ -46,17 +50,22 @@ class PlayedStep:
         ]
         self.moments = sorted(asked + needed)
 
-    def step(self) -> float:
-        """Play a step; return how much of it this rank was in messages, seconds."""
+    def step(self, silent: bool = False) -> float:
+        """Play a step; return how much of it this rank was in messages, seconds.
+
+        Args:
+            silent: Send nothing.
+        """
         come_s = owed_s = waited_s = 0.0
         under_way: dict[int, Future[None]] = {}
         for moment in self.moments:
-            owed_s = self.piece.repeat(owed_s + moment.at_s - come_s)
+            owed_s = self.work.repeat(owed_s + moment.at_s - come_s)
             come_s = moment.at_s
             began = time.perf_counter()
-            self._act(moment, under_way)
+            if not silent:
+                self._act(moment, under_way)
             waited_s += time.perf_counter() - began
-        self.piece.repeat(owed_s + self.plan.computing_s - come_s)
+        self.work.repeat(owed_s + self.plan.computing_s - come_s)
         return waited_s
 
     def _act(self, moment: _Moment, under_way: dict[int, Future[None]]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from scalebench.analysis.rows.prediction import PipelineAtOneRank, StepAtOneRank
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.costmodel.links.times import LinkModel, LinkTime
 from scalebench.costmodel.pipelines.layers import Layers
 from scalebench.costmodel.pipelines.step import PipelineShape
 from scalebench.costmodel.replay import CommRequest
@@ -21,9 +22,11 @@ from scalebench.session.store import RunStore
 from scalebench.spec import Cell, Pipeline, Plain, StepPlan
 from scalebench.spec.probes import Rehearsal
 from scalebench.spec.race import Race
-from tests.builders.runs import make_cell, make_info, make_result
+from scalebench.spec.virtual_hosts import VirtualHosts
+from tests.builders.runs import make_cell, make_info, make_record, make_result
 
 GPIPE = Pipeline(schedule="gpipe", microbatches=4)
+LAB = VirtualHosts(link_bit_per_s=(100_000_000,), cpus_per_rank=0.2)
 SPLIT_BACKWARD = Pipeline(schedule="zero-bubble", microbatches=4)
 
 
@@ -109,6 +112,46 @@ def test_steps_are_played_as_they_are_at_that_size(
     assert (kept.plan, kept.exposed_s) == (plan, (0.003, 0.004))
 
 
+def on_hosts(root: Path, monkeypatch: pytest.MonkeyPatch, **of_clean_block: float) -> StoredRun:
+    """Return a run of DDP on two virtual hosts whose step at N=1 takes 5.4 s."""
+    requests = (CommRequest("all_reduce", 4000, 0.2, 1.0),)
+    bare = StepAtOneRank(StepShape(requests, 1.0, 0.2, 16), 0.0, 1)
+    monkeypatch.setattr(rehearsals, "step_at_one_rank", lambda _: bare)
+    monkeypatch.setattr(LinkModel, "time", lambda *_: LinkTime(1.5, 1.5, 1.5, (2,)))
+    cells = [make_cell("ddp", n, virtual_hosts=LAB) for n in (1, 2)]
+    run = run_of(root, cells)
+    spec = run.info.spec.model_copy(update={"virtual_hosts": LAB})
+    run.info = run.info.model_copy(update={"spec": spec})
+    at_one = make_record()
+    clean = at_one.blocks[1].model_copy(update=of_clean_block)
+    record = at_one.model_copy(update={"blocks": [at_one.blocks[0], clean]})
+    run.results[cells[0].id] = make_result(cells[0], ranks=[record])
+    return run
+
+
+def test_on_virtual_hosts_ranks_are_as_busy_as_the_step_was_and_play_fewer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    players = Players()
+    run = on_hosts(tmp_path / "r", monkeypatch, cpu_s=1.08)  # of a first step of 5 s and 4 × 0.1 s
+    assert play(players, run)
+    (asked,) = players.asked
+    (plan,) = asked.steps
+    assert asked.virtual_hosts == LAB
+    assert plan.computing_s == pytest.approx(1.2)
+    assert plan.computing_cpu_s == pytest.approx(0.24)
+    # 1.2 s of work and 0.7 s that 0.8 s of backward do not hide: 11.9 s in all, of at most 20
+    assert (plan.blocks, plan.num_steps) == (1, 4)
+
+
+def test_on_virtual_hosts_nothing_is_played_where_the_processor_time_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    players = Players()
+    assert play(players, on_hosts(tmp_path / "r", monkeypatch))
+    assert players.asked == []
+
+
 def test_nothing_is_played_before_a_shard_was_measured(tmp_path: Path) -> None:
     shard = make_cell("ddp", 2, purpose="shard")
     cells, players = [make_cell("ddp", 1), make_cell("ddp", 2), shard], Players()
@@ -123,6 +166,7 @@ def test_nothing_is_played_before_a_shard_was_measured(tmp_path: Path) -> None:
     [
         pipelines(1),
         pipelines(1, 2, device="cuda", backend="nccl"),
+        pipelines(1, 2, virtual_hosts=LAB),
         pipelines(1, 2, oversubscribed=True),
         pipelines(1, 2, skip_reason="no"),
         pipelines(1, 2, strategy=SPLIT_BACKWARD),

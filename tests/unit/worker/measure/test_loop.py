@@ -277,6 +277,22 @@ def test_steps_from_the_steady_one_on_are_clean_and_a_block_is_cut_where_it_lies
     assert [b.phase for b in clean_from(0, two)] == ["clean", "clean"]
 
 
+def test_the_processor_time_of_a_block_that_is_cut_goes_with_its_steps():
+    whole = Block(phase="warmup", first=0, count=10, cpu_s=2.0)
+    assert [b.cpu_s for b in clean_from(3, [whole])] == pytest.approx([0.6, 1.4])
+    assert [b.cpu_s for b in clean_from(0, [whole])] == [2.0]
+    assert [b.cpu_s for b in clean_from(3, [whole.model_copy(update={"cpu_s": None})])] == [
+        None
+    ] * 2
+
+
+def test_every_block_tells_its_processor_time(monkeypatch):
+    noted = iter([1.0, 1.25, 10.0, 10.5])  # before and after each block
+    monkeypatch.setattr(loop.time, "process_time", lambda: next(noted))
+    seen, _ = measured(level(0.1), steps=4, max_warmup_steps=2)
+    assert [block.cpu_s for block in seen.blocks] == [0.25, 0.5]
+
+
 @given(
     st.lists(st.floats(1e-4, 10), max_size=40),
     st.floats(0.01, 100),
