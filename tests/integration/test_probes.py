@@ -151,12 +151,16 @@ def test_ranks_play_steps_without_their_models(launcher: LocalLauncher, tmp_path
         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv_ring")
     ]
     step = StepRehearsal(computing_s=0.02, operations=(hidden, *bare))
+    in_group = [one.model_copy(update={"groups": ((1, 0),)}) for one in bare]
+    waiting = {"computing_s": 0.02, "computing_cpu_s": 0.002, "blocks": 1, "num_steps": 3}
+    often_waiting = StepRehearsal(**waiting, operations=(hidden, *in_group))  # type: ignore[arg-type]
     job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
-    plan = Rehearsal(**job, pipelines=pipelines, steps=(step,), blocks=2, num_steps=2)  # type: ignore[arg-type]
+    plan = Rehearsal(**job, pipelines=pipelines, steps=(step, often_waiting), blocks=2, num_steps=2)  # type: ignore[arg-type]
     first, second = launcher.probe(plan, tmp_path)
     assert second.played is None and first.played is not None
     assert [len(steps) for steps in first.played.pipelines] == [4, 4, 4]
     for steps, busy_s in zip(first.played.pipelines, (0.024, 0.024, 0.048), strict=True):
         assert min(steps) > busy_s / 4  # a machine that others use is slower, hardly ever faster
-    (exposed,) = first.played.exposed
+    exposed, beyond_silence = first.played.exposed
     assert len(exposed) == 4 and min(exposed) > 0
+    assert len(beyond_silence) == 3

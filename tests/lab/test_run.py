@@ -55,6 +55,7 @@ def test_a_paced_run_at_more_ranks_than_cores_is_a_number(
         wire_s = 2 * (num_ranks - 1) / num_ranks * transfer_s
         assert 0.9 * wire_s < told["predicted_s"] < 4 * wire_s
         assert told["predicted_s"] < row["predicted_step_s"] < 4 * row["step_s"]["value"]
+        assert row["prediction"]["longer_s"] is not None, "ranks played the step without its model"
     left_out = rows["ddp", 4]["prediction"]["left_out"]
     assert left_out["link_world_sizes"] == [2]
 

@@ -11,9 +11,6 @@ from scalebench.spec.probes import Rehearsal
 from scalebench.worker.process.context import JobContext
 from scalebench.worker.rehearsals.piece import Piece
 
-FIRST_PIECES = 20
-"""The first ones take longer than any other."""
-
 TURN_S = 0.02
 """A rank waits and then computes in turns of about this length, as the layers of a model do."""
 
@@ -36,8 +33,6 @@ class PartlyBusy:
         self.piece, self.busy = piece, busy
         self.waiting = max(0.0, 1.0 - busy / share)
         self._owed_s = 0.0
-        for _ in range(FIRST_PIECES):
-            piece.compute()
 
     def repeat(self, seconds: float) -> float:
         """Wait and compute for ``seconds``; return 0: what is owed is kept here."""

@@ -12,6 +12,9 @@ from scalebench.worker.process.context import JobContext
 TOKENS, WIDTH, INNER_WIDTH = 64, 128, 512
 """Of the piece of computation: the feed-forward part of a small transformer's layer."""
 
+FIRST = 20
+"""Pieces that take longer than any other."""
+
 TIMINGS = 50
 """Of the piece of computation, on each rank while the others wait."""
 
@@ -33,6 +36,11 @@ class Piece:
         with torch.no_grad():
             inner = torch.nn.functional.gelu(self.x @ self.up)
             torch.nn.functional.layer_norm(self.x + inner @ self.down, (WIDTH,))
+
+    def warm_up(self) -> None:
+        """Compute it until it takes as long as it always will."""
+        for _ in range(FIRST):
+            self.compute()
 
     def measure(self, context: JobContext[Rehearsal]) -> None:
         """Time it on one rank after the other; what holds for all ranks is the mean."""

@@ -80,6 +80,7 @@ def _step(
     if plan.computing_cpu_s is None:
         busy = PlayedStep(plan, piece, groups, link)
         return Part(blocks, lambda: _in_messages(busy, num_steps, context))
+    piece.warm_up()
     share = shares_of(context)[0]
     work = PartlyBusy(piece, plan.computing_cpu_s / plan.computing_s, share)
     played = PlayedStep(plan, work, groups, link)

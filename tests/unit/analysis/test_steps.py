@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from benchmarks.job_pace import JITTERS, simulated_launch
 from scalebench.analysis.steps import (
+    busy_part,
     clean_pace,
     clean_steps,
     launch_step_s,
@@ -43,6 +44,24 @@ def test_the_distribution_is_that_of_the_slowest_rank_of_each_step():
     result = make_result(TWO, ranks=ranks)
     assert clean_steps(result) == [0.3, 0.4, 0.2]
     assert slowest_rank_steps(result) == [WARMUP_S, FIRST_OF_BLOCK_S, 0.3, 0.4, 0.2]
+
+
+def test_how_busy_a_rank_is_comes_from_its_clean_steps_or_from_those_on_a_part_of_the_batch():
+    blocks = [
+        Block(phase="warmup", first=0, count=1, cpu_s=9.0),
+        Block(phase="clean", first=1, count=3, cpu_s=0.8),
+        Block(phase="part", first=4, count=2, num_samples=8, cpu_s=0.15),
+    ]
+    rank = make_record(0, step_s=[9, 3.0, 0.5, 0.5, 0.3, 0.2], blocks=blocks)
+    assert busy_part([rank], 16) == pytest.approx(0.2)
+    assert busy_part([rank], 8) == pytest.approx(0.3)
+    slower = rank.model_copy(update={"step_s": [9, 7.0, 0.5, 0.5, 0.3, 0.2]})
+    assert busy_part([rank, slower], 16) == pytest.approx(1.6 / 12)
+
+
+def test_how_busy_a_rank_is_is_not_known_where_no_block_tells():
+    assert busy_part([make_record(0)], 16) is None
+    assert busy_part([], 16) is None
 
 
 def test_blocks_start_anew_and_their_first_steps_count_for_nothing():

@@ -54,6 +54,27 @@ def test_ranks_share_samples_unless_they_are_replicas_or_shards(mesh, world_size
     assert all(len(places) == 1 for places in groups.values())
 
 
+@given(mesh=meshes(), world_size=st.integers(2, 24), axes=st.sets(st.sampled_from(AXES)))
+def test_ranks_of_a_group_differ_along_its_dimensions_alone(mesh, world_size, axes):
+    if mesh.why_not("cpu", world_size) is not None:
+        return
+    groups = mesh.groups_along(world_size, *axes)
+    sizes = mesh.axis_sizes(world_size)
+    assert {len(group) for group in groups} == {prod(sizes[axis] for axis in axes)}
+    assert sorted(rank for group in groups for rank in group) == [*range(world_size)]
+    for group in groups:
+        places = [mesh.coordinates(rank, world_size) for rank in group]
+        others = {tuple(place[axis] for axis in AXES if axis not in axes) for place in places}
+        assert len(others) == 1
+
+
+def test_groups_are_as_the_order_of_the_dimensions_puts_them():
+    mesh = Mesh(shard=4, tensor=2)
+    assert mesh.groups_along(8, "tensor") == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert mesh.groups_along(8, "shard") == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert mesh.groups_along(8, "shard", "tensor") == (tuple(range(8)),)
+
+
 def test_neighbours_are_along_the_last_dimension_of_the_order():
     tensor_inside = Mesh(data=2, tensor=2)
     assert [tensor_inside.coordinates(rank, 4)["tensor"] for rank in range(4)] == [0, 1, 0, 1]

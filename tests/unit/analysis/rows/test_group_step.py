@@ -86,6 +86,7 @@ def test_layers_send_within_the_step_and_gradients_are_summed_behind_it():
     within = [r.ready_s for r in shape.requests if r.ready_s < 0.03]
     gaps = {round(after - before, 12) for before, after in pairwise(within)}
     assert len(gaps) == 1 and within[0] > 0
+    assert {request.axis for request in shape.requests} == {"tensor"}
 
 
 def test_another_batch_is_another_message():
