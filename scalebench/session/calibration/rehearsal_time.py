@@ -6,7 +6,7 @@ from typing import NamedTuple
 LONGEST_S = 20.0
 """At each number of ranks, for the steps of all cases together, without the start of the ranks."""
 
-CHOICES = ((3, 4), (2, 4), (1, 4), (1, 2), (1, 1))
+CHOICES = ((2, 4), (1, 4), (1, 2), (1, 1))
 """Blocks, and steps of a block that count."""
 
 
