@@ -95,3 +95,15 @@ def test_the_variance_of_launches_has_one_degree_of_freedom_less():
     assert sample_variance(np.array([1.0, 2.0])) == Variance(0.5, 1)
     found = sample_variance(np.array([1.0, 2.0, 6.0]))
     assert found == Variance(pytest.approx(7.0), 2)
+
+
+@pytest.mark.parametrize("spread", [2.0, 2.5, 3.0])
+def test_rows_that_differ_by_a_little_more_than_by_chance(spread):
+    """The excess is below 1, and the degrees of freedom fewer than those of all rows."""
+    rows = [Variance(value, 30.0) for value in (1.0, 1.0 / spread, 1.0 * spread, 1.2)]
+    found, (value, dof) = typical_variance(rows), by_loops(rows)
+    assert 2.9 < dof < 119.0
+    assert (found.value, found.dof) == (
+        pytest.approx(value, rel=1e-6),
+        pytest.approx(dof, rel=1e-6),
+    )
