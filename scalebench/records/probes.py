@@ -38,7 +38,7 @@ class PlayedSteps(Record):
 
     Attributes:
         pipelines: Of each pipeline, every step, all ranks together.
-        exposed: Of each other step, what its messages cost, seconds; see `RehearsedStep`.
+        exposed: Of each other step, how much of it ranks spent in messages; see `RehearsedStep`.
     """
 
     pipelines: tuple[StepTimes, ...] = ()
@@ -84,9 +84,8 @@ class RehearsedStep(Record):
 
     Attributes:
         plan: What they played.
-        exposed_s: What the messages of each step cost. Where ranks are busy all the time: how much
-            of it they spent in messages, the mean over them. Where the plan has a processor time:
-            how much longer the step took all ranks together than each of them without messages.
+        exposed_s: How much of each step ranks spent in messages, the mean over them: over those
+            with as large a share of the processor as rank 0, whose computation it stands beside.
     """
 
     suite: str

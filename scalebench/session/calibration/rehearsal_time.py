@@ -24,9 +24,9 @@ class Length(NamedTuple):
     def played_s(self, blocks: int, num_steps: int) -> float:
         """Return what playing it takes, seconds.
 
-        A step without messages at first and in each block, and one more that does not count.
+        The computation alone at first, and in each block one step that does not count.
         """
-        return (1 + blocks) * self.computing_s + blocks * (1 + num_steps) * self.step_s
+        return self.computing_s + blocks * (1 + num_steps) * self.step_s
 
     @property
     def least_s(self) -> float:

@@ -13,7 +13,7 @@ from scalebench.worker.rehearsals.groups import Groups
 from scalebench.worker.rehearsals.partly_busy import PartlyBusy, shares_of
 from scalebench.worker.rehearsals.piece import Piece
 from scalebench.worker.rehearsals.pipelines import PlayedPipeline
-from scalebench.worker.rehearsals.steps import PlayedStep
+from scalebench.worker.rehearsals.steps import PlayedStep, Work
 
 
 class Part(NamedTuple):
@@ -75,43 +75,42 @@ def _step(
     link: ThreadPoolExecutor,
     context: JobContext[Rehearsal],
 ) -> Part:
-    """Return another step, of which is kept what its messages cost."""
+    """Return another step, of which is kept how much of it ranks spent in messages."""
     blocks, num_steps = plan.blocks or context.job.blocks, plan.num_steps or context.job.num_steps
-    if plan.computing_cpu_s is None:
-        busy = PlayedStep(plan, piece, groups, link)
-        return Part(blocks, lambda: _in_messages(busy, num_steps, context))
+    work: Work = piece
+    if plan.computing_cpu_s is not None:
+        work = _partly_busy(plan, plan.computing_cpu_s, piece, context)
+    step = PlayedStep(plan, work, groups, link)
+    return Part(blocks, lambda: _in_messages(step, num_steps, context))
+
+
+def _partly_busy(
+    plan: StepRehearsal, cpu_s: float, piece: Piece, context: JobContext[Rehearsal]
+) -> PartlyBusy:
+    """Return the computation of a step that takes ``cpu_s`` of the processor's time, seconds.
+
+    On rank 0 it takes as long as the step's, which was measured there.
+    """
     piece.warm_up()
-    share = shares_of(context)[0]
-    work = PartlyBusy(piece, plan.computing_cpu_s / plan.computing_s, share)
-    played = PlayedStep(plan, work, groups, link)
-    work.adapt(plan.computing_s, _silent_s(played, context))
-    return Part(blocks, lambda: _beyond_silence(played, num_steps, context))
+    work = PartlyBusy(piece, cpu_s / plan.computing_s, shares_of(context)[0])
+    context.barrier()
+    began = time.perf_counter()
+    work.repeat(plan.computing_s)
+    took_s = time.perf_counter() - began
+    work.adapt(plan.computing_s, *_means([took_s], context))
+    return work
 
 
 def _in_messages(step: PlayedStep, num_steps: int, context: JobContext[Rehearsal]) -> list[float]:
     """Return how much of each step ranks spent in messages, the mean over them, seconds."""
     context.barrier()
     own = [step.step() for _ in range(1 + num_steps)]
-    return [total / context.job.world_size for total in context.agree_sum(own[1:])]
+    return _means(own[1:], context)
 
 
-def _beyond_silence(
-    step: PlayedStep, num_steps: int, context: JobContext[Rehearsal]
-) -> list[float]:
-    """Return how much longer each step took all ranks together than without messages, seconds."""
-    silent_s = _silent_s(step, context)
-    return [took_s - silent_s for took_s in _together(step.step, num_steps, context)]
-
-
-def _silent_s(step: PlayedStep, context: JobContext[Rehearsal]) -> float:
-    """Return what a step takes without messages: the mean over ranks with rank 0's share, seconds.
-
-    What computes was measured on rank 0; a rank with less of the processor is waited for.
-    """
+def _means(own_s: list[float], context: JobContext[Rehearsal]) -> list[float]:
+    """Return the means of times over the ranks that have rank 0's share of the processor."""
     shares = shares_of(context)
-    context.barrier()
-    began = time.perf_counter()
-    step.step(silent=True)
-    own_s = time.perf_counter() - began if shares[context.rank] == shares[0] else 0.0
-    (together_s,) = context.agree_sum([own_s])
-    return together_s / shares.count(shares[0])
+    counts = shares[context.rank] == shares[0]
+    together_s = context.agree_sum([time_s if counts else 0.0 for time_s in own_s])
+    return [total_s / shares.count(shares[0]) for total_s in together_s]

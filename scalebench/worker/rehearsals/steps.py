@@ -50,20 +50,15 @@ class PlayedStep:
         ]
         self.moments = sorted(asked + needed)
 
-    def step(self, silent: bool = False) -> float:
-        """Play a step; return how much of it this rank was in messages, seconds.
-
-        Args:
-            silent: Send nothing.
-        """
+    def step(self) -> float:
+        """Play a step; return how much of it this rank was in messages, seconds."""
         come_s = owed_s = waited_s = 0.0
         under_way: dict[int, Future[None]] = {}
         for moment in self.moments:
             owed_s = self.work.repeat(owed_s + moment.at_s - come_s)
             come_s = moment.at_s
             began = time.perf_counter()
-            if not silent:
-                self._act(moment, under_way)
+            self._act(moment, under_way)
             waited_s += time.perf_counter() - began
         self.work.repeat(owed_s + self.plan.computing_s - come_s)
         return waited_s

@@ -103,12 +103,14 @@ def test_a_gpus_sweep_has_timings_and_no_single_operations(monkeypatch, kind, nu
 def test_a_gpu_gathers_into_one_tensor(monkeypatch, kind, called, in_place):
     calls = []
     for name in ("all_gather_into_tensor", "all_gather"):
-        monkeypatch.setattr(dist, name, lambda *given, name=name: calls.append((name, given)))
+        monkeypatch.setattr(
+            dist, name, lambda *given, name=name, group: calls.append((name, given))
+        )
     buffers = operations._Buffers(1, 2, 8, torch.float32, torch.device("cpu"), (0, 0))
     of_kind = SimpleNamespace(**{n: getattr(buffers, n) for n in ("rank", "world_size", "whole")})
     for name in ("of", "slot", "total", "blank"):
         setattr(of_kind, name, getattr(buffers, name))
-    of_kind.device = torch.device(kind)
+    of_kind.device, of_kind.group = torch.device(kind), None
     transfer = Transfer(operation="all_gather", size_bytes=32, in_place=in_place)
     run, output, expected = operations._all_gather(of_kind, transfer)
     run()
@@ -122,7 +124,7 @@ def test_a_gpu_gathers_into_one_tensor(monkeypatch, kind, called, in_place):
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_scatter_has_one_tensor_everywhere(monkeypatch, in_place):
     calls = []
-    monkeypatch.setattr(dist, "reduce_scatter_tensor", lambda *given: calls.append(given))
+    monkeypatch.setattr(dist, "reduce_scatter_tensor", lambda *given, group: calls.append(given))
     buffers = operations._Buffers(1, 2, 8, torch.float32, torch.device("cpu"), (0, 0))
     transfer = Transfer(operation="reduce_scatter", size_bytes=32, in_place=in_place)
     run, output, _ = operations._reduce_scatter(buffers, transfer)

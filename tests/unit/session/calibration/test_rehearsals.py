@@ -140,7 +140,7 @@ def test_on_virtual_hosts_ranks_are_as_busy_as_the_step_was_and_play_fewer(
     assert asked.virtual_hosts == LAB
     assert plan.computing_s == pytest.approx(1.2)
     assert plan.computing_cpu_s == pytest.approx(0.24)
-    # 1.2 s of work and 0.7 s that 0.8 s of backward do not hide: 11.9 s in all, of at most 20
+    # 1.2 s of work and 0.7 s that 0.8 s of backward do not hide: 10.7 s in all, of at most 20
     assert (plan.blocks, plan.num_steps) == (1, 4)
 
 

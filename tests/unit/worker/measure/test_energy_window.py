@@ -33,7 +33,9 @@ def measured_on_twin(step_s, **request):
     cell = make_cell("plain", 1, device="cuda", steps=plan.cells[-1].steps)
     fake = Fake(level(step_s))
     fake.now = START_S
-    watch = SimpleNamespace(monotonic_ns=lambda: BEGIN_NS + round(fake.now * 1e9))
+    watch = SimpleNamespace(
+        monotonic_ns=lambda: BEGIN_NS + round(fake.now * 1e9), process_time=lambda: fake.now
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "step_clock", lambda _: fake)
         patch.setattr(loop, "time", watch)

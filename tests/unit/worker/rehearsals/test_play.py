@@ -12,20 +12,25 @@ from scalebench.worker.rehearsals import groups, partly_busy, play, steps
 from scalebench.worker.rehearsals.piece import FIRST
 from scalebench.worker.rehearsals.play import rehearse
 
-MESSAGE_S, BEHIND_S = 0.3, 0.5
+MESSAGE_S = 0.3
+LAB = {"link_bit_per_s": (100_000_000,)}
 
 
 class Rank(JobContext):
-    """The first of two ranks; the other one is always ``BEHIND_S`` behind, and works as long."""
+    """The first of two ranks; the other one does the same."""
 
     def barrier(self) -> None:
         pass
 
-    def agree_max(self, values: list[float]) -> list[float]:
-        return [value + BEHIND_S * (number > 0) for number, value in enumerate(values)]
-
     def agree_sum(self, values: list[float]) -> list[float]:
         return [2 * value for value in values]
+
+
+class FirstOfUnequals(Rank):
+    """The other one, with a smaller share, has nothing to say."""
+
+    def agree_sum(self, values: list[float]) -> list[float]:
+        return values
 
 
 @pytest.fixture
@@ -51,16 +56,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return time
 
 
-def test_messages_cost_what_ranks_take_longer_than_in_silence(clock: SimpleNamespace) -> None:
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [(Rank, {"cpus_per_rank": 0.2}), (FirstOfUnequals, {"cpu_shares": (0.2, 0.1)})],
+)
+def test_ranks_that_wait_spend_the_same_time_in_messages(
+    clock: SimpleNamespace, kind: type[Rank], shares: dict[str, object]
+) -> None:
     message = RehearsedOperation(op="all_reduce", size_bytes=4, ready_s=0.5, needed_s=0.5)
     plan = StepRehearsal(
         computing_s=1.0, computing_cpu_s=0.1, operations=(message,), blocks=2, num_steps=3
     )
-    hosts = VirtualHosts(link_bit_per_s=(100_000_000,), cpus_per_rank=0.2)
+    hosts = VirtualHosts.model_validate(LAB | shares)
     job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
-    context = Rank(Rehearsal(**job, virtual_hosts=hosts, steps=(plan,)), 0, 0, None)
+    context = kind(Rehearsal(**job, virtual_hosts=hosts, steps=(plan,)), 0, 0, None)
     (found,) = rehearse(context).exposed
-    assert found == pytest.approx((MESSAGE_S,) * 6, abs=0.006)  # a piece more or less
-    # 1 s of silence at first and before each block, and 2 × 4 steps; the piece's warm-up
-    assert clock.now_s == pytest.approx(3 * 1.0 + 8 * 1.3 + FIRST * 0.005, abs=0.05)
-    assert clock.used_s == pytest.approx(11 * 0.1 + FIRST * 0.001, abs=0.01)
+    assert found == pytest.approx((MESSAGE_S,) * 6)
+    # the computation alone, 2 × 4 steps, and the piece's warm-up
+    assert clock.now_s == pytest.approx(1.0 + 8 * 1.3 + FIRST * 0.005, abs=0.05)
+    assert clock.used_s == pytest.approx(9 * 0.1 + FIRST * 0.001, abs=0.01)
