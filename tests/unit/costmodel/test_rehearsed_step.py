@@ -118,10 +118,10 @@ def test_a_longer_step_is_longer_at_both_ends_and_never_shorter_than_its_work() 
 def test_a_step_that_computes_nothing_is_not_played() -> None:
     request = CommRequest("all_reduce", 8, 0.0, 0.0)
     with pytest.raises(NoFit, match="nothing is sent"):
-        rehearsal_of_step(StepShape((request,), 0.0, 0.0, 8), 2)
+        rehearsal_of_step(StepShape((request,), 0.0, 0.0, 8), Ddp(), 2)
 
 
 def test_a_message_of_nothing_is_played_as_one_byte_and_all_ranks_may_be_named() -> None:
     empty = CommRequest("all_reduce", 0, 0.001, 0.002, num_ranks=3)
-    (operation,) = rehearsal_of_step(shape(empty), 3).operations
+    (operation,) = rehearsal_of_step(shape(empty), Ddp(), 3).operations
     assert operation.size_bytes == 1
