@@ -6,10 +6,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
+from scalebench.launch.external.worker_group import CONNECT_LIMIT_S
 from scalebench.launch.lab.network import Network
 from scalebench.spec.virtual_hosts import VirtualHosts
 from tests.integration.conftest import SHORT, row_of
@@ -19,6 +23,7 @@ RUN = (
     *("run", "ddp", "-k", "static", "--gpus", "2,4,8", "--out", "r"),
     *("--workload", "troubled:healthy", *SHORT, "--no-trace"),
 )
+LONGEST_S = CONNECT_LIMIT_S + 60
 
 
 @pytest.fixture
@@ -51,9 +56,33 @@ def torchrun_on(network: Network, host: int, folder: Path) -> "subprocess.Popen[
     )
 
 
+def outputs_of(both: "list[subprocess.Popen[str]]") -> list[tuple[str, str]]:
+    """What both wrote; longer than the run itself waits for ranks, so that it says who is missing.
+
+    A host that ends early leaves the other one waiting: both are read at once, and shown.
+    """
+    with ThreadPoolExecutor(2) as readers:
+        reading = [readers.submit(process.communicate) for process in both]
+        if wait(reading, timeout=LONGEST_S).not_done:
+            for process in both:
+                end_with_children(process.pid)
+            told = [(p.returncode, one.result()) for p, one in zip(both, reading, strict=True)]
+            pytest.fail(f"still running after {LONGEST_S:.0f} s: {told}")
+        return [one.result() for one in reading]
+
+
+def end_with_children(pid: int) -> None:
+    """Kill a process and all that it started: torchrun's ranks would keep its output open."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in (*process.children(recursive=True), process):
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+
+
 def test_ranks_on_two_hosts(network: Network, project: Path) -> None:
     both = [torchrun_on(network, host, project / f"h{host}") for host in (0, 1)]
-    (shown, errors), (silence, more) = [process.communicate(timeout=200) for process in both]
+    (shown, errors), (silence, more) = outputs_of(both)
     assert [process.returncode for process in both] == [0, 0], errors + more
     assert silence == "" and "scalebench" not in more
 
