@@ -4,8 +4,8 @@ One long run of a suite has many rounds. Consecutive ones stand for two runs, on
 the first R for the baseline, the next R for the new run, from every round on. Nothing changed
 between them, so a regression is a false alarm; then the steps of one row of the new run are made
 5 % longer, and the gate has to find that. The verdicts are those of the whole gate, with its own
-settings. Such pairs overlap, and share one machine and one set of started processes' parents: how
-jobs and hosts differ is not in them.
+settings. Such pairs overlap, and are of one machine and one job: how jobs and hosts differ is not
+in them.
 
 ``python -m benchmarks.gate_rounds`` measures for 20 minutes on two quiet cores, prints, and with
 ``--write docs/gate.md`` puts the table into the documentation. ``--read RUN`` measures nothing.
