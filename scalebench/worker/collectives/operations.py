@@ -4,7 +4,7 @@ Inputs are small whole numbers, so that every dtype holds every result exactly a
 element shows, whatever the order in which a backend adds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -37,12 +37,15 @@ class Operation:
         output: Where this rank finds the result.
         expected: What it has to be; None: this rank gets none.
         num_bytes: The full size of the operation.
+        begin: Asks for it, and returns what waits for its end: so several messages between two
+            ranks are on the way at once. None: backends do one such operation after the other.
     """
 
     run: Callable[[], None]
     output: torch.Tensor
     expected: torch.Tensor | None
     num_bytes: int
+    begin: Callable[[], Callable[[], None]] | None = None
 
     def num_wrong(self) -> int:
         """Return how many elements differ from what they have to be."""
@@ -118,8 +121,10 @@ def build(
     per_rank = max(1, transfer.size_bytes // dtype.itemsize // size)
     hosts = _hosts(context.job)
     buffers = _Buffers(rank, size, per_rank * size, dtype, context.device, hosts, group)
-    run, output, expected = _BUILDERS[transfer.operation](buffers, transfer)
     num_bytes = 0 if transfer.operation == "barrier" else buffers.whole * dtype.itemsize
+    if transfer.operation == "send_recv_ring":
+        return _send_recv_ring(buffers, num_bytes)
+    run, output, expected = _BUILDERS[transfer.operation](buffers, transfer)
     return Operation(run, output, expected, num_bytes)
 
 
@@ -194,21 +199,26 @@ def _ends(b: _Buffers) -> range:
     return range(b.world_size + 1)
 
 
-def _send_recv_ring(b: _Buffers, _: Transfer) -> _Built:
+def _send_recv_ring(b: _Buffers, num_bytes: int) -> Operation:
     """Everybody to the next rank, and from the one before, at once: nccl-tests' sendrecv."""
     before, after = (b.rank - 1) % b.world_size, (b.rank + 1) % b.world_size
     mine, output = b.of(b.rank), b.blank(b.whole)
     sender, receiver = _in_job(b, before), _in_job(b, after)
 
-    def run() -> None:
+    def begin() -> Callable[[], None]:
         both = [
             dist.P2POp(dist.isend, mine, receiver, b.group),
             dist.P2POp(dist.irecv, output, sender, b.group),
         ]
-        for request in dist.batch_isend_irecv(both):
-            request.wait()
+        requests = dist.batch_isend_irecv(both)
+        return lambda: _wait_for(requests)
 
-    return run, output, b.of(before)
+    return Operation(lambda: begin()(), output, b.of(before), num_bytes, begin)
+
+
+def _wait_for(requests: Sequence[dist.Work]) -> None:
+    for request in requests:
+        request.wait()
 
 
 def _in_job(b: _Buffers, rank: int) -> int:
@@ -256,6 +266,5 @@ _BUILDERS: dict[str, Callable[[_Buffers, Transfer], _Built]] = {
     "broadcast": _broadcast,
     "reduce": _reduce,
     "send_recv": _send_recv,
-    "send_recv_ring": _send_recv_ring,
     "barrier": _barrier,
 }

@@ -1,12 +1,14 @@
 """A step without its model: real messages between ranks that compute, where the step has them.
 
-A message that hides behind computation is carried by a thread of its own, one after the other, as
-a backend does it. A rank takes the time that it spends in messages, or waiting for them: those that
-nothing hides, waking up for them, and waiting for the last rank.
+A collective that hides behind computation is carried by a thread of its own, one after the other,
+as a backend does it; of messages between two ranks several are on the way at once. A rank takes the
+time that it spends in messages, or waiting for them: those that nothing hides, waking up for them,
+and waiting for the last rank.
 """
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from scalebench.spec.probes import StepRehearsal
@@ -23,10 +25,10 @@ class Work(Protocol):
 
 
 class _Moment(NamedTuple):
-    """What a rank does when its computation has come so far."""
+    """What a rank does when its computation has come so far; it waits before it asks for more."""
 
     at_s: float
-    is_need: bool
+    asks: bool
     number: int
 
 
@@ -42,9 +44,9 @@ class PlayedStep:
     ) -> None:
         self.plan, self.work, self.link = plan, work, link
         self.operations: list[Operation] = [groups.operation(each) for each in plan.operations]
-        asked = [_Moment(each.ready_s, False, i) for i, each in enumerate(plan.operations)]
+        asked = [_Moment(each.ready_s, True, i) for i, each in enumerate(plan.operations)]
         needed = [
-            _Moment(each.needed_s, True, i)
+            _Moment(each.needed_s, False, i)
             for i, each in enumerate(plan.operations)
             if each.needed_s > each.ready_s
         ]
@@ -53,7 +55,7 @@ class PlayedStep:
     def step(self) -> float:
         """Play a step; return how much of it this rank was in messages, seconds."""
         come_s = owed_s = waited_s = 0.0
-        under_way: dict[int, Future[None]] = {}
+        under_way: dict[int, Callable[[], None]] = {}
         for moment in self.moments:
             owed_s = self.work.repeat(owed_s + moment.at_s - come_s)
             come_s = moment.at_s
@@ -63,14 +65,18 @@ class PlayedStep:
         self.work.repeat(owed_s + self.plan.computing_s - come_s)
         return waited_s
 
-    def _act(self, moment: _Moment, under_way: dict[int, Future[None]]) -> None:
+    def _act(self, moment: _Moment, under_way: dict[int, Callable[[], None]]) -> None:
         """Ask for a message or wait for one."""
-        if moment.is_need:
-            under_way.pop(moment.number).result()
+        if not moment.asks:
+            under_way.pop(moment.number)()
             return
-        planned = self.plan.operations[moment.number]
-        future = self.link.submit(self.operations[moment.number].run)
-        if planned.needed_s > planned.ready_s:
-            under_way[moment.number] = future
+        planned, operation = self.plan.operations[moment.number], self.operations[moment.number]
+        wait: Callable[[], None]
+        if operation.begin is None:
+            wait = self.link.submit(operation.run).result
         else:
-            future.result()
+            wait = operation.begin()
+        if planned.needed_s > planned.ready_s:
+            under_way[moment.number] = wait
+        else:
+            wait()
