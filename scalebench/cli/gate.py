@@ -200,6 +200,12 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
     help="Launches of each side, with --interleave.",
 )
 @click.option(
+    "--separate-runs",
+    "separate",
+    is_flag=True,
+    help="With --interleave: make each launch a run with its own start, checks and traces.",
+)
+@click.option(
     "--repeat-until-decided",
     "budget_s",
     type=Duration(),
@@ -222,6 +228,7 @@ def gate(
     base_python: str | None,
     base_dir: str | None,
     rounds: int,
+    separate: bool,
     budget_s: float | None,
     everything: bool,
     allowed: tuple[str, ...],
@@ -230,13 +237,13 @@ def gate(
 ) -> int:
     """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
     if interleave:
-        interleaved = _interleaved_runs(base, arguments, (base_python, base_dir))
-        result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only)
-    elif len(arguments) > 1 or base_python or base_dir or budget_s:
+        with _interleaved_runs(base, arguments, (base_python, base_dir), separate) as interleaved:
+            result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only)
+    elif len(arguments) > 1 or base_python or base_dir or budget_s or separate:
         raise UsageError(
             "gate judges one run: name one NEW, and what to compare it with after --baseline. "
-            "--base-python, --base-dir, --repeat-until-decided and arguments of `run` are for "
-            "--interleave."
+            "--base-python, --base-dir, --repeat-until-decided, --separate-runs and arguments of "
+            "`run` are for --interleave."
         )
     else:
         measured = results_of(arguments[0] if arguments else None)
@@ -253,7 +260,10 @@ def gate(
 
 
 def _interleaved_runs(
-    base: str | None, arguments: Sequence[str], of_base: tuple[str | None, str | None]
+    base: str | None,
+    arguments: Sequence[str],
+    of_base: tuple[str | None, str | None],
+    separate: bool,
 ) -> "InterleavedRuns":
     """Return what measures both versions; the runs stay in a separate folder."""
     from datetime import UTC, datetime
@@ -274,7 +284,7 @@ def _interleaved_runs(
     )
     out = default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved"
     return InterleavedRuns(
-        versions, arguments, claim_folder(out), lambda text: click.echo(text, err=True)
+        versions, arguments, claim_folder(out), lambda text: click.echo(text, err=True), separate
     )
 
 

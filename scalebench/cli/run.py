@@ -260,13 +260,15 @@ def _suites(flags: dict[str, Any]) -> "list[Suite]":
 def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run", ExitCode]:
     from scalebench.cli import Terminated
     from scalebench.cli.progress import progress_on
+    from scalebench.session.interleaved.connection import RoundRequests
     from scalebench.session.session import Interrupted, Session
 
     # The processes of a world wait for word: there, complaints come when they can be told.
     checked = _wanted(flags) if member is None else None
     command = ["scalebench", *sys.argv[1:]]
     launcher = launcher_for(flags, member)
-    with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
+    requests = RoundRequests.from_environment()
+    with progress_on(sys.stderr) as progress, Session(progress, launcher, requests) as session:
         suites, request = checked or _wanted(flags)
         try:
             if flags["resume"]:

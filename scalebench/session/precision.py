@@ -8,7 +8,7 @@ blocks within one explain, so more rounds tell more than longer ones.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from scalebench.analysis.rows.efficiency import Ratios
 from scalebench.analysis.run import StoredRun
@@ -80,11 +80,16 @@ def next_round(run: StoredRun, imprecise: Sequence[ImpreciseRow]) -> list[Cell]:
     for row, base, _ in ratios.efficiencies():
         if row.cell.row_key in wanted:
             wanted.add(base.cell.row_key)
-    return [
-        _further(row.cell, _next_number(run, row.cell.suite))
-        for key, row in ratios.table.items()
-        if key in wanted
-    ]
+    return cells_of_round(run, wanted)
+
+
+def cells_of_round(run: StoredRun, wanted: Collection[RowKey]) -> list[Cell]:
+    """Return the cells of a further round of rows, numbered by suite; steps are not traced."""
+    planned: dict[RowKey, Cell] = {}
+    for cell in run.info.plan:
+        if cell.purpose == "measure" and cell.row_key in wanted:
+            planned.setdefault(cell.row_key, cell)
+    return [_further(cell, _next_number(run, cell.suite)) for cell in planned.values()]
 
 
 def _next_number(run: StoredRun, suite: str) -> int:

@@ -3,9 +3,10 @@
 Each step is a module beside this one; this one has their order.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from scalebench import __version__, machine
@@ -21,12 +22,14 @@ from scalebench.session.certificates import newest
 from scalebench.session.claim import claim_default_folder, claim_devices, run_id_of
 from scalebench.session.finish import Run, finish, results_not_saved
 from scalebench.session.gpu_locks import GpuClaims
+from scalebench.session.interleaved.connection import RoundRequests
 from scalebench.session.plan import Request
 from scalebench.session.precision import add_rounds
 from scalebench.session.prepare import Prepared, check_same_machine, prepare
 from scalebench.session.progress import ProgressListener
 from scalebench.session.recovery.directory import remove_checkpoints, with_directory
 from scalebench.session.recovery.requeue import check_requeue
+from scalebench.session.requested_rounds import make_requested_rounds
 from scalebench.session.sharing import only_whole_launches
 from scalebench.session.store import RunStore, anonymiser_for
 from scalebench.spec import Suite
@@ -46,10 +49,18 @@ class Session:
     Args:
         progress: Hears how it goes.
         launcher: Starts the ranks; None: processes on this machine.
+        requests: Asks for further rounds of a new run; None: the run knows how many there are.
     """
 
-    def __init__(self, progress: ProgressListener, launcher: Launcher | None = None) -> None:
+    def __init__(
+        self,
+        progress: ProgressListener,
+        launcher: Launcher | None = None,
+        requests: RoundRequests | None = None,
+    ) -> None:
         self.progress = progress
+        self.requests = requests
+        self._allow_busy = False
         self.launcher: Launcher = LocalLauncher() if launcher is None else launcher
         self.claims = GpuClaims()
 
@@ -83,6 +94,7 @@ class Session:
         Raises:
             Interrupted: SIGINT or SIGTERM came; what was done is stored.
         """
+        self._allow_busy = request.allow_busy
         link = read_profile(request.link_profile) if request.link_profile else None
         paths = create_run_folder(out) if out is not None else None
         started = datetime.now(UTC)
@@ -163,7 +175,18 @@ class Session:
         status = runner.run_missing()
         if status != "complete":
             return status
+        if self.requests is not None:
+            others_turn = partial(self._others_turn, store)
+            return make_requested_rounds(store, runner, self.requests, others_turn)
         return add_rounds(store, runner.run_missing, runner.began)
+
+    @contextmanager
+    def _others_turn(self, store: RunStore) -> Iterator[None]:
+        """Let go of the GPUs inside the block, and claim them again after it."""
+        self.claims.close()
+        yield
+        info = store.run.info
+        claim_devices(self.launcher, self.claims, info.spec, info.environment, self._allow_busy)
 
 
 def _interrupted(store: RunStore) -> Run:

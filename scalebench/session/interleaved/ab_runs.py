@@ -1,37 +1,24 @@
 """Two versions of a project measured alternately: base, new, new, base, as often as asked.
 
-What drifts on a machine, or differs between two jobs of a CI, hits both versions alike. Each launch
-is a separate run in the version's own interpreter and folder.
+What drifts on a machine, or differs between two jobs of a CI, hits both versions alike. Each runs
+in its own interpreter and folder.
 """
 
-import subprocess
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
-from scalebench.gate.merging import merged
+from scalebench.errors import UsageError
 from scalebench.gate.results import Results
-from scalebench.records.summary import Summary
-from scalebench.session.interleaved.results import read_results
+from scalebench.records.baseline import key_of
+from scalebench.records.summary import Row, RowKey, Summary
+from scalebench.session.interleaved.run_process import Version as Version
+from scalebench.session.interleaved.sides import Side
 
 OWN = ("--repeats", "--only", "--out", "--resume", "--dry-run", "--show-config")
 """Options of ``run`` that are not the user's to give here."""
-
-
-@dataclass(frozen=True)
-class Version:
-    """One version of what is measured.
-
-    Attributes:
-        python: Its interpreter, in which scalebench is installed.
-        folder: Where it is run: the project, or another checkout of it.
-    """
-
-    name: str
-    python: str
-    folder: Path
 
 
 def abba_order(number: int) -> tuple[int, int]:
@@ -48,6 +35,7 @@ class InterleavedRuns:
             with its own.
         out: Folder for the runs.
         on_progress: Called with what is about to run.
+        separate: Make each launch a run, with checks and traces of its own.
 
     Attributes:
         round_s: How long each round took, seconds.
@@ -62,27 +50,44 @@ class InterleavedRuns:
         arguments: Sequence[str],
         out: Path,
         on_progress: Callable[[str], None] = lambda _: None,
+        separate: bool = False,
     ) -> None:
-        options, _ = _split(arguments)
+        options, script = _split(arguments)
         for argument in options:
             if argument.partition("=")[0] in OWN:
                 raise UsageError(
                     f"{argument} cannot be given with --interleave: each launch is a separate run. "
                     "Set the number of launches with --rounds."
                 )
-        self.versions = versions
-        self.arguments = tuple(arguments)
         self.round_s: list[float] = []
-        self._out = out.resolve()
+        base, new = (Side(version, options, script, out.resolve()) for version in versions)
+        self._sides = (base, new)
         self._on_progress = on_progress
-        self._found: tuple[list[Summary], list[Summary]] = ([], [])
+        if separate:
+            self._go_alone()
 
-    def measure(self, upto: int, narrowed: Sequence[str] = ()) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Have the runs end that wait for further rounds."""
+        for side in self._sides:
+            side.close()
+
+    def measure(self, upto: int, only: Collection[str] = ()) -> None:
         """Make one further round of both.
 
         Args:
             upto: Rounds that are planned in all, for the progress message.
-            narrowed: Further arguments of ``run``, for both.
+            only: Rows, as `row_name` writes them; none: all.
 
         Raises:
             UsageError: ``run`` refuses the arguments.
@@ -90,25 +95,47 @@ class InterleavedRuns:
         """
         number = len(self.round_s)
         began = time.monotonic()
-        found: dict[int, Summary] = {}
         for which in abba_order(number):
-            version = self.versions[which]
-            self._on_progress(f"round {number + 1} of {upto}: {version.name}")
-            folder = self._out / f"{version.name}-{number}"
-            options, script = _split(self.arguments)
-            _run(version, [*options, *narrowed], script, folder)
-            (found[which],) = read_results(folder).summaries
-        for which, summary in found.items():  # both or none, so that rounds stay pairs
-            self._found[which].append(summary)
+            side = self._sides[which]
+            self._on_progress(f"round {number + 1} of {upto}: {side.version.name}")
+            side.make_round(number, only)
+            if side.alone:  # then the other one, too: what is compared is measured alike
+                self._go_alone()
         self.round_s.append(time.monotonic() - began)
 
+    def _go_alone(self) -> None:
+        for side in self._sides:
+            side.go_alone()
+
     def results(self) -> tuple[Results, Results]:
-        """Return the launches so far, as one result for each version."""
-        base, new = (
-            Results(f"{version.name} ({version.folder})", (merged(runs),))
-            for version, runs in zip(self.versions, self._found, strict=True)
-        )
-        return base, new
+        """Return the launches of the rounds that both have, as one result for each version."""
+        numbers = range(len(self.round_s))
+        base, new = (side.summary(numbers) for side in self._sides)
+        base, new = in_rounds_of_both(base, new)
+        names = [f"{side.version.name} ({side.version.folder})" for side in self._sides]
+        return Results(names[0], (base,)), Results(names[1], (new,))
+
+
+def in_rounds_of_both(base: Summary, new: Summary) -> tuple[Summary, Summary]:
+    """Return two summaries with the launches only whose round the same row of the other has."""
+    rounds = [_rounds_of(summary.rows) for summary in (base, new)]
+    both = {key: rounds[0][key] & rounds[1][key] for key in rounds[0].keys() & rounds[1].keys()}
+
+    def kept(row: Row) -> Row:
+        if key_of(row) not in both:
+            return row
+        samples = [one for one in row.samples if one.repeat in both[key_of(row)]]
+        return row.model_copy(update={"samples": samples})
+
+    kept_base, kept_new = (
+        summary.model_copy(update={"rows": [kept(row) for row in summary.rows]})
+        for summary in (base, new)
+    )
+    return kept_base, kept_new
+
+
+def _rounds_of(rows: Sequence[Row]) -> dict[RowKey, set[int]]:
+    return {key_of(row): {one.repeat for one in row.samples if one.step_s} for row in rows}
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -116,21 +143,3 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     words = list(arguments)
     place = words.index("--") if "--" in words else len(words)
     return words[:place], words[place:]
-
-
-def _run(version: Version, options: Sequence[str], script: Sequence[str], out: Path) -> None:
-    """Make one run; failed cells are stored and judged, anything else ends the comparison."""
-    fixed = ["--repeats", "1", "--no-report", "--out", str(out)]
-    command = [version.python, "-m", "scalebench", "run", *options, *fixed, *script]
-    try:
-        done = subprocess.run(command, cwd=version.folder, capture_output=True, text=True)
-    except OSError as error:
-        raise UsageError(
-            f"{version.name}: {version.python} in {version.folder} cannot be started: "
-            f"{error.strerror}. Check --base-python and --base-dir."
-        ) from error
-    if done.returncode in (ExitCode.OK, ExitCode.CELLS_FAILED):
-        return
-    last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1][:400]
-    kind = UsageError if done.returncode == ExitCode.USAGE else EnvironmentUnfit
-    raise kind(f"{version.name}: scalebench run ended with {done.returncode}: {last}")

@@ -84,7 +84,7 @@ def until_decided(
 
 def _measure_more(
     interleaved: InterleavedRuns,
-    narrowed: Sequence[str],
+    only: Sequence[str],
     budget_s: float,
     analyses: _InterimAnalyses,
 ) -> bool:
@@ -96,7 +96,7 @@ def _measure_more(
         and sum(interleaved.round_s) + interleaved.round_s[-1] <= budget_s
     ):
         try:
-            interleaved.measure(2 * before, narrowed)
+            interleaved.measure(2 * before, only)
         except ScalebenchError as error:
             analyses.ended = str(error)
     return len(interleaved.round_s) > before
@@ -117,7 +117,7 @@ def _open_rows(result: GateResult) -> list[RowVerdict]:
 
 
 def _only_open(result: GateResult, interleaved: InterleavedRuns) -> list[str]:
-    """Return the arguments of ``run`` that leave out the rows in which all is decided.
+    """Return the names of the rows in which something is open.
 
     The plain models on one rank stay where something of their suite is open: efficiency is formed
     with them, and within a round.
@@ -127,7 +127,7 @@ def _only_open(result: GateResult, interleaved: InterleavedRuns) -> list[str]:
     for row in interleaved.results()[1].rows:
         if row.suite in suites and row.strategy == "plain" and row.world_size == 1:
             wanted[row.suite, row.case, row.world_size] = None
-    return [word for place in wanted for word in ("--only", row_name(*place))]
+    return [row_name(*place) for place in wanted]
 
 
 def _note(analyses: _InterimAnalyses, result: GateResult, budget_s: float) -> str:

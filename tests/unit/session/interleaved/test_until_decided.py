@@ -33,10 +33,10 @@ class InterleavedRuns:
         self.new = Results("new", (make_summary(list(rows)),))
         self.fails_from = fails_from
 
-    def measure(self, upto, narrowed=()):
+    def measure(self, upto, only=()):
         if self.fails_from is not None and len(self.round_s) >= self.fails_from:
             raise EnvironmentUnfit("new: scalebench run ended with 5: no room")
-        self.narrowed.append(tuple(narrowed))
+        self.narrowed.append(tuple(only))
         self.round_s.append(self.seconds)
 
     def results(self):
@@ -112,9 +112,7 @@ def test_only_what_is_open_is_measured_again():
     interleaved = InterleavedRuns(rows=measured_rows)
     until_decided(interleaved, 2, lambda *_: result(*rows), 3)
     assert interleaved.narrowed[:2] == [(), ()]
-    assert interleaved.narrowed[2] == (
-        *("--only", "s.ddp.n4", "--only", "s.plain.n1", "--only", "s.plain-2.n1"),
-    )
+    assert interleaved.narrowed[2] == ("s.ddp.n4", "s.plain.n1", "s.plain-2.n1")
 
 
 @pytest.mark.parametrize("decided", ["unchanged", "regressed"])
