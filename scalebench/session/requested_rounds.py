@@ -50,7 +50,8 @@ def make_requested_rounds(
 
 def _rows_of(store: RunStore, only: Collection[str]) -> set[RowKey]:
     """Return the rows that are asked for, without those that have failed or were skipped."""
-    failed = {r.cell.row_key for r in store.run.results.values() if r.status != "ok"}
+    measured = [r for r in store.run.results.values() if r.cell.purpose == "measure"]
+    failed = {result.cell.row_key for result in measured if result.status != "ok"}
     return {
         cell.row_key
         for cell in store.run.info.plan

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from scalebench.errors import UsageError
+from scalebench.errors import ScalebenchError, UsageError
 from scalebench.gate.results import Results
 from scalebench.records.baseline import key_of
 from scalebench.records.summary import Row, RowKey, Summary
@@ -78,9 +78,12 @@ class InterleavedRuns:
         self.close()
 
     def close(self) -> None:
-        """Have the runs end that wait for further rounds."""
+        """Have the runs end that wait for further rounds; what they measured is stored already."""
         for side in self._sides:
-            side.close()
+            try:
+                side.close()
+            except ScalebenchError as error:
+                self._on_progress(str(error))
 
     def measure(self, upto: int, only: Collection[str] = ()) -> None:
         """Make one further round of both.
@@ -104,8 +107,9 @@ class InterleavedRuns:
         self.round_s.append(time.monotonic() - began)
 
     def _go_alone(self) -> None:
+        self.close()
         for side in self._sides:
-            side.go_alone()
+            side.alone = True
 
     def results(self) -> tuple[Results, Results]:
         """Return the launches of the rounds that both have, as one result for each version."""

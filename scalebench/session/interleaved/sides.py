@@ -47,7 +47,9 @@ class Side:
             EnvironmentUnfit: The run could not be made.
         """
         if self._waiting is not None:
-            self._waiting.make_round(only)
+            run, self._waiting = self._waiting, None
+            run.make_round(only)
+            self._waiting = run
             return
         folder = self._folders[number] = self._out / f"{self.version.name}-{number}"
         log = folder.with_suffix(".log")
@@ -58,16 +60,15 @@ class Side:
             self.alone = True
             first.end()
 
-    def go_alone(self) -> None:
-        """Make each further round a run."""
-        self.alone = True
-        self.close()
-
     def close(self) -> None:
-        """Have the run end that waits."""
-        if self._waiting is not None:
-            self._waiting.end()
-            self._waiting = None
+        """Have the run end that waits.
+
+        Raises:
+            EnvironmentUnfit: It ends badly; what it measured is stored.
+        """
+        run, self._waiting = self._waiting, None
+        if run is not None:
+            run.end()
 
     def summary(self, numbers: Collection[int]) -> Summary:
         """Return all launches as one summary.
