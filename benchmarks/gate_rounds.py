@@ -15,7 +15,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -129,27 +129,34 @@ class Rates:
     efficiency: float
 
 
-def rates(summary: Summary, num_rounds: int, minutes: float) -> Rates | None:
-    """Ask the gate of all pairs of runs of so many rounds; None: there are too few rounds."""
-    rounds = rounds_of(summary)
-    starts = range(len(rounds) - 2 * num_rounds + 1)
-    if not starts:
-        return None
-    keys = [(r.suite, r.case, r.world_size) for r in summary.rows if r.strategy != "plain"]
+Judge = Callable[[Summary, Summary], Sequence[RowVerdict]]
+
+
+def rates(
+    pairs: Sequence[tuple[Summary, Summary]], judge: Judge, num_rounds: int, minutes: float
+) -> Rates:
+    """Ask the gate of pairs of runs between which nothing changed.
+
+    Args:
+        pairs: At least one.
+        judge: Gives the verdicts.
+        num_rounds: Of each run.
+        minutes: What each takes.
+    """
+    rows = pairs[0][1].rows
+    keys = [(r.suite, r.case, r.world_size) for r in rows if r.strategy != "plain"]
     alarms, found, detected = [], [], {"step_s": list[float](), "efficiency": list[float]()}
-    for start in starts:
-        base = with_rounds(summary, rounds[start : start + num_rounds], "base")
-        new = with_rounds(summary, rounds[start + num_rounds : start + 2 * num_rounds], "new")
-        same = verdicts(base, new)
+    for base, new in pairs:
+        same = judge(base, new)
         alarms.append(any(row.verdict == "regressed" for row in same))
         for row in same:
             if row.min_detectable is not None:
                 detected[row.metric].append(row.min_detectable)
-        found += [is_found(verdicts(base, slowed(new, key)), key) for key in keys]
+        found += [is_found(judge(base, slowed(new, key)), key) for key in keys]
     return Rates(
         num_rounds=num_rounds,
         minutes=minutes,
-        num_pairs=len(starts),
+        num_pairs=len(pairs),
         false_alarms=float(np.mean(alarms)),
         found=float(np.mean(found)),
         step=float(np.median(detected["step_s"])),
@@ -157,17 +164,35 @@ def rates(summary: Summary, num_rounds: int, minutes: float) -> Rates | None:
     )
 
 
+def consecutive(summary: Summary, num_rounds: int) -> list[tuple[Summary, Summary]]:
+    """Return all pairs of runs of so many rounds that a long run has, one after the other."""
+    rounds = rounds_of(summary)
+    return [
+        (
+            with_rounds(summary, rounds[start : start + num_rounds], "base"),
+            with_rounds(summary, rounds[start + num_rounds : start + 2 * num_rounds], "new"),
+        )
+        for start in range(len(rounds) - 2 * num_rounds + 1)
+    ]
+
+
 def minutes_of(budget_s: float, rounds: int, num_rounds: int) -> float:
     """Return what a run of so many rounds takes, in proportion to the long one."""
     return budget_s / 60 * num_rounds / rounds
 
 
-def text_of(found: Sequence[Rates], rounds: int) -> str:
-    """Return the generated part of the documentation."""
+def text_of(found: Sequence[Rates], measured: str, pairs: str = "pairs of runs") -> str:
+    """Return the generated part of the documentation.
+
+    Args:
+        found: A row each.
+        measured: The line above.
+        pairs: What the pairs are called.
+    """
     lines = [
-        f"Suite `ddp` at N=1 and 2 on two cores, {rounds} rounds of one run:",
+        measured,
         "",
-        "| rounds a side | minutes a side | pairs of runs | with a false alarm, % | 5 % found, % | "
+        f"| rounds a side | minutes a side | {pairs} | with a false alarm, % | 5 % found, % | "
         "step: detects from, % | efficiency: detects from, % |",
         "|---:|---:|---:|---:|---:|---:|---:|",
     ]
@@ -197,13 +222,13 @@ def main() -> None:
         summary = read_summary(out / "summary.json")
     if summary.precision is None:
         raise SystemExit(f"{out} was not measured with --precision and --budget")
-    num = len(rounds_of(summary))
+    num, budget_s = len(rounds_of(summary)), summary.precision.budget_s
     found = [
-        one
+        rates(pairs, verdicts, each, minutes_of(budget_s, num, each))
         for each in NUMBERS
-        if (one := rates(summary, each, minutes_of(summary.precision.budget_s, num, each)))
+        if (pairs := consecutive(summary, each))
     ]
-    text = text_of(found, num)
+    text = text_of(found, f"Suite `ddp` at N=1 and 2 on two cores, {num} rounds of one run:")
     print(text)
     if options.write:
         write_into(options.write, text, MARKS)

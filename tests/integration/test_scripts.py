@@ -318,6 +318,13 @@ def test_two_versions_of_a_script_are_compared_in_turns(
     rows = json.loads(done.stdout)["rows"]
     (step,) = [row for row in rows if row["metric"] == "step_s"]
     assert step["verdict"] in ("regressed", "inconclusive") and step["change"] > 1
+    assert step["base_launches"] == step["new_launches"] == 2
+    (place,) = (project / "reports").glob("*_interleaved")
+    assert sorted(path.name for path in place.iterdir() if path.is_dir()) == ["base-0", "new-0"]
+    for run in ("base-0", "new-0"):  # one run each, which made a further round when asked
+        info = json.loads((place / run / "run.json").read_text())
+        assert info["status"] == "complete"
+        assert [cell["repeat"] for cell in info["plan"] if cell["purpose"] == "measure"] == [0, 1]
 
 
 def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Path) -> None:

@@ -56,8 +56,8 @@ class InterleavedRuns:
         for argument in options:
             if argument.partition("=")[0] in OWN:
                 raise UsageError(
-                    f"{argument} cannot be given with --interleave: each launch is a separate run. "
-                    "Set the number of launches with --rounds."
+                    f"{argument} cannot be given with --interleave: each round is one launch. "
+                    "Set the number of rounds with --rounds."
                 )
         self.round_s: list[float] = []
         base, new = (Side(version, options, script, out.resolve()) for version in versions)

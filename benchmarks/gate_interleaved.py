@@ -1,0 +1,139 @@
+"""The gate on two versions that measure by turns: false alarms and power by the number of rounds.
+
+Both versions are the same code, so a regression is a false alarm. Then the steps of one row of the
+new version are made 5 % longer, row after row, and the gate has to find that. Each run of so many
+consecutive rounds is judged by the whole gate with its own settings; such stretches overlap.
+
+``python -m benchmarks.gate_interleaved`` measures 34 rounds of suite ``ddp`` on two quiet cores
+(14 minutes), prints, and with ``--write docs/gate.md`` puts the table into the documentation.
+``--slower`` measures a real change instead: the new version's model is busy for 5 % of its time
+more.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.gate_power import write_into
+from benchmarks.gate_rounds import rates, rounds_of, text_of, with_rounds
+from scalebench.gate.gate import compare
+from scalebench.gate.result import RowVerdict
+from scalebench.gate.results import Results
+from scalebench.records.summary import Summary
+from scalebench.session.interleaved.ab_runs import InterleavedRuns, Version
+
+MARKS = "<!-- generated: interleaved begin -->", "<!-- generated: interleaved end -->"
+NUMBERS = (5, 8, 10, 12, 14, 17)
+"""Rounds of each version."""
+ARGUMENTS = ("ddp", "--gpus", "1,2", "--no-trace")
+
+MODEL = '''"""gpt-tiny, whose forward pass also waits for a time that is given for each sample."""
+
+import time
+
+from scalebench.spec.presets import PRESETS
+from scalebench.worker.workloads.gpt import build_gpt
+
+SAMPLE_S = {sample_s}
+
+
+def model(shard):
+    workload = build_gpt(PRESETS["gpt-tiny"], shard)
+
+    def wait(module, given):
+        until = time.perf_counter() + SAMPLE_S * given[0].shape[0]
+        while time.perf_counter() < until:
+            pass
+
+    workload.module.register_forward_pre_hook(wait)
+    return workload
+'''
+
+
+def measured(folders: Sequence[Path], rounds: int, arguments: Sequence[str]) -> InterleavedRuns:
+    """Measure two versions by turns."""
+    base, new = (
+        Version(name, sys.executable, folder)
+        for name, folder in zip(("base", "new"), folders, strict=True)
+    )
+    out = folders[0] / "runs"
+    with InterleavedRuns((base, new), arguments, out, lambda told: print(told, flush=True)) as runs:
+        for _ in range(rounds):
+            runs.measure(rounds)
+        return runs
+
+
+def verdicts(base: Summary, new: Summary) -> list[RowVerdict]:
+    """Return the gate's verdicts on step times and efficiencies of rounds made by turns."""
+    result = compare(Results("base", (base,)), Results("new", (new,)), rounds=True)
+    return [row for row in result.rows if row.metric in ("step_s", "efficiency")]
+
+
+def stretches(base: Summary, new: Summary, num_rounds: int) -> list[tuple[Summary, Summary]]:
+    """Return every run of so many consecutive rounds of both versions."""
+    every = rounds_of(new)
+    parts = [every[start : start + num_rounds] for start in range(len(every) - num_rounds + 1)]
+    return [(with_rounds(base, part, "base"), with_rounds(new, part, "new")) for part in parts]
+
+
+def minutes_of(round_s: Sequence[float], num_rounds: int) -> float:
+    """Return what so many rounds take each version, with its start and its checks."""
+    usual_s = median(round_s[1:])
+    return (round_s[0] + (num_rounds - 1) * usual_s) / 2 / 60
+
+
+def compare_equal(folder: Path, rounds: int, write: Path | None) -> None:
+    """Measure equal versions, and print what the gate makes of them."""
+    runs = measured((folder, folder), rounds, ARGUMENTS)
+    (base,), (new,) = (results.summaries for results in runs.results())
+    found = [
+        rates(pairs, verdicts, each, minutes_of(runs.round_s, each))
+        for each in NUMBERS
+        if (pairs := stretches(base, new, each))
+    ]
+    told = "Suite `ddp` at N=1 and 2 on two cores, `--no-trace`"
+    text = text_of(found, f"{told}, {rounds} rounds of two equal versions:", "stretches")
+    print(text)
+    if write:
+        write_into(write, text, MARKS)
+
+
+def find_slower(folder: Path, rounds: int, sample_s: float) -> None:
+    """Measure a version that is slower by ``sample_s`` seconds a sample, and print the verdicts."""
+    folders = [folder / name for name in ("before", "after")]
+    for each, waits_s in zip(folders, (0.0, sample_s), strict=True):
+        each.mkdir()
+        (each / "mine.py").write_text(MODEL.format(sample_s=waits_s))
+    began = time.monotonic()
+    runs = measured(folders, rounds, (*ARGUMENTS, "--workload", "mine:model"))
+    minutes = (time.monotonic() - began) / 120
+    (base,), (new,) = (results.summaries for results in runs.results())
+    print(f"{rounds} rounds, {minutes:.1f} minutes a side")
+    for row in verdicts(base, new):
+        change = "?" if row.change is None else f"{100 * row.change:+.1f} %"
+        print(f"{row.case:18} N={row.world_size} {row.metric:10} {change:>8}  {row.verdict}")
+
+
+def main() -> None:
+    """Measure, print, and write where told."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=34)
+    parser.add_argument("--slower", action="store_true", help="measure a version that is slower")
+    parser.add_argument(
+        "--sample-s", type=float, default=1.1e-4, help="by which it is slower, for each sample"
+    )
+    parser.add_argument("--write", type=Path, help="document with the marks")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="scalebench-bench-") as folder:
+        if options.slower:
+            find_slower(Path(folder), options.rounds, options.sample_s)
+        else:
+            compare_equal(Path(folder), options.rounds, options.write)
+
+
+if __name__ == "__main__":
+    main()
