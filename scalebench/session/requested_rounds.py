@@ -6,9 +6,12 @@ and no device.
 """
 
 import time
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection
+from typing import Protocol
 
+from scalebench.analysis.run import StoredRun
+from scalebench.analysis.summarise import summarise
+from scalebench.records.files import write_model
 from scalebench.records.run import RunInfo
 from scalebench.records.summary import RowKey
 from scalebench.session.cell_runner import CellRunner
@@ -17,35 +20,51 @@ from scalebench.session.plan.cells import row_name
 from scalebench.session.precision import cells_of_round
 from scalebench.session.store import RunStore
 
-OthersTurn = Callable[[], AbstractContextManager[None]]
-"""What is to be let go of while others measure."""
+
+class Devices(Protocol):
+    """What a run has while it measures, and others while they do."""
+
+    def let_go(self) -> None:
+        """Leave the devices to others."""
+        ...
+
+    def claim(self, run: StoredRun) -> list[str]:
+        """Take them again; return a notice for each that another process uses."""
+        ...
 
 
 def make_requested_rounds(
-    store: RunStore, runner: CellRunner, requests: RoundRequests, others_turn: OthersTurn
+    store: RunStore, runner: CellRunner, requests: RoundRequests, devices: Devices
 ) -> str:
     """Make rounds while they are asked for; return the run's status.
+
+    After each its summary is stored, for who asks.
 
     Args:
         store: Of a run whose plan is done.
         runner: Launches what the plan holds and nobody has launched.
         requests: Asks.
-        others_turn: See `OthersTurn`.
+        devices: Let go of while others measure.
     """
-    alone = why_alone(store.run.info)
-    requests.report(alone)
-    while alone is None:
-        with others_turn():
-            only = requests.wait()
+    separate = why_separate(store.run.info)
+    if separate is not None:
+        requests.report(separate)
+        return "complete"
+    while True:
+        write_model(store.run.paths.summary_json, summarise(store.run))
+        devices.let_go()
+        requests.report()
+        only = requests.wait()
         if only is None:
-            break
+            return "complete"
+        for notice in devices.claim(store.run):
+            store.add_notice(notice)
         runner.began = time.monotonic()  # a budget is for each round, as for a run of its own
         store.extend_plan(cells_of_round(store.run, _rows_of(store, only)))
         status = runner.run_missing()
         if status != "complete":
+            requests.report(status)
             return status
-        requests.report()
-    return "complete"
 
 
 def _rows_of(store: RunStore, only: Collection[str]) -> set[RowKey]:
@@ -59,7 +78,7 @@ def _rows_of(store: RunStore, only: Collection[str]) -> set[RowKey]:
     }
 
 
-def why_alone(info: RunInfo) -> str | None:
+def why_separate(info: RunInfo) -> str | None:
     """Say why a run cannot make further rounds of the same; None: it can."""
     if info.spec.virtual_hosts is not None:
         return "virtual hosts are made for one run at a time"

@@ -3,14 +3,14 @@
 Each step is a module beside this one; this one has their order.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from scalebench import __version__, machine
-from scalebench.analysis.run import load_run
+from scalebench.analysis.run import StoredRun, load_run
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.records.folder import create_run_folder, point_latest_at, working_on
@@ -174,19 +174,31 @@ class Session:
         runner = CellRunner(self.launcher, store, self.progress)
         status = runner.run_missing()
         if status != "complete":
+            if self.requests is not None:
+                self.requests.report(status)
             return status
         if self.requests is not None:
-            others_turn = partial(self._others_turn, store)
-            return make_requested_rounds(store, runner, self.requests, others_turn)
+            devices = _Devices(self.launcher, self.claims, self._allow_busy)
+            return make_requested_rounds(store, runner, self.requests, devices)
         return add_rounds(store, runner.run_missing, runner.began)
 
-    @contextmanager
-    def _others_turn(self, store: RunStore) -> Iterator[None]:
-        """Let go of the GPUs inside the block, and claim them again after it."""
+
+@dataclass(frozen=True)
+class _Devices:
+    """The GPUs of a run, which it claims for each round that it is asked for."""
+
+    launcher: Launcher
+    claims: GpuClaims
+    allow_busy: bool
+
+    def let_go(self) -> None:
         self.claims.close()
-        yield
-        info = store.run.info
-        claim_devices(self.launcher, self.claims, info.spec, info.environment, self._allow_busy)
+
+    def claim(self, run: StoredRun) -> list[str]:
+        info = run.info
+        return claim_devices(
+            self.launcher, self.claims, info.spec, info.environment, self.allow_busy
+        )
 
 
 def _interrupted(store: RunStore) -> Run:

@@ -17,7 +17,10 @@ from scalebench.records.summary import Row, RowKey, Summary
 from scalebench.session.interleaved.run_process import Version as Version
 from scalebench.session.interleaved.sides import Side
 
-OWN = ("--repeats", "--only", "--out", "--resume", "--dry-run", "--show-config")
+OWN = (
+    *("--repeats", "--precision", "--only", "--out", "--resume"),
+    *("--dry-run", "--show-config", "--help"),
+)
 """Options of ``run`` that are not the user's to give here."""
 
 
@@ -64,7 +67,8 @@ class InterleavedRuns:
         self._sides = (base, new)
         self._on_progress = on_progress
         if separate:
-            self._go_alone()
+            for side in self._sides:
+                side.separate("--separate-runs")
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +79,11 @@ class InterleavedRuns:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None or issubclass(kind, ScalebenchError):
+            self.close()
+            return
+        for side in self._sides:  # the gate was interrupted
+            side.stop()
 
     def close(self) -> None:
         """Have the runs end that wait for further rounds; what they measured is stored already."""
@@ -102,14 +110,17 @@ class InterleavedRuns:
             side = self._sides[which]
             self._on_progress(f"round {number + 1} of {upto}: {side.version.name}")
             side.make_round(number, only)
-            if side.alone:  # then the other one, too: what is compared is measured alike
-                self._go_alone()
+            if side.why_separate is not None:  # what is compared is measured alike
+                self._make_separate(side.why_separate)
         self.round_s.append(time.monotonic() - began)
 
-    def _go_alone(self) -> None:
-        self.close()
+    def _make_separate(self, reason: str) -> None:
+        """Make each further round a run, and say so once."""
+        if all(side.why_separate is not None for side in self._sides):
+            return
+        self._on_progress(f"each round is a run of its own: {reason}")
         for side in self._sides:
-            side.alone = True
+            side.separate(reason)
 
     def results(self) -> tuple[Results, Results]:
         """Return the launches of the rounds that both have, as one result for each version."""

@@ -1,6 +1,6 @@
 """The connection over which one process has another one measure a round, and then the next.
 
-Each message is a line of JSON. ``{"alone": reason}`` comes when a round is done, with the reason
+Each message is a line of JSON. ``{"separate": reason}`` comes when a round is over, with the reason
 why the run can make no further one, or null. ``{"only": [row, …]}`` asks for a round, of all rows
 where the list is empty. Where the connection ends, no further round is wanted.
 """
@@ -15,6 +15,8 @@ from typing import Any, Self
 ROUNDS_ON = "SCALEBENCH_ROUNDS_ON"
 """Environment variable with the descriptor of the measuring end. A run that does not know it, of an
 earlier version, makes its one round and exits."""
+
+NOT_TOLD = "its scalebench does not wait for further rounds"
 
 
 class _End:
@@ -45,17 +47,25 @@ class RoundRequests(_End):
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """Take over the connection that this process was started with; None: there is none."""
+        """Take over the connection that this process was started with.
+
+        Returns:
+            None: there is none, or a program in between did not pass it on.
+        """
         descriptor = os.environ.pop(ROUNDS_ON, None)
         if descriptor is None:
             return None
-        connection = socket.socket(fileno=int(descriptor))
+        try:
+            connection = socket.socket(fileno=int(descriptor))
+        except OSError:
+            return None
         connection.set_inheritable(False)
         return cls(connection)
 
-    def report(self, alone: str | None = None) -> None:
-        """Tell that a round is done, and why there can be no further one, if so."""
-        self._tell({"alone": alone})
+    def report(self, separate: str | None = None) -> None:
+        """Tell that a round is over, and why there can be no further one, if so."""
+        with suppress(ConnectionError):  # who asked has gone; `wait` says so
+            self._tell({"separate": separate})
 
     def wait(self) -> list[str] | None:
         """Return the rows of the next round, none for all; None: no further round is wanted."""
@@ -83,9 +93,7 @@ class AskingEnd(_End):
         with suppress(ConnectionError):
             self._tell({"only": list(only)})
 
-    def can_go_on(self) -> bool:
-        """Wait until a round is done; tell whether there can be a further one.
-
-        False as well where the process has exited.
-        """
-        return self._heard() == {"alone": None}
+    def wait_for_round(self) -> str | None:
+        """Wait until a round is over; return why there can be no further one, None: there can."""
+        told = self._heard()
+        return NOT_TOLD if told is None else told["separate"]

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
-from scalebench.session.interleaved.connection import AskingEnd
+from scalebench.session.interleaved.connection import NOT_TOLD, AskingEnd
 
 END_LIMIT_S = 120.0
 """For a run that is told that no further round is wanted."""
+STOP_LIMIT_S = 20.0
+"""For a run that is interrupted, to store what it has."""
 
 
 @dataclass(frozen=True)
@@ -67,43 +69,56 @@ class RunProcess:
                     f"{error.strerror}. Check --base-python and --base-dir."
                 ) from error
 
-    def can_go_on(self) -> bool:
-        """Wait until its first round is done; tell whether it can make a further one."""
-        return self._asking is not None and self._asking.can_go_on()
+    def wait_for_round(self) -> str | None:
+        """Wait until its first round is over; return why it can make no further one, if so."""
+        assert self._asking is not None
+        return self._asking.wait_for_round()
 
     def make_round(self, only: Collection[str]) -> None:
         """Have it measure a further round, and wait until it has.
 
         Raises:
-            EnvironmentUnfit: It ended before.
+            EnvironmentUnfit: It ended before, or did not complete the round.
         """
         assert self._asking is not None
         self._asking.ask(only)
-        if not self._asking.can_go_on():
-            self.end()
-            raise EnvironmentUnfit(
-                f"{self.version.name}: scalebench run ended before its round was done: {self.log}"
-            )
+        reason = self._asking.wait_for_round()
+        if reason is not None:
+            self.end(END_LIMIT_S)
+            why = "it has ended" if reason == NOT_TOLD else reason
+            name = self.version.name
+            raise EnvironmentUnfit(f"{name}: a round was not completed: {why}: {self.log}")
 
-    def end(self) -> None:
+    def stop(self) -> None:
+        """End it, whatever it is doing."""
+        if self._asking is not None:
+            self._asking.close()
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def end(self, limit_s: float | None = None) -> None:
         """Let it end; failed cells are stored and judged, anything else ends the comparison.
+
+        Args:
+            limit_s: How long that may take, seconds; None: it has work to do before.
 
         Raises:
             UsageError: It refused its arguments.
             EnvironmentUnfit: It could not be made, or does not end.
         """
-        limit_s = None
         if self._asking is not None:
             self._asking.close()
-            limit_s = END_LIMIT_S
         try:
             code = self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.stop()
             raise EnvironmentUnfit(
-                f"{self.version.name}: scalebench run did not end within {END_LIMIT_S:g} s of "
-                f"being told to: {self.log}"
+                f"{self.version.name}: scalebench run did not end within {limit_s:g} s of being "
+                f"told to: {self.log}"
             ) from None
         if code in (ExitCode.OK, ExitCode.CELLS_FAILED):
             return

@@ -1,14 +1,14 @@
 """Rounds that another process asks for: which rows they have, and when there are none."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from scalebench.records.files import read_model
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult
-from scalebench.session.requested_rounds import make_requested_rounds, why_alone
+from scalebench.records.summary import Summary
+from scalebench.session.requested_rounds import make_requested_rounds, why_separate
 from scalebench.session.store import RunStore
 from scalebench.spec import Cell
 from scalebench.spec.race import Race
@@ -43,18 +43,19 @@ class Asked:
         self.rounds = list(rounds)
         self.told: list[str | None] = []
 
-    def report(self, alone: str | None = None) -> None:
-        self.told.append(alone or "done")
+    def report(self, separate: str | None = None) -> None:
+        self.told.append(separate or "done")
 
     def wait(self) -> list[str] | None:
         self.told.append("wait")
         return self.rounds.pop(0) if self.rounds else None
 
-    @contextmanager
-    def others_turn(self) -> Iterator[None]:
+    def let_go(self) -> None:
         self.told.append("let go")
-        yield
+
+    def claim(self, _: object) -> list[str]:
         self.told.append("claim")
+        return ["GPU 7 shared with another scalebench"]
 
 
 def made(
@@ -66,7 +67,7 @@ def made(
     store.run.results.update({result.cell.id: result for result in results})
     launching = Launching(store)
     launching.status = status
-    ended = make_requested_rounds(store, launching, asked, asked.others_turn)  # type: ignore[arg-type]
+    ended = make_requested_rounds(store, launching, asked, asked)  # type: ignore[arg-type]
     return launching, ended
 
 
@@ -78,8 +79,9 @@ def test_each_round_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
         ["ddp.plain.n1.r1", "ddp.ddp.n1.r1", "ddp.ddp.n2.r1"],
         ["ddp.plain.n1.r2", "ddp.ddp.n2.r2"],
     ]
-    turn = ["let go", "wait", "claim"]
-    assert asked.told == ["done", *turn, "done", *turn, "done", *turn]
+    turn = ["let go", "done", "wait", "claim"]
+    assert asked.told == [*turn, *turn, "let go", "done", "wait"]
+    assert "GPU 7 shared with another scalebench" in launching.store.run.info.notices
 
 
 def test_further_rounds_are_not_traced_and_a_budget_is_for_each(tmp_path: Path) -> None:
@@ -87,6 +89,12 @@ def test_further_rounds_are_not_traced_and_a_budget_is_for_each(tmp_path: Path) 
     further = [cell for cell in launching.store.run.info.plan if cell.repeat == 1]
     assert len(further) == 3 and not any(cell.steps.trace for cell in further)
     assert launching.began > 0
+
+
+def test_the_summary_of_all_rounds_so_far_is_stored_for_who_asks(tmp_path: Path) -> None:
+    launching, _ = made(tmp_path / "r", Asked([]), [make_result(cell, 0.1) for cell in ROWS])
+    summary = read_model(launching.store.run.paths.summary_json, Summary)
+    assert [[s.repeat for s in row.samples] for row in summary.rows] == [[0, 1]] * 3
 
 
 def test_a_row_that_failed_is_not_launched_again(tmp_path: Path) -> None:
@@ -102,12 +110,12 @@ def test_smaller_batches_that_failed_are_no_row(tmp_path: Path) -> None:
     assert launching.launched == [["ddp.plain.n1.r1", "ddp.ddp.n1.r1", "ddp.ddp.n2.r1"]]
 
 
-def test_a_round_that_is_not_complete_ends_the_run_without_a_report(tmp_path: Path) -> None:
+def test_a_round_that_is_not_complete_ends_the_run_and_is_told(tmp_path: Path) -> None:
     asked = Asked([], [])
     results = [make_result(cell, 0.1) for cell in ROWS]
     launching, ended = made(tmp_path / "r", asked, results, status="over budget")
     assert ended == "over budget" and len(launching.launched) == 1
-    assert asked.told == ["done", "let go", "wait", "claim"]
+    assert asked.told == ["let go", "done", "wait", "claim", "over budget"]
 
 
 def test_a_run_that_stays_alone_says_why_and_asks_for_nothing(tmp_path: Path) -> None:
@@ -129,7 +137,7 @@ def test_a_run_that_stays_alone_says_why_and_asks_for_nothing(tmp_path: Path) ->
     ],
 )
 def test_why_a_run_makes_no_further_round(cells: list[Cell], says: str | None) -> None:
-    found = why_alone(make_info(cells))
+    found = why_separate(make_info(cells))
     assert found is None if says is None else says in str(found)
 
 
@@ -137,4 +145,4 @@ def test_virtual_hosts_are_those_of_one_run() -> None:
     info = make_info(ROWS)
     hosts = VirtualHosts(link_bit_per_s=(100_000_000,))
     spec = info.spec.model_copy(update={"virtual_hosts": hosts})
-    assert "virtual hosts" in str(why_alone(info.model_copy(update={"spec": spec})))
+    assert "virtual hosts" in str(why_separate(info.model_copy(update={"spec": spec})))

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from scalebench.session.interleaved.connection import ROUNDS_ON, AskingEnd, RoundRequests
+from scalebench.session.interleaved.connection import NOT_TOLD, ROUNDS_ON, AskingEnd, RoundRequests
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_no_process_that_is_started_later_inherits_it(ends):
 def test_a_round_is_asked_for_with_its_rows_and_reported(ends):
     asking, requests = ends
     requests.report()
-    assert asking.can_go_on()
+    assert asking.wait_for_round() is None
     for only in (["ddp.ddp.n2", "ddp.plain.n1"], []):
         asking.ask(only)
         assert requests.wait() == only
@@ -43,30 +43,38 @@ def test_a_round_is_asked_for_with_its_rows_and_reported(ends):
 
 def test_a_round_that_is_not_done_is_waited_for(ends):
     asking, requests = ends
-    heard: list[bool] = []
-    waiting = threading.Thread(target=lambda: heard.append(asking.can_go_on()))
+    heard: list[str | None] = []
+    waiting = threading.Thread(target=lambda: heard.append(asking.wait_for_round()))
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive() and not heard
     requests.report()
     waiting.join(10)
-    assert heard == [True]
+    assert heard == [None]
 
 
 def test_a_run_that_can_make_no_further_round_says_so(ends):
     asking, requests = ends
     requests.report("each launch of a race has another seed")
-    assert not asking.can_go_on()
+    assert asking.wait_for_round() == "each launch of a race has another seed"
 
 
 def test_the_end_of_either_is_no_error(ends):
     asking, requests = ends
     asking.close()
+    requests.report()
     assert requests.wait() is None
+
+
+def test_a_connection_that_was_not_passed_on_is_none(monkeypatch):
+    closed = os.open(os.devnull, os.O_RDONLY)
+    os.close(closed)
+    monkeypatch.setenv(ROUNDS_ON, str(closed))
+    assert RoundRequests.from_environment() is None
 
 
 def test_a_run_that_exits_cannot_go_on_and_hears_nothing(ends):
     asking, requests = ends
     requests.close()
     asking.ask(["ddp.ddp.n2"])
-    assert not asking.can_go_on()
+    assert asking.wait_for_round() == NOT_TOLD

@@ -38,7 +38,7 @@ while True:
     (out / "summary.json").write_text((here / f"{{made}}.json").read_text())
     if requests is None:
         break
-    requests.report(behaviour.get("alone"))
+    requests.report(behaviour.get("separate"))
     only = requests.wait()
     if only is None:
         note("end")
@@ -99,7 +99,7 @@ def test_each_version_is_one_run_that_is_asked_by_turns(place: Path) -> None:
 
 @pytest.mark.parametrize("who", ["base", "new"])
 def test_where_one_cannot_go_on_each_round_of_both_is_a_run(place: Path, who: str) -> None:
-    behave(place, who, alone="each launch of a race has another seed")
+    behave(place, who, separate="each launch of a race has another seed")
     with runs(place) as interleaved:
         interleaved.measure(2)
         interleaved.measure(2)
@@ -132,13 +132,13 @@ def test_failed_cells_of_a_run_that_waits_are_no_error(place: Path) -> None:
         interleaved.measure(1)
 
 
-def test_a_run_that_does_not_end_is_killed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_end_is_stopped(place: Path) -> None:
     stub = place / "base" / "python"
     stub.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
-    monkeypatch.setattr("scalebench.session.interleaved.run_process.END_LIMIT_S", 0.2)
     process = RunProcess(Version("base", str(stub), place), [], place / "log", waits=True)
     with pytest.raises(EnvironmentUnfit, match=r"did not end within 0\.2 s"):
-        process.end()
+        process.end(0.2)
+    assert process._process.returncode is not None
 
 
 def test_a_run_that_ends_badly_when_all_is_measured_is_told(place: Path) -> None:
@@ -149,6 +149,23 @@ def test_a_run_that_ends_badly_when_all_is_measured_is_told(place: Path) -> None
         interleaved.measure(1)
     assert told[-1].startswith("new: scalebench run ended with 5")
     assert len(interleaved.results()[1].rows) == 5
+
+
+def test_an_interrupted_gate_leaves_no_run_behind(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[RunProcess] = []
+
+    def interrupted(process: RunProcess) -> None:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), runs(place) as interleaved:
+        interleaved.measure(1)
+        monkeypatch.setattr(RunProcess, "make_round", lambda process, _: interrupted(process))
+        interleaved.measure(2)
+    assert [run._process.returncode is not None for run in started] == [True]
+    assert all(side._run is None for side in interleaved._sides)
 
 
 def test_only_launches_of_the_same_round_are_compared() -> None:
