@@ -4,6 +4,7 @@ Only numpy and ``scipy.special``: the worker imports this in every launch.
 """
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from scipy.special import bdtr, stdtrit
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 MIN_STEPS_FOR_STEADY = 10
+LARGEST_LOG = math.log(sys.float_info.max)
 
 
 class Estimate(BaseModel):
@@ -107,12 +109,21 @@ def estimate_over_launches(values: Sequence[float]) -> Estimate:
         return Estimate(value=math.exp(center), n=1)
     spread = float(logs.std(ddof=1)) / math.sqrt(n)
     half_width = spread * float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    return Estimate(
-        value=math.exp(center),
-        low=math.exp(center - half_width),
-        high=math.exp(center + half_width),
-        n=n,
-    )
+    return estimate_of_log(center, half_width, n)
+
+
+def estimate_of_log(center: float, half_width: float, n: int) -> Estimate:
+    """Return what the mean and the half width of an interval of logarithms say.
+
+    Args:
+        center: At most `LARGEST_LOG`.
+        half_width: An interval that ends beyond what a float holds is none.
+        n: Launches behind it.
+    """
+    if center + half_width > LARGEST_LOG:
+        return Estimate(value=math.exp(center), n=n)
+    low, high = math.exp(center - half_width), math.exp(center + half_width)
+    return Estimate(value=math.exp(center), low=low, high=high, n=n)
 
 
 def estimate_signed(values: Sequence[float]) -> Estimate:

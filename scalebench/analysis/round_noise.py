@@ -33,8 +33,10 @@ from scalebench.gate.variance import SMALLEST_FAMILY, typical_variance
 from scalebench.records.summary import RowKey
 from scalebench.stats import (
     CONFIDENCE,
+    LARGEST_LOG,
     Estimate,
     Variance,
+    estimate_of_log,
     sum_variances,
     t_half_width,
 )
@@ -206,7 +208,7 @@ class RoundNoise:
             confidence: Of the interval. See `interim.CONFIDENCE_OF_LOOKS`.
 
         Returns:
-            None when there is no such round.
+            None when there is no such round, or the ratio is more than a float holds.
         """
         logs, base_logs = self.rows[row], self.rows[base]
         shared = [number for number in logs if number in base_logs]
@@ -214,19 +216,15 @@ class RoundNoise:
             return None
         ratios = [math.log(factor) + base_logs[number] - logs[number] for number in shared]
         center, n = float(np.mean(ratios)), len(shared)
+        if center > LARGEST_LOG:
+            return None
         if n == 1:
             return Estimate(value=math.exp(center), n=1)
         if row == base or not self._known_better(row, base, n - 1):
             half_width = t_half_width(Variance(float(np.var(ratios, ddof=1)), n - 1), confidence)
         else:
             half_width = self._half_width(row, base, shared, confidence)
-        half_width /= math.sqrt(n)
-        return Estimate(
-            value=math.exp(center),
-            low=math.exp(center - half_width),
-            high=math.exp(center + half_width),
-            n=n,
-        )
+        return estimate_of_log(center, half_width / math.sqrt(n), n)
 
     def _known_better(self, row: RowKey, base: RowKey, dof: int) -> bool:
         known = [self.variances.get(key) for key in (row, base)]

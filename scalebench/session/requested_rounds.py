@@ -59,7 +59,7 @@ def make_requested_rounds(
             return "complete"
         for notice in devices.claim(store.run):
             store.add_notice(notice)
-        runner.began = time.monotonic()  # a budget is for each round, as for a run of its own
+        runner.began = time.monotonic()  # a budget is for each round, as if it were a separate run
         store.extend_plan(cells_of_round(store.run, _rows_of(store, only)))
         status = runner.run_missing()
         if status != "complete":

@@ -230,3 +230,9 @@ def test_precision_of_an_independent_series_is_about_the_naive_formula():
 def test_the_unit_does_not_matter_for_precision(seed, factor):
     series = np.exp(noise(seed, 40))
     assert median_precision(series * factor) == pytest.approx(median_precision(series))
+
+
+def test_an_interval_that_ends_beyond_every_float_is_none() -> None:
+    found = estimate_over_launches([1.7e174, 0.4, 0.4])
+    assert found.value == pytest.approx(6.5e57, rel=0.01)
+    assert (found.low, found.high, found.n) == (None, None, 3)

@@ -38,7 +38,7 @@ class InterleavedRuns:
             with its own.
         out: Folder for the runs.
         on_progress: Called with what is about to run.
-        separate: Make each launch a run, with checks and traces of its own.
+        separate: Make each launch a separate run, with its own checks and traces.
 
     Attributes:
         round_s: How long each round took, seconds.
@@ -118,7 +118,7 @@ class InterleavedRuns:
         """Make each further round a run, and say so once."""
         if all(side.why_separate is not None for side in self._sides):
             return
-        self._on_progress(f"each round is a run of its own: {reason}")
+        self._on_progress(f"each round is a separate run: {reason}")
         for side in self._sides:
             side.separate(reason)
 

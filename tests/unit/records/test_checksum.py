@@ -147,6 +147,7 @@ nested = st.recursive(
 
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(which=1, turns=[153], nonsense=-1)  # a launch that took less than no time
+@example(which=1, turns=[96], nonsense=1.7e174)  # an interval that ends beyond every float
 @given(
     which=st.integers(0, 99),
     turns=st.lists(st.integers(0, 999), min_size=1, max_size=8),

@@ -97,7 +97,7 @@ def test_both_are_measured_by_turns_and_told_the_same(interpreters):
         assert call[1:7] == ["-m", "scalebench", "run", "ddp", "--gpus", "1,2"]
         assert call[7:10] == ["--repeats", "1", "--no-report"]
     assert messages[0] == "round 1 of 3: base" and len(messages) == 7
-    assert messages[1].startswith("each round is a run of its own: its scalebench does not wait")
+    assert messages[1].startswith("each round is a separate run: its scalebench does not wait")
     assert all(row.step_s.n == 3 for results in (base, new) for row in results.rows)
 
 
