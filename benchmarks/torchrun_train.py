@@ -31,6 +31,16 @@ def main() -> None:
     given = parser.parse_args()
 
     dist.init_process_group("gloo")
+    train_and_note(given)
+    dist.destroy_process_group()  # after DDP is gone: its destructor may wait for gloo for ever
+
+
+def train_and_note(given: argparse.Namespace) -> None:
+    """Train, and leave this rank's record.
+
+    DDP's reducer holds the process group. If it is the last to do so, its destructor joins gloo's
+    thread while it holds the interpreter's lock, which that thread may be waiting for.
+    """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     batch_size = given.batch_size // world_size
@@ -56,7 +66,6 @@ def main() -> None:
     window_s = (time.monotonic_ns() - window_began_ns) / 1e9
     record = {"pid": os.getpid(), "first_step_ns": first_step_ns, "window_s": window_s}
     (given.records / f"rank{rank}.json").write_text(json.dumps(record))
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
