@@ -32,7 +32,7 @@ def main() -> None:
 
     dist.init_process_group("gloo")
     train_and_note(given)
-    dist.destroy_process_group()  # after DDP is gone: its destructor may wait for gloo for ever
+    dist.destroy_process_group()  # after DDP is gone: otherwise its destructor may hang
 
 
 def train_and_note(given: argparse.Namespace) -> None:

@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from scalebench.launch.base import Launcher
 from scalebench.records.folder import claim_folder, create_run_folder
 from scalebench.records.paths import RunPaths, default_runs_folder
-from scalebench.records.run import RunSpec
+from scalebench.records.run import RunInfo, RunSpec
 from scalebench.session.gpu_locks import GpuClaims
 
 
@@ -32,6 +33,25 @@ def claim_devices(
     if spec.device != "cuda":
         return []
     return claims.claim([device["uuid"] for device in environment.get("devices", [])], allow_busy)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a run that leaves them to others between its rounds."""
+
+    launcher: Launcher
+    claims: GpuClaims
+    allow_busy: bool
+
+    def let_go(self) -> None:
+        """Leave the GPUs to others."""
+        self.claims.close()
+
+    def claim(self, info: RunInfo) -> list[str]:
+        """Take them again; see `claim_devices`."""
+        return claim_devices(
+            self.launcher, self.claims, info.spec, info.environment, self.allow_busy
+        )
 
 
 def run_id_of(started: datetime, spec: RunSpec) -> str:

@@ -23,7 +23,7 @@ def add_rounds(store: RunStore, run_missing: Callable[[], str], began: float) ->
 
     Args:
         store: Of a run whose plan is done.
-        run_missing: Launches what the plan holds and nobody has launched; returns the status.
+        run_missing: Launches what of the plan has no result yet; returns the status.
         began: When the run began, on the monotonic clock, seconds.
     """
     spec = store.run.info.spec
@@ -85,11 +85,9 @@ def next_round(run: StoredRun, imprecise: Sequence[ImpreciseRow]) -> list[Cell]:
 
 def cells_of_round(run: StoredRun, wanted: Collection[RowKey]) -> list[Cell]:
     """Return the cells of a further round of rows, numbered by suite; steps are not traced."""
-    planned: dict[RowKey, Cell] = {}
-    for cell in run.info.plan:
-        if cell.purpose == "measure" and cell.row_key in wanted:
-            planned.setdefault(cell.row_key, cell)
-    return [_further(cell, _next_number(run, cell.suite)) for cell in planned.values()]
+    measuring = [cell for cell in run.info.plan if cell.purpose == "measure"]
+    rows = {cell.row_key: cell for cell in measuring if cell.row_key in wanted}
+    return [_further(cell, _next_number(run, cell.suite)) for cell in rows.values()]
 
 
 def _next_number(run: StoredRun, suite: str) -> int:

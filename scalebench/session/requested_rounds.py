@@ -7,64 +7,51 @@ and no device.
 
 import time
 from collections.abc import Collection
-from typing import Protocol
 
-from scalebench.analysis.run import StoredRun
 from scalebench.analysis.summarise import summarise
 from scalebench.records.files import write_model
 from scalebench.records.run import RunInfo
 from scalebench.records.summary import RowKey
 from scalebench.session.cell_runner import CellRunner
+from scalebench.session.claim import Devices
 from scalebench.session.interleaved.connection import RoundRequests
 from scalebench.session.plan.cells import row_name
 from scalebench.session.precision import cells_of_round
 from scalebench.session.store import RunStore
 
 
-class Devices(Protocol):
-    """What a run has while it measures, and others while they do."""
-
-    def let_go(self) -> None:
-        """Leave the devices to others."""
-        ...
-
-    def claim(self, run: StoredRun) -> list[str]:
-        """Take them again; return a notice for each that another process uses."""
-        ...
-
-
 def make_requested_rounds(
     store: RunStore, runner: CellRunner, requests: RoundRequests, devices: Devices
 ) -> str:
-    """Make rounds while they are asked for; return the run's status.
+    """Do what is planned, the first round, and make others while they are asked for.
 
-    After each its summary is stored, for who asks.
+    After each the summary is stored, for who asks.
 
     Args:
-        store: Of a run whose plan is done.
-        runner: Launches what the plan holds and nobody has launched.
+        store: Of the run.
+        runner: Launches what of the plan has no result yet.
         requests: Asks.
         devices: Let go of while others measure.
+
+    Returns:
+        The run's status.
     """
-    separate = why_separate(store.run.info)
-    if separate is not None:
-        requests.report(separate)
-        return "complete"
     while True:
+        status = runner.run_missing()
+        reason = why_separate(store.run.info) if status == "complete" else status
+        if reason is not None:
+            requests.report(reason)
+            return status
         write_model(store.run.paths.summary_json, summarise(store.run))
         devices.let_go()
         requests.report()
         only = requests.wait()
         if only is None:
-            return "complete"
-        for notice in devices.claim(store.run):
+            return status
+        for notice in devices.claim(store.run.info):
             store.add_notice(notice)
         runner.began = time.monotonic()  # a budget is for each round, as if it were a separate run
         store.extend_plan(cells_of_round(store.run, _rows_of(store, only)))
-        status = runner.run_missing()
-        if status != "complete":
-            requests.report(status)
-            return status
 
 
 def _rows_of(store: RunStore, only: Collection[str]) -> set[RowKey]:

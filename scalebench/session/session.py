@@ -5,12 +5,11 @@ Each step is a module beside this one; this one has their order.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from scalebench import __version__, machine
-from scalebench.analysis.run import StoredRun, load_run
+from scalebench.analysis.run import load_run
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.records.folder import create_run_folder, point_latest_at, working_on
@@ -19,7 +18,7 @@ from scalebench.session.batch_search import search_largest_batches
 from scalebench.session.calibration.of_run import about_profile, read_profile
 from scalebench.session.cell_runner import CellRunner
 from scalebench.session.certificates import newest
-from scalebench.session.claim import claim_default_folder, claim_devices, run_id_of
+from scalebench.session.claim import Devices, claim_default_folder, claim_devices, run_id_of
 from scalebench.session.finish import Run, finish, results_not_saved
 from scalebench.session.gpu_locks import GpuClaims
 from scalebench.session.interleaved.connection import RoundRequests
@@ -172,33 +171,13 @@ class Session:
     def _launch_all(self, store: RunStore) -> str:
         """Launch the plan, and further rounds where a precision is wanted; return the status."""
         runner = CellRunner(self.launcher, store, self.progress)
+        if self.requests is not None:
+            devices = Devices(self.launcher, self.claims, self._allow_busy)
+            return make_requested_rounds(store, runner, self.requests, devices)
         status = runner.run_missing()
         if status != "complete":
-            if self.requests is not None:
-                self.requests.report(status)
             return status
-        if self.requests is not None:
-            devices = _Devices(self.launcher, self.claims, self._allow_busy)
-            return make_requested_rounds(store, runner, self.requests, devices)
         return add_rounds(store, runner.run_missing, runner.began)
-
-
-@dataclass(frozen=True)
-class _Devices:
-    """The GPUs of a run, which it claims for each round that it is asked for."""
-
-    launcher: Launcher
-    claims: GpuClaims
-    allow_busy: bool
-
-    def let_go(self) -> None:
-        self.claims.close()
-
-    def claim(self, run: StoredRun) -> list[str]:
-        info = run.info
-        return claim_devices(
-            self.launcher, self.claims, info.spec, info.environment, self.allow_busy
-        )
 
 
 def _interrupted(store: RunStore) -> Run:

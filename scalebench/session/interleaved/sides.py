@@ -55,9 +55,6 @@ class Side:
         except ScalebenchError:
             self._run = None  # it has ended
             raise
-        except BaseException:
-            self.stop()
-            raise
 
     def _start(self, number: int, only: Collection[str]) -> None:
         """Start a run, and wait until it has made its first round."""

@@ -294,3 +294,9 @@ def test_intervals_hold_where_a_round_slows_two_ranks_alone(sizes):
     kind = Kind("white", 3, [0.01] * len(sizes), sizes, {2: 0.03})
     found = simulate(kind, runs=200)
     assert 0.93 < found.apart < 0.98
+
+
+def test_a_ratio_beyond_every_float_is_none():
+    (large, small), found = noise([[600.0] * 3, [-600.0] * 3], [1, 2])
+    assert found.ratio(small, large) is None
+    assert found.ratio(large, small).value == 0.0

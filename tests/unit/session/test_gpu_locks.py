@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from scalebench.errors import EnvironmentUnfit
+from scalebench.launch.local import LocalLauncher
+from scalebench.session.claim import Devices
 from scalebench.session.gpu_locks import GpuClaims
+from tests.builders.runs import make_info
 
 HOLDER = """
 import sys, pathlib
@@ -67,3 +70,20 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         GpuClaims(tmp_path).claim(["GPU-0"], allow_busy=False)
     assert (tmp_path / "mine").read_text() == "keep"
+
+
+def test_a_run_that_waits_leaves_its_gpus_to_others(tmp_path: Path) -> None:
+    mine, others = GpuClaims(tmp_path), GpuClaims(tmp_path)
+    info = make_info([], environment={"devices": [{"uuid": "GPU-1"}]})
+    info = info.model_copy(update={"spec": info.spec.model_copy(update={"device": "cuda"})})
+    devices = Devices(LocalLauncher.__new__(LocalLauncher), mine, allow_busy=False)
+    assert devices.claim(info) == []
+    with pytest.raises(EnvironmentUnfit, match="in use"):
+        others.claim(["GPU-1"], allow_busy=False)
+    devices.let_go()
+    assert others.claim(["GPU-1"], allow_busy=False) == []
+    with pytest.raises(EnvironmentUnfit, match="in use"):
+        devices.claim(info)
+    others.close()
+    assert devices.claim(info) == []
+    mine.close()

@@ -24,7 +24,7 @@ class Launching:
     def __init__(self, store: RunStore) -> None:
         self.store = store
         self.began = -1e9
-        self.status = "complete"
+        self.statuses = ["complete"]
         self.launched: list[list[str]] = []
 
     def run_missing(self) -> str:
@@ -33,7 +33,7 @@ class Launching:
         self.launched.append([cell.id for cell in missing])
         for cell in missing:
             run.results[cell.id] = make_result(cell, 0.1)
-        return self.status
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
 
 
 class Asked:
@@ -59,14 +59,14 @@ class Asked:
 
 
 def made(
-    root: Path, asked: Asked, results: list[CellResult], status: str = "complete"
+    root: Path, asked: Asked, results: list[CellResult], *statuses: str
 ) -> tuple[Launching, str]:
     root.mkdir()
     info = make_info([result.cell for result in results])
     store = RunStore.create(RunPaths(root), info, None, None)
     store.run.results.update({result.cell.id: result for result in results})
     launching = Launching(store)
-    launching.status = status
+    launching.statuses = list(statuses) or ["complete"]
     ended = make_requested_rounds(store, launching, asked, asked)  # type: ignore[arg-type]
     return launching, ended
 
@@ -76,6 +76,7 @@ def test_each_round_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
     launching, ended = made(tmp_path / "r", asked, [make_result(cell, 0.1) for cell in ROWS])
     assert ended == "complete"
     assert launching.launched == [
+        [],
         ["ddp.plain.n1.r1", "ddp.ddp.n1.r1", "ddp.ddp.n2.r1"],
         ["ddp.plain.n1.r2", "ddp.ddp.n2.r2"],
     ]
@@ -100,22 +101,29 @@ def test_the_summary_of_all_rounds_so_far_is_stored_for_who_asks(tmp_path: Path)
 def test_a_row_that_failed_is_not_launched_again(tmp_path: Path) -> None:
     results = [make_result(ROWS[0], 0.1), make_failed(ROWS[1]), make_result(ROWS[2], 0.1)]
     launching, _ = made(tmp_path / "r", Asked([]), results)
-    assert launching.launched == [["ddp.plain.n1.r1", "ddp.ddp.n2.r1"]]
+    assert launching.launched[1:] == [["ddp.plain.n1.r1", "ddp.ddp.n2.r1"]]
 
 
 def test_smaller_batches_that_failed_are_no_row(tmp_path: Path) -> None:
     alone = make_cell("plain", 1, purpose="independent", rank_batch=16)
     results = [make_failed(alone), *(make_result(cell, 0.1) for cell in ROWS)]
     launching, _ = made(tmp_path / "r", Asked([]), results)
-    assert launching.launched == [["ddp.plain.n1.r1", "ddp.ddp.n1.r1", "ddp.ddp.n2.r1"]]
+    assert launching.launched[1:] == [["ddp.plain.n1.r1", "ddp.ddp.n1.r1", "ddp.ddp.n2.r1"]]
 
 
 def test_a_round_that_is_not_complete_ends_the_run_and_is_told(tmp_path: Path) -> None:
     asked = Asked([], [])
     results = [make_result(cell, 0.1) for cell in ROWS]
-    launching, ended = made(tmp_path / "r", asked, results, status="over budget")
-    assert ended == "over budget" and len(launching.launched) == 1
+    launching, ended = made(tmp_path / "r", asked, results, "complete", "over budget")
+    assert ended == "over budget" and len(launching.launched) == 2
     assert asked.told == ["let go", "done", "wait", "claim", "over budget"]
+
+
+def test_a_first_round_that_is_not_complete_is_told_as_well(tmp_path: Path) -> None:
+    asked = Asked([])
+    results = [make_result(cell, 0.1) for cell in ROWS]
+    _, ended = made(tmp_path / "r", asked, results, "over budget")
+    assert ended == "over budget" and asked.told == ["over budget"]
 
 
 def test_a_run_that_stays_alone_says_why_and_asks_for_nothing(tmp_path: Path) -> None:
@@ -123,7 +131,7 @@ def test_a_run_that_stays_alone_says_why_and_asks_for_nothing(tmp_path: Path) ->
     race = Race(samples=64, evaluate_every=32)
     results = [make_result(make_cell("plain", 1, race=race), 0.1)]
     launching, ended = made(tmp_path / "r", asked, results)
-    assert ended == "complete" and launching.launched == []
+    assert ended == "complete" and launching.launched == [[]]
     assert asked.told == ["each launch of a race has another seed"]
 
 

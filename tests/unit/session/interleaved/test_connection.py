@@ -12,6 +12,7 @@ from scalebench.session.interleaved.connection import NOT_TOLD, ROUNDS_ON, Askin
 def ends(monkeypatch):
     asking = AskingEnd()
     taken = os.dup(asking.theirs.fileno())  # as a process inherits it
+    os.set_inheritable(taken, True)
     assert asking.environment()[ROUNDS_ON] == str(asking.theirs.fileno())
     asking.theirs.close()
     monkeypatch.setenv(ROUNDS_ON, str(taken))

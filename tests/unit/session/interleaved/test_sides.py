@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,27 @@ def test_a_run_that_ends_badly_when_all_is_measured_is_told(place: Path) -> None
         interleaved.measure(1)
     assert told[-1].startswith("new: scalebench run ended with 5")
     assert len(interleaved.results()[1].rows) == 5
+
+
+def test_a_run_that_is_stopped_can_store_what_it_has(place: Path) -> None:
+    stub = place / "base" / "python"
+    stub.write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib, signal, sys, time\n"
+        "def end(*_):\n"
+        f"    pathlib.Path({str(place / 'stored')!r}).touch()\n"
+        "    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        f"pathlib.Path({str(place / 'begun')!r}).touch()\n"
+        "time.sleep(60)\n"
+    )
+    process = RunProcess(Version("base", str(stub), place), [], place / "log", waits=True)
+    deadline = time.monotonic() + 30
+    while not (place / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.stop()
+    assert (place / "stored").exists()
+    assert process._process.returncode == 143
 
 
 def test_an_interrupted_gate_leaves_no_run_behind(
