@@ -15,7 +15,7 @@ from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.memory import activation_bytes, memory_bytes, stage_table
 from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.space import AXES
-from scalebench.costmodel.search.step import step_parts
+from scalebench.costmodel.search.step.parts import step_parts
 from scalebench.costmodel.search.strategies import choice_of
 from scalebench.costmodel.search.whole_model import AXES_OF_WHOLE, WholeModel
 from scalebench.records.base import Record

@@ -10,7 +10,7 @@ from scalebench.costmodel.links.times import NoFit
 from scalebench.costmodel.search.choice import columns_of
 from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.memory import stage_table
-from scalebench.costmodel.search.step import step_parts
+from scalebench.costmodel.search.step.parts import step_parts
 from scalebench.records.summary import Row
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from scalebench.costmodel.search.job import CHECKPOINTING, PRECISIONS, SCHEDULES, Job
 from scalebench.costmodel.search.ranking import Found
 from scalebench.costmodel.search.space import AXES, Candidates, order_names, order_number
-from scalebench.costmodel.search.step import StepParts
+from scalebench.costmodel.search.step.parts import StepParts
 from scalebench.records.base import Record
 
 COUNTS = ("data", "shard", "expert", "context", "tensor", "pipeline")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.memory import fits, memory_bytes
 from scalebench.costmodel.search.space import Candidates, Floats, Mesh, candidates, joined, meshes
-from scalebench.costmodel.search.step import StepParts, bound_s, step_parts
+from scalebench.costmodel.search.step.parts import StepParts, bound_s, step_parts
 
 OnProgress = Callable[[str, object], None]
 Mask = npt.NDArray[np.bool_]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from scalebench import units
 from scalebench.costmodel.search.choice import Choice
 from scalebench.costmodel.search.job import Job
-from scalebench.costmodel.search.step import PARTS
+from scalebench.costmodel.search.step.parts import PARTS
 
 
 def why_faster(first: Choice, second: Choice) -> str:

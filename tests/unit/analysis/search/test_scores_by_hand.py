@@ -24,7 +24,7 @@ from scalebench.costmodel.search.links import NominalLinks
 from scalebench.costmodel.search.memory import activation_bytes, memory_bytes, stage_table
 from scalebench.costmodel.search.ranking import search
 from scalebench.costmodel.search.reasons import why_faster
-from scalebench.costmodel.search.step import step_parts
+from scalebench.costmodel.search.step.parts import step_parts
 from scalebench.costmodel.search.strategies import NO_LAYERS, choice_of
 from scalebench.costmodel.search.whole_model import WholeModel
 from scalebench.spec import Ddp, Pipeline, Plain

@@ -7,7 +7,7 @@ import pytest
 from scalebench.analysis.search.scores import scored_rows
 from scalebench.analysis.search.split_backward import split_backward_s
 from scalebench.costmodel.search.choice import Choice, columns_of
-from scalebench.costmodel.search.step import step_parts
+from scalebench.costmodel.search.step.parts import step_parts
 from scalebench.records.summary import Row
 from scalebench.stats import Estimate
 from tests.builders.summaries import make_row

@@ -8,7 +8,7 @@ import pytest
 from scalebench.costmodel.search.choice import Choice, choice_at, choices, columns_of
 from scalebench.costmodel.search.ranking import Found
 from scalebench.costmodel.search.space import Candidates
-from scalebench.costmodel.search.step import StepParts
+from scalebench.costmodel.search.step.parts import StepParts
 from tests.unit.costmodel.search.jobs import SMALL, SPEED, job
 
 ONE = Choice(

@@ -18,7 +18,7 @@ from scalebench.costmodel.search.memory import (
 )
 from scalebench.costmodel.search.ranking import Found
 from scalebench.costmodel.search.space import Candidates, candidates, joined, meshes
-from scalebench.costmodel.search.step import step_parts
+from scalebench.costmodel.search.step.parts import step_parts
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, SPEED, job
 from tests.unit.costmodel.search.one_candidate import OneCandidate
 

@@ -15,7 +15,7 @@ from scalebench.costmodel.search.links import NominalLinks
 from scalebench.costmodel.search.memory import fits, memory_bytes
 from scalebench.costmodel.search.ranking import Found, Ranking, search
 from scalebench.costmodel.search.space import Candidates, Floats, candidates, joined, meshes
-from scalebench.costmodel.search.step import bound_s, step_parts
+from scalebench.costmodel.search.step.parts import bound_s, step_parts
 from scalebench.costmodel.search.strategies import strategy_of
 from scalebench.costmodel.search.trainable import Trainable
 from scalebench.errors import UsageError

@@ -21,7 +21,7 @@ from scalebench.costmodel.search.ranking import (
     search,
 )
 from scalebench.costmodel.search.space import Candidates, Mesh, meshes
-from scalebench.costmodel.search.step import StepParts
+from scalebench.costmodel.search.step.parts import StepParts
 from tests.unit.costmodel.search.jobs import job
 
 NO_TIME = {f.name: 0.0 for f in fields(StepParts)}

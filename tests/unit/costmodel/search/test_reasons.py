@@ -2,7 +2,7 @@
 
 from scalebench.costmodel.search.choice import Choice
 from scalebench.costmodel.search.reasons import why_faster
-from scalebench.costmodel.search.step import PARTS
+from scalebench.costmodel.search.step.parts import PARTS
 
 NOTHING = dict.fromkeys(PARTS, 0.0)
 FIRST, SECOND = list(PARTS)[:2]

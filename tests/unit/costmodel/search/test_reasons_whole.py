@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.costmodel.search.choice import Choice
 from scalebench.costmodel.search.reasons import what_would_fit, why_faster
-from scalebench.costmodel.search.step import PARTS
+from scalebench.costmodel.search.step.parts import PARTS
 from tests.unit.costmodel.search.jobs import job
 
 FIRST, SECOND, THIRD = list(PARTS)[:3]

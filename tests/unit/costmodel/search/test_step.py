@@ -24,16 +24,11 @@ from scalebench.costmodel.search.memory import (
 )
 from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.space import Floats, Ints
-from scalebench.costmodel.search.step import (
-    Passes,
-    _bubble,
-    exposed_hops,
-    exposed_hops_s,
-    hidden_behind,
-    step_parts,
-    tensor_messages,
-    times_again,
-)
+from scalebench.costmodel.search.step.hiding import hidden_behind
+from scalebench.costmodel.search.step.hops import exposed_hops, exposed_hops_s
+from scalebench.costmodel.search.step.messages import tensor_messages
+from scalebench.costmodel.search.step.parts import step_parts
+from scalebench.costmodel.search.step.passes import Passes, bubble_s, times_again
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, SPEED, TWO_LEVELS, job
 
@@ -53,7 +48,7 @@ def test_bubble_and_messages_of_schedules_are_those_of_a_dry_run(
     bare, sent = dry_run(schedule, seconds), dry_run(schedule, seconds, transfer_s=0.01)
     of = columns_of([Choice(data=1, pipeline=p, schedule=name, chunks=v, microbatches=m)])
     passes = Passes(np.array([1.0]), np.array([2.0]), np.array([1.0]))
-    assert 3 * m + _bubble(of, passes, np.zeros(1))[0] == pytest.approx(bare.step_s)
+    assert 3 * m + bubble_s(of, passes, np.zeros(1))[0] == pytest.approx(bare.step_s)
     assert 0.01 * exposed_hops(of)[0] == pytest.approx(sent.step_s - bare.step_s)
 
 
@@ -320,7 +315,7 @@ def test_the_bubble_with_long_passes_of_weights_is_that_of_a_dry_run(p: int, m: 
                for stage in range(p)}  # fmt: skip
     of = columns_of([Choice(data=1, pipeline=p, schedule="zero-bubble", microbatches=m)])
     passes = Passes(np.array([1.0]), np.array([9.0]), np.array([7.0]))
-    found = 10 * m + _bubble(of, passes, np.zeros(1))[0]
+    found = 10 * m + bubble_s(of, passes, np.zeros(1))[0]
     assert found == pytest.approx(dry_run(schedule, seconds).step_s)
 
 

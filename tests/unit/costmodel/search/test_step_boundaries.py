@@ -9,17 +9,11 @@ import pytest
 from scalebench.costmodel.search.choice import Choice, columns_of
 from scalebench.costmodel.search.job import Recomputing
 from scalebench.costmodel.search.space import Floats, Ints, candidates, joined, meshes
-from scalebench.costmodel.search.step import (
-    Passes,
-    _behind_first_chunks,
-    bound_s,
-    exposed_hops,
-    exposed_hops_s,
-    filling_passes,
-    hidden_behind,
-    passes_of,
-    step_parts,
-)
+from scalebench.costmodel.search.step.exchanges import _behind_first_chunks
+from scalebench.costmodel.search.step.hiding import hidden_behind
+from scalebench.costmodel.search.step.hops import exposed_hops, exposed_hops_s
+from scalebench.costmodel.search.step.parts import bound_s, step_parts
+from scalebench.costmodel.search.step.passes import Passes, filling_passes, passes_of
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, SPEED, job
 
 
