@@ -2,8 +2,10 @@
 
 The same question, DDP on two ranks against plain training on one, is answered in the same wall
 clock by scalebench, by an earlier version of it from git, and by a loop of ``torchrun`` calls with
-the textbook estimate: Student's t of the ratios of neighbouring calls. The three take turns. A last
-part launches rows by turns and by themselves, alternately, and compares their steps: sharing a
+the textbook estimate: Student's t of the ratios of neighbouring calls. The three take turns. The
+loop's ranks are pinned and scheduled as scalebench's are: otherwise it would answer another
+question (`benchmarks.scheduling`). The second part takes the time until the half-width is 3 points.
+The last launches rows by turns and by themselves, alternately, and compares their steps: sharing a
 launch must not change them.
 """
 
@@ -20,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.torchrun import call_torchrun
+from benchmarks.torchrun import SETTLED, call_torchrun
 from scalebench.analysis.run import load_run
 from scalebench.analysis.steps import launch_step_s
 from scalebench.spec import Cell
@@ -32,6 +34,8 @@ BEFORE = "503b28c"
 """The last commit in which every row had launches of its own."""
 TORCHRUN_STEPS = 30
 TORCHRUN_WARMUP = 10
+WIDTH = 0.03
+"""Half-width of an efficiency that is precise enough for most questions."""
 WANTED = {"before": 1 / 3, "torchrun": 1 / 10}
 
 
@@ -56,13 +60,22 @@ def efficiency_in(out: Path) -> tuple[float, float]:
     return found["value"], (found["high"] - found["low"]) / 2
 
 
-def torchrun_loop(cells: dict[str, Cell], seconds: float) -> Estimate:
-    """Call torchrun for the two sizes alternately for a time; return efficiency by the textbook."""
+def torchrun_loop(cells: dict[str, Cell], seconds: float, wanted: float = 0.0) -> Estimate:
+    """Call torchrun for the two sizes alternately; return efficiency by the textbook.
+
+    Args:
+        cells: The baseline's and DDP's.
+        seconds: For how long, two calls of each at least.
+        wanted: Half-width that ends the loop before that.
+    """
     ratios: list[float] = []
     began = time.monotonic()
     while time.monotonic() - began < seconds or len(ratios) < 2:
+        if len(ratios) > 1 and (estimate_over_launches(ratios).half_width or 1.0) <= wanted:
+            break
         step_s = {
-            name: call_torchrun(cell, TORCHRUN_WARMUP, TORCHRUN_STEPS).window_s / TORCHRUN_STEPS
+            name: call_torchrun(cell, TORCHRUN_WARMUP, TORCHRUN_STEPS, SETTLED).window_s
+            / TORCHRUN_STEPS
             for name, cell in cells.items()
         }
         ratios.append(step_s["plain"] / (2 * step_s["ddp"]))
@@ -115,6 +128,23 @@ def compare_widths(rounds: int, seconds: float, before: Path) -> None:
         print(f"  now / {name}: {ratio:.2f}, target at most {wanted:.2f}: {word}")
 
 
+def compare_times(rounds: int) -> None:
+    """Print how long it takes until the half-width is `WIDTH`, by scalebench and by torchrun."""
+    print(f"\nseconds until the half-width is {100 * WIDTH:g} points, at most 600")
+    for number in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="scalebench-bench-") as folder:
+            out = Path(folder) / "now"
+            now_s = run_scalebench(
+                HERE, out, "--precision", f"{100 * WIDTH:g}%", "--budget", "600s"
+            )
+            width = efficiency_in(out)[1]
+            began = time.monotonic()
+            theirs = torchrun_loop(cells_of(out), 600.0, WIDTH)
+            loop_s = time.monotonic() - began
+        told = f"now {now_s:.0f} s (± {100 * width:.2f})   torchrun {loop_s:.0f} s"
+        print(f"  round {number + 1}: {told}, {theirs.n} pairs of calls", flush=True)
+
+
 def compare_steps(rounds: int) -> None:
     """Print the steps of rows that take turns over those of rows launched by themselves."""
     logs: dict[tuple[str, int], list[float]] = {}
@@ -152,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of the comparison of widths")
     parser.add_argument("--seconds", type=float, default=60.0, help="wall clock of each answer")
+    parser.add_argument("--times", type=int, default=3, help="times to a half-width of 3 points")
     parser.add_argument("--pairs", type=int, default=8, help="runs by turns and by themselves")
     parser.add_argument("--before", default=BEFORE, help="commit to compare with")
     given = parser.parse_args()
@@ -167,6 +198,8 @@ def main() -> None:
                 compare_widths(given.rounds, given.seconds, before)
         finally:
             subprocess.run(["git", "-C", HERE, "worktree", "remove", "--force", before], check=True)
+    if given.times:
+        compare_times(given.times)
     if given.pairs:
         compare_steps(given.pairs)
 

@@ -6,12 +6,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalebench.spec import Cell, Ddp
 
 SCRIPT = Path(__file__).with_name("torchrun_train.py")
+SETTLED = ("--batch-class", "--pinned")
+"""Options of the script: what scalebench's CPU ranks do to themselves before they train."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,16 @@ class TorchrunCall:
     wall_s: float
 
 
-def call_torchrun(cell: Cell, num_warmup: int, num_steps: int) -> TorchrunCall:
+def call_torchrun(
+    cell: Cell, num_warmup: int, num_steps: int, settled: Sequence[str] = ()
+) -> TorchrunCall:
     """Train as ``cell`` says for the given numbers of steps, under ``torchrun``.
+
+    Args:
+        cell: What to train.
+        num_warmup: Steps before the window.
+        num_steps: Steps of the window.
+        settled: `SETTLED`, or a part of it: what ranks do to themselves as scalebench's do.
 
     Raises:
         RuntimeError: It failed; the text holds the end of what it printed.
@@ -44,6 +55,7 @@ def call_torchrun(cell: Cell, num_warmup: int, num_steps: int) -> TorchrunCall:
             *(f"--workload={cell.workload.name}", f"--batch-size={cell.global_batch}"),
             *(f"--warmup={num_warmup}", f"--steps={num_steps}", f"--records={folder}"),
             *bucket,
+            *settled,
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": str(cell.threads)}
         decided_ns = time.monotonic_ns()

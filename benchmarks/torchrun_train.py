@@ -28,8 +28,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True, help="steps of the window")
     parser.add_argument("--bucket-mb", type=float, help="DDP with this bucket; none: bare model")
     parser.add_argument("--records", type=Path, required=True, help="folder")
+    parser.add_argument("--batch-class", action="store_true", help="scheduled as SCHED_BATCH")
+    parser.add_argument("--pinned", action="store_true", help="to one processor per rank")
     given = parser.parse_args()
 
+    if given.batch_class:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    if given.pinned:
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ["LOCAL_RANK"])]})
     dist.init_process_group("gloo")
     train_and_note(given)
     dist.destroy_process_group()  # after DDP is gone: otherwise its destructor may hang
