@@ -173,6 +173,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         status=status,
         reason=reason,
         oversubscribed=cell.oversubscribed,
+        pinned=cell.pinned,
         **_hosts(cell),
         num_clean_steps=sum(len(clean_steps(r)) for r in good),
         stamps=[

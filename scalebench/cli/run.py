@@ -163,6 +163,12 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     help="Launch the rows of a suite together and let them take turns, or each by itself. "
     "Default: together on CPU.",
 )
+@option(
+    "--pinned/--unpinned",
+    default=None,
+    help="Pin each rank to separate processors, CPU ranks in SCHED_BATCH, or leave them as "
+    "torchrun does. Default: suites pinned, your own script not.",
+)
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
 @click.option(
@@ -323,6 +329,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         budget_s=flags["budget"],
         quick=flags["quick"],
         shared=flags["shared"],
+        pinned=flags["pinned"],
         trace=not flags["no_trace"],
         selection=flags["selection"],
         only=flags["only"],

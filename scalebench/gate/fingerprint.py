@@ -17,7 +17,7 @@ ENVIRONMENT = (
 ROW = (
     *("device", "backend", "strategy", "workload", "num_parameters", "scaling"),
     *("global_batch", "rank_batch", "oversubscribed", "virtual_hosts", "link", "cpus_per_rank"),
-    "cpu_shares",
+    *("cpu_shares", "pinned"),
 )
 """Fields that make the specification of a row, in addition to the settings of its strategy."""
 

@@ -82,6 +82,7 @@ class RunSpec(Record):
         precision: Wanted half-width of the 95 % interval of every row's efficiency, as a fraction
             of ideal; further rounds are launched until it is reached. Null: none are.
         precision_budget_s: Seconds after which no further round is begun.
+        pinned: See `scalebench.spec.Job`.
         shared: The rows of a suite are launched together in each round, and take turns.
         anonymise: Names of hosts and users, and paths, are taken out before anything is stored.
         keep_going: Cells are tried although a smaller one of their case ran out of memory.
@@ -97,6 +98,7 @@ class RunSpec(Record):
     virtual_hosts: VirtualHosts | None = None
     oversubscribe: bool = False
     threads: int
+    pinned: bool = True
     steps: StepPlan
     repeats: int
     budget_s: float | None = None

@@ -114,6 +114,7 @@ class Row(BaseModel):
     status: Status
     reason: str | None
     oversubscribed: bool
+    pinned: bool = True
     virtual_hosts: bool = False
     link: str | None = None
     link_bit_per_s: list[int] | None = None

@@ -98,6 +98,7 @@ class Watched:
             device=device,
             backend=None,
             threads=threads,
+            pinned=False,
             purpose="measure",
             steps=self.steps,
         )
@@ -121,6 +122,7 @@ class Watched:
             scaling="weak",
             launcher="none",
             threads=cell.threads,
+            pinned=False,
             steps=self.steps,
             repeats=1,
         )

@@ -22,6 +22,8 @@ class Job(Spec):
     Attributes:
         backend: Of the process group; None where there is none (``plain``).
         threads: Intra-op threads of each rank, the same at every N.
+        pinned: Each rank keeps to processors that are its alone, and is in SCHED_BATCH on CPU;
+            False: it is left as torchrun leaves it.
         virtual_hosts: Where the ranks run; None: on the machine as it is.
         limit_s: Wall clock after which the launch is ended.
         collective_timeout_s: Time-out of the process group.
@@ -31,6 +33,7 @@ class Job(Spec):
     device: Device
     backend: str | None
     threads: int = Field(ge=1)
+    pinned: bool = True
     virtual_hosts: VirtualHosts | None = None
     limit_s: float = 900.0
     collective_timeout_s: float = 120.0
@@ -166,6 +169,7 @@ class SharedLaunch(Job):
             device=first.device,
             backend=None,
             threads=first.threads,
+            pinned=first.pinned,
             virtual_hosts=first.virtual_hosts,
             limit_s=sum(cell.limit_s for cell in cells),
             seed=first.seed + first.repeat,

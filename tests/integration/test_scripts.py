@@ -101,6 +101,13 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: 
             by_script = median(own[i] - own[i - 1] for i in steps)
             apart = median(rank["step_s"][i] - (own[i] - own[i - 1]) for i in steps)
             assert abs(apart) < 0.02 * by_script
+            # As torchrun leaves it; ranks of suites are pinned and in another class.
+            here = [os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))]
+            assert printed(out, "plain-ddp", n, rank["rank"], "SCHEDULED") == here
+            assert [rank["facts"]["scheduling_class"], rank["facts"]["affinity"]] == [
+                "default",
+                here[1],
+            ]
     row = row_of(out, CASE, 2)
     assert (row["global_batch"], row["rank_batch"], row["scaling"]) == (32, 16, "weak")
     assert row["throughput"]["value"] == pytest.approx(32 / row["step_s"]["value"])

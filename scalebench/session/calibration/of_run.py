@@ -159,6 +159,7 @@ def _asked_sweeps(asked: Sequence[Collectives], cells: Iterable[Cell], stored: S
         algorithms=tuple(dict.fromkeys(name for one in asked for name in one.algorithms)),
         repeats=max(one.repeats for one in asked),
         hosts=spec.virtual_hosts,
+        pinned=spec.pinned,
     )
 
 
@@ -200,6 +201,7 @@ def _sweeps_of(
         in_place=False,  # no prediction asks for it
         repeats=REPEATS[stored.info.spec.device],
         hosts=stored.info.spec.virtual_hosts,
+        pinned=stored.info.spec.pinned,
         time_limit_s=LONGEST_S,
     )
 

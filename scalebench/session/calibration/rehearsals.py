@@ -246,13 +246,14 @@ def _on_one_rank(plan: PipelineRehearsal, world_size: int) -> PipelineRehearsal:
 
 
 def _probed(launcher: Launcher, stored: StoredRun, world_size: int, **what: Any) -> PlayedSteps:
-    hosts = stored.info.spec.virtual_hosts
+    spec = stored.info.spec
     plan = Rehearsal(
         world_size=world_size,
         device="cpu",
         backend="gloo",
         threads=1,
-        virtual_hosts=hosts,
+        pinned=spec.pinned,
+        virtual_hosts=spec.virtual_hosts,
         **what,
     )
     logs = stored.paths.logs("calibration") / f"steps{world_size}"

@@ -50,6 +50,7 @@ class Sweeps:
         algorithms: All-reduces of `scalebench.worker.collectives` to be measured as well.
         repeats: Timings of each size, by turns.
         hosts: Virtual hosts for the ranks; None: the machine as it is.
+        pinned: See `scalebench.spec.Job`.
         sizes: Of each operation, instead of those.
         in_place: Whether what can be done in place is timed that way, too.
         time_limit_s: For each number of ranks; see `scalebench.spec.probes.Sweep`.
@@ -62,6 +63,7 @@ class Sweeps:
     algorithms: tuple[AlgorithmName, ...] = ()
     repeats: int = 5
     hosts: VirtualHosts | None = None
+    pinned: bool = True
     sizes: Mapping[CollectiveName, tuple[int, ...]] = field(default_factory=dict)
     in_place: bool = True
     time_limit_s: float | None = None
@@ -226,6 +228,7 @@ def measured_points(
             device=device,
             backend=_backend(device),
             threads=1,
+            pinned=sweeps.pinned,
             virtual_hosts=sweeps.hosts,
             limit_s=LIMIT_S,
             transfers=transfers_of(sweeps, device),

@@ -69,6 +69,7 @@ def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> lis
                 device=spec.device,
                 backend=_backend(case.strategy, spec.device, too_many),
                 threads=spec.threads,
+                pinned=spec.pinned,
                 loader=case.loader,
                 recipe=case.recipe,
                 race=suite.race,

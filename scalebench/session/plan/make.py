@@ -64,6 +64,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         virtual_hosts=request.virtual_hosts,
         oversubscribe=request.oversubscribe,
         threads=_threads(request, machine, [n for n in sizes if n <= capacity]),
+        pinned=_pinned(request, suites),
         steps=step_plan_of(request, suites[0], device),
         repeats=repeats_of(request, suites[0]),
         budget_s=request.budget_s,
@@ -107,6 +108,18 @@ def _threads(request: Request, machine: Machine, fitting: Sequence[int]) -> int:
     if machine.world is not None:
         return machine.world.threads(fitting or [1])
     return max(1, machine.num_cores // max(fitting))
+
+
+def _pinned(request: Request, suites: Sequence[Suite]) -> bool:
+    """Return whether ranks are pinned: a user's script is left as torchrun leaves it."""
+    if request.pinned is False and request.virtual_hosts is not None:
+        raise UsageError(
+            "--unpinned was given with --launcher lab, whose virtual hosts have each a share of "
+            "one core. Leave out --unpinned."
+        )
+    if request.pinned is not None:
+        return request.pinned
+    return request.virtual_hosts is not None or any(suite.script is None for suite in suites)
 
 
 def _check_collectives(request: Request, suites: Sequence[Suite], sizes: Sequence[int]) -> None:

@@ -20,7 +20,8 @@ def notices_of(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
     elif spec.device == "cpu":
         why = "no CUDA device" if machine.num_gpus == 0 else "--device cpu"
         plural = "" if spec.threads == 1 else "s"
-        notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread{plural} per rank")
+        left = "" if spec.pinned else ", unpinned"
+        notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread{plural} per rank{left}")
     if spec.world is not None:
         notices.append(spec.world.describe(spec.world_sizes))
     num_ranks = spec.world.size if spec.world is not None else max(spec.world_sizes)

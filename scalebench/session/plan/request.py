@@ -41,6 +41,7 @@ class Request:
     budget_s: float | None = None
     quick: bool = False
     shared: bool | None = None
+    pinned: bool | None = None
     trace: bool = True
     selection: str | None = None
     only: tuple[str, ...] = ()

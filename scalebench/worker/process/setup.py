@@ -9,12 +9,19 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from scalebench.processors import count_cores, gpu_node, processors_of_rank, read_processors
+from scalebench.processors import (
+    Processor,
+    count_cores,
+    gpu_node,
+    processors_of_rank,
+    read_processors,
+)
 from scalebench.spec import Device, Job
 
 _PR_SET_PDEATHSIG = 1
@@ -40,20 +47,35 @@ def pin(local_rank: int, threads: int, device: Device) -> dict[str, Any]:
     """Give this rank ``threads`` processors; see `scalebench.processors.processors_of_rank`.
 
     Returns:
-        ``affinity`` (the processors; None where the platform cannot pin), ``numa_nodes`` (theirs),
-        and ``num_cores`` (physical cores: fewer than processors where siblings share one).
+        As `placed_on`.
     """
     if not hasattr(os, "sched_setaffinity"):
         return {"affinity": None}
     allowed = read_processors(os.sched_getaffinity(0))
     nodes = [_gpu_node(rank) if device == "cuda" else None for rank in range(local_rank + 1)]
     mine = processors_of_rank(allowed, threads, nodes)
-    affinity = sorted(processor.number for processor in mine)
-    os.sched_setaffinity(0, affinity)
+    os.sched_setaffinity(0, [processor.number for processor in mine])
+    return placed_on(mine)
+
+
+def unpinned_place() -> dict[str, Any]:
+    """Return what `pin` does for a rank that is left where it is."""
+    if not hasattr(os, "sched_getaffinity"):
+        return {"affinity": None}
+    return placed_on(read_processors(os.sched_getaffinity(0)))
+
+
+def placed_on(processors: Sequence[Processor]) -> dict[str, Any]:
+    """Return the facts of a rank that may use some processors.
+
+    Returns:
+        ``affinity`` (the processors; None where the platform cannot pin), ``numa_nodes`` (theirs),
+        and ``num_cores`` (physical cores: fewer than processors where siblings share one).
+    """
     return {
-        "affinity": affinity,
-        "numa_nodes": sorted({p.node for p in mine if p.node is not None}),
-        "num_cores": count_cores(mine),
+        "affinity": sorted(processor.number for processor in processors),
+        "numa_nodes": sorted({p.node for p in processors if p.node is not None}),
+        "num_cores": count_cores(processors),
     }
 
 
@@ -109,8 +131,8 @@ def schedule_as_batch() -> str:
 
 def settle(job: Job, local_rank: int) -> dict[str, Any]:
     """Bring this process into the state in which it is measured; return what is in force."""
-    pinned = pin(local_rank, job.threads, job.device)
-    scheduling = schedule_as_batch() if job.device == "cpu" else "default"
+    pinned = pin(local_rank, job.threads, job.device) if job.pinned else unpinned_place()
+    scheduling = schedule_as_batch() if job.device == "cpu" and job.pinned else "default"
     use_threads(job.threads)
     return {
         "threads": torch.get_num_threads(),

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import time
 
 import torch
@@ -52,6 +53,8 @@ def main():
         ends.append(time.monotonic())  # scalebench ends the script inside its last step
         print("OWN", json.dumps(ends), flush=True)
         print("SLEPT", json.dumps(slept), flush=True)
+        scheduled = [os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))]
+        print("SCHEDULED", json.dumps(scheduled), flush=True)
         dist.destroy_process_group()
 
 

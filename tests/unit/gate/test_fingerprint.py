@@ -11,6 +11,7 @@ from scalebench.gate.fingerprint import (
     row_mismatches,
 )
 from scalebench.gate.result import Mismatch
+from scalebench.records.summary import Row
 from tests.builders.summaries import make_row, make_summary
 
 
@@ -107,3 +108,13 @@ def test_names_that_may_differ_are_properties_or_settings_of_a_row():
     for name, of in (("shard", rows[:1]), ("host", rows), ("link_profil", rows)):
         with pytest.raises(UsageError, match="property for --allow-mismatch"):
             check_names([name], of)
+
+
+def test_a_row_whose_ranks_were_pinned_is_not_compared_with_one_whose_ranks_were_not():
+    """Rows of before the option were pinned, and say nothing of it."""
+    old = Row.model_validate({k: v for k, v in make_row().model_dump().items() if k != "pinned"})
+    left = make_row().model_copy(update={"pinned": False})
+    assert row_mismatches(old, make_row(), []) == []
+    assert row_mismatches(old, left, []) == [
+        Mismatch("pinned", "True", "False", where="ddp-25mb, N=2")
+    ]

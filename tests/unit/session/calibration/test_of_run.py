@@ -40,7 +40,7 @@ def largest_bytes(facts: dict[str, Any]) -> int:
 
 def of_run(cells: Sequence[Cell]) -> Sweeps:
     """Return what a run of cells calibrates that have been inspected."""
-    spec = SimpleNamespace(device="cpu", virtual_hosts=None)
+    spec = SimpleNamespace(device="cpu", virtual_hosts=None, pinned=False)
     inspections = [cell.model_copy(update={"purpose": "inspect"}) for cell in cells]
     memory = Memory(parameters_bytes=PARAMETERS_BYTES)
     ranks = [make_record(r).model_copy(update={"memory": memory}) for r in range(2)]
