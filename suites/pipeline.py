@@ -46,6 +46,6 @@ SUITE = Suite(
         ),
     ),
     workload="gpt-deep",
-    steps=StepPlan(window_s=0.4, min_steps=8, rounds_s=0.4),
+    steps=StepPlan(window_s=0.4, min_steps=8, rounds_s=0.8),
     repeats=3,
 )
