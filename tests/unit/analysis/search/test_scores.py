@@ -46,7 +46,9 @@ def test_one_rank_takes_what_the_plain_row_took(fsdp) -> None:
     plain = next(row for row in summary.rows if row.strategy == "plain")
     assert plain.step_s is not None
     speed = known.speed
-    contention = 0.985  # of the run, on two ranks
+    told = {r.prediction.contention for r in summary.rows if r.prediction and r.world_size == 2}
+    (contention,) = told - {None}  # of the run, on two ranks: one for all its rows
+    assert 0.8 < contention < 1.25
     compute = 16 * known.model.flops_per_sample * speed.flop_s["float32"]
     whole = compute + speed.pass_s + speed.update_s
     assert whole == pytest.approx(contention * plain.step_s.value, rel=0.01)
