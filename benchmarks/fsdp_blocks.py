@@ -84,7 +84,7 @@ def sharded_by_hand(context: RankContext) -> tuple[torch.nn.Module, torch.optim.
 def train_in_blocks(plan: BlockPlan, rank: int) -> None:
     """Run one rank, in the state in which scalebench measures, and write its record."""
     cell = cpu_cell(plan.world_size, plan.steps, GLOBAL_BATCH, Fsdp())
-    process.pin(rank, cell.threads)
+    process.pin(rank, cell.threads, "cpu")
     process.schedule_as_batch()
     process.use_threads(cell.threads)
     order = random.Random(plan.seed)

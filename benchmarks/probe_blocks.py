@@ -184,7 +184,7 @@ def bare_loop_s(context: RankContext) -> float:
 def train_in_blocks(plan: BlockPlan, rank: int) -> None:
     """Run one rank, in the state in which scalebench measures, and write its record."""
     cell = cpu_cell(plan.world_size, plan.steps, GLOBAL_BATCH)
-    process.pin(rank, cell.threads)
+    process.pin(rank, cell.threads, "cpu")
     process.schedule_as_batch()
     process.use_threads(cell.threads)
     order = random.Random(plan.seed)

@@ -1,7 +1,7 @@
 """What scheduling and placement of CPU ranks do to a step: ``python -m benchmarks.scheduling``.
 
 scalebench pins its CPU ranks and puts them into SCHED_BATCH; ``torchrun`` does neither. The same
-DDP training is timed under ``torchrun`` as it comes, in SCHED_BATCH, and in SCHED_BATCH and pinned,
+DDP training is timed under ``torchrun`` (one thread per rank), in SCHED_BATCH, and also pinned,
 and by scalebench. All take turns. The last two ought to agree.
 """
 
@@ -18,7 +18,7 @@ from scalebench.analysis.steps import launch_step_s
 
 HERE = Path(__file__).resolve().parents[1]
 WAYS: dict[str, tuple[str, ...]] = {
-    "torchrun": (),
+    "torchrun, one thread": (),
     "torchrun, SCHED_BATCH": SETTLED[:1],
     "torchrun, SCHED_BATCH and pinned": SETTLED,
 }

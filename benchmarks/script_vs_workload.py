@@ -1,8 +1,9 @@
 """The same model as a script of a user's own and as a workload: the same efficiency?
 
 ``python -m benchmarks.script_vs_workload [OPTIONS OF RUN]``. Both are run by the command line, at
-one rank and at two, weak scaling. The script is compared with DDP against DDP at N=1: a script has
-no bare model. Target: the difference of the efficiencies at N=2 is not significant.
+one rank and at two, weak scaling, pinned unless the options say ``--unpinned``. The script is
+compared with DDP against DDP at N=1: a script has no bare model. Target: the difference of the
+efficiencies at N=2 is not significant.
 """
 
 import json
@@ -33,6 +34,8 @@ def row_at_two(out: Path, case: str, options: list[str], what: list[str]) -> dic
 
 def main(options: list[str]) -> None:
     """Run both and print their efficiencies."""
+    if "--unpinned" not in options:
+        options = ["--pinned", *options]  # both alike
     with tempfile.TemporaryDirectory() as folder:
         workload = row_at_two(Path(folder, "w"), "ddp", options, WORKLOAD)
         script = row_at_two(Path(folder, "s"), "script", options, SCRIPT)

@@ -166,8 +166,8 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @option(
     "--pinned/--unpinned",
     default=None,
-    help="Pin each rank to separate processors, CPU ranks in SCHED_BATCH, or leave them as "
-    "torchrun does. Default: suites pinned, your own script not.",
+    help="Pin each rank to separate processors, CPU ranks in SCHED_BATCH, or leave them where "
+    "their launcher puts them. Default: suites pinned, your own script not.",
 )
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
 @click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
@@ -330,6 +330,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         quick=flags["quick"],
         shared=flags["shared"],
         pinned=flags["pinned"],
+        threads=None if flags["script"] is None else threads_of_script(),
         trace=not flags["no_trace"],
         selection=flags["selection"],
         only=flags["only"],
@@ -342,6 +343,12 @@ def request_from(flags: dict[str, Any]) -> "Request":
         allow_busy=flags["allow_busy"],
         checkpoint_dir=flags["checkpoint_dir"],
     )
+
+
+def threads_of_script() -> int | None:
+    """Return ``OMP_NUM_THREADS``: of a script, what the user has set holds. None: not set."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else None
 
 
 def virtual_hosts_from(flags: dict[str, Any]) -> "VirtualHosts | None":

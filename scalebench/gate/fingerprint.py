@@ -14,10 +14,13 @@ ENVIRONMENT = (
 )
 """Fields of the fingerprint without whose agreement times cannot be compared."""
 
+PINNED = "pinned"
+"""Where the ranks ran: it changes times, and no count of bytes and collectives."""
+
 ROW = (
     *("device", "backend", "strategy", "workload", "num_parameters", "scaling"),
     *("global_batch", "rank_batch", "oversubscribed", "virtual_hosts", "link", "cpus_per_rank"),
-    *("cpu_shares", "pinned"),
+    *("cpu_shares", PINNED),
 )
 """Fields that make the specification of a row, in addition to the settings of its strategy."""
 

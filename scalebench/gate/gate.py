@@ -15,8 +15,10 @@ from scalebench.gate.explanation import (
 )
 from scalebench.gate.family import judge
 from scalebench.gate.fingerprint import (
+    ENVIRONMENT,
     LINK_PROFILE,
     MATTERS_TO_EXACT,
+    PINNED,
     RESTS_ON_LINKS,
     check_names,
     row_mismatches,
@@ -159,15 +161,16 @@ def _compare_rows(
     own = row_mismatches(base, new, allowed)
     draft.mismatches += [m for m in own if m not in draft.mismatches]
     for comparison in _comparisons(base, new, results, settings):
-        against = [m for m in environment if _matters(m, comparison.metric)] + own
+        against = [m for m in (*environment, *own) if _matters(m, comparison.metric)]
         _compare_metric(comparison, [m for m in against if not m.allowed], own, results, draft)
 
 
 def _matters(mismatch: Mismatch, metric: Metric) -> bool:
-    """Tell whether something that differs between the machines forbids judging a metric."""
+    """Tell whether something that differs between the runs forbids judging a metric."""
     if mismatch.name == LINK_PROFILE:
         return metric.name in RESTS_ON_LINKS
-    return metric.kind != "exact" or mismatch.name in MATTERS_TO_EXACT
+    is_of_machine = mismatch.name in (*ENVIRONMENT, PINNED)
+    return metric.kind != "exact" or not is_of_machine or mismatch.name in MATTERS_TO_EXACT
 
 
 def _comparisons(

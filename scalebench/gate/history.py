@@ -99,14 +99,14 @@ def _series(ordered: Sequence[Summary]) -> list[_Series]:
     """Return one series for each row and metric that any of the runs has."""
     metrics = [metric for metric in METRICS if metric.name in ("step_s", "efficiency")]
     steps = series_of(*(row for summary in ordered for row in summary.rows))
-    found: dict[tuple[str, str, int, str], _Series] = {}
+    found: dict[tuple[str, str, int, bool, str], _Series] = {}
     for summary in ordered:
         for row in summary.rows:
             for metric in metrics:
                 seen = observe(row, metric, summary.rows, steps) if row.status == "ok" else None
                 if seen is None or seen.value <= 0:
                     continue
-                key = (row.suite, row.case, row.world_size, metric.name)
+                key = (row.suite, row.case, row.world_size, row.pinned, metric.name)
                 one = found.setdefault(key, _Series(metric, row, [], []))
                 one.runs.append(summary)
                 one.values.append(seen.value)

@@ -22,8 +22,8 @@ class Job(Spec):
     Attributes:
         backend: Of the process group; None where there is none (``plain``).
         threads: Intra-op threads of each rank, the same at every N.
-        pinned: Each rank keeps to processors that are its alone, and is in SCHED_BATCH on CPU;
-            False: it is left as torchrun leaves it.
+        pinned: Each rank keeps to as many processors as it has threads, and is in SCHED_BATCH on
+            CPU; False: it is left where its launcher has put it, and scheduled as usual.
         virtual_hosts: Where the ranks run; None: on the machine as it is.
         limit_s: Wall clock after which the launch is ended.
         collective_timeout_s: Time-out of the process group.

@@ -22,7 +22,7 @@ class Loader(Spec):
         num_workers: Processes of each rank that make batches; 0: the rank makes them itself,
             between its steps.
         pin_memory: Copy batches to page-locked memory first, from where a GPU fetches them while
-            the rank goes on. Nothing is pinned for CPU ranks.
+            the rank goes on. CPU ranks have no use for it.
         prefetch_factor: Batches that each worker makes in advance; None: 2.
         persistent_workers: Keep the workers from one epoch to the next.
     """

@@ -1,6 +1,5 @@
 """Documented commands and programs are run as they stand."""
 
-import os
 import pkgutil
 import re
 import shlex
@@ -77,19 +76,16 @@ def test_the_example_of_an_own_script(
 
 def test_the_example_of_ranks_scheduled_as_those_of_suites(tmp_path: Path) -> None:
     (program,) = blocks("docs/definitions.md", "python")
-    told = "print(os.sched_getscheduler(0) == os.SCHED_BATCH, os.sched_getaffinity(0))"
+    told = "print(os.sched_getscheduler(0) == os.SCHED_BATCH)"
     (tmp_path / "settle.py").write_text(program + told)
-    processors = sorted(os.sched_getaffinity(0))
-    environment = {**os.environ, "LOCAL_RANK": str(len(processors) - 1)}
     done = subprocess.run(
         [sys.executable, "settle.py"],
         cwd=tmp_path,
-        env=environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
     )
-    assert done.stdout == f"True {{{processors[-1]}}}\n", done.stderr
+    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.untimed

@@ -116,6 +116,7 @@ def _of_recovery(time: RecoveryTime) -> Measure:
 def caveats(row: Row) -> list[str]:
     """Say what keeps a row from being a plain measurement on devices of its own."""
     found = ["oversubscribed"] if row.oversubscribed else []
+    found += [] if row.pinned else ["unpinned"]
     if row.virtual_hosts:
         found.append(f"virtual hosts {plain(row.link or 'of unknown link', 80)}{cpu_fact(row)}")
     return found + [name for name in ("paced", "simulated") if name in row.stamps]

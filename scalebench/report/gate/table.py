@@ -258,4 +258,6 @@ def _mismatch_text(mismatch: Mismatch) -> str:
     was = wording.plain(mismatch.base, 60) or "nothing"
     now = wording.plain(mismatch.new, 60) or "nothing"
     end = "allowed" if mismatch.allowed else f"--allow-mismatch {name} compares all the same"
+    if name == "pinned" and not mismatch.allowed:
+        end = "measure both with --pinned, or both with --unpinned"
     return f"different: {where}{name} was {was} and is {now} ({end})"

@@ -105,6 +105,8 @@ def _threads(request: Request, machine: Machine, fitting: Sequence[int]) -> int:
     hosts = request.virtual_hosts
     if hosts is not None and hosts.threads is not None:
         return hosts.threads
+    if request.threads is not None:
+        return request.threads
     if machine.world is not None:
         return machine.world.threads(fitting or [1])
     return max(1, machine.num_cores // max(fitting))
@@ -114,8 +116,8 @@ def _pinned(request: Request, suites: Sequence[Suite]) -> bool:
     """Return whether ranks are pinned: a user's script is left as torchrun leaves it."""
     if request.pinned is False and request.virtual_hosts is not None:
         raise UsageError(
-            "--unpinned was given with --launcher lab, whose virtual hosts have each a share of "
-            "one core. Leave out --unpinned."
+            "--unpinned was given with --launcher lab, and virtual hosts are always pinned. Leave "
+            "out --unpinned, or give --pinned."
         )
     if request.pinned is not None:
         return request.pinned

@@ -22,6 +22,8 @@ class Request:
     Attributes:
         selection: Expression that chooses cases; see `scalebench.spec.selection`.
         shared: Launch the rows of a suite together and let them take turns; None: on the CPU.
+        pinned: See `scalebench.spec.Job`; None: but for a user's script.
+        threads: Intra-op threads of each rank; None: the cores divided by the largest size.
         only: Rows, as `scalebench.session.plan.cells.row_name` writes them; none: all.
     """
 
@@ -42,6 +44,7 @@ class Request:
     quick: bool = False
     shared: bool | None = None
     pinned: bool | None = None
+    threads: int | None = None
     trace: bool = True
     selection: str | None = None
     only: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,10 +50,23 @@ def of_training(optimizers: Sequence[Any], device: str) -> dict[str, Any]:
             "python": platform.python_version(),
             "optimizer": ", ".join(dict.fromkeys(type(one).__name__ for one in optimizers)),
             "backend": _backend(device),
+            **_scheduled(),
             "groups": groups(),
             "wrappers": wrappers() + layouts(optimizers),
             **_device(),
         },
+    }
+
+
+def _scheduled() -> dict[str, Any]:
+    """Return the processors of this process and its scheduling class, as far as they are told."""
+    if not hasattr(os, "sched_getscheduler"):
+        return {}
+    names = {os.SCHED_OTHER: "default", os.SCHED_BATCH: "SCHED_BATCH"}
+    found = os.sched_getscheduler(0)
+    return {
+        "affinity": sorted(os.sched_getaffinity(0)),
+        "scheduling_class": names.get(found, str(found)),
     }
 
 

@@ -59,7 +59,7 @@ def pin(local_rank: int, threads: int, device: Device) -> dict[str, Any]:
 
 
 def unpinned_place() -> dict[str, Any]:
-    """Return what `pin` does for a rank that is left where it is."""
+    """Return what `pin` returns, for a rank that is left where it is."""
     if not hasattr(os, "sched_getaffinity"):
         return {"affinity": None}
     return placed_on(read_processors(os.sched_getaffinity(0)))
@@ -129,10 +129,20 @@ def schedule_as_batch() -> str:
     return "SCHED_BATCH"
 
 
+def scheduling_class() -> str:
+    """Return the scheduling class of this process; ``default`` is SCHED_OTHER."""
+    if not hasattr(os, "sched_getscheduler"):
+        return "default"
+    names = ("SCHED_BATCH", "SCHED_IDLE", "SCHED_FIFO", "SCHED_RR")
+    known = {getattr(os, name): name for name in names if hasattr(os, name)}
+    return known.get(os.sched_getscheduler(0), "default")
+
+
 def settle(job: Job, local_rank: int) -> dict[str, Any]:
     """Bring this process into the state in which it is measured; return what is in force."""
     pinned = pin(local_rank, job.threads, job.device) if job.pinned else unpinned_place()
-    scheduling = schedule_as_batch() if job.device == "cpu" and job.pinned else "default"
+    batch = job.device == "cpu" and job.pinned
+    scheduling = schedule_as_batch() if batch else scheduling_class()
     use_threads(job.threads)
     return {
         "threads": torch.get_num_threads(),

@@ -1,7 +1,7 @@
 """Runs one rank of the user's script in an interpreter of its own, and leaves the rank's record.
 
-The process here is the one that a launcher forks for every rank. It is placed, pinned and ended
-as any rank; the interpreter that it starts inherits all of that, and dies with it.
+The process here is the one that a launcher forks for every rank. It is placed and ended as
+any rank; the interpreter that it starts inherits all of that, and dies with it.
 """
 
 import faulthandler

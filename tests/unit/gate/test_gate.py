@@ -372,6 +372,13 @@ def test_another_machine_or_software_is_not_comparable_unless_allowed(name, valu
     assert allowed.verdict == "passed" and allowed.mismatches[0].allowed
 
 
+def test_ranks_that_are_no_longer_pinned_take_another_time_and_send_the_same_bytes():
+    base = gated_run(seed=1)
+    result = gated(base, with_row(gated_run(seed=2), "ddp", 2, pinned=False))
+    verdicts = {row.metric: row.verdict for row in result.rows if row.place[1:] == ("ddp", 2)}
+    assert (verdicts["step_s"], verdicts["wire_bytes"]) == ("not comparable", "unchanged")
+
+
 def test_what_does_not_forbid_a_comparison_is_noted():
     base = gated_run(seed=1)
     changed = {**base.environment, "host": "other", "variables": {"NCCL_ALGO": "Tree"}}

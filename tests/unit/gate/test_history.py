@@ -13,7 +13,7 @@ from scalebench.errors import UsageError
 from scalebench.gate.changepoint import change_points
 from scalebench.gate.history import history
 from scalebench.records.files import write_model
-from tests.builders.gated import gated_run, of_version_0_1
+from tests.builders.gated import gated_run, of_version_0_1, with_row
 
 
 def runs(count: int, change_at: int | None = None, factor: float = 1.05, seed: int = 0):
@@ -118,6 +118,15 @@ def test_series_that_few_runs_have_are_counted_and_not_looked_at():
     assert (few.num_series, few.num_short) == (9, 4)
     assert (enough.num_series, enough.num_short) == (13, 0)
     assert history(grown(6, since=6)).num_series == 9
+
+
+def test_rows_whose_ranks_are_no_longer_pinned_are_a_series_of_their_own():
+    """The upgrade that stops pinning them is no regression of what they train."""
+    pinned, unpinned = runs(6), runs(12, change_at=0, factor=1.3)[6:]
+    unpinned = [with_row(run, "ddp", 2, pinned=False) for run in unpinned]
+    told = history([*pinned, *unpinned])
+    assert told.num_series == history([*pinned, *runs(12)[6:]]).num_series + 2
+    assert not [shift for shift in told.shifts if (shift.case, shift.world_size) == ("ddp", 2)]
 
 
 def test_another_definition_of_the_step_is_no_change_of_level():

@@ -103,6 +103,7 @@ def test_names_tell_conditions_apart():
         make_row("a", 2, device="cuda"),
         make_row("a", 2, workload="mlp"),
         make_row("a", 2, oversubscribed=True),
+        make_row("a", 2, pinned=False),
         make_row("a", 2, virtual_hosts=True, link="50mbit"),
         make_row("a", 2, virtual_hosts=True, link="50mbit", cpus_per_rank=0.2),
         make_row("a", 2, stamps=["paced"]),

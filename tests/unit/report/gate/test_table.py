@@ -124,6 +124,13 @@ def test_regressions_are_explained_below_the_table(result):
     assert "bucket_mb was 25.0 and is 1.0" in text
 
 
+def test_who_compares_pinned_ranks_with_others_is_told_to_measure_again():
+    """What is compared all the same would compare a change of scalebench's."""
+    base = gated_run(seed=1)
+    text = render_verdict(gated(base, with_row(gated_run(seed=2), "ddp", 2, pinned=False)), 200)
+    assert "pinned was True and is False (measure both with --pinned" in text
+
+
 def test_ascii_and_colour(result):
     assert render_verdict(result, 100, ascii_only=True).isascii()
     assert "\x1b[" not in render_verdict(result, 100)

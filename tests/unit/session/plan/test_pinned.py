@@ -2,6 +2,7 @@
 
 import pytest
 
+from scalebench.cli.run import threads_of_script
 from scalebench.errors import UsageError
 from scalebench.session.plan import Machine, Request, make_plan
 from scalebench.spec import Case, Ddp, Plain, Script, SharedLaunch, Suite
@@ -58,7 +59,15 @@ def test_the_first_line_says_that_cpu_ranks_are_not_pinned():
 def test_virtual_hosts_are_always_pinned():
     hosts = VirtualHosts(link_bit_per_s=(50_000_000,))
     asked = Request(world_sizes=(1, 2), virtual_hosts=hosts, pinned=False)
-    with pytest.raises(UsageError, match=r"--unpinned .* Leave out --unpinned\."):
+    with pytest.raises(UsageError, match=r"--unpinned .* or give --pinned\."):
         make_plan(asked, [SUITE], CPU_4)
     asked = Request(world_sizes=(1, 2), virtual_hosts=hosts)
     assert make_plan(asked, [SCRIPT], CPU_4).spec.pinned
+
+
+@pytest.mark.parametrize(("given", "threads"), [("3", 3), ("0", None), ("2,1", None), ("", None)])
+def test_threads_that_a_user_has_set_hold_for_a_script(monkeypatch, given, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert threads_of_script() == threads
+    plan = make_plan(Request(world_sizes=(1, 2), threads=threads_of_script()), [SCRIPT], CPU_4)
+    assert {cell.threads for cell in plan.cells} == {threads or 2}

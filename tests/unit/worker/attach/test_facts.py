@@ -1,5 +1,7 @@
 """What is said of a rank besides its steps."""
 
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -27,6 +29,8 @@ def test_parameters_are_counted_once():
     assert told["num_parameters"] == 4 * 2 + 2
     assert told["facts"]["optimizer"] == "SGD, Adam"
     assert told["facts"]["backend"] is None
+    assert told["facts"]["affinity"] == sorted(os.sched_getaffinity(0))
+    assert told["facts"]["scheduling_class"] == "default"
 
 
 def test_memory_on_cpu_is_the_process_alone():

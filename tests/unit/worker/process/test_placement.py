@@ -49,6 +49,8 @@ def test_a_rank_that_is_not_pinned_is_left_where_it_is(pinned, monkeypatch):
     assert pinned == []
     assert (facts["affinity"], facts["num_cores"]) == ([0, 1, 2], 3)
     assert (facts["scheduling_class"], facts["threads"]) == ("default", threads)
+    monkeypatch.setattr(os, "sched_getscheduler", lambda pid: os.SCHED_BATCH)
+    assert setup.settle(job, 1)["scheduling_class"] == "SCHED_BATCH"  # its parent's
 
 
 def test_siblings_are_said_to_share_a_core(pinned):
