@@ -171,7 +171,7 @@ def test_a_slow_expert_is_found_by_its_time_for_a_token(reports: Reports) -> Non
     figures = ExpertFigures(**reports[2][0]["one slow"]["experts"])
     assert figures.slow_rank is not None
     slow, times = figures.slow_rank
-    assert times > 10
+    assert times > 3  # of a planted sleep of 100 ms a batch; a busy machine delays the others, too
     assert SLOW_EXPERT in range(slow.first_expert, slow.first_expert + slow.num_experts)
     assert slow.experts_s is not None and slow.experts_s >= 0.1
 
