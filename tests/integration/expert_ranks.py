@@ -79,6 +79,8 @@ CASES: dict[str, tuple[Expert | Mesh, WorkloadSpec]] = {
 
 PLANTED = ("one slow", "one busy")
 SLOW_EXPERT, BUSY_EXPERT = 2, 1
+SLOW_S = 0.3
+"""For how long the slow expert rests: beside it a late wake-up of the other rank is little."""
 
 
 def cases(world_size: int) -> dict[str, tuple[Expert | Mesh, WorkloadSpec]]:
@@ -138,7 +140,7 @@ class SlowExperts(OwnExperts):
     def __init__(self) -> None:
         super().__init__()
         self.rest_s = nn.Parameter(torch.zeros(4), requires_grad=False)
-        self.rest_s[SLOW_EXPERT] = 0.1
+        self.rest_s[SLOW_EXPERT] = SLOW_S
 
     def forward(self, tokens: torch.Tensor, counts: list[int], chosen: list[int]) -> torch.Tensor:
         time.sleep(float(self.rest_s.sum()))

@@ -13,7 +13,7 @@ from scalebench.costmodel.expert_layers import ExpertModel
 from scalebench.launch.local import loopback_environment
 from scalebench.records.rows.experts import ExpertFigures
 from tests.conftest import PATIENCE_S
-from tests.integration.expert_ranks import BUSY_EXPERT, SAMPLES, SLOW_EXPERT, TOP_2, cases
+from tests.integration.expert_ranks import BUSY_EXPERT, SAMPLES, SLOW_EXPERT, SLOW_S, TOP_2, cases
 
 pytestmark = pytest.mark.untimed
 
@@ -171,9 +171,9 @@ def test_a_slow_expert_is_found_by_its_time_for_a_token(reports: Reports) -> Non
     figures = ExpertFigures(**reports[2][0]["one slow"]["experts"])
     assert figures.slow_rank is not None
     slow, times = figures.slow_rank
-    assert times > 3  # of a planted sleep of 100 ms a batch; a busy machine delays the others, too
+    assert times > 10
     assert SLOW_EXPERT in range(slow.first_expert, slow.first_expert + slow.num_experts)
-    assert slow.experts_s is not None and slow.experts_s >= 0.1
+    assert slow.experts_s is not None and slow.experts_s >= SLOW_S
 
 
 def test_a_busy_expert_is_found_by_its_tokens(reports: Reports) -> None:
