@@ -24,6 +24,32 @@ def test_a_dry_run_shows_the_plan_and_trains_nothing(scalebench: Scalebench, pro
     assert not (project / "reports").exists()
 
 
+@pytest.mark.untimed
+def test_a_dry_run_says_where_the_ranks_will_be(
+    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Suites are pinned and scripts are not, unless asked; threads are the user's for a script."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (project / "train.py").touch()
+    firsts = []
+    for what in (
+        ["ddp"],
+        ["ddp", "--unpinned"],
+        ["--", "train.py"],
+        ["--pinned", "--", "train.py"],
+    ):
+        done = scalebench("run", "--gpus", "1,2", "--dry-run", *what)
+        assert done.returncode == 0, done.stderr
+        firsts.append(done.stdout.splitlines()[0].partition("), ")[2])
+    of_suite = firsts[0]
+    assert of_suite.endswith("per rank") and not of_suite.startswith("3 ")
+    assert firsts[1:] == [
+        f"{of_suite}, unpinned",
+        "3 threads per rank, unpinned",
+        "3 threads per rank",
+    ]
+
+
 def test_the_list_is_remembered_and_says_what_cannot_run(
     scalebench: Scalebench, project: Path, tmp_path: Path
 ) -> None:

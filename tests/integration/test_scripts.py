@@ -358,6 +358,7 @@ def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Pat
     assert "my-loop" in done.stdout
     row = row_of(project / "ra", CASE, 2)
     assert (row["global_batch"], row["rank_batch"]) == (32, 16)
+    assert row["pinned"] is False
     assert row["wrappers"][0]["kind"] == "DistributedDataParallel"
     assert row["comm_s"]["value"] > 0
     assert "no plain baseline" in row["unavailable"]["efficiency"]

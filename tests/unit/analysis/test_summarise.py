@@ -329,7 +329,7 @@ def test_correctness_that_rank_0_never_told_is_not_claimed():
 
 def test_stamps():
     assert rows_of(make_small_run())["ddp", 2].stamps == []
-    over = make_cell("ddp", 8, oversubscribed=True)
+    over = make_cell("ddp", 8, oversubscribed=True, pinned=False)
     unsteady = [make_record(rank, steady=False) for rank in range(2)]
     doubtful = [
         make_record(rank, verification=Verification(status="unverified", reason="BatchNorm"))
@@ -345,6 +345,7 @@ def test_stamps():
     )
     assert rows["ddp", 8].stamps == ["oversubscribed"]
     assert rows["ddp", 8].oversubscribed
+    assert (rows["ddp", 8].pinned, rows["ddp", 2].pinned) == (False, True)
     assert set(rows["ddp", 2].stamps) == {"unsteady", "unverified"}
     assert rows["ddp", 2].correctness.reason == "BatchNorm"
 

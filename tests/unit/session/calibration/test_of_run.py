@@ -57,6 +57,7 @@ def test_each_operation_is_timed_up_to_what_its_own_strategies_send() -> None:
     ]
     sweeps = of_run(cells)
     largest = {op: sizes[-1] for op, sizes in sweeps.sizes.items()}
+    assert not sweeps.pinned, "as the run's ranks are"
     assert largest["all_reduce"] == PARAMETERS_BYTES
     assert largest["all_to_all"] == 4 * MOE.width * MOE.top_k * MOE.context * 8
     planned = transfers_of(sweeps)

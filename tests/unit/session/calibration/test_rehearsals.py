@@ -91,6 +91,17 @@ def test_pipelines_are_played_once_their_passes_are_known_and_kept(tmp_path: Pat
     assert kept.action_s == pytest.approx(0.0055 / 8)
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_ranks_that_play_are_placed_as_those_that_train(tmp_path: Path, pinned: bool) -> None:
+    cells, players = pipelines(1, 2), Players()
+    run = run_of(tmp_path / "r", cells)
+    spec = run.info.spec.model_copy(update={"pinned": pinned})
+    run.info = run.info.model_copy(update={"spec": spec})
+    run.results[cells[0].id] = make_result(cells[0])
+    assert play(players, run)
+    assert [asked.pinned for asked in players.asked] == [pinned, pinned]
+
+
 def test_steps_are_played_as_they_are_at_that_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -14,12 +15,13 @@ from scalebench.costmodel.links.crossover import crossovers
 from scalebench.costmodel.links.laws import algorithms
 from scalebench.costmodel.links.profile import LAW_OF, LinkProfile, point_of, profile_of
 from scalebench.errors import ExitCode, UsageError
-from scalebench.records.probes import TimedTransfer
+from scalebench.records.probes import ProbeRecord, TimedTransfer
 from scalebench.report.tables.calibration import render_calibration
 from scalebench.session.calibration.sweeps import (
     Sweeps,
     cut_short,
     imported,
+    measured_points,
     measured_profile,
     sizes_up_to,
     transfers_of,
@@ -104,6 +106,20 @@ def test_what_the_time_limit_left_out_is_told_for_each_number_of_ranks():
     profile = measured_profile(slow, sweeps, "cpu", 2, {})
     assert profile.cut_short == (told,)
     assert LinkProfile.model_validate_json(profile.model_dump_json()).cut_short == (told,)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_ranks_that_calibrate_are_placed_as_asked(pinned, tmp_path):
+    asked = []
+
+    def probe(plan, logs):
+        asked.append(plan)
+        return [ProbeRecord(rank=0)]
+
+    sweeps = Sweeps((2, 4), ("all_reduce",), ("float32",), 64, pinned=pinned)
+    launcher = SimpleNamespace(probe=probe)
+    assert measured_points(launcher, sweeps, "cpu", tmp_path, lambda *_: None) == []
+    assert [(plan.world_size, plan.pinned) for plan in asked] == [(2, pinned), (4, pinned)]
 
 
 def test_a_known_law_is_recovered_and_named():
