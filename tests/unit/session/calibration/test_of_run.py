@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from scalebench.costmodel.tensor_layers import DividedModel, model_of_preset
 from scalebench.records.rank import Memory
-from scalebench.session.calibration.of_run import PARTS, _largest_bytes, _sweeps
+from scalebench.session.calibration.of_run import PARTS, _asked_sweeps, _largest_bytes, _sweeps
 from scalebench.session.calibration.sweeps import Sweeps, transfers_of
-from scalebench.spec import Cell, Ddp, Expert, Tensor
+from scalebench.spec import Cell, Collectives, Ddp, Expert, Tensor
 from scalebench.spec.presets import PRESETS, CustomTarget, GptShape, MoeShape
 from tests.builders.runs import make_cell, make_record, make_result
 
@@ -74,3 +74,13 @@ def test_activations_of_a_users_own_model_are_calibrated_as_its_inspected_steps_
 
 def test_where_no_step_has_shown_them_the_parameters_are_the_largest_message() -> None:
     assert largest_bytes({}) < ACTIVATIONS_BYTES
+
+
+def test_a_suite_of_collectives_times_ranks_that_are_placed_as_the_run_says() -> None:
+    for pinned in (True, False):
+        spec = SimpleNamespace(
+            device="cpu", virtual_hosts=None, pinned=pinned, world_sizes=(1, 2, 4)
+        )
+        info = SimpleNamespace(spec=spec, environment={"devices": []})
+        asked = _asked_sweeps([Collectives()], [], SimpleNamespace(info=info))  # type: ignore[arg-type]
+        assert (asked.world_sizes, asked.pinned) == ((2, 4), pinned)
