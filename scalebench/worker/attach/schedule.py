@@ -42,7 +42,7 @@ class Schedule(NamedTuple):
         steady: Whether the steady state was found before the limits of the warm-up.
         first_clean: The first step that counts.
         clean_end: The step after the last of the clean window.
-        blocks: The rounds after it.
+        blocks: The rounds after it. Where the window is short, they begin once every rank knows.
         end: The step before which the script is ended.
     """
 
@@ -116,8 +116,9 @@ def decide(step_s: Sequence[float], plan: dict[str, Any], period: int) -> Schedu
         window_s = max(plan["window_s"], plan["energy_s"] or 0.0)
         num_clean = max(plan["min_steps"], math.ceil(window_s / usual_s)) + 1
         clean_end = max(first_clean + num_clean, so_far + margin)
-    blocks = rounds(clean_end, usual_s, plan)
-    end = blocks[-1].end if blocks else max(clean_end, so_far + margin)
+    first_round = max(clean_end, so_far + margin)
+    blocks = rounds(first_round, usual_s, plan)
+    end = blocks[-1].end if blocks else first_round
     return Schedule(period, first is not None, first_clean, clean_end, blocks, end)
 
 

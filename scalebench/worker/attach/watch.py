@@ -189,9 +189,12 @@ class Watch:
             elif block.kind == "bare":
                 at(block.first + 1, lambda end=block.end: self._begin_bare(end))  # type: ignore[misc]
         at(decided.end, self._finish)
-        if self.num_calls // self._period > min(self._actions):
+        step = self.num_calls // self._period
+        if step > decided.clean_end:
+            self._read_memory()
+        if any(step > block.first for block in decided.blocks if block.kind == "traced"):
             self.traces.failure = "the schedule reached this rank after its first traced step"
-        if self.num_calls // self._period > decided.end:
+        if step > decided.end:
             self._finish()
 
     def _follow(self) -> None:

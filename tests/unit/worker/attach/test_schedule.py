@@ -46,6 +46,14 @@ def test_nothing_changes_before_the_others_can_have_heard_of_it():
     assert (found.clean_end - len(step_s)) * 0.01 >= MARGIN_S * 0.9
 
 
+def test_rounds_wait_until_the_others_can_have_heard_of_them_after_a_short_window_as_well():
+    step_s = [1.0] + [0.001, 0.0011] * 8
+    found = decide(step_s, plan(steps=40), 1)
+    assert found is not None
+    assert found.clean_end - found.first_clean == 41
+    assert (found.blocks[0].first - len(step_s)) * 0.001 >= MARGIN_S * 0.9
+
+
 def test_an_unsteady_warm_up_is_given_up_after_its_limits():
     step_s = [1.0] + [0.1 + 0.01 * i for i in range(30)]
     falling = [1.0, *sorted(step_s, reverse=True)]

@@ -85,3 +85,25 @@ def test_from_the_first_call_of_step_on_nothing_else_counts(tmp_path):
     (record,) = script.kept
     assert record["explicit"] and len(record["call_s"]) == FIRST_LOOK - 1
     assert [fed[0] for fed in record["fed"]] == [7] * (FIRST_LOOK - 1)
+
+
+@pytest.mark.parametrize(
+    ("heard_after", "memory_is_read", "failure"),
+    [
+        (15, False, None),
+        (25, True, None),
+        (33, True, "the schedule reached this rank after its first traced step"),
+    ],
+)
+def test_a_rank_that_hears_of_the_schedule_late_says_what_it_missed(
+    tmp_path, heard_after, memory_is_read, failure
+):
+    blocks = [schedule.Block("paired", 29, 3), schedule.Block("traced", 32, 3)]
+    script = Script(tmp_path, to_the_end=True)
+    script.watch.rank = 1  # it decides nothing
+    script.train(heard_after - 1)
+    script.watch.agreement.received = schedule.Schedule(1, True, 15, 20, blocks, 35)
+    script.train(1)
+    assert script.watch.schedule is not None
+    assert (script.watch._memory is not None) is memory_is_read
+    assert script.watch.traces.failure == failure
