@@ -75,10 +75,11 @@ def judge(difference: Difference, same: Difference, limit: float) -> str:
         limit: Plain ratio.
     """
     target = f"target: upper bound below {100 * limit:g} %"
-    blind = max(abs(same.low), abs(same.high)) >= limit
+    seen = max(abs(same.low), abs(same.high))
+    blind = seen >= limit
     if not blind and difference.high < limit:
         return f"{target}: met"
-    if not blind and difference.low > limit:
+    if difference.low > max(limit, seen):
         return f"{target}: MISSED"
     why = "the A/A interval is wider than the target" if blind else "the target lies inside"
     return (

@@ -1,8 +1,15 @@
 """One model as a workload of scalebench's, and as a script of a user's own.
 
 As a workload: ``--workload benchmarks.same_model:workload``. As a script: ``-- -m
-benchmarks.same_model``, under torchrun's environment.
+benchmarks.same_model``, under torchrun's environment. With ``--ends FOLDER`` each rank writes down
+when its steps ended, seconds of the machine's monotonic clock.
 """
+
+import argparse
+import itertools
+import json
+import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -44,18 +51,33 @@ def workload(shard: Shard) -> Workload:
     return Workload(model(), loader, loss, optimizer)
 
 
-def main() -> None:
-    """Train as a script does, until it is ended."""
-    dist.init_process_group("gloo")
+def train(num_steps: int | None) -> list[float]:
+    """Train and return when each step ended, seconds; without a number, until it is ended."""
     module = DistributedDataParallel(model())
     stepping = optimizer(module.parameters())
-    loader = DataLoader(TensorDataset(torch.randn(SAMPLES, 64), torch.randint(0, 10, (SAMPLES,))),
-                        BATCH)  # fmt: skip
-    while True:
-        for batch in loader:
-            stepping.zero_grad()
-            loss(module, batch).backward()
-            stepping.step()
+    samples = TensorDataset(torch.randn(SAMPLES, 64), torch.randint(0, 10, (SAMPLES,)))
+    epochs = itertools.repeat(DataLoader(samples, BATCH))
+    ends = []
+    for batch in itertools.islice(itertools.chain.from_iterable(epochs), num_steps):
+        stepping.zero_grad()
+        loss(module, batch).backward()
+        stepping.step()
+        ends.append(time.monotonic())
+    return ends
+
+
+def main() -> None:
+    """Train as a script does."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--ends", type=Path)
+    given = parser.parse_args()
+    dist.init_process_group("gloo")
+    ends = train(given.steps)  # DDP is gone afterwards: otherwise its destructor may hang
+    if given.ends:
+        (given.ends / f"rank{dist.get_rank()}.json").write_text(json.dumps(ends))
+    dist.barrier()  # torchrun ends all ranks when one of them fails
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def main() -> None:
     """Train until the time is over, and leave a record."""
     plan, rank = BlockPlan(**json.loads(sys.argv[1])), int(sys.argv[2])
     torch.set_num_threads(1)
-    process.pin(rank, 1, "cpu")
+    process.lead_session()  # as a script's ranks: not pinned
     store = dist.FileStore(str(Path(plan.folder) / "store"), plan.world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=plan.world_size)
     script, order = Script(plan), random.Random(plan.seed)

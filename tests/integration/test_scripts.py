@@ -108,6 +108,8 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: 
                 "default",
                 here[1],
             ]
+    sessions = {printed(out, "plain-ddp", 2, rank, "SESSION") for rank in range(2)}
+    assert len(sessions) == 2 and os.getsid(0) not in sessions  # as torchrun starts its ranks
     row = row_of(out, CASE, 2)
     assert (row["global_batch"], row["rank_batch"], row["scaling"]) == (32, 16, "weak")
     assert row["throughput"]["value"] == pytest.approx(32 / row["step_s"]["value"])

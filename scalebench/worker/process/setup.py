@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,20 @@ def schedule_as_batch() -> str:
     return "SCHED_BATCH"
 
 
+def lead_session() -> None:
+    """Put this process into a new session, as torchrun does with each of its ranks.
+
+    Linux divides processors among sessions (autogroups). Ranks that are not pinned and share one
+    compete thread by thread, gloo's spinning ones with those that train.
+
+    Source: torch.distributed.elastic.multiprocessing.subprocess_handler.
+    """
+    if not hasattr(os, "setsid"):
+        return
+    with suppress(PermissionError):  # it leads its process group: its launcher has seen to that
+        os.setsid()
+
+
 def scheduling_class() -> str:
     """Return the scheduling class of this process; ``default`` is SCHED_OTHER."""
     if not hasattr(os, "sched_getscheduler"):
@@ -141,6 +156,8 @@ def scheduling_class() -> str:
 def settle(job: Job, local_rank: int) -> dict[str, Any]:
     """Bring this process into the state in which it is measured; return what is in force."""
     pinned = pin(local_rank, job.threads, job.device) if job.pinned else unpinned_place()
+    if not job.pinned:
+        lead_session()
     batch = job.device == "cpu" and job.pinned
     scheduling = schedule_as_batch() if batch else scheduling_class()
     use_threads(job.threads)

@@ -55,6 +55,7 @@ def main():
         print("SLEPT", json.dumps(slept), flush=True)
         scheduled = [os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))]
         print("SCHEDULED", json.dumps(scheduled), flush=True)
+        print("SESSION", json.dumps(os.getsid(0)), flush=True)
         dist.destroy_process_group()
 
 

@@ -43,14 +43,40 @@ def test_a_rank_that_is_not_pinned_is_left_where_it_is(pinned, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
     monkeypatch.setattr(setup, "read_processors", lambda numbers: [CORES[n] for n in numbers])
     monkeypatch.setattr(os, "sched_setscheduler", lambda *given: pytest.fail("another class"))
+    led = []
+    monkeypatch.setattr(os, "setsid", lambda: led.append("session"))
     threads = torch.get_num_threads()
     job = Job(world_size=2, device="cpu", backend="gloo", threads=threads, pinned=False)
     facts = setup.settle(job, 1)
-    assert pinned == []
+    assert pinned == [] and led == ["session"]
     assert (facts["affinity"], facts["num_cores"]) == ([0, 1, 2], 3)
     assert (facts["scheduling_class"], facts["threads"]) == ("default", threads)
     monkeypatch.setattr(os, "sched_getscheduler", lambda pid: os.SCHED_BATCH)
     assert setup.settle(job, 1)["scheduling_class"] == "SCHED_BATCH"  # its parent's
+
+
+def in_a_child(ask):
+    """Return what a forked child answers: one letter for yes, another for no."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, b"y" if ask() else b"n")
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        return answer.read() == "y"
+
+
+def test_an_unpinned_rank_leads_a_session():
+    def leads(times):
+        for _ in range(times):  # once more: it leads a group already, as under mpirun
+            setup.lead_session()
+        return os.getsid(0) == os.getpid()
+
+    assert not in_a_child(lambda: leads(0))
+    assert in_a_child(lambda: leads(1))
+    assert in_a_child(lambda: leads(2))
 
 
 def test_siblings_are_said_to_share_a_core(pinned):
