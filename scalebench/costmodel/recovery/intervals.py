@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from scipy.special import lambertw
 
+LARGEST_EXPONENT = 700.0
+"""e to more than 709 is no float; a job whose stretch needs that keeps nothing of its work."""
+
 
 @dataclass(frozen=True)
 class Shares:
@@ -73,7 +76,8 @@ def optimal_interval(cost_s: float, mtbf_s: float) -> float:
 def shares(interval_s: float, cost_s: float, restart_s: float, mtbf_s: float) -> Shares:
     """Return where the time goes (Daly 2006, equation 20), on average over a long job.
 
-    A stretch of τ + δ without a failure takes M e^(R/M) (e^((τ+δ)/M) − 1) seconds on average.
+    A stretch of τ + δ without a failure takes M e^(R/M) (e^((τ+δ)/M) − 1) seconds on average. So
+    the job runs for e^(−R/M) of the time, and keeps x / (eˣ − 1) of what it does then, x = (τ+δ)/M.
 
     Args:
         interval_s: τ, training between saves, seconds.
@@ -82,15 +86,12 @@ def shares(interval_s: float, cost_s: float, restart_s: float, mtbf_s: float) ->
         mtbf_s: M, mean time between failures, seconds.
     """
     stretch_s = interval_s + cost_s
-    if stretch_s / mtbf_s > 700 or restart_s / mtbf_s > 700:  # e^700: it never gets there
-        return Shares(0.0, 0.0, 1.0, 0.0)
-    failures = math.expm1(stretch_s / mtbf_s)  # of each stretch, before it is complete
-    lost_s = mtbf_s * failures - stretch_s
-    restart_total_s = failures * mtbf_s * math.expm1(restart_s / mtbf_s)
-    total_s = stretch_s + lost_s + restart_total_s
+    ratio = stretch_s / mtbf_s
+    kept = ratio / math.expm1(ratio) if ratio <= LARGEST_EXPONENT else 0.0
+    running = math.exp(-restart_s / mtbf_s)
     return Shares(
-        training=interval_s / total_s,
-        save=cost_s / total_s,
-        lost=lost_s / total_s,
-        restart=restart_total_s / total_s,
+        training=running * kept * interval_s / stretch_s,
+        save=running * kept * cost_s / stretch_s,
+        lost=running * (1 - kept),
+        restart=-math.expm1(-restart_s / mtbf_s),
     )

@@ -47,10 +47,19 @@ def test_where_the_time_goes():
 
 @pytest.mark.parametrize(("over", "ends"), [(699.5, True), (700.0, True), (700.5, False)])
 def test_what_takes_e_to_the_700_never_ends(over, ends):
-    for found in (shares(over - 0.25, 0.25, 0.0, 1.0), shares(0.5, 0.25, over, 1.0)):
-        assert (found == NEVER) is not ends
-        assert (found.training > 0) is ends
+    found = shares(over - 0.25, 0.25, 0.0, 1.0)
+    assert (found == NEVER) is not ends
+    assert (found.training > 0) is ends
     assert shares(3.0 * over - 0.25, 0.25, 0.0, 3.0) != NEVER or not ends
+
+
+@pytest.mark.parametrize("restart_s", [5.0, 690.0, 699.9, 1e4])
+def test_where_restarts_take_longer_than_failures_are_apart_they_are_the_whole_time(restart_s):
+    """Also where their own e^(R/M) times that of the stretch is more than any float."""
+    found = shares(8.0, 0.5, restart_s, 1.0)
+    assert found.restart == pytest.approx(1 - math.exp(-restart_s))
+    assert found.training == pytest.approx(8 * math.exp(-restart_s) / math.expm1(8.5))
+    assert found.lost == pytest.approx(math.exp(-restart_s) * (1 - 8.5 / math.expm1(8.5)))
 
 
 def test_published_figures_as_they_were_published():
