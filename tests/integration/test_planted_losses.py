@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from scalebench.analysis.budget import LARGEST_DRIFT
 from scalebench.analysis.run import load_run
 from scalebench.analysis.steps import steps_of
 from scalebench.records.run import CellResult
@@ -200,4 +201,4 @@ def test_the_parts_and_the_residual_are_the_gap_and_the_residual_is_small(
     gap_s = budget["measured_s"] - budget["ideal_s"]
     assert sum(budget[part] for part in parts) == pytest.approx(gap_s, abs=1e-9)
     assert abs(budget["residual_s"]) < 0.02 * budget["measured_s"]
-    assert budget["closes"] is True
+    assert budget["closes"] is (abs(budget["drift"]) <= LARGEST_DRIFT)  # one launch may drift
