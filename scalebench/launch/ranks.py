@@ -17,8 +17,9 @@ R = TypeVar("R", RankRecord, ProbeRecord)
 
 GRACE_S = 1.0
 """Time for the other ranks to leave their own account after the first one failed."""
-DUMP_S = 0.3
-"""Time for a hung rank to write its stacks into its log before it is killed."""
+DUMP_S = 1.0
+"""Time for hung ranks to say where they are, and to write their stacks into their logs, before they
+are killed. One that takes longer would be called the one that the others wait for."""
 END_LIMIT_S = 5.0
 
 
