@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.untimed]
 
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 DESKTOP = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+ANSWER_LIMIT_S = 60.0
+"""A shared machine may be ten times as slow; a page that does not answer fails all the same."""
 
 
 def runs():
@@ -134,7 +136,9 @@ return missing.length === 0;
 
 
 def wait_for(driver, script, *arguments):
-    WebDriverWait(driver, 20, 0.05).until(lambda d: d.execute_script(script, *arguments))
+    WebDriverWait(driver, ANSWER_LIMIT_S, 0.05).until(
+        lambda d: d.execute_script(script, *arguments)
+    )
 
 
 def addresses(driver):
@@ -251,9 +255,9 @@ def test_a_key_entry_hides_and_shows_its_case(visit):
     )
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
-    WebDriverWait(driver, 5).until(lambda _: drawn() == before - 3)
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before - 3)
     button.click()
-    WebDriverWait(driver, 5).until(lambda _: drawn() == before)
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before)
 
 
 def test_a_key_entry_hides_and_shows_its_part(visit):
@@ -266,9 +270,9 @@ def test_a_key_entry_hides_and_shows_its_part(visit):
     before = drawn()
     button = next(b for b in driver.find_elements(By.CSS_SELECTOR, ".toggle") if b.text == "wait")
     button.click()
-    WebDriverWait(driver, 5).until(lambda _: drawn() == before - 1)
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before - 1)
     button.click()
-    WebDriverWait(driver, 5).until(lambda _: drawn() == before)
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before)
 
 
 WIDTHS = """
@@ -316,7 +320,7 @@ def test_the_command_is_copied(visit):
     driver = visit("usual", view="run-1-about")
     button = driver.find_element(By.CSS_SELECTOR, ".copy")
     button.click()
-    WebDriverWait(driver, 5).until(lambda _: button.text in ("Copied", "Selected"))
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: button.text in ("Copied", "Selected"))
 
 
 def test_hostile_strings_do_nothing_even_on_hover(visit):
@@ -330,7 +334,9 @@ def test_hostile_strings_do_nothing_even_on_hover(visit):
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
     for point in chart.find_elements(By.CSS_SELECTOR, ".point")[:8]:
         ActionChains(driver, duration=0).move_to_element(point).perform()
-    WebDriverWait(driver, 5).until(lambda d: d.find_elements(By.CSS_SELECTOR, ".hoverlayer text"))
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(
+        lambda d: d.find_elements(By.CSS_SELECTOR, ".hoverlayer text")
+    )
     hover = driver.find_element(By.CSS_SELECTOR, ".hoverlayer")
     assert not hover.find_elements(By.CSS_SELECTOR, "a, img, script")
     assert driver.execute_script("return window.pwned") is None
@@ -428,7 +434,7 @@ def test_a_bar_of_the_timeline_says_what_it_is(visit, begins, says):
         begins,
     )
     hover = driver.find_element(By.CSS_SELECTOR, "#run-1-timeline-1 .hoverlayer")
-    WebDriverWait(driver, 5).until(lambda _: hover.text)
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: hover.text)
     text = hover.get_attribute("textContent")
     assert text.startswith(says)
     assert re.search(r"\d (µs|ms) from \d[\d.]* ms$", text), text
@@ -441,7 +447,9 @@ def test_a_file_inside_the_page_is_handed_out_unpacked(visit, tmp_path):
     for link in driver.find_elements(By.CSS_SELECTOR, ".downloads a"):
         link.click()
     names = {"summary.csv", "summary.json"}
-    WebDriverWait(driver, 10).until(lambda _: {f.name for f in tmp_path.iterdir()} >= names)
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(
+        lambda _: {f.name for f in tmp_path.iterdir()} >= names
+    )
     assert json.loads((tmp_path / "summary.json").read_text())["rows"]
     assert (tmp_path / "summary.csv").read_text().startswith("run_id,")
     assert driver.get_log("browser") == []

@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.browser.test_report_page import DESKTOP, PHONE, go, settled, wait_for
+from tests.browser.test_report_page import ANSWER_LIMIT_S, DESKTOP, PHONE, go, settled, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.untimed]
 
@@ -245,7 +245,7 @@ def test_the_view_of_a_row_shows_that_row_alone(visit):
     button = driver.find_element(By.CSS_SELECTOR, ".open .raw")
     button.click()
     raw = driver.find_element(By.CSS_SELECTOR, ".open .rawtext")
-    WebDriverWait(driver, 5).until(lambda _: raw.text)
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: raw.text)
     assert '"case": "ddp-1mb"' in raw.text and '"world_size": 2' in raw.text
     assert driver.get_log("browser") == []
 
@@ -394,7 +394,7 @@ def test_the_overview_is_copied_as_markdown(visit):
     assert "- **Try next**: " in text and "- Machine: " in text
     button = driver.find_element(By.CSS_SELECTOR, ".open .taketext")
     button.click()
-    WebDriverWait(driver, 5).until(lambda _: button.text in ("Copied", "Saved"))
+    WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: button.text in ("Copied", "Saved"))
 
 
 def test_the_overview_becomes_a_picture(visit):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
+from tests.conftest import PATIENCE_S
 from tests.integration.conftest import SHORT, row_of
 
 pytestmark = pytest.mark.untimed
@@ -23,7 +24,7 @@ def mpirun(num_ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
         [*command, "-m", "scalebench", *arguments],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
         env={**os.environ, **allowed},
     )
 

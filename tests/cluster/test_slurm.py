@@ -18,6 +18,7 @@ from scalebench.spec.recovery import PHASES, Recovery
 from tests.builders.runs import STARTED, make_cell
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm
+from tests.conftest import PATIENCE_S
 from tests.integration.conftest import SHORT, row_of
 
 pytestmark = pytest.mark.untimed
@@ -106,7 +107,7 @@ def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
         env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert "2 ranks on 2 nodes (2 x 1), started by srun" in done.stdout
@@ -122,7 +123,7 @@ def test_a_script_of_the_users_own_as_steps(slurm: Slurm, project: Path, placed:
         env=slurm.environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     check_script_run(project, [[0, 0, 2, 1, 0, 2], [1, 0, 2, 1, 1, 2]])

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run
+from tests.conftest import PATIENCE_S
 from tests.integration.conftest import summary_of
 from tests.processes import left_after
 
@@ -68,14 +69,14 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     assert listening <= {"127.0.0.1", "::1"}
 
     os.kill(follower.pid, signal.SIGKILL)
-    _, errors = world.communicate(timeout=60)
+    _, errors = world.communicate(timeout=PATIENCE_S)
     assert world.returncode != 0
     assert left_after(family) == []
     assert json.loads((project / "r/run.json").read_text())["status"] == "interrupted", errors
     kept = {path.name: path.read_bytes() for path in cells(project)}
 
     again = torchrun(2, "run", "--resume", "r", "--no-report")
-    shown, errors = again.communicate(timeout=120)
+    shown, errors = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, errors
     assert "ddp-static-graph" in shown
     after = {path.name: path.read_bytes() for path in cells(project)}

@@ -45,7 +45,7 @@ STALE_STEPS = 12
 SAMPLES = 4
 """Of a rank's batch."""
 RATE, MOMENTUM = 0.05, 0.9
-FAST_S, SLOW_S, SLOW_RANK = 0.02, 0.08, 1
+FAST_S, SLOW_S, SLOW_RANK = 0.06, 0.24, 1
 """How long a rank sleeps for each of its batches where one rank is slow."""
 HERE = "tests.integration.asynchronous_ranks"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
-from tests.conftest import Scalebench
+from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
 from tests.integration.test_bad_input import complaint
 
@@ -42,7 +42,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def wait_for_cells(folder: Path, count: int, process: "subprocess.Popen[str]") -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + PATIENCE_S
     while len(list((folder / "cells").glob("*.json"))) < count:
         assert time.monotonic() < end and process.poll() is None, process.communicate()
         time.sleep(0.02)
@@ -66,7 +66,7 @@ def test_a_disk_that_is_lost_during_a_run(
                 filler.write(bytes(1 << 16))
                 filler.flush()
         stored = {path.stem for path in (out / "cells").glob("*.json")}
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 5, stderr
     assert "Traceback" not in stderr
     assert "can no longer be written" in stderr
@@ -186,7 +186,7 @@ def test_one_core_no_network_no_home_little_shared_memory_and_a_clock_set_back(
     began = time.monotonic()
     wait_for_cells(project / "r", 2, process)
     clock.write_text("-3600")  # an hour back, while it is running
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=PATIENCE_S)
     took = time.monotonic() - began
     if "mount" in stderr and process.returncode != 0:
         pytest.skip(f"cannot mount here: {stderr}")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -16,7 +18,7 @@ def test_a_few_random_kills_lose_nothing() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 injected, 4 survived, 0 results lost" in done.stdout

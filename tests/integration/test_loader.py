@@ -119,10 +119,19 @@ def workers_of_ranks(launcher: LocalLauncher) -> dict[psutil.Process, list[psuti
     return found()
 
 
+STOOD_STILL_S = 0.2
+"""Ten times as long as one look waits for the next: the machine had no time."""
+
+
 def wait_for(condition: Callable[[], bool], limit_s: float, what: str) -> None:
-    end = time.monotonic() + limit_s
+    now, longest_s = time.monotonic(), 0.0
+    end = now + limit_s
     while not condition():
-        assert time.monotonic() < end, f"waited {limit_s} s for {what}"
+        before, now = now, time.monotonic()
+        longest_s = max(longest_s, now - before)
+        if now > end and longest_s > STOOD_STILL_S:
+            pytest.skip(f"inconclusive: this process, too, stood still for {longest_s:.1f} s")
+        assert now < end, f"waited {limit_s} s for {what}"
         time.sleep(0.02)
 
 

@@ -25,7 +25,10 @@ def test_a_smaller_batch_takes_proportionally_less_time(world_size):
 def test_forward_takes_a_third():
     workload = build()
     batch = next(iter(workload.batches))
-    began = time.perf_counter()
-    with torch.no_grad():
-        workload.loss(workload.module, batch)
-    assert 0.016 <= time.perf_counter() - began < 0.016 + 0.02
+    taken = []
+    for _ in range(5):
+        began = time.perf_counter()
+        with torch.no_grad():
+            workload.loss(workload.module, batch)
+        taken.append(time.perf_counter() - began)
+    assert 0.016 <= min(taken) < 0.016 + 0.02

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 import torch.utils.data
@@ -117,7 +118,11 @@ def busy(shard: Shard) -> Workload:
 
 
 def segfault_on_rank_1(shard: Shard) -> Workload:
-    return with_trouble(shard, lambda value: os.kill(os.getpid(), signal.SIGSEGV))
+    def die(value):
+        Path("died").write_text(repr(time.time()))
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    return with_trouble(shard, die)
 
 
 class TimedBatches:

@@ -16,11 +16,12 @@ def test_the_thread_samples_until_it_is_stopped_and_is_then_gone():
     sampler = DeviceSampler([A], make_twin(), period_s=0.02)
     before = time.monotonic_ns()
     sampler.start()
-    time.sleep(0.3)
+    while sampler.num_ticks < 5:
+        time.sleep(0.005)
     (track,) = sampler.stop()
     after = time.monotonic_ns()
     times = track.states.time_ns
-    assert len(times) >= 5  # 15 on a machine with nothing else to do
+    assert len(times) >= 5
     assert times == sorted(times)
     assert before < times[0] < times[-1] < after
     assert sampler.thread is not None and not sampler.thread.is_alive()
@@ -85,7 +86,7 @@ def test_nvml_is_given_back():
 
 def test_the_watch_brings_devices_and_processors_together():
     with NodeWatch("cuda", [A], [os.getpid()], make_twin()) as watch:
-        time.sleep(0.25)
+        time.sleep(0.6)
     node = watch.track
     assert [device.uuid for device in node.devices] == [A]
     assert node.num_ticks >= 2
