@@ -69,7 +69,7 @@ def test_a_world_that_dies_is_kept_and_resumed(project: Path, troubled: None) ->
     assert listening <= {"127.0.0.1", "::1"}
 
     os.kill(follower.pid, signal.SIGKILL)
-    _, errors = world.communicate(timeout=PATIENCE_S)
+    _, errors = world.communicate(timeout=60)
     assert world.returncode != 0
     assert left_after(family) == []
     assert json.loads((project / "r/run.json").read_text())["status"] == "interrupted", errors

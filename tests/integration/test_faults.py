@@ -150,7 +150,7 @@ def test_an_interrupted_run_is_kept_and_shown(
     _wait_for(lambda: (project / "r/logs/ddp.plain.n1.r0").is_dir(), PATIENCE_S, "the first round")
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, number)
-    stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == code, stderr
     assert "Traceback" not in stderr
     assert left_after(family) == []
@@ -208,7 +208,7 @@ def test_sigterm_before_anything_was_launched(start_scalebench: Start, project: 
     process = start_scalebench("run", "ddp", "--out", "r")
     _wait_for(lambda: (project / "r").is_dir(), PATIENCE_S, "the run's folder")
     process.terminate()
-    _, stderr = process.communicate(timeout=PATIENCE_S)
+    _, stderr = process.communicate(timeout=30)
     assert process.returncode == 143
     assert "Traceback" not in stderr
 
@@ -236,7 +236,7 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
     process.communicate()
     assert left.exists()
     again = start_scalebench("run", "ddp", "--out", "r2")
-    _wait_for(lambda: not left.exists(), PATIENCE_S, "the old scratch folder to go")
+    _wait_for(lambda: not left.exists(), 30, "the old scratch folder to go")
     assert len(list(project.glob("scalebench-*"))) == 1  # its own is left alone
     again.terminate()
     again.communicate(timeout=30)
@@ -271,7 +271,7 @@ def test_only_loopback_is_listened_on(
             listening |= {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN}
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=PATIENCE_S)
+    process.communicate(timeout=30)
     assert listening, "no listening socket was seen: the test looked at the wrong moment"
     assert listening <= {"127.0.0.1", "::1"}
 

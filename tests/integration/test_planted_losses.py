@@ -127,7 +127,8 @@ def test_a_last_bucket_that_is_late_is_exposed(planted: Planted) -> None:
     found = planted("last_bucket_late", "many-buckets", seconds=0.15)
     seen = late_operations(found)
     were_found(seen)
-    assert max(late.hidden_s for late in seen) < TOLERANCE * found.planted_s
+    for late in seen:
+        assert late.hidden_s < TOLERANCE * late.planted_s
     assert found.row["exposed_comm_s"]["value"] > 0.8 * found.planted_s
 
 
@@ -219,4 +220,7 @@ def test_the_parts_and_the_residual_are_the_gap_and_the_residual_is_small(
     gap_s = budget["measured_s"] - budget["ideal_s"]
     assert sum(budget[part] for part in parts) == pytest.approx(gap_s, abs=1e-9)
     assert abs(budget["residual_s"]) < 0.02 * budget["measured_s"]
-    assert budget["closes"] is (abs(budget["drift"]) <= LARGEST_DRIFT)  # one launch may drift
+    drift = abs(budget["drift"])
+    assert budget["closes"] is (drift <= LARGEST_DRIFT)
+    if not budget["closes"]:
+        pytest.skip(f"inconclusive: steps became {100 * drift:.0f} % different")

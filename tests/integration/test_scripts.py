@@ -139,15 +139,15 @@ def test_plain_ddp_is_measured_as_it_measures_itself(project: Path, scalebench: 
         return [break_down(rank, *own, [index]) for index in range(len(traced))]
 
     first, second = each_step(0), each_step(1)
-    # Medians: a delay that is put down to the wrong rank is in every step.
-    assert median(one.data_stall_s for one in first) < 0.5 * median(planted_s)
-    assert median(one.wait_s for one in second) < 0.5 * median(planted_s)
+    assert max(one.data_stall_s for one in first) < 0.5 * median(planted_s)
+    assert max(one.wait_s for one in second) < 0.5 * median(planted_s)
     is_planted(np.array([one.data_stall_s for one in second]), planted_s, "data stall")
     is_planted(np.array([one.wait_s for one in first]), planted_s, "wait")
     # What the row says is the mean over the typical of these steps.
     ranks = row["budget"]["ranks"]
     typical = launch.typical_steps
     stalls_s = np.mean([second[i].data_stall_s for i in typical])
+    assert stalls_s == pytest.approx(planted_s[typical].mean(), rel=2 * TOLERANCE)
     assert ranks[1]["data_stall_s"] == pytest.approx(stalls_s, rel=0.01)
     assert ranks[0]["wait_s"] == pytest.approx(
         np.mean([first[i].wait_s for i in typical]), rel=0.01

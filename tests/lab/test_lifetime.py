@@ -16,7 +16,6 @@ from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import cpu_hierarchy
 from scalebench.launch.local import LocalLauncher
 from scalebench.spec.virtual_hosts import PAYLOAD_SHARE, VirtualHosts
-from tests.conftest import PATIENCE_S
 from tests.lab.conftest import Measured
 from tests.processes import left_after
 
@@ -126,7 +125,7 @@ def test_nothing_is_left_after_ctrl_c(start_scalebench: Start, project: Path) ->
     launcher = start_scalebench(*RUN, "--cpus-per-rank", "0.2")
     running = Running(launcher)
     launcher.send_signal(signal.SIGINT)
-    _, errors = launcher.communicate(timeout=PATIENCE_S)
+    _, errors = launcher.communicate(timeout=30)
     assert launcher.returncode == 130, errors
     assert left_after(running.family) == []
     assert not running.namespaces & namespaces_in_use()

@@ -86,7 +86,7 @@ def test_nvml_is_given_back():
 
 def test_the_watch_brings_devices_and_processors_together():
     with NodeWatch("cuda", [A], [os.getpid()], make_twin()) as watch:
-        time.sleep(0.6)
+        time.sleep(0.25)
     node = watch.track
     assert [device.uuid for device in node.devices] == [A]
     assert node.num_ticks >= 2
