@@ -1,8 +1,7 @@
 """Runs one rank of the user's script in an interpreter of its own, and leaves the rank's record.
 
-The process here is the one that a launcher forks for every rank. It sets itself up as every rank
-does, leads a session unless it is pinned, and the interpreter that it starts inherits both. It ends
-as every rank does, and the interpreter ends with it.
+A launcher forks this process for every rank. Like every rank it pins itself, or leads a session.
+The interpreter that it starts inherits both, and ends with it.
 """
 
 import faulthandler
