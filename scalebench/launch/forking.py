@@ -9,9 +9,9 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launched, ProbeFailed
 from scalebench.launch.monitor.node import NodeWatch
 from scalebench.launch.ranks import Ended, R
-from scalebench.launch.scratch import Scratch
 from scalebench.records.probes import ProbeRecord
 from scalebench.records.rank import RankRecord
+from scalebench.records.scratch import Scratch
 from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Device, Job, SharedLaunch
 from scalebench.spec.faults import InjectedFault

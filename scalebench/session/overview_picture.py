@@ -3,10 +3,10 @@
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from scalebench.errors import EnvironmentUnfit, UsageError
+from scalebench.records.scratch import Scratch
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WIDTH = 1400
@@ -43,8 +43,8 @@ def draw_overview(page: Path, picture: Path) -> None:
         )
     num_suites = page.read_text("utf-8").count('<section class="suitecard"')
     height = ABOVE + EACH * -(-max(num_suites, 1) // 2)
-    with tempfile.TemporaryDirectory() as scratch:
-        drawn = Path(scratch) / "overview.png"
+    with Scratch() as scratch:
+        drawn = scratch / "overview.png"
         command = [
             browser, "--headless=new", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
             f"--user-data-dir={scratch}/profile", f"--window-size={WIDTH},{height}",

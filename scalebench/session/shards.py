@@ -5,7 +5,6 @@ changes neither. So its step without communication and its memory are measured, 
 from smaller sizes.
 """
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from scalebench.analysis.steps import launch_step_s
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
 from scalebench.records.outcome import launched_result
+from scalebench.records.scratch import Scratch
 from scalebench.spec import Cell, Mesh
 
 MEASURABLE = ("ddp", "zero1", "fsdp", "fsdp1", "tensor", "mesh", "context", "expert")
@@ -48,9 +48,9 @@ def measure_shards(
         )
     if run.info.spec.virtual_hosts is not None:
         launcher.move_to(run.info.spec.virtual_hosts, 1)
-    with tempfile.TemporaryDirectory(prefix="scalebench-shards-") as logs:
+    with Scratch() as logs:
         return [
-            _measured(launcher, one.cell, world_size, Path(logs), on_progress)
+            _measured(launcher, one.cell, world_size, logs, on_progress)
             for one in cases_at_one(run)
             for world_size in world_sizes
         ]

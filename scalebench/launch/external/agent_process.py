@@ -4,7 +4,6 @@ import os
 import sys
 from typing import NoReturn
 
-from scalebench.launch.scratch import Scratch
 from scalebench.spec.world import WorldMember
 
 WORKER = "scalebench.worker.agent.agent"
@@ -15,8 +14,5 @@ def run_agent(member: WorldMember) -> NoReturn:
 
     The process keeps its number: its parent goes on watching it.
     """
-    scratch = Scratch()
-    scratch.inherit_lock()
     sys.stdout.flush()
-    arguments = [member.model_dump_json(), os.fspath(scratch.folder)]
-    os.execv(sys.executable, [sys.executable, "-m", WORKER, *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", WORKER, member.model_dump_json()])

@@ -1,6 +1,5 @@
 """Calibration: time collectives at many sizes and numbers of ranks, and fit what they cost."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from scalebench.costmodel.links.profile import (
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
+from scalebench.records.scratch import Scratch
 from scalebench.spec import Collectives, Device
 from scalebench.spec.collectives import (
     BACKEND,
@@ -152,9 +152,9 @@ def calibrate(
     """
     if sweeps.hosts is not None:
         launcher.move_to(sweeps.hosts, max(sweeps.world_sizes))
-    with tempfile.TemporaryDirectory(prefix="scalebench-calibrate-") as logs:
+    with Scratch() as logs:
         try:
-            points = measured_points(launcher, sweeps, device, Path(logs), on_progress)
+            points = measured_points(launcher, sweeps, device, logs, on_progress)
         except ProbeFailed as error:
             raise EnvironmentUnfit(f"Calibrating failed: {error}") from None
     return measured_profile(points, sweeps, device, num_devices, environment)

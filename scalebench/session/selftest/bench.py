@@ -1,6 +1,5 @@
 """The bench on which the instrument is put: launches, with known faults injected."""
 
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from scalebench.records.certificate import Form
 from scalebench.records.outcome import launched_result
 from scalebench.records.probes import ProbeRecord
 from scalebench.records.run import CellResult
+from scalebench.records.scratch import Scratch
 from scalebench.spec import Cell, Ddp, Plain, StepPlan, Strategy
 from scalebench.spec.faults import FaultKind, InjectedFault
 from scalebench.spec.presets import CustomTarget, WorkloadSpec
@@ -76,7 +76,7 @@ class Bench:
         self.form: Form = form
         self.effort = EFFORT[form]
         self.random = Random(seed)
-        self._folder = tempfile.TemporaryDirectory(prefix="scalebench-selftest-")
+        self._scratch = Scratch()
         self._num_launches = 0
         self.trained: list[LaunchAttribution] = []
         self.detectable: float | None = None
@@ -90,12 +90,12 @@ class Bench:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._folder.cleanup()
+        self._scratch.close()
 
     def folder(self) -> Path:
         """Return a new folder for a launch's logs."""
         self._num_launches += 1
-        folder = Path(self._folder.name) / str(self._num_launches)
+        folder = self._scratch.folder / str(self._num_launches)
         folder.mkdir()
         return folder
 

@@ -1,8 +1,8 @@
 """One process of a world: a zygote that is told over the store what to start.
 
 It imports torch once, waits without using a processor, and forks a fresh rank for every cell that
-it takes part in. Started as ``python -m scalebench.worker.agent.agent MEMBER SCRATCH``, or, in a
-step of Slurm's, step of Slurm's, with ``--step MEETING FIRST`` for arguments.
+it takes part in. Started as ``python -m scalebench.worker.agent.agent MEMBER``, or, in a step of
+Slurm's, with ``--step MEETING FIRST`` for arguments.
 """
 
 import os
@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -24,6 +23,7 @@ from scalebench import machine
 from scalebench.processors import allowed_processors, read_processors
 from scalebench.records.files import write_atomic
 from scalebench.records.paths import LaunchPaths
+from scalebench.records.scratch import Scratch
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
 from scalebench.worker.agent.interface import socket_variables
@@ -160,24 +160,24 @@ def main(arguments: list[str]) -> None:
     """Serve as the process of a world that the first argument describes, or of a step."""
     if arguments[0] == "--step":
         member = member_of_step(Rendezvous.model_validate_json(arguments[1]), int(arguments[2]))
-        scratch = Path(tempfile.mkdtemp(prefix="scalebench-"))
     else:
-        member, scratch = WorldMember.model_validate_json(arguments[0]), Path(arguments[1])
+        member = WorldMember.model_validate_json(arguments[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session: it decides
     signal.signal(signal.SIGTERM, _leave)
     errors = os.dup(2)
     os.set_inheritable(errors, False)
-    redirect_output(scratch / "follower.log")
+    scratch = Scratch()
+    redirect_output(scratch.folder / "follower.log")
     try:
         jobs.preload()
         settle_down()
-        serve(member, scratch)
+        serve(member, scratch.folder)
     except StoreUnreachable as error:
         text = f"scalebench: rank {member.rank} cannot reach the other ranks at {error}.\n"
         os.write(errors, text.encode(errors="replace"))
         raise SystemExit(5) from None
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.close()
 
 
 if __name__ == "__main__":

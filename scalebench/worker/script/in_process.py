@@ -6,7 +6,6 @@ come to rank 0 over the store by which the group has met.
 
 import os
 import socket
-import tempfile
 from itertools import count
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 
 from scalebench.errors import UsageError
 from scalebench.records.rank import RankRecord
+from scalebench.records.scratch import Scratch
 from scalebench.spec import Cell, Device
 from scalebench.worker.attach import hooks, interface
 from scalebench.worker.attach.problems import NO_STEP
@@ -68,7 +68,7 @@ class InProcess:
             "pid": os.getpid(),
             "host": socket.gethostname(),
         }
-        self._folder = tempfile.TemporaryDirectory(prefix="scalebench-")
+        self._scratch = Scratch()
         self._raw: dict[str, Any] = {}
         self._store = PrefixStore(f"scalebench/watch{next(_NUMBERS)}", self._whole_store())
 
@@ -90,7 +90,7 @@ class InProcess:
             "rank": self.rank,
             "world_size": self.world_size,
             "device": self.cell.device,
-            "folder": self._folder.name,
+            "folder": os.fspath(self._scratch.folder),
             "store": {"host": address["host"], "port": address["watch"]}
             if self.world_size > 1
             else None,
@@ -122,7 +122,7 @@ class InProcess:
                 self._watch.store()
             own = self._record()
         finally:
-            self._folder.cleanup()
+            self._scratch.close()
         self._store.set(f"record{self.rank}", own.model_dump_json())
         ranks = range(self.world_size) if self.rank == 0 else ()
         return own, [
