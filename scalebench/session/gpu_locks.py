@@ -2,21 +2,44 @@
 
 A claim is a lock on a file named after the device's UUID; the kernel lets go of it when the process
 ends, however it does. The file holds the number of the process that has it.
+
+The file is in a place that all processes of the machine share, whatever their TMPDIR. Which one
+that is differs: Slurm may give each job a /tmp and a /dev/shm of its own, and /run/lock is root's
+on some systems. So the lock is held in every place that can have it, and one is enough to be seen.
 """
 
 import fcntl
 import os
+import pwd
 import re
-import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from scalebench.errors import EnvironmentUnfit
 
+PLACES = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 PREFIX = "scalebench-gpu-"
 FOR_EVERYBODY = 0o666
+ADVICE = (
+    "choose other GPUs with CUDA_VISIBLE_DEVICES, or add --allow-busy: the run then says that the "
+    "device was shared."
+)
+
+
+class Taken(Exception):
+    """A device that somebody else has, or may have.
+
+    Args:
+        refusal: What to say of it, and what to do.
+        notice: What to say where it is used all the same.
+    """
+
+    def __init__(self, refusal: str, notice: str) -> None:
+        super().__init__(refusal)
+        self.notice = notice
 
 
 @dataclass
@@ -24,11 +47,12 @@ class GpuClaims:
     """What this process has claimed.
 
     Attributes:
-        held: UUID of a device → the descriptor of its lock.
+        places: Directories for the locks.
+        held: UUID of a device → the descriptors of its locks.
     """
 
-    folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
-    held: dict[str, int] = field(default_factory=dict)
+    places: Sequence[Path] = PLACES
+    held: dict[str, list[int]] = field(default_factory=dict)
 
     def claim(self, uuids: Sequence[str], allow_busy: bool) -> list[str]:
         """Claim devices until `close`; those that are claimed already stay so.
@@ -38,48 +62,123 @@ class GpuClaims:
             allow_busy: Use devices that another process holds.
 
         Returns:
-            A notice for each device that another process holds.
+            A notice for each device that another process holds or may hold.
 
         Raises:
-            EnvironmentUnfit: Another process holds one.
+            EnvironmentUnfit: Another process holds one or may hold it.
         """
-        shared = []
+        notices = []
         for uuid in uuids:
             if uuid in self.held:
                 continue
-            descriptor = self._open(uuid)
-            if descriptor is None:
-                continue  # another user's file that may not be opened: nothing can be told
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-                os.close(descriptor)
+                self._claim(uuid)
+            except Taken as taken:
                 if not allow_busy:
-                    raise EnvironmentUnfit(
-                        f"GPU {uuid} is in use by another scalebench, process {holder}. Wait for "
-                        "it, choose other GPUs with CUDA_VISIBLE_DEVICES, or add --allow-busy: "
-                        "the run then says that the device was shared."
-                    ) from None
-                shared.append(f"GPU {uuid} shared with another scalebench, process {holder}")
+                    raise EnvironmentUnfit(f"GPU {uuid} {taken}, {ADVICE}") from None
+                notices.append(f"GPU {uuid} {taken.notice}")
             else:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-                self.held[uuid] = descriptor
-        return shared
+                if not self.held[uuid]:
+                    notices.append(
+                        f"GPU {uuid} may be shared: no lock can be kept in "
+                        f"{' or '.join(map(str, self.places))}"
+                    )
+        return notices
 
-    def _open(self, uuid: str) -> int | None:
-        path = self.folder / f"{PREFIX}{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}"
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        with suppress(FileNotFoundError, PermissionError):
-            return os.open(path, flags)
-        with suppress(PermissionError, FileExistsError):
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FOR_EVERYBODY)
-            os.fchmod(descriptor, FOR_EVERYBODY)
-            return descriptor
-        return None
+    def _claim(self, uuid: str) -> None:
+        locks = self.held.setdefault(uuid, [])
+        try:
+            for place in shared_places(self.places):
+                lock = lock_file(place / f"{PREFIX}{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}")
+                if lock is not None:
+                    locks.append(lock)
+        except Taken:
+            self._let_go(uuid)
+            raise
+
+    def _let_go(self, uuid: str) -> None:
+        for lock in self.held.pop(uuid):
+            os.close(lock)
 
     def close(self) -> None:
         """Let go of everything."""
-        while self.held:
-            os.close(self.held.popitem()[1])
+        for uuid in list(self.held):
+            self._let_go(uuid)
+
+
+def shared_places(places: Iterable[Path]) -> list[Path]:
+    """Return each directory once in which others cannot replace this user's files."""
+    found: dict[tuple[int, int], Path] = {}
+    for place in places:
+        with suppress(OSError):
+            about = place.stat()
+            loose = about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX
+            if stat.S_ISDIR(about.st_mode) and not loose:
+                found.setdefault((about.st_dev, about.st_ino), place)
+    return list(found.values())
+
+
+def lock_file(path: Path) -> int | None:
+    """Lock a file that all users share, and write this process's number into it.
+
+    Returns:
+        Its descriptor; None: this process can have no such file, or no lock on it.
+
+    Raises:
+        Taken: Another process holds the lock, or nobody can tell.
+    """
+    try:
+        descriptor = _open(path)
+    except OSError as error:
+        with suppress(OSError):
+            raise _unreadable(path, f"cannot be opened ({error.strerror})") from None
+        return None
+    with ExitStack() as undo:
+        undo.callback(os.close, descriptor)
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:  # one more link: it is written to
+            raise _unreadable(path, "is not a regular file with this name alone")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            written = re.match(rb"\d+", os.pread(descriptor, 20, 0))  # by any user: digits only
+            by = f"another scalebench, process {written[0].decode() if written else 'unknown'}"
+            raise Taken(f"is in use by {by}. Wait for it", f"shared with {by}") from None
+        except OSError:
+            return None  # a file system without locks
+        with suppress(OSError):  # no room for the number: the lock is what counts
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        undo.pop_all()
+        return descriptor
+
+
+def _open(path: Path) -> int:
+    """Open a file for locking, made if need be; never waits, as for a FIFO that somebody put there.
+
+    An existing one is opened without O_CREAT: the kernel refuses that for files of others
+    (fs.protected_regular).
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(FileNotFoundError):
+        return os.open(path, flags)
+    with suppress(FileExistsError):
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FOR_EVERYBODY)
+        os.fchmod(descriptor, FOR_EVERYBODY)
+        return descriptor
+    return os.open(path, flags)
+
+
+def _unreadable(path: Path, why: str) -> Taken:
+    """Return what to say of a file that is no lock of scalebench's, or keeps this user out.
+
+    Raises:
+        OSError: There is none, or this user may not even look.
+    """
+    owner = path.lstat().st_uid
+    name = f"user {owner}"
+    with suppress(KeyError):
+        name = pwd.getpwuid(owner).pw_name
+    remedy = "Remove it" if owner == os.geteuid() else f"Have {name} remove it"
+    notice = f"may be in use: {path}, which belongs to {name}, {why}"
+    return Taken(f"{notice}. {remedy}", notice)
