@@ -137,7 +137,7 @@ def lock_file(path: Path) -> int | None:
         undo.callback(os.close, descriptor)
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:  # one more link: it is written to
-            raise _unreadable(path, "is not a regular file with this name alone")
+            raise _unreadable(path, "has a second name")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -175,7 +175,10 @@ def _unreadable(path: Path, why: str) -> Taken:
     Raises:
         OSError: There is none, or this user may not even look.
     """
-    owner = path.lstat().st_uid
+    about = path.lstat()
+    if not stat.S_ISREG(about.st_mode):
+        why = "is not a regular file"
+    owner = about.st_uid
     name = f"user {owner}"
     with suppress(KeyError):
         name = pwd.getpwuid(owner).pw_name
