@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from scalebench.launch.ranks import GRACE_S
+from scalebench.records.scratch import PREFIX
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import SHORT, row_of, summary_of
 from tests.processes import left_after
@@ -229,15 +230,17 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(
     start_scalebench: Start, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(project))
-    process = start_scalebench("run", "ddp", "--out", "r")
-    _wait_for(lambda: len(list(project.glob("scalebench-*/.lock"))) == 1, PATIENCE_S, "scratch")
-    (left,) = project.glob("scalebench-*")
+    process = start_scalebench("run", "ddp", "--out", "scalebench-r")
+    _wait_for((project / "scalebench-r").is_dir, PATIENCE_S, "the run's folder")
+    (left,) = project.glob(f"{PREFIX}*")
     process.kill()
     process.communicate()
     assert left.exists()
-    again = start_scalebench("run", "ddp", "--out", "r2")
+    (project / "scalebench-r" / ".lock").touch()
+    again = start_scalebench("doctor")
     _wait_for(lambda: not left.exists(), 30, "the old scratch folder to go")
-    assert len(list(project.glob("scalebench-*"))) == 1  # its own is left alone
+    _wait_for(lambda: any(project.glob(f"{PREFIX}*/zygote.log")), PATIENCE_S, "its own")
+    assert (project / "scalebench-r").is_dir()  # a run is no scratch folder, whatever its name
     again.terminate()
     again.communicate(timeout=30)
 
