@@ -1,14 +1,14 @@
 """Temporary folders: locked while in use; what killed processes have left goes with the next one.
 
 All of scalebench's temporary folders are made here. Who looks for abandoned ones may be beside
-strangers: others can write into the same directory, and several machines may share it. So a folder
-has this machine's name in its own, it is the user's, it carries a mark, and it is emptied through
+strangers: others can write into the same directory, and several machines may share it. So the name
+of a folder depends on the machine, it is the user's, it carries a mark, and it is emptied through
 the descriptor that holds its lock, never by a path that somebody could point elsewhere.
 """
 
 import fcntl
+import hashlib
 import os
-import re
 import shutil
 import socket
 import tempfile
@@ -20,7 +20,7 @@ from pathlib import Path
 from scalebench.errors import EnvironmentUnfit
 from scalebench.records.paths import RunPaths
 
-PREFIX = f"scalebench-scratch-{re.sub(r'[^A-Za-z0-9.-]', '_', socket.gethostname())}-"
+PREFIX = f"scalebench-scratch-{hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]}-"
 MARK = ".scalebench-scratch"
 """Nothing but an empty folder is removed without this file in it."""
 
@@ -46,7 +46,6 @@ class Scratch:
         remove_abandoned()
         self.folder, descriptor = _make_locked()
         self.close = weakref.finalize(self, _close, self.folder, descriptor, os.getpid())
-        (self.folder / MARK).touch()
 
     def __enter__(self) -> Path:
         return self.folder
@@ -87,6 +86,7 @@ def _make_locked() -> tuple[Path, int]:
             with suppress(FileNotFoundError):  # another process took it for abandoned
                 descriptor = os.open(folder, _DIRECTORY)
                 if _lock(descriptor) and folder.exists():
+                    (folder / MARK).touch()
                     return folder, descriptor
                 os.close(descriptor)
     except OSError as error:

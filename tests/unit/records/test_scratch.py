@@ -35,7 +35,7 @@ if os.fork():
 START_AND_CLEAN = """
 import os, sys
 from scalebench.records.scratch import Scratch
-processes, rounds = 24, 25
+processes, rounds = 24, 15
 gate, opened = os.pipe()
 for _ in range(processes):
     if os.fork() == 0:
