@@ -81,9 +81,9 @@ def growth_of(results: Sequence[CellResult]) -> Growth:
     if len(cells) == 1 or (isinstance(target, ScriptTarget) and target.takes_batch):
         return Growth(planned)
     if isinstance(target, ScriptTarget) and target.scaling is not None:
-        whole = math.lcm(*cells)
+        common = math.lcm(*cells)
         strong = target.scaling == "strong"
-        return Growth(target.scaling, {n: whole // n if strong else 1 for n in cells})
+        return Growth(target.scaling, {n: common // n if strong else 1 for n in cells})
     if len(missing) < len(cells):
         counted = " and ".join(f"N={n}" for n in samples if n not in missing)
         others = " and ".join(f"N={n}" for n in missing)

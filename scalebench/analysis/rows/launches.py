@@ -44,7 +44,9 @@ class Launches:
     @property
     def no_ratio(self) -> str | None:
         """Why this row is compared with no other number of ranks; None: it may be."""
-        return self.growth and self.growth.why_unknown if self.cell.world_size > 1 else None
+        if self.growth is None or self.cell.world_size == 1:
+            return None
+        return self.growth.why_unknown
 
     @cached_property
     def good(self) -> dict[int, CellResult]:
