@@ -1,18 +1,16 @@
 """How much a script's modules are given in the first step: it tells how a rank's work depends on N.
 
 Without a DataLoader nothing else does. Modules are looked at until the first call of an optimizer,
-which is never a clean step, or until the script compiles something: torch.compile would compile the
-hook as well.
+which is never a clean step, or until the script calls torch.compile, which would compile the hook.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
-
-from scalebench.worker.attach.imports import after_import_of
 
 DEEPEST = 4
 
@@ -26,38 +24,45 @@ class Inputs:
 
     def __init__(self) -> None:
         self.elements: int | None = 0
-        self._original: Any = None
+        self._undo: list[Callable[[], None]] = []
         self._inside = False
 
     def begin(self) -> None:
         """Look from now on."""
-        module: Any = torch.nn.Module
-        self._original = original = module.__call__
+        self._replace(torch.nn.Module, "__call__", self._counting)
+        self._replace(torch, "compile", self._giving_up)
 
-        @functools.wraps(original)
-        def watched(called: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or self._original is None or not torch.is_grad_enabled():
-                return original(called, *args, **kwargs)
+    def _replace(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, functools.wraps(original)(wrap(original)))
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def _counting(self, original: Any) -> Any:
+        def watched(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or self.elements is None or not torch.is_grad_enabled():
+                return original(module, *args, **kwargs)
             self._inside = True
             try:
-                self.elements = (self.elements or 0) + _elements([args, kwargs], DEEPEST)
-                return original(called, *args, **kwargs)
+                self.elements += _elements([args, kwargs], DEEPEST)
+                return original(module, *args, **kwargs)
             finally:
                 self._inside = False
 
-        module.__call__ = watched
-        after_import_of("torch._dynamo", self._give_up)
+        return watched
+
+    def _giving_up(self, original: Any) -> Any:
+        def compiling(*args: Any, **kwargs: Any) -> Any:
+            if self._undo:
+                self.elements = None
+            self.end()
+            return original(*args, **kwargs)
+
+        return compiling
 
     def end(self) -> None:
         """Leave torch as it was: a step is over."""
-        if self._original is not None:
-            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
-            self._original = None
-
-    def _give_up(self) -> None:
-        if self._original is not None:
-            self.end()
-            self.elements = None
+        while self._undo:
+            self._undo.pop()()
 
 
 def _elements(value: Any, depth: int) -> int:
