@@ -2,14 +2,39 @@
 
 The plan has a batch of 1 for each rank where nothing says how large it is. What the ranks counted
 takes its place before anything is worked out, so that throughput, speedup and the loss budget are
-those of any other run. A script whose arguments are the same at every N may divide its batch by
-itself: what was counted also says which kind of scaling it is.
+those of any other run. It also says how the work grows with N, which the arguments of a script do
+not: many divide their batch, or their accumulation, by themselves.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
+from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Script
+from scalebench.spec.script import ScriptTarget
+
+ALIKE = 0.05
+"""Work that differs by less is the same: the mean of batches that vary."""
+
+Grows = Literal["strong", "weak", "unknown"]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How the work of a script grows with the number of ranks.
+
+    Attributes:
+        scaling: Unknown: no ratio between numbers of ranks means anything.
+        rank_work: N → what a rank does in a step, in any unit, where samples are not known.
+        why_unknown: What is missing, and what to do.
+    """
+
+    scaling: Grows
+    rank_work: Mapping[int, int] = field(default_factory=dict)
+    why_unknown: str | None = None
 
 
 def with_counted_batch(result: CellResult) -> CellResult:
@@ -21,12 +46,10 @@ def with_counted_batch(result: CellResult) -> CellResult:
 
 
 def _batch(result: CellResult) -> dict[str, int]:
-    counted = [rank.samples_per_step for rank in result.ranks]
-    known = [samples for samples in counted if samples is not None]
-    if len(known) < len(counted) or round(sum(known)) < 1:
+    total = _sum_over_ranks(result, lambda rank: rank.samples_per_step)
+    if total is None or round(total) < 1:
         return {}
-    total = round(sum(known))
-    return {"global_batch": total, "rank_batch": round(total / len(known))}
+    return {"global_batch": round(total), "rank_batch": round(total / len(result.ranks))}
 
 
 def knows_samples(cell: Cell, result: CellResult) -> bool:
@@ -36,13 +59,80 @@ def knows_samples(cell: Cell, result: CellResult) -> bool:
     return bool(_batch(result)) or getattr(cell.workload, "takes_batch", False)
 
 
-def divides_its_batch(cells: Sequence[Cell]) -> bool:
-    """Tell whether a script has the same global batch at every N, though it was planned as weak.
+def growth_of(results: Sequence[CellResult]) -> Growth:
+    """Tell how a script's work grows: by its samples, else by `--scaling`, else by what was seen.
+
+    Where no samples are known, data-parallel ranks show their work by the elements that modules are
+    given in a step, or by backward passes that are divided among them. As many backward passes at
+    every N say nothing, because each may be on a smaller batch.
 
     Args:
-        cells: One for each N, with the batch that was counted.
+        results: A launch that succeeded for each number of ranks.
     """
-    of_one = [cell.global_batch for cell in cells if cell.world_size == 1]
-    others = [cell.global_batch for cell in cells if cell.world_size > 1]
-    weak = all(isinstance(c.strategy, Script) and c.scaling == "weak" for c in cells)
-    return weak and bool(others) and {*others} == {*of_one}
+    cells = {result.cell.world_size: result.cell for result in results}
+    planned, target = results[0].cell.scaling, results[0].cell.workload
+    samples = {
+        r.cell.world_size: _sum_over_ranks(r, lambda rank: rank.samples_per_step) for r in results
+    }
+    missing = [n for n, known in samples.items() if not known]
+    if not missing:
+        known = {n: float(total or 0) for n, total in samples.items()}
+        return Growth(_alike_over(known, cells) or planned)
+    if len(cells) == 1 or (isinstance(target, ScriptTarget) and target.takes_batch):
+        return Growth(planned)
+    if isinstance(target, ScriptTarget) and target.scaling is not None:
+        common = math.lcm(*cells)
+        strong = target.scaling == "strong"
+        return Growth(target.scaling, {n: common // n if strong else 1 for n in cells})
+    if len(missing) < len(cells):
+        counted = " and ".join(f"N={n}" for n in samples if n not in missing)
+        others = " and ".join(f"N={n}" for n in missing)
+        why = f"give --samples-per-step: samples are known at {counted} and not at {others}"
+        return Growth("unknown", why_unknown=why)
+    for measure in (_elements, _backwards):
+        work = {r.cell.world_size: _sum_over_ranks(r, measure) for r in results}
+        whole = {n: total for n, total in work.items() if total}
+        grows = _alike_over(whole, cells) if len(whole) == len(cells) else None
+        if grows == "strong" or (grows == "weak" and measure is _elements):
+            return Growth(grows, {n: round(total / n) for n, total in whole.items()})
+    return Growth(
+        "unknown",
+        why_unknown="give --scaling or --samples-per-step: nothing tells whether a rank's work in "
+        "a step is the same at every N (weak scaling) or divided by N (strong scaling)",
+    )
+
+
+def _alike_over(work: Mapping[int, float], cells: Mapping[int, Cell]) -> Grows | None:
+    """Return how the work of the whole job grows; None: in neither way."""
+    per_rank = {n: total / n for n, total in work.items()}
+    found: tuple[tuple[Grows, Mapping[int, float]], ...] = (("strong", work), ("weak", per_rank))
+    for scaling, values in found:
+        if len(cells) > 1 and max(values.values()) <= (1 + ALIKE) * min(values.values()):
+            return scaling
+    return None
+
+
+def _sum_over_ranks(
+    result: CellResult, of_rank: Callable[[RankRecord], float | None]
+) -> float | None:
+    found = [of_rank(rank) for rank in result.ranks]
+    known = [one for one in found if one is not None]
+    return sum(known) if known and len(known) == len(found) else None
+
+
+def _elements(rank: RankRecord) -> float | None:
+    """Return the elements that a rank's modules are given, if ranks divide nothing but the data."""
+    facts = rank.facts
+    kinds = {one.get("kind") for one in facts.get("wrappers") or ()}
+    sharded = kinds & {"FSDPModule", "FullyShardedDataParallel"}
+    divides = kinds & {"_PipelineStageBase"} or ("DTensor" in kinds and not sharded)
+    several = [group.get("ranks") for group in facts.get("groups") or () if group.get("ranks")]
+    if divides or any(1 < size < max(several) for size in several):
+        return None
+    found = facts.get("input_elements")
+    return float(found) if found else None
+
+
+def _backwards(rank: RankRecord) -> float | None:
+    found = rank.facts.get("backwards_per_step")
+    return float(found) if found else None

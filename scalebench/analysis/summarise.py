@@ -111,7 +111,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
     cell, good = row.cell, list(row.good.values())
     status, reason = _status(row, run.info.status)
     baseline = plain_baseline(row, table)
-    wrapped = table.get((cell.suite, cell.case, 1))
+    wrapped = None if row.no_ratio else table.get((cell.suite, cell.case, 1))
     counted = all(knows_samples(cell, r) for r in good)
     throughput = _throughput(good, counted) if good else None
     tokens = next((r.ranks[0].tokens_per_sample for r in good), None)
@@ -164,7 +164,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         strategy=cell.strategy.kind,
         strategy_settings=cell.strategy.model_dump(exclude={"kind"}),
         workload=cell.workload.name,
-        scaling=cell.scaling,
+        scaling="unknown" if row.growth and row.growth.scaling == "unknown" else cell.scaling,
         device=cell.device,
         backend=cell.backend,
         world_size=cell.world_size,
@@ -354,6 +354,8 @@ def _unavailable(
 
 
 def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str:
+    if row.no_ratio and name in ("baseline", "speedup", "efficiency", "efficiency_wrapped"):
+        return row.no_ratio
     if name == "baseline":
         return f"no plain baseline at a batch of {_batch_words(row.cell)}"
     if not row.good and name != "correctness":

@@ -319,7 +319,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         workload=flags["workload"],
         autocast=None if flags["dtype"] is None else flags["dtype"] == "bfloat16",
         compile=flags["compile"],
-        scaling=flags["scaling"],
+        scaling=flags["scaling"] if flags["script"] is None else None,  # its suite has it
         batch_size=flags["batch_size"],
         steps=flags["steps"],
         repeats=flags["repeats"],

@@ -232,7 +232,7 @@ class RankRecord(Record):
     steady: bool | None = None
     first_step_ns: int | None = None
     num_parameters: int | None = Field(None, ge=0, lt=LARGE)
-    tokens_per_sample: int | None = Field(None, ge=1, lt=LARGE)
+    tokens_per_sample: FiniteFloat | None = Field(None, gt=0, lt=LARGE)
     trace: Trace | None = None
     trace_unavailable: str | None = None
     another_rank_left: bool | None = None

@@ -105,7 +105,7 @@ class Row(BaseModel):
     strategy_settings: dict[str, Any]
     workload: str
     num_parameters: int | None
-    scaling: Scaling
+    scaling: Scaling | Literal["unknown"]
     device: Device
     backend: str | None
     world_size: int

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import UsageError
-from scalebench.spec import Case, Scaling, Script, Suite
+from scalebench.spec import Case, Script, Suite
 from scalebench.spec.script import SIZES, ScriptTarget, evaluate, script_from
 
 CASE = "script"
@@ -30,17 +30,17 @@ def script_suite(words: Sequence[str], flags: dict[str, Any]) -> Suite:
     script = script.model_copy(
         update={
             "samples_per_step": flags["samples_per_step"],
+            "scaling": flags["scaling"],
             "to_the_end": flags["to_the_end"],
         }
     )
     _check(script, flags)
-    scaling = _scaling(script, flags)
     return Suite(
         name=script.name,
         question=f"How does {script.shown} scale?",
         cases=(Case(name=CASE, strategy=Script()),),
         workload=script.name,
-        scaling=scaling,
+        scaling=(script.scaling or "strong") if script.takes_batch else "weak",
         script=script,
     )
 
@@ -81,15 +81,3 @@ def _check(script: ScriptTarget, flags: dict[str, Any]) -> None:
                 "or give the number itself, e.g. {world_size}*64."
             )
         evaluate(script.samples_per_step, dict.fromkeys(SIZES, 1))
-
-
-def _scaling(script: ScriptTarget, flags: dict[str, Any]) -> Scaling:
-    """Return how the work grows with N: arguments that stay the same are weak scaling."""
-    asked: Scaling | None = flags["scaling"]
-    if asked == "strong" and not script.depends_on_size:
-        raise UsageError(
-            "--scaling strong: the script's arguments are the same at every number of ranks, so "
-            "each rank does the same work, which is weak scaling. Put {rank_batch} or "
-            "{world_size} into its arguments, or leave out --scaling strong."
-        )
-    return asked or ("strong" if script.takes_batch else "weak")

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from scalebench.errors import UsageError
-from scalebench.spec.base import Spec
+from scalebench.spec.base import Scaling, Spec
 
 PLACEHOLDERS = ("world_size", "global_batch", "rank_batch", "run_dir")
 """What may stand in braces in the script's arguments."""
@@ -40,6 +40,7 @@ class ScriptTarget(Spec):
         python: Interpreter that runs it.
         samples_per_step: Samples of the whole job in a step, an expression of placeholders;
             None: counted.
+        scaling: As it was asked for; None: what the launches show.
         to_the_end: Let the script run on when everything is measured.
         batch_size: Of a rank, where nothing tells it.
     """
@@ -51,6 +52,7 @@ class ScriptTarget(Spec):
     arguments: tuple[str, ...] = ()
     python: str = sys.executable
     samples_per_step: str | None = None
+    scaling: Scaling | None = None
     to_the_end: bool = False
     batch_size: int = Field(1, ge=1)
 

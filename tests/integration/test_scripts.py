@@ -297,15 +297,23 @@ def test_a_trouble_is_told_in_one_line(
 
 
 @pytest.mark.untimed
+@pytest.mark.parametrize(
+    ("trouble", "remedy"),
+    [
+        ("alone", "Call torch.distributed.init_process_group()"),
+        ("unwrapped", "cannot hold the gradients of 34,816 parameters"),
+    ],
+)
 def test_processes_that_train_separately_are_no_scaling(
-    scalebench: Scalebench, project: Path
+    scalebench: Scalebench, project: Path, trouble: str, remedy: str
 ) -> None:
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "troubled_script.py", "alone")
+    done = scalebench("run", *flags, "--", "troubled_script.py", trouble)
     assert done.returncode == 2
     assert "the processes train separately" in done.stderr
-    assert "init_process_group" in done.stderr
+    assert remedy in done.stderr
+    assert trouble == "alone" or "Sequential is not wrapped" in done.stderr
 
 
 @pytest.mark.untimed

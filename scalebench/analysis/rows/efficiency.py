@@ -135,6 +135,8 @@ def plain_baseline(row: Launches, table: Table) -> Launches | None:
 
     A user's script is measured against itself on one rank.
     """
+    if row.no_ratio:
+        return None
     if isinstance(row.cell.strategy, Script):
         return table.get((row.cell.suite, row.cell.case, 1))
     wanted = row.cell.strategy.baseline()

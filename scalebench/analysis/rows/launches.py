@@ -4,17 +4,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution, attribute
-from scalebench.analysis.counted_batch import divides_its_batch, with_counted_batch
+from scalebench.analysis.counted_batch import Growth, growth_of, with_counted_batch
 from scalebench.analysis.paired_blocks import Block
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import clean_pace, launch_step_s, steps_of_block
 from scalebench.gate.bootstrap import median_variance
 from scalebench.records.run import CellResult
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Script
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Launches:
         num_planned: Measuring launches that the plan holds.
         shards: Launches of one rank's shard alone that succeeded.
         checkpoints: Launches that saved and restored, whatever became of them.
+        growth: How the work of a user's script grows with N; None: it has no launch that succeeded,
+            or it is no script.
     """
 
     cell: Cell
@@ -36,6 +39,14 @@ class Launches:
     num_planned: int = 0
     shards: tuple[CellResult, ...] = ()
     checkpoints: tuple[CellResult, ...] = ()
+    growth: Growth | None = None
+
+    @property
+    def no_ratio(self) -> str | None:
+        """Why this row is compared with no other number of ranks; None: it may be."""
+        if self.growth is None or self.cell.world_size == 1:
+            return None
+        return self.growth.why_unknown
 
     @cached_property
     def good(self) -> dict[int, CellResult]:
@@ -100,17 +111,28 @@ def grouped(run: StoredRun) -> Table:
 
 
 def _as_counted(row: Launches, table: Table) -> Launches:
-    """Return a row, called strong scaling if it is one of a script that divides its batch."""
-    case = row.cell.row_key[:2]
-    of_case = [r.cell for r in table.values() if r.good and r.cell.row_key[:2] == case]
-    if not divides_its_batch(of_case):
+    """Return a row of a script with the scaling that its launches show, and its share of the work.
+
+    Where samples are not known, the work of a rank takes the place of the batch, so that every
+    ratio is of the same work.
+    """
+    case, n = row.cell.row_key[:2], row.cell.world_size
+    of_case = [
+        next(iter(r.good.values())) for r in table.values() if r.good and r.cell.row_key[:2] == case
+    ]
+    if not isinstance(row.cell.strategy, Script) or not of_case:
         return row
-    strong = {"scaling": "strong"}
+    growth = growth_of(of_case)
+    changes: dict[str, Any] = {} if growth.scaling == "unknown" else {"scaling": growth.scaling}
+    if n in growth.rank_work:
+        work = growth.rank_work[n]
+        changes |= {"rank_batch": work, "global_batch": work * n}
     measured = {
-        repeat: result.model_copy(update={"cell": result.cell.model_copy(update=strong)})
+        repeat: result.model_copy(update={"cell": result.cell.model_copy(update=changes)})
         for repeat, result in row.measured.items()
     }
-    return replace(row, cell=row.cell.model_copy(update=strong), measured=measured)
+    cell = row.cell.model_copy(update=changes)
+    return replace(row, cell=cell, measured=measured, growth=growth)
 
 
 def clean_blocks(result: CellResult) -> list[Block]:

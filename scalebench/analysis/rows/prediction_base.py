@@ -11,9 +11,13 @@ from scalebench.spec import Script
 def prediction_base(row: Launches, table: Table) -> Launches | None:
     """Return the launches that a row's case is predicted from; None: there are none at N=1.
 
+    None as well where a rank's work at this N is not known.
+
     Of a script the smallest N ≥ 2 whose steps were traced, if ranks send there what one rank does
     not; of anything else N=1.
     """
+    if row.no_ratio:
+        return None
     suite, case, _ = row.cell.row_key
     at_one = table.get((suite, case, 1))
     if not isinstance(row.cell.strategy, Script):

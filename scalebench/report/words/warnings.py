@@ -94,7 +94,8 @@ MARKS = {
             "samples not counted",
             "q",
             "How many samples the script trains on in a step is not known, so its throughput is"
-            " steps per second. Speedup and efficiency take each rank's step as the same work.",
+            " steps per second. Speedup and efficiency rest on what its modules are given, on its"
+            " backward passes, or on --scaling.",
             "Feed the script by a torch DataLoader, give --samples-per-step, or call"
             " scalebench.step(samples=...) after each step.",
         ),

@@ -71,6 +71,7 @@ PLUGIN_PHRASES = {"ddp": "DDP", "fsdp2": "FSDP2", "deepspeed": "DeepSpeed"}
 METHOD_PHRASES = {"none": "exact all-reduce", "noop": "no communication", "ulysses": "Ulysses"}
 
 
+UNKNOWN_SCALING = ("unknown scaling", "strong or weak scaling not known")
 SAMPLES_NOT_COUNTED = "samples not counted"
 
 
@@ -380,7 +381,7 @@ def cpu_fact(row: Row) -> str:
 def suite_facts(rows: Sequence[Row]) -> str:
     """Say what all rows of a suite have in common: scaling, workload, batch, backend."""
     first = rows[0]
-    parts = [f"{joined(sorted({row.scaling for row in rows}))} scaling"]
+    parts = [f"{joined(sorted({row.scaling for row in rows}))} scaling".replace(*UNKNOWN_SCALING)]
     workloads = {(row.workload, row.num_parameters) for row in rows if row.num_parameters}
     names = sorted({row.workload for row in rows})
     if len(names) == 1 and len(workloads) == 1:

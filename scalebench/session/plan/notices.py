@@ -72,8 +72,8 @@ def about_scripts(rows: Sequence[Cell]) -> list[str]:
     """Say how the work of the user's own script grows with the number of ranks."""
     targets = dict.fromkeys(c.workload for c in rows if isinstance(c.workload, ScriptTarget))
     return [
-        f"{target.shown}: the same arguments at every N, which is weak scaling unless the script "
-        "itself divides its batch"
+        f"{target.shown}: the same arguments at every N; what its ranks are seen to do tells "
+        "whether that is strong or weak scaling"
         for target in targets
-        if not target.depends_on_size
+        if not target.depends_on_size and target.scaling is None
     ]

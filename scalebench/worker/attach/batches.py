@@ -1,16 +1,24 @@
 """What the script's DataLoaders hand over: samples, and how long the script waited for them.
 
 Iterators are watched where every one of torch's passes: ``_BaseDataLoaderIter.__next__``. One
-whose batch was the last before a backward pass feeds the training; the others evaluate.
+whose batch was the last before a backward pass feeds the training, and so do those that were read
+beside it (labelled and unlabelled data); the others evaluate.
+
+How many samples a batch has, its loader knows: as many as its sampler asked the dataset for. Only a
+dataset that makes whole batches by itself leaves it to the tensors, which have to agree. The shape
+of a tensor alone does not tell: it may begin with time, with the nodes of graphs, with channels.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.profiler import record_function
+from torch.utils.data.dataloader import _DatasetKind
 
 DATA = "scalebench.data"
 """`scalebench.trace.marks.DATA`."""
@@ -23,7 +31,7 @@ class Fed(NamedTuple):
 
     Attributes:
         began: Mark of the moment at which the first batch was asked for; None: none was.
-        samples: In all microbatches; 0: not known.
+        samples: In all microbatches; None: one of them does not tell.
         tokens: Likewise; 0: the batches hold no tokens.
         waited_s: In the loader's ``__next__``, on the host.
         batches: Microbatches.
@@ -31,7 +39,7 @@ class Fed(NamedTuple):
     """
 
     began: Any
-    samples: int
+    samples: int | None
     tokens: int
     waited_s: float
     batches: int
@@ -39,16 +47,47 @@ class Fed(NamedTuple):
 
 
 class _Feed:
-    """One iterator since the last step."""
+    """One iterator since the last step.
 
-    def __init__(self, settings: dict[str, Any] | None = None) -> None:
-        self.settings = settings
+    Attributes:
+        asked: Samples of each batch that its sampler has asked for and that has not come yet.
+        drawn: Batches since the last backward pass.
+        learns: Whether the last one was read with gradients on.
+    """
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] | None = None
         self.trains = False
+        self.asked: deque[int | None] = deque()
+        self.sampler: Any = None
+        self.drawn = 0
+        self.learns = True
+        self._begins_with_samples: bool | None = None
         self.clear()
 
     def clear(self) -> None:
         self.began: Any = None
-        self.samples = self.tokens = self.waited_ns = self.batches = 0
+        self.samples: int | None = 0
+        self.tokens = self.waited_ns = self.batches = 0
+
+    def next_asked(self) -> int | None:
+        """Return the samples that were asked for in the batch that has come; None: not told."""
+        return self.asked.popleft() if self.asked else None
+
+    def samples_of(self, batch: Any, iterator: Any) -> int | None:
+        """Return the samples of a batch; None: neither its loader nor its tensors tell.
+
+        An iterable dataset may end before a batch is full: its tensors say so, if those of the
+        first batch began with its samples.
+        """
+        asked, leading = self.next_asked(), leading_of(batch)
+        if asked is None:
+            return leading
+        if self._begins_with_samples is None:
+            self._begins_with_samples = leading == asked
+        is_short = leading is not None and leading < asked and self._begins_with_samples
+        iterable = iterator._dataset_kind == _DatasetKind.Iterable
+        return leading if iterable and is_short else asked
 
 
 class Batches:
@@ -67,15 +106,25 @@ class Batches:
         self.off = False
         self.loader: dict[str, Any] | None = None
         self._active: list[_Feed] = []
-        self._last: _Feed | None = None
+        self._drawn: list[_Feed] = []
+
+    def asked_for(self, iterator: Any, index: Any) -> None:
+        """Note what a sampler has asked its dataset for: a list of samples, or what makes one."""
+        feed = _feed_of(iterator)
+        if feed.sampler is not iterator._sampler_iter:  # a new epoch: nothing is on its way
+            feed.sampler = iterator._sampler_iter
+            feed.asked.clear()
+        feed.asked.append(len(index) if hasattr(index, "__len__") else None)
 
     def next_of(self, iterator: Any, original: Any) -> Any:
         """Do what an iterator's own ``__next__`` does, and note what it hands over."""
+        feed = _feed_of(iterator)
         if self.off:
-            return original(iterator)
-        feed = iterator.__dict__.get("_scalebench")
-        if feed is None:
-            feed = iterator.__dict__["_scalebench"] = _Feed(settings_of(iterator))
+            batch = original(iterator)
+            feed.next_asked()
+            return batch
+        if feed.settings is None:
+            feed.settings = settings_of(iterator)
         if feed.began is None:
             feed.began = self.clock.now()
             self._active.append(feed)
@@ -87,25 +136,40 @@ class Batches:
             batch = original(iterator)  # at the end of an epoch this raises, and nothing is noted
         feed.waited_ns += time.monotonic_ns() - before
         feed.batches += 1
-        if torch.is_grad_enabled():
-            samples, tokens = size_of(batch)
-            feed.samples += samples
-            feed.tokens += tokens
-            self._last = feed
+        feed.drawn += 1
+        feed.learns = torch.is_grad_enabled()
+        samples = feed.samples_of(batch, iterator)
+        feed.samples = None if samples is None or feed.samples is None else feed.samples + samples
+        feed.tokens += tokens_of(batch)
+        self._drawn = [one for one in self._drawn if one is not feed] + [feed]
         return batch
 
     def backward(self) -> None:
-        """Note that a backward pass has begun: the last batch was one to train on."""
-        if self._last is not None and not self._last.trains:
-            self._last.trains = True
-            self.loader = self._last.settings
+        """Note that a backward pass has begun: the last batch was one to train on.
+
+        So were those that other loaders handed over since the last backward pass, no more of each.
+        A batch that is read without gradients is one to train on (a prefetcher's) unless another
+        loader is known to feed the training.
+        """
+        if not self._drawn:
+            return
+        last = self._drawn[-1]
+        if last.learns or not any(feed.trains for feed in self._active if feed is not last):
+            last.trains = True
+            self.loader = last.settings
+        for feed in self._drawn[:-1]:
+            feed.trains = feed.trains or (feed.learns and feed.drawn <= last.drawn)
+        for feed in self._drawn:
+            feed.drawn = 0
+        self._drawn.clear()
 
     def take(self) -> Fed:
         """Return what came since the last call for training, and begin again."""
         feeds = [feed for feed in self._active if feed.trains and feed.batches]
+        samples = [feed.samples for feed in feeds]
         fed = Fed(
             feeds[0].began if feeds else None,
-            sum(feed.samples for feed in feeds),
+            None if None in samples else sum(s for s in samples if s),
             sum(feed.tokens for feed in feeds),
             sum(feed.waited_ns for feed in feeds) / 1e9,
             sum(feed.batches for feed in feeds),
@@ -127,32 +191,56 @@ def settings_of(iterator: Any) -> dict[str, Any]:
     }
 
 
-def size_of(batch: Any) -> tuple[int, int]:
-    """Return samples and tokens of a batch: of its first tensor; 0 where it does not say.
+def _feed_of(iterator: Any) -> _Feed:
+    found: _Feed = iterator.__dict__.setdefault("_scalebench", _Feed())
+    return found
 
-    The leading dimension is the samples. Whole numbers in two dimensions are tokens.
+
+def leading_of(batch: Any) -> int | None:
+    """Return the length that all parts of a batch have in common; None: they differ.
+
+    Parts are tensors, by their first dimension, and lists; numbers and texts have no say.
     """
-    tensor = _first_tensor(batch, DEEPEST)
-    if tensor is None:
-        return 0, 0
-    is_tokens = tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
-    return int(tensor.shape[0]), int(tensor.numel()) if is_tokens else 0
+    lengths = set(_lengths(batch, DEEPEST))
+    return lengths.pop() if len(lengths) == 1 else None
+
+
+def _lengths(batch: Any, depth: int) -> Iterator[int]:
+    if hasattr(batch, "shape"):
+        yield from batch.shape[:1]
+    elif depth:
+        for part in _parts_of(batch):
+            if isinstance(part, (list, tuple)):
+                yield len(part)
+            else:
+                yield from _lengths(part, depth - 1)
+
+
+def tokens_of(batch: Any) -> int:
+    """Return the tokens of a batch: ``input_ids``, or whole numbers in two dimensions; 0: none."""
+    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    tensor = ids if isinstance(ids, torch.Tensor) else _first_tensor(batch, DEEPEST)
+    if tensor is None or tensor.dim() != 2 or tensor.is_floating_point() or tensor.is_complex():
+        return 0
+    return int(tensor.numel())
 
 
 def _first_tensor(batch: Any, depth: int) -> Any:
     """Return the first tensor with a dimension in nested containers, or None."""
     if isinstance(batch, torch.Tensor):
         return batch if batch.dim() else None
-    if depth == 0 or isinstance(batch, (str, bytes)):
-        return None
-    if hasattr(batch, "values") and callable(batch.values):
-        parts = list(batch.values())
-    elif isinstance(batch, (list, tuple)):
-        parts = list(batch)
-    else:
-        parts = list(getattr(batch, "__dict__", {}).values())
-    for part in parts:
+    for part in _parts_of(batch) if depth else ():
         found = _first_tensor(part, depth - 1)
         if found is not None:
             return found
     return None
+
+
+def _parts_of(batch: Any) -> list[Any]:
+    if isinstance(batch, (str, bytes)):
+        return []
+    if hasattr(batch, "values") and callable(batch.values):
+        return list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        return list(batch)
+    return list(getattr(batch, "__dict__", {}).values())

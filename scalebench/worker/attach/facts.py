@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from scalebench.worker.attach.recognition import groups, layouts, wrappers
+from scalebench.worker.attach.recognition import groups, layouts, trained_modules, wrappers
 
 
 def memory(device: str) -> dict[str, Any]:
@@ -42,6 +42,7 @@ def of_training(optimizers: Sequence[Any], device: str) -> dict[str, Any]:
         for group in optimizer.param_groups
         for p in group["params"]
     }
+    found = wrappers() + layouts(optimizers)
     return {
         "num_parameters": sum(parameters.values()) or None,
         "facts": {
@@ -52,7 +53,8 @@ def of_training(optimizers: Sequence[Any], device: str) -> dict[str, Any]:
             "backend": _backend(device),
             **_scheduled(),
             "groups": groups(),
-            "wrappers": wrappers() + layouts(optimizers),
+            "wrappers": found,
+            **({} if found else {"modules": trained_modules(optimizers)}),
             **_device(),
         },
     }
@@ -75,25 +77,6 @@ def _device() -> dict[str, Any]:
         return {"device_name": "cpu", "device_uuid": None}
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {"device_name": properties.name, "device_uuid": str(getattr(properties, "uuid", None))}
-
-
-def exchanges() -> int | None:
-    """Return how many operations this rank has asked its process groups for so far.
-
-    None: it has no group, or one that does not count all of them; NCCL leaves out messages between
-    two ranks.
-    """
-    distributed: Any = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
-    groups = getattr(distributed.distributed_c10d, "_world", None)
-    try:
-        known = list(groups.pg_map.items())  # type: ignore[union-attr]
-        if any(backend[0] != "gloo" for _, backend in known):
-            return None
-        return sum(int(group._get_sequence_number_for_group()) for group, _ in known)
-    except (AttributeError, RuntimeError, TypeError, ValueError):  # of a version that differs
-        return None
 
 
 def _backend(device: str) -> str | None:

@@ -49,6 +49,9 @@ def install(watch: Any) -> Hooks:
     _watch_modes(watch, hooks)
     _watch_saving(watch, hooks)
     _refuse_spawn(hooks)
+    watch.traffic.install(hooks.put)
+    watch.inputs.begin()
+    hooks.then(watch.inputs.end)
     return hooks
 
 
@@ -91,6 +94,15 @@ def _watch_loaders(watch: Any, hooks: Hooks) -> None:
         return watch.batches.next_of(self, original)
 
     hooks.put(iterator, "__next__", watched)
+    ask = iterator._next_index
+
+    @functools.wraps(ask)
+    def asking(self: Any) -> Any:
+        index = ask(self)
+        watch.batches.asked_for(self, index)
+        return index
+
+    hooks.put(iterator, "_next_index", asking)
 
 
 def _watch_scaler(watch: Any, hooks: Hooks) -> None:

@@ -16,8 +16,9 @@ NO_GROUP = (
 )
 
 NO_EXCHANGE = (
-    "the processes train separately: they made a process group and exchanged nothing in {steps} "
-    "steps. Wrap the model, for example in DistributedDataParallel; if it exchanges something only "
+    "the processes train separately: they made a process group and exchanged {what} in {steps} "
+    "steps. {model} is not wrapped, or not called through its wrapper: wrap it, for example in "
+    "DistributedDataParallel, and call the wrapped model. If the script exchanges something only "
     "every so many steps, have more of them measured with --steps"
 )
 

@@ -146,6 +146,25 @@ def layouts(optimizers: Iterable[Any]) -> Found:
     return list(found.values())
 
 
+def trained_modules(optimizers: Iterable[Any]) -> list[str]:
+    """Return the classes of the outermost modules whose parameters the optimizers update."""
+    updated = {
+        id(p)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    found = [
+        thing
+        for thing in gc.get_objects()
+        if issubclass(type(thing), torch.nn.Module)
+        and "_parameters" in vars(thing)  # it has been made to its end
+        and any(id(parameter) in updated for parameter in thing.parameters())
+    ]
+    inner = {id(child) for module in found for child in module.modules() if child is not module}
+    return list(dict.fromkeys(type(one).__name__ for one in found if id(one) not in inner))
+
+
 def groups() -> Found:
     """Return the process groups that this rank knows: ``ranks`` in each, ``name``, ``backend``.
 

@@ -23,8 +23,10 @@ from scalebench.worker.attach.between import Between, Doings
 from scalebench.worker.attach.calls import OptimizerCalls
 from scalebench.worker.attach.clocks import between, clock_for
 from scalebench.worker.attach.host_waits import HostWaits
+from scalebench.worker.attach.inputs import Inputs
 from scalebench.worker.attach.problems import NO_GROUP, WRONG_DEVICE, ScriptProblem
 from scalebench.worker.attach.tracing import Traces
+from scalebench.worker.attach.traffic import Traffic, TrafficWatch
 from scalebench.worker.attach.unused_search import UnusedSearch
 
 MOST_ENDINGS = 3
@@ -60,10 +62,13 @@ class Watch:
         self.waits = HostWaits()
         self.search = UnusedSearch()
         self.calls = OptimizerCalls()
+        self.traffic = TrafficWatch()
+        self.inputs = Inputs()
         self.agreement = Agreement(self.rank, self.world_size, request["store"], request["limit_s"])
         self.marks: list[Any] = []
         self.host_ns: list[int | None] = []
         self.fed: list[Fed | None] = []
+        self.backwards: list[int] = [0]
         self.doings: dict[int, Doings] = {}
         self.num_calls = 0
         self.explicit = False
@@ -74,7 +79,7 @@ class Watch:
         self._actions: dict[int, list[Callable[[], None]]] = {}
         self._bare_until: int | None = None
         self._had_group = False
-        self._exchanges: int | None = None
+        self._traffic: Traffic | None = None
         self._endings = 0
         self._looked_from = 0
         self._looked_at = 0
@@ -89,6 +94,7 @@ class Watch:
     def backward(self) -> None:
         """Note that a backward pass has begun."""
         self.begin()
+        self.backwards[-1] += 1
         self.calls.backward()
         if self._bare_until is None:
             self.batches.backward()
@@ -113,6 +119,7 @@ class Watch:
             self.explicit = True
             self.num_calls = 0
             self.marks, self.host_ns, self.fed = self.marks[-1:], self.host_ns[-1:], []
+            self.backwards = self.backwards[-1:]
             self.doings.clear()
         self.begin()
         self._call_ended(samples)
@@ -122,6 +129,8 @@ class Watch:
         if doings is not None:
             self.doings[self.num_calls] = doings
         self.num_calls += 1
+        self.backwards.append(0)
+        self.inputs.end()
         if self._bare_until is not None and self.num_calls < self._bare_until:
             self.marks.append(None)
             self.host_ns.append(None)
@@ -134,7 +143,7 @@ class Watch:
             fed = self.batches.take()
             self.fed.append(fed if samples is None else fed._replace(samples=samples))
         if self.num_calls == schedule.FIRST_LOOK:
-            self._exchanges = facts.exchanges()
+            self._traffic = self.traffic.so_far()
         if self.schedule is None:
             self._look()
         if self.schedule is not None:
@@ -276,7 +285,9 @@ class Watch:
                 "traces": self.traces.blocks,
                 "trace_failure": self.traces.failure,
                 "memory": self._memory,
-                "exchanged": self._exchanged(),
+                "backwards": self.backwards,
+                "input_elements": self.inputs.elements,
+                "traffic": self._traffic_since(),
                 "looked_at": self._looks(),
                 **facts.of_training(
                     [one for one in known if one is not None], self.request["device"]
@@ -284,12 +295,12 @@ class Watch:
             }
         )
 
-    def _exchanged(self) -> int | None:
-        """Return the operations between ranks since the first look; None: not known."""
-        now = facts.exchanges()
-        if now is None or self._exchanges is None or now < self._exchanges:
+    def _traffic_since(self) -> list[int] | None:
+        """Return the traffic since the first look; None: not known."""
+        now, before = self.traffic.so_far(), self._traffic
+        if now is None or before is None or now.operations < before.operations:
             return None
-        return now - self._exchanges
+        return [now[i] - before[i] for i in range(len(now))]
 
     def _looks(self) -> dict[str, Any]:
         """Return what only a look into traced steps can tell."""

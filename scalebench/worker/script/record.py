@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
@@ -14,11 +14,13 @@ from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget, evaluate
 from scalebench.stats import steady_start
 from scalebench.worker.attach.problems import NO_EXCHANGE
+from scalebench.worker.attach.schedule import FIRST_LOOK
 from scalebench.worker.script.traces import NoTrace, trace_of
 
 FEWEST_STEPS = 4
 """One for the script's start, one for the first of a block, and two that count."""
 
+MOST_NAMED = 3
 LARGE_GAP = 0.1
 LARGE_GAP_S = 1e-3
 """A gap before a step is called one if it exceeds the usual gap by this part of the step, and by
@@ -147,17 +149,18 @@ def rank_fields(
             f"{_script(cell).shown} ended after {num_steps} training steps, and at least "
             f"{FEWEST_STEPS} are needed. Have it train longer: what is not needed is not run"
         )
-    if cell.world_size > 1 and raw.get("exchanged") == 0:
-        raise ValueError(f"{_script(cell).shown}: {NO_EXCHANGE.format(steps=num_steps)}")
     period = raw["period"]
+    if cell.world_size > 1:
+        _check_exchange(raw, f"{_script(cell).shown}: ")
     step_s = steps_of_calls(raw["call_s"], period)[:num_steps]
     cuts = {step for seen in everybody for step in seen.gaps}
     grouped = blocks_for(first.schedule, first.first_clean, num_steps, cuts)
     blocks = [_timed(block, raw["host_ns"], period) for block in grouped]
     clean = [i for b in blocks if b.phase == "clean" for i in range(b.first, b.first + b.count)]
     fed = [_fed(raw["fed"], step, period) for step in clean]
-    samples = _usual([f[0] for f in fed])
-    tokens = _usual([f[1] for f in fed])
+    samples = _mean([f.samples for f in fed])
+    tokens = _mean([f.tokens for f in fed])
+    backwards = _mean([_in_step(raw["backwards"], step, period) for step in clean])
     asked = _script(cell).samples_per_step
     if asked is not None:
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
@@ -172,14 +175,16 @@ def rank_fields(
         "first_step_ns": raw["host_ns"][0],
         "num_parameters": raw["num_parameters"],
         "samples_per_step": samples or None,
-        "tokens_per_sample": _whole_ratio(tokens, samples),
+        "tokens_per_sample": tokens / samples if tokens and samples else None,
         "memory": Memory(**raw["memory"]),
         "gaps": [_gap(raw, s, g) for s, g in sorted(own.gaps.items()) if s < last],
         "ended_after": None if is_whole else num_steps,
         "facts": {
             **raw["facts"],
             **raw["looked_at"],
-            "microbatches": _usual([f[2] for f in fed]) or None,
+            "microbatches": _usual([f.batches for f in fed]) or None,
+            "backwards_per_step": backwards,
+            "input_elements": raw["input_elements"],
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,
         },
@@ -220,20 +225,63 @@ def _timed(block: Block, host_ns: Sequence[int | None], period: int) -> Block:
     return block.model_copy(update={"start_ns": start_ns, "end_ns": end_ns})
 
 
-def _fed(
-    fed: Sequence[Sequence[float] | None], step: int, period: int
-) -> tuple[float, float, float]:
-    """Return samples, tokens and microbatches of a step."""
+class _Fed(NamedTuple):
+    """What a step was fed: samples, tokens and batches; None: its batches do not tell."""
+
+    samples: float | None
+    tokens: float | None
+    batches: float
+
+
+def _fed(fed: Sequence[Sequence[float | None] | None], step: int, period: int) -> _Fed:
     calls = [one for one in fed[step * period : (step + 1) * period] if one is not None]
-    return sum(c[0] for c in calls), sum(c[1] for c in calls), sum(c[3] for c in calls)
+    known = [[call[i] for call in calls if call[i] is not None] for i in (0, 1, 3)]
+    samples, tokens, batches = (
+        sum(x for x in part if x is not None) if len(part) == len(calls) else None for part in known
+    )
+    return _Fed(samples, tokens, batches or 0.0)
+
+
+def _in_step(of_calls: Sequence[int], step: int, period: int) -> float:
+    return sum(of_calls[step * period : (step + 1) * period])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean over steps, which is what a job pays for; None: some step is not known."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known and len(known) == len(values) else None
 
 
 def _usual(values: Sequence[float]) -> float:
-    """Return the most frequent value: the last batch of an epoch is smaller."""
+    """Return the most frequent value."""
     return Counter(values).most_common(1)[0][0] if values else 0.0
 
 
-def _whole_ratio(tokens: float, samples: float) -> int | None:
-    if not tokens or not samples or tokens % samples:
-        return None
-    return int(tokens // samples)
+LEAST_SENT = 1e-3
+"""Bytes that a rank sends in a step for each parameter, at least. The strongest compression in use
+sends about twice as much, and a model that is averaged every 500 steps eight times."""
+
+
+def _check_exchange(raw: Mapping[str, Any], script: str) -> None:
+    """Raise ValueError if the ranks trained separately: they sent nothing, or no gradients.
+
+    A wrapper sends by itself; without one all that is sent passes through Python's own calls.
+    """
+    if raw["traffic"] is None:
+        return
+    operations, called, called_bytes = raw["traffic"]
+    steps = max(1, (len(raw["call_s"]) - FIRST_LOOK) // raw["period"])
+    parameters = raw["num_parameters"] or 0
+    what = "nothing"
+    if operations:
+        if raw["facts"]["wrappers"] or called < operations:
+            return
+        if called_bytes >= LEAST_SENT * parameters * steps:
+            return
+        what = (
+            f"{called_bytes / steps:.3g} bytes a step, which cannot hold the gradients of "
+            f"{parameters:,} parameters,"
+        )
+    names = raw["facts"].get("modules") or []
+    model = " and ".join(names[:MOST_NAMED]) or "The model"
+    raise ValueError(script + NO_EXCHANGE.format(what=what, steps=steps, model=model))

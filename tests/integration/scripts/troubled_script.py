@@ -11,18 +11,21 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def train(steps, fails_at=None, distributed=True):
+def train(steps, fails_at=None, distributed=True, wrapped=True):
     """Train, and fail on the last rank if asked."""
     rank = int(os.environ["RANK"])
     if distributed:
-        dist.init_process_group("gloo")
-    model = nn.Linear(16, 16)
-    model = DistributedDataParallel(model) if distributed else model
+        dist.init_process_group()
+    model = nn.Linear(16, 16) if wrapped else nn.Sequential(nn.Linear(16, 2048))
+    model = DistributedDataParallel(model) if distributed and wrapped else model
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for step in range(steps):
         optimizer.zero_grad()
-        model(torch.randn(4, 16)).square().mean().backward()
+        loss = model(torch.randn(4, 16)).square().mean()
+        loss.backward()
         optimizer.step()
+        if not wrapped:
+            dist.all_reduce(loss.detach())  # to print it
         if step == fails_at and rank == int(os.environ["WORLD_SIZE"]) - 1 > 0:
             raise RuntimeError("a trouble of its own")
 
@@ -46,6 +49,8 @@ elif trouble == "fails":
     train(5000, fails_at=15)
 elif trouble == "alone":
     train(5000, distributed=False)
+elif trouble == "unwrapped":
+    train(50_000, wrapped=False)
 elif trouble == "spawns":
     torch.multiprocessing.spawn(worker, nprocs=2)
 elif trouble == "hangs":

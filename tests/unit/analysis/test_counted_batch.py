@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.analysis.counted_batch import divides_its_batch, knows_samples, with_counted_batch
+from scalebench.analysis.counted_batch import growth_of, knows_samples, with_counted_batch
 from scalebench.spec import Ddp, Script
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.script import ScriptTarget
@@ -73,32 +73,66 @@ def test_samples_are_known_where_they_were_counted_or_given(result, known):
     assert knows_samples(result.cell, result) is known
 
 
-def cell(size, global_batch, scaling="weak", strategy=None):
-    return make_cell(
-        "script",
-        size,
-        strategy=strategy or Script(),
-        scaling=scaling,
-        global_batch=global_batch,
-        rank_batch=1,
-    )
+def grows(**by_size):
+    """How the work grows; by N what each rank has: samples, or facts."""
+    results = []
+    for size, each in by_size.items():
+        n = int(size[1:])
+        samples, facts = (None, each) if isinstance(each, dict) else (each, {})
+        results.append(counting(*[samples] * n, facts=facts, scaling="weak"))
+    return growth_of([with_counted_batch(result) for result in results])
+
+
+def test_samples_tell_how_the_work_grows():
+    assert grows(n1=32.0, n2=16.0, n4=8.0).scaling == "strong"
+    assert grows(n1=22.3, n2=11.0).scaling == "strong"  # batches that vary
+    assert grows(n1=32.0, n2=32.0).scaling == "weak"
+    assert grows(n1=32.0).scaling == "weak"
+    assert grows(n1=32.0, n2=12.0).scaling == "weak"  # as planned; throughput knows the samples
+
+
+def test_what_is_counted_at_one_size_alone_is_no_ratio():
+    growth = grows(n1=32.0, n2=None)
+    assert growth.scaling == "unknown"
+    assert "known at N=1 and not at N=2" in growth.why_unknown
+
+
+def seen(elements=None, backwards=1.0, **facts):
+    return {"input_elements": elements, "backwards_per_step": backwards, **facts}
+
+
+PIPELINE = {"wrappers": [{"kind": "_PipelineStageBase"}]}
 
 
 @pytest.mark.parametrize(
-    ("cells", "divides"),
+    ("one", "two", "scaling"),
     [
-        ([cell(1, 32), cell(2, 32), cell(4, 32)], True),
-        ([cell(4, 32), cell(1, 32)], True),
-        ([cell(1, 32), cell(2, 32)], True),
-        ([cell(1, 32), cell(2, 64)], False),
-        ([cell(1, 32), cell(2, 32), cell(4, 64)], False),
-        ([cell(2, 32), cell(4, 32)], False),
-        ([cell(1, 32)], False),
-        ([], False),
-        ([cell(1, 32), cell(2, 32, "strong")], False),
-        ([cell(1, 32, strategy=Ddp()), cell(2, 32)], False),
-        ([cell(1, 32, strategy=Ddp()), cell(2, 32, strategy=Ddp())], False),
+        (seen(backwards=8.0), seen(backwards=4.0), "strong"),
+        (seen(backwards=2.0), seen(backwards=2.0), "unknown"),  # of which batch, nothing tells
+        (seen(backwards=4.0), seen(backwards=3.0), "unknown"),
+        (seen(1024), seen(1024), "weak"),
+        (seen(1024), seen(512), "strong"),
+        (seen(1024), seen(700), "unknown"),
+        (seen(1024), seen(1024, **PIPELINE), "unknown"),
+        (seen(1024), seen(1024, wrappers=[{"kind": "DTensor"}]), "unknown"),
+        (seen(1024), seen(1024, wrappers=[{"kind": "FSDPModule"}, {"kind": "DTensor"}]), "weak"),
+        ({}, {}, "unknown"),
     ],
 )
-def test_a_script_that_has_one_batch_at_every_size_divides_it_itself(cells, divides):
-    assert divides_its_batch(cells) is divides
+def test_without_samples_the_work_of_a_rank_tells_or_nothing_does(one, two, scaling):
+    growth = grows(n1=one, n2=two)
+    assert growth.scaling == scaling
+    assert bool(growth.why_unknown) == (scaling == "unknown")
+    share = {n: work / growth.rank_work[1] for n, work in growth.rank_work.items()}
+    assert share == {"strong": {1: 1, 2: 0.5}, "weak": {1: 1, 2: 1}, "unknown": {}}[scaling]
+
+
+@pytest.mark.parametrize("asked", ["strong", "weak"])
+def test_what_the_user_says_is_taken_where_nothing_is_counted(asked):
+    target = TARGET.model_copy(update={"scaling": asked})
+    results = [counting(*[None] * n, workload=target, scaling="weak") for n in (1, 2, 4)]
+    growth = growth_of(results)
+    assert growth.scaling == asked
+    assert [growth.rank_work[n] * n for n in (1, 2, 4)] == (
+        [4, 4, 4] if asked == "strong" else [1, 2, 4]
+    )

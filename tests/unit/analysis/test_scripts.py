@@ -64,15 +64,41 @@ def test_a_script_that_divides_its_batch_itself_is_strong_scaling():
     assert {row.scaling for row in rows(result(1, 0.1), result(2, 0.1))[0].values()} == {"weak"}
 
 
-def test_without_samples_throughput_is_in_steps_and_says_so():
-    found, summary = rows(
-        result(1, 0.1, samples_per_step=None), result(2, 0.125, samples_per_step=None)
+def uncounted(facts_1, facts_2):
+    """Rows of steps of 0.1 and 0.0625 s whose samples are not known."""
+    of_rank = {"samples_per_step": None}
+    return rows(
+        result(1, 0.1, facts={"backend": "gloo", **facts_1}, **of_rank),
+        result(2, 0.0625, facts={"backend": "gloo", **facts_2}, **of_rank),
     )
-    assert found[2].throughput.value == pytest.approx(8.0)
-    assert found[2].efficiency.value == pytest.approx(0.8)
+
+
+def test_without_samples_throughput_is_in_steps_and_says_so():
+    found, summary = uncounted({"input_elements": 64}, {"input_elements": 64})
+    assert found[2].throughput.value == pytest.approx(16.0)
+    assert found[2].scaling == "weak"
+    assert found[2].efficiency.value == pytest.approx(1.6)
     assert "samples not counted" in found[2].stamps
     table = render_table(summary, width=140)
-    assert "8.00 steps" in table and "batch per rank not counted" in table
+    assert "16.0 steps" in table and "batch per rank not counted" in table
+
+
+def test_accumulation_that_is_divided_among_ranks_is_strong_scaling():
+    found, _ = uncounted({"backwards_per_step": 8.0}, {"backwards_per_step": 4.0})
+    assert {row.scaling for row in found.values()} == {"strong"}
+    assert found[2].speedup.value == pytest.approx(1.6)
+    assert found[2].efficiency.value == pytest.approx(0.8)
+
+
+def test_where_nothing_tells_the_scaling_there_is_no_ratio_and_it_is_asked_for():
+    found, summary = uncounted({"backwards_per_step": 1.0}, {"backwards_per_step": 1.0})
+    assert {row.scaling for row in found.values()} == {"unknown"}
+    two = found[2]
+    assert [two.speedup, two.efficiency, two.efficiency_wrapped, two.budget] == [None] * 4
+    assert "--scaling" in two.unavailable["efficiency"]
+    table = " ".join(render_table(summary, width=140).split())
+    assert "strong or weak scaling not known" in table
+    assert "efficiency unknown: give --scaling or --samples-per-step" in table
 
 
 def test_time_outside_of_the_steps_is_told_by_step():

@@ -38,7 +38,6 @@ def suite(*words: str, **flags: Any):
 
 def test_arguments_that_stay_the_same_are_weak_scaling():
     assert suite("--lr", "1").scaling == "weak"
-    assert suite("{world_size}", scaling="strong").scaling == "strong"
 
 
 def test_a_precision_may_be_asked_for():
@@ -66,6 +65,9 @@ def test_an_earlier_run_of_the_script_tells_how_long_a_run_takes(tmp_path):
 def test_a_batch_in_the_arguments_is_divided():
     assert suite("{rank_batch}", batch_size=32).scaling == "strong"
     assert suite("{rank_batch}", batch_size=32, scaling="weak").scaling == "weak"
+    # A script that takes no batch divides its own, if its user says so: nothing to divide here.
+    assert suite(scaling="strong").scaling == "weak"
+    assert suite(scaling="strong").script.scaling == "strong"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,6 @@ def test_a_batch_in_the_arguments_is_divided():
     [
         (["{rank_batch}"], {}, "give --batch-size"),
         ([], {"batch_size": 32}, "--batch-size does not reach the script"),
-        ([], {"scaling": "strong"}, "which is weak scaling"),
         ([], {"workload": "gpt"}, "--workload is for scalebench's own workloads"),
         ([], {"compile": True}, "--compile is for"),
         ([], {"suites": ("ddp",)}, "Give a suite"),
@@ -129,7 +130,7 @@ def test_the_script_at_one_rank_is_the_baseline_and_nothing_is_inspected():
     assert told == [("script", n, "measure", r) for r in (0, 1) for n in (1, 2)]
     assert all(isinstance(c.strategy, Script) for c in plan.cells)
     assert all(isinstance(c.workload, ScriptTarget) and not c.part_batches for c in plan.cells)
-    assert any("which is weak scaling" in notice for notice in plan.notices)
+    assert any("strong or weak scaling" in notice for notice in plan.notices)
 
 
 def test_a_divided_batch_reaches_the_cells():

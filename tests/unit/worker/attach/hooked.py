@@ -24,7 +24,9 @@ from scalebench.worker.attach.batches import Batches
 from scalebench.worker.attach.between import Between
 from scalebench.worker.attach.calls import OptimizerCalls
 from scalebench.worker.attach.clocks import HostClock
+from scalebench.worker.attach.inputs import Inputs
 from scalebench.worker.attach.problems import ScriptProblem
+from scalebench.worker.attach.traffic import TrafficWatch
 
 STEPS = 3
 
@@ -36,6 +38,8 @@ class Counter:
         self.calls = OptimizerCalls()
         self.batches = Batches(HostClock())
         self.between = Between()
+        self.traffic = TrafficWatch()
+        self.inputs = Inputs()
         self.seen = 0
 
     def begin(self) -> None:

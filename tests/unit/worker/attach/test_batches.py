@@ -1,17 +1,108 @@
 """What DataLoaders hand over is counted for the training and for nothing else."""
 
-from collections import UserDict
+import itertools
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from scalebench.worker.attach.batches import Batches, size_of
+from scalebench.worker.attach.batches import Batches, leading_of, tokens_of
 from scalebench.worker.attach.clocks import HostClock
 
 NEXT = _BaseDataLoaderIter.__next__
+ASK = _BaseDataLoaderIter._next_index
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts whatever an iterator of torch's is asked for, as the hooks have it."""
+    counter = Batches(HostClock())
+
+    def asking(iterator):
+        index = ASK(iterator)
+        counter.asked_for(iterator, index)
+        return index
+
+    monkeypatch.setattr(_BaseDataLoaderIter, "_next_index", asking)
+    monkeypatch.setattr(_BaseDataLoaderIter, "__next__", lambda one: counter.next_of(one, NEXT))
+    return counter
+
+
+def trained(counted, loader):
+    """Train on each batch; return the samples and tokens of every step."""
+    found = []
+    for _ in loader:
+        counted.backward()
+        fed = counted.take()
+        found.append((fed.samples, fed.tokens))
+    return found
+
+
+def sentences(count):
+    """Sentences of 3 to 7 words."""
+    return [torch.ones(3 + i % 5, dtype=torch.long) for i in range(count)]
+
+
+class Stream(IterableDataset):
+    """Samples, or whole batches, one after the other."""
+
+    def __init__(self, *items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+def samples_of(counted, loader):
+    return [samples for samples, _ in trained(counted, loader)]
+
+
+def test_samples_are_what_the_sampler_asks_for_whatever_the_tensors_begin_with(counted):
+    images = [(torch.zeros(3, 8 + i % 4, 8), {"boxes": torch.zeros(2, 4)}) for i in range(10)]
+    lists = DataLoader(images, 4, collate_fn=lambda batch: tuple(zip(*batch, strict=True)))
+    assert samples_of(counted, lists) == [4, 4, 2]
+    time_first = DataLoader(sentences(12), 6, collate_fn=pad_sequence)
+    assert samples_of(counted, time_first) == [6, 6]
+    graphs = DataLoader(sentences(8), 4, collate_fn=torch.cat)
+    assert samples_of(counted, graphs) == [4, 4]
+    buckets = DataLoader(sentences(6), batch_sampler=[[0, 1, 2], [3], [4, 5]], collate_fn=list)
+    assert samples_of(counted, buckets) == [3, 1, 2]
+    fetched = DataLoader(
+        TensorDataset(torch.zeros(8, 2)), sampler=BatchSampler(range(8), 3, False), batch_size=None
+    )
+    assert samples_of(counted, fetched) == [3, 3, 2]
+
+
+def test_workers_that_read_ahead_change_no_count(counted):
+    sampler = [[0, 1, 2], [3], [4, 5], [6, 7, 8, 9]]
+    loader = DataLoader(
+        sentences(10), batch_sampler=sampler, collate_fn=pad_sequence, num_workers=2,
+        persistent_workers=True,
+    )  # fmt: skip
+    assert samples_of(counted, loader) == [3, 1, 2, 4]
+    next(iter(loader))  # an epoch that is left: what is on its way never comes
+    counted.take()
+    assert samples_of(counted, loader) == [3, 1, 2, 4]
+
+
+def test_a_stream_ends_with_a_batch_that_is_not_full(counted):
+    rows = Stream(*torch.zeros(7, 5))
+    assert samples_of(counted, DataLoader(rows, 3)) == [3, 3, 1]
+    time_first = DataLoader(Stream(*sentences(6)), 6, collate_fn=pad_sequence)
+    assert samples_of(counted, time_first) == [6]
+
+
+def test_a_dataset_that_makes_batches_itself_leaves_it_to_tensors_that_agree(counted):
+    sizes = [8, 64, 12]
+    made = [2 * (torch.zeros(n, 960 // n, dtype=torch.long),) for n in sizes]
+    assert trained(counted, DataLoader(Stream(*made), None)) == [
+        *((n, 960 // n * n) for n in sizes)
+    ]
+    apart = (torch.zeros(9, 4), torch.zeros(3))
+    assert samples_of(counted, DataLoader(Stream(apart), None)) == [None]
 
 
 @pytest.mark.parametrize(
@@ -19,49 +110,69 @@ NEXT = _BaseDataLoaderIter.__next__
     [
         (torch.zeros(8, 3), 8, 0),
         ((torch.zeros(8, 3), torch.zeros(8, dtype=torch.long)), 8, 0),
-        ({"input_ids": torch.zeros(4, 16, dtype=torch.long), "mask": torch.ones(4, 16)}, 4, 64),
-        (UserDict(x=torch.zeros(5, 2)), 5, 0),
+        ({"labels": torch.zeros(4), "input_ids": torch.ones(4, 16, dtype=torch.long)}, 4, 64),
+        ({"mask": torch.ones(4, 16), "scale": torch.tensor(2.0), "names": list("abcd")}, 4, 0),
         (SimpleNamespace(x=torch.zeros(6, 2)), 6, 0),
-        ([{"x": [torch.zeros(7)]}], 7, 0),
-        ({"scale": torch.tensor(2.0), "x": torch.zeros(3, 1)}, 3, 0),
-        (["a", "b"], 0, 0),
-        (None, 0, 0),
+        ({"x": torch.zeros(39, 32), "lengths": torch.zeros(32)}, None, 0),
+        ((torch.zeros(606, 16), torch.zeros(2, 1200), torch.zeros(32)), None, 0),
+        ("text", None, 0),
+        (None, None, 0),
     ],
 )
-def test_the_size_of_a_batch_is_that_of_its_first_tensor(batch, samples, tokens):
-    assert size_of(batch) == (samples, tokens)
+def test_parts_of_a_batch_that_differ_in_length_tell_no_samples(batch, samples, tokens):
+    assert (leading_of(batch), tokens_of(batch)) == (samples, tokens)
+
+
+def test_two_loaders_of_one_step_are_added_up(counted):
+    labelled = DataLoader(TensorDataset(torch.zeros(64, 2)), 16)
+    unlabelled = DataLoader(TensorDataset(torch.zeros(448, 2)), 112)
+    both = zip(labelled, unlabelled, strict=True)
+    assert samples_of(counted, both) == [128] * 4
+
+
+def test_a_loader_read_ahead_without_gradients_feeds_the_training(counted):
+    ahead = torch.no_grad()(lambda iterator: next(iterator, None))
+    train, evaluation = iter(loader(32, 4)), loader(8, 2)
+    ahead(train)
+    found = []
+    for step in range(6):
+        ahead(train)
+        if step == 3:
+            with torch.no_grad():
+                list(itertools.islice(evaluation, 4))
+        counted.backward()
+        found.append(counted.take().samples)
+    assert found[1:] == [4] * 5
 
 
 def loader(num_samples: int, batch_size: int) -> DataLoader:
     return DataLoader(TensorDataset(torch.zeros(num_samples, 2)), batch_size=batch_size)
 
 
-def test_microbatches_are_added_up_and_evaluation_is_not():
-    counted = Batches(HostClock())
+def test_microbatches_are_added_up_and_evaluation_is_not(counted):
     train, evaluation = iter(loader(32, 4)), iter(loader(30, 10))
     for _ in range(2):
-        counted.next_of(train, NEXT)
+        next(train)
         counted.backward()
     fed = counted.take()
     assert (fed.samples, fed.batches) == (8, 2)
     for _ in range(3):
-        counted.next_of(evaluation, NEXT)
-    counted.next_of(train, NEXT)
+        next(evaluation)
+    next(train)
     counted.backward()
     assert counted.take().samples == 4
 
 
-def test_the_end_of_an_epoch_is_no_beginning_of_a_step():
-    counted = Batches(HostClock())
+def test_the_end_of_an_epoch_is_no_beginning_of_a_step(counted):
     train = iter(loader(4, 4))
-    counted.next_of(train, NEXT)
+    next(train)
     counted.backward()
     counted.take()
     with pytest.raises(StopIteration):
-        counted.next_of(train, NEXT)
+        next(train)
     before = HostClock().now()
     again = iter(loader(4, 4))
-    counted.next_of(again, NEXT)
+    next(again)
     counted.backward()
     assert counted.take().began >= before
 
@@ -71,10 +182,13 @@ def test_without_a_loader_nothing_is_known():
     assert (fed.began, fed.samples, fed.batches) == (None, 0, 0)
 
 
-def test_bare_steps_leave_loaders_alone():
-    counted = Batches(HostClock())
+def test_bare_steps_leave_loaders_alone(counted):
+    train = iter(DataLoader(sentences(6), batch_sampler=[[0], [1, 2], [3, 4, 5]], collate_fn=list))
     counted.off = True
-    train = iter(loader(4, 4))
-    counted.next_of(train, NEXT)
+    next(train)
     counted.backward()
     assert counted.take().samples == 0
+    counted.off = False
+    next(train)
+    counted.backward()
+    assert counted.take().samples == 2

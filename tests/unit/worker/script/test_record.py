@@ -82,15 +82,34 @@ def test_what_ranks_tell_one_another_survives_its_journey():
     assert RankSeen.model_validate_json(seen.model_dump_json()) == seen
 
 
-def test_ranks_that_exchange_nothing_do_not_scale():
+DDP = [{"kind": "DistributedDataParallel"}]
+
+
+@pytest.mark.parametrize(
+    ("traffic", "wrappers", "complaint"),
+    [
+        ([0, 0, 0], DDP, "exchanged nothing in 30 steps. Net is not wrapped"),
+        ([30, 30, 120], [], "exchanged 4 bytes a step, which cannot hold the gradients of 100,000"),
+        ([30, 30, 30_000], [], None),  # gradients that are averaged by hand
+        ([1, 1, 400_000], [], None),  # parameters, every 30 steps
+        ([30, 0, 0], [], None),  # something that is done in C++
+        ([30, 30, 120], DDP, None),
+        (None, [], None),
+    ],
+)
+def test_ranks_that_exchange_nothing_do_not_scale(traffic, wrappers, complaint):
     target = ScriptTarget(name="train", program="train.py")
     cell = make_cell("script", 2, strategy=Script(), backend=None, workload=target)
     seen = RankSeen(num_steps=40, gaps={}, schedule=None, first_clean=None)
     clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
-    with pytest.raises(ValueError, match=r"train.py: .* separately.* in 40 steps\. Wrap the model"):
-        rank_fields(cell, {"exchanged": 0}, 0, [seen, seen], clock)
-    for exchanged in (1, None):  # it goes on, to what these records do not have
-        with pytest.raises(KeyError, match="period"):
-            rank_fields(cell, {"exchanged": exchanged}, 0, [seen, seen], clock)
-    with pytest.raises(KeyError, match="period"):
-        rank_fields(cell.model_copy(update={"world_size": 1}), {"exchanged": 0}, 0, [seen], clock)
+    steps = {"period": 1, "call_s": [0.1] * 40, "backwards": [1] * 41, "host_ns": [0] * 41}
+    raw = {
+        "traffic": traffic, "num_parameters": 100_000, "fed": [None] * 40, **steps,
+        "facts": {"wrappers": wrappers, "modules": ["Net"]},
+    }  # fmt: skip
+    if complaint:
+        with pytest.raises(ValueError, match=f"train.py: .* separately.* {complaint}"):
+            rank_fields(cell, raw, 0, [seen, seen], clock)
+    with pytest.raises(KeyError):  # it goes on, to what these records do not have
+        one = cell.model_copy(update={"world_size": 1}) if complaint else cell
+        rank_fields(one, raw, 0, [seen, seen], clock)

@@ -1,0 +1,89 @@
+"""Whether the ranks of a script speak to one another, and how much, whatever their backend."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+MESSAGES = ("send", "recv", "recv_anysource")
+"""Between two ranks: NCCL leaves them out of its own count."""
+
+OPERATIONS = (
+    *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "reduce", "broadcast"),
+    *("reduce_scatter", "_reduce_scatter_base", "alltoall", "alltoall_base", "gather", "scatter"),
+    *MESSAGES,
+)
+
+
+class Traffic(NamedTuple):
+    """What a rank has asked its process groups for.
+
+    Attributes:
+        operations: All of them.
+        called: Those that Python code asked for, without messages between two ranks; DDP and
+            others ask in C++.
+        called_bytes: What was handed to these.
+    """
+
+    operations: int
+    called: int
+    called_bytes: int
+
+
+class TrafficWatch:
+    """Counts the operations of all process groups."""
+
+    def __init__(self) -> None:
+        self._called = self._messages = self._bytes = 0
+
+    def install(self, put: Callable[[Any, str, Any], None]) -> None:
+        """Have the methods through which Python asks for an operation counted.
+
+        Args:
+            put: Replaces an attribute of an object; see `hooks.Hooks.put`.
+        """
+        group: Any = getattr(torch.distributed, "ProcessGroup", None)
+        for name in OPERATIONS:
+            if hasattr(group, name):
+                put(group, name, self._counting(getattr(group, name), name in MESSAGES))
+
+    def _counting(self, operation: Any, is_message: bool) -> Any:
+        @functools.wraps(operation)
+        def counted(group: Any, *args: Any, **kwargs: Any) -> Any:
+            self._called += not is_message
+            self._messages += is_message
+            self._bytes += _bytes_of(args[0] if args else None)
+            return operation(group, *args, **kwargs)
+
+        return counted
+
+    def so_far(self) -> Traffic | None:
+        """Return the traffic so far; None: there is no group, or one that does not count."""
+        distributed: Any = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        try:
+            groups = list(distributed.distributed_c10d._world.pg_map)
+            counts = [
+                int(backend._get_sequence_number_for_group())
+                for group in groups
+                for backend in _backends_of(group)
+            ]
+        except (AttributeError, RuntimeError, TypeError, ValueError):  # of a version that differs
+            return None
+        return Traffic(sum(counts) + self._messages, self._called, self._bytes)
+
+
+def _backends_of(group: Any) -> list[Any]:
+    """Return the backends of a group, one for several devices once."""
+    found = [group._get_backend(device) for device in group._device_types]
+    return [one for i, one in enumerate(found) if all(one is not other for other in found[:i])]
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return sum(_bytes_of(one) for one in value) if isinstance(value, (list, tuple)) else 0
