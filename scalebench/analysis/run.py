@@ -13,7 +13,7 @@ from scalebench.records.run import CELL_FORMAT, RUN_FORMAT, CellResult, RunInfo
 
 if TYPE_CHECKING:
     from scalebench.costmodel.links.profile import LinkProfile
-from scalebench.records.files import read_checked, read_text
+from scalebench.records.files import open_regular, read_checked, read_text
 from scalebench.records.folder import is_being_worked_on
 
 
@@ -37,14 +37,11 @@ class StoredRun:
     link_unavailable: str = "no link was calibrated in this run"
 
 
-def load_run(root: Path) -> StoredRun:
-    """Read a run folder, however far the run came.
-
-    A cell that cannot be read is set aside by name; the rest is used.
+def read_info(root: Path) -> RunInfo:
+    """Read what a run folder says of its run, without the results.
 
     Raises:
-        UsageError: It is not a run folder, its ``run.json`` cannot be used, or it was complete and
-            has lost all results.
+        UsageError: It is not a run folder, or its ``run.json`` cannot be used.
     """
     paths = RunPaths(root)
     if not root.exists():
@@ -57,6 +54,19 @@ def load_run(root: Path) -> StoredRun:
     info = read_checked(paths.run_json, RunInfo, required=False)
     if info.sealed:
         read_checked(paths.run_json, RunInfo, required=True)
+    return info
+
+
+def load_run(root: Path) -> StoredRun:
+    """Read a run folder, however far the run came.
+
+    A cell that cannot be read is set aside by name; the rest is used.
+
+    Raises:
+        UsageError: It is not a run folder, its ``run.json`` cannot be used, or it was complete and
+            has lost all results.
+    """
+    paths, info = RunPaths(root), read_info(root)
     if info.status == "running" and not is_being_worked_on(paths):
         info = info.model_copy(update={"status": "interrupted"})  # killed: it could not say so
     run = StoredRun(paths, info, {})
@@ -99,7 +109,7 @@ def _note_missing(run: StoredRun) -> None:
 
 
 def _read_link(run: StoredRun) -> None:
-    if run.paths.link_profile.is_file():
+    if run.paths.link_profile.exists():
         from scalebench.costmodel.links.profile import LinkProfile  # half a second that few need
 
         try:
@@ -127,8 +137,8 @@ def _check_format(path: Path, expected: str) -> None:
 def _first_format(path: Path) -> str | None:
     """Return the format that a file's first bytes name; None: they do not, or it is unreadable."""
     try:
-        with path.open("rb") as file:
+        with open(open_regular(path), "rb") as file:
             found = _FORMAT_FIRST.match(file.read(200).decode("utf-8", "replace"))
-    except OSError:
+    except (OSError, UsageError):
         return None
     return found[1] if found else None

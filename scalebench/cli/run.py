@@ -156,6 +156,11 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The run folder itself.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Finish an interrupted run.")
+@click.option(
+    "--changed-script",
+    is_flag=True,
+    help="Of --resume: go on although the script, or the file of the workload, has changed.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the plan, memory and time; train nothing.")
 @option(
     "--shared/--isolated",
@@ -212,6 +217,8 @@ def run(context: click.Context, /, **flags: Any) -> None:
     from scalebench.cli.view import emit
     from scalebench.session.finish import ResultsNotSaved
 
+    if flags["changed_script"] and flags["resume"] is None:
+        raise UsageError("--changed-script is for --resume: name the run, or leave it out.")
     _check_max_batch(flags)
     member = place_in_world(flags)
     if flags["dry_run"]:
@@ -271,6 +278,8 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
 
     # The processes of a world wait for word: there, complaints come when they can be told.
     checked = _wanted(flags) if member is None else None
+    if flags["resume"] and member is None:
+        _go_where_started(flags)
     command = ["scalebench", *sys.argv[1:]]
     launcher = launcher_for(flags, member)
     requests = RoundRequests.from_environment()
@@ -278,7 +287,8 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
         suites, request = checked or _wanted(flags)
         try:
             if flags["resume"]:
-                finished = session.resume(flags["resume"], flags["allow_busy"])
+                given = (flags[n] for n in ("allow_busy", "changed_script", "checkpoint_dir"))
+                finished = session.resume(flags["resume"], *given)
             else:
                 finished = session.run(request, suites, command, flags["out"])
         except Interrupted as interruption:
@@ -287,6 +297,16 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
             code = ExitCode.TERMINATED if was_sigterm else ExitCode.INTERRUPTED
             return interruption.run, code
     return finished, finished.exit_code
+
+
+def _go_where_started(flags: dict[str, Any]) -> None:
+    """Go to the folder in which the script of a run that is resumed was started."""
+    from scalebench.session.code import go_where_started
+
+    before = os.getcwd()
+    flags["resume"] = go_where_started(flags["resume"], flags["changed_script"])
+    if os.getcwd() != before:
+        click.echo(f"scalebench: {os.getcwd()}: the run goes on where it was started", err=True)
 
 
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:

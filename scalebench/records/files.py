@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -87,6 +88,35 @@ def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
         raise UsageError(f"{path} cannot be read: {error}.") from error
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file and return its descriptor; nothing else is opened or waited for.
+
+    A named pipe without a writer would be waited for without end, and so would a terminal.
+
+    Args:
+        path: The file.
+        flags: As for `os.open`.
+
+    Raises:
+        UsageError: It is there and is no regular file.
+        OSError: It cannot be opened.
+    """
+    with suppress(FileNotFoundError):  # which `os.open` tells, or makes
+        _require_regular(path, path.stat().st_mode)
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        _require_regular(path, os.fstat(descriptor).st_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{path} is not a regular file. Give the file that scalebench wrote.")
+
+
 def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
     """Return the text of a record; a file that cannot be one is not even opened.
 
@@ -95,15 +125,14 @@ def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
         OSError: It cannot be read.
         UnicodeDecodeError: It is no text.
     """
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
-        raise UsageError(f"{path} is not a regular file. Give the file that scalebench wrote.")
-    if about.st_size > largest:
-        raise UsageError(
-            f"{path} is too large: {bytes_(about.st_size)}, where at most {bytes_(largest)} are "
-            "read. Give the file that scalebench wrote."
-        )
-    return path.read_text(encoding="utf-8")
+    with open(open_regular(path), encoding="utf-8") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > largest:
+            raise UsageError(
+                f"{path} is too large: {bytes_(size)}, where at most {bytes_(largest)} are "
+                "read. Give the file that scalebench wrote."
+            )
+        return file.read(size)
 
 
 _SEALED = re.compile(r'(.*),\s*"sha256":\s*"([0-9a-f]{64})"\s*\}\s*', re.DOTALL)

@@ -88,7 +88,7 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
     measuring one steps of some time, the same blocks on every rank, and a clean step.
     """
     cell = result.cell
-    if cell.model_copy(update={"steps": planned.steps}) != planned:
+    if _without_place(cell.model_copy(update={"steps": planned.steps})) != _without_place(planned):
         return "it belongs to a different cell than the planned one"
     if result.status != "ok" or _only_others(result):
         return None
@@ -105,6 +105,14 @@ def contradiction(result: CellResult, planned: Cell) -> str | None:
     first = result.ranks[0]
     found = (_unusable(rank, first, has_losses) for rank in result.ranks)
     return next(filter(None, found), None)
+
+
+def _without_place(cell: Cell) -> Cell:
+    """Return a cell without the place of its checkpoints, which moves with the run's folder."""
+    if cell.recovery is None:
+        return cell
+    plan = cell.recovery.model_copy(update={"directory": None})
+    return cell.model_copy(update={"recovery": plan})
 
 
 def _only_others(result: CellResult) -> bool:

@@ -111,6 +111,20 @@ class RunSpec(Record):
     anonymise: bool = False
 
 
+class CodeFile(Record):
+    """A file of the user's own code, as it was when the run was started or resumed.
+
+    Attributes:
+        name: What the user calls it: the script, ``-m`` and a module, or a workload's module.
+        path: Where it is, absolute.
+        sha256: Of its content.
+    """
+
+    name: str
+    path: str
+    sha256: str
+
+
 class RunInfo(Record):
     """``run.json``: what was run, where, and how far it came.
 
@@ -125,6 +139,9 @@ class RunInfo(Record):
         profile_differs: In what the machine of the link profile that was given is another one.
         precision: What became of the wanted precision; null: none was wanted.
         sealed: Every file of the run has a checksum; older versions wrote none.
+        code: Files of the user's own script or workload; empty: there is none, or the version was
+            older.
+        folder: Where that code runs, absolute; null: as above.
         status: ``running`` also means: was killed before it could say otherwise.
     """
 
@@ -142,4 +159,6 @@ class RunInfo(Record):
     profile_differs: list[str] = []
     precision: PrecisionReached | None = None
     sealed: bool = False
+    code: list[CodeFile] = []
+    folder: str | None = None
     status: Literal["running", "complete", "interrupted", "over budget"] = "running"

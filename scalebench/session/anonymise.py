@@ -25,6 +25,8 @@ TEXT_FIELDS = frozenset(
             "host",
             "hosts",
             "command",
+            "code",
+            "folder",
             "notices",
             "damaged",
             "directory",

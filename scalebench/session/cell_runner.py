@@ -17,6 +17,7 @@ from scalebench.session.calibration.of_run import calibrate_run, calibrate_scrip
 from scalebench.session.calibration.rehearsals import rehearse_steps
 from scalebench.session.plan.max_batch import why_too_large
 from scalebench.session.progress import ProgressListener
+from scalebench.session.recovery.directory import saving_in
 from scalebench.session.recovery.faults import measure_faults
 from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
 from scalebench.session.store import RunStore
@@ -228,6 +229,7 @@ class CellRunner:
         if reason is not None:
             return skipped_result(cell, reason, now)
         self.progress.started(cell)
+        cell = saving_in(cell, self.store.checkpoints)
         if cell.purpose == "fail":
             return measure_faults(self.launcher, cell, run.paths.logs(cell.id), now)
         with self._watching_files(cell):

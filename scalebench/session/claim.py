@@ -2,12 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from scalebench.launch.base import Launcher
-from scalebench.records.folder import claim_folder, create_run_folder
+from scalebench.records.folder import claim_folder, working_on
 from scalebench.records.paths import RunPaths, default_runs_folder
 from scalebench.records.run import RunInfo, RunSpec
 from scalebench.session.gpu_locks import GpuClaims
@@ -61,6 +63,6 @@ def run_id_of(started: datetime, spec: RunSpec) -> str:
     return f"{started:%Y%m%dT%H%M%SZ}_{suites}_{spec.device}_{digest}"
 
 
-def claim_default_folder(run_id: str) -> RunPaths:
-    """Make a folder for a run that was not given one."""
-    return create_run_folder(claim_folder(default_runs_folder() / run_id))
+def begin_in(out: Path | None, run_id: str) -> AbstractContextManager[RunPaths]:
+    """Hold the folder of a new run for the duration of a block; None: make one for it."""
+    return working_on(out or claim_folder(default_runs_folder() / run_id), new=True)

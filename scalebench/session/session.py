@@ -4,21 +4,22 @@ Each step is a module beside this one; this one has their order.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from scalebench import __version__, machine
-from scalebench.analysis.run import load_run
+from scalebench.analysis.run import load_run, read_info
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
-from scalebench.records.folder import create_run_folder, point_latest_at, working_on
+from scalebench.records.folder import point_latest_at, require_plain, working_on
 from scalebench.records.run import CellResult, RunInfo
 from scalebench.session.batch_search import search_largest_batches
 from scalebench.session.calibration.of_run import about_profile, read_profile
 from scalebench.session.cell_runner import CellRunner
 from scalebench.session.certificates import newest
-from scalebench.session.claim import Devices, claim_default_folder, claim_devices, run_id_of
+from scalebench.session.claim import Devices, begin_in, claim_devices, run_id_of
+from scalebench.session.code import check_code, code_of, folder_of
 from scalebench.session.finish import Run, finish, results_not_saved
 from scalebench.session.gpu_locks import GpuClaims
 from scalebench.session.interleaved.connection import RoundRequests
@@ -26,7 +27,11 @@ from scalebench.session.plan import Request
 from scalebench.session.precision import add_rounds
 from scalebench.session.prepare import Prepared, check_same_machine, prepare
 from scalebench.session.progress import ProgressListener
-from scalebench.session.recovery.directory import remove_checkpoints, with_directory
+from scalebench.session.recovery.directory import (
+    own_directories,
+    remove_checkpoints,
+    with_directory,
+)
 from scalebench.session.recovery.requeue import check_requeue
 from scalebench.session.requested_rounds import make_requested_rounds
 from scalebench.session.sharing import only_whole_launches
@@ -95,78 +100,105 @@ class Session:
         """
         self._allow_busy = request.allow_busy
         link = read_profile(request.link_profile) if request.link_profile else None
-        paths = create_run_folder(out) if out is not None else None
-        started = datetime.now(UTC)
-        prepared = self.prepare(request, suites)
-        plan, environment = prepared.plan, prepared.environment
-        shared = claim_devices(
-            self.launcher, self.claims, plan.spec, environment, request.allow_busy
-        )
-        run_id = run_id_of(started, plan.spec)
-        paths = paths or claim_default_folder(run_id)
-        if request.max_batch:
-            plan = search_largest_batches(
-                self.launcher, plan, request.memory_limit_bytes, paths, self.progress
+        with ExitStack() as held:
+            if out is not None:
+                paths = held.enter_context(working_on(out, new=True))
+            started = datetime.now(UTC)
+            prepared = self.prepare(request, suites)
+            plan, environment = prepared.plan, prepared.environment
+            shared = claim_devices(
+                self.launcher, self.claims, plan.spec, environment, request.allow_busy
             )
-        check_requeue(plan.cells)
-        cells = with_directory(plan.cells, request.checkpoint_dir, paths.root, run_id)
-        foreign = machine.elsewhere(link.machine, environment) if link is not None else []
-        info = RunInfo(
-            run_id=run_id,
-            version=__version__,
-            created=started.isoformat(timespec="seconds"),
-            command=list(command),
-            spec=plan.spec,
-            environment=environment,
-            plan=cells,
-            notices=[*plan.notices, *about_profile(link, foreign), *shared],
-            largest_batches=list(plan.largest_batches),
-            certificate=newest(environment),
-            profile_differs=foreign,
-            sealed=True,
-        )
-        store = RunStore.create(paths, info, link, anonymiser_for(plan.spec, self.launcher))
-        if out is None:
-            point_latest_at(paths.root)
-        return self._carry_out(store)
+            run_id = run_id_of(started, plan.spec)
+            if out is None:
+                paths = held.enter_context(begin_in(None, run_id))
+            if request.max_batch:
+                plan = search_largest_batches(
+                    self.launcher, plan, request.memory_limit_bytes, paths, self.progress
+                )
+            check_requeue(plan.cells)
+            cells = with_directory(plan.cells, request.checkpoint_dir, paths.root, run_id)
+            foreign = machine.elsewhere(link.machine, environment) if link is not None else []
+            code = code_of(cells)
+            info = RunInfo(
+                run_id=run_id,
+                version=__version__,
+                created=started.isoformat(timespec="seconds"),
+                command=list(command),
+                spec=plan.spec,
+                environment=environment,
+                plan=cells,
+                notices=[*plan.notices, *about_profile(link, foreign), *shared],
+                largest_batches=list(plan.largest_batches),
+                certificate=newest(environment),
+                profile_differs=foreign,
+                sealed=True,
+                code=code,
+                folder=folder_of(code),
+            )
+            store = RunStore.create(paths, info, link, anonymiser_for(plan.spec, self.launcher))
+            if out is None:
+                point_latest_at(paths.root)
+            return self._carry_out(store)
 
-    def resume(self, root: Path, allow_busy: bool = False) -> Run:
+    def resume(
+        self,
+        root: Path,
+        allow_busy: bool = False,
+        changed_script: bool = False,
+        checkpoint_dir: Path | None = None,
+    ) -> Run:
         """Go on with a run: launch the cells that are missing or went wrong.
 
+        Args:
+            root: The run's folder.
+            allow_busy: Use GPUs on which another run measures.
+            changed_script: Go on although the user's script or workload has changed.
+            checkpoint_dir: Where checkpoints go, if the run's directory is not known any more.
+
         Raises:
+            UsageError: The folder holds what is not the run's, or the user's script has changed.
             EnvironmentUnfit: This machine or torch is not the one that the run was begun on,
                 cannot make its virtual hosts, or has GPUs on which another run measures.
             Interrupted: SIGINT or SIGTERM came; what was done is stored.
         """
-        stored = load_run(root)
-        self.progress.preparing()
-        here = check_same_machine(self.launcher, stored)
-        spec = stored.info.spec
-        shared = claim_devices(self.launcher, self.claims, spec, here, allow_busy)
-        stored.info = stored.info.model_copy(update={"notices": [*stored.info.notices, *shared]})
-        create_run_folder(root, resume=True)
-        whole = only_whole_launches(stored.results)
-        stored.results = {i: r for i, r in whole.items() if _is_final(r)}
-        return self._carry_out(RunStore(stored, anonymiser_for(spec, self.launcher)))
+        read_info(root)
+        root = root.resolve() if root.is_symlink() else root  # reports/latest may come to move
+        with working_on(root):
+            require_plain(root)
+            stored = load_run(root)
+            info = stored.info
+            again = check_code(info, changed_script)
+            folders = own_directories(info.plan, checkpoint_dir, root, info.run_id)
+            self.progress.preparing()
+            here = check_same_machine(self.launcher, stored)
+            shared = claim_devices(self.launcher, self.claims, info.spec, here, allow_busy)
+            notices = [*info.notices, *shared, *again.notices]
+            info = info.model_copy(update={"notices": notices, "code": again.code})
+            anonymiser = anonymiser_for(info.spec, self.launcher)
+            stored.info = info if anonymiser is None else anonymiser.model(info)
+            whole = only_whole_launches(stored.results)
+            stored.results = {i: r for i, r in whole.items() if _is_final(r)}
+            return self._carry_out(RunStore(stored, anonymiser, folders))
 
     def _carry_out(self, store: RunStore) -> Run:
         """Launch what has no result yet and finish the run, however it ends; one at a time."""
         stored = store.run
-        with working_on(stored.paths):
-            self.progress.planned(stored.info, len(stored.results))
-            try:
-                status = self._launch_all(store)
-                if status == "complete":
-                    remove_checkpoints(stored.info.plan)
-                return finish(stored, status)
-            except KeyboardInterrupt:
-                raise Interrupted(_interrupted(store)) from None
-            except OSError as error:
-                raise results_not_saved(stored, error) from error
-            except BaseException:
-                with suppress(OSError):  # the disk may be what went wrong
-                    finish(stored, "interrupted")
-                raise
+        self.progress.planned(stored.info, len(stored.results))
+        try:
+            status = self._launch_all(store)
+            if status == "complete":
+                folders = store.checkpoints.values()
+                remove_checkpoints(folders, stored.paths.root, stored.info.run_id)
+            return finish(stored, status)
+        except KeyboardInterrupt:
+            raise Interrupted(_interrupted(store)) from None
+        except OSError as error:
+            raise results_not_saved(stored, error) from error
+        except BaseException:
+            with suppress(OSError):  # the disk may be what went wrong
+                finish(stored, "interrupted")
+            raise
 
     def _launch_all(self, store: RunStore) -> str:
         """Launch the plan, and further rounds where a precision is wanted; return the status."""

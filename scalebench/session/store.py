@@ -1,6 +1,7 @@
 """What a run stores while it goes on, without names where it is to have none."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import LinkProfile
@@ -9,6 +10,7 @@ from scalebench.records.files import write_checked
 from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.session.anonymise import Anonymiser, anonymise_files, names_of_this_machine
+from scalebench.session.recovery.directory import directories_of
 from scalebench.spec import Cell
 
 
@@ -18,11 +20,18 @@ class RunStore:
     Args:
         run: As it stands in its folder.
         anonymiser: Takes names out of what is stored; None: they stay.
+        checkpoints: Suite → directory for its checkpoints, of which `run` may not have the name.
     """
 
-    def __init__(self, run: StoredRun, anonymiser: Anonymiser | None) -> None:
+    def __init__(
+        self,
+        run: StoredRun,
+        anonymiser: Anonymiser | None,
+        checkpoints: Mapping[str, Path] | None = None,
+    ) -> None:
         self.run = run
         self.anonymiser = anonymiser
+        self.checkpoints = checkpoints or {}
         run.paths.cells.mkdir(exist_ok=True)
 
     @classmethod
@@ -34,8 +43,9 @@ class RunStore:
         anonymiser: Anonymiser | None,
     ) -> "RunStore":
         """Store a new run, and the link profile that it was given."""
+        checkpoints = directories_of(info.plan)
         info = info if anonymiser is None else anonymiser.model(info)
-        store = cls(StoredRun(paths, info, {}, link=link), anonymiser)
+        store = cls(StoredRun(paths, info, {}, link=link), anonymiser, checkpoints)
         write_checked(paths.run_json, info)
         if link is not None:
             write_checked(paths.link_profile, link)

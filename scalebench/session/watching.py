@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Self
 
 from scalebench import __version__, machine
 from scalebench.errors import UsageError
-from scalebench.records.folder import create_run_folder
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.records.summary import Summary
-from scalebench.session.claim import claim_default_folder, run_id_of
+from scalebench.session.claim import begin_in, run_id_of
 from scalebench.session.finish import Run, finish
 from scalebench.session.script_suite import CASE
 from scalebench.session.store import RunStore
@@ -127,7 +126,6 @@ class Watched:
             repeats=1,
         )
         run_id = run_id_of(self._started, spec)
-        paths = create_run_folder(self.out) if self.out else claim_default_folder(run_id)
         started = self._started.isoformat(timespec="seconds")
         info = RunInfo(
             run_id=run_id,
@@ -140,18 +138,17 @@ class Watched:
             notices=["scalebench.watch(): one size, and no efficiency without another"],
             sealed=True,
         )
-        store = RunStore.create(paths, info, None, None)
-        ended = datetime.now(UTC)
-        store.keep_result(
-            CellResult(
-                cell=cell,
-                status="ok",
-                started=started,
-                wall_s=(ended - self._started).total_seconds(),
-                ranks=records,
-            )
+        result = CellResult(
+            cell=cell,
+            status="ok",
+            started=started,
+            wall_s=(datetime.now(UTC) - self._started).total_seconds(),
+            ranks=records,
         )
-        return finish(store.run, "complete")
+        with begin_in(self.out, run_id) as paths:
+            store = RunStore.create(paths, info, None, None)
+            store.keep_result(result)
+            return finish(store.run, "complete")
 
 
 def watch(

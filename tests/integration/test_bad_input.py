@@ -52,6 +52,7 @@ LAB = ("--launcher", "lab", "--link")
         (("--steps", "0"), ["--steps"]),
         (("--resume", "nowhere"), ["no run folder nowhere"]),
         (("--resume", "x", "--out", "y"), ["--out"]),
+        (("--changed-script",), ["--resume"]),
         (("--gups", "2"), ["--gups", "--gpus"]),
         (("--launcher", "lab"), ["--link 50mbit"]),
         (("--link", "50mbit"), ["--launcher lab"]),

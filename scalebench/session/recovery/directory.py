@@ -1,28 +1,46 @@
-"""The directory for a run's checkpoints: chosen, checked before anything runs, and removed."""
+"""The directory for a run's checkpoints: chosen, checked before anything runs, and removed.
+
+Checkpoints are saved and removed below the run's folder, or in a folder that a file in it marks as
+this run's. What ``run.json`` says alone is not enough: a run may be copied, or written by others.
+"""
 
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from scalebench.analysis.run import read_info
 from scalebench.errors import UsageError
+from scalebench.records.base import Record
+from scalebench.records.files import read_model, write_model
+from scalebench.records.folder import claim_folder, require_plain
 from scalebench.spec import Cell
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.script import ScriptTarget
 from scalebench.units import bytes_
 
 FOLDER = "checkpoints"
+MARK = ".scalebench-run"
 BYTES_PER_PARAMETER = 12
 """A parameter and the two moments of AdamW, float32."""
 COPIES = 3
 """Checkpoints of a case, a size and a method that are there at once, at most."""
 
 
+class Mark(Record):
+    """Whose checkpoints a folder is for."""
+
+    run_id: str
+    run_folder: str
+
+
 def with_directory(
     cells: Sequence[Cell], chosen: Path | None, run_root: Path, run_id: str
 ) -> list[Cell]:
     """Return the cells, those that save and restore with the directory for it.
+
+    A folder below the user's directory is made, and marked as the run's.
 
     Args:
         cells: Of a plan.
@@ -33,21 +51,117 @@ def with_directory(
     Raises:
         UsageError: The directory cannot be used.
     """
+    of_suites = directories_of(cells)
     wanted: dict[Path, list[Cell]] = {}
-    found = []
     for cell in cells:
         if cell.recovery is not None:
-            of_suite = cell.recovery.directory
-            given = chosen or (Path(of_suite) if of_suite else None)
-            wanted.setdefault(given or run_root, []).append(cell)
-            below = run_root / FOLDER if given is None else given / f"scalebench-{run_id}"
-            plan = cell.recovery.model_copy(update={"directory": os.fspath(below.resolve())})
-            found.append(cell.model_copy(update={"recovery": plan}))
-        else:
-            found.append(cell)
+            wanted.setdefault(chosen or of_suites.get(cell.suite, run_root), []).append(cell)
+    folders: dict[str, Path] = {}
     for directory, saving in wanted.items():
         check_directory(directory, needed_bytes(saving))
+        folder = run_root.resolve() / FOLDER
+        if directory != run_root:
+            folder = claim_folder(directory.resolve() / _name(run_id))
+            _mark(folder, run_root, run_id)
+        folders |= {cell.suite: folder for cell in saving}
+    return [saving_in(cell, folders) for cell in cells]
+
+
+def saving_in(cell: Cell, folders: Mapping[str, Path]) -> Cell:
+    """Return a cell with the directory for its checkpoints.
+
+    Args:
+        cell: Of a plan.
+        folders: Suite → its directory; of other suites, cells stay as they are.
+    """
+    if cell.recovery is None or cell.suite not in folders:
+        return cell
+    plan = cell.recovery.model_copy(update={"directory": os.fspath(folders[cell.suite])})
+    return cell.model_copy(update={"recovery": plan})
+
+
+def directories_of(cells: Iterable[Cell]) -> dict[str, Path]:
+    """Return the directory of each suite whose cells have one."""
+    return {
+        cell.suite: Path(cell.recovery.directory)
+        for cell in cells
+        if cell.recovery is not None and cell.recovery.directory is not None
+    }
+
+
+def own_directories(
+    cells: Iterable[Cell], chosen: Path | None, run_root: Path, run_id: str
+) -> dict[str, Path]:
+    """Return the directory of each suite of a run that goes on, if it is the run's.
+
+    A run that was moved takes what is below its folder with it.
+
+    Args:
+        cells: Of the run's plan, as it is stored.
+        chosen: What the user gives in place of a directory that is not the run's, or unknown.
+        run_root: The run's folder, which has neither links nor pipes in it.
+        run_id: The run's name.
+
+    Raises:
+        UsageError: A directory is not the run's; nothing was removed.
+    """
+    found = {}
+    for suite, folder in directories_of(cells).items():
+        if folder.name == FOLDER:
+            found[suite] = run_root.resolve() / FOLDER
+            continue
+        why = _why_not_ours(folder, run_root, run_id)
+        if why is not None and chosen is not None:
+            folder = chosen.resolve() / _name(run_id)
+            why = _why_not_ours(folder, run_root, run_id)
+        if why is not None:
+            raise UsageError(
+                f"{run_root} has its checkpoints in {folder}, which is not a folder of this run: "
+                f"{why}. Nothing was removed. Start a new run, or give another directory with "
+                "--checkpoint-dir."
+            )
+        check_directory(folder.parent, 0)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        require_plain(folder)
+        _mark(folder, run_root, run_id)
+        found[suite] = folder
     return found
+
+
+def _name(run_id: str) -> str:
+    return f"scalebench-{run_id}"
+
+
+def _mark(folder: Path, run_root: Path, run_id: str) -> None:
+    mark = Mark(run_id=run_id, run_folder=os.fspath(run_root.resolve()))
+    write_model(folder / MARK, mark)
+
+
+def _why_not_ours(folder: Path, run_root: Path, run_id: str) -> str | None:
+    """Say why a folder is not for the checkpoints of a run, or None; one may still be made."""
+    if not folder.is_absolute() or not folder.name.startswith(_name(run_id)):
+        return f"its name is not {_name(run_id)}"
+    if not os.path.lexists(folder):
+        return None
+    if folder.is_symlink() or not folder.is_dir():
+        return "it is not a directory"
+    try:
+        mark = read_model(folder / MARK, Mark)
+    except UsageError:
+        return f"no file {MARK} in it says so"
+    if mark.run_id != run_id:
+        return f"it is of the run {mark.run_id}"
+    if mark.run_folder != os.fspath(run_root.resolve()) and _is_run(mark.run_folder, run_id):
+        return f"it is of the run in {mark.run_folder}, and {run_root} is a copy"
+    return None
+
+
+def _is_run(folder: str, run_id: str) -> bool:
+    """Tell whether a run is still where it was; otherwise it has been moved."""
+    try:
+        return read_info(Path(folder)).run_id == run_id
+    except (OSError, UsageError):
+        return False
 
 
 def needed_bytes(cells: Iterable[Cell]) -> int:
@@ -106,9 +220,9 @@ def _check_fsync(directory: Path, file: int) -> None:
         ) from error
 
 
-def remove_checkpoints(cells: Iterable[Cell]) -> None:
-    """Remove what a run saved, when all of it has been restored."""
-    folders = {cell.recovery.directory for cell in cells if cell.recovery is not None}
-    for folder in folders:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+def remove_checkpoints(folders: Iterable[Path], run_root: Path, run_id: str) -> None:
+    """Remove what a run saved, when all of it has been restored; only folders of the run."""
+    for folder in set(folders):
+        below = folder == run_root.resolve() / FOLDER
+        if below or _why_not_ours(folder, run_root, run_id) is None:
+            shutil.rmtree(folder, ignore_errors=True)  # it does not follow links

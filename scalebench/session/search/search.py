@@ -25,7 +25,7 @@ from scalebench.costmodel.search.smallest import ranks_that_fit
 from scalebench.costmodel.search.trainable import Trainable
 from scalebench.costmodel.search.whole_model import WholeModel
 from scalebench.errors import EnvironmentUnfit, UsageError
-from scalebench.records.files import read_model
+from scalebench.records.files import read_model, read_text
 from scalebench.records.summary import Summary
 from scalebench.session.search.calibration import calibrated_job, find_run, summaries_here
 from scalebench.spec import Device
@@ -172,8 +172,8 @@ def _links(request: SearchRequest) -> SearchLinks | None:
 
 def _is_profile(path: Path) -> bool:
     try:
-        return "scalebench.link-profile" in path.read_text(encoding="utf-8")[:4096]
-    except (OSError, ValueError):
+        return "scalebench.link-profile" in read_text(path)[:4096]
+    except (OSError, ValueError, UsageError):
         return False
 
 

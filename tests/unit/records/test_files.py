@@ -12,7 +12,7 @@ from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.files import read_model, write_atomic, write_model
-from scalebench.records.folder import create_run_folder, find_runs, is_run_folder
+from scalebench.records.folder import find_runs, is_run_folder, working_on
 from scalebench.records.paths import RunPaths
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult
@@ -270,38 +270,54 @@ def test_a_run_without_its_cells_folder_has_no_results(tmp_path):
     assert load_run(tmp_path).results == {}
 
 
+def begin(root, new=True):
+    with working_on(root, new) as paths:
+        return paths
+
+
 def test_a_new_folder_is_made_with_its_parents_and_private(tmp_path):
-    paths = create_run_folder(tmp_path / "a" / "b")
+    paths = begin(tmp_path / "a" / "b")
     assert paths.root == tmp_path / "a" / "b"
     assert stat.S_IMODE(paths.root.stat().st_mode) == 0o700
-    assert os.listdir(paths.root) == []
+    assert os.listdir(paths.root) == [".lock"]
+    begin(paths.root)  # one that ended before it began left its lock
 
 
-def test_an_empty_folder_is_taken(tmp_path):
-    assert create_run_folder(tmp_path).root == tmp_path
+def test_a_folder_is_held_by_one_at_a_time(tmp_path):
+    with working_on(tmp_path), pytest.raises(UsageError, match="Another scalebench is working on"):
+        begin(tmp_path, new=False)
+    begin(tmp_path, new=False)
+
+
+def test_what_the_lock_points_at_is_not_touched(tmp_path):
+    (tmp_path / "thesis").write_text("mine")
+    (tmp_path / ".lock").symlink_to("thesis")
+    with pytest.raises(EnvironmentUnfit, match="cannot be written"):
+        begin(tmp_path, new=False)
+    assert (tmp_path / "thesis").read_text() == "mine"
 
 
 def test_a_file_given_as_folder_is_a_usage_error_and_kept(tmp_path):
     file = tmp_path / "results.json"
     file.write_text("precious")
     with pytest.raises(UsageError, match=r"results\.json is a file"):
-        create_run_folder(file)
+        begin(file)
     assert file.read_text() == "precious"
 
 
 def test_a_folder_with_something_in_it_is_only_taken_to_resume(tmp_path):
     (tmp_path / "notes").write_text("precious")
     with pytest.raises(UsageError, match="--resume"):
-        create_run_folder(tmp_path)
-    create_run_folder(tmp_path, resume=True)
+        begin(tmp_path)
     assert os.listdir(tmp_path) == ["notes"]
+    begin(tmp_path, new=False)
 
 
 def test_a_full_disk_is_found_before_any_training(tmp_path):
     with files_of_at_most(1_000_000), pytest.raises(EnvironmentUnfit, match="--out") as error:
-        create_run_folder(tmp_path / "run")
+        begin(tmp_path / "run")
     assert str(tmp_path / "run") in str(error.value)
-    assert os.listdir(tmp_path / "run") == []
+    assert os.listdir(tmp_path / "run") == [".lock"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES])
@@ -311,13 +327,13 @@ def test_what_the_disk_refuses_is_named(tmp_path, monkeypatch, number):
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(EnvironmentUnfit, match=os.strerror(number)):
-        create_run_folder(tmp_path / "run")
+        begin(tmp_path / "run")
 
 
 def test_a_folder_that_cannot_be_made_is_the_environments_fault(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentUnfit, match="Not a directory"):
-        create_run_folder(tmp_path / "file" / "run")
+        begin(tmp_path / "file" / "run")
 
 
 def test_a_folder_that_cannot_be_listed_is_the_environments_fault(tmp_path, monkeypatch):
@@ -326,7 +342,7 @@ def test_a_folder_that_cannot_be_listed_is_the_environments_fault(tmp_path, monk
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     with pytest.raises(EnvironmentUnfit, match="Permission denied"):
-        create_run_folder(tmp_path)
+        begin(tmp_path)
 
 
 def test_runs_are_found_by_name_and_the_link_to_the_newest_is_none(tmp_path):

@@ -43,8 +43,7 @@ def test_a_given_directory_gets_a_folder_of_the_run(cells, tmp_path):
     chosen.mkdir()
     _, saving = directory.with_directory(cells, chosen, tmp_path, "the-run")
     assert saving.recovery.directory == str(chosen / "scalebench-the-run")
-    os.makedirs(saving.recovery.directory)
-    directory.remove_checkpoints([saving])
+    directory.remove_checkpoints([chosen, chosen / "scalebench-the-run"], tmp_path, "the-run")
     assert os.listdir(chosen) == []
 
 
