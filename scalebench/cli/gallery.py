@@ -12,7 +12,7 @@ from scalebench.errors import ScalebenchError, UsageError
 from scalebench.records.files import write_atomic
 from scalebench.records.folder import find_runs
 from scalebench.report.page.gallery import INDEX, Exhibit, render_gallery
-from scalebench.session.suite_files import load_suite, suite_files
+from scalebench.session.suite_files import read_question, suite_files
 
 READABLE = 0o644
 """A gallery is made to be shown."""
@@ -27,7 +27,7 @@ def make_gallery(folder: Path) -> Path:
     roots = find_runs(folder)
     if not roots:
         raise UsageError(f"There is no run in {folder}/. Give a folder that holds run folders.")
-    questions = {name: load_suite(name).question for name in suite_files()}
+    questions = {name: read_question(path) for name, path in suite_files().items()}
     exhibits = []
     for root in roots:
         run = load_run(root)

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -242,6 +243,10 @@ def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
 
     suites = [] if flags["resume"] else _suites(flags)
     request = request_from(flags)
+    if suites and flags["script"] is None:
+        from scalebench.session.suite_files import about_hidden
+
+        request = replace(request, notices=about_hidden(flags["suites"]))
     check_names(request, suites)
     return suites, request
 

@@ -66,8 +66,7 @@ def test_the_documented_job_gives_inputs_that_there_are():
 
 
 def test_the_documented_baseline_is_a_run_of_a_push():
-    """A fork's branch may be called main too; who may push to this repository is its owner's word.
-    """
+    """A fork's branch may be called main too; only who is trusted pushes to this repository."""
     workflow, _ = blocks("docs/ci.md", "yaml")
     steps = yaml(workflow)["jobs"]["scaling"]["steps"]
     (asked,) = [step["run"] for step in steps if "gh run" in step.get("run", "")]

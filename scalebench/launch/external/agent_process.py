@@ -4,6 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
+from scalebench.launch.interpreter import interpreter
 from scalebench.launch.scratch import Scratch
 from scalebench.spec.world import WorldMember
 
@@ -19,4 +20,4 @@ def run_agent(member: WorldMember) -> NoReturn:
     scratch.inherit_lock()
     sys.stdout.flush()
     arguments = [member.model_dump_json(), os.fspath(scratch.folder)]
-    os.execv(sys.executable, [sys.executable, "-m", WORKER, *arguments])
+    os.execv(sys.executable, [*interpreter(), "-m", WORKER, *arguments])

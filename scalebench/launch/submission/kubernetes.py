@@ -155,5 +155,5 @@ def _scalar(key: str) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Write a value; YAML does not read two ``\\u`` as the one character that they are in JSON."""
+    """Write a value; YAML knows no pair of escapes for one character, as JSON does."""
     return json.dumps(value, ensure_ascii=False)
