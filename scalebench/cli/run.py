@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scalebench.session.finish import Run
     from scalebench.session.plan import Request
     from scalebench.spec import Suite
+    from scalebench.spec.script import ScriptTarget
     from scalebench.spec.virtual_hosts import VirtualHosts
     from scalebench.spec.world import WorldMember
 
@@ -205,7 +206,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
             click.echo(f"{name:<14} {value:<16} {source}")
         return
     flags["script"] = context.meta.get(SCRIPT)
-    given = flags["out"] is not None or flags["suites"] or flags["script"] is not None
+    given = flags["out"] is not None or flags["suites"]
     if flags["resume"] is not None and given:
         raise UsageError(
             "--resume continues a run as it was planned: leave out the suite or script, and --out."
@@ -241,7 +242,7 @@ def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     """Return the suites and the request, checked as far as that goes without the machine."""
     from scalebench.session.plan import check_names
 
-    suites = [] if flags["resume"] else _suites(flags)
+    suites = _suites(flags) if flags["resume"] is None else []
     request = request_from(flags)
     if suites and flags["script"] is None:
         from scalebench.session.suite_files import about_hidden
@@ -283,7 +284,9 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
         suites, request = checked or _wanted(flags)
         try:
             if flags["resume"]:
-                finished = session.resume(flags["resume"], flags["allow_busy"])
+                finished = session.resume(
+                    flags["resume"], flags["allow_busy"], _script_again(flags)
+                )
             else:
                 finished = session.run(request, suites, command, flags["out"])
         except Interrupted as interruption:
@@ -292,6 +295,14 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
             code = ExitCode.TERMINATED if was_sigterm else ExitCode.INTERRUPTED
             return interruption.run, code
     return finished, finished.exit_code
+
+
+def _script_again(flags: dict[str, Any]) -> "ScriptTarget | None":
+    """Return the script with which a run is resumed that has not stored all of its command."""
+    from scalebench.spec.script import script_from
+
+    words = flags["script"]
+    return None if words is None else script_from(words, flags["python"] or sys.executable)
 
 
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.records.folder import create_run_folder, point_latest_at, working_on
 from scalebench.records.run import CellResult, RunInfo
+from scalebench.session.anonymise import with_script
 from scalebench.session.batch_search import search_largest_batches
 from scalebench.session.calibration.of_run import about_profile, read_profile
 from scalebench.session.cell_runner import CellRunner
@@ -30,8 +31,9 @@ from scalebench.session.recovery.directory import remove_checkpoints, with_direc
 from scalebench.session.recovery.requeue import check_requeue
 from scalebench.session.requested_rounds import make_requested_rounds
 from scalebench.session.sharing import only_whole_launches
-from scalebench.session.store import RunStore, anonymiser_for
+from scalebench.session.store import RunStore, cleaner_for
 from scalebench.spec import Suite
+from scalebench.spec.script import ScriptTarget
 
 
 class Interrupted(Exception):
@@ -125,13 +127,20 @@ class Session:
             profile_differs=foreign,
             sealed=True,
         )
-        store = RunStore.create(paths, info, link, anonymiser_for(plan.spec, self.launcher))
+        store = RunStore.create(paths, info, link, cleaner_for(info, self.launcher))
         if out is None:
             point_latest_at(paths.root)
         return self._carry_out(store)
 
-    def resume(self, root: Path, allow_busy: bool = False) -> Run:
+    def resume(
+        self, root: Path, allow_busy: bool = False, script: ScriptTarget | None = None
+    ) -> Run:
         """Go on with a run: launch the cells that are missing or went wrong.
+
+        Args:
+            root: The run's folder.
+            allow_busy: Measure on GPUs although another run does.
+            script: The user's own script, as it was given again; None: it was not.
 
         Raises:
             EnvironmentUnfit: This machine or torch is not the one that the run was begun on,
@@ -139,6 +148,7 @@ class Session:
             Interrupted: SIGINT or SIGTERM came; what was done is stored.
         """
         stored = load_run(root)
+        stored.info = with_script(stored.info, script, root)
         self.progress.preparing()
         here = check_same_machine(self.launcher, stored)
         spec = stored.info.spec
@@ -147,25 +157,25 @@ class Session:
         create_run_folder(root, resume=True)
         whole = only_whole_launches(stored.results)
         stored.results = {i: r for i, r in whole.items() if _is_final(r)}
-        return self._carry_out(RunStore(stored, anonymiser_for(spec, self.launcher)))
+        return self._carry_out(RunStore(stored, cleaner_for(stored.info, self.launcher)))
 
     def _carry_out(self, store: RunStore) -> Run:
         """Launch what has no result yet and finish the run, however it ends; one at a time."""
         stored = store.run
         with working_on(stored.paths):
-            self.progress.planned(stored.info, len(stored.results))
+            self.progress.planned(store.as_stored().info, len(stored.results))
             try:
                 status = self._launch_all(store)
                 if status == "complete":
                     remove_checkpoints(stored.info.plan)
-                return finish(stored, status)
+                return finish(store.as_stored(), status)
             except KeyboardInterrupt:
                 raise Interrupted(_interrupted(store)) from None
             except OSError as error:
-                raise results_not_saved(stored, error) from error
+                raise results_not_saved(store.as_stored(), error) from error
             except BaseException:
                 with suppress(OSError):  # the disk may be what went wrong
-                    finish(stored, "interrupted")
+                    finish(store.as_stored(), "interrupted")
                 raise
 
     def _launch_all(self, store: RunStore) -> str:
@@ -184,9 +194,9 @@ def _interrupted(store: RunStore) -> Run:
     """Store what was being stored when the run was ended, and how far it came."""
     try:
         store.keep_unsaved()
-        return finish(store.run, "interrupted")
+        return finish(store.as_stored(), "interrupted")
     except OSError as error:
-        raise results_not_saved(store.run, error) from error
+        raise results_not_saved(store.as_stored(), error) from error
 
 
 def _is_final(result: CellResult) -> bool:

@@ -16,6 +16,7 @@ from scalebench.records.folder import create_run_folder
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.records.summary import Summary
+from scalebench.session.anonymise import Cleaner
 from scalebench.session.claim import claim_default_folder, run_id_of
 from scalebench.session.finish import Run, finish
 from scalebench.session.script_suite import CASE
@@ -140,7 +141,7 @@ class Watched:
             notices=["scalebench.watch(): one size, and no efficiency without another"],
             sealed=True,
         )
-        store = RunStore.create(paths, info, None, None)
+        store = RunStore.create(paths, info, None, Cleaner(command=info.command))
         ended = datetime.now(UTC)
         store.keep_result(
             CellResult(
@@ -151,7 +152,7 @@ class Watched:
                 ranks=records,
             )
         )
-        return finish(store.run, "complete")
+        return finish(store.as_stored(), "complete")
 
 
 def watch(
