@@ -8,6 +8,7 @@ import click
 from scalebench.analysis.page_data import gather
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
+from scalebench.cli.view import emit, say
 from scalebench.errors import ScalebenchError, UsageError
 from scalebench.records.files import write_atomic
 from scalebench.records.folder import find_runs
@@ -44,9 +45,9 @@ def make_gallery(folder: Path) -> Path:
 def main(folder: Path) -> None:
     """Render the runs in FOLDER as a gallery; print the path of its index."""
     try:
-        click.echo(make_gallery(folder))
+        emit(str(make_gallery(folder)))
     except ScalebenchError as error:
-        click.echo(f"Error: {error}", err=True)
+        say(f"Error: {error}")
         sys.exit(int(error.exit_code))
 
 

@@ -22,6 +22,7 @@ from scalebench.cli.options import (
     WorldSizes,
     value_sources,
 )
+from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
 from scalebench.launch.launchers import LAUNCHERS
@@ -203,7 +204,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
     """
     if flags["show_config"]:
         for name, value, source in value_sources(context):
-            click.echo(f"{name:<14} {value:<16} {source}")
+            emit(f"{name:<14} {value:<16} {source}")
         return
     flags["script"] = context.meta.get(SCRIPT)
     given = flags["out"] is not None or flags["suites"]
@@ -211,7 +212,6 @@ def run(context: click.Context, /, **flags: Any) -> None:
         raise UsageError(
             "--resume continues a run as it was planned: leave out the suite or script, and --out."
         )
-    from scalebench.cli.view import emit
     from scalebench.session.finish import ResultsNotSaved
 
     _check_max_batch(flags)
@@ -222,7 +222,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
     try:
         measured, exit_code = _measure(flags, member)
     except ResultsNotSaved as error:
-        emit(error.rest.model_dump_json(indent=1))
+        emit_json(error.rest)
         raise
     show_result(measured, flags)
     context.exit(int(exit_code))
@@ -307,7 +307,6 @@ def _script_again(flags: dict[str, Any]) -> "ScriptTarget | None":
 
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:
     """Render the report and print the table (or JSON), as the flags say."""
-    from scalebench.cli.view import emit, print_json, print_table, print_where_the_rest_is
     from scalebench.session.finish import render_report
 
     if flags["no_report"]:
@@ -315,8 +314,8 @@ def show_result(measured: "Run", flags: dict[str, Any]) -> None:
     else:
         where = f"Report  {render_report([measured.paths.root])}"
     if flags["as_json"]:
-        print_json(measured.summary)
-        click.echo(where, err=True)
+        emit_json(measured.summary)
+        say(where)
     else:
         print_table(measured.summary, flags["verbose"])
         emit(where)
@@ -414,4 +413,4 @@ def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
         prepared = session.prepare(request, suites)
     launch_s = seconds_of_a_launch(suites, default_runs_folder())
     foreseen = forecast(prepared.plan, prepared.num_parameters, launch_s)
-    click.echo(render_plan(foreseen, prepared.plan))
+    emit(render_plan(foreseen, prepared.plan))

@@ -300,8 +300,8 @@ def with_script(info: RunInfo, given: ScriptTarget | None, root: Path) -> RunInf
     names = names_of_this_machine() if info.spec.anonymise else None
     if _words(Cleaner(names, script).model(script)) != _words(stored):
         raise UsageError(
-            f"{shlex.join(_words(given))} is not the script of {root}. Give what it was started "
-            f"with: {again}."
+            f"{shlex.join(words_without_secrets(_words(given)))} is not the script of {root}. Give "
+            f"what it was started with: {again}."
         )
     suites = [
         s if s.script is None else s.model_copy(update={"script": script}) for s in info.spec.suites
