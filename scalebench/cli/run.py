@@ -181,7 +181,9 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @option(
     "--allow-busy", is_flag=True, help="Measure on GPUs even if another scalebench is using them."
 )
-@option("--anonymise", is_flag=True, help="Do not store host names, user names or paths.")
+@option(
+    "--anonymise", is_flag=True, help="Do not store host names, user names, addresses or paths."
+)
 @option("--no-trace", is_flag=True, help="Do not trace steps: faster, but no loss budget.")
 @click.option("--no-report", is_flag=True, help="Do not write report.html.")
 @click.option(

@@ -4,14 +4,20 @@ import csv
 import io
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
+import scalebench
 from scalebench.analysis.run import StoredRun
 from scalebench.cli import main
+from scalebench.cli.progress import TerminalProgress
 from scalebench.cli.view import emit, emit_json, say
 from scalebench.records.paths import RunPaths
+from scalebench.records.run import Failure
 from scalebench.report import render_csv, render_markdown, render_page, render_table
 from scalebench.report.export import FORMATS
 from scalebench.report.gate.github import render_verdict_github
@@ -19,9 +25,11 @@ from scalebench.report.gate.junit import render_verdict_junit
 from scalebench.report.gate.markdown import render_verdict_markdown
 from scalebench.report.gate.table import render_verdict
 from scalebench.report.words.plain_text import printable
-from tests.builders.runs import make_info
+from tests.builders.runs import make_cell, make_failed, make_info
 from tests.builders.summaries import HOSTILE, hostile_summary, make_missing, make_summary
 from tests.unit.report.gate.test_formats import hostile as hostile_verdict
+
+pytestmark = pytest.mark.slow
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -118,3 +126,25 @@ def test_an_error_in_a_file_of_others_is_one_line_of_text(
     with pytest.raises(SystemExit):
         main(["show", f"no{HOSTILE[8]}"])
     assert not CONTROL.search(capsys.readouterr().err)
+
+
+def test_progress_and_the_end_of_a_ranks_log_are_text() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
+    bar = Progress(disable=True, console=console)
+    everything = "\n".join(HOSTILE)
+    shown = TerminalProgress(console, bar)
+    shown.planned(make_info([], notices=list(HOSTILE)), 0)
+    failure = Failure(rank=0, kind="exit", message=everything, log_tail=everything)
+    failed = make_failed(make_cell("ddp", 2), everything)
+    shown.ended(failed.model_copy(update={"failure": failure}))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert HOSTILE[0] in text and not CONTROL.search(text)
+
+
+def test_the_command_line_prints_in_one_place_only() -> None:
+    for path in (Path(scalebench.__file__).parent / "cli").rglob("*.py"):
+        prints = re.findall(
+            r"click\.s?echo\(.*|(?<!def )\bprint\(.*|console\.print\(.*", path.read_text()
+        )
+        allowed = {"view.py": 2, "progress.py": 1, "__init__.py": 1}  # the last is the version
+        assert len(prints) == allowed.get(path.name, 0), (path, prints)
