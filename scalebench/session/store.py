@@ -19,12 +19,12 @@ class RunStore:
 
     Args:
         run: As far as it came.
-        cleaner: Takes out of it what is not stored.
+        cleaner: Takes out of it what is not stored; None: what looks like a secret.
     """
 
-    def __init__(self, run: StoredRun, cleaner: Cleaner) -> None:
+    def __init__(self, run: StoredRun, cleaner: Cleaner | None = None) -> None:
         self.run = run
-        self.cleaner = cleaner
+        self.cleaner = cleaner or Cleaner()
         self._kept = dict(run.results)
         run.paths.cells.mkdir(exist_ok=True)
 
@@ -34,22 +34,24 @@ class RunStore:
         paths: RunPaths,
         info: RunInfo,
         link: LinkProfile | None,
-        cleaner: Cleaner,
+        cleaner: Cleaner | None = None,
     ) -> "RunStore":
         """Store a new run, and the link profile that it was given."""
         store = cls(StoredRun(paths, info, {}, link=link), cleaner)
-        write_checked(paths.run_json, cleaner.model(info))
+        write_checked(paths.run_json, store.cleaner.model(info))
         if link is not None:
-            write_checked(paths.link_profile, cleaner.model(link))
+            write_checked(paths.link_profile, store.cleaner.model(link))
         return store
 
     def as_stored(self) -> StoredRun:
         """Return the run as its folder holds it."""
         run, cleaner = self.run, self.cleaner
+        for name in run.results.keys() - self._kept.keys():
+            self._kept[name] = cleaner.model(run.results[name])
         return StoredRun(
             run.paths,
             cleaner.model(run.info),
-            {name: result for name, result in self._kept.items() if name in run.results},
+            {name: self._kept[name] for name in run.results},
             {name: cleaner.text(why) for name, why in run.damaged.items()},
             run.unsaved,
             None if run.link is None else cleaner.model(run.link),
