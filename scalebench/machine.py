@@ -11,12 +11,12 @@ import psutil
 
 from scalebench import cgroups
 from scalebench.processors import allowed_processors, count_cores, read_processors
+from scalebench.records.secrets import names_a_secret, without_secrets
 from scalebench.spec.world import World
 
 _VARIABLES = re.compile(
     r"^(NCCL_|TORCH_|TORCHINDUCTOR_|PYTORCH_|GLOO_|OMP_|MKL_|CUDA_VISIBLE_DEVICES$|CUDA_LAUNCH_BLOCKING$|KMP_)"
 )
-_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|AUTH)", re.IGNORECASE)
 
 
 def num_cores() -> int:
@@ -65,9 +65,9 @@ def cpu_model() -> str:
 def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that change results, by allow-list; never a secret."""
     return {
-        name: value
+        name: without_secrets(value)
         for name, value in sorted(environment.items())
-        if _VARIABLES.match(name) and not _SECRET.search(name)
+        if _VARIABLES.match(name) and not names_a_secret(name)
     }
 
 

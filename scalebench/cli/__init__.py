@@ -24,8 +24,13 @@ from scalebench.cli.search import search
 from scalebench.cli.selftest import selftest
 from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
-from scalebench.cli.view import list_, report, show
+from scalebench.cli.view import list_, report, say, show
 from scalebench.errors import ExitCode, ScalebenchError
+from scalebench.records.secrets import without_secrets
+from scalebench.report.words.plain_text import plain
+
+LONGEST = 3000
+"""A longer complaint, of names of others' choice, is cut."""
 
 SILENT_S = 5.0
 """How long a process of a world that has nothing to say leaves the word to the first one."""
@@ -116,7 +121,7 @@ def _complain(message: str, code: ExitCode) -> ExitCode:
     not be before the first one has spoken.
     """
     if _speaks():
-        click.echo(f"scalebench: {' '.join(message.split())}", err=True)
+        say(f"scalebench: {plain(without_secrets(message), LONGEST)}")
     else:
         time.sleep(SILENT_S)
     return code

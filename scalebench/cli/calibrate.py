@@ -10,6 +10,7 @@ import click
 
 from scalebench.cli.options import Count, CpuShares, Rate, Rates, Size, WorldSizes
 from scalebench.cli.run import option, virtual_hosts_from
+from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
 from scalebench.launch.launchers import LAUNCHERS
@@ -88,7 +89,6 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
     With --import, fit what nccl-tests measured on a cluster instead. Exit code 4: a result was
     wrong.
     """
-    from scalebench.cli.view import emit, emit_for_terminal
     from scalebench.costmodel.links.against_nominal import against_link, named_link
     from scalebench.report.tables.calibration import render_calibration
 
@@ -105,7 +105,7 @@ def calibrate(context: click.Context, /, **flags: Any) -> None:
         said = [verdict.sentence for verdict in verdicts]
         emit_for_terminal(lambda *t: render_calibration(profile, t[0], t[1], t[2], said))
     if profile.num_wrong:
-        click.echo(f"scalebench: {profile.num_wrong} elements of results are wrong.", err=True)
+        say(f"scalebench: {profile.num_wrong} elements of results are wrong.")
     context.exit(int(ExitCode.CELLS_FAILED if profile.num_wrong else ExitCode.OK))
 
 
@@ -209,4 +209,4 @@ def _write(target: Path, profile: "LinkProfile") -> None:
         raise EnvironmentUnfit(
             f"The link profile cannot be written: {target}: {error.strerror}."
         ) from error
-    click.echo(f"Profile {target}", err=True)
+    say(f"Profile {target}")

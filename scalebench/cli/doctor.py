@@ -4,6 +4,8 @@ import json
 
 import click
 
+from scalebench.cli.view import emit
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
@@ -21,6 +23,6 @@ def doctor(as_json: bool) -> None:
     findings = diagnose(facts, conditions)
     if as_json:
         answer = {"facts": facts, "conditions": conditions, "findings": [vars(f) for f in findings]}
-        click.echo(json.dumps(answer, indent=1))
+        emit(json.dumps(answer, indent=1))
     else:
-        click.echo(render_diagnosis(facts, conditions, findings))
+        emit(render_diagnosis(facts, conditions, findings))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from scalebench.cli.view import emit, resolve_run
+from scalebench.cli.view import emit, resolve_run, say
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def _deliver(name: str, stored: "StoredRun", summary: "Summary", out: Path | Non
     content = wanted.export(stored, summary)
     if wanted.only_good:
         for row in split(summary.rows)[1]:
-            click.echo(f"scalebench: left out: {why_left_out(row)}", err=True)
+            say(f"scalebench: left out: {why_left_out(row)}")
     if out is None:
         emit(str(content).removesuffix("\n"))
         return
     _write(out, content)
-    click.echo(out)
+    emit(str(out))
 
 
 def _write(out: Path, content: str | bytes) -> None:

@@ -8,11 +8,12 @@ import click
 from scalebench.analysis.page_data import gather
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
+from scalebench.cli.view import emit, say
 from scalebench.errors import ScalebenchError, UsageError
 from scalebench.records.files import write_atomic
 from scalebench.records.folder import find_runs
 from scalebench.report.page.gallery import INDEX, Exhibit, render_gallery
-from scalebench.session.suite_files import load_suite, suite_files
+from scalebench.session.suite_files import read_question, suite_files
 
 READABLE = 0o644
 """A gallery is made to be shown."""
@@ -27,7 +28,7 @@ def make_gallery(folder: Path) -> Path:
     roots = find_runs(folder)
     if not roots:
         raise UsageError(f"There is no run in {folder}/. Give a folder that holds run folders.")
-    questions = {name: load_suite(name).question for name in suite_files()}
+    questions = {name: read_question(path) for name, path in suite_files().items()}
     exhibits = []
     for root in roots:
         run = load_run(root)
@@ -44,9 +45,9 @@ def make_gallery(folder: Path) -> Path:
 def main(folder: Path) -> None:
     """Render the runs in FOLDER as a gallery; print the path of its index."""
     try:
-        click.echo(make_gallery(folder))
+        emit(str(make_gallery(folder)))
     except ScalebenchError as error:
-        click.echo(f"Error: {error}", err=True)
+        say(f"Error: {error}")
         sys.exit(int(error.exit_code))
 
 

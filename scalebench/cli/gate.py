@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalebench.cli.options import Count, Duration, config_file
-from scalebench.cli.view import emit, emit_for_terminal, resolve_run
+from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ def _as_github(result: "GateResult") -> str:
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary and not append_to_summary(Path(summary), _as_markdown(result)):
-        click.echo(
+        say(
             "scalebench: the GitHub summary of this step is full; nothing was added to it.",
-            err=True,
         )
     return render_verdict_github(result)
 
@@ -250,10 +249,9 @@ def gate(
         result = judged(_baseline(base, measured), measured, allowed, exact_only)
     show_result(result, "json" if as_json else form, everything)
     if result.verdict == "inconclusive" and on_inconclusive == "warn":
-        click.echo(
+        say(
             "scalebench: warning: inconclusive: the noise hides whether something changed. "
             "--on-inconclusive warn lets it pass; more --repeats decide.",
-            err=True,
         )
         return int(ExitCode.OK)
     return int(result.exit_code)
@@ -283,9 +281,7 @@ def _interleaved_runs(
         Version("new", sys.executable, Path(".")),
     )
     out = default_runs_folder() / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}_interleaved"
-    return InterleavedRuns(
-        versions, arguments, claim_folder(out), lambda text: click.echo(text, err=True), separate
-    )
+    return InterleavedRuns(versions, arguments, claim_folder(out), say, separate)
 
 
 def _interleaved(
@@ -346,7 +342,7 @@ def accept_(run: str | None, name: str | None, add: bool) -> None:
     from scalebench.gate.baselines import accept
 
     for path in accept(results_of(run), name, add):
-        click.echo(path)
+        emit(str(path))
 
 
 @baseline.command("list")

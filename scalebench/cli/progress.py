@@ -19,12 +19,18 @@ from rich.progress import (
 )
 
 from scalebench.records.run import CellResult, RunInfo
+from scalebench.report.words.plain_text import plain, printable
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
 from scalebench.units import rough_time
 
 EVERY_S = 10.0
 """Off a terminal a line is printed at most this often, and none by what ends sooner."""
+
+
+def print_on(console: Console, text: str, style: str = "") -> None:
+    """Print text on a console, and nothing else that a rank or a file has written into it."""
+    console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 class Log:
@@ -46,7 +52,7 @@ class Log:
             return
         self.printed = now
         told = f"scalebench: {now - self.began:.0f} s: {text}"
-        self.console.print(told, markup=False, highlight=False, soft_wrap=True)
+        print_on(self.console, told)
 
 
 class TerminalProgress:
@@ -67,7 +73,7 @@ class TerminalProgress:
         """Show what every reader of the numbers has to know, and size the bar."""
         if self.console.is_terminal:
             for notice in info.notices:
-                self.console.print(notice, style="dim", markup=False, highlight=False)
+                print_on(self.console, plain(notice), style="dim")
         self.bar.update(self.task, total=len(info.plan), completed=num_done)
 
     def calibrating(self, what: str, _: object) -> None:
@@ -105,10 +111,10 @@ class TerminalProgress:
         self._tell_time(result)
         if result.status in ("failed", "oom"):
             text = f"{result.cell.id} {result.status}: {result.reason}"
-            self.console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+            print_on(self.console, plain(text), style="red")
             if result.failure is not None and result.failure.log_tail:
                 indented = "\n".join(f"  {line}" for line in result.failure.log_tail.splitlines())
-                self.console.print(indented, markup=False, highlight=False, soft_wrap=True)
+                print_on(self.console, indented)
 
     def _tell_time(self, result: CellResult) -> None:
         """Say, after the first launch of a user's script, how long the others will take.
@@ -125,7 +131,7 @@ class TerminalProgress:
         if seconds >= EVERY_S:
             told = f"a launch of {script.shown} takes {result.wall_s:.0f} s"
             text = f"scalebench: {told}: about {rough_time(seconds)} for the other {left}"
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            print_on(self.console, text)
 
     def _so_far(self) -> str:
         """Say how many launches ended; rounds for precision come on top of what was planned."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scalebench.cli.options import Count, Duration, Positive, WorldSizes
-from scalebench.cli.view import emit, emit_for_terminal, resolve_run
+from scalebench.cli.view import emit_for_terminal, emit_json, resolve_run
 
 if TYPE_CHECKING:
     from scalebench.analysis.projection.rows import MeasuredShard
@@ -140,7 +140,7 @@ def project(
         projection = Projection.without_steps(stored.info.run_id, str(refused))
     projection = projection.model_copy(update={"recovery": tuple(recovery)})
     if as_json:
-        emit(projection.model_dump_json(indent=1))
+        emit_json(projection)
     elif projection.rows:
         emit_for_terminal(lambda *terminal: render_projection(projection, *terminal))
     if recovery and not as_json:

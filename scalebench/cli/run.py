@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from scalebench.cli.options import (
     WorldSizes,
     value_sources,
 )
+from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
 from scalebench.launch.launchers import LAUNCHERS
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from scalebench.session.finish import Run
     from scalebench.session.plan import Request
     from scalebench.spec import Suite
+    from scalebench.spec.script import ScriptTarget
     from scalebench.spec.virtual_hosts import VirtualHosts
     from scalebench.spec.world import WorldMember
 
@@ -183,7 +186,9 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @option(
     "--allow-busy", is_flag=True, help="Measure on GPUs even if another scalebench is using them."
 )
-@option("--anonymise", is_flag=True, help="Do not store host names, user names or paths.")
+@option(
+    "--anonymise", is_flag=True, help="Do not store host names, user names, addresses or paths."
+)
 @option("--no-trace", is_flag=True, help="Do not trace steps: faster, but no loss budget.")
 @click.option("--no-report", is_flag=True, help="Do not write report.html.")
 @click.option(
@@ -206,15 +211,14 @@ def run(context: click.Context, /, **flags: Any) -> None:
     """
     if flags["show_config"]:
         for name, value, source in value_sources(context):
-            click.echo(f"{name:<14} {value:<16} {source}")
+            emit(f"{name:<14} {value:<16} {source}")
         return
     flags["script"] = context.meta.get(SCRIPT)
-    given = flags["out"] is not None or flags["suites"] or flags["script"] is not None
+    given = flags["out"] is not None or flags["suites"]
     if flags["resume"] is not None and given:
         raise UsageError(
             "--resume continues a run as it was planned: leave out the suite or script, and --out."
         )
-    from scalebench.cli.view import emit
     from scalebench.session.finish import ResultsNotSaved
 
     if flags["changed_script"] and flags["resume"] is None:
@@ -227,7 +231,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
     try:
         measured, exit_code = _measure(flags, member)
     except ResultsNotSaved as error:
-        emit(error.rest.model_dump_json(indent=1))
+        emit_json(error.rest)
         raise
     show_result(measured, flags)
     context.exit(int(exit_code))
@@ -247,8 +251,12 @@ def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     """Return the suites and the request, checked as far as that goes without the machine."""
     from scalebench.session.plan import check_names
 
-    suites = [] if flags["resume"] else _suites(flags)
+    suites = _suites(flags) if flags["resume"] is None else []
     request = request_from(flags)
+    if suites and flags["script"] is None:
+        from scalebench.session.suite_files import about_hidden
+
+        request = replace(request, notices=about_hidden(flags["suites"]))
     check_names(request, suites)
     return suites, request
 
@@ -288,7 +296,7 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
         try:
             if flags["resume"]:
                 given = (flags[n] for n in ("allow_busy", "changed_script", "checkpoint_dir"))
-                finished = session.resume(flags["resume"], *given)
+                finished = session.resume(flags["resume"], *given, _script_again(flags))
             else:
                 finished = session.run(request, suites, command, flags["out"])
         except Interrupted as interruption:
@@ -304,14 +312,22 @@ def _go_where_started(flags: dict[str, Any]) -> None:
     from scalebench.session.code import go_where_started
 
     before = os.getcwd()
-    flags["resume"] = go_where_started(flags["resume"], flags["changed_script"])
+    changed, script = flags["changed_script"], _script_again(flags)
+    flags["resume"] = go_where_started(flags["resume"], changed, script)
     if os.getcwd() != before:
         click.echo(f"scalebench: {os.getcwd()}: the run goes on where it was started", err=True)
 
 
+def _script_again(flags: dict[str, Any]) -> "ScriptTarget | None":
+    """Return the script with which a run is resumed that has not stored all of its command."""
+    from scalebench.spec.script import script_from
+
+    words = flags["script"]
+    return None if words is None else script_from(words, flags["python"] or sys.executable)
+
+
 def show_result(measured: "Run", flags: dict[str, Any]) -> None:
     """Render the report and print the table (or JSON), as the flags say."""
-    from scalebench.cli.view import emit, print_json, print_table, print_where_the_rest_is
     from scalebench.session.finish import render_report
 
     if flags["no_report"]:
@@ -319,8 +335,8 @@ def show_result(measured: "Run", flags: dict[str, Any]) -> None:
     else:
         where = f"Report  {render_report([measured.paths.root])}"
     if flags["as_json"]:
-        print_json(measured.summary)
-        click.echo(where, err=True)
+        emit_json(measured.summary)
+        say(where)
     else:
         print_table(measured.summary, flags["verbose"])
         emit(where)
@@ -418,4 +434,4 @@ def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
         prepared = session.prepare(request, suites)
     launch_s = seconds_of_a_launch(suites, default_runs_folder())
     foreseen = forecast(prepared.plan, prepared.num_parameters, launch_s)
-    click.echo(render_plan(foreseen, prepared.plan))
+    emit(render_plan(foreseen, prepared.plan))

@@ -9,6 +9,7 @@ import click
 
 from scalebench.cli.options import Count, CpuShares, Fraction, MemorySize
 from scalebench.cli.run import virtual_hosts_from
+from scalebench.cli.view import emit_for_terminal, emit_json, say
 from scalebench.errors import UsageError
 from scalebench.launch.launchers import LAUNCHERS
 
@@ -55,7 +56,6 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
     Searches every way to divide the model, discards what does not fit in memory, and predicts the
     rest from one measurement here, or from published peaks with --gpu-type. --measure proves it.
     """
-    from scalebench.cli.view import emit, emit_for_terminal
     from scalebench.report.tables.search import render_search
 
     for option, target in (("--suite", suite_file), ("--html", page)):
@@ -69,12 +69,12 @@ def search(*, as_json: bool, suite_file: Path | None, page: Path | None, **flags
         from scalebench.session.search.suite_file import write_suite
 
         for left_out in write_suite(suite_file, result):
-            click.echo(f"scalebench: {left_out}", err=True)
-        click.echo(f"Suite   {suite_file}", err=True)
+            say(f"scalebench: {left_out}")
+        say(f"Suite   {suite_file}")
     if page is not None:
         _write_page(page, result)
     if as_json:
-        emit(result.model_dump_json(indent=1))
+        emit_json(result)
     else:
         emit_for_terminal(lambda *terminal: render_search(result, *terminal))
 
@@ -96,10 +96,9 @@ def _searched(flags: dict[str, Any]) -> "SearchResult":
     with parts_on(sys.stderr) as on_progress:
 
         def calibrate(model: Any, batch: int) -> Path:
-            click.echo(
+            say(
                 f"scalebench: no run here has measured {model.name} on one rank; measuring it now, "
-                f"and links of {ranks} ranks.",
-                err=True,
+                f"and links of {ranks} ranks."
             )
             suite = calibration_suite(model, batch, ranks)
             return _run(flags, suite, (1, ranks)).paths.root
@@ -169,7 +168,7 @@ def _run(flags: dict[str, Any], suite: "Suite", sizes: tuple[int, ...]) -> "Run"
         try:
             return session.run(request, [suite], ["scalebench", *sys.argv[1:]])
         except Interrupted as interruption:
-            click.echo(f"scalebench: {interruption}", err=True)
+            say(f"scalebench: {interruption}")
             # What interrupted it decides the exit code: click knows Ctrl-C, main the rest.
             raise (interruption.__context__ or KeyboardInterrupt()) from None
 
@@ -199,4 +198,4 @@ def _write_page(target: Path, result: "SearchResult") -> None:
         raise EnvironmentUnfit(
             f"The page cannot be written: {target}: {error.strerror}."
         ) from error
-    click.echo(f"Page    {target}", err=True)
+    say(f"Page    {target}")

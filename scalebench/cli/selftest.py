@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scalebench.cli.options import Count
+from scalebench.cli.view import emit_for_terminal, emit_json, say
 from scalebench.errors import EnvironmentUnfit, ExitCode
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
     """
     from scalebench import machine
     from scalebench.cli.progress import parts_on
-    from scalebench.cli.view import emit, emit_for_terminal
     from scalebench.launch.local import LocalLauncher
     from scalebench.report.tables.certificate import render_certificate
     from scalebench.session import certificates
@@ -41,7 +41,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
         form: Form = "quick" if quick else "full"
         certificate = self_test(launcher, form, drawn, environment, on_progress)
     if as_json:
-        emit(certificate.model_dump_json(indent=1))
+        emit_json(certificate)
     else:
         emit_for_terminal(lambda *terminal: render_certificate(certificate, *terminal))
     try:
@@ -52,7 +52,7 @@ def selftest(quick: bool, seed: int | None, as_json: bool) -> int:
             "XDG_CACHE_HOME to a writable folder."
         ) from error
     for line in certificate.failed:
-        click.echo(f"scalebench: {line.name} failed: {line.reason}", err=True)
+        say(f"scalebench: {line.name} failed: {line.reason}")
     return certificate_exit_code(len(certificate.failed), certificate.num_passed)
 
 

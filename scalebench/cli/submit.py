@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from scalebench.cli.options import Count
+from scalebench.cli.view import emit
 from scalebench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def submit(
         _to_slurm(request, {k: v for k, v in of_slurm.items() if v is not None}, dry_run)
     elif where == "kubernetes":
         _refuse(of_slurm, "--slurm")
-        click.echo(_for_kubernetes(request, image, claim, runtime, dry_run), nl=False)
+        emit(_for_kubernetes(request, image, claim, runtime, dry_run).removesuffix("\n"))
     else:
         raise UsageError("Say where to submit to: --slurm or --kubernetes.")
     context.exit(int(ExitCode.OK))
@@ -93,10 +94,10 @@ def _to_slurm(request: "JobRequest", options: dict[str, str], dry_run: bool) -> 
 
     script = batch_script(request, options, sys.executable)
     if dry_run:
-        click.echo(script, nl=False)
+        emit(script.removesuffix("\n"))
         return
     path = Path(f"{request.name}.sbatch")
-    click.echo(f"Job {hand_over(script, path)}, from {path}")
+    emit(f"Job {hand_over(script, path)}, from {path}")
 
 
 def _for_kubernetes(

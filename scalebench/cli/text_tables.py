@@ -108,6 +108,10 @@ def render_inventory(inventory: Mapping[str, Sequence[Mapping[str, Any]]]) -> st
                 else ""
             )
             about = f"{size}{entry['about']}"
+            if entry.get("hides_bundled"):
+                about += (
+                    f" ({entry['file']}, not the suite of this name that comes with scalebench)"
+                )
             if entry["cannot_run"]:
                 about = f"{about}; cannot run: {entry['cannot_run']}".lstrip("; ")
             rows.append((entry["name"], about))

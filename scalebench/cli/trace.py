@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.errors import EnvironmentUnfit, ExitCode
 
 if TYPE_CHECKING:
@@ -40,12 +41,10 @@ def trace(files: Sequence[str], as_json: bool, window: "Window", page: Path | No
 
     job = analyse_job(files, window)
     for line in job.refused:
-        click.echo(f"scalebench: {' '.join(line.split())}", err=True)
+        say(f"scalebench: {line}")
     if page is not None:
         _write_page(page, job)
     if as_json:
-        from scalebench.cli.view import emit
-
         emit(json.dumps(figures_as_json(job), indent=1, allow_nan=False))
     else:
         _print_table(job)
@@ -53,7 +52,6 @@ def trace(files: Sequence[str], as_json: bool, window: "Window", page: Path | No
 
 
 def _print_table(job: "JobFigures") -> None:
-    from scalebench.cli.view import emit_for_terminal
     from scalebench.report.tables.trace_table import render_traces
 
     emit_for_terminal(lambda width, color, plain: render_traces(job, width, color, plain))
@@ -69,4 +67,4 @@ def _write_page(target: Path, job: "JobFigures") -> None:
         raise EnvironmentUnfit(
             f"The page cannot be written: {target}: {error.strerror}."
         ) from error
-    click.echo(f"Page    {target}", err=True)
+    say(f"Page    {target}")

@@ -13,8 +13,11 @@ import click
 
 from scalebench.cli.options import Count
 from scalebench.errors import UsageError
+from scalebench.report.words.plain_text import escaped_json, printable
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from scalebench.records.summary import Summary
 
 
@@ -66,15 +69,23 @@ def emit_for_terminal(render: Callable[[int, bool, bool], str]) -> None:
     emit(render(width, color, "utf" not in encoding), color)
 
 
-def print_json(summary: "Summary") -> None:
-    """Print ``summary.json`` on standard output."""
-    emit(summary.model_dump_json(indent=1))
+def emit_json(model: "BaseModel") -> None:
+    """Print a record as JSON on standard output."""
+    emit(escaped_json(model.model_dump_json(indent=1)))
+
+
+def say(text: str) -> None:
+    """Print one line on standard error."""
+    click.echo(printable(text.replace("\n", " ")), err=True)
 
 
 def emit(text: str, color: bool | None = None) -> None:
-    """Print on standard output; a reader that has seen enough (``| head``) is no failure."""
+    """Print on standard output; a reader that has seen enough (``| head``) is no failure.
+
+    What steers a terminal is left out, but for colours where there are any.
+    """
     try:
-        click.echo(text, color=color)
+        click.echo(printable(text, colour=bool(color)), color=color)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -124,7 +135,7 @@ def show(
 
     summary = summarise(load_run(resolve_run(run)))
     if as_json:
-        print_json(summary)
+        emit_json(summary)
         return
     print_table(summary, verbose)
     if not verbose:
@@ -164,12 +175,12 @@ def report(runs: Sequence[str], image: Path | None) -> None:
     from scalebench.session.finish import render_report
 
     page = render_report([resolve_run(name) for name in runs or (None,)])
-    click.echo(page)
+    emit(str(page))
     if image is not None:
         from scalebench.session.overview_picture import draw_overview
 
         draw_overview(Path(page), image)
-        click.echo(image)
+        emit(str(image))
 
 
 @click.command("list")

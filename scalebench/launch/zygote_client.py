@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
+from scalebench.launch.interpreter import interpreter
 
 START_LIMIT_S = 300.0
 WORKER = "scalebench.worker.zygote"
@@ -46,7 +47,7 @@ class ZygoteClient:
         with theirs, log.open("ab") as output:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", worker, str(theirs.fileno())),
+                    *(*interpreter(), "-m", worker, str(theirs.fileno())),
                     str(os.getpid() if in_main_thread else 0),
                     *arguments,
                 ],

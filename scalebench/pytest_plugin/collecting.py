@@ -18,10 +18,14 @@ from scalebench.pytest_plugin.measuring import (
 from scalebench.pytest_plugin.recorded_clock import Benchmark, RecordedClock
 from scalebench.records.summary import Row
 from scalebench.report.export.measures import numbers
+from scalebench.report.words.plain_text import plain
 from scalebench.session.finish import Run
 from scalebench.session.suite_files import load_suite
 from scalebench.spec import Case, Suite
 from scalebench.spec.selection import words
+
+LONGEST = 2000
+"""A longer text of an error is cut."""
 
 NOT_USED = "Benchmark fixture was not used"
 """pytest-benchmark's warning where a row failed and has no steps to hand over."""
@@ -45,7 +49,7 @@ class SuiteFile(pytest.Module):
         try:
             self.suite = load_suite(str(self.path))
         except ScalebenchError as error:
-            raise self.CollectError(str(error)) from error
+            raise self.CollectError(plain(error, LONGEST)) from error
         if self.suite.collectives is not None:
             yield CollectivesItem.from_parent(self, name="collectives")
         for case in self.suite.cases:
@@ -104,7 +108,7 @@ class ScalingItem(pytest.Function):
         try:
             run = self.parent.measured()
         except ScalebenchError as error:
-            pytest.fail(str(error), pytrace=False)
+            pytest.fail(plain(error, LONGEST), pytrace=False)
         row = self._row(run)
         for measure, number in numbers(row):
             self.user_properties.append((measure.field, number.value))
@@ -137,11 +141,11 @@ class CollectivesItem(pytest.Item):
         try:
             found = self.parent.measured().summary.collectives
         except ScalebenchError as error:
-            pytest.fail(str(error), pytrace=False)
+            pytest.fail(plain(error, LONGEST), pytrace=False)
         if found is None:
             pytest.fail(f"The run has no collectives of {self.parent.suite.name}.", pytrace=False)
         if found.failure is not None:
-            pytest.fail(found.failure, pytrace=False)
+            pytest.fail(plain(found.failure, LONGEST), pytrace=False)
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Say that the test stands in the suite's file."""

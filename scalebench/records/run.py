@@ -84,7 +84,8 @@ class RunSpec(Record):
         precision_budget_s: Seconds after which no further round is begun.
         pinned: See `scalebench.spec.Job`.
         shared: The rows of a suite are launched together in each round, and take turns.
-        anonymise: Names of hosts and users, and paths, are taken out before anything is stored.
+        anonymise: Names of hosts and users, addresses, paths and the words of a script are
+            taken out before anything is stored.
         keep_going: Cells are tried although a smaller one of their case ran out of memory.
     """
 

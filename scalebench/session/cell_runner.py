@@ -192,7 +192,7 @@ class CellRunner:
 
     def _keep_calibration(self) -> None:
         """Take names out of a calibration, and have the run say what it left out."""
-        self.store.anonymise_calibration()
+        self.store.clean_calibration()
         for told in self.store.run.link.cut_short if self.store.run.link is not None else ():
             self.store.add_notice(told)
 
@@ -235,7 +235,7 @@ class CellRunner:
         with self._watching_files(cell):
             launched = self.launcher.launch(cell, run.paths.logs(cell.id))
         if launched.failure is not None and launched.failure.kind == "usage":
-            raise UsageError(launched.failure.message)
+            raise UsageError(self.store.cleaner.text(launched.failure.message))
         times = (launched.launch_s, launched.wall_s)
         return launched_result(
             cell,

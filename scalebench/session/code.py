@@ -16,6 +16,7 @@ from scalebench.analysis.run import read_info
 from scalebench.errors import UsageError
 from scalebench.records.files import open_regular
 from scalebench.records.run import CodeFile, RunInfo
+from scalebench.session.anonymise import with_script
 from scalebench.spec import Cell
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.script import ScriptTarget
@@ -71,17 +72,20 @@ def folder_of(code: Sequence[CodeFile]) -> str | None:
     return os.getcwd() if code else None
 
 
-def go_where_started(root: Path, changed_script: bool = False) -> Path:
+def go_where_started(
+    root: Path, changed_script: bool = False, script: ScriptTarget | None = None
+) -> Path:
     """Go to the folder in which the code of a run was started; return the run's folder from there.
 
     Args:
         root: The run's folder.
         changed_script: As for `check_code`.
+        script: As for `with_script`.
 
     Raises:
         UsageError: There is no such run, or its code is not what it was.
     """
-    info = read_info(root)
+    info = with_script(read_info(root), script, root)
     if not _is_here(info.folder):
         root = root.resolve()
         os.chdir(str(info.folder))

@@ -1,6 +1,7 @@
 """What there is: suites, strategies, workloads, launchers, runs; and what cannot run, and why."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from scalebench.analysis.run import load_run
@@ -10,7 +11,13 @@ from scalebench.records.folder import find_runs
 from scalebench.records.paths import default_runs_folder
 from scalebench.report.words.wording import settings_label
 from scalebench.session.plan.frameworks import why_missing
-from scalebench.session.suite_files import load_suite, suite_files
+from scalebench.session.suite_files import (
+    hides_bundled,
+    load_suite,
+    own_suites,
+    read_question,
+    suite_files,
+)
 from scalebench.spec import STRATEGIES, Case, FromFramework, Suite
 from scalebench.spec.presets import PRESETS
 
@@ -48,11 +55,22 @@ def _entry(name: str, about: str, cannot_run: str | None = None) -> dict[str, An
 
 
 def _suite(name: str) -> dict[str, Any]:
+    """Describe a suite; one of ./suites without executing it: nobody has asked to run its code."""
+    own = own_suites().get(name)
+    if own is not None:
+        return _own_suite(name, own) | {"file": str(own), "hides_bundled": hides_bundled(name)}
     try:
         suite = load_suite(name)
     except UsageError as error:
         return _entry(name, "", str(error))
     return _entry(name, suite.question) | {"cases": _cases(suite)}
+
+
+def _own_suite(name: str, path: Path) -> dict[str, Any]:
+    try:
+        return _entry(name, read_question(path))
+    except UsageError as error:
+        return _entry(name, "", str(error))
 
 
 def _cases(suite: Suite) -> list[dict[str, Any]]:

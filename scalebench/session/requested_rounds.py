@@ -42,7 +42,7 @@ def make_requested_rounds(
         if reason is not None:
             requests.report(reason)
             return status
-        write_model(store.run.paths.summary_json, summarise(store.run))
+        write_model(store.run.paths.summary_json, summarise(store.as_stored()))
         devices.let_go()
         requests.report()
         only = requests.wait()

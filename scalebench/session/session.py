@@ -14,6 +14,7 @@ from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.records.folder import point_latest_at, require_plain, working_on
 from scalebench.records.run import CellResult, RunInfo
+from scalebench.session.anonymise import with_script
 from scalebench.session.batch_search import search_largest_batches
 from scalebench.session.calibration.of_run import about_profile, read_profile
 from scalebench.session.cell_runner import CellRunner
@@ -35,8 +36,9 @@ from scalebench.session.recovery.directory import (
 from scalebench.session.recovery.requeue import check_requeue
 from scalebench.session.requested_rounds import make_requested_rounds
 from scalebench.session.sharing import only_whole_launches
-from scalebench.session.store import RunStore, anonymiser_for
+from scalebench.session.store import RunStore, cleaner_for
 from scalebench.spec import Suite
+from scalebench.spec.script import ScriptTarget
 
 
 class Interrupted(Exception):
@@ -136,7 +138,7 @@ class Session:
                 code=code,
                 folder=folder_of(code),
             )
-            store = RunStore.create(paths, info, link, anonymiser_for(plan.spec, self.launcher))
+            store = RunStore.create(paths, info, link, cleaner_for(info, self.launcher))
             if out is None:
                 point_latest_at(paths.root)
             return self._carry_out(store)
@@ -147,6 +149,7 @@ class Session:
         allow_busy: bool = False,
         changed_script: bool = False,
         checkpoint_dir: Path | None = None,
+        script: ScriptTarget | None = None,
     ) -> Run:
         """Go on with a run: launch the cells that are missing or went wrong.
 
@@ -155,6 +158,7 @@ class Session:
             allow_busy: Use GPUs on which another run measures.
             changed_script: Go on although the user's script or workload has changed.
             checkpoint_dir: Where checkpoints go, if the run's directory is not known any more.
+            script: The user's own script, as it was given again; None: it was not.
 
         Raises:
             UsageError: The folder holds what is not the run's, or the user's script has changed.
@@ -167,37 +171,36 @@ class Session:
         with working_on(root):
             require_plain(root)
             stored = load_run(root)
-            info = stored.info
+            info = with_script(stored.info, script, root)
             again = check_code(info, changed_script)
             folders = own_directories(info.plan, checkpoint_dir, root, info.run_id)
             self.progress.preparing()
             here = check_same_machine(self.launcher, stored)
             shared = claim_devices(self.launcher, self.claims, info.spec, here, allow_busy)
             notices = [*info.notices, *shared, *again.notices]
-            info = info.model_copy(update={"notices": notices, "code": again.code})
-            anonymiser = anonymiser_for(info.spec, self.launcher)
-            stored.info = info if anonymiser is None else anonymiser.model(info)
+            stored.info = info.model_copy(update={"notices": notices, "code": again.code})
             whole = only_whole_launches(stored.results)
             stored.results = {i: r for i, r in whole.items() if _is_final(r)}
-            return self._carry_out(RunStore(stored, anonymiser, folders))
+            cleaner = cleaner_for(stored.info, self.launcher)
+            return self._carry_out(RunStore(stored, cleaner, folders))
 
     def _carry_out(self, store: RunStore) -> Run:
         """Launch what has no result yet and finish the run, however it ends; one at a time."""
         stored = store.run
-        self.progress.planned(stored.info, len(stored.results))
+        self.progress.planned(store.as_stored().info, len(stored.results))
         try:
             status = self._launch_all(store)
             if status == "complete":
                 folders = store.checkpoints.values()
                 remove_checkpoints(folders, stored.paths.root, stored.info.run_id)
-            return finish(stored, status)
+            return finish(store.as_stored(), status)
         except KeyboardInterrupt:
             raise Interrupted(_interrupted(store)) from None
         except OSError as error:
-            raise results_not_saved(stored, error) from error
+            raise results_not_saved(store.as_stored(), error) from error
         except BaseException:
             with suppress(OSError):  # the disk may be what went wrong
-                finish(stored, "interrupted")
+                finish(store.as_stored(), "interrupted")
             raise
 
     def _launch_all(self, store: RunStore) -> str:
@@ -216,9 +219,9 @@ def _interrupted(store: RunStore) -> Run:
     """Store what was being stored when the run was ended, and how far it came."""
     try:
         store.keep_unsaved()
-        return finish(store.run, "interrupted")
+        return finish(store.as_stored(), "interrupted")
     except OSError as error:
-        raise results_not_saved(store.run, error) from error
+        raise results_not_saved(store.as_stored(), error) from error
 
 
 def _is_final(result: CellResult) -> bool:

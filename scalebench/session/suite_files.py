@@ -1,6 +1,8 @@
 """Finding suites: the path given, then ./suites, then those that come with scalebench."""
 
+import ast
 import runpy
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,19 +10,42 @@ from pydantic import ValidationError
 
 from scalebench.errors import UsageError, unknown_name
 from scalebench.gate.settings import gate_settings
+from scalebench.records.files import read_text
 from scalebench.records.paths import bundled_suites, local_suites
 from scalebench.spec import Suite
 
 CORE_SUITES = ("ddp", "fsdp", "pipeline", "compression")
+LARGEST_BYTES = 1 << 20
 
 
 def suite_files() -> dict[str, Path]:
     """Return the suites that can be given by name; ./suites hides a bundled one."""
-    found: dict[str, Path] = {}
-    for folder in (bundled_suites(), local_suites()):
-        if folder.is_dir():
-            found |= {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
-    return found
+    return _files_in(bundled_suites()) | own_suites()
+
+
+def own_suites() -> dict[str, Path]:
+    """Return the suites of ./suites; in a checkout of scalebench, whose they are, none."""
+    folder = local_suites()
+    return {} if folder.resolve() == bundled_suites().resolve() else _files_in(folder)
+
+
+def hides_bundled(name: str) -> bool:
+    """Tell whether a suite of ./suites is found in place of the bundled one of this name."""
+    return name in own_suites() and name in _files_in(bundled_suites())
+
+
+def about_hidden(names: Sequence[str]) -> tuple[str, ...]:
+    """Say which of the suites to be run, by name, are not those that come with scalebench."""
+    found = own_suites()
+    return tuple(
+        f"Suite {name} is {found[name]}, not the suite of this name that comes with scalebench"
+        for name in names or core_suites()
+        if hides_bundled(name)
+    )
+
+
+def _files_in(folder: Path) -> dict[str, Path]:
+    return {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
 
 
 def core_suites() -> list[str]:
@@ -59,6 +84,27 @@ def load_suite(name: str) -> Suite:
     return _suite_in(path)
 
 
+def read_question(path: Path) -> str:
+    """Return what a suite asks, without executing its file; empty: it takes code to know that.
+
+    Raises:
+        UsageError: The file cannot be read, or does not define SUITE.
+    """
+    try:
+        text = read_text(path, LARGEST_BYTES)
+        with warnings.catch_warnings(action="ignore"):
+            nodes = list(ast.walk(ast.parse(text)))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise UsageError(
+            f"Suite {path} cannot be read: {error or type(error).__name__}."
+        ) from error
+    names = [node.id for node in nodes if isinstance(node, ast.Name)]
+    if not {"SUITE", "*"} & {*names, *(n.name for n in nodes if isinstance(n, ast.alias))}:
+        raise _no_suite(path)
+    told = [n.value for n in nodes if isinstance(n, ast.keyword) and n.arg == "question"]
+    return next((str(t.value) for t in told if isinstance(t, ast.Constant)), "")
+
+
 def _suite_in(path: Path) -> Suite:
     if not _names_a_suite(path):
         raise _no_suite(path)
@@ -83,7 +129,7 @@ def _suite_in(path: Path) -> Suite:
 def _names_a_suite(path: Path) -> bool:
     """Tell whether a file can be a suite: a training script must not be executed as one."""
     try:
-        text = path.read_text(errors="replace")
+        text = path.read_text(errors="replace") if path.is_file() else ""
     except OSError:  # executing it says why
         return True
     return "SUITE" in text or "import *" in text

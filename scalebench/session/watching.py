@@ -15,6 +15,7 @@ from scalebench.errors import UsageError
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult, RunInfo, RunSpec
 from scalebench.records.summary import Summary
+from scalebench.session.anonymise import Cleaner
 from scalebench.session.claim import begin_in, run_id_of
 from scalebench.session.finish import Run, finish
 from scalebench.session.script_suite import CASE
@@ -146,9 +147,9 @@ class Watched:
             ranks=records,
         )
         with begin_in(self.out, run_id) as paths:
-            store = RunStore.create(paths, info, None, None)
+            store = RunStore.create(paths, info, None, Cleaner(command=info.command))
             store.keep_result(result)
-            return finish(store.run, "complete")
+            return finish(store.as_stored(), "complete")
 
 
 def watch(

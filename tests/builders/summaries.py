@@ -23,10 +23,11 @@ HOSTILE = (
     '<a href="javascript:window.pwned=1">go</a>',
     "{{ 7 * 7 }}{% include 'x' %}%{customdata[0]}",
     "a | b\n| --- | [link](http://evil.example) `code` @everyone",
-    "\x1b[31mred\x1b]0;title\x07\u202egnp.exe\u2028line",
+    "\x1b[31mred\x1b]0;title\x07\u202egnp.exe\u2028line\r\x9b2J\x00\n::error::x",
     "<!--<script>",
     "]]><b>bold</b>&amp;&lt;i&gt;",
     "=HYPERLINK(1)",
+    "\x1b\t@SUM(1)",
 )
 
 

@@ -65,6 +65,14 @@ def test_the_documented_job_gives_inputs_that_there_are():
     assert all(f"`{name}`" in documented for name in action["inputs"])
 
 
+def test_the_documented_baseline_is_a_run_of_a_push():
+    """A fork's branch may be called main too; only who is trusted pushes to this repository."""
+    workflow, _ = blocks("docs/ci.md", "yaml")
+    steps = yaml(workflow)["jobs"]["scaling"]["steps"]
+    (asked,) = [step["run"] for step in steps if "gh run" in step.get("run", "")]
+    assert {"--event push", "--branch main"} <= set(re.findall(r"--\S+ \w+", asked))
+
+
 def test_no_input_is_pasted_into_a_script():
     """An input in the text of a script is a command that a pull request's author can write."""
     for step in yaml((ROOT / "action.yml").read_text())["runs"]["steps"]:

@@ -228,3 +228,21 @@ def test_no_pickle_is_read_from_a_run() -> None:
         assert loads == len(re.findall(r"torch\.load\([^\n]*weights_only=True\)", text)), path
         assert not loads or path.is_relative_to(package / "worker" / "checkpoints"), path
         assert "shell=True" not in text and "os.system" not in text, path
+
+
+@pytest.mark.untimed
+def test_no_module_of_the_current_folder_is_executed_unasked(tmp_path: Path) -> None:
+    """As the installed command runs: without this folder on its path, and so are its ranks."""
+    for name in ("json", "torch", "numpy", "socket"):
+        (tmp_path / f"{name}.py").write_text(f"open('ran-{name}', 'w')\n")
+    script = "from scalebench.cli import main; main(['list'])"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob("ran-*"))

@@ -4,6 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
+from scalebench.launch.interpreter import interpreter
 from scalebench.spec.world import WorldMember
 
 WORKER = "scalebench.worker.agent.agent"
@@ -15,4 +16,4 @@ def run_agent(member: WorldMember) -> NoReturn:
     The process keeps its number: its parent goes on watching it.
     """
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", WORKER, member.model_dump_json()])
+    os.execv(sys.executable, [*interpreter(), "-m", WORKER, member.model_dump_json()])

@@ -3,10 +3,10 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from scalebench.launch.interpreter import interpreter
 from scalebench.spec.virtual_hosts import VirtualHosts
 
 HOLDER = "scalebench.launch.lab.namespace_holder"
@@ -32,7 +32,7 @@ class Network:
         name = f"scalebench-lab-{os.getpid()}"
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", HOLDER),
+                *(*interpreter(), "-m", HOLDER),
                 *(name, hosts.model_dump_json(), str(num_hosts)),
             ],
             stdin=subprocess.PIPE,

@@ -20,6 +20,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NoReturn
 
+from scalebench.launch.interpreter import interpreter
+
 INTERVAL_S = 0.0005
 """Each wake-up takes about 15 µs of its processor: 3 %."""
 
@@ -37,7 +39,7 @@ class Wakeups:
 
     def __init__(self, processors: Iterable[int]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, *map(str, sorted(processors))],
+            [*interpreter(), "-m", __name__, *map(str, sorted(processors))],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.external.relay_client import RelayClient
+from scalebench.launch.interpreter import interpreter
 from scalebench.launch.slurm.allocation import Allocation
 from scalebench.records.run import Failure
 from scalebench.spec.world import Rendezvous
@@ -51,7 +51,7 @@ def step_command(
         *(f"--ntasks-per-node={max(allocation.tasks)}", "--distribution=block:*:*,Pack"),
         *("--kill-on-bad-exit=1", "--overlap", "--input=none"),
         *([] if cpus is None else [f"--cpus-per-task={cpus}"]),
-        *(sys.executable, "-m", WORKER, "--step", rendezvous.model_dump_json(), str(first)),
+        *(*interpreter(), "-m", WORKER, "--step", rendezvous.model_dump_json(), str(first)),
     ]
 
 

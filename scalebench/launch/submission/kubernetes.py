@@ -110,8 +110,11 @@ def train_job(request: JobRequest, image: str, runtime: str) -> list[Manifest]:
 
 
 def _run(request: JobRequest) -> list[str]:
-    """Return the command for torchrun; ``$(`` would be a variable to Kubernetes."""
-    return ["-m", "scalebench", *(part.replace("$(", "$$(") for part in request.command)]
+    """Return the command for torchrun. Kubernetes reads ``$$`` as ``$``, and ``$(`` as a variable.
+
+    Source: third_party/forked/golang/expansion of Kubernetes, which reads commands and arguments.
+    """
+    return ["-m", "scalebench", *(part.replace("$", "$$") for part in request.command)]
 
 
 def _resources(request: JobRequest, field: str) -> Manifest:
@@ -135,12 +138,12 @@ def _lines(value: Manifest, indent: str = "") -> Iterator[str]:
             for element in item:
                 yield from _element(element, indent)
         else:
-            yield f"{indent}{_scalar(key)}: {json.dumps(item)}"
+            yield f"{indent}{_scalar(key)}: {_quoted(item)}"
 
 
 def _element(element: Any, indent: str) -> Iterator[str]:
     if not isinstance(element, dict):
-        yield f"{indent}- {json.dumps(element)}"
+        yield f"{indent}- {_quoted(element)}"
         return
     first, *rest = _lines(element, indent + "  ")
     yield f"{indent}- {first.lstrip()}"
@@ -148,4 +151,9 @@ def _element(element: Any, indent: str) -> Iterator[str]:
 
 
 def _scalar(key: str) -> str:
-    return key if key.replace("-", "").isalnum() else json.dumps(key)
+    return key if key.replace("-", "").isalnum() else _quoted(key)
+
+
+def _quoted(value: Any) -> str:
+    """Write a value; YAML knows no pair of escapes for one character, as JSON does."""
+    return json.dumps(value, ensure_ascii=False)

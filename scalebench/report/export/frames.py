@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from scalebench.records.summary import Estimate, Row, Summary
+from scalebench.report.words.plain_text import plain
 
 ESTIMATES = tuple(
     name
@@ -25,7 +26,7 @@ _CORRECTNESS = {
     **{name: name for name in ("gradient_deviation", "loss_deviation", "tolerance")},
 }
 """Column → field of a row's correctness."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@")
 
 
 def rows_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
@@ -58,7 +59,8 @@ def steps_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
 def rows_csv(summaries: Sequence[Summary]) -> str:
     """Return `rows_frame` as CSV.
 
-    A text that a spreadsheet would take for a formula is preceded by an apostrophe.
+    Each text is one line; one that a spreadsheet would take for a formula is preceded by an
+    apostrophe.
     """
     frame = rows_frame(summaries)
     for column in frame.columns:
@@ -100,4 +102,7 @@ def _scalar(name: str, value: Any) -> Any:
 
 
 def _defused(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = plain(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text

@@ -19,6 +19,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from scalebench.report.words import wording
+from scalebench.report.words.plain_text import printable
 from scalebench.report.words.terms import definitions
 
 
@@ -66,6 +67,11 @@ def page_script() -> str:
     return f'"use strict";\n(() => {{\nconst root = document.documentElement;\n{body}}})();\n'
 
 
+def _shown(value: object) -> object:
+    """Return what a template writes: a text from a run has nothing in it that cannot be seen."""
+    return printable(value) if type(value) is str else value
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -74,6 +80,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown,
     )
     environment.filters["plain"] = wording.plain
     environment.filters["packed"] = lambda found: packed(json.dumps(found))

@@ -1,8 +1,10 @@
-"""One line of text that is safe to print, from a text of unknown origin."""
+"""Text that is safe to print, from a text of unknown origin: the only place that decides it."""
 
+import re
 import unicodedata
 
 _CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def plain(text: object, limit: int | None = None) -> str:
@@ -12,8 +14,42 @@ def plain(text: object, limit: int | None = None) -> str:
         text: Any value of a run.
         limit: Longest text returned; a longer one ends in ``…``.
     """
-    spaced = " ".join(str(text).split())
-    line = "".join(c for c in spaced if unicodedata.category(c) not in _CONTROL)
+    line = " ".join(printable(" ".join(str(text).split())).split())
     if limit is not None and len(line) > limit:
         return line[: limit - 1].rstrip() + "…"
     return line
+
+
+def printable(text: str, colour: bool = False) -> str:
+    """Return ``text`` without what steers a terminal or reorders a line; lines and tabs stay.
+
+    Args:
+        text: One line or several.
+        colour: Keep the sequences that set a colour, which are scalebench's own.
+    """
+    if colour:
+        parts = _COLOUR.split(text)
+        return "".join(p if i % 2 else printable(p) for i, p in enumerate(parts))
+    return "\n".join(map(_printable_line, text.split("\n")))
+
+
+def _printable_line(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(c for c in line if c == "\t" or unicodedata.category(c) not in _CONTROL)
+
+
+def escaped_json(text: str) -> str:
+    """Return a JSON document that says the same, its control characters written as escapes."""
+    return "\n".join(map(_escaped_line, text.split("\n")))
+
+
+def _escaped_line(line: str) -> str:
+    if line.isprintable():
+        return line
+    return "".join(c if unicodedata.category(c) not in _CONTROL else _escape(c) for c in line)
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

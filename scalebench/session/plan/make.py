@@ -81,7 +81,12 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         for cell in cells_of_case(suite, case, spec, capacity)
     ]
     rows = only(rows, request.only)
-    notices = [*notices_of(spec, machine, capacity), *about_paced(rows), *about_scripts(rows)]
+    notices = [
+        *request.notices,
+        *notices_of(spec, machine, capacity),
+        *about_paced(rows),
+        *about_scripts(rows),
+    ]
     return Plan(spec, tuple(in_order(rows, spec)), tuple(notices))
 
 

@@ -24,6 +24,7 @@ class Request:
         shared: Launch the rows of a suite together and let them take turns; None: on the CPU.
         pinned: See `scalebench.spec.Job`; None: but for a user's script.
         threads: Intra-op threads of each rank; None: the cores divided by the largest size.
+        notices: What is known already that the reader of the run has to know.
         only: Rows, as `scalebench.session.plan.cells.row_name` writes them; none: all.
     """
 
@@ -56,6 +57,7 @@ class Request:
     anonymise: bool = False
     allow_busy: bool = False
     checkpoint_dir: Path | None = None
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@
 import os
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from scalebench.errors import UsageError
 from scalebench.launch.base import Launched, Launcher
+from scalebench.launch.interpreter import interpreter
 from scalebench.launch.lab import Lab
 from scalebench.launch.local import LocalLauncher, loopback_environment
 from scalebench.records.fault_events import AGENT, FaultFolder, fault_folder
@@ -200,7 +200,7 @@ def _under_torchrun(
     _write_job(folder, cell, plans)
     logs.mkdir(parents=True, exist_ok=True)
     command = [
-        *(sys.executable, "-m", "scalebench.worker.checkpoints.elastic_agent", str(folder.root)),
+        *(*interpreter(), "-m", "scalebench.worker.checkpoints.elastic_agent", str(folder.root)),
         *("--standalone", f"--nproc-per-node={cell.world_size}"),
         *(f"--max-restarts={len(plans) - 1}", f"--monitor-interval={MONITOR_S}"),
         *("-m", "scalebench.worker.checkpoints.elastic_rank", str(folder.root)),

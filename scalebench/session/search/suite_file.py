@@ -6,6 +6,7 @@ from typing import Any
 
 from scalebench.analysis.search.result import RankedChoice, SearchResult
 from scalebench.errors import EnvironmentUnfit
+from scalebench.report.words.plain_text import plain
 from scalebench.spec import STRATEGIES
 from scalebench.units import bytes_, seconds
 
@@ -48,7 +49,7 @@ def _text(result: SearchResult) -> str:
         for one in runs
     )
     return (
-        f'"""The best of a search: {result.workload}, {result.world_size} ranks."""\n\n'
+        f"# The best of a search: {plain(result.workload)}, {result.world_size} ranks.\n\n"
         f"from scalebench import {imports}\n\n"
         "SUITE = Suite(\n"
         '    name="search",\n'

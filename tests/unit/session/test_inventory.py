@@ -1,9 +1,11 @@
 import json
+import os
 
 import pytest
 
 from scalebench.cli.text_tables import render_inventory
 from scalebench.launch.launchers import LAUNCHERS
+from scalebench.records.paths import bundled_suites
 from scalebench.session.inventory import describe, take_inventory
 from scalebench.spec import STRATEGIES, Case, Ddp
 from scalebench.spec.presets import PRESETS
@@ -52,15 +54,48 @@ def test_a_model_that_no_device_can_hold_says_so():
     assert "21 GB" in found["gpt-1.3b"]["cannot_run"]
 
 
-def test_suites_are_listed_with_question_and_cases_and_a_broken_one_with_its_error(here):
-    (here / "suites").mkdir()
-    (here / "suites" / "broken.py").write_text("SUITE = 1\nraise ValueError('why')")
+def test_suites_are_listed_with_question_and_cases():
     suites = by_name("suites")
     assert suites["ddp"]["about"].endswith("?")
     told = "DDP (25 MiB buckets)"
     assert {"name": "ddp", "optional": False, "about": told} in suites["ddp"]["cases"]
     assert any(case["optional"] for case in suites["ddp"]["cases"])
-    assert "why" in suites["broken"]["cannot_run"]
+
+
+def test_listing_executes_no_suite_of_this_folder(here, capfd):
+    """Whoever may write ./suites would else run code as everybody who looks what there is."""
+    (here / "suites").mkdir()
+    ran = "open('ran', 'w')\n"
+    whole = "from scalebench import Suite\nSUITE = Suite(name='x', question='Is it \x1b[31m?')\n"
+    files = {
+        "fsdp": ran + whole,
+        "mine": ran + "from other import *",
+        "none": ran + "# a training script without a SUITE",
+        "wrong": ran + "SUITE = (",
+        "zero": ran + "SUITE = 1 \0",
+        "warns": ran + "SUITE = '\\q'",
+        "deep": ran + "SUITE = " + "-" * 100_000 + "1",
+        "large": ran + "#" * 2_000_000 + "\nSUITE = 1",
+    }
+    for name, text in files.items():
+        (here / "suites" / f"{name}.py").write_text(text)
+    (here / "suites" / "bytes.py").write_bytes(b"SUITE = '\xff'")
+    os.mkfifo(here / "suites" / "pipe.py")
+    suites = by_name("suites")
+    assert not (here / "ran").exists() and capfd.readouterr() == ("", "")
+    assert suites["fsdp"]["hides_bundled"] and not suites["mine"]["hides_bundled"]
+    assert suites["fsdp"]["about"].startswith("Is it") and "cases" not in suites["fsdp"]
+    assert {n for n in (*files, "bytes", "pipe") if suites[n]["cannot_run"]} == {
+        *("none", "wrong", "zero", "deep", "large", "bytes", "pipe")
+    }
+    text = render_inventory({"suites": list(suites.values())})
+    assert "suites/fsdp.py, not the suite of this name that comes with scalebench" in text
+
+
+def test_a_source_checkout_hides_no_suite_of_its_own(monkeypatch):
+    monkeypatch.chdir(bundled_suites().parent)
+    suites = by_name("suites")
+    assert suites["ddp"]["cases"] and "hides_bundled" not in suites["ddp"]
 
 
 def test_runs_are_listed_with_how_far_they_came_and_damaged_ones_by_name(here):

@@ -8,7 +8,7 @@ from scalebench.analysis.run import load_run
 from scalebench.errors import UsageError
 from scalebench.records.files import write_checked
 from scalebench.session import store as module
-from scalebench.session.anonymise import Anonymiser
+from scalebench.session.anonymise import Cleaner
 from scalebench.session.finish import results_not_saved
 from scalebench.session.store import RunStore
 from tests.builders.runs import make_stored_run
@@ -20,7 +20,7 @@ def resumed(tmp_path):
     stored = load_run(make_stored_run(tmp_path / "run").root)
     first = sorted(stored.results)[0]
     again = stored.results.pop(first).model_copy(update={"started": "2031-01-01T00:00:00+00:00"})
-    return RunStore(stored, None), again
+    return RunStore(stored, Cleaner()), again
 
 
 def fails_once(monkeypatch, error):
@@ -36,7 +36,7 @@ def fails_once(monkeypatch, error):
 
 def test_a_notice_has_no_names_and_is_said_once(tmp_path):
     stored = load_run(make_stored_run(tmp_path / "run").root)
-    store = RunStore(stored, Anonymiser({"shannon": "<host>"}))
+    store = RunStore(stored, Cleaner({"shannon": "<host>"}))
     before = stored.info.notices
     for _ in range(2):
         store.add_notice("no turns: shannon has no /home/ada/data")

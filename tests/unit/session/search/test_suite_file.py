@@ -42,3 +42,11 @@ def test_where_nothing_is_trained_no_suite_is_written(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentUnfit, match="No suite was written"):
         write_suite(tmp_path / "best.py", result([way(2, 1.0)], []))
     assert not list(tmp_path.iterdir())
+
+
+def test_no_name_of_a_workload_becomes_code(tmp_path: Path) -> None:
+    target, asked = tmp_path / "best.py", result([], [way(1, 2.0)])
+    asked.workload = f'a"""\nopen({str(tmp_path / "ran")!r}, "w")\r\u2028"""'
+    write_suite(target, asked)
+    assert load_suite(str(target)).workload == asked.workload
+    assert not (tmp_path / "ran").exists()
