@@ -295,8 +295,9 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
         suites, request = checked or _wanted(flags)
         try:
             if flags["resume"]:
-                given = (flags[n] for n in ("allow_busy", "changed_script", "checkpoint_dir"))
-                finished = session.resume(flags["resume"], *given, _script_again(flags))
+                given = {n: flags[n] for n in ("allow_busy", "changed_script", "checkpoint_dir")}
+                script = _script_again(flags)
+                finished = session.resume(flags["resume"], **given, script=script)
             else:
                 finished = session.run(request, suites, command, flags["out"])
         except Interrupted as interruption:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from scalebench.analysis.run import load_run
 from scalebench.analysis.summarise import summarise
 from scalebench.errors import UsageError
-from scalebench.records.folder import create_run_folder
+from scalebench.records.folder import working_on
 from scalebench.records.rank import RankError
 from scalebench.records.run import Failure, RunInfo
 from scalebench.session.anonymise import OUR_WORDS, Cleaner, names_of_this_machine, with_script
@@ -176,10 +176,11 @@ def whole_run(script: bool) -> tuple[RunInfo, list[Any]]:
 
 
 def stored(root: Any, info: RunInfo, results: list[Any], cleaner: Cleaner) -> RunStore:
-    store = RunStore.create(create_run_folder(root), info, None, cleaner)
-    store.keep_results(results)
-    finish(store.as_stored(), "complete")
-    return store
+    with working_on(root, new=True) as paths:
+        store = RunStore.create(paths, info, None, cleaner)
+        store.keep_results(results)
+        finish(store.as_stored(), "complete")
+        return store
 
 
 def numbers(value: Any) -> Any:
