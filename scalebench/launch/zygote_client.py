@@ -3,6 +3,7 @@
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.errors import EnvironmentUnfit
 
 START_LIMIT_S = 300.0
@@ -40,6 +42,7 @@ class ZygoteClient:
         self.log = log
         self.ready = False
         self.pending = b""
+        self.memory = OutOfMemoryWatch()
         self.messages: deque[dict[str, Any]] = deque()
         self.connection, theirs = socket.socketpair()
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -118,7 +121,17 @@ class ZygoteClient:
             last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
         except OSError:
             last = []
-        because = f": {last[0]}" if last else f" (exit code {self.process.returncode})"
+        code, out_of_memory = self.process.returncode, self.memory.killed()
+        if code == -signal.SIGKILL:
+            because = out_of_memory or (
+                "scalebench did not do that. Look for a person, a batch system or a service "
+                "manager that did"
+            )
+            return EnvironmentUnfit(
+                f"The process that starts the ranks was killed by SIGKILL: {because}. Results so "
+                "far are kept: `scalebench run --resume` goes on."
+            )
+        because = f": {last[0]}" if last else f" (exit code {code})"
         return EnvironmentUnfit(
             f"The worker process could not run{because}. "
             f"Check that `{sys.executable} -c 'import torch'` works in this folder."
