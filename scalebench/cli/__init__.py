@@ -38,7 +38,7 @@ class Terminated(KeyboardInterrupt):
         code: The exit code.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
         self.code = ExitCode(128 + number)
 

@@ -63,17 +63,8 @@ def test_what_a_script_has_started_ends_with_its_launch(
     scalebench: Scalebench, project: Path, trouble: str, ranks: int, code: int, told: str
 ) -> None:
     limit = ("--time-limit", "6s") if trouble == "hangs" else ()
-    done = scalebench(
-        *FLAGS,
-        "--gpus",
-        str(ranks),
-        *limit,
-        "--",
-        "script.py",
-        trouble,
-        str(ranks),
-        timeout=LIMIT_S,
-    )
+    command = (*FLAGS, "--gpus", str(ranks), *limit, "--", "script.py", trouble, str(ranks))
+    done = scalebench(*command, timeout=LIMIT_S)
     assert done.returncode == code, done.stderr
     left = [process for rank in range(ranks) for process in started_by(project, rank, ranks)]
     assert left_after(left, 0.0) == []
