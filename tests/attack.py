@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -29,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NAME = "scalebench-attack"
 STRANGER = 65534
 LIMIT_S = 300.0
+Process = subprocess.Popen
 SECRET = "sk-CANARYxxxxxxxxxxxxxxxxxxxxxxxxxxxxCANARY"
 TRAINS = """
 import os, torch
@@ -50,91 +50,55 @@ class Broken(Exception):
 
 
 class Attacked:
-    """The user whose scalebench is attacked.
-
-    Attributes:
-        home: A folder of its own, with ``tmp`` in it.
-    """
+    """The user whose scalebench is attacked, with a home and a temporary folder of its own."""
 
     def __init__(self, python: Path, uid: int, home: Path) -> None:
-        self.python, self.uid, self.home = python, uid, home
-        self.tmp = home / "tmp"
+        self.python, self.uid, self.home, self.tmp = python, uid, home, home / "tmp"
         self.own(self.tmp)
 
     def own(self, folder: Path) -> Path:
-        """Make a folder that belongs to the user."""
         folder.mkdir(exist_ok=True, parents=True)
-        self.give(folder)
-        return folder
+        return self.give(folder)
 
-    def give(self, path: Path) -> None:
-        """Have the user own a folder and all in it."""
+    def give(self, path: Path) -> Path:
         for each in (path, *path.rglob("*")):
             os.chown(each, self.uid, self.uid, follow_symlinks=False)
-
-    def write(self, path: Path, text: str) -> Path:
-        """Write a file that belongs to the user."""
-        self.own(path.parent)
-        path.write_text(text)
-        os.chown(path, self.uid, self.uid)
         return path
 
-    def start(
-        self,
-        *command: str | bytes,
-        cwd: Path | None = None,
-        uid: int | None = None,
-        before: tuple[str, ...] = (),
-        **variables: str,
-    ) -> "subprocess.Popen[str]":
-        """Start a program of the installation's interpreter; as another user with ``uid``."""
-        who, tmp = self.uid if uid is None else uid, variables.pop("TMPDIR", str(self.tmp))
-        become = (
-            "import os,sys;u=int(sys.argv[1]);os.setgroups([]);os.setgid(u);os.setuid(u);"
-            "os.execv(sys.argv[2],sys.argv[2:])"
-        )
+    def write(self, path: Path, text: str) -> Path:
+        self.own(path.parent)
+        path.write_text(text)
+        return self.give(path)
+
+    def start(self, *command, cwd=None, uid=None, before=(), **variables) -> "Process":
+        """Start the installation's interpreter as the user, or as another one with ``uid``."""
+        become = "import os,sys;u=int(sys.argv[1]);os.setgroups([]);os.setgid(u);os.setuid(u);"
+        become += "os.execv(sys.argv[2],sys.argv[2:])"
+        own = {"PATH": os.environ["PATH"], "HOME": str(self.home), "TMPDIR": str(self.tmp)}
         return subprocess.Popen(
-            [*before, sys.executable, "-c", become, str(who), str(self.python), *command],
-            cwd=cwd or self.home,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.home), "TMPDIR": tmp, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
+            [*before, sys.executable, "-c", become, str(uid or self.uid), self.python, *command],
+            **{"cwd": cwd or self.home, "env": own | variables, "start_new_session": True},
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "errors": "replace"},
         )
 
-    def scalebench(self, *arguments: str | bytes, **options: Any) -> "subprocess.Popen[str]":
-        """Start the command line."""
-        return self.start("-m", "scalebench", *arguments, **options)
-
-    def run(
-        self, *arguments: str | bytes, limit_s: float = LIMIT_S, **options: Any
-    ) -> "subprocess.CompletedProcess[str]":
-        """Run the command line to its end."""
-        return ended(self.scalebench(*arguments, **options), limit_s)
+    def run(self, *arguments, limit_s=LIMIT_S, **options) -> "subprocess.CompletedProcess[str]":
+        return ended(self.start("-m", "scalebench", *arguments, **options), limit_s)
 
     @cached_property
     def finished(self) -> Path:
         """A finished run of a script, which was given a secret as an argument."""
-        folder = self.own(self.home / "finished")
-        self.write(folder / "train.py", TRAINS)
-        secret = ("--api-key", SECRET)
-        done = self.run("run", *SHORT, "--gpus", "1", "--out", "r", "--", "train.py", *secret,
-                        cwd=folder)  # fmt: skip
-        if done.returncode:
-            raise Broken(f"no run to start from: {done.stderr[-300:]}")
+        folder = self.write(self.home / "finished" / "train.py", TRAINS).parent
+        script = ("--out", "r", "--", "train.py", "--api-key", SECRET)
+        done = self.run("run", *SHORT, "--gpus", "1", *script, cwd=folder)
+        need(done.returncode == 0, f"no run to start from: {done.stderr}")
         return folder / "r"
 
     def copy(self, to: Path) -> Path:
-        """Copy the finished run."""
-        shutil.copytree(self.finished, to)
-        self.give(to)
-        return to
+        to.parent.mkdir(exist_ok=True)
+        return self.give(Path(shutil.copytree(self.finished, to)))
 
 
-def ended(process: "subprocess.Popen[str]", limit_s: float) -> "subprocess.CompletedProcess[str]":
-    """Wait for a process's end; it is killed, and the line broken, when it does not come."""
+def ended(process: "Process", limit_s: float) -> "subprocess.CompletedProcess[str]":
     try:
         out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -144,50 +108,40 @@ def ended(process: "subprocess.Popen[str]", limit_s: float) -> "subprocess.Compl
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def need(held: object, seen: object) -> None:
-    """Raise `Broken` with what was seen, unless something is true."""
-    if not held:
-        raise Broken(" ".join(str(seen).split())[-240:])
-
-
-def wait_for(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> Any:
-    """Wait until something is true; return it."""
-    end = time.monotonic() + limit_s
-    while not (found := condition()):
-        need(time.monotonic() < end, f"waited {limit_s:.0f} s for {what}")
-        time.sleep(0.05)
-    return found
-
-
-def end(process: "subprocess.Popen[str]") -> None:
-    """End a process and those that it started."""
-    with suppress(ProcessLookupError):
-        process.terminate()
+def end(process: "Process") -> None:
+    process.terminate()
     with suppress(Broken):
         ended(process, 30)
 
 
-def family(process: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """Return a process and those below it."""
+def need(held: object, seen: object) -> None:
+    if not held:
+        raise Broken(" ".join(str(seen).split())[-240:])
+
+
+def wait_for(condition, what: str, limit_s: float = LIMIT_S) -> None:
+    until = time.monotonic() + limit_s
+    while not condition():
+        need(time.monotonic() < until, f"waited {limit_s:.0f} s for {what}")
+        time.sleep(0.05)
+
+
+def family(process: "Process") -> list[psutil.Process]:
     with suppress(psutil.Error):
         return [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     return []
 
 
-def sealed(stored: dict[str, Any]) -> str:
+def sealed(stored: dict) -> str:
     """Return a changed record with a checksum that is right again: anybody can work it out."""
     body = json.dumps({name: value for name, value in stored.items() if name != "sha256"})[:-1]
     return f'{body},"sha256":"{hashlib.sha256(body.encode()).hexdigest()}"}}'
 
 
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-# The lines -------------------------------------------------------------------------------------
+def written(run: Path) -> dict[str, str]:
+    """Return the files of a run and what is in them, without what a script itself printed."""
+    files = [path for path in run.rglob("*") if path.is_file() and "logs" not in path.parts]
+    return {path.name: path.read_text(errors="replace") for path in files}
 
 
 def folders_in_tmp(user: Attacked) -> None:
@@ -214,7 +168,7 @@ def scratch_race(user: Attacked) -> None:
 
 def checkpoints_elsewhere(user: Attacked) -> None:
     """--resume removes no directory that run.json names outside of the run"""
-    run = user.copy(user.own(user.home / "copied") / "r")
+    run = user.copy(user.home / "copied" / "r")
     victim = user.own(user.home / "victim")
     for path in (run / "run.json", *(run / "cells").glob("*.json")):
         stored = json.loads(path.read_text())
@@ -227,13 +181,12 @@ def checkpoints_elsewhere(user: Attacked) -> None:
 
 def two_runs_one_folder(user: Attacked) -> None:
     """a second run with the same --out changes nothing of the first"""
-    folder = user.own(user.home / "twice")
-    user.write(folder / "train.py", TRAINS)
+    folder = user.write(user.home / "twice" / "train.py", TRAINS).parent
     script = ("--gpus", "1", "--out", "r", "--", "train.py")
-    first = user.scalebench("run", *SHORT, *script, cwd=folder, NUM_STEPS="10000000")
+    first = user.start("-m", "scalebench", "run", *SHORT, *script, cwd=folder, NUM_STEPS="10000000")
     try:
         wait_for((folder / "r").exists, "the first run")
-        second = user.scalebench("run", *SHORT, *script, cwd=folder)
+        second = user.start("-m", "scalebench", "run", *SHORT, *script, cwd=folder)
         wait_for((folder / "r/run.json").exists, "the first run's run.json")
         before = json.loads((folder / "r/run.json").read_text())
         refused = ended(second, LIMIT_S)
@@ -260,19 +213,24 @@ def another_script(user: Attacked) -> None:
 
 def command_channel(user: Attacked) -> None:
     """another user cannot command the processes of a world through its store"""
-    port = free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     world |= {"MASTER_PORT": str(port), "SCALEBENCH_SECRET": "of this run"}
     flags = ("run", "ddp", *SHORT, "--gpus", "2", "--steps", "2000", "--out", "world")
     ranks = [
-        user.scalebench(*flags, **world, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in (0, 1)
+        user.start("-m", "scalebench", *flags, **world, RANK=str(rank), LOCAL_RANK=str(rank))
+        for rank in (0, 1)
     ]
     attack = f"""
 import json, zlib, datetime
 from torch.distributed import TCPStore, PrefixStore
 limit = datetime.timedelta(seconds=10)
 store = PrefixStore("scalebench/0", TCPStore("127.0.0.1", {port}, None, False, limit))
-data = zlib.compress(json.dumps({{"end": True}}).encode())
+place = {{"cgroup": {str(user.home / "owned")!r}}}  # a file that the agent's child writes to
+start = {{"start": {{"job": "survey", "tag": [77, 1], "place": place}}}}
+data = zlib.compress(json.dumps(start).encode())
 for number in range(400):
     store.set(f"to/1/{{number}}/0", data)
     store.set(f"to/1/{{number}}", "1")
@@ -284,7 +242,7 @@ for number in range(400):
         need(all(rank.poll() is None for rank in ranks), "the world ended before the attack")
         ended(user.start("-c", attack, uid=STRANGER, cwd=Path("/"), TMPDIR="/tmp"), 60)
         time.sleep(5)
-        need(ranks[1].poll() is None, "rank 1 heeded another user's message")
+        need(not (user.home / "owned").exists(), "rank 1 started what another user wanted")
     finally:
         for rank in ranks:
             end(rank)
@@ -292,10 +250,9 @@ for number in range(400):
 
 def loopback_only(user: Attacked) -> None:
     """on one machine nothing listens beyond loopback, a script's own store neither"""
-    folder = user.own(user.home / "listens")
-    user.write(folder / "train.py", TRAINS)
+    folder = user.write(user.home / "listens" / "train.py", TRAINS).parent
     script = ("--gpus", "2", "--out", "r", "--", "train.py")
-    process = user.scalebench("run", *SHORT, *script, cwd=folder, NUM_STEPS="3000")
+    process = user.start("-m", "scalebench", "run", *SHORT, *script, cwd=folder, NUM_STEPS="3000")
     seen: set[str] = set()
     while process.poll() is None:
         for each in family(process):
@@ -318,21 +275,23 @@ def list_runs_nothing(user: Attacked) -> None:
 
 def outside_text(user: Attacked) -> None:
     """what a run folder says reaches a terminal, CSV and page without control characters"""
-    run = user.copy(user.own(user.home / "hostile") / "r")
-    summary = json.loads((run / "summary.json").read_text())
-    hostile = "\x1b]0;owned\x07\x9b31m"
-    summary["rows"][0]["case"] = f"script{hostile}"
-    said = []
-    for extra in ({}, {f"key{hostile}": 1}):
-        summary["rows"][0] |= extra
-        user.write(run / "summary.json", sealed(summary))
-        for command in (("show", str(run)), ("export", str(run), "--format", "csv"),
-                        ("gate", "--baseline", str(run), str(run))):  # fmt: skip
-            done = user.run(*command, cwd=run.parent)
-            said.append(done.stdout + done.stderr)
+    run = user.copy(user.home / "hostile" / "r")
+    hostile, said = "\x1b]0;owned\x07\x9b31m", []
+    for path in (run / "summary.json", *(run / "cells").glob("*.json")):
+        stored = json.loads(path.read_text())
+        for row in stored.get("rows", ()):
+            row["unavailable"] |= {hostile: 1}
+        stored |= {"reason": hostile, "status": "failed"} if "cell" in stored else {}
+        user.write(path, sealed(stored))
+    summary = str(run / "summary.json")
+    export = ("export", str(run), "--format", "csv")
+    for command in (("show", str(run)), ("compare", summary, summary), export):
+        done = user.run(*command, cwd=run.parent)
+        said.append(done.stdout + done.stderr)
     user.run("report", str(run), cwd=run.parent)
-    said += [p.read_text(errors="replace") for p in run.parent.rglob("*.csv")]
-    said += [p.read_text(errors="replace") for p in run.parent.rglob("*.html")]
+    said.append((run / "report.html").read_text(errors="replace"))
+    said += [path.read_text(errors="replace") for path in run.parent.rglob("*.csv")]
+    need("owned" in "".join(said), "the hostile text was not met: look at this check")
     need(not any(re.search(r"[\x07\x1b\x9b]", text) for text in said), "control characters")
 
 
@@ -360,13 +319,6 @@ def no_pickles(user: Attacked) -> None:
     need(any(package.rglob("*.py")) and not found, [str(p.relative_to(package)) for p in found])
 
 
-def written(run: Path) -> Iterator[tuple[Path, str]]:
-    """Return the files of a run and what is in them, without what a script itself printed."""
-    for path in run.rglob("*"):
-        if path.is_file() and "logs" not in path.parts:
-            yield path, path.read_text(errors="replace")
-
-
 def anonymised(user: Attacked) -> None:
     """--anonymise leaves no path, argument or name of the machine or the user"""
     folder = user.own(user.home / "CANARY-folder")
@@ -385,14 +337,14 @@ def anonymised(user: Attacked) -> None:
     done = user.run("run", *SHORT, "--anonymise", *script, cwd=folder)
     need((folder / "r/summary.json").exists(), done.stderr)
     names = ("CANARY", "10.11.12.13", NAME, f'"{socket.gethostname()}"', str(user.python))
-    found = {(p.name, name) for p, text in written(folder / "r") for name in names if name in text}
+    found = [(p, name) for p, t in written(folder / "r").items() for name in names if name in t]
     need(not found, sorted(found))
 
 
 def secret_arguments(user: Attacked) -> None:
     """the value of --api-key is in no file of the run"""
     user.run("report", str(user.finished))
-    found = [path.name for path, text in written(user.finished) if "CANARY" in text]
+    found = [name for name, text in written(user.finished).items() if "CANARY" in text]
     need(not found, found)
 
 
@@ -401,7 +353,7 @@ def no_crash_is_a_regression(user: Attacked) -> None:
     trace = user.write(user.home / "huge.json", '{"traceEvents": [{"ts": 1e999999999}]}')
     run = str(user.finished)
     closed = ("sh", "-c", 'exec "$@" >&-', "sh"), ("sh", "-c", 'exec "$@" 2>&-', "sh")
-    tries: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    tries = [
         (("show", run), {"before": closed[0]}),
         (("show", "nowhere"), {"before": closed[1]}),
         (("trace", str(trace)), {}),
@@ -419,7 +371,7 @@ def bounds(user: Attacked) -> None:
     text = '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "ts": 1e999990, "dur": 1}]}'
     user.run("trace", str(user.write(user.home / "slow.json", text)), limit_s=20)
     user.run("show", "--schedule", "1f1b", "-p", "4096", "-m", "65536", limit_s=20)
-    run = user.copy(user.own(user.home / "fifo") / "r")
+    run = user.copy(user.home / "fifo" / "r")
     for path in (run / "summary.json", run / "run.json"):
         path.unlink()
         os.mkfifo(path)
@@ -443,7 +395,7 @@ def nothing_left_running(user: Attacked) -> None:
     pid = int((folder / "pid").read_text())
     need(not psutil.pid_exists(pid), "a child lives on after the time limit")
     (folder / "pid").unlink()
-    process = user.scalebench(*flags, "--out", "s", "--", "train.py", cwd=folder)
+    process = user.start("-m", "scalebench", *flags, "--out", "s", "--", "train.py", cwd=folder)
     wait_for(lambda: (folder / "pid").exists() and (folder / "pid").read_text(), "the script")
     process.send_signal(signal.SIGHUP)
     done = ended(process, 60)
@@ -468,7 +420,6 @@ def gpu_locks(user: Attacked) -> None:
     others = user.own(user.home / "tmp2")
     first = user.start("-c", code.format(60))
     try:
-        assert first.stdout is not None
         need(first.stdout.readline().strip() == "shared []", "the first claim")
         second = ended(user.start("-c", code.format(0), TMPDIR=str(others)), 60)
         need("GPU-attack" in second.stdout, f"both hold it: {second.stdout}{second.stderr}")
@@ -480,7 +431,7 @@ def gpu_locks(user: Attacked) -> None:
 def nothing_left_in_tmp(user: Attacked) -> None:
     """what SIGKILL leaves in the temporary folder goes with the next command"""
     tmp = user.own(user.home / "tmp3")
-    process = user.scalebench("calibrate", "--gpus", "2", TMPDIR=str(tmp))
+    process = user.start("-m", "scalebench", "calibrate", "--gpus", "2", TMPDIR=str(tmp))
     wait_for(lambda: len(list(tmp.iterdir())) > 1, "the folders of a calibration", 120)
     for each in family(process):
         with suppress(psutil.Error):
@@ -508,9 +459,6 @@ def try_line(line: Callable[[Attacked], None], user: Attacked) -> str | None:
     except Exception as error:
         return f"the check itself failed: {type(error).__name__}: {error}"
     return None
-
-
-# The installation and the user -------------------------------------------------------------------
 
 
 def install(folder: Path, uid: int) -> Path:

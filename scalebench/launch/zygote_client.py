@@ -11,14 +11,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.errors import EnvironmentUnfit
 
 START_LIMIT_S = 300.0
 WORKER = "scalebench.worker.zygote"
+MARK = "_SCALEBENCH_RANKS_OF"
+"""Variable that tells whose processes these are, those too that have left their parents."""
 
 
 class ZygoteClient:
@@ -43,6 +48,7 @@ class ZygoteClient:
         self.ready = False
         self.pending = b""
         self.memory = OutOfMemoryWatch()
+        self.mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self.messages: deque[dict[str, Any]] = deque()
         self.connection, theirs = socket.socketpair()
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -57,7 +63,7 @@ class ZygoteClient:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, MARK: self.mark},
                 start_new_session=True,  # Ctrl-C is for the launcher; it decides about the ranks
             )
         self.selector = selectors.DefaultSelector()
@@ -117,6 +123,7 @@ class ZygoteClient:
 
     def _gone(self) -> EnvironmentUnfit:
         self.process.wait()
+        self._end_survivors()
         try:
             last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
         except OSError:
@@ -137,6 +144,13 @@ class ZygoteClient:
             f"Check that `{sys.executable} -c 'import torch'` works in this folder."
         )
 
+    def _end_survivors(self) -> None:
+        """End what ranks have started, when the process that would have done so was killed."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == self.mark:
+                    process.kill()
+
     def close(self) -> None:
         """Hang up; the zygote kills what is left and ends."""
         self.selector.close()
@@ -148,3 +162,4 @@ class ZygoteClient:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+            self._end_survivors()

@@ -90,6 +90,19 @@ def test_what_a_script_has_started_ends_with_the_launcher(
         assert (project / "asked1.0").exists(), "SIGTERM comes first"
 
 
+def test_what_a_script_has_started_ends_when_the_process_that_forks_is_killed(
+    start_scalebench: Start, project: Path
+) -> None:
+    launcher = start_scalebench(*FLAGS, "--gpus", "1", "--", "script.py", "hangs", "1")
+    family = started_by(project, 0, 1)
+    (zygote,) = psutil.Process(launcher.pid).children()
+    zygote.kill()
+    _, stderr = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 5, stderr
+    assert "The process that starts the ranks was killed by SIGKILL: scalebench did not" in stderr
+    assert len(family) == 4 and left_after(family) == []
+
+
 def test_a_stopped_rank_of_a_script_is_named(start_scalebench: Start, project: Path) -> None:
     limit = ("--gpus", "2", "--time-limit", "8s")
     launcher = start_scalebench(*FLAGS, *limit, "--", "script.py", "hangs", "2")
