@@ -1,5 +1,6 @@
 """The processes that ranks start: found also where they left the rank's session, and ended."""
 
+import os
 import signal
 import time
 from collections.abc import Collection, Sequence
@@ -25,6 +26,11 @@ def adopt_orphans() -> None:
 
 def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
     """Return the processes below this one that have not ended, but for some."""
+    if hasattr(os, "waitid"):  # where there is no child, not all processes need to be looked at
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return []
     below = psutil.Process().children(recursive=True)
     ended = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     return [p for p in below if p.pid not in spared and _status(p) not in ended]
