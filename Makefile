@@ -18,6 +18,7 @@
 #                                       where runs differ by their hosts
 # make bench-gate-real                  the gate on virtual hosts: the same twice, and 5 % slower
 # make faults                           200 kills at random moments of runs: survived, results lost
+# make attack                           attacks a fresh installation as a user of its own (as root)
 # make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
 # make frameworks-env                   DeepSpeed, Accelerate, FairScale and Lightning, in an
@@ -45,7 +46,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision frameworks-env horovod
+.PHONY: help attack run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision frameworks-env horovod
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -127,6 +128,9 @@ bench-gate-real: $(DEV_STAMP)
 
 faults: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.faults --kills 200
+
+attack: $(DEV_STAMP)
+	$(BIN)/python tests/attack.py
 
 gpu-evidence: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.gpu_evidence

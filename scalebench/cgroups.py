@@ -6,8 +6,11 @@ Source: cgroups(7); the kernel's cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from scalebench.units import bytes_
 
 UNLIMITED_BYTES = 1 << 60
 """Version 1 writes "no limit" as a number near 2^63."""
@@ -96,10 +99,65 @@ def cpu_quota(hierarchy: Hierarchy | None) -> float | None:
 
 def memory_bytes(hierarchy: Hierarchy | None) -> int | None:
     """Return how much memory this process may have by its cgroups, bytes; None: no limit."""
+    tightest = _memory_limit(hierarchy)
+    return tightest[0] if tightest else None
+
+
+def _memory_limit(hierarchy: Hierarchy | None) -> tuple[int, Path] | None:
+    """Return the tightest limit of memory, bytes, and the file in which it stands."""
     name = "memory.max" if hierarchy and hierarchy.version == 2 else "memory.limit_in_bytes"
-    told = (_line(group / name) for group in (hierarchy.candidates() if hierarchy else ()))
-    limits = (int(text) for text in told if text.isdigit())
-    return min((limit for limit in limits if limit < UNLIMITED_BYTES), default=None)
+    files = [group / name for group in (hierarchy.candidates() if hierarchy else ())]
+    told = [(int(_line(file)), file) for file in files if _line(file).isdigit()]
+    return min((limit for limit in told if limit[0] < UNLIMITED_BYTES), default=None)
+
+
+class OutOfMemoryWatch:
+    """Tells whether the kernel's out-of-memory killer has struck since this was made.
+
+    The kernel counts the processes of a group that were killed, whichever limit was reached: the
+    group's, one above it or the machine's. So this process's group is asked; at the root of
+    version 2, which does not count, the whole machine is.
+
+    Args:
+        hierarchy: Of the memory controller; None: none.
+        vmstat: The machine's counters.
+    """
+
+    def __init__(
+        self, hierarchy: Hierarchy | None = None, vmstat: Path = Path("/proc/vmstat")
+    ) -> None:
+        with suppress(OSError):
+            hierarchy = hierarchy or own_hierarchy("memory")
+        self.hierarchy = hierarchy
+        name = "memory.events" if hierarchy and hierarchy.version == 2 else "memory.oom_control"
+        groups = hierarchy.candidates() if hierarchy else ()
+        self.files = [*(group / name for group in groups), vmstat]
+        self.before = self._num_killed()
+
+    def _num_killed(self) -> int | None:
+        for file in self.files:
+            with suppress(OSError, ValueError):
+                counts = dict(line.split()[:2] for line in file.read_text().splitlines())
+                if "oom_kill" in counts:
+                    return int(counts["oom_kill"])
+        return None
+
+    def killed(self) -> str | None:
+        """Say what was reached and what to do, if a process was killed; None: not that we know."""
+        now = self._num_killed()
+        if now is None or self.before is None or now <= self.before:
+            return None
+        limit = _memory_limit(self.hierarchy)
+        reached = (
+            f"a cgroup's limit is {bytes_(limit[0])} ({limit[1]})"
+            if limit
+            else "no limit of a cgroup is visible here, so the machine, or a container around "
+            "this one, is full"
+        )
+        return (
+            f"the kernel's out-of-memory killer ended a process: {reached}. Give the job more "
+            "memory, or use a smaller batch, a smaller model or fewer ranks on this machine"
+        )
 
 
 def _line(path: Path) -> str:

@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     INCONCLUSIVE = 3
     CELLS_FAILED = 4
     ENVIRONMENT = 5
+    HUNG_UP = 129
     INTERRUPTED = 130
     TERMINATED = 143
 

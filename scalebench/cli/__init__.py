@@ -37,7 +37,20 @@ SILENT_S = 5.0
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: as Ctrl-C, with another exit code."""
+    """SIGTERM, or SIGHUP of a closed terminal: as Ctrl-C, with another exit code.
+
+    Attributes:
+        code: The exit code.
+    """
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.code = ExitCode(128 + number)
+
+
+def code_of(cause: BaseException | None) -> ExitCode:
+    """Return the exit code of a command that a signal has ended."""
+    return cause.code if isinstance(cause, Terminated) else ExitCode.INTERRUPTED
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -66,7 +79,7 @@ scalebench selftest --quick         inject known faults and check that they are 
 \b
 Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
             4 some cells failed, the rest is saved · 5 the environment cannot run it
-            130 Ctrl-C · 143 SIGTERM
+            129 SIGHUP · 130 Ctrl-C · 143 SIGTERM
 """
 
 
@@ -96,6 +109,8 @@ for command in (search, compare, gate, baseline, history, export):
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         code = cli.main(args=arguments, prog_name="scalebench", standalone_mode=False)
     except ScalebenchError as error:
@@ -103,15 +118,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         code = _complain(error.format_message(), ExitCode.USAGE)
     except click.Abort as abort:  # click's own word for any KeyboardInterrupt
-        was_sigterm = isinstance(abort.__cause__, Terminated)
-        code = ExitCode.TERMINATED if was_sigterm else ExitCode.INTERRUPTED
+        code = code_of(abort.__cause__)
     except OSError as error:
         code = _complain(f"{error}. Results stored so far are kept.", ExitCode.ENVIRONMENT)
     sys.exit(int(code or 0))
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    if hasattr(signal, "SIGHUP"):  # kernel and shell both send one when a terminal is closed
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    raise Terminated(number)
 
 
 def _complain(message: str, code: ExitCode) -> ExitCode:

@@ -279,7 +279,7 @@ def _suites(flags: dict[str, Any]) -> "list[Suite]":
 
 
 def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run", ExitCode]:
-    from scalebench.cli import Terminated
+    from scalebench.cli import code_of
     from scalebench.cli.progress import progress_on
     from scalebench.session.interleaved.connection import RoundRequests
     from scalebench.session.session import Interrupted, Session
@@ -302,9 +302,7 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
                 finished = session.run(request, suites, command, flags["out"])
         except Interrupted as interruption:
             signal.signal(signal.SIGINT, lambda *_: os._exit(ExitCode.INTERRUPTED))
-            was_sigterm = isinstance(interruption.__context__, Terminated)
-            code = ExitCode.TERMINATED if was_sigterm else ExitCode.INTERRUPTED
-            return interruption.run, code
+            return interruption.run, code_of(interruption.__context__)
     return finished, finished.exit_code
 
 

@@ -1,5 +1,6 @@
 """Which of several failures came first: the one to report, the others follow from it."""
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,12 @@ from scalebench.records.run import Failure
 
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 8192
+STACKS_BYTES = 1 << 16
 PROFILER_NOTE = "USDT:"
 """How the lines begin by which torch's profiler tells tracing tools that it starts and ends."""
+
+_FRAME = re.compile(r'^  File "([^"\n]+)", line (\d+) in (.*)$', re.M)
+_LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/scalebench/|^<frozen ")
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,33 @@ def log_tail(log: Path) -> str:
 
     The profiler's note that it starts is left out: it says nothing of a failure.
     """
+    lines = _end_of(log, LOG_TAIL_BYTES).splitlines()
+    return "\n".join([x for x in lines if not x.startswith(PROFILER_NOTE)][-LOG_TAIL_LINES:])
+
+
+def _end_of(log: Path, num_bytes: int) -> str:
     try:
         with log.open("rb") as file:
             file.seek(0, 2)
-            file.seek(max(0, file.tell() - LOG_TAIL_BYTES))
-            text = file.read().decode("utf-8", errors="replace")
+            file.seek(max(0, file.tell() - num_bytes))
+            return file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
-    lines = [line for line in text.splitlines() if not line.startswith(PROFILER_NOTE)]
-    return "\n".join(lines[-LOG_TAIL_LINES:])
+
+
+def where_it_hangs(log: Path) -> str | None:
+    """Return the innermost line of a rank's own code that its log's last stack names.
+
+    Args:
+        log: Ends with what `faulthandler` wrote of all threads, the main one last.
+
+    Returns:
+        For example ``train.py:14 in main``: where all is a library's code, its innermost line. None
+        where the log holds no stack.
+    """
+    _, found, stack = _end_of(log, STACKS_BYTES).rpartition("(most recent call first):\n")
+    frames = _FRAME.findall(stack) if found else []
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
+    for file, line, function in [*own, *frames][:1]:
+        return f"{Path(file).name}:{line} in {function}"
+    return None

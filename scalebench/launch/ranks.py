@@ -1,5 +1,6 @@
 """The processes of one launch: waits for them, ends them, and works out what became of it."""
 
+import re
 import signal
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from scalebench.launch.first_failure import RankExit, first_failure, log_tail
+from scalebench.launch.first_failure import RankExit, first_failure, log_tail, where_it_hangs
 from scalebench.records.probes import ProbeRecord
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import Failure
@@ -20,7 +21,13 @@ GRACE_S = 1.0
 DUMP_S = 1.0
 """Time for hung ranks to say where they are, and to write their stacks into their logs, before they
 are killed. One that takes longer would be called the one that the others wait for."""
+TERM_GRACE_S = 2.0
+"""From SIGTERM to SIGKILL."""
 END_LIMIT_S = 5.0
+MOST_PLACES = 4
+
+_KILLED = re.compile(r"SIGKILL|signal: Killed|exited unexpectedly")
+"""In the message of a failure: a process was killed, or torch's DataLoader lost a worker."""
 
 
 class RankProcesses(Protocol):
@@ -76,6 +83,9 @@ class Ranks:
         late: Those that were still running when the time was over.
         dispensable: Those without which the others go on.
         noticed_ns: When the first failure became known.
+        ending_ns: When those that were left were told to end; what they say later follows from it.
+        stopped: Rank → its process that SIGSTOP or a debugger holds.
+        out_of_memory: What the kernel's out-of-memory killer did meanwhile; None: nothing.
     """
 
     processes: RankProcesses
@@ -88,6 +98,9 @@ class Ranks:
     late: set[int] = field(default_factory=set)
     dispensable: Collection[int] = ()
     noticed_ns: int | None = None
+    ending_ns: int | None = None
+    stopped: dict[int, int] = field(default_factory=dict)
+    out_of_memory: str | None = None
 
     def wait(self) -> bool:
         """Return when no rank is left; False: the time was over before they were done."""
@@ -125,9 +138,14 @@ class Ranks:
         return True
 
     def _note(self, message: dict[str, Any]) -> None:
-        tag: list[int] = message.get("exited") or message.get("refused") or []
+        kinds = (message.get(kind) for kind in ("exited", "refused", "stopped"))
+        tag: list[int] = next(filter(None, kinds), [])
         if not tag or tag[0] != self.launch:
             return
+        if "stopped" in message:
+            self.stopped[tag[1]] = message["pid"]
+            return
+        self.out_of_memory = self.out_of_memory or message.get("out_of_memory")
         code = message.get("code", 1)
         self.exits.append(RankExit(tag[1], code, message["time_ns"], self.killed_by_us))
         self.messages[tag[1]] = message
@@ -135,9 +153,12 @@ class Ranks:
             self.noticed_ns = time.monotonic_ns()
 
     def _end(self) -> None:
-        """Kill what is left, and wait until it is gone."""
+        """End what is left, SIGTERM first, and wait until it is gone."""
         if len(self.exits) < self.num_ranks:
             self.killed_by_us = True
+            self.ending_ns = time.monotonic_ns()
+            self.processes.signal(self.launch, signal.SIGTERM)
+            self._wait_for_end(time.monotonic() + TERM_GRACE_S, stop_at_failure=False)
             deadline = time.monotonic() + END_LIMIT_S
             while len(self.exits) < self.num_ranks and time.monotonic() < deadline:
                 self.processes.signal(self.launch, signal.SIGKILL)
@@ -162,14 +183,15 @@ def what_went_wrong(
         logs: Rank → its log.
         positions: Rank → the collectives that it had called when its time was over, as it told.
     """
+    records = [record for record in records if not _came_of_the_end(record, ranks)]
     essential = [record for record in records if record.rank not in ranks.dispensable]
     failure = first_failure(essential, ranks.essential_exits, dict(logs))
     if failure is not None and failure.kind == "peer":  # follows from what a lost rank did
         failure = first_failure(records, ranks.exits, dict(logs))
     if failure is None and not in_time and len(records) < job.num_processes:
         called = {rank: int(text) for rank, text in positions.items() if text.isdigit()}
-        return _out_of_time(job, sorted(ranks.late), logs, called)
-    return failure
+        failure = _out_of_time(job, sorted(ranks.late), logs, called)
+    return None if failure is None else _explained(failure, ranks)
 
 
 def ranks_lost(
@@ -186,7 +208,29 @@ def ranks_lost(
         )
         for rank in sorted(ranks.dispensable)
     )
-    return [failure for failure in found if failure is not None]
+    return [_explained(failure, ranks) for failure in found if failure is not None]
+
+
+def _came_of_the_end(record: RankRecord | ProbeRecord, ranks: Ranks) -> bool:
+    """Tell whether a rank's error is only what it made of being told to end."""
+    told_ns = ranks.ending_ns
+    return record.error is not None and told_ns is not None and record.error.time_ns > told_ns
+
+
+def _explained(failure: Failure, ranks: Ranks) -> Failure:
+    """Return a failure with what caused it, where the machine knows more than the ranks do."""
+    if ranks.stopped and failure.kind in ("peer", "limit"):
+        first = min(ranks.stopped)
+        names = (
+            f"rank {rank} was stopped (process {pid}: by SIGSTOP or a debugger)"
+            for rank, pid in sorted(ranks.stopped.items())
+        )
+        message = "; ".join([failure.message, *names])
+        return failure.model_copy(update={"rank": first, "message": message})
+    if ranks.out_of_memory is None or not _KILLED.search(failure.message):
+        return failure
+    message = f"{failure.message}: {ranks.out_of_memory}"
+    return failure.model_copy(update={"kind": "oom", "message": message})
 
 
 def _out_of_time(
@@ -202,8 +246,20 @@ def _out_of_time(
         furthest = max(called.values())
         names = ", ".join(map(str, missing))
         message += f"; rank {names} never reached collective {furthest}, where the others wait"
+    message += _where(late, logs)
     first = (missing or late)[0]
     return Failure(rank=first, kind="limit", message=message, log_tail=log_tail(logs[first]))
+
+
+def _where(late: Sequence[int], logs: Mapping[int, Path]) -> str:
+    """Say where ranks hang, by the stacks that they have written; those in one place together."""
+    places: dict[str, list[str]] = {}
+    for rank in late:
+        place = where_it_hangs(logs[rank])
+        if place is not None:
+            places.setdefault(place, []).append(str(rank))
+    told = [f"; rank {', '.join(ranks)} at {place}" for place, ranks in places.items()]
+    return "".join(told[:MOST_PLACES])
 
 
 def who_is_missing(late: Sequence[int], called: Mapping[int, int]) -> list[int]:

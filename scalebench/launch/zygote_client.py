@@ -3,6 +3,7 @@
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -10,14 +11,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.interpreter import interpreter
 
 START_LIMIT_S = 300.0
 WORKER = "scalebench.worker.zygote"
+MARK = "_SCALEBENCH_RANKS_OF"
+"""Variable that tells whose processes these are, those too that have left their parents."""
 
 
 class ZygoteClient:
@@ -41,6 +48,8 @@ class ZygoteClient:
         self.log = log
         self.ready = False
         self.pending = b""
+        self.memory = OutOfMemoryWatch()
+        self.mark = f"{os.getpid()}.{time.monotonic_ns()}"
         self.messages: deque[dict[str, Any]] = deque()
         self.connection, theirs = socket.socketpair()
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -55,7 +64,7 @@ class ZygoteClient:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, MARK: self.mark},
                 start_new_session=True,  # Ctrl-C is for the launcher; it decides about the ranks
             )
         self.selector = selectors.DefaultSelector()
@@ -115,15 +124,33 @@ class ZygoteClient:
 
     def _gone(self) -> EnvironmentUnfit:
         self.process.wait()
+        self._end_survivors()
         try:
             last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
         except OSError:
             last = []
-        because = f": {last[0]}" if last else f" (exit code {self.process.returncode})"
+        code, out_of_memory = self.process.returncode, self.memory.killed()
+        if code == -signal.SIGKILL:
+            because = out_of_memory or (
+                "scalebench did not do that. Look for a person, a batch system or a service "
+                "manager that did"
+            )
+            return EnvironmentUnfit(
+                f"The process that starts the ranks was killed by SIGKILL: {because}. Results so "
+                "far are kept: `scalebench run --resume` goes on."
+            )
+        because = f": {last[0]}" if last else f" (exit code {code})"
         return EnvironmentUnfit(
             f"The worker process could not run{because}. "
             f"Check that `{sys.executable} -c 'import torch'` works in this folder."
         )
+
+    def _end_survivors(self) -> None:
+        """End what ranks have started, when the process that would have done so was killed."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == self.mark:
+                    process.kill()
 
     def close(self) -> None:
         """Hang up; the zygote kills what is left and ends."""
@@ -136,3 +163,4 @@ class ZygoteClient:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+            self._end_survivors()

@@ -11,9 +11,9 @@ milliseconds. It talks to the launcher over a socket in lines of JSON::
 
 The standard library's forkserver is not used because it runs the caller's main module again in
 every child, is one per process, and tells neither order nor time of exits. This process never
-runs an operator of torch: it has none of its threads and no CUDA context when it forks. It dies
+runs an operator of torch: it has none of its threads and no CUDA context when it forks. It ends
 with the launcher, and the ranks die with it: see `die_with_parent`; end of file on the socket is
-the second line of defence.
+the second line of defence. What the ranks have started, and left behind, is adopted and ended.
 """
 
 import gc
@@ -28,7 +28,9 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
+from scalebench.cgroups import OutOfMemoryWatch
 from scalebench.worker import jobs
+from scalebench.worker.process import family
 from scalebench.worker.process.setup import die_with_parent
 
 
@@ -37,15 +39,27 @@ class Zygote:
 
     Attributes:
         alive: pid → tag of the processes that have not been reaped.
+        own: Other children of this process, which stay.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.alive: dict[int, list[int]] = {}
+        self.own: set[int] = set()
+        self.memory = OutOfMemoryWatch()
         self.pending = b""
 
     def serve(self) -> None:
-        """Answer requests until the launcher hangs up; then kill what is left."""
+        """Answer requests until the launcher hangs up; then end what is left."""
+        family.adopt_orphans()
+        self.own = {process.pid for process in family.descendants()}
+        try:
+            self._answer()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            family.end_descendants(self.own)
+
+    def _answer(self) -> None:
         child_ended, wake = socket.socketpair()
         child_ended.setblocking(False)
         wake.setblocking(False)
@@ -61,7 +75,6 @@ class Zygote:
                         child_ended.recv(4096)
                         self.reap()
                     elif not self.receive():
-                        self.kill(None, signal.SIGKILL)
                         return
 
     def greeting(self) -> dict[str, Any]:
@@ -89,6 +102,8 @@ class Zygote:
     def start(self, request: dict[str, Any]) -> None:
         """Fork a process for one job."""
         zygote = os.getpid()
+        if not self.alive:
+            self.memory = OutOfMemoryWatch()
         try:
             pid = os.fork()
         except OSError as error:
@@ -110,25 +125,44 @@ class Zygote:
                 os._exit(code)  # whatever happens, never return into the zygote's own loop
         self.alive[pid] = request["tag"]
 
-    def kill(self, launch: int | None, number: int) -> None:
-        """Send a signal to the children of a launch that have not been reaped; None: to all."""
-        for pid, tag in self.alive.items():
-            if launch is None or tag[0] == launch:
+    def kill(self, launch: int, number: int) -> None:
+        """Send a signal to a launch that has not ended: one that ends it to all below this process.
+
+        Which ranks are stopped is told first: they do not answer.
+        """
+        ranks = {pid: tag for pid, tag in self.alive.items() if tag[0] == launch}
+        below = family.descendants(self.own) if ranks else []
+        for process in filter(family.is_stopped, below):
+            rank = family.above(process, ranks)
+            if rank is not None:
+                self.tell({"stopped": ranks[rank], "pid": process.pid})
+        if number in (signal.SIGTERM, signal.SIGKILL):
+            family.signal_all(below, number)
+        else:
+            for pid in ranks:
                 os.kill(pid, number)
 
     def reap(self) -> None:
-        """Collect every child that has ended and tell the launcher."""
-        while self.alive:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            tag = self.alive.pop(pid, None)
-            if tag is not None:
-                self.tell(self.exit_message(tag, os.waitstatus_to_exitcode(status)))
+        """Collect every child that has ended and tell the launcher.
+
+        What the ranks of a launch have left behind ends before that of the last one is told.
+        """
+        with suppress(ChildProcessError):  # none is left
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
+                tag = self.alive.pop(pid, None)
+                if tag is None:
+                    continue
+                message = self.exit_message(tag, os.waitstatus_to_exitcode(status))
+                if not self.alive:
+                    family.end_descendants(self.own)
+                self.tell(message)
 
     def exit_message(self, tag: list[int], code: int) -> dict[str, Any]:
         """Return what is told of a process that has ended."""
-        return {"exited": tag, "code": code, "time_ns": time.monotonic_ns()}
+        message = {"exited": tag, "code": code, "time_ns": time.monotonic_ns()}
+        out_of_memory = self.memory.killed() if code else None
+        return message | ({"out_of_memory": out_of_memory} if out_of_memory else {})
 
 
 def settle_down() -> None:
@@ -144,10 +178,19 @@ def main(arguments: list[str]) -> None:
     of that thread for the end of the launcher.
     """
     descriptor, parent = (int(argument) for argument in arguments)
+    launcher = os.getppid()
+
+    def end_if_orphaned(*_: object) -> None:
+        if os.getppid() != launcher:  # otherwise the launcher decides
+            raise SystemExit(128 + signal.SIGTERM)
+
     if parent:
         die_with_parent(parent)
     jobs.preload()
     settle_down()
+    signal.signal(signal.SIGTERM, end_if_orphaned)
+    if parent:
+        die_with_parent(parent, signal.SIGTERM)  # from here on there are ranks to be ended first
     with suppress(BrokenPipeError, ConnectionResetError):  # the launcher is gone; so are we
         Zygote(socket.socket(fileno=descriptor)).serve()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from scalebench.cgroups import own_hierarchy
 from scalebench.launch.lab.quota import NoQuota, cpu_hierarchy
 from tests.conftest import PATIENCE_S, Scalebench
 from tests.integration.conftest import row_of
@@ -215,6 +216,68 @@ def _no_secret_and_no_name_in(run: Path) -> None:
         assert str(run.parent).encode() not in content, path
         assert b'"' + os.uname().nodename.encode() + b'"' not in content, path
     assert oct(run.stat().st_mode & 0o777) == "0o700"
+
+
+@pytest.fixture
+def little_memory() -> Iterator[list[str]]:
+    """Words before a command that keep it within a cgroup with 800 MB of memory."""
+    hierarchy = own_hierarchy("memory")
+    if hierarchy is None:
+        pytest.skip("no cgroup limits memory here")
+    group = hierarchy.top / f"scalebench-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a group with a limit of memory here: {error}")
+    limit = group / ("memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes")
+    enter = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
+    try:
+        if not limit.exists():
+            pytest.skip("the controller of memory is not handed on to new groups here")
+        limit.write_text("800000000")
+        yield ["sh", "-c", enter, "sh"]
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.untimed
+def test_a_script_that_the_cgroup_kills_is_out_of_memory(
+    start_scalebench: Start, project: Path, little_memory: list[str]
+) -> None:
+    (project / "hungry.py").write_text("whole = bytearray(1 << 30)\n")
+    flags = ("--gpus", "1", "--quick", "--no-report", "--out", "r")
+    process = start_scalebench("run", *flags, "--", "hungry.py", before=little_memory)
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 4, stderr
+    row = row_of(project / "r", "script", 1)
+    assert row["status"] == "oom", row["reason"]
+    assert "rank 0: hungry.py was killed by SIGKILL: the kernel's out-of-mem" in row["reason"]
+    assert "a cgroup's limit is 800 MB" in row["reason"]
+
+
+FORKS_RANKS = """
+from pathlib import Path
+from scalebench.launch.zygote_client import ZygoteClient
+client = ZygoteClient(Path("log"), {}, "hungry")
+try:
+    client.wait_until_ready()
+except Exception as error:
+    print(error)
+finally:
+    client.close()
+"""
+
+
+@pytest.mark.untimed
+def test_the_process_that_forks_ranks_may_be_what_the_cgroup_kills(
+    project: Path, little_memory: list[str]
+) -> None:
+    (project / "hungry.py").write_text("whole = bytearray(1 << 30)\n")
+    command = [*little_memory, sys.executable, "-c", FORKS_RANKS]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=PATIENCE_S)
+    told = "The process that starts the ranks was killed by SIGKILL: the kernel's out-of-memory"
+    assert told in done.stdout, done.stderr
+    assert "import torch" not in done.stdout
 
 
 @pytest.mark.untimed

@@ -1,8 +1,19 @@
 """Limits by cgroup, in trees as the kernel shows them."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from scalebench.cgroups import Hierarchy, cpu_quota, find_hierarchy, memory_bytes
+from scalebench.cgroups import (
+    Hierarchy,
+    OutOfMemoryWatch,
+    cpu_quota,
+    find_hierarchy,
+    memory_bytes,
+    own_hierarchy,
+)
 
 
 def write(folder, **files):
@@ -62,3 +73,60 @@ def test_each_controller_of_version_1_has_its_own_hierarchy(tmp_path):
     memberships = "3:memory:/job\n2:cpu:/\n"
     assert find_hierarchy(mounts, memberships, "memory").own == tmp_path / "memory" / "job"
     assert find_hierarchy(mounts, memberships, "cpu").own == tmp_path / "cpu"
+
+
+def test_what_was_killed_for_memory_is_told_with_the_limit_of_the_group_above(v2):
+    write(v2.own, memory__events="oom 3\noom_kill 3")
+    watch = OutOfMemoryWatch(v2)
+    assert watch.killed() is None
+    write(v2.own, memory__events="oom 4\noom_kill 4")
+    assert f"limit is 4.00 GB ({v2.top / 'batch' / 'memory.max'})" in watch.killed()
+
+
+def test_version_1_counts_kills_elsewhere(tmp_path):
+    write(tmp_path, memory__oom_control="under_oom 0\noom_kill 0", memory__limit_in_bytes="9000000")
+    watch = OutOfMemoryWatch(Hierarchy(1, tmp_path, tmp_path))
+    write(tmp_path, memory__oom_control="under_oom 0\noom_kill 2")
+    assert "limit is 9.00 MB" in watch.killed()
+
+
+def test_a_root_that_does_not_count_leaves_it_to_the_machine(tmp_path):
+    write(tmp_path, vmstat="nr_free_pages 12\noom_kill 7")
+    watch = OutOfMemoryWatch(Hierarchy(2, tmp_path, tmp_path), tmp_path / "vmstat")
+    assert watch.killed() is None
+    write(tmp_path, vmstat="nr_free_pages 12\noom_kill 8")
+    assert "no limit of a cgroup is visible here" in watch.killed()
+    (tmp_path / "vmstat").unlink()
+    assert watch.killed() is None
+
+
+HUNGRY = """
+import subprocess, sys
+from scalebench.cgroups import OutOfMemoryWatch
+watch = OutOfMemoryWatch()
+child = subprocess.run([sys.executable, "-c", "bytearray(1 << 30)"])
+print(child.returncode, watch.killed())
+"""
+
+
+def test_a_real_group_tells_what_its_limit_has_killed():
+    hierarchy = own_hierarchy("memory")
+    try:
+        assert hierarchy is not None
+        group = hierarchy.top / f"scalebench-test-{os.getpid()}"
+        group.mkdir()
+    except (AssertionError, OSError) as error:
+        pytest.skip(f"cannot make a group with a limit of memory here: {error}")
+    limit = group / ("memory.max" if hierarchy.version == 2 else "memory.limit_in_bytes")
+    enter = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
+    try:
+        if not limit.exists():
+            pytest.skip("the controller of memory is not handed on to new groups here")
+        limit.write_text(str(128 << 20))
+        done = subprocess.run(
+            ["sh", "-c", enter, "sh", sys.executable, "-c", HUNGRY], capture_output=True, text=True
+        )
+    finally:
+        group.rmdir()
+    assert done.stdout.startswith("-9 the kernel's out-of-memory killer"), done.stdout + done.stderr
+    assert f"limit is 134 MB ({limit})" in done.stdout

@@ -152,8 +152,9 @@ def member_of_step(rendezvous: Rendezvous, first: int) -> WorldMember:
     )
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + signal.SIGTERM)
+def leave(number: int, _frame: FrameType | None) -> NoReturn:
+    """End this process because of a signal, the ranks first."""
+    raise SystemExit(128 + number)
 
 
 def main(arguments: list[str]) -> None:
@@ -163,7 +164,9 @@ def main(arguments: list[str]) -> None:
     else:
         member = WorldMember.model_validate_json(arguments[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session: it decides
-    signal.signal(signal.SIGTERM, _leave)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, leave)
     errors = os.dup(2)
     os.set_inheritable(errors, False)
     scratch = Scratch()

@@ -122,6 +122,8 @@ def main(arguments: list[str]) -> None:
 
 def _be_agent(member: WorldMember, scratch: Path, session: socket.socket) -> None:
     session.close()
+    signal.signal(signal.SIGTERM, agent.leave)
+    die_with_parent(os.getppid(), signal.SIGTERM)
     with suppress(StoreUnreachable):
         agent.serve(member, scratch)
 

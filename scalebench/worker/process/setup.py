@@ -30,18 +30,25 @@ _SOCKET_FOLDER_LENGTH = 80
 """The path of a socket has to fit into 108 bytes (104 on macOS), its name included."""
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to SIGKILL this process when its parent ends (Linux; elsewhere nothing).
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to end this process when its parent ends (Linux; elsewhere nothing).
 
     Args:
         parent: The pid that is expected as parent. If it is gone already, this process exits:
             the request would come too late.
+        number: The signal.
     """
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    kernel_option(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def kernel_option(option: int, value: int) -> None:
+    """Set one of the kernel's options of this process (Linux; elsewhere nothing); see prctl(2)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def pin(local_rank: int, threads: int, device: Device) -> dict[str, Any]:

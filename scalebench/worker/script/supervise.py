@@ -28,6 +28,7 @@ from scalebench.spec.script import ScriptTarget
 from scalebench.worker import attach
 from scalebench.worker.measure.alignment import combine
 from scalebench.worker.process import setup as process
+from scalebench.worker.process.family import GRACE_S
 from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.script.errors import error_of
 from scalebench.worker.script.places import (
@@ -211,21 +212,27 @@ def run_process(
         env=variables,
         preexec_fn=lambda: process.die_with_parent(own_pid),
     )
-    _pass_on_signals(child)
-    ended = threading.Event()
+    ended, asked = threading.Event(), threading.Event()
+    _pass_on_signals(child, asked)
     threading.Thread(target=_note_end, args=(child, ended), daemon=True).start()
     may_end_late = not _script(cell).to_the_end
     measured: float | None = None
     killed = False
     while not ended.wait(POLL_S):
+        now = time.monotonic()
         if may_end_late and measured is None and raw_file.exists():
-            measured = time.monotonic()
-        if measured is not None and time.monotonic() > measured + END_GRACE_S:
+            measured = now
+        if measured is None or now < measured + END_GRACE_S:
+            continue
+        if not killed:
             print("scalebench: the script did not end after its measurement; killed", flush=True)
-            child.kill()
-            measured = None
-            may_end_late = False
+            child.terminate()
             killed = True
+        elif now > measured + END_GRACE_S + GRACE_S:
+            child.kill()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if asked.is_set():
+        os.kill(os.getpid(), signal.SIGTERM)  # the script's end is no news: no record of it
     return Ended(child.returncode, killed)
 
 
@@ -234,7 +241,11 @@ def _note_end(child: "subprocess.Popen[bytes]", ended: threading.Event) -> None:
     ended.set()
 
 
-def _pass_on_signals(child: "subprocess.Popen[bytes]") -> None:
-    """Have the script's process write its stacks when the launcher asks for them."""
+def _pass_on_signals(child: "subprocess.Popen[bytes]", asked: threading.Event) -> None:
+    """Have the script's process write its stacks when the launcher asks for them.
+
+    SIGTERM comes to both at once. This process notes it, and waits for the other's end.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
     faulthandler.unregister(signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, lambda *_: child.send_signal(signal.SIGUSR1))
