@@ -7,16 +7,15 @@ plotly and pandas cost seconds, the models behind the predictions a fifth of one
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scalebench.records.summary import Summary
-
 if TYPE_CHECKING:
     from scalebench.analysis.page_data import PageData
+    from scalebench.records.summary import Summary
 
 __all__ = ["render_csv", "render_markdown", "render_page", "render_table"]
 
 
 def render_table(
-    summary: Summary,
+    summary: "Summary",
     width: int = 100,
     color: bool = False,
     ascii_only: bool = False,
@@ -28,7 +27,7 @@ def render_table(
     return table.render_table(summary, width, color, ascii_only, verbose)
 
 
-def render_markdown(summary: Summary) -> str:
+def render_markdown(summary: "Summary") -> str:
     """Return verdict and table as Markdown for a pull request."""
     from scalebench.report import markdown
 
@@ -36,7 +35,7 @@ def render_markdown(summary: Summary) -> str:
 
 
 def render_page(
-    summaries: Sequence[Summary], page_data: "Sequence[PageData | None] | None" = None
+    summaries: "Sequence[Summary]", page_data: "Sequence[PageData | None] | None" = None
 ) -> str:
     """Return one HTML file that opens offline and shows one or several runs.
 
@@ -50,7 +49,7 @@ def render_page(
     return page.render_page(summaries, page_data)
 
 
-def render_csv(summary: Summary) -> str:
+def render_csv(summary: "Summary") -> str:
     """Return the rows as CSV; estimates as name, name_low, name_high, name_n."""
     from scalebench.report.export import frames
 

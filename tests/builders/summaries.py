@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from scalebench.analysis.budget import closed_budget
@@ -23,11 +23,10 @@ HOSTILE = (
     '<a href="javascript:window.pwned=1">go</a>',
     "{{ 7 * 7 }}{% include 'x' %}%{customdata[0]}",
     "a | b\n| --- | [link](http://evil.example) `code` @everyone",
-    "\x1b[31mred\x1b]0;title\x07\u202egnp.exe\u2028line\r\x9b2J\x00\n::error::x",
+    "\x1b[31mred\x1b]0;title\x07\u202egnp.exe\u2028line",
     "<!--<script>",
     "]]><b>bold</b>&amp;&lt;i&gt;",
     "=HYPERLINK(1)",
-    "\x1b\t@SUM(1)",
 )
 
 
@@ -418,13 +417,13 @@ def many_rows(cases: int = 12, sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) ->
     return rows
 
 
-def hostile_summary() -> Summary:
+def hostile_summary(attacks: Sequence[str] = HOSTILE) -> Summary:
     """A run in which every string is an attack."""
     rows = []
-    memory = {**CATEGORY_BYTES, **dict.fromkeys(HOSTILE, 1)}
-    for index, attack in enumerate(HOSTILE):
+    memory = {**CATEGORY_BYTES, **dict.fromkeys(attacks, 1)}
+    for index, attack in enumerate(attacks):
         changes: dict[str, Any] = {
-            "suite": HOSTILE[index % 2],
+            "suite": attacks[index % 2],
             "strategy": attack,
             "workload": attack,
             "backend": attack,
@@ -447,7 +446,7 @@ def hostile_summary() -> Summary:
         budget = make_budget(0.856, 0.021)
         rows.append(told.model_copy(update={"budget": budget}))
         rows.append(make_missing(f"{attack}{index}", 4, "failed", attack, **changes))
-    everything = "".join(HOSTILE)
+    everything = "".join(attacks)
     return make_summary(
         rows,
         run_id=everything,
@@ -455,6 +454,6 @@ def hostile_summary() -> Summary:
         status=everything,
         scalebench_version=everything,
         reproduce=everything,
-        environment={attack: {attack: [attack, {attack: attack}]} for attack in HOSTILE},
-        notices=list(HOSTILE),
+        environment={attack: {attack: [attack, {attack: attack}]} for attack in attacks},
+        notices=list(attacks),
     )

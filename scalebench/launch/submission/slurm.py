@@ -57,8 +57,8 @@ def submit(script: str, path: Path) -> str:
         EnvironmentUnfit: sbatch is missing, or refuses.
     """
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(script)
+        path.touch(mode=0o600, exist_ok=False)  # the words of a script may hold a secret
+        path.write_text(script, encoding="utf-8")
     except FileExistsError:
         raise UsageError(f"{path} already exists. Give the job another --name.") from None
     try:

@@ -94,6 +94,7 @@ def test_a_script_that_is_there_is_not_overwritten(
     with pytest.raises(UsageError, match="already"):
         submit("yours", tmp_path / "bench.sbatch")
     assert (tmp_path / "bench.sbatch").read_text() == "mine"
+    assert (tmp_path / "bench.sbatch").stat().st_mode & 0o077 == 0
 
 
 def expanded(text: str, variables: dict[str, str]) -> str:

@@ -33,7 +33,13 @@ pytestmark = pytest.mark.slow
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-RUN = hostile_summary()
+ATTACKS = (
+    *HOSTILE,
+    "\x1b[31mred\x1b]0;title\x07\u202egnp.exe\u2028line\r\x9b2J\x00\n::error::x",
+    "\x1b\t@SUM(1)",
+)
+WORST = ATTACKS[-2]
+RUN = hostile_summary(ATTACKS)
 STORED = StoredRun(RunPaths("unused"), make_info([]), {})  # type: ignore[arg-type]
 RENDERED = {
     "table": lambda: render_table(RUN, verbose=True),
@@ -43,7 +49,7 @@ RENDERED = {
     "csv": lambda: render_csv(RUN),
     "page": lambda: render_page([RUN]),
     "page of what is missing": lambda: render_page(
-        [make_summary([make_missing(reason="\n".join(HOSTILE), status="failed")])]
+        [make_summary([make_missing(reason="\n".join(ATTACKS), status="failed")])]
     ),
     "verdict": lambda: render_verdict(hostile_verdict(), 100),
     "verdict.md": lambda: render_verdict_markdown(hostile_verdict()),
@@ -84,7 +90,7 @@ def test_a_number_below_zero_stays_a_number_in_a_spreadsheet() -> None:
 def test_what_the_command_line_prints_is_text_and_its_own_colour(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    everything = "".join(HOSTILE)
+    everything = "".join(ATTACKS)
     emit(f"  a  b\n{everything}\udcff", color=None)
     say(f"Page  {everything}")
     out, err = capsys.readouterr()
@@ -107,7 +113,7 @@ def test_json_that_is_printed_says_the_same_and_steers_nothing(
 
 def damaged(value: Any) -> Any:
     """A row whose first number is no number any more, below a hostile key."""
-    return {HOSTILE[8]: value}
+    return {WORST: value}
 
 
 def test_an_error_in_a_file_of_others_is_one_line_of_text(
@@ -115,7 +121,7 @@ def test_an_error_in_a_file_of_others_is_one_line_of_text(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     content = json.loads(make_summary().model_dump_json())
-    content["gate"] = {"ddp": damaged({HOSTILE[8] * 1000: "x"})}
+    content["gate"] = {"ddp": damaged({WORST * 1000: "x"})}
     (tmp_path / "summary.json").write_text(json.dumps(content))
     with pytest.raises(SystemExit) as ended:
         main(["gate", "summary.json", "--baseline", "summary.json"])
@@ -124,21 +130,21 @@ def test_an_error_in_a_file_of_others_is_one_line_of_text(
     assert err.startswith("scalebench: ") and err.count("\n") == 1 and len(err) < 4000
     assert not CONTROL.search(err)
     with pytest.raises(SystemExit):
-        main(["show", f"no{HOSTILE[8]}"])
+        main(["show", f"no{WORST}"])
     assert not CONTROL.search(capsys.readouterr().err)
 
 
 def test_progress_and_the_end_of_a_ranks_log_are_text() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=100)
     bar = Progress(disable=True, console=console)
-    everything = "\n".join(HOSTILE)
+    everything = "\n".join(ATTACKS)
     shown = TerminalProgress(console, bar)
-    shown.planned(make_info([], notices=list(HOSTILE)), 0)
+    shown.planned(make_info([], notices=list(ATTACKS)), 0)
     failure = Failure(rank=0, kind="exit", message=everything, log_tail=everything)
     failed = make_failed(make_cell("ddp", 2), everything)
     shown.ended(failed.model_copy(update={"failure": failure}))
     text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert HOSTILE[0] in text and not CONTROL.search(text)
+    assert ATTACKS[0] in text and not CONTROL.search(text)
 
 
 def test_the_command_line_prints_in_one_place_only() -> None:
