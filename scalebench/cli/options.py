@@ -221,7 +221,11 @@ def config_file() -> tuple[Path, dict[str, Any]] | None:
             continue
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # no text, no TOML, nested too deeply
             raise UsageError(f"{path} cannot be read: {error}.") from error
         for key in keys:
             table = table.get(key, {})

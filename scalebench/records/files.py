@@ -26,7 +26,9 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            if isinstance(content, str):
+                content = content.encode(errors="backslashreplace")
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
