@@ -75,7 +75,5 @@ def defect(error: BaseException) -> str:
     except OSError as refused:
         kept = f"Its traceback could not be stored ({refused.strerror})"
     else:
-        kept = (
-            f"Its traceback is in {where}: report it with that file where you got scalebench from"
-        )
+        kept = f"Report it where you got scalebench from, with its traceback: {where}"
     return f"scalebench has a defect, and this is no verdict: {what}. {kept}."

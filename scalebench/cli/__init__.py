@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -67,8 +67,22 @@ Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
 """
 
 
+class _Unclicked(Exception):
+    """An error that click would answer itself: a broken pipe with 1, the end of a file as Abort."""
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (OSError, EOFError) as error:
+            raise _Unclicked from error
+
+
 @click.group(
-    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Commands,
+    help=HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
     "--version",
@@ -114,12 +128,8 @@ def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _what_happened(error: BaseException) -> BaseException:
-    """Return the error behind click's: it makes Ctrl-C, broken pipes and ends of files its own."""
-    if isinstance(error, click.Abort):
-        return error.__cause__ or error
-    if isinstance(error, SystemExit) and isinstance(error.__context__, OSError):
-        return error.__context__
-    return error
+    """Return the error behind one that stands for it."""
+    return error.__cause__ or error if isinstance(error, click.Abort | _Unclicked) else error
 
 
 def _tell(error: BaseException) -> ExitCode:

@@ -21,6 +21,10 @@ LARGEST_BYTES = 256 * 1024 * 1024
 """A stored record of any kind is smaller: the traces of a launch make some hundred kilobytes."""
 
 
+_HUGE = re.compile(r"(?<=[\[:,\s])-?(?:[\d.]+[eE]\+?0*[1-9]\d\d+|\d{100,}[\d.]*)(?=[\s,\]}])")
+"""A number whose square does not fit a double."""
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all: temporary file, fsync, rename. Text becomes UTF-8."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -80,7 +84,13 @@ def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
         UsageError: The file is not what it should be; the text names the first field at fault.
     """
     try:
-        return kind.model_validate_json(read_text(path), strict=strict or None)
+        text = read_text(path)
+        if huge := _HUGE.search(text):
+            raise UsageError(
+                f"{path} is damaged: it holds the number {huge[0][:20]}, and what is measured has "
+                "less than 100 digits."
+            )
+        return kind.model_validate_json(text, strict=strict or None)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"

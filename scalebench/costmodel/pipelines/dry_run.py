@@ -85,7 +85,8 @@ def dry_run(
     while can_go_on:
         rank = can_go_on.pop()
         actions = schedule.ranks[rank]
-        for action in actions[len(ends[rank]) :]:
+        for place in range(len(ends[rank]), len(actions)):
+            action = actions[place]
             source = needs(action, num_stages)
             begin = reached[rank]
             if source is not None:
