@@ -1,12 +1,14 @@
 """Run folders on disk: written so that a reader never sees half a file, read with suspicion."""
 
 import hashlib
+import json
 import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,7 +24,8 @@ LARGEST_BYTES = 256 * 1024 * 1024
 
 
 _HUGE = re.compile(r"(?<=[\[:,\s])-?(?:[\d.]+[eE]\+?0*[1-9]\d\d+|\d{100,}[\d.]*)(?=[\s,\]}])")
-"""A number whose square does not fit a double."""
+"""A number whose square may not fit a double."""
+_TOO_LARGE = 10**99
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -85,18 +88,25 @@ def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
     """
     try:
         text = read_text(path)
-        if huge := _HUGE.search(text):
-            raise UsageError(
-                f"{path} is damaged: it holds the number {huge[0][:20]}, and what is measured has "
-                "less than 100 digits."
-            )
+        if _HUGE.search(text) and (where := next(_huge_in(json.loads(text)), None)):
+            raise UsageError(f"{path} is damaged: {where[:200]}: a number of 100 digits or more.")
         return kind.model_validate_json(text, strict=strict or None)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise UsageError(f"{path} is damaged: {where}: {first['msg']}.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def _huge_in(value: Any, where: str = "") -> Iterator[str]:
+    """Yield the places of the numbers that `_HUGE` finds."""
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in parts:
+            yield from _huge_in(part, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, int | float) and abs(value) >= _TOO_LARGE:
+        yield where
 
 
 def read_text(path: Path, largest: int = LARGEST_BYTES) -> str:
