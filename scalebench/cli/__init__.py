@@ -6,10 +6,11 @@ Nothing heavy is imported before a command runs, so that ``--help`` answers at o
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -22,10 +23,11 @@ from scalebench.cli.project import project
 from scalebench.cli.run import run
 from scalebench.cli.search import search
 from scalebench.cli.selftest import selftest
+from scalebench.cli.streams import settle_streams
 from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
 from scalebench.cli.view import list_, report, say, show
-from scalebench.errors import ExitCode, ScalebenchError
+from scalebench.errors import ExitCode, ScalebenchError, defect
 from scalebench.records.secrets import without_secrets
 from scalebench.report.words.plain_text import plain
 
@@ -79,12 +81,26 @@ scalebench selftest --quick         inject known faults and check that they are 
 \b
 Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
             4 some cells failed, the rest is saved · 5 the environment cannot run it
-            129 SIGHUP · 130 Ctrl-C · 143 SIGTERM
+            70 a defect of scalebench · 129 SIGHUP · 130 Ctrl-C · 143 SIGTERM
 """
 
 
+class _Unclicked(Exception):
+    """An error that click would answer itself: a broken pipe with 1, the end of a file as Abort."""
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (OSError, EOFError) as error:
+            raise _Unclicked from error
+
+
 @click.group(
-    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=_Commands,
+    help=HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
     "--version",
@@ -108,26 +124,52 @@ for command in (search, compare, gate, baseline, history, export):
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
+    settle_streams()
     signal.signal(signal.SIGTERM, _terminate)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
         signal.signal(signal.SIGHUP, _terminate)
+    in_threads: list[ExitCode] = []
+    formerly, threading.excepthook = (
+        threading.excepthook,
+        lambda thread: in_threads.append(_tell(thread.exc_value or SystemExit())),
+    )
     try:
         code = cli.main(args=arguments, prog_name="scalebench", standalone_mode=False)
-    except ScalebenchError as error:
-        code = _complain(str(error), error.exit_code)
-    except click.ClickException as error:
-        code = _complain(error.format_message(), ExitCode.USAGE)
-    except click.Abort as abort:  # click's own word for any KeyboardInterrupt
-        code = code_of(abort.__cause__)
-    except OSError as error:
-        code = _complain(f"{error}. Results stored so far are kept.", ExitCode.ENVIRONMENT)
-    sys.exit(int(code or 0))
+        sys.stdout.flush()
+    except BaseException as error:
+        code = _tell(_what_happened(error))
+    finally:
+        threading.excepthook = formerly
+    sys.exit(int(code or next(iter(in_threads), ExitCode.OK)))
 
 
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
     if hasattr(signal, "SIGHUP"):  # kernel and shell both send one when a terminal is closed
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise Terminated(number)
+
+
+def _what_happened(error: BaseException) -> BaseException:
+    """Return the error behind one that stands for it."""
+    return error.__cause__ or error if isinstance(error, click.Abort | _Unclicked) else error
+
+
+def _tell(error: BaseException) -> ExitCode:
+    """Say in one line what ended the command; return its exit code. 1 is a verdict, never this."""
+    match error:
+        case ScalebenchError():
+            return _complain(str(error), error.exit_code)
+        case click.ClickException():
+            return _complain(error.format_message(), ExitCode.USAGE)
+        case KeyboardInterrupt():
+            return code_of(error)
+        case MemoryError():
+            return _complain(
+                "Memory ran out. Results that were stored are kept.", ExitCode.ENVIRONMENT
+            )
+        case OSError():
+            return _complain(f"{error}. Results stored so far are kept.", ExitCode.ENVIRONMENT)
+    return _complain(defect(error), ExitCode.DEFECT)
 
 
 def _complain(message: str, code: ExitCode) -> ExitCode:
@@ -148,6 +190,6 @@ def _speaks() -> bool:
 
     try:
         member = find_member(os.environ)
-    except ScalebenchError:
+    except Exception:  # whoever cannot tell its place speaks
         return True
     return member is None or member.rank == 0

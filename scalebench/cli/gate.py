@@ -162,7 +162,7 @@ GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
 \b
 Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
             3 inconclusive, not comparable, or missing in NEW
-            5 a run could not be made (--interleave)
+            5 a run could not be made (--interleave) · 70 a defect of scalebench
 """
 
 

@@ -221,7 +221,11 @@ def config_file() -> tuple[Path, dict[str, Any]] | None:
             continue
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # no text, no TOML, nested too deeply
             raise UsageError(f"{path} cannot be read: {error}.") from error
         for key in keys:
             table = table.get(key, {})
@@ -252,6 +256,11 @@ def config_for(command: click.Command) -> dict[str, Any]:
         name = key.replace("_", "-")
         if name not in options:
             raise unknown_name(f"setting in {path}:", key, options)
+        if isinstance(value, list):
+            if not isinstance(options[name].type, WorldSizes | Rates | CpuShares):
+                raise UsageError(f"{path}: {key} is one value, and a list was given.")
+        elif not isinstance(value, bool) or options[name].type is not click.BOOL:
+            value = str(value)  # as from an environment variable
         defaults[str(options[name].name)] = value
     return defaults
 

@@ -1,13 +1,15 @@
 """Run folders on disk: written so that a reader never sees half a file, read with suspicion."""
 
 import hashlib
+import json
 import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,12 +24,19 @@ LARGEST_BYTES = 256 * 1024 * 1024
 """A stored record of any kind is smaller: the traces of a launch make some hundred kilobytes."""
 
 
+_HUGE = re.compile(r"(?<=[\[:,\s])-?(?:[\d.]+[eE]\+?0*[1-9]\d\d+|\d{100,}[\d.]*)(?=[\s,\]}])")
+"""A number whose square may not fit a double."""
+_TOO_LARGE = 10**99
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all: temporary file, fsync, rename. Text becomes UTF-8."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            if isinstance(content, str):
+                content = content.encode(errors="backslashreplace")
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
@@ -79,13 +88,26 @@ def read_model(path: Path, kind: type[Model], strict: bool = False) -> Model:
         UsageError: The file is not what it should be; the text names the first field at fault.
     """
     try:
-        return kind.model_validate_json(read_text(path), strict=strict or None)
+        text = read_text(path)
+        if _HUGE.search(text) and (where := next(_huge_in(json.loads(text)), None)):
+            raise UsageError(f"{path} is damaged: {where[:200]}: a number of 100 digits or more.")
+        return kind.model_validate_json(text, strict=strict or None)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise UsageError(f"{path} is damaged: {where}: {first['msg']}.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def _huge_in(value: Any, where: str = "") -> Iterator[str]:
+    """Yield the places of the numbers that `_HUGE` finds."""
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in parts:
+            yield from _huge_in(part, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, int | float) and abs(value) >= _TOO_LARGE:
+        yield where
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:

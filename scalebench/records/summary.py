@@ -29,6 +29,7 @@ from scalebench.records.rows.recovery import RecoveryFigures
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
 from scalebench.records.run import Status
 from scalebench.spec import Device, Scaling
+from scalebench.spec.base import JsonModel
 from scalebench.stats import Estimate as Estimate
 
 SUMMARY_FORMAT = "scalebench.summary/1"
@@ -200,7 +201,7 @@ class TimedCollectives(BaseModel):
     failure: str | None = None
 
 
-class Summary(BaseModel):
+class Summary(JsonModel):
     """``summary.json``.
 
     Attributes:

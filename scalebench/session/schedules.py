@@ -8,6 +8,8 @@ from scalebench.costmodel.pipelines.schedule import Action, Schedule, check
 from scalebench.errors import UsageError
 from scalebench.launch.local import LocalLauncher
 
+MOST_PASSES = 2**17
+"""Forward passes of all stages beyond which working out a schedule takes more than seconds."""
 FEWEST_CHUNKS = {"one": 1, "two": 2, "any": 1}
 FEWEST_INTERLEAVED = 2
 _CHUNKS = {"one": "chunk on each rank", "two": "chunks on each rank"}
@@ -34,6 +36,11 @@ def schedule_by_name(name: str, ranks: int, microbatches: int, chunks: int | Non
         raise UsageError(
             f"-v {v}: {name} has {style.chunks} {_CHUNKS[style.chunks]}. Give -v {fewest}, or "
             "leave -v out."
+        )
+    if (passes := ranks * microbatches * v) > MOST_PASSES:
+        raise UsageError(
+            f"-p {ranks} -m {microbatches} -v {v}: that makes p·m·v = {passes:,} forward passes, "
+            f"and at most {MOST_PASSES:,} are drawn. Choose smaller numbers."
         )
     reason = why_not(name, ranks, microbatches, v)
     if reason is not None:

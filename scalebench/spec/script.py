@@ -1,6 +1,7 @@
 """A user's own training script as data: what is started, and what its arguments depend on."""
 
 import ast
+import math
 import operator
 import re
 import sys
@@ -134,9 +135,9 @@ def evaluate(expression: str, values: Mapping[str, int]) -> float:
     try:
         tree = ast.parse(expression.replace("{", "").replace("}", ""), mode="eval")
         value = _value(tree.body, values)
-    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
-        value = 0.0
-    if not value > 0:
+    except (SyntaxError, ValueError, KeyError, ArithmeticError, RecursionError, MemoryError):
+        value = 0.0  # Python's parser calls deep nesting a MemoryError
+    if not 0 < value < math.inf:
         raise UsageError(
             f"--samples-per-step {expression!r} is not a number of samples. Give a number, or "
             "whole numbers and {world_size}, {global_batch}, {rank_batch} joined by + - * /."

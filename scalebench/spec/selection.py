@@ -50,7 +50,10 @@ class _Parser:
         self.tokens = _TOKEN.findall(expression)
 
     def parse(self) -> bool:
-        value = self.either()
+        try:
+            value = self.either()
+        except RecursionError:
+            raise self.unreadable("its depth: it is nested too deeply") from None
         if self.tokens:
             raise self.unreadable(repr(self.tokens[0]))
         return value

@@ -45,7 +45,7 @@ def parse_rate(text: str) -> int:
     Raises:
         UsageError: It is no rate, or one that no link here can have.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(kbit|mbit|gbit)(?:/s)?", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*(kbit|mbit|gbit)(?:/s)?", text.strip().lower())
     if match is None:
         raise UsageError(
             f"{text!r} is not the rate of a link. Give a number with kbit, mbit or gbit, for "

@@ -40,6 +40,7 @@ class Events:
         groups: Name of a process group → its ranks' number, as far as the trace lists them.
         clock_offset_ns: ``start_ns`` plus this is the trace's own time: nanoseconds since 1970
             where the trace says when its clock began.
+        num_left_out: Events whose time is none.
     """
 
     names: list[str]
@@ -54,6 +55,7 @@ class Events:
     world_size: int | None = None
     groups: dict[str, int] = field(default_factory=dict)
     clock_offset_ns: int = 0
+    num_left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -77,6 +77,14 @@ def _twice(files: Sequence[str | Path]) -> list[str]:
     return [f"{name} was given {names.count(name)} times and is counted once." for name in twice]
 
 
+def _left_out(read: Mapping[str, ReadTrace]) -> list[str]:
+    found = {file: one.num_left_out for file, one in read.items() if one.num_left_out}
+    return [
+        f"{num} events of {file} have no valid time and are left out."
+        for file, num in found.items()
+    ]
+
+
 def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigures:
     """Read and analyse the traces of one job.
 
@@ -99,7 +107,7 @@ def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigu
         total=together([read[trace.file].figures for trace in traces]),
         world_size=world_size,
         refused=tuple(refused),
-        notices=(*_twice(files), *_notices(traces, world_size)),
+        notices=(*_twice(files), *_left_out(read), *_notices(traces, world_size)),
         waits=waits,
     )
 

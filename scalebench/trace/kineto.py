@@ -19,13 +19,15 @@ _ALIASES = {"operator": "cpu_op", "memcpy": "gpu_memcpy", "memset": "gpu_memset"
 
 _LARGEST = 2**62
 """Whatever is larger is no time stamp and no number of anything."""
+_MOST_DIGITS = 19
 
 
 def read_kineto(path: str | Path) -> Events:
     """Return the complete events of a trace file, ``.json`` or ``.json.gz``.
 
     ``B`` and ``E`` events of a thread are joined in pairs; an event without a duration takes no
-    time; metadata, flows, counters and events without a time stamp are left out.
+    time; metadata, flows, counters and events without a time stamp are left out, and so are those
+    whose time is no time in nanoseconds since 1970: these are counted.
 
     Raises:
         UsageError: The file is missing, empty, cut off, no JSON, or no trace.
@@ -56,6 +58,7 @@ class _Columns:
         self.thread = array("q")
         self.correlation = array("q")
         self.details: dict[int, dict[str, Any]] = {}
+        self.num_left_out = 0
         self._categories: dict[str, int] = {}
         self._threads: dict[str, int] = {}
         self._open: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -80,7 +83,9 @@ class _Columns:
 
     def _add_complete(self, event: dict[str, Any], duration: object) -> None:
         start = nanoseconds(event.get("ts"))
-        if start is None:
+        lasts = nanoseconds(duration) or 0
+        if start is None or start < -_LARGEST // 2 or lasts > _LARGEST // 2:
+            self.num_left_out += event.get("ts") is not None
             return
         index = len(self.start)
         code = self._code(event.get("name", ""))
@@ -92,7 +97,7 @@ class _Columns:
         self.name.append(code)
         self.category.append(self._category(event.get("cat", "")))
         self.start.append(start)
-        self.end.append(start + max(nanoseconds(duration) or 0, 0))
+        self.end.append(start + max(lasts, 0))
         self.thread.append(self._thread(event.get("tid")))
         self.correlation.append(_whole(arguments.get("correlation")))
 
@@ -140,6 +145,7 @@ class _Columns:
             thread=np.array(self.thread, dtype=np.int64),
             correlation=np.array(self.correlation, dtype=np.int64),
             details=self.details,
+            num_left_out=self.num_left_out,
             rank=rank if rank >= 0 else None,
             world_size=world_size if world_size > 0 else None,
             groups=_groups(job),
@@ -161,8 +167,11 @@ def nanoseconds(microseconds: object) -> int | None:
         ):  # Kineto's own way of writing it
             whole = int(microseconds[:-4] + microseconds[-3:])
         else:
-            whole = round(Decimal(str(microseconds)) * 1000)
-    except (InvalidOperation, ValueError, OverflowError):
+            number = Decimal(str(microseconds))
+            if not number.is_finite() or number.adjusted() > _MOST_DIGITS:
+                return None  # as a whole number it would have as many digits as its exponent says
+            whole = round(number * 1000)
+    except (InvalidOperation, ValueError):
         return None
     return whole if abs(whole) < _LARGEST else None
 

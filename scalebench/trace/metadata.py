@@ -10,6 +10,11 @@ from scalebench.trace.timeline import Kind
 
 Details = Mapping[str, Any]
 
+_LARGEST = 2**48
+"""No tensor has as many elements; bytes of many then still fit 64 bits."""
+_MOST_DIMS = 64
+"""torch allows no more."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -118,12 +123,15 @@ def _elements(shape: object) -> int | None:
         return None
     extents = [_whole(extent) for extent in shape]
     known = [extent for extent in extents if extent is not None]
-    return math.prod(known) if len(known) == len(extents) else None
+    if len(known) < len(extents) or len(known) > _MOST_DIMS:
+        return None
+    return _whole(math.prod(known))
 
 
 def _whole(value: object) -> int | None:
-    """Return a number that may be written as text; None: it is none."""
+    """Return a number that may be written as text; None: it is none, or too large for one."""
     try:
-        return int(str(value))
+        number = int(str(value))
     except ValueError:
         return None
+    return number if abs(number) < _LARGEST else None

@@ -35,11 +35,13 @@ class ReadTrace:
         timeline: What its rank did, without the sets of computation and copies.
         figures: Taken while those were at hand.
         exposed: Communication in the window that no computation hides; a tidy set.
+        num_left_out: Events whose time is none.
     """
 
     timeline: Timeline
     figures: Figures
     exposed: Intervals
+    num_left_out: int = 0
 
 
 def read_all(
@@ -68,12 +70,17 @@ def read_all(
             "A process that read a trace was killed, probably because memory ran out. Give fewer "
             "files at once, or shorter traces."
         ) from error
+    except BaseException:  # Ctrl-C, SIGTERM: what others read is not waited for
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _leave_ctrl_c_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _read_or_refuse(file: str, window: Window) -> ReadTrace | UsageError:
@@ -99,4 +106,5 @@ def read_trace(file: str, window: Window) -> ReadTrace:
         timeline=replace(timeline, compute=none(), copies=none()),
         figures=analyse(timeline, within),
         exposed=exposed if within is None else intersect(exposed, within),
+        num_left_out=events.num_left_out,
     )

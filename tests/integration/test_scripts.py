@@ -445,3 +445,25 @@ def test_the_oldest_interpreter_that_is_supported(run: Run) -> None:
     assert row["script"]["host_waits"]["places"][0]["call"] == ".item()"
     assert row["script"]["unused_search_s"] > 0
     assert row["wrappers"][0]["unused_bytes"] == 0
+
+
+@pytest.mark.untimed
+def test_a_script_whose_name_and_argument_are_no_utf_8(
+    scalebench: Scalebench, project: Path
+) -> None:
+    name, argument = os.fsdecode(b"tr\xe9.py"), os.fsdecode(b"--note=\xff")
+    (project / name).write_text(
+        "import os, sys, torch\n"
+        "assert os.fsencode(sys.argv[1]) == b'--note=\\xff'\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(400):\n"
+        "    model(torch.randn(8, 4)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    out = os.fsdecode(b"r\xff")
+    flags = ("--quick", "--gpus", "1", "--no-trace", "--out", out)
+    done = scalebench("run", *flags, "--", name, argument)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((project / out / "run.json").read_text())["status"] == "complete"
+    assert "Report  r\\udcff/report.html" in done.stdout

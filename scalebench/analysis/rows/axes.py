@@ -1,5 +1,6 @@
 """Communication of a row by the dimension of the mesh whose group carried it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from scalebench.spec import Grouped
 from scalebench.trace.breakdown import covered_by, within
 from scalebench.trace.intervals import intersect, intervals, length_s, none, subtract, union
 
+_RANKS = re.compile(r"ranks (\d{1,9}(?:,\d{1,9})*)")
 NO_MESH = "the strategy does not say along which dimension of a mesh its operations go"
 
 
@@ -42,8 +44,9 @@ def groups_by_axis(traces: Mapping[int, Trace]) -> dict[str, list[list[int]]]:
     found: dict[str, set[tuple[int, ...]]] = {}
     for trace in traces.values():
         for op in trace.operations:
-            if op.axis is not None and op.group is not None and op.group.startswith("ranks "):
-                ranks = tuple(map(int, op.group.removeprefix("ranks ").split(",")))
+            listed = _RANKS.fullmatch(op.group or "")
+            if op.axis is not None and listed:
+                ranks = tuple(map(int, listed[1].split(",")))
                 found.setdefault(op.axis, set()).add(ranks)
     return {axis: sorted(map(list, groups)) for axis, groups in found.items()}
 

@@ -7,6 +7,7 @@ Source of the model: docs/definitions.md, "Pipelines".
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from scalebench.costmodel.pipelines.schedule import Action, Schedule, needs
 
@@ -31,7 +32,7 @@ class Timeline:
     end_s: tuple[tuple[float, ...], ...]
     overhead_s: float = 0.0
 
-    @property
+    @cached_property
     def step_s(self) -> float:
         """When the last action ends."""
         return max(ends[-1] for ends in self.end_s if ends)
@@ -84,7 +85,8 @@ def dry_run(
     while can_go_on:
         rank = can_go_on.pop()
         actions = schedule.ranks[rank]
-        for action in actions[len(ends[rank]) :]:
+        for place in range(len(ends[rank]), len(actions)):
+            action = actions[place]
             source = needs(action, num_stages)
             begin = reached[rank]
             if source is not None:

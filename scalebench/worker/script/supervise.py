@@ -24,6 +24,7 @@ from scalebench.records.files import write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.rank import RankError, RankRecord
 from scalebench.spec import Cell
+from scalebench.spec.base import as_given
 from scalebench.spec.script import ScriptTarget
 from scalebench.worker import attach
 from scalebench.worker.measure.alignment import combine
@@ -128,9 +129,9 @@ def request_for(
     }
     several = cell.world_size > 1
     return {
-        "program": script.program,
+        "program": as_given(script.program),
         "module": script.module,
-        "arguments": script.arguments_for(values),
+        "arguments": [as_given(word) for word in script.arguments_for(values)],
         "rank": identity["rank"],
         "world_size": cell.world_size,
         "device": cell.device,

@@ -1,0 +1,114 @@
+"""Numbers and names from outside that no program expects: one line, at once, exit code 2."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from scalebench.records.files import write_checked, write_model
+from scalebench.spec.base import Spec, as_given
+from tests.builders.gated import gated_run
+from tests.unit.cli.test_exit_codes import left
+
+DEEP = 5000
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch, capsys):
+    """Run the command line in a folder; return exit code, standard output and the one line."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        code = left(list(arguments))
+        out, err = capsys.readouterr()
+        assert len(err.splitlines()) <= 1, err
+        return code, out, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "--schedule", "gpipe", "-p", "4096", "-m", "65536"], "at most 131,072"),
+        (["run", "ddp", "--dry-run", "-k", "(" * DEEP], "nested too deeply"),
+        (["run", "ddp", "--launcher", "lab", "--link", "9" * 400 + "mbit"], "50mbit"),
+        (["run", "ddp", "--steps", "9" * DEEP], "--steps"),
+        (["run", "ddp", "--gpus", "1-999999999999"], "1,2,4"),
+        *(
+            (["run", "--samples-per-step", text, "--", "train.py"], "not a number of samples")
+            for text in ("9**9**9", "9" * 400, "1e308*1e308", "(" * DEEP, "+".join("1" * DEEP))
+        ),
+    ],
+)
+def test_arguments(told, arguments, words):
+    Path("train.py").touch()
+    code, _, line = told(*arguments)
+    assert code == 2 and words in line, line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('quick = ["1", "2"]', "quick is one value"),
+        ("quick = 5", "'5'"),
+        ("steps = 2026-01-01", "'2026-01-01'"),
+        (f"steps = {'[' * DEEP}", "cannot be read"),
+        (f"steps = {'9' * DEEP}", "cannot be read"),
+    ],
+)
+def test_settings(told, text, words):
+    Path("scalebench.toml").write_text(text)
+    code, _, line = told("run", "--show-config")
+    assert code == 2 and words in line, line
+
+
+def test_settings_are_values_or_lists_of_them(told):
+    Path("scalebench.toml").write_text("gpus = [1, 2]\nquick = true\ncompile = false\nsteps = 7")
+    code, out, _ = told("run", "--show-config")
+    shown = dict(line.split()[:2] for line in out.splitlines())
+    assert code == 0
+    assert [shown[name] for name in ("gpus", "quick", "compile", "steps")] == [
+        *("1,2", "True", "False", "7")
+    ]
+
+
+def test_times_that_are_none_are_left_out_of_a_trace_and_counted(told):
+    valid = {"ph": "X", "name": "op", "ts": 10, "dur": 5}
+    text = json.dumps({"traceEvents": [valid, *({**valid, "ts": f"ts{i}"} for i in range(5))]})
+    for i, number in enumerate(("1e999990", "-1e999999999", "NaN", "1e18", "9" * 40)):
+        text = text.replace(f'"ts{i}"', number)
+    Path("t.json").write_text(text)
+    code, out, _ = told("trace", "t.json", "--json")
+    assert code == 0
+    assert json.loads(out)["notices"] == ["5 events of t.json have no valid time and are left out."]
+
+
+@pytest.mark.parametrize("number", ["1e200", "-1.5E+0300", "9" * 200, "1e999"])
+def test_numbers_whose_square_is_none_are_no_measurement(told, number):
+    content = gated_run(seed=1).model_dump(mode="json")
+    content["rows"][0]["exposed_comm_s"] = {"value": "huge", "low": 0, "high": 1, "n": 3}
+    Path("s.json").write_text(json.dumps(content).replace('"huge"', number))
+    code, _, line = told("gate", "s.json", "--baseline", "s.json")
+    assert code == 2 and "s.json is damaged: rows.0.exposed_comm_s.value" in line, line
+
+
+class Named(Spec):
+    """A record with a name from outside."""
+
+    path: Path
+    words: tuple[str, ...]
+    ratio: float = math.nan
+
+
+@pytest.mark.parametrize("write", [write_model, write_checked])
+def test_names_that_are_no_text_are_stored_in_escaped_form(tmp_path, write):
+    name, word = os.fsdecode(b"caf\xe9.py"), os.fsdecode(b"--a=\xff\xc3\xa4")
+    target = tmp_path / os.fsdecode(b"run\xff.json")
+    write(target, Named(path=Path(name), words=(word, "plain")))
+    found = json.loads(target.read_text())
+    assert (found["path"], found["words"]) == ("caf\\udce9.py", ["--a=\\udcffä", "plain"])
+    assert found["ratio"] is None
+    assert as_given(found["path"]) == name and as_given(found["words"][0]) == word
