@@ -40,7 +40,9 @@ from scalebench.worker.process.store_queue import (
 )
 from scalebench.worker.zygote import Zygote, settle_down
 
-SECRET_LIMIT_S = 90.0
+GIVEN_LIMIT_S = 10.0
+"""How long the session may take to prove that it has the secret that a launcher passes on."""
+SHARED_LIMIT_S = 90.0
 """How long a shared folder may take to show a new file: those of networks take up to a minute."""
 FAREWELL_S = 2.0
 """Time for the session to say why a world ends: launchers end all of it as soon as one leaves."""
@@ -130,13 +132,16 @@ class Agent(Zygote):
         return paths.root / "log"
 
 
-def serve(member: WorldMember, scratch: Path, candidates: Callable[[], Iterable[str]]) -> None:
+def serve(
+    member: WorldMember, scratch: Path, candidates: Callable[[], Iterable[str]], limit_s: float
+) -> None:
     """Follow the session until it says that it has ended, or its store is gone.
 
     Args:
         member: This process's place in the world.
         scratch: For the files of its ranks.
         candidates: Returns the secrets that are known here.
+        limit_s: How long the right one may take.
 
     Raises:
         StoreUnreachable: The processes of the world do not meet.
@@ -145,7 +150,7 @@ def serve(member: WorldMember, scratch: Path, candidates: Callable[[], Iterable[
     """
     os.environ.update(socket_variables(member.rendezvous))
     store = open_store(member.rendezvous, CONNECT_LIMIT)
-    queue = join_session(store, member.rank, candidates, SECRET_LIMIT_S)
+    queue = join_session(store, member.rank, candidates, limit_s)
     heard, line = socket.socketpair()
 
     def connect() -> StoreQueue:
@@ -158,17 +163,21 @@ def serve(member: WorldMember, scratch: Path, candidates: Callable[[], Iterable[
         Agent(member, scratch, heard, queue).serve()
 
 
-def known_secrets(rendezvous: Rendezvous) -> Callable[[], Iterable[str]]:
-    """Return what returns the secrets that a process of a world, but the first one, knows.
+def known_secrets(rendezvous: Rendezvous) -> tuple[Callable[[], Iterable[str]], float]:
+    """Return what returns the secrets that a process of a world knows, and how long to ask, s.
 
     The one of the environment is taken out of it: no rank needs it.
     """
     given = given_secret(os.environ)
     os.environ.pop(VARIABLE, None)
     if given is not None:
-        return lambda: [given]
+        return lambda: [given], GIVEN_LIMIT_S
     files = secret_files(rendezvous)
-    return lambda: [secret for secret in map(read_secret, files) if secret is not None]
+
+    def written() -> list[str]:
+        return [secret for secret in map(read_secret, files) if secret is not None]
+
+    return written, SHARED_LIMIT_S
 
 
 def member_of_step(rendezvous: Rendezvous, first: int) -> WorldMember:
@@ -213,10 +222,10 @@ def main(arguments: list[str]) -> None:
         raise SystemExit(ExitCode.ENVIRONMENT)
 
     try:
-        candidates = known_secrets(member.rendezvous)
+        known = known_secrets(member.rendezvous)
         jobs.preload()
         settle_down()
-        serve(member, scratch, candidates)
+        serve(member, scratch, *known)
     except StoreUnreachable as error:
         leave(f"cannot reach the other ranks at {error}.")
     except Forged as error:

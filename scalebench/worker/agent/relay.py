@@ -123,7 +123,7 @@ def main(arguments: list[str]) -> None:
 def _be_agent(member: WorldMember, scratch: Path, session: socket.socket, secret: str) -> None:
     session.close()
     with suppress(StoreUnreachable, EnvironmentUnfit, Forged):  # the session hears of it
-        agent.serve(member, scratch, lambda: [secret])
+        agent.serve(member, scratch, lambda: [secret], agent.GIVEN_LIMIT_S)
 
 
 if __name__ == "__main__":
