@@ -66,8 +66,8 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 trust_network = option(
     "--trust-network",
     is_flag=True,
-    help="Under torchrun, srun or mpirun: need no secret. Whoever can reach the ranks' port can "
-    "then run programs as you.",
+    help="Under torchrun, srun or mpirun: need no secret. Anyone who can reach the ranks' port "
+    "can then run programs as you.",
 )
 
 

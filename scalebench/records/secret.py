@@ -34,7 +34,7 @@ LARGEST_FILE_BYTES = 4096
 SIGNATURE_CHARACTERS = 64
 ADVICE = (
     f"Give all of them the same one, for example export {VARIABLE}=$(openssl rand -hex 32) "
-    f"(mpirun -x {VARIABLE}), or add --trust-network if nobody else can reach the network."
+    f"(mpirun -x {VARIABLE}), or add --trust-network on a network that only you can reach."
 )
 
 

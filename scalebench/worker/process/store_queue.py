@@ -222,7 +222,7 @@ class StoreQueue:
                 if self.store.add("told", 0) > number and not self.store.check([key]):
                     self.num_lost += 1
                     if self.num_lost > MOST_LOST:
-                        raise Forged(f"{key} was announced, and nobody has written it") from None
+                        raise Forged(f"{key} was announced and not written") from None
                     return None
         self.num_lost = 0
         name = self.store.get(key).decode(errors="replace")
@@ -232,7 +232,7 @@ class StoreQueue:
             raise Forged(f"{key} names no message")
         rank, place = int(match[1]), int(match[2])
         if place < self.next_told.get(rank, 0) or not self.knows(rank):
-            raise Forged(f"{key} names a message that has come before, or of nobody")
+            raise Forged(f"{key} names a message that has come before, or of no rank")
         self.next_told[rank] = place + 1
         return self._take(name, rank)
 
