@@ -17,9 +17,10 @@ from scalebench.launch.external.environment import port_of
 from scalebench.records.rank import Block, RankRecord
 from scalebench.spec.world import Rendezvous
 from scalebench.worker.agent.relay import serve_store
-from scalebench.worker.process.store_queue import StoreQueue, open_store
+from scalebench.worker.process.store_queue import join_session, open_session, open_store
 
 LIMIT = timedelta(seconds=120)
+SECRET = "of the benchmark"
 RANKS_PER_PROCESS = 64
 
 
@@ -39,7 +40,7 @@ def record_of(rank: int, num_steps: int) -> RankRecord:
 
 def be_rank(rendezvous: Rendezvous, rank: int, num_steps: int) -> None:
     """Wait for the word and send the record."""
-    queue = StoreQueue(open_store(rendezvous, LIMIT))
+    queue = join_session(open_store(rendezvous, LIMIT), rank, lambda: [SECRET], 60.0)
     text = record_of(rank, num_steps).model_dump_json()
     queue.tell(rank, {"ready": rank})
     queue.received(rank, 0)
@@ -62,11 +63,11 @@ def gather(num_ranks: int, num_steps: int, port: int) -> tuple[list[RankRecord],
     """Return the records by rank, and the seconds that it took to have them all."""
     rendezvous = Rendezvous(host="127.0.0.1", port=port, one_node=True, prefix="gather")
     serve_store(rendezvous)
+    queue = open_session(open_store(rendezvous, LIMIT), SECRET)
     children = [
         fork_ranks(rendezvous, range(first, min(first + RANKS_PER_PROCESS, num_ranks)), num_steps)
         for first in range(0, num_ranks, RANKS_PER_PROCESS)
     ]
-    queue = StoreQueue(open_store(rendezvous, LIMIT))
     for number in range(num_ranks):
         queue.told(number)
     began = time.perf_counter()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalebench.cli.options import Count, CpuShares, Rate, Rates, Size, WorldSizes
-from scalebench.cli.run import option, virtual_hosts_from
+from scalebench.cli.run import option, trust_network, virtual_hosts_from
 from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError, unknown_name
@@ -55,6 +55,7 @@ class MessageSize(Size):
     help="scalebench's own all-reduces to time as well as the backend's.",
 )
 @option("--launcher", type=click.Choice(list(LAUNCHERS)), help="Same as for run.")
+@trust_network
 @option("--link", "--link-intra", "link", type=Rates(), help="Rate of the virtual hosts' links.")
 @option(
     "--cpus-per-rank", type=CpuShares(), help="Share of a core that each rank may use, e.g. 0.2."

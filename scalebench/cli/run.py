@@ -66,6 +66,14 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     return args[:place], True, args[place + 1 :]
 
 
+trust_network = option(
+    "--trust-network",
+    is_flag=True,
+    help="Under torchrun, srun or mpirun: need no secret. Anyone who can reach the ranks' port "
+    "can then run programs as you.",
+)
+
+
 @click.command(cls=RunCommand, options_metavar="[OPTIONS]")
 @click.argument("suites", nargs=-1, metavar="[SUITE]... | -- SCRIPT [ARGS]")
 @option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
@@ -149,6 +157,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     help="Share of a core that each rank may use, e.g. 0.2; one for each rank makes slow ranks: "
     "1,1,0.33.",
 )
+@trust_network
 @option("--ranks-per-host", type=Count(min=1), help="Ranks that share a virtual host. [1]")
 @option("--link-inter", type=Rate(), help="Rate of the links between racks of virtual hosts.")
 @option("--hosts-per-rack", type=Count(min=1), help="Virtual hosts behind one switch.")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalebench.errors import UsageError
 from scalebench.launch.launchers import LAUNCHERS
+from scalebench.records.secret import TRUST, TRUSTED, given_secret
 
 if TYPE_CHECKING:
     from scalebench.launch.forking import ForkingLauncher
@@ -17,7 +18,8 @@ def place_in_world(flags: dict[str, Any]) -> "WorldMember | None":
     Only the first process of a world comes back from here; the others follow it.
 
     Raises:
-        UsageError: A launcher was asked for as well, or the environment contradicts itself.
+        UsageError: A launcher was asked for as well, the environment contradicts itself, or the
+            secret in it is too short.
     """
     from scalebench.launch.external import find_member, run_agent
 
@@ -30,6 +32,9 @@ def place_in_world(flags: dict[str, Any]) -> "WorldMember | None":
             f"{member.world_size}, and --launcher {flags['launcher']} would start more ranks. "
             f"Leave out --launcher, or run scalebench outside of {member.launcher}."
         )
+    # The processes that are started from here read it.
+    os.environ[TRUST] = TRUSTED if flags["trust_network"] else ""
+    given_secret(os.environ)
     if member.rank:
         run_agent(member)
     return member

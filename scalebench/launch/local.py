@@ -13,6 +13,7 @@ from scalebench.launch.first_failure import log_tail
 from scalebench.launch.forking import ASK_LIMIT_S, ForkingLauncher, cannot_answer, fresh_logs
 from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import remove_abandoned_groups
+from scalebench.launch.loopback import check_loopback
 from scalebench.launch.placement import Placement, ThisMachine
 from scalebench.launch.ranks import Ended, R, Ranks, ranks_lost, what_went_wrong
 from scalebench.launch.sharing import SharingFailed, why_not_shared
@@ -102,6 +103,7 @@ class LocalLauncher(ForkingLauncher):
 
     def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
         """Run a job to its end, or to the end of its time."""
+        self._check([job])
         decided_ns = time.monotonic_ns()
         paths = LaunchPaths(self._launch_folder())
         write_model(paths.job_json, job)
@@ -131,6 +133,7 @@ class LocalLauncher(ForkingLauncher):
 
     def run_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Ended[RankRecord]]:
         """Run cells that take turns to the end of all of them."""
+        self._check(shared.cells)
         decided_ns = time.monotonic_ns()
         paths = LaunchPaths(self._launch_folder())
         write_model(paths.job_json, shared)
@@ -153,6 +156,15 @@ class LocalLauncher(ForkingLauncher):
         if reason is not None:
             raise SharingFailed(reason)
         return [Ended(of_cell, None, decided_ns, wall_s) for of_cell in records]
+
+    def _check(self, jobs: Sequence[Job]) -> None:
+        """Check that the ranks of jobs will find one another; virtual hosts have own interfaces.
+
+        Raises:
+            EnvironmentUnfit: They will not.
+        """
+        if any(job.num_processes > 1 and not job.virtual_hosts for job in jobs):
+            check_loopback()
 
     def _start(
         self,

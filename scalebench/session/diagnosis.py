@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import psutil
 
+from scalebench.launch.loopback import why_no_loopback
+
 MIN_TORCH = (2, 11)
 MIN_SHM_BYTES = 1 << 30
 MIN_FILES = 1024
@@ -45,6 +47,7 @@ def read_conditions() -> dict[str, Any]:
         "memory_available_bytes": psutil.virtual_memory().available,
         "swap_used_bytes": psutil.swap_memory().used,
         "shm_bytes": shutil.disk_usage(shm).total if shm.is_dir() else None,
+        "no_loopback": why_no_loopback(),
         "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "cpu_governor": governor.read_text().strip() if governor.is_file() else None,
         "cpu_clock_hz": frequency.current * 1e6 if frequency else None,
@@ -141,6 +144,12 @@ def _about_limits(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> It
             "warning",
             f"/dev/shm has only {shm / 1e6:.0f} MB: NCCL and data loaders may fail",
             "start the container with --shm-size=1g or --ipc=host",
+        )
+    if conditions["no_loopback"] is not None:
+        yield Finding(
+            "warning",
+            f"nothing can connect to 127.0.0.1, so no two ranks can: {conditions['no_loopback']}",
+            "ip link set lo up; ip address add 127.0.0.1/8 dev lo",
         )
     if conditions["open_files_limit"] < MIN_FILES:
         yield Finding(

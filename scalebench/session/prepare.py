@@ -8,6 +8,7 @@ from scalebench import machine
 from scalebench.analysis.run import StoredRun
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launcher
+from scalebench.launch.loopback import check_loopback
 from scalebench.session.plan import Machine, Plan, Request, make_plan
 from scalebench.session.plan.cells import without_few_experts, without_undivided
 from scalebench.session.plan.frameworks import without_missing_frameworks
@@ -35,7 +36,7 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
 
     Raises:
         UsageError: The request or a workload cannot be used.
-        EnvironmentUnfit: CUDA was asked for and there is none.
+        EnvironmentUnfit: CUDA was asked for and there is none, or ranks could not connect.
     """
     survey = launcher.survey()
     world = launcher.world
@@ -43,6 +44,11 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     if request.max_batch:
         request = for_max_batch(request, request.device or ("cuda" if here.num_gpus else "cpu"))
     plan = make_plan(request, suites, here)
+    if world is None and any(
+        cell.num_processes > 1 and not cell.virtual_hosts and cell.skip_reason is None
+        for cell in plan.cells
+    ):
+        check_loopback()  # before ranks that need nobody else have been measured for minutes
     told = {
         target.name: launcher.describe(target, plan.spec.device) for target in plan.custom_workloads
     }

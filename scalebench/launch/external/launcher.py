@@ -1,5 +1,6 @@
 """Launches in a world that somebody else has started: each on the first of its processes."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ from scalebench.launch.external.nodes import world_of
 from scalebench.launch.external.relay_client import RelayClient
 from scalebench.launch.external.worker_group import WorkerGroup
 from scalebench.launch.forking import ForkingLauncher
+from scalebench.launch.loopback import check_loopback
 from scalebench.launch.ranks import Ended, R
+from scalebench.records.secret import WorldSecret
 from scalebench.spec import Job
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import WorldMember
@@ -27,7 +30,10 @@ class ExternalLauncher(ForkingLauncher):
     def __init__(self, member: WorldMember) -> None:
         super().__init__()
         self.member = member
-        relay = RelayClient(member.rendezvous, member, self.scratch)
+        if member.rendezvous.one_node:
+            check_loopback()
+        self.secret = WorldSecret(member.rendezvous, os.environ)
+        relay = RelayClient(member.rendezvous, member, self.scratch, self.secret.value)
         self.group = WorkerGroup(relay, member.launcher, range(member.world_size))
 
     def close(self) -> None:
@@ -35,6 +41,7 @@ class ExternalLauncher(ForkingLauncher):
         try:
             self.group.disconnect()
         finally:
+            self.secret.remove_files()
             self.group.relay.close()
             super().close()
 
@@ -52,6 +59,7 @@ class ExternalLauncher(ForkingLauncher):
         """
         request = {"job": "survey", "rates": rates}
         answers = self.group.ask(self._next_launch(), self.group.everyone, request)
+        self.secret.remove_files()  # every process has answered: it has the secret
         self.world = world_of(self.member.launcher, self.group.registrations, answers)
         self.device_uuids = [device["uuid"] for device in answers[0]["devices"]]
         return answers[0]

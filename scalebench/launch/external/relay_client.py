@@ -7,6 +7,7 @@ from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.zygote_client import ZygoteClient
+from scalebench.records.secret import VARIABLE
 from scalebench.spec.world import Rendezvous, WorldMember
 
 WORKER = "scalebench.worker.agent.relay"
@@ -23,22 +24,27 @@ class RelayClient(ZygoteClient):
         rendezvous: Where the world meets.
         member: This process's place in it; None: it is no part of it.
         scratch: For the processes that are started here.
+        secret: Of the world.
 
     Attributes:
         members: Process of the world → rank in the launch that is under way, from 0.
         shifts_ns: Process of the world → what its clock is behind the one here.
+        forged: What is wrong with a message; empty: nothing was.
     """
 
-    def __init__(self, rendezvous: Rendezvous, member: WorldMember | None, scratch: Path) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, member: WorldMember | None, scratch: Path, secret: str
+    ) -> None:
         self.rendezvous = rendezvous
         self.members: Sequence[int] = ()
         self.shifts_ns: dict[int, int] = {}
+        self.forged = ""
         described = "" if member is None else member.model_dump_json()
         own = scratch / "rank0"
         own.mkdir()
         super().__init__(
             scratch / "relay.log",
-            {"KINETO_LOG_LEVEL": "5"},
+            {"KINETO_LOG_LEVEL": "5", VARIABLE: secret},
             WORKER,
             [rendezvous.model_dump_json(), described, str(own)],
         )
@@ -59,13 +65,22 @@ class RelayClient(ZygoteClient):
         """Return the next message, its time on the clock here; None: the time is over.
 
         Raises:
-            EnvironmentUnfit: The world is gone.
+            EnvironmentUnfit: The world is gone, or another program writes to its store.
         """
-        message = super().next_message(timeout_s)
+        message = None if self.forged else super().next_message(timeout_s)
+        if message is not None and "forged" in message:
+            self.forged = message["forged"]
+        if self.forged:
+            place = f"{self.rendezvous.host}:{self.rendezvous.port}"
+            raise EnvironmentUnfit(
+                f"Another program writes to the store of the ranks, {place}: {self.forged}. "
+                "Nothing of it was carried out, and the run ends; results so far are kept."
+            )
         if message is None or "from" not in message:
             if message is not None and "lost" in message:
                 raise EnvironmentUnfit(
-                    "Lost the ranks: their launcher has exited. Results so far are kept."
+                    "Lost the ranks: their launcher has exited, or their store no longer answers. "
+                    "Results so far are kept."
                 )
             return message
         sender, shift = message["from"], time.monotonic_ns() - message["now_ns"]

@@ -16,6 +16,7 @@ from scalebench.launch.ranks import Ended, R
 from scalebench.launch.slurm.allocation import Allocation, find_allocation
 from scalebench.launch.slurm.step import Step, StepEnded, StepsRelay, step_command
 from scalebench.records.rank import RankRecord
+from scalebench.records.secret import new_secret
 from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Cell, Job
 from scalebench.spec.virtual_hosts import VirtualHosts
@@ -39,7 +40,8 @@ class SlurmLauncher(ForkingLauncher):
             port=self.allocation.port,
             one_node=self.allocation.one_node,
         )
-        self.relay = StepsRelay(self.rendezvous, None, self.scratch)
+        self.secret = new_secret()
+        self.relay = StepsRelay(self.rendezvous, None, self.scratch, self.secret)
         self.num_processes = 0
         self.asking = ExitStack()
         self.asked: WorkerGroup | None = None
@@ -62,7 +64,7 @@ class SlurmLauncher(ForkingLauncher):
         first = self.num_processes
         self.num_processes += num_ranks
         command = step_command(self.allocation, num_ranks, self.rendezvous, first)
-        step = self.relay.step = Step(command, self.scratch / f"srun{first}.log")
+        step = self.relay.step = Step(command, self.scratch / f"srun{first}.log", self.secret)
         group = WorkerGroup(self.relay, "srun", range(first, first + num_ranks))
         try:
             group.connect()

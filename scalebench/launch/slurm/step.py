@@ -14,6 +14,7 @@ from scalebench.launch.external.relay_client import RelayClient
 from scalebench.launch.interpreter import interpreter
 from scalebench.launch.slurm.allocation import Allocation
 from scalebench.records.run import Failure
+from scalebench.records.secret import VARIABLE
 from scalebench.spec.world import Rendezvous
 
 WORKER = "scalebench.worker.agent.agent"
@@ -61,17 +62,23 @@ class Step:
     Args:
         command: What starts them.
         said: File for what srun prints.
+        secret: Of the session; in the environment, for everybody can read a command line.
 
     Raises:
         EnvironmentUnfit: There is no srun.
     """
 
-    def __init__(self, command: Sequence[str], said: Path) -> None:
+    def __init__(self, command: Sequence[str], said: Path, secret: str) -> None:
         if shutil.which(command[0]) is None:
             raise EnvironmentUnfit("--launcher slurm needs srun, and there is none on the PATH.")
         self.said = said
         # How the shell around this is bound to processors is not meant for the ranks.
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_CPU_BIND")}
+        inherited[VARIABLE] = secret
+        exported = inherited.get("SLURM_EXPORT_ENV", "ALL")  # what the job's --export said
+        inherited["SLURM_EXPORT_ENV"] = (
+            VARIABLE if exported in ("NONE", "NIL") else f"{exported},{VARIABLE}"
+        )
         with said.open("wb") as output:
             self.process = subprocess.Popen(
                 command,

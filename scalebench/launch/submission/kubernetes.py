@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from scalebench.launch.submission.request import JobRequest
+from scalebench.records.secret import VARIABLE, new_secret
 
 PORT = 29500
 CONTAINER = "scalebench"
@@ -22,7 +23,7 @@ Manifest = dict[str, Any]
 
 
 def indexed_job(request: JobRequest, image: str, claim: str | None) -> list[Manifest]:
-    """Return a Job with one pod per node, and the Service by which they find the first one.
+    """Return the secret of the ranks, a Service to find the first pod, a Job with a pod per node.
 
     Args:
         request: What is to be run.
@@ -40,7 +41,7 @@ def indexed_job(request: JobRequest, image: str, claim: str | None) -> list[Mani
         "name": CONTAINER,
         "image": image,
         "command": [*torchrun, *_run(request)],
-        "env": [{"name": INDEX, "valueFrom": {"fieldRef": index}}],
+        "env": [{"name": INDEX, "valueFrom": {"fieldRef": index}}, _from_secret(request)],
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
         **_resources(request, "resources"),
     }
@@ -78,11 +79,11 @@ def indexed_job(request: JobRequest, image: str, claim: str | None) -> list[Mani
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
-    return [service, job]
+    return [_secret(request), service, job]
 
 
 def train_job(request: JobRequest, image: str, runtime: str) -> list[Manifest]:
-    """Return a TrainJob.
+    """Return the secret of the ranks, and a TrainJob.
 
     Args:
         request: What is to be run.
@@ -90,6 +91,7 @@ def train_job(request: JobRequest, image: str, runtime: str) -> list[Manifest]:
         runtime: Name of a ClusterTrainingRuntime for torch.
     """
     return [
+        _secret(request),
         {
             "apiVersion": "trainer.kubeflow.org/v1alpha1",
             "kind": "TrainJob",
@@ -100,13 +102,29 @@ def train_job(request: JobRequest, image: str, runtime: str) -> list[Manifest]:
                     "image": image,
                     "command": ["torchrun"],
                     "args": _run(request),
+                    "env": [_from_secret(request)],
                     "numNodes": request.nodes,
                     "numProcPerNode": request.ranks_per_node,
                     **_resources(request, "resourcesPerNode"),
                 },
             },
-        }
+        },
     ]
+
+
+def _secret(request: JobRequest) -> Manifest:
+    """Return the object that holds the secret of the ranks, drawn for this job."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": request.name},
+        "stringData": {VARIABLE: new_secret()},
+    }
+
+
+def _from_secret(request: JobRequest) -> Manifest:
+    reference = {"name": request.name, "key": VARIABLE}
+    return {"name": VARIABLE, "valueFrom": {"secretKeyRef": reference}}
 
 
 def _run(request: JobRequest) -> list[str]:

@@ -11,8 +11,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -20,19 +20,32 @@ from typing import Any, NoReturn
 import torch
 
 from scalebench import machine
+from scalebench.errors import EnvironmentUnfit, ExitCode
 from scalebench.processors import allowed_processors, read_processors
 from scalebench.records.files import write_atomic
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.scratch import Scratch
+from scalebench.records.secret import VARIABLE, Forged, given_secret, read_secret, secret_files
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
 from scalebench.worker.agent.interface import socket_variables
 from scalebench.worker.agent.listener import LOST, fork_listener
 from scalebench.worker.process.setup import redirect_output
-from scalebench.worker.process.store_queue import NO_LIMIT, StoreQueue, StoreUnreachable, open_store
+from scalebench.worker.process.store_queue import (
+    CONNECT_LIMIT,
+    StoreQueue,
+    StoreUnreachable,
+    join_session,
+    open_store,
+)
 from scalebench.worker.zygote import Zygote, settle_down
 
-CONNECT_LIMIT = timedelta(seconds=300)
+GIVEN_LIMIT_S = 10.0
+"""How long the session may take to prove that it has the secret that a launcher passes on."""
+SHARED_LIMIT_S = 90.0
+"""How long a shared folder may take to show a new file: those of networks take up to a minute."""
+FAREWELL_S = 2.0
+"""Time for the session to say why a world ends: launchers end all of it as soon as one leaves."""
 LOG_BYTES = 1 << 16
 """Of a rank's log, what the session is sent: its end."""
 
@@ -75,6 +88,9 @@ class Agent(Zygote):
             return False
         if request == LOST:
             return False
+        if "forged" in request:
+            self.tell({"forged": f"Rank {self.member.rank}: {request['forged']}"})
+            raise Forged(request["forged"])
         return super().act(request)
 
     def start(self, request: dict[str, Any]) -> None:
@@ -87,7 +103,11 @@ class Agent(Zygote):
             "folder": os.fspath(paths.root),
             "log": os.fspath(self._log(paths)),
             "answer": os.fspath(paths.root / "answer.json"),
-            "store": {**self.member.rendezvous.model_dump(), "launch": request["tag"][0]},
+            "store": {
+                "rendezvous": self.member.rendezvous.model_dump(),
+                "launch": request["tag"][0],
+                "key": self.queue.launch_key(request["tag"][0]),
+            },
         }
         super().start({**request, **own})
 
@@ -112,24 +132,52 @@ class Agent(Zygote):
         return paths.root / "log"
 
 
-def serve(member: WorldMember, scratch: Path) -> None:
+def serve(
+    member: WorldMember, scratch: Path, candidates: Callable[[], Iterable[str]], limit_s: float
+) -> None:
     """Follow the session until it says that it has ended, or its store is gone.
+
+    Args:
+        member: This process's place in the world.
+        scratch: For the files of its ranks.
+        candidates: Returns the secrets that are known here.
+        limit_s: How long the right one may take.
 
     Raises:
         StoreUnreachable: The processes of the world do not meet.
+        EnvironmentUnfit: This one does not know the session's secret.
+        Forged: Somebody else has written a message.
     """
     os.environ.update(socket_variables(member.rendezvous))
-    queue = StoreQueue(open_store(member.rendezvous, CONNECT_LIMIT))
+    store = open_store(member.rendezvous, CONNECT_LIMIT)
+    queue = join_session(store, member.rank, candidates, limit_s)
     heard, line = socket.socketpair()
 
     def connect() -> StoreQueue:
         heard.close()
-        return StoreQueue(open_store(member.rendezvous, NO_LIMIT))
+        return queue.over(open_store(member.rendezvous, CONNECT_LIMIT))
 
     fork_listener(connect, lambda box, number: box.received(member.rank, number), line)
     line.close()
     with suppress(RuntimeError, BrokenPipeError):  # the store is gone: so is the session
         Agent(member, scratch, heard, queue).serve()
+
+
+def known_secrets(rendezvous: Rendezvous) -> tuple[Callable[[], Iterable[str]], float]:
+    """Return what returns the secrets that a process of a world knows, and how long to ask, s.
+
+    The one of the environment is taken out of it: no rank needs it.
+    """
+    given = given_secret(os.environ)
+    os.environ.pop(VARIABLE, None)
+    if given is not None:
+        return lambda: [given], GIVEN_LIMIT_S
+    files = secret_files(rendezvous)
+
+    def written() -> list[str]:
+        return [secret for secret in map(read_secret, files) if secret is not None]
+
+    return written, SHARED_LIMIT_S
 
 
 def member_of_step(rendezvous: Rendezvous, first: int) -> WorldMember:
@@ -171,14 +219,23 @@ def main(arguments: list[str]) -> None:
     os.set_inheritable(errors, False)
     scratch = Scratch()
     redirect_output(scratch.folder / "follower.log")
+
+    def give_up(text: str) -> NoReturn:
+        os.write(errors, f"scalebench: rank {member.rank} {text}\n".encode(errors="replace"))
+        raise SystemExit(ExitCode.ENVIRONMENT)
+
     try:
+        known = known_secrets(member.rendezvous)
         jobs.preload()
         settle_down()
-        serve(member, scratch.folder)
+        serve(member, scratch.folder, *known)
     except StoreUnreachable as error:
-        text = f"scalebench: rank {member.rank} cannot reach the other ranks at {error}.\n"
-        os.write(errors, text.encode(errors="replace"))
-        raise SystemExit(5) from None
+        give_up(f"cannot reach the other ranks at {error}.")
+    except Forged as error:
+        time.sleep(FAREWELL_S)
+        give_up(f"ends: {error}. It did nothing of what the message says.")
+    except EnvironmentUnfit as error:
+        give_up(f"cannot take part: {error}")
     finally:
         scratch.close()
 

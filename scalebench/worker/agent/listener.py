@@ -13,14 +13,15 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
+from scalebench.records.secret import Forged
 from scalebench.worker.process.setup import die_with_parent
-from scalebench.worker.process.store_queue import StoreQueue
+from scalebench.worker.process.store_queue import StoreQueue, StoreUnreachable
 
 Take = Callable[[StoreQueue, int], dict[str, Any] | None]
 
 
 LOST: dict[str, Any] = {"lost": True}
-"""The last message of an ear: the store is gone."""
+"""The last message of an ear: the store is gone. Or ``forged``, what is wrong with a message."""
 
 
 def fork_listener(connect: Callable[[], StoreQueue], take: Take, line: socket.socket) -> int:
@@ -39,12 +40,14 @@ def fork_listener(connect: Callable[[], StoreQueue], take: Take, line: socket.so
         for ended in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(ended, signal.SIG_DFL)
         die_with_parent(parent)
-        with suppress(RuntimeError, OSError):  # the store, or the listener, is gone
+        with suppress(RuntimeError, OSError, StoreUnreachable):  # store or listener are gone
             queue = connect()
             for number in count():
                 message = take(queue, number)
                 if message is not None:
                     line.sendall(json.dumps(message).encode() + b"\n")
         line.sendall(json.dumps(LOST).encode() + b"\n")
+    except Forged as error:
+        line.sendall(json.dumps({"forged": str(error)}).encode() + b"\n")
     finally:
         os._exit(0)

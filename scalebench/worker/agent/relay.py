@@ -3,7 +3,7 @@
 The session itself never imports torch, and the store is torch's. So it starts this process, which
 also serves the store where no launcher does. Started as
 ``python -m scalebench.worker.agent.relay FD PARENT MEETING MEMBER SCRATCH``; MEMBER is empty where
-the session is no process of the world itself.
+the session is no process of the world itself. The secret of the world is in the environment.
 """
 
 import json
@@ -17,38 +17,25 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch._C._distributed_c10d import TCPStore
-
+from scalebench.errors import EnvironmentUnfit
+from scalebench.records.secret import VARIABLE, Forged
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
 from scalebench.worker.agent import agent
 from scalebench.worker.agent.listener import fork_listener
 from scalebench.worker.process.setup import die_with_parent
-from scalebench.worker.process.store_queue import NO_LIMIT, StoreQueue, StoreUnreachable, open_store
+from scalebench.worker.process.store_queue import (
+    CONNECT_LIMIT,
+    StoreQueue,
+    StoreUnreachable,
+    listen,
+    open_session,
+    open_store,
+    serve_on,
+)
 from scalebench.worker.zygote import settle_down
 
 LOOPBACK = "127.0.0.1"
-BACKLOG = 4096
-
-
-def listen(rendezvous: Rendezvous) -> socket.socket:
-    """Return a socket that listens where a world is to meet.
-
-    On the loopback interface only where all of it is on one machine.
-
-    Raises:
-        StoreUnreachable: The port is taken, or not permitted.
-    """
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((LOOPBACK if rendezvous.one_node else "", rendezvous.port))
-        listening.listen(BACKLOG)
-    except OSError as error:
-        raise StoreUnreachable(
-            f"port {rendezvous.port}: {error.strerror}. Set MASTER_PORT to a free port"
-        ) from None
-    return listening
 
 
 def fork_child(work: Callable[[], None]) -> None:
@@ -66,15 +53,22 @@ def fork_child(work: Callable[[], None]) -> None:
 
 
 def serve_store(rendezvous: Rendezvous) -> None:
-    """Have a process serve the store: one with threads, which must not be forked."""
-    listening = listen(rendezvous)
+    """Have a process serve the store: one with threads, which must not be forked.
+
+    On the loopback interface only where all of the world is on one machine.
+
+    Raises:
+        StoreUnreachable: The port is taken, or not permitted.
+    """
+    try:
+        listening = listen(LOOPBACK if rendezvous.one_node else "", rendezvous.port)
+    except OSError as error:
+        raise StoreUnreachable(
+            f"port {rendezvous.port}: {error.strerror}. Set MASTER_PORT to a free port"
+        ) from None
 
     def work() -> None:
-        limit = timedelta(seconds=60)
-        descriptor = listening.detach()
-        store = TCPStore(
-            rendezvous.host, rendezvous.port, None, True, limit, False, False, descriptor
-        )
+        store = serve_on(listening, rendezvous.host, timedelta(seconds=60))
         while store.port:
             signal.pause()
 
@@ -83,11 +77,14 @@ def serve_store(rendezvous: Rendezvous) -> None:
 
 
 def pass_on(session: socket.socket, queue: StoreQueue) -> None:
-    """Write to ranks what the session wants written, until it hangs up."""
+    """Write to ranks what the session wants written, until it hangs up.
+
+    First to those that are there: the others are waited for.
+    """
     with session.makefile("rb") as lines:
         for line in lines:
             request = json.loads(line)
-            for rank in request["to"]:
+            for rank in sorted(request["to"], key=lambda rank: not queue.knows(rank)):
                 queue.send(rank, request["message"])
 
 
@@ -97,6 +94,7 @@ def main(arguments: list[str]) -> None:
     if parent:
         die_with_parent(parent)
     rendezvous = Rendezvous.model_validate_json(arguments[2])
+    secret = os.environ.pop(VARIABLE)
     session = socket.socket(fileno=descriptor)
     jobs.preload()
     settle_down()
@@ -107,25 +105,27 @@ def main(arguments: list[str]) -> None:
     try:
         if not rendezvous.served:
             serve_store(rendezvous)
-        queue = StoreQueue(open_store(rendezvous, agent.CONNECT_LIMIT))
+        queue = open_session(open_store(rendezvous, CONNECT_LIMIT), secret)
     except StoreUnreachable as error:
         tell({"error": f"The ranks cannot connect: {error}."})
         return
     if arguments[3]:
         member = WorldMember.model_validate_json(arguments[3])
-        fork_child(lambda: _be_agent(member, Path(arguments[4]), session))
+        fork_child(lambda: _be_agent(member, Path(arguments[4]), session, secret))
     tell({"ready": os.getpid()})
-    fork_listener(lambda: StoreQueue(open_store(rendezvous, NO_LIMIT)), StoreQueue.told, session)
+    fork_listener(
+        lambda: queue.over(open_store(rendezvous, CONNECT_LIMIT)), StoreQueue.told, session
+    )
     with suppress(RuntimeError, OSError):  # the store, or the session, is gone
         pass_on(session, queue)
 
 
-def _be_agent(member: WorldMember, scratch: Path, session: socket.socket) -> None:
+def _be_agent(member: WorldMember, scratch: Path, session: socket.socket, secret: str) -> None:
     session.close()
     signal.signal(signal.SIGTERM, agent.leave)
     die_with_parent(os.getppid(), signal.SIGTERM)
-    with suppress(StoreUnreachable):
-        agent.serve(member, scratch)
+    with suppress(StoreUnreachable, EnvironmentUnfit, Forged):  # the session hears of it
+        agent.serve(member, scratch, lambda: [secret], agent.GIVEN_LIMIT_S)
 
 
 if __name__ == "__main__":

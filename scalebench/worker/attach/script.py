@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import functools
 import json
 import os
 import runpy
@@ -42,10 +43,14 @@ def main(request_file: str) -> int:
     def begin() -> None:
         check_torch(str(sys.modules["torch"].__version__))
         from scalebench.worker.attach import hooks
+        from scalebench.worker.attach.agreement import store_at
         from scalebench.worker.attach.watch import Watch
 
-        interface.watch = Watch(request, keep)
+        address, limit_s = request["store"], request["limit_s"]
+        connect = None if address is None else functools.partial(store_at, address, limit_s)
+        interface.watch = Watch(request, keep, connect)
         hooks.install(interface.watch)
+        _heed_other_port()
 
     after_import_of("torch", begin)
     error: BaseException | None = None
@@ -78,6 +83,27 @@ def run(request: dict[str, Any]) -> None:
         return
     sys.path.insert(0, os.path.dirname(os.path.abspath(request["program"])))
     runpy.run_path(request["program"], run_name="__main__")
+
+
+def _heed_other_port() -> None:
+    """Have rank 0 of a script that chooses another port serve it, as without a launcher.
+
+    The port that it was given is served by the supervising process.
+    """
+    import torch.distributed as dist
+
+    original: Any = getattr(dist, "init_process_group", None)
+    served = os.environ.get("MASTER_PORT")
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        if os.environ.get("MASTER_PORT") != served:
+            os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+        return original(*args, **kwargs)
+
+    dist.init_process_group = init
 
 
 def _conclude(error: BaseException | None, keep: Callable[[dict[str, Any]], None]) -> int:

@@ -43,6 +43,7 @@ class Watch:
     Args:
         request: What the supervising process asks for; see `scalebench.worker.script.supervise`.
         keep: Stores the rank's record.
+        connect: See `Agreement`.
 
     Attributes:
         marks: The beginning of the first step, then the end of every call that matters; None in
@@ -50,7 +51,12 @@ class Watch:
         over: Whether the record is stored.
     """
 
-    def __init__(self, request: dict[str, Any], keep: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        request: dict[str, Any],
+        keep: Callable[[dict[str, Any]], None],
+        connect: Callable[[], Any] | None = None,
+    ) -> None:
         self.request = request
         self.keep = keep
         self.rank: int = request["rank"]
@@ -64,7 +70,9 @@ class Watch:
         self.calls = OptimizerCalls()
         self.traffic = TrafficWatch()
         self.inputs = Inputs()
-        self.agreement = Agreement(self.rank, self.world_size, request["store"], request["limit_s"])
+        self.agreement = Agreement(
+            self.rank, self.world_size, connect, request["limit_s"], request.get("key", "")
+        )
         self.marks: list[Any] = []
         self.host_ns: list[int | None] = []
         self.fed: list[Fed | None] = []

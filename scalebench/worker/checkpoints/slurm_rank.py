@@ -11,6 +11,7 @@ from torch._C._distributed_c10d import Store, TCPStore
 
 from scalebench.records.fault_events import FaultFolder
 from scalebench.worker.checkpoints.elastic_rank import run_rank
+from scalebench.worker.process.store_queue import CONNECT_LIMIT, listen, serve_on
 
 
 def main(root: Path) -> None:
@@ -20,7 +21,9 @@ def main(root: Path) -> None:
 
     def meet() -> Store:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        return TCPStore(address, port, size, is_master=rank == 0)
+        if rank:
+            return TCPStore(address, port, size)
+        return serve_on(listen(address, port), address, CONNECT_LIMIT, size)
 
     run_rank(FaultFolder(root), rank, attempt, meet)
 

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.gathered import dtype_of
 from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.fsdp import whole
 
@@ -139,7 +140,7 @@ def digests_of(tensors: Tensors, context: RankContext) -> Digests:
     """
     own = {name: _digest(whole(t, context.device)) for name, t in sorted(tensors.items())}
     of_ranks = context.gather(own)
-    if of_ranks is None:
+    if context.rank:
         return {}
     merged: Digests = {}
     for rank, digests in enumerate(of_ranks):
@@ -178,9 +179,7 @@ def _fetch_what_others_own(tensors: Tensors, gathered: Tensors, context: RankCon
     """Send to rank 0 what it does not have, each tensor from the first rank that has it."""
     if context.control is None:
         return
-    own = {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
-    of_ranks: list[Any] = [None] * context.cell.world_size
-    dist.all_gather_object(of_ranks, own, group=context.control)
+    of_ranks = context.gather({name: (t.shape, str(t.dtype)) for name, t in tensors.items()})
     seen = set(of_ranks[0])
     for owner, shapes in enumerate(of_ranks):
         for name in sorted(shapes.keys() - seen):
@@ -188,7 +187,7 @@ def _fetch_what_others_own(tensors: Tensors, gathered: Tensors, context: RankCon
             if context.rank == owner:
                 dist.send(tensors[name].detach().cpu().contiguous(), 0, group=context.control)
             elif context.rank == 0:
-                gathered[name] = torch.empty(shape, dtype=dtype)
+                gathered[name] = torch.empty(shape, dtype=dtype_of(dtype))
                 dist.recv(gathered[name], owner, group=context.control)
         seen |= shapes.keys()
 

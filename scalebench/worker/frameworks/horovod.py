@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from scalebench.spec import Horovod
 from scalebench.spec.workload import Workload
@@ -117,9 +116,7 @@ def connect(strategy: Horovod, context: RankContext) -> Any:
 
 def all_of(mine: Host, context: RankContext) -> list[Host]:
     """Return every rank's host, on every rank."""
-    hosts = [mine] * context.cell.world_size
-    dist.all_gather_object(hosts, mine, group=context.control)
-    return hosts
+    return [Host(*host) for host in context.gather(mine)]
 
 
 def served(hosts: Sequence[Host], context: RankContext) -> tuple[Any, int]:
@@ -128,11 +125,10 @@ def served(hosts: Sequence[Host], context: RankContext) -> tuple[Any, int]:
     from horovod.runner.http.http_server import RendezvousServer
 
     server = RendezvousServer() if context.rank == 0 else None
-    port = [0]
+    port = 0
     if server is not None:
-        port = [server.start()]
+        port = server.start()
         slots = Counter(host.address for host in hosts)
         plan = ",".join(f"{address}:{number}" for address, number in slots.items())
         server.init(get_host_assignments(parse_hosts(plan), len(hosts)))
-    dist.broadcast_object_list(port, src=0, group=context.control)
-    return server, port[0]
+    return server, int(context.gather(port)[0])

@@ -27,6 +27,7 @@ from scalebench.worker.inspection.deviation import (
     total_norm,
     worse_of,
 )
+from scalebench.worker.inspection.gathering import gather_on_rank_0
 from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.reference import (
     NoReference,
@@ -168,7 +169,7 @@ def _emulated(
     batches: Sequence[Any], training: CompressedTraining, context: RankContext
 ) -> tuple[Emulation, list[float]] | NoReference | None:
     """Return, on rank 0, the emulation after all steps and its losses."""
-    per_rank = context.gather([to_device(batch, torch.device("cpu")) for batch in batches])
+    per_rank = gather_on_rank_0(batches, context)
 
     def emulate() -> tuple[Emulation, list[float]]:
         emulation, losses = Emulation(fresh_workload(context), context), []

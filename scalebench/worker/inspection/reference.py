@@ -29,6 +29,7 @@ from scalebench.worker.inspection.deviation import (
     tolerance,
     total_norm,
 )
+from scalebench.worker.inspection.gathering import gather_on_rank_0
 from scalebench.worker.optimizers import optimizer_of
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify, describe
@@ -180,7 +181,7 @@ def reference_run(batches: Sequence[Any], context: RankContext) -> Reference | N
     Returns:
         None on the other ranks; `NoReference` on all of them if it does not fit.
     """
-    gathered = context.gather([to_device(batch, CPU) for batch in batches])
+    gathered = gather_on_rank_0(batches, context)
     return on_rank_0(lambda: _reference_of(gathered or [], context), context)
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -152,8 +152,7 @@ def _ranks_with_the_clock_of_rank_0(context: JobContext[Job], clock: Clock) -> s
     """
     if context.control is None:
         return {0}
-    stated: list[Any] = [None] * context.job.world_size
-    dist.all_gather_object(stated, (clock_name(), clock()), group=context.control)
+    stated = context.gather((clock_name(), clock()))
     now = clock()
     name_of_0, _ = stated[0]
     alike = {rank for rank, (name, _) in enumerate(stated) if rank == 0 or name == name_of_0 != ""}

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import FileStore, Store
 
 from scalebench.spec import Cell, Job
 from scalebench.spec.workload import Shard
+from scalebench.worker.process.gathered import gather_json
 from scalebench.worker.process.pairs import connect
 from scalebench.worker.process.relay import Combine, Relay
 from scalebench.worker.process.turns import Token
@@ -138,13 +139,9 @@ class JobContext(Generic[J_co]):
         dist.all_reduce(tensor, operation, group=self.control)
         return tensor.tolist()
 
-    def gather(self, item: Any) -> list[Any] | None:
-        """Collect one object of every rank on rank 0; None on the others."""
-        if self.control is None:
-            return [item]
-        collected = [None] * self.job.world_size if self.rank == 0 else None
-        dist.gather_object(item, collected, dst=0, group=self.control)
-        return collected
+    def gather(self, item: Any) -> list[Any]:
+        """Return, on every rank, what each of them gives, by rank; see `gather_json`."""
+        return [item] if self.control is None else gather_json(item, self.control)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -5,17 +5,30 @@ tell comes in under keys that a shared counter hands out, so that one reader mee
 in which they came. A message is taken out of the store by its reader. Readers wait inside the
 store's own call and use no processor meanwhile.
 
+Anybody who can connect to the store may read it and write to it. So every message is signed with
+the secret of the world, together with its name, which has its direction, rank and number in it, and
+with a number that either end has drawn for this session: none can be made up, repeated, taken from
+an earlier session or sent back. What is not signed is not even unpacked (`Forged`).
+
 Messages are JSON, compressed, and in parts where they are large: a store refuses values of more
 than a few megabytes.
 """
 
+import hashlib
 import json
+import re
+import secrets
+import socket
+import time
 import zlib
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
+from scalebench.errors import EnvironmentUnfit
+from scalebench.records.secret import ADVICE, Forged, is_signed, sign
 from scalebench.spec.world import Rendezvous
 
 PART_BYTES = 4 << 20
@@ -25,11 +38,57 @@ MAX_MESSAGE_BYTES = 1 << 30
 LOST_AFTER = timedelta(seconds=30)
 """A sender that has taken a number and written nothing for so long has been killed in between."""
 
+MOST_LOST = 3
+"""So many messages may be lost one after another: of more, nobody has ever meant to write one."""
+
 NO_LIMIT = timedelta(days=365)
+CONNECT_LIMIT = timedelta(seconds=300)
+POLL_S = 0.2
+BACKLOG = 4096
+_TOLD = re.compile(r"of/(\d{1,9})/(\d{1,12})", re.ASCII)
 
 
 class StoreUnreachable(Exception):
     """The store is gone, or was never there."""
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens at one address, and at no other of this machine.
+
+    Left to itself, torch's store listens at all of them.
+
+    Args:
+        address: Of this machine; empty: all of them.
+        port: 0: one that is free.
+
+    Raises:
+        OSError: The port is taken, or not permitted, or the address is not this machine's.
+    """
+    listening = socket.socket()
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def serve_on(
+    listening: socket.socket, host: str, limit: timedelta, num_clients: int | None = None
+) -> TCPStore:
+    """Serve a store on a socket that listens, for as long as what is returned is kept.
+
+    Args:
+        listening: See `listen`.
+        host: As clients know it.
+        limit: How long to wait for a key.
+        num_clients: Wait until so many are connected, this one included; None: wait for none.
+    """
+    port = listening.getsockname()[1]
+    wait = num_clients is not None
+    return TCPStore(host, port, num_clients, True, limit, wait, False, listening.detach())
 
 
 def open_store(rendezvous: Rendezvous, limit: timedelta) -> Store:
@@ -50,34 +109,108 @@ def open_store(rendezvous: Rendezvous, limit: timedelta) -> Store:
     return PrefixStore(rendezvous.prefix, store)
 
 
-class StoreQueue:
-    """One process's way to write to and to read from the others."""
+def open_session(store: Store, secret: str) -> "StoreQueue":
+    """Begin a session: draw its number, and prove in the store that this process has the secret."""
+    session = secrets.token_hex(16)
+    store.set("session", f"{session} {sign(secret, 'session', session)}")
+    return StoreQueue(store, secret, session, {})
 
-    def __init__(self, store: Store) -> None:
+
+def join_session(
+    store: Store, rank: int, candidates: Callable[[], Iterable[str]], limit_s: float
+) -> "StoreQueue":
+    """Wait for the session, find the secret that it has, and draw this process's number.
+
+    Args:
+        store: Of the world.
+        rank: Of this process.
+        candidates: Returns the secrets that are known here; asked again until one is right.
+        limit_s: How long one may take, from when the session is there.
+
+    Raises:
+        StoreUnreachable: The session does not come.
+        EnvironmentUnfit: No secret is the one of the session.
+    """
+    end: float | None = None
+    while True:
+        try:
+            told = store.get("session").decode(errors="replace")
+        except RuntimeError:
+            raise StoreUnreachable("the store, where the first rank has written nothing") from None
+        session, _, proof = told.partition(" ")
+        for secret in candidates():
+            if is_signed(proof, secret, "session", session):
+                own = secrets.token_hex(16)
+                store.set(f"number/{rank}", own)
+                return StoreQueue(store, secret, session, {rank: own})
+        end = end or time.monotonic() + limit_s
+        if time.monotonic() > end:
+            raise EnvironmentUnfit(f"it does not have the secret that rank 0 has. {ADVICE}")
+        time.sleep(POLL_S)
+
+
+class StoreQueue:
+    """One process's way to write to and to read from the others.
+
+    Args:
+        store: Of the world.
+        secret: Of the world.
+        session: The number that the session has drawn.
+        numbers: Rank → the number that it has drawn; others are looked up in the store.
+    """
+
+    def __init__(self, store: Store, secret: str, session: str, numbers: Mapping[int, str]) -> None:
         self.store = store
+        self.secret = secret
+        self.session = session
+        self.numbers = dict(numbers)
         self.num_sent: dict[int, int] = {}
         self.num_written = 0
+        self.next_told: dict[int, int] = {}
+        self.num_lost = 0
+
+    def over(self, store: Store) -> "StoreQueue":
+        """Return a queue of the same session over a connection of its own."""
+        return StoreQueue(store, self.secret, self.session, self.numbers)
+
+    def launch_key(self, launch: int) -> str:
+        """Return what the ranks of a launch sign with: the same for all, and for no other one."""
+        return sign(self.secret, "launch", self.session, str(launch))
+
+    def knows(self, rank: int) -> bool:
+        """Tell whether a process can be written to without waiting for it."""
+        return rank in self.numbers or bool(self.store.check([f"number/{rank}"]))
 
     def send(self, rank: int, message: dict[str, Any]) -> None:
-        """Write to one process; only the session does."""
+        """Write to one process, once it is there; only the session does."""
         number = self.num_sent.get(rank, 0)
         self.num_sent[rank] = number + 1
-        self._write(f"to/{rank}/{number}", message)
+        self._write(f"to/{rank}/{number}", rank, message)
 
     def tell(self, rank: int, message: dict[str, Any]) -> None:
         """Write to the session."""
         name = f"of/{rank}/{self.num_written}"
         self.num_written += 1
-        self._write(name, message)
+        self._write(name, rank, message)
         number = self.store.add("told", 1) - 1
         self.store.set(f"from/{number}", name)
 
     def received(self, rank: int, number: int) -> dict[str, Any]:
-        """Wait for a message to a process, by its number, and take it."""
-        return self._take(f"to/{rank}/{number}")
+        """Wait for a message to a process, by its number, and take it.
+
+        Raises:
+            Forged: The session has not written it.
+        """
+        name = f"to/{rank}/{number}"
+        self.store.wait([name], NO_LIMIT)
+        return self._take(name, rank)
 
     def told(self, number: int) -> dict[str, Any] | None:
-        """Wait for a message to the session, by its number, and take it; None: it is lost."""
+        """Wait for a message to the session, by its number, and take it; None: it is lost.
+
+        Raises:
+            Forged: No process of this session has written it, or it has come before.
+        """
         key = f"from/{number}"
         while True:
             try:
@@ -87,21 +220,48 @@ class StoreQueue:
                 if "timeout" not in str(error):
                     raise
                 if self.store.add("told", 0) > number and not self.store.check([key]):
+                    self.num_lost += 1
+                    if self.num_lost > MOST_LOST:
+                        raise Forged(f"{key} was announced and not written") from None
                     return None
-        name = self.store.get(key).decode()
+        self.num_lost = 0
+        name = self.store.get(key).decode(errors="replace")
         self.store.delete_key(key)
-        return self._take(name)
+        match = _TOLD.fullmatch(name)
+        if match is None:
+            raise Forged(f"{key} names no message")
+        rank, place = int(match[1]), int(match[2])
+        if place < self.next_told.get(rank, 0) or not self.knows(rank):
+            raise Forged(f"{key} names a message that has come before, or of no rank")
+        self.next_told[rank] = place + 1
+        return self._take(name, rank)
 
-    def _write(self, name: str, message: dict[str, Any]) -> None:
+    def _signed(self, name: str, rank: int, header: str) -> tuple[str, ...]:
+        """Return what the signature of a message is made over."""
+        if rank not in self.numbers:
+            self.numbers[rank] = self.store.get(f"number/{rank}").decode(errors="replace")
+        return (self.session, self.numbers[rank], name, header)
+
+    def _write(self, name: str, rank: int, message: dict[str, Any]) -> None:
         data = zlib.compress(json.dumps(message).encode(), 1)
         parts = [data[i : i + PART_BYTES] for i in range(0, len(data), PART_BYTES)]
         for index, part in enumerate(parts):
             self.store.set(f"{name}/{index}", part)  # type: ignore[arg-type]  # it takes bytes
-        self.store.set(name, str(len(parts)))
+        header = f"{len(parts)} {hashlib.sha256(data).hexdigest()}"
+        signature = sign(self.secret, *self._signed(name, rank, header))
+        self.store.set(name, f"{header} {signature}")
 
-    def _take(self, name: str) -> dict[str, Any]:
-        keys = [f"{name}/{index}" for index in range(int(self.store.get(name)))]
-        data = b"".join(self.store.get(key) for key in keys)
+    def _take(self, name: str, rank: int) -> dict[str, Any]:
+        known = self.store.check([name])
+        told = self.store.get(name).decode(errors="replace") if known else ""
+        header, _, signature = told.rpartition(" ")
+        if not is_signed(signature, self.secret, *self._signed(name, rank, header)):
+            raise Forged(f"{name} is not signed with the secret of this run")
+        count, digest = header.split()
+        keys = [f"{name}/{index}" for index in range(int(count))]
+        data = b"".join(self.store.get(key) for key in keys) if self.store.check(keys) else b""
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise Forged(f"{name} was changed")
         for key in (name, *keys):
             self.store.delete_key(key)
         unpacked = zlib.decompressobj().decompress(data, MAX_MESSAGE_BYTES)

@@ -1,10 +1,9 @@
-"""On which address and ports the ranks of a script find one another."""
+"""On which address the ranks of a script find one another."""
 
 import fcntl
 import os
 import socket
 import struct
-from contextlib import ExitStack
 
 SIOCGIFADDR = 0x8915
 """See netdevice(7)."""
@@ -25,12 +24,3 @@ def own_address() -> str:
         except OSError:
             return "127.0.0.1"
     return socket.inet_ntoa(answer[20:24])
-
-
-def two_free_ports() -> tuple[int, int]:
-    """Return two ports that nothing listens on now."""
-    with ExitStack() as open_until_both_are_known:
-        first, second = (open_until_both_are_known.enter_context(socket.socket()) for _ in range(2))
-        for one in (first, second):
-            one.bind(("", 0))
-        return int(first.getsockname()[1]), int(second.getsockname()[1])

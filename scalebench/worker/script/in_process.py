@@ -21,7 +21,8 @@ from scalebench.worker.attach import hooks, interface
 from scalebench.worker.attach.problems import NO_STEP
 from scalebench.worker.attach.watch import Watch
 from scalebench.worker.measure.alignment import combine
-from scalebench.worker.script.places import agree_on_addresses, compare_clocks, meet
+from scalebench.worker.process.rendezvous import SealedStore
+from scalebench.worker.script.places import compare_clocks, meet
 from scalebench.worker.script.record import RankSeen, rank_fields, seen_by
 
 _NUMBERS = count()
@@ -70,7 +71,8 @@ class InProcess:
         }
         self._scratch = Scratch()
         self._raw: dict[str, Any] = {}
-        self._store = PrefixStore(f"scalebench/watch{next(_NUMBERS)}", self._whole_store())
+        prefix = f"scalebench/watch{next(_NUMBERS)}"
+        self._store = SealedStore(PrefixStore(prefix, self._whole_store()), "")
 
     def _whole_store(self) -> Store:
         if self.world_size == 1:
@@ -80,10 +82,6 @@ class InProcess:
     def begin(self) -> None:
         """Watch from now on; every rank has to call this."""
         places = meet(self._store, self.rank, self.world_size, self.identity)
-        several = len({place.host for place in places}) > 1
-        address = agree_on_addresses(self._store, self.rank, "")
-        if several:
-            address["host"] = os.environ.get("MASTER_ADDR", address["host"])
         self._places = places
         self._before = compare_clocks(self._store, self.rank, places, "before")
         request = {
@@ -91,14 +89,11 @@ class InProcess:
             "world_size": self.world_size,
             "device": self.cell.device,
             "folder": os.fspath(self._scratch.folder),
-            "store": {"host": address["host"], "port": address["watch"]}
-            if self.world_size > 1
-            else None,
             "limit_s": self.cell.limit_s,
             "plan": self.cell.steps.model_dump(),
             "to_the_end": True,
         }
-        self._watch = interface.watch = Watch(request, self._raw.update)
+        self._watch = interface.watch = Watch(request, self._raw.update, self._store.store.clone)  # type: ignore[attr-defined]
         self._hooks = hooks.install(self._watch)
 
     def end(self) -> None:

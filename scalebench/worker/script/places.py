@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel
-from torch._C._distributed_c10d import Store
 
 from scalebench.worker.measure.alignment import (
     ROUND_TRIPS,
@@ -18,7 +17,7 @@ from scalebench.worker.measure.alignment import (
     clock_name,
     offset_of,
 )
-from scalebench.worker.script.addresses import own_address, two_free_ports
+from scalebench.worker.process.rendezvous import SealedStore
 
 
 class Place(BaseModel):
@@ -35,23 +34,22 @@ class Place(BaseModel):
     clock: str
 
 
-def meet(store: Store, rank: int, world_size: int, identity: dict[str, Any]) -> list[Place]:
+def meet(store: SealedStore, rank: int, world_size: int, identity: dict[str, Any]) -> list[Place]:
     """Tell where this rank is, and return where all are, by rank."""
     own = Place(host=identity["host"], local_rank=identity["local_rank"], clock=clock_name())
     store.set(f"place{rank}", own.model_dump_json())
     return [Place.model_validate_json(store.get(f"place{other}")) for other in range(world_size)]
 
 
-def agree_on_addresses(store: Store, rank: int, run_dir: str) -> dict[str, Any]:
-    """Return where the script's ranks meet, and where the watch's do: on rank 0's machine.
+def told_by_rank_0(store: SealedStore, own: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what rank 0 has to say of the launch.
 
-    Returns:
-        ``host``, ``master`` and ``watch`` (ports), and rank 0's ``run_dir``.
+    Args:
+        store: Of the launch.
+        own: What it is, on rank 0; None: on the others.
     """
-    if rank == 0:
-        master, watch = two_free_ports()
-        told = {"host": own_address(), "master": master, "watch": watch, "run_dir": run_dir}
-        store.set("addresses", json.dumps(told))
+    if own is not None:
+        store.set("addresses", json.dumps(own))
     return dict(json.loads(store.get("addresses")))
 
 
@@ -63,7 +61,7 @@ def group_of(places: Sequence[Place], rank: int) -> tuple[int, int, int]:
 
 
 def compare_clocks(
-    store: Store,
+    store: SealedStore,
     rank: int,
     places: Sequence[Place],
     when: str,
@@ -93,7 +91,7 @@ def compare_clocks(
     return offset_of([_ask(store, f"{when}/{rank}/{trip}", clock) for trip in range(ROUND_TRIPS)])
 
 
-def _ask(store: Store, key: str, clock: Callable[[], int]) -> Exchange:
+def _ask(store: SealedStore, key: str, clock: Callable[[], int]) -> Exchange:
     sent = clock()
     store.set(f"{key}/asked", "")
     there = int(store.get(f"{key}/answer"))

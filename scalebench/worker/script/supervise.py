@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import FileStore, Store
 from scalebench.records.files import write_model
 from scalebench.records.paths import LaunchPaths
 from scalebench.records.rank import RankError, RankRecord
+from scalebench.records.secret import new_secret
 from scalebench.spec import Cell
 from scalebench.spec.base import as_given
 from scalebench.spec.script import ScriptTarget
@@ -30,14 +31,16 @@ from scalebench.worker import attach
 from scalebench.worker.measure.alignment import combine
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.family import GRACE_S
-from scalebench.worker.process.rendezvous import rendezvous_store
+from scalebench.worker.process.rendezvous import SealedStore, rendezvous_store
+from scalebench.worker.process.store_queue import listen, serve_on
+from scalebench.worker.script.addresses import own_address
 from scalebench.worker.script.errors import error_of
 from scalebench.worker.script.places import (
     Place,
-    agree_on_addresses,
     compare_clocks,
     group_of,
     meet,
+    told_by_rank_0,
 )
 from scalebench.worker.script.record import RankSeen, rank_fields, seen_by
 
@@ -45,6 +48,8 @@ END_GRACE_S = 10.0
 """How long a script may take to end after everything was measured; then it is killed."""
 
 POLL_S = 0.5
+
+MASTER_LIMIT = timedelta(seconds=300)
 
 _OF_OTHER_LAUNCHERS = re.compile(
     r"SLURM_(PROCID|LOCALID|NODEID|GTIDS|NTASKS|NPROCS|NNODES|TASK_PID|STEP_.*|TASKS_PER_NODE)$"
@@ -68,8 +73,10 @@ def run_script(
     facts = process.settle(cell, identity["local_rank"])
     store = _store(request, paths, cell)
     places = meet(store, rank, cell.world_size, identity)
-    own_run_dir = os.fspath(paths.root / "run_dir")
-    addresses = agree_on_addresses(store, rank, own_run_dir)
+    served, own = _serve_master(paths) if rank == 0 else (None, None)
+    addresses = told_by_rank_0(store, own)
+    if store.key:  # others can read what was told
+        addresses["key"] = store.key
     before = compare_clocks(store, rank, places, "before")
     raw_file = paths.root / f"attach{rank}.json"
     variables = environment_for(cell, identity, addresses, places)
@@ -88,6 +95,7 @@ def run_script(
         error = RankError(kind="usage", message=str(problem), time_ns=time.monotonic_ns())
         write_model(record_file, RankRecord(**identity, error=error))
         return 1
+    del served  # till here
     facts |= {**fields.pop("facts"), "killed_at_end": ended.killed}
     write_model(record_file, RankRecord(**identity, **fields, facts=facts), indent=None)
     if places[rank].host != places[0].host:  # rank 0's own goes with its launch
@@ -100,14 +108,30 @@ def _script(cell: Cell) -> ScriptTarget:
     return cell.workload
 
 
-def _store(request: dict[str, Any], paths: LaunchPaths, cell: Cell) -> Store:
+def _serve_master(paths: LaunchPaths) -> tuple[Store, dict[str, Any]]:
+    """Serve the store by which the script's ranks meet, at one address of this machine.
+
+    Rank 0 of the script would serve it itself, and torch's store listens at every address.
+
+    Returns:
+        The store, which is served while it is kept; and what the other ranks need to know:
+        ``host`` and ``master`` (its port), ``run_dir``, and the ``key`` of the watch's schedule.
+    """
+    host = own_address()
+    listening = listen(host, 0)
+    port = listening.getsockname()[1]
+    told = {"host": host, "master": port, "run_dir": os.fspath(paths.root / "run_dir")}
+    return serve_on(listening, host, MASTER_LIMIT), {**told, "key": new_secret()}
+
+
+def _store(request: dict[str, Any], paths: LaunchPaths, cell: Cell) -> SealedStore:
     found = rendezvous_store(request, paths, cell)
     store = found if isinstance(found, Store) else FileStore(os.fspath(found), cell.world_size)
     store.set_timeout(timedelta(seconds=cell.limit_s))
-    return store
+    return SealedStore(store, request["store"]["key"] if "store" in request else "")
 
 
-def _exchange(store: Store, cell: Cell, rank: int, own: RankSeen) -> list[RankSeen]:
+def _exchange(store: SealedStore, cell: Cell, rank: int, own: RankSeen) -> list[RankSeen]:
     """Return what every rank has seen, by rank."""
     store.set(f"seen{rank}", own.model_dump_json())
     return [
@@ -136,7 +160,8 @@ def request_for(
         "world_size": cell.world_size,
         "device": cell.device,
         "folder": os.fspath(paths.root),
-        "store": {"host": addresses["host"], "port": addresses["watch"]} if several else None,
+        "store": {"host": addresses["host"], "port": addresses["master"]} if several else None,
+        "key": addresses["key"],
         "limit_s": cell.limit_s,
         "plan": cell.steps.model_dump(),
         "to_the_end": script.to_the_end,
@@ -174,7 +199,7 @@ def environment_for(
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": cell.id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     if cell.device == "cpu":
         given["CUDA_VISIBLE_DEVICES"] = ""

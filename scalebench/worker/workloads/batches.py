@@ -6,22 +6,25 @@ from typing import Any
 import torch
 
 
-def map_tensors(function: Callable[..., Any], *batches: Any) -> Any:
+def map_tensors(
+    function: Callable[..., Any], *batches: Any, other: Callable[[Any], Any] = lambda part: part
+) -> Any:
     """Apply ``function`` to the tensors that stand at the same place of each batch.
 
-    What is not a tensor is taken from the first batch as it is.
+    What is not a tensor is taken from the first batch as ``other`` returns it: by itself, as it is.
     """
     first = batches[0]
     if isinstance(first, torch.Tensor):
         return function(*batches)
     if isinstance(first, dict):
-        return {k: map_tensors(function, *(b[k] for b in batches)) for k in first}
+        return {k: map_tensors(function, *(b[k] for b in batches), other=other) for k in first}
     if isinstance(first, tuple | list):
-        parts = [map_tensors(function, *parts) for parts in zip(*batches, strict=True)]
+        zipped = zip(*batches, strict=True)
+        parts = [map_tensors(function, *of_all, other=other) for of_all in zipped]
         if hasattr(first, "_fields"):
             return type(first)(*parts)
         return type(first)(parts)
-    return first
+    return other(first)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

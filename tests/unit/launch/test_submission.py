@@ -3,12 +3,14 @@
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from kubeflow_trainer_api.models.io_k8s_api_batch_v1_job import IoK8sApiBatchV1Job
+from kubeflow_trainer_api.models.io_k8s_api_core_v1_secret import IoK8sApiCoreV1Secret
 from kubeflow_trainer_api.models.io_k8s_api_core_v1_service import IoK8sApiCoreV1Service
 from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
@@ -16,6 +18,7 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.submission.kubernetes import as_yaml, indexed_job, train_job
 from scalebench.launch.submission.request import JobRequest
 from scalebench.launch.submission.slurm import batch_script, submit
+from scalebench.records.secret import VARIABLE, given_secret
 
 COMMAND = ("run", "ddp", "--gpus", "2,4", "-k", "not (a or b)")
 NASTY = "$(touch pwned); `id` '\" \\ ${HOME} #x"
@@ -60,7 +63,7 @@ def test_a_users_script_keeps_its_words_behind_the_dashes() -> None:
         *("python", "-m", "scalebench", "run", "--gpus", "2,4", "--launcher", "slurm"),
         *("--", "train.py", "--launcher", "none"),
     ]
-    (_, job) = indexed_job(JobRequest("bench", 2, 4, 0, command), "image", None)
+    (_, _, job) = indexed_job(JobRequest("bench", 2, 4, 0, command), "image", None)
     words = job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert words[-4:] == ["--", "train.py", "--launcher", "none"]
 
@@ -134,12 +137,14 @@ def test_kubernetes_starts_exactly_the_command(extra: list[str]) -> None:
 @pytest.mark.parametrize("claim", [None, "runs"])
 @pytest.mark.parametrize("gpus", [0, 8])
 def test_an_indexed_job_is_as_the_published_schema_has_it(claim: str | None, gpus: int) -> None:
-    service, job = indexed_job(request(NASTY, gpus=gpus), "registry/image:1", claim)
+    secret, service, job = indexed_job(request(NASTY, gpus=gpus), "registry/image:1", claim)
     # What the schema does not have would be missing when written again.
     assert IoK8sApiBatchV1Job.from_dict(job).to_dict() == job
     assert IoK8sApiCoreV1Service.from_dict(service).to_dict() == service
+    assert IoK8sApiCoreV1Secret.from_dict(secret).to_dict() == secret
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
+    has_secret(container["env"], secret)
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
     assert "--master-addr=bench-0.bench" in container["command"]
     assert pod["subdomain"] == service["metadata"]["name"]
@@ -147,16 +152,26 @@ def test_an_indexed_job_is_as_the_published_schema_has_it(claim: str | None, gpu
     assert ("resources" in container) is bool(gpus)
 
 
+def has_secret(environment: list[dict[str, Any]], secret: dict[str, Any]) -> None:
+    """Check that ranks get a secret that serves no other job, and that only refers to it."""
+    (reference,) = (each["valueFrom"] for each in environment if each["name"] == VARIABLE)
+    held = secret["stringData"][reference["secretKeyRef"]["key"]]
+    assert reference["secretKeyRef"]["name"] == secret["metadata"]["name"]
+    assert given_secret({VARIABLE: held}) == held
+    assert held not in str(environment) + str(indexed_job(request(), "i", None)[0])
+
+
 def test_a_train_job_is_as_the_published_schema_has_it() -> None:
-    (job,) = train_job(request(gpus=4), "image", "torch-distributed")
+    (secret, job) = train_job(request(gpus=4), "image", "torch-distributed")
     assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
     trainer = job["spec"]["trainer"]
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 4)
+    has_secret(trainer["env"], secret)
     assert trainer["args"][:4] == ["-m", "scalebench", "run", "ddp"]
 
 
 def test_the_schema_would_miss_a_field_that_is_not_one() -> None:
-    (job,) = train_job(request(), "image", "torch-distributed")
+    (_, job) = train_job(request(), "image", "torch-distributed")
     job["spec"]["trainer"]["numGpus"] = 4
     assert TrainerV1alpha1TrainJob.from_dict(job).to_dict() != job
 

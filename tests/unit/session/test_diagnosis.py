@@ -18,6 +18,7 @@ CONDITIONS = {
     "memory_available_bytes": 64e9,
     "swap_used_bytes": 0,
     "shm_bytes": 8 << 30,
+    "no_loopback": None,
     "open_files_limit": 4096,
     "cpu_governor": "performance",
     "compiler": "/usr/bin/g++",
@@ -53,6 +54,7 @@ DESERVED = [
     ({"devices": []}, {}, "note: torch sees no CUDA device"),
     ({"rates": rates(900e12, 700e12)}, {}, "warning: cuda:1 reaches 78% of the fastest"),
     ({"cgroup_cpus": 0.5}, {}, "warning: the cgroup allows 0.5 of a core"),
+    ({}, {"no_loopback": "unreachable"}, "warning: nothing can connect to 127.0.0.1, so no two"),
     (
         {"variables": {"CUDA_LAUNCH_BLOCKING": "1"}},
         {},

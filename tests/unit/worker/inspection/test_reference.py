@@ -31,7 +31,7 @@ CONTEXT_7B = PRESETS["gpt-7b"].context
 class Rank0(RankContext):
     """Rank 0, to which the other ranks' batches come without other processes."""
 
-    def gather(self, item):
+    def batches_of_ranks(self):
         return [self.batches_of(shard) for shard in range(self.cell.num_shards)]
 
     def batches_of(self, shard):
@@ -39,6 +39,13 @@ class Rank0(RankContext):
         workload = build_workload(self.cell.workload, replace(self.shard, rank=shard))
         stream = iter(workload.batches)
         return [next(stream) for _ in range(NUM_STEPS)]
+
+
+@pytest.fixture(autouse=True)
+def no_other_processes(monkeypatch):
+    monkeypatch.setattr(
+        reference, "gather_on_rank_0", lambda batches, context: context.batches_of_ranks()
+    )
 
 
 def rank_0(world_size: int, strategy=None, rank_batch: int = 16, **changes) -> Rank0:

@@ -1,4 +1,4 @@
-"""Messages over a store: in order, whole, and none in the way of the others."""
+"""Messages over a store: in order, whole, none in the way of the others, none of a stranger."""
 
 import os
 from datetime import timedelta
@@ -6,13 +6,21 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import HashStore
 
+from scalebench.errors import EnvironmentUnfit
+from scalebench.records.secret import Forged
 from scalebench.worker.process import store_queue as module
-from scalebench.worker.process.store_queue import StoreQueue
+from scalebench.worker.process.store_queue import StoreQueue, join_session, open_session
+
+SECRET, WRONG = "s" * 32, "w" * 32
+
+
+def world(store: HashStore, num_ranks: int = 1) -> tuple[StoreQueue, list[StoreQueue]]:
+    session = open_session(store, SECRET)
+    return session, [join_session(store, rank, lambda: [SECRET], 1.0) for rank in range(num_ranks)]
 
 
 def test_every_rank_has_its_own_messages_in_order() -> None:
-    store = HashStore()
-    session, ranks = StoreQueue(store), [StoreQueue(store) for _ in range(2)]
+    session, ranks = world(HashStore(), 2)
     for number in range(3):
         for rank in (1, 0):
             session.send(rank, {"for": rank, "number": number})
@@ -22,8 +30,7 @@ def test_every_rank_has_its_own_messages_in_order() -> None:
 
 
 def test_what_ranks_tell_comes_in_the_order_in_which_it_was_told() -> None:
-    store = HashStore()
-    session, ranks = StoreQueue(store), [StoreQueue(store) for _ in range(3)]
+    session, ranks = world(HashStore(), 3)
     order = [2, 0, 1, 1, 2, 0]
     for number, rank in enumerate(order):
         ranks[rank].tell(rank, {"of": rank, "number": number})
@@ -37,11 +44,13 @@ def test_a_large_message_goes_in_parts_and_leaves_nothing_behind(
 ) -> None:
     monkeypatch.setattr(module, "PART_BYTES", 1000)
     store = HashStore()
+    session, (rank,) = world(store)
+    before = store.num_keys()
     text = os.urandom(20_000).hex()
-    StoreQueue(store).tell(0, {"record": text})
+    rank.tell(0, {"record": text})
     assert store.num_keys() > 20
-    assert StoreQueue(store).told(0) == {"record": text}
-    assert store.num_keys() == 1  # the count of messages
+    assert session.told(0) == {"record": text}
+    assert store.num_keys() == before + 1  # the count of messages
 
 
 def test_a_sender_that_was_killed_in_between_holds_nobody_up(
@@ -49,8 +58,101 @@ def test_a_sender_that_was_killed_in_between_holds_nobody_up(
 ) -> None:
     monkeypatch.setattr(module, "LOST_AFTER", timedelta(milliseconds=20))
     store = HashStore()
+    session, (rank,) = world(store)
     store.add("told", 1)  # took a number, and wrote nothing
-    StoreQueue(store).tell(1, {"of": 1})
-    session = StoreQueue(store)
+    rank.tell(0, {"of": 0})
     assert session.told(0) is None
-    assert session.told(1) == {"of": 1}
+    assert session.told(1) == {"of": 0}
+    store.add("told", 10)
+    with pytest.raises(Forged, match="announced"):
+        for number in range(2, 12):
+            session.told(number)
+
+
+GARBAGE = ["", "1", "x", "\x00\xff \x80", f"{10**12} {'0' * 64} {'0' * 64}"]
+
+
+@pytest.mark.parametrize("header", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_in_the_place_of_a_message_is_refused_and_nothing_is_waited_for(
+    header: str,
+) -> None:
+    store = HashStore()
+    _, (rank,) = world(store)
+    store.set("to/0/0", header)
+    with pytest.raises(Forged, match="to/0/0 is not signed"):
+        rank.received(0, 0)
+
+
+def test_a_message_that_is_signed_with_another_secret_is_refused() -> None:
+    store = HashStore()
+    session, (rank,) = world(store)
+    StoreQueue(store, WRONG, session.session, rank.numbers).send(0, {"start": 1})
+    with pytest.raises(Forged, match="to/0/0 is not signed"):
+        rank.received(0, 0)
+
+
+@pytest.mark.parametrize("source", ["to/1/0", "to/0/1", "of/0/0", "of/1/0"])
+def test_a_message_counts_under_its_own_name_alone(source: str) -> None:
+    """Not for another rank, not out of order, and not back to where it came from."""
+    store = HashStore()
+    session, ranks = world(store, 2)
+    for rank in (0, 1):
+        session.send(rank, {"first": 1})
+        session.send(rank, {"second": 2})
+        ranks[rank].tell(rank, {"of": rank})
+    for part in ("/0", ""):
+        store.set(f"to/0/0{part}", store.get(f"{source}{part}"))  # type: ignore[arg-type]
+    with pytest.raises(Forged, match="to/0/0 is not signed"):
+        ranks[0].received(0, 0)
+
+
+@pytest.mark.parametrize("part", [None, "something else", ""])
+def test_a_message_whose_parts_were_changed_or_taken_away_is_refused(part: str | None) -> None:
+    store = HashStore()
+    session, (rank,) = world(store)
+    session.send(0, {"start": 1})
+    if part is None:
+        store.delete_key("to/0/0/0")
+    else:
+        store.set("to/0/0/0", part)
+    with pytest.raises(Forged, match="to/0/0 was changed"):
+        rank.received(0, 0)
+
+
+def test_a_message_of_an_earlier_session_is_refused() -> None:
+    """With a secret that was used twice: everything that was signed has a number drawn anew."""
+    store = HashStore()
+    earlier, _ = world(store)
+    earlier.send(0, {"start": 1})
+    _, (rank,) = world(store)
+    with pytest.raises(Forged):
+        rank.received(0, 0)
+
+
+@pytest.mark.parametrize("name", ["of/0/0", "of/7/0", "of/0/-1", "to/0/0", "x", ""])
+def test_what_no_rank_has_told_and_what_it_told_before_is_refused(name: str) -> None:
+    store = HashStore()
+    session, (rank,) = world(store)
+    rank.tell(0, {"of": 0})
+    kept = {key: store.get(key) for key in ("of/0/0", "of/0/0/0")}
+    assert session.told(0) == {"of": 0}
+    for key, value in kept.items():
+        store.set(key, value)  # type: ignore[arg-type]
+    store.set("from/1", name)
+    with pytest.raises(Forged):
+        session.told(1)
+
+
+def test_a_rank_without_the_secret_of_the_session_does_not_take_part() -> None:
+    store = HashStore()
+    open_session(store, SECRET)
+    with pytest.raises(EnvironmentUnfit, match=r"SCALEBENCH_SECRET.*--trust-network"):
+        join_session(store, 1, lambda: [WRONG], 0.0)
+    assert not store.check(["number/1"])
+
+
+def test_a_stale_secret_is_passed_over_until_the_one_of_the_session_is_there() -> None:
+    store = HashStore()
+    open_session(store, SECRET)
+    found = iter([[WRONG], [], [WRONG, SECRET]])
+    assert join_session(store, 1, lambda: next(found), 60.0).secret == SECRET

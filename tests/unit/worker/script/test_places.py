@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 
+from scalebench.records.secret import Forged
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
-from scalebench.worker.script.places import Place, compare_clocks, group_of, meet
+from scalebench.worker.process.rendezvous import SealedStore
+from scalebench.worker.script.places import Place, compare_clocks, group_of, meet, told_by_rank_0
 from scalebench.worker.script.supervise import environment_for
 from tests.builders.runs import make_cell
 
@@ -17,7 +19,7 @@ PLACES = [
     Place(host="a", local_rank=1, clock="x"),
     Place(host="b", local_rank=0, clock="y"),
 ]
-ADDRESSES = {"host": "10.0.0.1", "master": 1234, "watch": 1235, "run_dir": "/tmp/r"}
+ADDRESSES = {"host": "10.0.0.1", "master": 1234, "run_dir": "/tmp/r", "key": "k"}
 OFFSET_NS = 5_000_000_000
 
 
@@ -49,7 +51,7 @@ def test_what_other_launchers_have_said_is_left_out(monkeypatch):
 
 
 def test_clocks_of_other_machines_are_compared_over_the_store():
-    store = dist.HashStore()
+    store = SealedStore(dist.HashStore(), "key")
 
     def compared(rank: int):
         ahead = OFFSET_NS if rank == 2 else 0
@@ -68,7 +70,7 @@ def test_the_machine_of_a_rank_has_a_number(rank):
 
 
 def test_all_ranks_meet():
-    store = dist.HashStore()
+    store = SealedStore(dist.HashStore(), "key")
     with ThreadPoolExecutor(2) as ranks:
         found = list(
             ranks.map(
@@ -76,3 +78,14 @@ def test_all_ranks_meet():
             )
         )
     assert found[0] == found[1] and [place.host for place in found[0]] == ["a", "b"]
+
+
+def test_where_a_stranger_says_that_ranks_are_is_not_believed():
+    store = dist.HashStore()
+    store.set("addresses", '{"run_dir": "/home"}')
+    with pytest.raises(Forged, match="addresses"):
+        told_by_rank_0(SealedStore(store, "key"), None)
+    SealedStore(store, "key").set("place0", "{}")
+    store.set("addresses", store.get("place0"))  # signed, under another name
+    with pytest.raises(Forged, match="addresses"):
+        told_by_rank_0(SealedStore(store, "key"), None)

@@ -24,7 +24,7 @@ def ended(tmp_path, monkeypatch, then: str, to_the_end: bool = False) -> supervi
     monkeypatch.setattr(supervise, "END_GRACE_S", 0.2)
     monkeypatch.setattr(supervise, "POLL_S", 0.05)
     monkeypatch.setattr(supervise, "_pass_on_signals", lambda child: None)
-    addresses = {"host": "127.0.0.1", "watch": 1, "run_dir": str(tmp_path / "run_dir")}
+    addresses = {"host": "127.0.0.1", "master": 1, "run_dir": str(tmp_path / "run_dir"), "key": ""}
     identity = {"rank": 0, "local_rank": 0}
     return supervise.run_process({}, cell, LaunchPaths(tmp_path), identity, addresses, {}, raw_file)
 

@@ -1,0 +1,33 @@
+"""Whether processes of this machine can connect to one another at all."""
+
+import socket
+
+from scalebench.errors import EnvironmentUnfit
+
+ADDRESS = "127.0.0.1"
+LIMIT_S = 3.0
+
+
+def why_no_loopback() -> str | None:
+    """Return why nothing here can connect to 127.0.0.1, or None: it can."""
+    try:
+        with socket.create_server((ADDRESS, 0)) as server:
+            socket.create_connection(server.getsockname(), LIMIT_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def check_loopback() -> None:
+    """Check that ranks of this machine can connect; without that they wait until their time is up.
+
+    Raises:
+        EnvironmentUnfit: They cannot.
+    """
+    reason = why_no_loopback()
+    if reason is not None:
+        raise EnvironmentUnfit(
+            f"Ranks on this machine connect through {ADDRESS}, and nothing can connect to it here: "
+            f"{reason}. Bring the loopback interface up: ip link set lo up; and give it its "
+            f"address, if it has none: ip address add {ADDRESS}/8 dev lo."
+        )

@@ -1,0 +1,170 @@
+"""What another user of the machine, or of the network, can do to a world: nothing but end it."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from torch._C._distributed_c10d import Store
+
+from scalebench.records.secret import new_secret
+from scalebench.spec import Script
+from scalebench.spec.script import ScriptTarget
+from scalebench.spec.world import Rendezvous
+from scalebench.worker.agent.relay import serve_store
+from scalebench.worker.process.store_queue import StoreQueue, open_session, open_store
+from tests.builders.runs import make_cell
+from tests.cluster.conftest import TROUBLED
+from tests.conftest import Scalebench
+
+pytestmark = pytest.mark.untimed
+
+RUN = ("run", "ddp", "-k", "static", "--gpus", "2", "--quick", "--no-report", "--out", "r")
+PATIENCE = timedelta(seconds=300)
+SCRIPTS = TROUBLED.parent / "scripts"
+
+World = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def rendezvous() -> Rendezvous:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return Rendezvous(host="127.0.0.1", port=port, one_node=True, prefix="scalebench/0")
+
+
+@pytest.fixture
+def start(project: Path, rendezvous: Rendezvous) -> Iterator[World]:
+    """Start one process of a world of two as torchrun would."""
+    started = []
+
+    def process(rank: int, *flags: str, **variables: str) -> "subprocess.Popen[str]":
+        told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        told |= {"LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(rendezvous.port)}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "scalebench", *RUN, *flags],
+                env={**os.environ, **told, "OMP_NUM_THREADS": "1", **variables},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield process
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+def command(program: Path, launch: int = 90) -> dict[str, object]:
+    """What has an agent run a script."""
+    target = ScriptTarget(name="program", program=str(program))
+    cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
+    seat = {"rank": 0, "local_rank": 0, "tag": [launch, 0], "host": "h"}
+    return {"start": {"job": "cell", **seat, "description": cell.model_dump_json()}}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A script that leaves a file beside it."""
+    written = tmp_path / "program.py"
+    written.write_text("import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n")
+    return written
+
+
+def stranger(store: Store, secret: str) -> StoreQueue:
+    """Return the queue of one who reads all that is in the store, and knows another secret."""
+    session = store.get("session").decode().split()[0]
+    return StoreQueue(store, secret, session, {})
+
+
+def test_a_command_of_a_stranger_is_refused_and_ends_the_run(
+    start: World, rendezvous: Rendezvous, program: Path
+) -> None:
+    first, second = start(0), start(1)
+    queue = stranger(open_store(rendezvous, PATIENCE), new_secret())
+    for number in range(30):
+        queue.send(1, command(program, 90 + number))
+    end = time.monotonic() + PATIENCE.total_seconds()
+    while second.poll() is None and first.poll() is None and time.monotonic() < end:
+        queue.send(1, command(program))
+        time.sleep(0.1)
+    _, said = second.communicate(timeout=60)
+    assert second.returncode == 5, said
+    assert said.count("scalebench:") == 1 and "is not signed with the secret of this run" in said
+    _, told = first.communicate(timeout=60)
+    assert first.returncode == 5 and "Traceback" not in said + told
+    assert "Another program writes to the store of the ranks" in told
+    assert f"127.0.0.1:{rendezvous.port}" in told
+    assert not program.with_suffix(".ran").exists()
+
+
+def test_an_announcement_of_nothing_ends_the_run_as_well(
+    start: World, rendezvous: Rendezvous
+) -> None:
+    """Garbage where a message to the session is named: one line, no traceback, no waiting."""
+    first, _ = start(0), start(1)
+    store = open_store(rendezvous, PATIENCE)
+    store.get("session")
+    for number in range(200):
+        store.set(f"from/{number}", "\x00garbage")
+    _, told = first.communicate(timeout=PATIENCE.total_seconds())
+    assert first.returncode == 5 and "Traceback" not in told, told
+    assert told.count("scalebench:") == 1 and "names no message" in told
+
+
+def test_one_who_serves_the_store_in_the_place_of_rank_0_can_start_nothing(
+    start: World, rendezvous: Rendezvous, program: Path
+) -> None:
+    """A stranger who has taken the port first; the variables that the user has set do not agree."""
+    serve_store(rendezvous)
+    theirs = open_session(open_store(rendezvous, PATIENCE), new_secret())
+    second = start(1, SCALEBENCH_SECRET=new_secret())
+    theirs.numbers[1] = ""
+    theirs.send(1, command(program))
+    _, told = second.communicate(timeout=PATIENCE.total_seconds())
+    assert second.returncode == 5 and "Traceback" not in told, told
+    assert "does not have the secret that rank 0 has" in told and "--trust-network" in told
+    assert not program.with_suffix(".ran").exists()
+
+
+def test_a_world_that_trusts_its_network_does_what_it_is_told(
+    start: World, rendezvous: Rendezvous, program: Path
+) -> None:
+    serve_store(rendezvous)
+    second = start(1, "--trust-network")
+    queue = open_session(open_store(rendezvous, PATIENCE), "trusted")
+    queue.send(1, command(program))
+    told = [queue.told(number) for number in range(2)]
+    assert [told[0] and "hello" in told[0], told[1] and "exited" in told[1]] == [True, True]
+    assert program.with_suffix(".ran").exists()
+    queue.send(1, {"end": True})
+    _, said = second.communicate(timeout=60)
+    assert (second.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize("own_port", [False, True])
+def test_what_serves_a_script_on_one_machine_listens_on_the_loopback_interface(
+    scalebench: Scalebench, project: Path, own_port: bool, rendezvous: Rendezvous
+) -> None:
+    """All that scalebench opens; what a script opens by itself at a port of its own is its own."""
+    shutil.copy(SCRIPTS / "listening.py", project)
+    words = ("listening.py", *([str(rendezvous.port)] if own_port else []))
+    flags = ("--gpus", "2", "--quick", "--no-report", "--no-trace", "--out", "r")
+    done = scalebench("run", *flags, "--", *words)
+    assert done.returncode == 0, done.stderr
+    log = (project / "r/logs/listening.script.n2.r0/rank0.log").read_text()
+    found = set(json.loads(re.findall(r"^LISTENS (.*)$", log, re.M)[0]))
+    assert found and (own_port or all(ip_address(each).is_loopback for each in found)), found
