@@ -27,6 +27,10 @@ this many seconds."""
 Schedule = dict[str, Any]
 
 
+class TooShort(ValueError):
+    """The script has ended by itself, after too few steps."""
+
+
 class RankSeen(BaseModel):
     """What the other ranks have to know of one rank.
 
@@ -138,14 +142,15 @@ def rank_fields(
         clock: How this machine's clock stands to rank 0's.
 
     Raises:
-        ValueError: The script made too few steps, or its ranks exchanged nothing; the text says so.
+        TooShort: The script made too few steps.
+        ValueError: Its ranks exchanged nothing. The text says what to do.
     """
     first, own = everybody[0], everybody[rank]
     num_steps = min(seen.num_steps for seen in everybody)
     if num_steps < FEWEST_STEPS:
-        raise ValueError(
+        raise TooShort(
             f"{_script(cell).shown} ended after {num_steps} training steps, and at least "
-            f"{FEWEST_STEPS} are needed. Have it train longer: what is not needed is not run"
+            f"{FEWEST_STEPS} are needed"
         )
     if cell.world_size > 1 and raw.get("exchanged") == 0:
         raise ValueError(f"{_script(cell).shown}: {NO_EXCHANGE.format(steps=num_steps)}")
@@ -182,6 +187,7 @@ def rank_fields(
             "microbatches": _usual([f[2] for f in fed]) or None,
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,
+            "loaded": list(raw.get("loaded", ())),
         },
     }
     try:
