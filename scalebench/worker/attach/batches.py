@@ -1,7 +1,9 @@
 """What the script's DataLoaders hand over: samples, and how long the script waited for them.
 
 Iterators are watched where every one of torch's passes: ``_BaseDataLoaderIter.__next__``. One
-whose batch was the last before a backward pass feeds the training; the others evaluate.
+whose batch was the last before a backward pass feeds the training; the others evaluate. Prefetchers
+may read without gradients, as evaluations do: such a batch has to be the last before two backward
+passes in a row, of one dataset: a queue may hand on what was read before an evaluation.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ class Batches:
         self.loader: dict[str, Any] | None = None
         self._active: list[_Feed] = []
         self._last: _Feed | None = None
+        self._without: tuple[_Feed, int] | None = None
+        self._fed_without: int | None = None
 
     def next_of(self, iterator: Any, original: Any) -> Any:
         """Do what an iterator's own ``__next__`` does, and note what it hands over."""
@@ -87,18 +91,25 @@ class Batches:
             batch = original(iterator)  # at the end of an epoch this raises, and nothing is noted
         feed.waited_ns += time.monotonic_ns() - before
         feed.batches += 1
+        samples, tokens = size_of(batch)
+        feed.samples += samples
+        feed.tokens += tokens
         if torch.is_grad_enabled():
-            samples, tokens = size_of(batch)
-            feed.samples += samples
-            feed.tokens += tokens
-            self._last = feed
+            self._last, self._without, self._fed_without = feed, None, None
+        else:
+            self._without = feed, id(getattr(iterator, "_dataset", iterator))
         return batch
 
     def backward(self) -> None:
         """Note that a backward pass has begun: the last batch was one to train on."""
-        if self._last is not None and not self._last.trains:
-            self._last.trains = True
-            self.loader = self._last.settings
+        last = self._last
+        if self._without is not None:
+            feed, dataset = self._without
+            last = feed if dataset == self._fed_without else None
+            self._without, self._fed_without = None, dataset
+        if last is not None and not last.trains:
+            last.trains = True
+            self.loader = last.settings
 
     def take(self) -> Fed:
         """Return what came since the last call for training, and begin again."""

@@ -71,6 +71,39 @@ def test_without_a_loader_nothing_is_known():
     assert (fed.began, fed.samples, fed.batches) == (None, 0, 0)
 
 
+def test_what_a_prefetcher_reads_without_gradients_feeds_the_training():
+    counted = Batches(HostClock())
+    counted.next_of(iter(loader(32, 16)), NEXT)  # a look at the data
+    loaders = loader(32, 4), loader(30, 10)
+    for _ in range(2):
+        train, evaluation = map(iter, loaders)
+        samples = []
+        for _ in range(4):
+            with torch.no_grad():
+                counted.next_of(train, NEXT)
+            for _ in range(2):
+                counted.backward()
+            samples.append(counted.take().samples)
+        with torch.no_grad():
+            counted.next_of(evaluation, NEXT)
+    assert samples == [4] * 4  # from the second epoch on; of the first, one step is not known
+
+
+def test_an_evaluation_before_a_batch_of_a_queue_is_none_that_feeds_the_training():
+    counted = Batches(HostClock())
+    train = iter(loader(64, 4))
+    for _ in range(3):
+        counted.next_of(train, NEXT)
+        counted.next_of(train, NEXT)  # read ahead
+        with torch.no_grad():
+            counted.next_of(iter(loader(30, 10)), NEXT)
+        counted.backward()
+        counted.take()
+        counted.next_of(train, NEXT)
+        counted.backward()
+        assert counted.take().samples == 4
+
+
 def test_bare_steps_leave_loaders_alone():
     counted = Batches(HostClock())
     counted.off = True
