@@ -52,11 +52,16 @@ def _batch(result: CellResult) -> dict[str, int]:
     return {"global_batch": round(total), "rank_batch": round(total / len(result.ranks))}
 
 
-def knows_samples(cell: Cell, result: CellResult) -> bool:
-    """Tell whether a launch's cell has a number of samples and not a stand-in."""
-    if not isinstance(cell.strategy, Script):
+def knows_samples(cell: Cell, result: CellResult | None) -> bool:
+    """Tell whether a cell has a number of samples and not a stand-in.
+
+    Args:
+        cell: With the batch that was counted.
+        result: A launch that was measured; None: there is none.
+    """
+    if not isinstance(cell.strategy, Script) or getattr(cell.workload, "takes_batch", False):
         return True
-    return bool(_batch(result)) or getattr(cell.workload, "takes_batch", False)
+    return result is not None and bool(_batch(result))
 
 
 def growth_of(results: Sequence[CellResult]) -> Growth:

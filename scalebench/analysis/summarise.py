@@ -112,7 +112,8 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
     status, reason = _status(row, run.info.status)
     baseline = plain_baseline(row, table)
     wrapped = None if row.no_ratio else table.get((cell.suite, cell.case, 1))
-    counted = all(knows_samples(cell, r) for r in good)
+    known: Sequence[CellResult | None] = good or (None,)
+    counted = all(knows_samples(cell, launch) for launch in known)
     throughput = _throughput(good, counted) if good else None
     tokens = next((r.ranks[0].tokens_per_sample for r in good), None)
     starts = [r.launch_s for r in good if r.launch_s]

@@ -66,7 +66,9 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 HELP = """Measure how distributed PyTorch training scales, and check every result.
 
 \b
-scalebench run ddp --gpus 1,2,4,8   train for real at four sizes, print the table
+scalebench run --gpus 1,2,4 -- train.py --lr 0.1
+                                    your own script, unchanged, at three sizes
+scalebench run ddp --gpus 1,2,4,8   the same with a model of scalebench's
 scalebench show                     the newest run's table again
 scalebench doctor                   what this machine can do, and what is wrong with it
 scalebench trace FILE...            how much communication a job's Kineto traces hide

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ trust_network = option(
 
 
 @click.command(cls=RunCommand, options_metavar="[OPTIONS]")
-@click.argument("suites", nargs=-1, metavar="[SUITE]... | -- SCRIPT [ARGS]")
+@click.argument("suites", nargs=-1, metavar="-- SCRIPT [ARGS] | [SUITE]...")
 @option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
 @option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
 @option(
@@ -213,10 +213,10 @@ trust_network = option(
 def run(context: click.Context, /, **flags: Any) -> None:
     """Train at several numbers of ranks, measure, print the table, write run and report.
 
-    Without a SUITE (a name or a file), the core suites are run. After -- give your own training
-    script; it needs no change: scalebench run --gpus 1,2 -- train.py --lr 0.1. Each option can
-    also be set by an environment variable (SCALEBENCH_GPUS=1,2) or in [tool.scalebench] of
-    pyproject.toml.
+    Your own training script stands after -- and needs no change: scalebench run --gpus 1,2 --
+    train.py --lr 0.1. Or name a SUITE of scalebench's (or its file); without either, the core
+    suites are run. Each option can also be set by an environment variable (SCALEBENCH_GPUS=1,2)
+    or in [tool.scalebench] of pyproject.toml.
     """
     if flags["show_config"]:
         for name, value, source in value_sources(context):
@@ -374,7 +374,7 @@ def request_from(flags: dict[str, Any]) -> "Request":
         quick=flags["quick"],
         shared=flags["shared"],
         pinned=flags["pinned"],
-        threads=None if flags["script"] is None else threads_of_script(),
+        threads=None if flags["script"] is None else threads_of_script(flags["script"]),
         trace=not flags["no_trace"],
         selection=flags["selection"],
         only=flags["only"],
@@ -389,9 +389,16 @@ def request_from(flags: dict[str, Any]) -> "Request":
     )
 
 
-def threads_of_script() -> int | None:
-    """Return ``OMP_NUM_THREADS``: of a script, what the user has set holds. None: not set."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
+def threads_of_script(words: Sequence[str] = ()) -> int | None:
+    """Return ``OMP_NUM_THREADS``: of a script, what the user has set holds. None: not set.
+
+    Args:
+        words: What stands after ``--``; it may be set there.
+    """
+    from scalebench.spec.script import settings_before
+
+    own = dict(setting.split("=", 1) for setting in settings_before(words)[0])
+    given = {**os.environ, **own}.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else None
 
 

@@ -148,7 +148,9 @@ class GradientError(Record):
     step: int = Field(ge=0)
 
 
-ErrorKind = Literal["exception", "oom", "usage", "unsupported", "peer", "signal", "limit", "exit"]
+ErrorKind = Literal[
+    "exception", "oom", "usage", "unsupported", "peer", "signal", "limit", "exit", "ended"
+]
 
 
 class RankError(Record):
@@ -158,7 +160,8 @@ class RankError(Record):
         kind: ``peer``: a collective failed because another rank had gone; ``signal``: the
             process was killed; ``limit``: still running when the cell's time was over;
             ``usage``: the user's workload or suite is at fault; ``unsupported``: this strategy
-            cannot run here; ``exit``: it left without a word.
+            cannot run here; ``exit``: it left without a word; ``ended``: a user's script came to
+            its end before there was enough to measure.
         time_ns: When, on the machine's monotonic clock.
     """
 

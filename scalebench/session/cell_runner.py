@@ -1,8 +1,7 @@
 """Launching a run's cells one after the other, each stored as soon as it has ended."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -12,7 +11,6 @@ from scalebench.launch.base import Launcher
 from scalebench.launch.sharing import SharingFailed
 from scalebench.records.outcome import launched_result, skipped_result
 from scalebench.records.run import CellResult
-from scalebench.session import written_files
 from scalebench.session.calibration.of_run import calibrate_run, calibrate_scripts
 from scalebench.session.calibration.rehearsals import rehearse_steps
 from scalebench.session.plan.max_batch import why_too_large
@@ -21,8 +19,8 @@ from scalebench.session.recovery.directory import saving_in
 from scalebench.session.recovery.faults import measure_faults
 from scalebench.session.sharing import can_share, cells_to_share, too_much_memory
 from scalebench.session.store import RunStore
+from scalebench.session.written_files import WrittenFiles
 from scalebench.spec import Cell, Script, SharedLaunch
-from scalebench.spec.script import ScriptTarget
 
 SHORTEST_S = 0.001
 
@@ -48,8 +46,7 @@ class CellRunner:
         self._calibrated_scripts = False
         self._rehearsed = store.run.link is not None  # a profile that was given stays as it is
         self._by_itself: set[str] = set()
-        self._files = written_files.WrittenFiles(Path.cwd(), store.run.paths.root)
-        self._warned: set[ScriptTarget] = set()
+        self._files = WrittenFiles(Path.cwd(), store.run.paths.root)
 
     def run_missing(self) -> str:
         """Launch every cell without a result; return the run's status afterwards."""
@@ -232,12 +229,10 @@ class CellRunner:
         cell = saving_in(cell, self.store.checkpoints)
         if cell.purpose == "fail":
             return measure_faults(self.launcher, cell, run.paths.logs(cell.id), now)
-        with self._watching_files(cell):
-            launched = self.launcher.launch(cell, run.paths.logs(cell.id))
-        if launched.failure is not None and launched.failure.kind == "usage":
-            raise UsageError(self.store.cleaner.text(launched.failure.message))
+        self._files.before_launch(cell)
+        launched = self.launcher.launch(cell, run.paths.logs(cell.id))
         times = (launched.launch_s, launched.wall_s)
-        return launched_result(
+        result = launched_result(
             cell,
             launched.records,
             launched.failure,
@@ -246,20 +241,22 @@ class CellRunner:
             node=launched.node,
             lost=launched.lost,
         )
+        failure = launched.failure
+        if failure is not None and (failure.kind == "usage" or self._is_hopeless(result)):
+            raise UsageError(self.store.cleaner.text(failure.message))
+        for told in self._files.after_launch(cell, result.ranks):
+            self.store.add_notice(told)
+        return result
 
-    @contextmanager
-    def _watching_files(self, cell: Cell) -> Iterator[None]:
-        """Say so if a user's script writes the same files in every launch."""
-        script = cell.workload
-        if not isinstance(script, ScriptTarget):
-            yield
-            return
-        self._files.before_launch()
-        yield
-        files = self._files.after_launch()
-        if files and script not in self._warned:
-            self._warned.add(script)
-            self.store.add_notice(written_files.warning(script, files))
+    def _is_hopeless(self, result: CellResult) -> bool:
+        """Tell whether a script ended before it was measured, and so it did at every other size."""
+        results = [*self.store.run.results.values(), result]
+        known = {one.cell.id for one in results}
+        if result.failure is None or result.failure.kind != "ended":
+            return False
+        return all(one.status != "ok" for one in results) and all(
+            cell.id in known or why_not_again(cell, results) for cell in self.store.run.info.plan
+        )
 
 
 def why_not_again(cell: Cell, results: Iterable[CellResult]) -> str | None:

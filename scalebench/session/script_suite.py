@@ -1,12 +1,12 @@
 """The suite of one case that a user's own script is: what ``run -- train.py`` runs."""
 
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from scalebench.errors import UsageError
+from scalebench.session.script_words import understood
 from scalebench.spec import Case, Script, Suite
 from scalebench.spec.script import SIZES, ScriptTarget, evaluate, script_from
 
@@ -26,7 +26,7 @@ def script_suite(words: Sequence[str], flags: dict[str, Any]) -> Suite:
     Raises:
         UsageError: There is no such script, or the options do not fit it.
     """
-    script = script_from(words, flags["python"] or sys.executable)
+    script = script_from(understood(words, flags["python"]), flags["python"])
     script = script.model_copy(
         update={
             "samples_per_step": flags["samples_per_step"],

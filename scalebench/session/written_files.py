@@ -5,10 +5,12 @@ may read what another one wrote. Only the working folder and the folders in it a
 """
 
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
+from scalebench.records.rank import RankRecord
+from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
 
 MOST_FILES = 5000
@@ -34,12 +36,33 @@ class WrittenFiles:
         self.own = own.resolve()
         self._before: States | None = None
         self._launches: dict[str, int] = {}
+        self._told: set[tuple[ScriptTarget, bool]] = set()
 
-    def before_launch(self) -> None:
-        """Note how the folder is."""
-        self._before = self._states()
+    def before_launch(self, cell: Cell) -> None:
+        """Note how the folder is; nothing is noted of what is no script of the user's."""
+        if isinstance(cell.workload, ScriptTarget):
+            self._before = self._states()
 
-    def after_launch(self) -> list[str]:
+    def after_launch(self, cell: Cell, ranks: Sequence[RankRecord]) -> list[str]:
+        """Return what there is to say, each once in a run: see `warning`.
+
+        Args:
+            cell: What was launched.
+            ranks: What its ranks left.
+        """
+        script = cell.workload
+        if not isinstance(script, ScriptTarget):
+            return []
+        loaded = {name for rank in ranks for name in rank.facts.get("loaded", ())}
+        known = [(True, sorted(loaded & set(self._launches))), (False, self._written_again())]
+        told = []
+        for loads, files in known:
+            if files and not self._told & {(script, loads), (script, True)}:
+                self._told.add((script, loads))
+                told.append(warning(script, files, loads))
+        return told
+
+    def _written_again(self) -> list[str]:
         """Return the files that this launch and one before have written, by name."""
         after = self._states()
         if self._before is None or after is None:
@@ -91,12 +114,15 @@ def _open_files() -> Iterator[str]:
             yield os.readlink(link)
 
 
-def warning(script: ScriptTarget, files: list[str]) -> str:
-    """Say that launches write to the same files, and what to do."""
+def warning(script: ScriptTarget, files: list[str], loads: bool) -> str:
+    """Say that launches write to the same files, or load what others have left, and what to do."""
     more = f" and {len(files) - MOST_NAMED} more" if len(files) > MOST_NAMED else ""
-    named = ", ".join(files[:MOST_NAMED])
+    named = ", ".join(files[:MOST_NAMED]) + more
+    if loads:
+        what = f"a launch goes on from {named}, which the launch before it has left: no fair start"
+    else:
+        what = f"every launch writes {named}: what one has written, the next overwrites"
     return (
-        f"{script.shown}: every launch writes {named}{more}: what one has written, the next "
-        "overwrites. Give the script {run_dir} as its output folder, for example --output "
-        "{run_dir}: an empty folder of each launch"
+        f"{script.shown}: {what}. Give the script {{run_dir}} as its output folder, for example "
+        "--output {run_dir}: an empty folder of each launch"
     )

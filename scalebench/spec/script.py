@@ -4,6 +4,7 @@ import ast
 import math
 import operator
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -20,7 +21,23 @@ PLACEHOLDERS = ("world_size", "global_batch", "rank_batch", "run_dir")
 SIZES = ("world_size", "global_batch", "rank_batch")
 """Those that are numbers and depend on the number of ranks."""
 
-_INTERPRETER = re.compile(r"python[0-9.]*(\.exe)?")
+INTERPRETER = re.compile(r"python[0-9.]*(\.exe)?")
+_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PYTHON_OPTION = re.compile(r"-[uBOvqbEs]+|-[WX].*")
+
+LAUNCHERS = (
+    *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "horovodrun", "composer"),
+    *("mpirun", "mpiexec", "srun"),
+)
+"""Programs that start ranks."""
+
+LAUNCHER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
+
+ENVIRONMENTS = (
+    *("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "conda", "mamba", "micromamba"),
+)
+"""Programs whose ``run`` starts another one in an environment of its own."""
+
 _OPERATORS: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -39,6 +56,8 @@ class ScriptTarget(Spec):
         module: Whether it is a module: ``python -m program``.
         arguments: Its arguments, placeholders included.
         python: Interpreter that runs it.
+        python_options: Of the interpreter, such as ``-u``.
+        environment: Set for the script, as ``NAME=value``.
         samples_per_step: Samples of the whole job in a step, an expression of placeholders;
             None: counted.
         scaling: As it was asked for; None: what the launches show.
@@ -52,6 +71,8 @@ class ScriptTarget(Spec):
     module: bool = False
     arguments: tuple[str, ...] = ()
     python: str = sys.executable
+    python_options: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
     samples_per_step: str | None = None
     scaling: Scaling | None = None
     to_the_end: bool = False
@@ -82,25 +103,28 @@ class ScriptTarget(Spec):
         return filled
 
 
-def script_from(words: Sequence[str], python: str) -> ScriptTarget:
+def script_from(words: Sequence[str], python: str | None) -> ScriptTarget:
     """Return the script that is called after ``--``.
 
     Args:
-        words: ``train.py ARGS``, ``-m package.module ARGS``, or either after ``python``.
-        python: Interpreter, unless the words begin with another one.
+        words: ``train.py ARGS``, ``-m package.module ARGS``, or either after ``python`` and its
+            options; settings such as ``NAME=value`` or ``env NAME=value`` may stand before.
+        python: Interpreter that was asked for; None: the one that the words begin with, and without
+            one scalebench's own.
 
     Raises:
         UsageError: No script is named, or it is something else than Python.
     """
-    rest = list(words)
-    if rest and _INTERPRETER.fullmatch(PurePath(rest[0]).name):
-        python = python if rest[0] in ("python", "python3") else rest[0]
+    environment, rest = settings_before(words)
+    options: list[str] = []
+    if rest and INTERPRETER.fullmatch(PurePath(rest[0]).name):
+        python = python if python and rest[0] in ("python", "python3") else rest[0]
         del rest[0]
-    if rest and PurePath(rest[0]).name in ("torchrun", "accelerate", "deepspeed", "mpirun", "srun"):
-        raise UsageError(
-            f"{rest[0]} starts ranks, and so does scalebench: give the script itself after --, "
-            "for example -- train.py --lr 0.1."
-        )
+        while rest and _PYTHON_OPTION.fullmatch(rest[0]):
+            taken = 2 if rest[0] in ("-W", "-X") else 1
+            options += rest[:taken]
+            del rest[:taken]
+    _refuse_launchers(rest)
     module = bool(rest) and rest[0] == "-m"
     if module:
         del rest[0]
@@ -113,8 +137,59 @@ def script_from(words: Sequence[str], python: str) -> ScriptTarget:
     program, arguments = rest[0], tuple(rest[1:])
     stem = program if module else PurePath(program).stem
     return ScriptTarget(
-        name=as_name(stem), program=program, module=module, arguments=arguments, python=python
+        name=as_name(stem),
+        program=program,
+        module=module,
+        arguments=arguments,
+        python=python or sys.executable,
+        python_options=tuple(options),
+        environment=tuple(environment),
     )
+
+
+def settings_before(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the settings ``NAME=value`` that words begin with, and the words behind them."""
+    rest = list(words)
+    if rest[:1] == ["env"]:
+        del rest[0]
+    environment = []
+    while rest and _SETTING.match(rest[0]):
+        environment.append(rest.pop(0))
+    return environment, rest
+
+
+def _refuse_launchers(rest: Sequence[str]) -> None:
+    """Raise UsageError for a program that starts ranks or an environment, with what to write."""
+    first = PurePath(rest[0]).name if rest else ""
+    module = rest[1] if rest[:1] == ["-m"] and len(rest) > 1 else ""
+    launcher = module or first
+    if first in LAUNCHERS or module.startswith(LAUNCHER_MODULES):
+        raise UsageError(
+            f"{launcher} starts ranks, and so does scalebench: give the script itself after --, "
+            f"for example {without_launcher(rest[2 if module else 1 :])}."
+        )
+    if first in ENVIRONMENTS and rest[1:2] == ["run"]:
+        place = next((i for i, w in enumerate(rest) if i > 1 and _begins_a_script(w)), len(rest))
+        raise UsageError(
+            f"{first} run chooses an interpreter, which scalebench has to start itself: "
+            f'scalebench run --python "$({shlex.join(rest[:place])} which python)" '
+            f"{without_launcher(rest[place:])}."
+        )
+
+
+def _begins_a_script(word: str) -> bool:
+    is_python = INTERPRETER.fullmatch(PurePath(word).name) is not None
+    return is_python or word in ("-m", "--module") or word.endswith(".py")
+
+
+def without_launcher(rest: Sequence[str]) -> str:
+    """Return ``-- SCRIPT ARGS`` for words that hold a script behind a launcher's own options."""
+    words = list(rest)
+    while words and not (_begins_a_script(words[0]) and not INTERPRETER.fullmatch(words[0])):
+        del words[0]
+    if not words:
+        return "-- train.py --lr 0.1"
+    return f"-- {shlex.join(['-m', *words[1:]] if words[0] == '--module' else words)}"
 
 
 def as_name(stem: str) -> str:

@@ -242,11 +242,13 @@ def test_fsdp_is_measured_like_any_other_and_projected_from_two_ranks(
 
 @pytest.mark.untimed
 def test_a_rank_that_fails_is_named_with_its_own_traceback(
-    scalebench: Scalebench, project: Path
+    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(SCRIPTS / "troubled_script.py", project)
     flags = ("--quick", "--gpus", "2", "--no-report", "--out", "run")
-    done = scalebench("run", *flags, "--", "python", "troubled_script.py", "fails")
+    first = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    monkeypatch.setenv("PATH", first)
+    done = scalebench("run", *flags, "--", "python", "-u", "troubled_script.py", "fails")
     assert done.returncode == 4, done.stderr
     row = row_of(project / "run", CASE, 2)
     assert row["reason"] == "rank 1: RuntimeError: a trouble of its own"
@@ -275,7 +277,12 @@ def test_a_script_that_ends_early_is_measured_and_marked(
 @pytest.mark.parametrize(
     ("trouble", "code", "told"),
     [
-        ("never-steps", 2, "ended without a training step"),
+        (
+            "never-steps",
+            2,
+            "training step. It ended by itself and printed last: nothing to train",
+        ),
+        ("by-hand", 2, "made 4096 backward passes and no training step that scalebench sees"),
         ("too-short", 2, "ended after 2 training steps, and at least 4 are needed"),
         ("spawns", 2, r"starts its own processes with torch.multiprocessing.spawn"),
         ("catches-exit", 0, "measured on one rank only"),
@@ -294,6 +301,22 @@ def test_a_trouble_is_told_in_one_line(
     assert told in said
     if code == 2:
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.untimed
+def test_a_launch_that_goes_on_from_the_one_before_is_told_from_what_was_measured(
+    scalebench: Scalebench, project: Path
+) -> None:
+    shutil.copy(SCRIPTS / "troubled_script.py", project)
+    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
+    done = scalebench("run", *flags, "--", "troubled_script.py", "resumes")
+    assert done.returncode == 4, done.stderr
+    assert row_of(project / "run", CASE, 1)["step_s"]["value"] > 0
+    reason = row_of(project / "run", CASE, 2)["reason"]
+    assert "printed last: Resuming at epoch 40 (logs/troubled-script.script.n2.r0/rank" in reason
+    assert "went on from snapshot.pt" in reason and "{run_dir}" in reason
+    table = [line for line in done.stdout.splitlines() if "failed" in line]
+    assert table and not any("/" in line for line in table if "│" not in line and "," not in line)
 
 
 @pytest.mark.untimed

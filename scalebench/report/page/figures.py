@@ -238,7 +238,7 @@ def _hover(row: Row, estimate: Estimate, scale: float, unit: str) -> str:
     return (
         f"{row_name(row)}<br>"
         f"{wording.point(estimate, scale)}{unit} ({doubt}, {wording.launches(estimate)})<br>"
-        f"{row.scaling} scaling, batch {row.global_batch} ({row.rank_batch} per rank){marked}"
+        f"{row.scaling} scaling, batch {wording.batches(row, '{} ({} per rank)')}{marked}"
     )
 
 
@@ -297,8 +297,8 @@ def _distribution(
 
 
 def _launch_hover(row: Row, repeat: int) -> str:
-    batch = f"batch {row.global_batch} ({row.rank_batch} per rank)"
-    return f"{wording.ranks(row)}, launch {repeat + 1}, {batch}"
+    batch = wording.batches(row, "{} ({} per rank)")
+    return f"{wording.ranks(row)}, launch {repeat + 1}, batch {batch}"
 
 
 def _short(value: float) -> float:

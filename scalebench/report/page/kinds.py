@@ -90,7 +90,7 @@ def _estimates(
             if estimate is not None:
                 value = f"{wording.point(estimate, scale)}{unit}"
                 span = wording.interval(estimate, scale) or "none"
-                batch = f"{row.global_batch}/{row.rank_batch}"
+                batch = wording.batches(row, "{}/{}")
                 name = wording.plain(row.case, 64)
                 lines.append((name, str(row.world_size), value, span, str(estimate.n), batch))
         return lines

@@ -115,7 +115,7 @@ def _check_style(row: Row) -> str:
 
 
 def _batch(row: Row) -> str:
-    return f"{row.global_batch}/{row.rank_batch}" if wording.counts_samples(row) else NOTHING
+    return wording.batches(row, "{}/{}")
 
 
 def _throughput(row: Row) -> str:

@@ -80,6 +80,11 @@ def counts_samples(row: Row) -> bool:
     return SAMPLES_NOT_COUNTED not in row.stamps
 
 
+def batches(row: Row, text: str) -> str:
+    """Put a row's batch, of all ranks and of one, into a text; nothing is known: a dash."""
+    return text.format(row.global_batch, row.rank_batch) if counts_samples(row) else DASH
+
+
 def _number_of(value: Any, phrase: str) -> str | None:
     known = isinstance(value, int | float) and not isinstance(value, bool)
     return phrase.format(value) if known else None
@@ -390,10 +395,10 @@ def suite_facts(rows: Sequence[Row]) -> str:
     else:
         parts.append(joined([plain(name, 60) for name in names]))
     per_rank = first.scaling == "weak"
-    batches = sorted({row.rank_batch if per_rank else row.global_batch for row in rows})
+    counted = [row for row in rows if counts_samples(row)]
+    known = sorted({row.rank_batch if per_rank else row.global_batch for row in counted})
     kind = "batch per rank" if per_rank else "global batch"
-    known = all(counts_samples(row) for row in rows)
-    parts.append(f"{kind} {joined([str(b) for b in batches]) if known else 'not counted'}")
+    parts.append(f"{kind} {joined([str(b) for b in known]) if known else 'not counted'}")
     backends = sorted({plain(row.backend, 30) for row in rows if row.backend})
     parts.append(f"{first.device}{' over ' + joined(backends) if backends else ''}")
     if first.virtual_hosts:

@@ -2,7 +2,9 @@
 
 Iterators are watched where every one of torch's passes: ``_BaseDataLoaderIter.__next__``. One
 whose batch was the last before a backward pass feeds the training, and so do those that were read
-beside it (labelled and unlabelled data); the others evaluate.
+beside it (labelled and unlabelled data); the others evaluate. Prefetchers may read without gradients,
+as evaluations do: such a batch has to be the last before two backward passes in a row, of one dataset:
+a queue may hand on what was read before an evaluation.
 
 How many samples a batch has, its loader knows: as many as its sampler asked the dataset for. Only a
 dataset that makes whole batches by itself leaves it to the tensors, which have to agree. The shape
@@ -49,13 +51,17 @@ class Fed(NamedTuple):
 class _Feed:
     """One iterator since the last step.
 
+    Args:
+        dataset: Which one it reads.
+
     Attributes:
         asked: Samples of each batch that its sampler has asked for and that has not come yet.
         drawn: Batches since the last backward pass.
         learns: Whether the last one was read with gradients on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dataset: int) -> None:
+        self.dataset = dataset
         self.settings: dict[str, Any] | None = None
         self.trains = False
         self.asked: deque[int | None] = deque()
@@ -107,6 +113,7 @@ class Batches:
         self.loader: dict[str, Any] | None = None
         self._active: list[_Feed] = []
         self._drawn: list[_Feed] = []
+        self._fed_without: int | None = None
 
     def asked_for(self, iterator: Any, index: Any) -> None:
         """Note what a sampler has asked its dataset for: a list of samples, or what makes one."""
@@ -138,6 +145,8 @@ class Batches:
         feed.batches += 1
         feed.drawn += 1
         feed.learns = torch.is_grad_enabled()
+        if feed.learns:
+            self._fed_without = None
         samples = feed.samples_of(batch, iterator)
         feed.samples = None if samples is None or feed.samples is None else feed.samples + samples
         feed.tokens += tokens_of(batch)
@@ -148,17 +157,18 @@ class Batches:
         """Note that a backward pass has begun: the last batch was one to train on.
 
         So were those that other loaders handed over since the last backward pass, no more of each.
-        A batch that is read without gradients is one to train on (a prefetcher's) unless another
-        loader is known to feed the training.
         """
-        if not self._drawn:
-            return
-        last = self._drawn[-1]
-        if last.learns or not any(feed.trains for feed in self._active if feed is not last):
+        learning = [feed for feed in self._drawn if feed.learns]
+        last = self._drawn[-1] if self._drawn else None
+        if last is not None and not last.learns:
+            read_before, self._fed_without = self._fed_without, last.dataset
+            if last.dataset != read_before:
+                last = learning[-1] if learning else None
+        if last is not None:
             last.trains = True
             self.loader = last.settings
-        for feed in self._drawn[:-1]:
-            feed.trains = feed.trains or (feed.learns and feed.drawn <= last.drawn)
+            for feed in learning:
+                feed.trains = feed.trains or feed.drawn <= last.drawn
         for feed in self._drawn:
             feed.drawn = 0
         self._drawn.clear()
@@ -192,7 +202,11 @@ def settings_of(iterator: Any) -> dict[str, Any]:
 
 
 def _feed_of(iterator: Any) -> _Feed:
-    found: _Feed = iterator.__dict__.setdefault("_scalebench", _Feed())
+    found: _Feed | None = iterator.__dict__.get("_scalebench")
+    if found is None:
+        found = iterator.__dict__["_scalebench"] = _Feed(
+            id(getattr(iterator, "_dataset", iterator))
+        )
     return found
 
 

@@ -15,6 +15,10 @@ class HostClock:
         """Take a mark."""
         return time.monotonic_ns()
 
+    def is_capturing(self) -> bool:
+        """Tell whether a CUDA graph is being captured: nothing runs, and no mark can be taken."""
+        return False
+
     def seconds(self, earlier: Any, later: Any) -> float | None:
         """Return the seconds between two marks; None: the device has not got there yet."""
         elapsed: float = (later - earlier) / 1e9
@@ -32,6 +36,10 @@ class CudaClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    def is_capturing(self) -> bool:
+        """Tell whether a CUDA graph is being captured: nothing runs, and no mark can be taken."""
+        return torch.cuda.is_current_stream_capturing()
 
     def seconds(self, earlier: Any, later: Any) -> float | None:
         """Return the seconds between two events; None: the device has not got there yet."""

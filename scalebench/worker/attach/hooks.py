@@ -1,8 +1,7 @@
 """Where the watch is told of the script's doings: optimizers, backward passes, DataLoaders."""
 
-import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch.multiprocessing
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import dataloader
 
+from scalebench.worker.attach.compiled import SEEN, not_compiled, quietly, watched
 from scalebench.worker.attach.imports import after_import_of
 from scalebench.worker.attach.problems import SPAWNS, ScriptProblem
 
@@ -39,15 +39,21 @@ class Hooks:
 def install(watch: Any) -> Hooks:
     """Have the watch told from now on."""
     hooks = Hooks()
-    handle = register_optimizer_step_post_hook(
-        lambda optimizer, *_: watch.optimizer_called(optimizer)
-    )
+
+    def optimizer_called(optimizer: Any, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            SEEN.optimizer = optimizer
+        else:
+            quietly(watch, watch.optimizer_called, optimizer)
+
+    handle = register_optimizer_step_post_hook(not_compiled(optimizer_called))
     hooks.then(handle.remove)
     _watch_backward(watch, hooks)
+    _watch_graphs(watch, hooks)
     _watch_loaders(watch, hooks)
     _watch_scaler(watch, hooks)
     _watch_modes(watch, hooks)
-    _watch_saving(watch, hooks)
+    _watch_files(watch, hooks)
     _refuse_spawn(hooks)
     watch.traffic.install(hooks.put)
     watch.inputs.begin()
@@ -63,18 +69,18 @@ def _watch_backward(watch: Any, hooks: Hooks) -> None:
     autograd: Any = torch.autograd
     names = [name for name in ("_engine_run_backward",) if hasattr(autograd, name)]
     for name in names or ["backward", "grad"]:
-        hooks.put(autograd, name, _with_call_before(getattr(autograd, name), watch.backward))
+        original = getattr(autograd, name)
+        hooks.put(autograd, name, watched(original, _with_call_before(original, watch)))
 
 
-def _with_call_before(function: Any, call: Any) -> Any:
+def _with_call_before(function: Any, watch: Any) -> Any:
     running = False
 
-    @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         nonlocal running
         if running:
             return function(*args, **kwargs)
-        call()
+        quietly(watch, watch.backward)
         running = True
         try:
             return function(*args, **kwargs)
@@ -84,25 +90,48 @@ def _with_call_before(function: Any, call: Any) -> Any:
     return wrapper
 
 
+def _watch_graphs(watch: Any, hooks: Hooks) -> None:
+    """A CUDA graph in which an optimizer was captured makes a step each time it is played."""
+    graph: Any = torch.cuda.CUDAGraph
+    capture_end, replay = graph.capture_end, graph.replay
+
+    def captured(self: Any) -> Any:
+        self._scalebench, SEEN.captured = SEEN.captured, None
+        return capture_end(self)
+
+    def played(self: Any) -> Any:
+        optimizer = getattr(self, "_scalebench", None)
+        if optimizer is None:
+            return replay(self)
+        quietly(watch, watch.backward)
+        answer = replay(self)
+        quietly(watch, watch.optimizer_called, optimizer)
+        return answer
+
+    hooks.put(graph, "capture_end", watched(capture_end, captured))
+    hooks.put(graph, "replay", watched(replay, played))
+
+
 def _watch_loaders(watch: Any, hooks: Hooks) -> None:
     iterator: Any = dataloader._BaseDataLoaderIter
     original = iterator.__next__
 
-    @functools.wraps(original)
-    def watched(self: Any) -> Any:
+    def next_batch(self: Any) -> Any:
         watch.begin()
         return watch.batches.next_of(self, original)
 
-    hooks.put(iterator, "__next__", watched)
+    def watched_next(self: Any) -> Any:
+        return quietly(watch, next_batch, self)
+
+    hooks.put(iterator, "__next__", watched(original, watched_next))
     ask = iterator._next_index
 
-    @functools.wraps(ask)
     def asking(self: Any) -> Any:
         index = ask(self)
-        watch.batches.asked_for(self, index)
+        quietly(watch, watch.batches.asked_for, self, index)
         return index
 
-    hooks.put(iterator, "_next_index", asking)
+    hooks.put(iterator, "_next_index", watched(ask, asking))
 
 
 def _watch_scaler(watch: Any, hooks: Hooks) -> None:
@@ -110,13 +139,12 @@ def _watch_scaler(watch: Any, hooks: Hooks) -> None:
     scaler: Any = torch.amp.GradScaler
     original = scaler.step
 
-    @functools.wraps(original)
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         answer = original(self, optimizer, *args, **kwargs)
-        watch.optimizer_called(optimizer)
+        quietly(watch, watch.optimizer_called, optimizer)
         return answer
 
-    hooks.put(scaler, "step", step)
+    hooks.put(scaler, "step", watched(original, step))
 
 
 def _watch_modes(watch: Any, hooks: Hooks) -> None:
@@ -124,23 +152,40 @@ def _watch_modes(watch: Any, hooks: Hooks) -> None:
     module: Any = torch.nn.Module
     original = module.train
 
-    @functools.wraps(original)
     def train(self: Any, mode: bool = True) -> Any:
-        watch.between.mode_changed(bool(mode))
+        quietly(watch, watch.between.mode_changed, bool(mode))
         return original(self, mode)
 
-    hooks.put(module, "train", train)
+    hooks.put(module, "train", watched(original, train))
 
 
-def _watch_saving(watch: Any, hooks: Hooks) -> None:
-    hooks.put(torch, "save", watch.between.saving(torch.save))
+def _watch_files(watch: Any, hooks: Hooks) -> None:
+    """Checkpoints: how long they are saved, and which are loaded."""
+
+    def save_quietly(save: Any) -> Any:
+        timed = watch.between.saving(save)
+        return lambda *args, **kwargs: quietly(watch, timed, *args, **kwargs)
+
+    def note_and_load(load: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            watch.loads(*args, **kwargs)
+            return load(*args, **kwargs)
+
+        return noted
+
+    def put(owner: Any, names: Sequence[str], around: Any) -> None:
+        for name in names:
+            original = getattr(owner, name, None)
+            if original is not None:
+                hooks.put(owner, name, watched(original, around(original)))
 
     def watch_checkpoints() -> None:
-        checkpoint: Any = sys.modules["torch.distributed.checkpoint"]
-        for name in ("save", "async_save"):
-            if hasattr(checkpoint, name):
-                hooks.put(checkpoint, name, watch.between.saving(getattr(checkpoint, name)))
+        checkpoint = sys.modules["torch.distributed.checkpoint"]
+        put(checkpoint, ("save", "async_save"), save_quietly)
+        put(checkpoint, ("load",), note_and_load)
 
+    put(torch, ("save",), save_quietly)
+    put(torch, ("load",), note_and_load)
     after_import_of("torch.distributed.checkpoint", watch_checkpoints)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.util import find_spec
+from contextlib import suppress
+from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
 
 def after_import_of(name: str, call: Callable[[], None]) -> None:
-    """Call something as soon as a module has been imported: the script imports it when it likes."""
+    """Call something once, as soon as a module has been imported: when the script likes."""
     if name in sys.modules:
         call()
     else:
@@ -19,11 +19,17 @@ def after_import_of(name: str, call: Callable[[], None]) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Finds one module as it is found without it, and has it loaded with a call at the end."""
+    """Finds one module as the other finders do, and has its loader call something at the end.
+
+    It stays until the module has run to its end: many ask ``find_spec`` whether a module exists
+    before they import it, and an import that fails may be tried again. The loader is the one that
+    was found, with another ``exec_module``: whoever asks it for the module's file gets an answer.
+    """
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self.name = name
         self.call = call
+        self.is_done = False
 
     def find_spec(
         self,
@@ -33,26 +39,27 @@ class _AfterImport(MetaPathFinder):
     ) -> Any:
         if fullname != self.name:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, self.call)
-        return spec
+        for finder in sys.meta_path:
+            ask = getattr(finder, "find_spec", None)
+            spec = None if finder is self or ask is None else ask(fullname, path, target)
+            if spec is not None:
+                self._have_called(spec.loader)
+                return spec
+        return None
 
+    def _have_called(self, loader: Any) -> None:
+        run = getattr(loader, "exec_module", None)
 
-class _CallingLoader(Loader):
-    """Another loader, and a call when it is done."""
+        def exec_module(module: ModuleType) -> None:
+            with suppress(AttributeError):
+                del loader.exec_module
+            run(module)  # type: ignore[misc]
+            if not self.is_done:
+                self.is_done = True
+                with suppress(ValueError):  # the script has put other finders there
+                    sys.meta_path.remove(self)
+                self.call()
 
-    def __init__(self, inner: Any, call: Callable[[], None]) -> None:
-        self.inner = inner
-        self.call = call
-
-    def create_module(self, spec: Any) -> Any:
-        return self.inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        spec = module.__spec__
-        if spec is not None:
-            spec.loader = module.__loader__ = self.inner
-        self.inner.exec_module(module)
-        self.call()
+        with suppress(AttributeError, TypeError):  # a namespace has none; a class is everybody's
+            if run is not None and not isinstance(loader, type):
+                loader.exec_module = exec_module

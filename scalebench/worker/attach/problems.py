@@ -5,6 +5,13 @@ class ScriptProblem(Exception):
     """The script cannot be measured as it is; the text says why, and what to change."""
 
 
+class NoStep(ScriptProblem):
+    """The script has ended by itself, without a step; the text says what it may need.
+
+    At another number of ranks it may train.
+    """
+
+
 OLDEST_TORCH = (2, 4)
 
 TOO_OLD = "torch {version} is too old to watch a script: 2.4 or newer is needed"
@@ -32,9 +39,19 @@ SPAWNS = (
     "and int(os.environ['WORLD_SIZE']) as the number of processes"
 )
 
-NO_STEP = (
-    "the script ended without a training step: no optimizer of torch was called after a backward "
-    "pass. If it trains in another way, call scalebench.step() after each step"
+NO_STEP = "the script ended without a training step"
+
+IF_IT_TRAINED = "If it trained, call scalebench.step() after each step"
+
+NO_OPTIMIZER = (
+    "the script made {passes} backward passes and no training step that scalebench sees: after "
+    "none of them an optimizer of torch was called. If it updates its parameters by hand or with "
+    "an optimizer of another kind, call scalebench.step() after each update"
+)
+
+OWN_PROCESSES = (
+    "It has started processes, which are not watched. If they train: each rank is already a "
+    "process here, so call their function directly, with int(os.environ['RANK']) as the rank"
 )
 
 

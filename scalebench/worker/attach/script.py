@@ -20,7 +20,14 @@ from typing import Any
 
 from scalebench.worker.attach import interface
 from scalebench.worker.attach.imports import after_import_of
-from scalebench.worker.attach.problems import NO_STEP, ScriptProblem, check_torch
+from scalebench.worker.attach.problems import (
+    IF_IT_TRAINED,
+    NO_OPTIMIZER,
+    OWN_PROCESSES,
+    NoStep,
+    ScriptProblem,
+    check_torch,
+)
 
 RECORD = "attach{rank}.json"
 
@@ -33,9 +40,12 @@ def main(request_file: str) -> int:
     """
     request: dict[str, Any] = json.loads(Path(request_file).read_text(encoding="utf-8"))
     record = Path(request["folder"]) / RECORD.format(rank=request["rank"])
+    own_pid = os.getpid()
     _answer_signals()
 
     def keep(seen: dict[str, Any]) -> None:
+        if os.getpid() != own_pid:  # a process that the script has forked
+            return
         whole = record.with_suffix(".part")
         whole.write_text(json.dumps(seen), encoding="utf-8")
         os.replace(whole, record)
@@ -49,7 +59,8 @@ def main(request_file: str) -> int:
         address, limit_s = request["store"], request["limit_s"]
         connect = None if address is None else functools.partial(store_at, address, limit_s)
         interface.watch = Watch(request, keep, connect)
-        hooks.install(interface.watch)
+        installed = hooks.install(interface.watch)
+        os.register_at_fork(after_in_child=installed.remove)
         _heed_other_port()
 
     after_import_of("torch", begin)
@@ -117,6 +128,7 @@ def _conclude(error: BaseException | None, keep: Callable[[dict[str, Any]], None
 
 def _store_end(error: BaseException | None, keep: Callable[[dict[str, Any]], None]) -> int:
     watch = interface.watch
+    error = _caught_up(watch) or error
     ended = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
     if watch is not None and watch.over:  # it was measured: what came later changes nothing
         if not ended and error is not None:
@@ -129,7 +141,7 @@ def _store_end(error: BaseException | None, keep: Callable[[dict[str, Any]], Non
         keep({"error": describe(error, text)})
         return 1
     if watch is None or watch.num_calls == 0:
-        keep({"error": describe(ScriptProblem(NO_STEP), None)})
+        keep({"error": describe(_why_no_step(watch), None)})
         return 1
     try:
         watch.check_group()
@@ -141,9 +153,31 @@ def _store_end(error: BaseException | None, keep: Callable[[dict[str, Any]], Non
     return 0
 
 
+def _caught_up(watch: Any) -> BaseException | None:
+    """Count the last step, if compiled code has made it; return what the watch says to it."""
+    try:
+        if watch is not None:
+            from scalebench.worker.attach.compiled import catch_up
+
+            catch_up(watch)
+    except (SystemExit, ScriptProblem) as said:
+        return said
+    return None
+
+
+def _why_no_step(watch: Any) -> ScriptProblem:
+    if watch is not None and watch.num_backwards:
+        return ScriptProblem(NO_OPTIMIZER.format(passes=watch.num_backwards))
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and next(processes._process_counter) > 1:
+        return NoStep(OWN_PROCESSES)
+    return NoStep(IF_IT_TRAINED)
+
+
 def describe(error: BaseException, text: str | None) -> dict[str, Any]:
     """Return what is stored of an error; the supervising process sorts it by its kind."""
     return {
+        "loaded": getattr(interface.watch, "loaded", []),
         "types": [kind.__name__ for kind in type(error).__mro__],
         "code": error.code if isinstance(error, SystemExit) else None,
         "message": str(error).strip(),

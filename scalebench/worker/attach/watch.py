@@ -11,6 +11,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,25 @@ from scalebench.worker.attach.batches import Batches, Fed
 from scalebench.worker.attach.between import Between, Doings
 from scalebench.worker.attach.calls import OptimizerCalls
 from scalebench.worker.attach.clocks import between, clock_for
+from scalebench.worker.attach.compiled import SEEN
 from scalebench.worker.attach.host_waits import HostWaits
 from scalebench.worker.attach.inputs import Inputs
-from scalebench.worker.attach.problems import NO_GROUP, WRONG_DEVICE, ScriptProblem
+from scalebench.worker.attach.problems import (
+    NO_GROUP,
+    NO_OPTIMIZER,
+    WRONG_DEVICE,
+    ScriptProblem,
+)
 from scalebench.worker.attach.tracing import Traces
 from scalebench.worker.attach.traffic import Traffic, TrafficWatch
 from scalebench.worker.attach.unused_search import UnusedSearch
 
 MOST_ENDINGS = 3
 """A script that catches SystemExit is asked again at its next steps; then it is ended by force."""
+
+
+MOST_BACKWARDS = 4096
+"""A script with that many backward passes before any call of an optimizer has none that is seen."""
 
 
 class Done(SystemExit):
@@ -49,6 +60,8 @@ class Watch:
         marks: The beginning of the first step, then the end of every call that matters; None in
             bare steps.
         over: Whether the record is stored.
+        num_backwards: Backward passes so far.
+        loaded: Checkpoints that were loaded from the working folder.
     """
 
     def __init__(
@@ -79,6 +92,8 @@ class Watch:
         self.backwards: list[int] = [0]
         self.doings: dict[int, Doings] = {}
         self.num_calls = 0
+        self.num_backwards = 0
+        self.loaded: list[str] = []
         self.explicit = False
         self.over = False
         self.schedule: schedule.Schedule | None = None
@@ -95,21 +110,36 @@ class Watch:
 
     def begin(self) -> None:
         """Take the first mark: something of the first step is about to happen."""
-        if not self.marks:
+        if not self.marks and not self.clock.is_capturing():
             self.marks.append(self.clock.now())
             self.host_ns.append(time.monotonic_ns())
 
     def backward(self) -> None:
         """Note that a backward pass has begun."""
+        if self.clock.is_capturing():
+            return
         self.begin()
         self.backwards[-1] += 1
+        self.num_backwards += 1
+        if self.num_backwards == MOST_BACKWARDS and not self.num_calls:
+            raise ScriptProblem(NO_OPTIMIZER.format(passes=self.num_backwards))
         self.calls.backward()
         if self._bare_until is None:
             self.batches.backward()
 
+    def loads(self, file: Any = None, *_: Any, **named: Any) -> None:
+        """Note that the script loads a checkpoint; one in its working folder is named."""
+        file = named.get("f", named.get("checkpoint_id", file))
+        with suppress(TypeError, ValueError, OSError):
+            path = os.path.relpath(getattr(file, "name", file))
+            if not path.startswith(os.pardir) and path not in self.loaded:
+                self.loaded.append(path)
+
     def optimizer_called(self, optimizer: Any) -> None:
         """Note that a call of an optimizer is over."""
-        if self.over:
+        if self.clock.is_capturing():  # it runs when the graph is played
+            SEEN.captured = optimizer
+        elif self.over:
             self._end_again()
         elif not self.explicit and self.calls.matters(id(optimizer)):
             if id(optimizer) not in self.optimizers:
@@ -297,6 +327,7 @@ class Watch:
                 "input_elements": self.inputs.elements,
                 "traffic": self._traffic_since(),
                 "looked_at": self._looks(),
+                "loaded": self.loaded,
                 **facts.of_training(
                     [one for one in known if one is not None], self.request["device"]
                 ),

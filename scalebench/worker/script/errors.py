@@ -2,14 +2,19 @@
 
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from scalebench.records.rank import ErrorKind, RankError
 from scalebench.spec.script import ScriptTarget
+from scalebench.worker.attach.problems import NO_STEP
 from scalebench.worker.process.failure import kind_of, storable
 
 LOG_TAIL_BYTES = 8192
+LAST_LINES = 3
+
+NO_TORCH = "No module named 'torch'"
 
 PORT_IS_TAKEN = ("eaddrinuse", "address already in use")
 
@@ -34,13 +39,22 @@ def error_of(told: dict[str, Any] | None, code: int, script: ScriptTarget, log: 
     first_line = message.splitlines()[0]
     kind: ErrorKind = "exception"
     text = f"{told['types'][0]}: {first_line}"
-    if "ScriptProblem" in types:
+    if "NoStep" in types:
+        what = f"{script.shown}: {NO_STEP}"
+        kind, text = "ended", ended(what, first_line, told["loaded"], log)
+    elif "ScriptProblem" in types:
         kind, text = "usage", f"{script.shown}: {first_line}"
     elif _found_no_module(told["types"][0], message, script):
         kind = "usage"
         text = (
             f"There is no module {script.program} in this folder or in what {script.python} has "
             f"installed ({first_line})"
+        )
+    elif told["types"][0] == "ModuleNotFoundError" and message == NO_TORCH:
+        kind = "usage"
+        text = (
+            f"{script.python}, which runs {script.shown}, has no torch. Activate the environment "
+            "that has it, name its interpreter with --python, or leave out the word python"
         )
     elif "SystemExit" in types:
         kind, text = _exit(told["code"], script, log)
@@ -88,14 +102,44 @@ def _without_a_word(code: int, script: ScriptTarget, log: Path) -> RankError:
     return RankError(kind=kind, message=message, time_ns=time.monotonic_ns())
 
 
+def ended(what: str, advice: str, loaded: Iterable[str], log: Path) -> str:
+    """Say what a script that has ended by itself too early has printed, and where it went on from.
+
+    Args:
+        what: Has become of it.
+        advice: What to do.
+        loaded: Checkpoints in the working folder that it has loaded.
+        log: Of the rank; where that is empty, rank 0 speaks.
+    """
+    first = log.with_name("rank0.log")
+    log = log if _lines(log) or not _lines(first) else first
+    printed = " / ".join((_lines(log) or [])[-LAST_LINES:]) or "nothing"
+    where = "/".join(log.parts[-3:])
+    files = ", ".join(loaded)
+    if files:
+        advice = (
+            f"It went on from {files}, which an earlier launch may have left: give the script "
+            "{run_dir} as its output folder, for example --output {run_dir}: an empty folder of "
+            "each launch"
+        )
+    return f"{what}. It ended by itself and printed last: {printed.rstrip('.')} ({where}). {advice}"
+
+
 def _last_line(log: Path) -> str:
     """Return the last line of a log that is not empty."""
+    lines = _lines(log)
+    if lines is None:
+        return "its log cannot be read"
+    return lines[-1] if lines else "it printed nothing"
+
+
+def _lines(log: Path) -> list[str] | None:
+    """Return the last lines of a log that are not empty; None: it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - LOG_TAIL_BYTES))
             text = file.read().decode("utf-8", errors="replace")
     except OSError:
-        return "its log cannot be read"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+        return None
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -18,7 +18,7 @@ from scalebench.records.rank import RankRecord
 from scalebench.records.scratch import Scratch
 from scalebench.spec import Cell, Device
 from scalebench.worker.attach import hooks, interface
-from scalebench.worker.attach.problems import NO_STEP
+from scalebench.worker.attach.problems import IF_IT_TRAINED, NO_STEP
 from scalebench.worker.attach.watch import Watch
 from scalebench.worker.measure.alignment import combine
 from scalebench.worker.process.rendezvous import SealedStore
@@ -113,7 +113,7 @@ class InProcess:
         try:
             if not self._watch.over:
                 if self._watch.num_calls == 0:
-                    raise UsageError(f"{NO_STEP[0].upper()}{NO_STEP[1:]}.")
+                    raise UsageError(f"{NO_STEP[0].upper()}{NO_STEP[1:]}. {IF_IT_TRAINED}.")
                 self._watch.store()
             own = self._record()
         finally:

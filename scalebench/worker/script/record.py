@@ -29,6 +29,10 @@ this many seconds."""
 Schedule = dict[str, Any]
 
 
+class TooShort(ValueError):
+    """The script has ended by itself, after too few steps."""
+
+
 class RankSeen(BaseModel):
     """What the other ranks have to know of one rank.
 
@@ -140,14 +144,15 @@ def rank_fields(
         clock: How this machine's clock stands to rank 0's.
 
     Raises:
-        ValueError: The script made too few steps, or its ranks exchanged nothing; the text says so.
+        TooShort: The script made too few steps.
+        ValueError: Its ranks exchanged nothing. The text says what to do.
     """
     first, own = everybody[0], everybody[rank]
     num_steps = min(seen.num_steps for seen in everybody)
     if num_steps < FEWEST_STEPS:
-        raise ValueError(
+        raise TooShort(
             f"{_script(cell).shown} ended after {num_steps} training steps, and at least "
-            f"{FEWEST_STEPS} are needed. Have it train longer: what is not needed is not run"
+            f"{FEWEST_STEPS} are needed"
         )
     period = raw["period"]
     if cell.world_size > 1:
@@ -187,6 +192,7 @@ def rank_fields(
             "input_elements": raw["input_elements"],
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,
+            "loaded": list(raw.get("loaded", ())),
         },
     }
     try:

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import FileStore, Store
 
 from scalebench.records.files import write_model
 from scalebench.records.paths import LaunchPaths
-from scalebench.records.rank import RankError, RankRecord
+from scalebench.records.rank import ErrorKind, RankError, RankRecord
 from scalebench.records.secret import new_secret
 from scalebench.spec import Cell
 from scalebench.spec.base import as_given
@@ -34,7 +34,7 @@ from scalebench.worker.process.family import GRACE_S
 from scalebench.worker.process.rendezvous import SealedStore, rendezvous_store
 from scalebench.worker.process.store_queue import listen, serve_on
 from scalebench.worker.script.addresses import own_address
-from scalebench.worker.script.errors import error_of
+from scalebench.worker.script.errors import ended, error_of
 from scalebench.worker.script.places import (
     Place,
     compare_clocks,
@@ -42,7 +42,7 @@ from scalebench.worker.script.places import (
     meet,
     told_by_rank_0,
 )
-from scalebench.worker.script.record import RankSeen, rank_fields, seen_by
+from scalebench.worker.script.record import RankSeen, TooShort, rank_fields, seen_by
 
 END_GRACE_S = 10.0
 """How long a script may take to end after everything was measured; then it is killed."""
@@ -50,6 +50,7 @@ END_GRACE_S = 10.0
 POLL_S = 0.5
 
 MASTER_LIMIT = timedelta(seconds=300)
+LONGER = "Have it train longer: what is not needed is not run"
 
 _OF_OTHER_LAUNCHERS = re.compile(
     r"SLURM_(PROCID|LOCALID|NODEID|GTIDS|NTASKS|NPROCS|NNODES|TASK_PID|STEP_.*|TASKS_PER_NODE)$"
@@ -80,11 +81,11 @@ def run_script(
     before = compare_clocks(store, rank, places, "before")
     raw_file = paths.root / f"attach{rank}.json"
     variables = environment_for(cell, identity, addresses, places)
-    ended = run_process(request, cell, paths, identity, addresses, variables, raw_file)
+    done = run_process(request, cell, paths, identity, addresses, variables, raw_file)
     raw = json.loads(raw_file.read_text()) if raw_file.exists() else {}
     if not raw or "error" in raw:
         log = Path(request["log"])
-        error = error_of(raw.get("error"), ended.code, _script(cell), log)
+        error = error_of(raw.get("error"), done.code, _script(cell), log)
         write_model(record_file, RankRecord(**identity, error=error))
         return 1
     try:
@@ -92,11 +93,16 @@ def run_script(
         clock = combine(before, compare_clocks(store, rank, places, "after"))
         fields = rank_fields(cell, raw, rank, everybody, clock)
     except ValueError as problem:
-        error = RankError(kind="usage", message=str(problem), time_ns=time.monotonic_ns())
+        kind: ErrorKind = "usage"
+        message = str(problem)
+        if isinstance(problem, TooShort):
+            kind, log = "ended", Path(request["log"])
+            message = ended(message, LONGER, raw["loaded"], log)
+        error = RankError(kind=kind, message=message, time_ns=time.monotonic_ns())
         write_model(record_file, RankRecord(**identity, error=error))
         return 1
     del served  # till here
-    facts |= {**fields.pop("facts"), "killed_at_end": ended.killed}
+    facts |= {**fields.pop("facts"), "killed_at_end": done.killed}
     write_model(record_file, RankRecord(**identity, **fields, facts=facts), indent=None)
     if places[rank].host != places[0].host:  # rank 0's own goes with its launch
         shutil.rmtree(addresses["run_dir"], ignore_errors=True)
@@ -174,7 +180,7 @@ def environment_for(
     addresses: dict[str, Any],
     places: Sequence[Place],
 ) -> dict[str, str]:
-    """Return the environment of the script's process: this one's, and torchrun's variables.
+    """Return the environment of the script's process: this one's, its own, torchrun's variables.
 
     What another launcher has told this process of its place is left out: a script that looks for
     it first would take that for its own.
@@ -204,7 +210,8 @@ def environment_for(
     if cell.device == "cpu":
         given["CUDA_VISIBLE_DEVICES"] = ""
     kept = {k: v for k, v in os.environ.items() if not _OF_OTHER_LAUNCHERS.match(k)}
-    return {**kept, **given}
+    own = dict(setting.split("=", 1) for setting in _script(cell).environment)
+    return {**kept, **own, **given}
 
 
 class Ended(NamedTuple):
@@ -233,15 +240,16 @@ def run_process(
     told.write_text(json.dumps(request_for(cell, paths, identity, addresses)))
     program = Path(attach.__file__).with_name("start.py")
     own_pid = os.getpid()
+    script = _script(cell)
     child = subprocess.Popen(
-        [_script(cell).python, os.fspath(program), os.fspath(told)],
+        [script.python, *script.python_options, os.fspath(program), os.fspath(told)],
         env=variables,
         preexec_fn=lambda: process.die_with_parent(own_pid),
     )
     ended, asked = threading.Event(), threading.Event()
     _pass_on_signals(child, asked)
     threading.Thread(target=_note_end, args=(child, ended), daemon=True).start()
-    may_end_late = not _script(cell).to_the_end
+    may_end_late = not script.to_the_end
     measured: float | None = None
     killed = False
     while not ended.wait(POLL_S):

@@ -1,9 +1,13 @@
 """A script with one of several troubles."""
+# ruff: noqa: E402
 
 import argparse
+import importlib.util
 import os
 import sys
 import time
+
+assert importlib.util.find_spec("torch") is not None  # as datasets, transformers and others ask
 
 import torch
 import torch.distributed as dist
@@ -62,5 +66,18 @@ elif trouble == "catches-exit":
             train(5000, distributed=False)
         except SystemExit:
             print("caught", flush=True)
+elif trouble == "by-hand":
+    model = nn.Linear(16, 16)
+    while True:
+        model(torch.randn(4, 16)).square().mean().backward()
+        for parameter in model.parameters():
+            parameter.data -= 1e-3 * parameter.grad
+            parameter.grad = None
+elif trouble == "resumes":
+    if os.path.exists("snapshot.pt"):
+        print("Resuming at epoch", torch.load("snapshot.pt")["epoch"])
+    else:
+        train(16)
+        torch.save({"epoch": 40}, "snapshot.pt")
 elif trouble == "exits":
     sys.exit("no data at /nowhere")

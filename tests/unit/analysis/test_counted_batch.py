@@ -73,6 +73,12 @@ def test_samples_are_known_where_they_were_counted_or_given(result, known):
     assert knows_samples(result.cell, result) is known
 
 
+def test_a_script_that_was_not_measured_has_no_batch_but_one_that_it_was_given():
+    assert not knows_samples(counting().cell, None)
+    assert knows_samples(counting(workload=TAKES_BATCH).cell, None)
+    assert knows_samples(make_cell("ddp", 2), None)
+
+
 def grows(**by_size):
     """How the work grows; by N what each rank has: samples, or facts."""
     results = []

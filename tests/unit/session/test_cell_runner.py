@@ -7,15 +7,17 @@ import pytest
 
 from scalebench.analysis.run import StoredRun, load_run
 from scalebench.costmodel.links.profile import LinkProfile
+from scalebench.errors import UsageError
 from scalebench.launch.base import Launched
 from scalebench.launch.sharing import SharingFailed
 from scalebench.records.paths import RunPaths
-from scalebench.records.run import RunInfo
+from scalebench.records.run import Failure, RunInfo
 from scalebench.session import cell_runner
 from scalebench.session.cell_runner import CellRunner
 from scalebench.session.progress import Silent
 from scalebench.session.store import RunStore
-from scalebench.spec import Cell
+from scalebench.spec import Cell, Script
+from scalebench.spec.script import ScriptTarget
 from tests.builders.runs import make_cell, make_info, make_record, make_result
 
 CELLS = [make_cell("plain", 1), make_cell("ddp", 1), make_cell("ddp", 2)]
@@ -104,3 +106,43 @@ def test_what_a_calibration_left_out_is_a_notice_of_the_run(
     monkeypatch.setattr(cell_runner, "calibrate_run", calibrated)
     running.run_missing()
     assert "timed all_reduce up to 2 MB of 9 MB" in running.store.run.info.notices
+
+
+@pytest.mark.parametrize(("kind", "trains_at"), [("ended", 2), ("ended", 0), ("usage", 2)])
+def test_a_script_that_ended_at_one_size_is_launched_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, trains_at: int
+) -> None:
+    target = ScriptTarget(name="train", program="train.py")
+    cells = [
+        make_cell("script", n, strategy=Script(), workload=target).model_copy(
+            update={"repeat": repeat}
+        )
+        for repeat in (0, 1)
+        for n in (1, 2)
+    ]
+    launched = []
+
+    class Launcher(NeverTogether):
+        shares = False
+
+        def launch(self, cell: Cell, logs: Path) -> Launched:
+            launched.append((cell.world_size, cell.repeat))
+            if cell.world_size == trains_at:
+                return super().launch(cell, logs)
+            failure = Failure(rank=0, kind=kind, message="It ended by itself")  # type: ignore[arg-type]
+            return Launched([], failure, None, 6.0)
+
+    for name in ("calibrate_run", "calibrate_scripts", "rehearse_steps"):
+        monkeypatch.setattr(cell_runner, name, lambda *_: True)
+    (tmp_path / "r").mkdir()
+    store = RunStore.create(RunPaths(tmp_path / "r"), make_info(cells), None, None)
+    one = CellRunner(Launcher(Clock()), store, Silent())  # type: ignore[arg-type]
+    if kind == "ended" and trains_at:
+        assert one.run_missing() == "complete"
+        assert launched == [(1, 0), (2, 0), (2, 1)]
+        status = [(r.cell.world_size, r.status) for r in store.run.results.values()]
+        assert status == [(1, "failed"), (2, "ok"), (1, "skipped"), (2, "ok")]
+    else:
+        with pytest.raises(UsageError, match="It ended by itself"):
+            one.run_missing()
+        assert launched == ([(1, 0), (2, 0)] if kind == "ended" else [(1, 0)])

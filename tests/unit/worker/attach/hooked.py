@@ -24,6 +24,7 @@ from scalebench.worker.attach.batches import Batches
 from scalebench.worker.attach.between import Between
 from scalebench.worker.attach.calls import OptimizerCalls
 from scalebench.worker.attach.clocks import HostClock
+from scalebench.worker.attach.compiled import SEEN, catch_up
 from scalebench.worker.attach.inputs import Inputs
 from scalebench.worker.attach.problems import ScriptProblem
 from scalebench.worker.attach.traffic import TrafficWatch
@@ -41,9 +42,13 @@ class Counter:
         self.traffic = TrafficWatch()
         self.inputs = Inputs()
         self.seen = 0
+        self.loaded = 0
 
     def begin(self) -> None:
         """Nothing: no marks are taken."""
+
+    def loads(self, *_: object, **__: object) -> None:
+        self.loaded += 1
 
     def backward(self) -> None:
         self.calls.backward()
@@ -171,6 +176,74 @@ def compiled(model: nn.Module) -> None:
         step()
 
 
+class OwnStep(torch.optim.Optimizer):
+    """Can be compiled as a whole graph, which torch's own cannot."""
+
+    def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 1e-3})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+
+
+def compiled_around(model: nn.Module) -> None:
+    optimizer = torch.optim.Adam(model.parameters())
+    update = torch.compile(lambda: optimizer.step(), backend="eager")
+    for _ in range(STEPS):
+        loss_of(model).backward()
+        update()
+
+
+def compiled_whole(model: nn.Module) -> None:
+    optimizer = OwnStep(model.parameters())
+    update = torch.compile(lambda: optimizer.step(), backend="eager", fullgraph=True)
+    for _ in range(STEPS):
+        loss_of(model).backward()
+        update()
+
+
+def compiled_step(model: nn.Module) -> None:
+    """The whole step, with what else is watched in it."""
+    optimizer = torch.optim.Adam(model.parameters())
+
+    @torch.compile(backend="eager")
+    def step() -> None:
+        model.train()
+        loss_of(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for _ in range(STEPS):
+        step()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before <= 3
+
+
+class NoGraph:
+    """Stands for torch.cuda.CUDAGraph, of which there is none without CUDA."""
+
+    def capture_end(self) -> None:
+        """Nothing."""
+
+    def replay(self) -> None:
+        """Nothing."""
+
+
+def played_graph(model: nn.Module) -> None:
+    """What `Watch` leaves of an optimizer that is called while a graph is captured."""
+    optimizer = torch.optim.SGD(model.parameters())
+    other, graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    other.capture_end()
+    SEEN.captured = optimizer
+    graph.capture_end()
+    for _ in range(STEPS):
+        other.replay()
+        graph.replay()
+
+
 def with_workers(model: nn.Module) -> None:
     loader = DataLoader(TensorDataset(torch.ones(STEPS * 4, 8)), batch_size=4, num_workers=1)
     optimizer = torch.optim.SGD(model.parameters())
@@ -192,6 +265,10 @@ WAYS: tuple[Callable[[nn.Module], None], ...] = (
     several_after_one_backward,
     scaled_with_one_skipped,
     compiled,
+    compiled_around,
+    compiled_whole,
+    compiled_step,
+    played_graph,
     with_workers,
 )
 
@@ -205,12 +282,17 @@ def doings(counter: Counter) -> Iterator[tuple[str, int]]:
     model.train()
     told = counter.between.take()
     yield "evaluated", int(told is not None and told.evaluation_s >= 0.02 and not told.checkpoint_s)
-    torch.save(model.state_dict(), io.BytesIO())
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
     told = counter.between.take()
     yield "saved", int(told is not None and told.checkpoint_s > 0 == told.evaluation_s)
+    file.seek(0)
+    torch.load(file)
     with tempfile.TemporaryDirectory() as folder:
         dcp.save(model.state_dict(), checkpoint_id=folder)
+        dcp.load(model.state_dict(), checkpoint_id=folder)
     told = counter.between.take()
+    yield "loaded", int(counter.loaded >= 2)
     yield "saved by dcp", int(told is not None and told.checkpoint_s > 0)
     yield from saved_in_the_background(counter, model)
     model.eval()
@@ -233,10 +315,12 @@ def saved_in_the_background(counter: Counter, model: nn.Module) -> Iterator[tupl
 def counted() -> Iterator[tuple[str, int]]:
     """Yield every way of training, and the steps that were seen of it."""
     counter = Counter()
+    torch.cuda.CUDAGraph = NoGraph
     hooks.install(counter)
     for way in WAYS:
         before = counter.seen
         way(nn.Linear(8, 2))
+        catch_up(counter)
         yield way.__name__, counter.seen - before
     yield from doings(counter)
     yield "samples", counter.batches.take().samples

@@ -182,6 +182,37 @@ def test_without_a_loader_nothing_is_known():
     assert (fed.began, fed.samples, fed.batches) == (None, 0, 0)
 
 
+def test_what_a_prefetcher_reads_without_gradients_feeds_the_training(counted):
+    next(iter(loader(32, 16)))  # a look at the data
+    loaders = loader(32, 4), loader(30, 10)
+    for _ in range(2):
+        train, evaluation = map(iter, loaders)
+        samples = []
+        for _ in range(4):
+            with torch.no_grad():
+                next(train)
+            for _ in range(2):
+                counted.backward()
+            samples.append(counted.take().samples)
+        with torch.no_grad():
+            next(evaluation)
+    assert samples == [4] * 4  # from the second epoch on; of the first, one step is not known
+
+
+def test_an_evaluation_before_a_batch_of_a_queue_is_none_that_feeds_the_training(counted):
+    train = iter(loader(64, 4))
+    for _ in range(3):
+        next(train)
+        next(train)  # read ahead
+        with torch.no_grad():
+            next(iter(loader(30, 10)))
+        counted.backward()
+        counted.take()
+        next(train)
+        counted.backward()
+        assert counted.take().samples == 4
+
+
 def test_bare_steps_leave_loaders_alone(counted):
     train = iter(DataLoader(sentences(6), batch_sampler=[[0], [1, 2], [3, 4, 5]], collate_fn=list))
     counted.off = True

@@ -13,6 +13,7 @@ WAYS = {
     *("plain", "fused", "accumulated", "closure", "by_grad", "zero", "in_backward", "compiled"),
     *("several_after_one_backward", "scaled_with_one_skipped", "with_workers"),
     *("in_backward_with_checkpoints", "outer_in_post_hook"),
+    *("compiled_around", "compiled_whole", "compiled_step", "played_graph"),
 }
 
 
@@ -22,7 +23,7 @@ def test_steps_are_counted_whatever_the_optimizer():
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert seen.pop("spawn refused") == 1
-    told = ("evaluated", "saved", "saved by dcp", "saved asynchronously", "nothing")
+    told = ("evaluated", "saved", "loaded", "saved by dcp", "saved asynchronously", "nothing")
     for name in (*told, "nothing in the background"):
         assert seen.pop(name) == 1, name
     assert seen.pop("samples") == STEPS * 4

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scalebench.spec.script import ScriptTarget
-from scalebench.worker.attach.problems import NO_STEP, ScriptProblem
+from scalebench.worker.attach.problems import NO_GROUP, NO_STEP, NoStep, ScriptProblem
 from scalebench.worker.attach.script import describe
 from scalebench.worker.script.errors import error_of
 
@@ -28,7 +28,13 @@ class OutOfMemoryError(RuntimeError):
     [
         (ValueError("bad\nlines"), "exception", "ValueError: bad"),
         (ValueError(), "exception", "ValueError: ValueError"),
-        (ScriptProblem(NO_STEP), "usage", f"train.py: {NO_STEP}"),
+        (ScriptProblem(NO_GROUP), "usage", f"train.py: {NO_GROUP}"),
+        (NoStep("Advice"), "ended", f"train.py: {NO_STEP}. It ended by itself"),
+        (
+            ModuleNotFoundError("No module named 'torch'"),
+            "usage",
+            f"{SCRIPT.python}, which runs train.py, has no torch",
+        ),
         (OutOfMemoryError("full"), "oom", "OutOfMemoryError: full"),
         (MemoryError("full"), "oom", "MemoryError: full"),
         (RuntimeError("Connection closed by peer"), "peer", None),
@@ -85,3 +91,16 @@ def test_a_process_that_left_nothing(code, kind, message, log):
 
 def test_a_log_that_is_not_there(tmp_path):
     assert "its log cannot be read" in error_of(None, 7, SCRIPT, tmp_path / "none").message
+
+
+def test_a_script_that_ended_by_itself_says_what_it_printed_and_went_on_from(tmp_path):
+    logs = tmp_path / "logs" / "train.script.n2.r0"
+    logs.mkdir(parents=True)
+    for rank, text in enumerate(("one\nResuming at epoch 40\n\nDone.\n", "")):
+        (logs / f"rank{rank}.log").write_text(text)
+    told = describe(NoStep("Do this"), None)
+    found = error_of(told, 0, SCRIPT, logs / "rank1.log").message  # rank 0 alone has printed
+    assert "one / Resuming at epoch 40 / Done (logs/train.script.n2.r0/rank0.log). Do this" in found
+    told["loaded"] = ["snapshot.pt"]
+    found = error_of(told, 0, SCRIPT, logs / "rank0.log").message
+    assert "went on from snapshot.pt" in found and "--output {run_dir}" in found
