@@ -219,7 +219,7 @@ def command_channel(user: Attacked) -> None:
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     world |= {
         "MASTER_PORT": str(port),
-        "SCALEBENCH_SECRET": "of this run alone, 32 characters or more",
+        "SCALEBENCH_SECRET": "32 characters of this run alone .",
     }
     flags = ("run", "ddp", *SHORT, "--gpus", "2", "--steps", "2000", "--out", "world")
     ranks = [

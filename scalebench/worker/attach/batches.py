@@ -2,9 +2,9 @@
 
 Iterators are watched where every one of torch's passes: ``_BaseDataLoaderIter.__next__``. One
 whose batch was the last before a backward pass feeds the training, and so do those that were read
-beside it (labelled and unlabelled data); the others evaluate. Prefetchers may read without gradients,
-as evaluations do: such a batch has to be the last before two backward passes in a row, of one dataset:
-a queue may hand on what was read before an evaluation.
+beside it (labelled and unlabelled data); the others evaluate. Prefetchers may read without
+gradients, as evaluations do: such a batch has to be the last before two backward passes in a row,
+of one dataset, because a queue may hand on what was read before an evaluation.
 
 How many samples a batch has, its loader knows: as many as its sampler asked the dataset for. Only a
 dataset that makes whole batches by itself leaves it to the tensors, which have to agree. The shape
@@ -204,9 +204,8 @@ def settings_of(iterator: Any) -> dict[str, Any]:
 def _feed_of(iterator: Any) -> _Feed:
     found: _Feed | None = iterator.__dict__.get("_scalebench")
     if found is None:
-        found = iterator.__dict__["_scalebench"] = _Feed(
-            id(getattr(iterator, "_dataset", iterator))
-        )
+        found = _Feed(id(getattr(iterator, "_dataset", iterator)))
+        iterator.__dict__["_scalebench"] = found
     return found
 
 

@@ -23,7 +23,7 @@ def ended(tmp_path, monkeypatch, then: str, to_the_end: bool = False) -> supervi
     cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
     monkeypatch.setattr(supervise, "END_GRACE_S", 0.2)
     monkeypatch.setattr(supervise, "POLL_S", 0.05)
-    monkeypatch.setattr(supervise, "_pass_on_signals", lambda child: None)
+    monkeypatch.setattr(supervise, "_pass_on_signals", lambda *_: None)
     addresses = {"host": "127.0.0.1", "master": 1, "run_dir": str(tmp_path / "run_dir"), "key": ""}
     identity = {"rank": 0, "local_rank": 0}
     return supervise.run_process({}, cell, LaunchPaths(tmp_path), identity, addresses, {}, raw_file)
