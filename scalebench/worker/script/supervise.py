@@ -81,7 +81,7 @@ def run_script(
     try:
         everybody = _exchange(store, cell, rank, seen_by(raw))
         clock = combine(before, compare_clocks(store, rank, places, "after"))
-        fields = rank_fields(cell, raw, rank, everybody, clock)
+        fields = rank_fields(cell, raw, everybody, clock)
     except ValueError as problem:
         error = RankError(kind="usage", message=str(problem), time_ns=time.monotonic_ns())
         write_model(record_file, RankRecord(**identity, error=error))
