@@ -241,6 +241,8 @@ class LaunchAttribution:
     def _shown_share(self, step_s: NDArray[np.float64]) -> float:
         typical, mean = float(np.median(step_s)), float(step_s.mean())
         alike = self._has_whole_periods or mean <= LARGEST_DIFFERENCE * typical
+        if self.result.ranks[0].data_s is None:
+            return 1.0  # neither a script's nor a loader's: steps are alike but for the machine
         return 1.0 if alike else typical / mean
 
     def stall_s(self, rank: int) -> float | None:
