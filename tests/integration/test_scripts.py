@@ -193,10 +193,10 @@ def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(
     run: Run, project: Path, kind: str
 ) -> None:
     """Bursts of a loader; play before every eighth update and averaging after every sixteenth."""
-    out = run("unequal_steps.py", kind, options=("--no-report",))
+    out = run("unequal.py", kind, options=("--no-report",))
     for n in (1, 2):
         row = row_of(out, CASE, n)
-        own_s = printed(out, "unequal_steps", n, 0, "MEAN")
+        own_s = printed(out, "unequal", n, 0, "MEAN")
         assert row["step_s"]["value"] == pytest.approx(own_s, rel=0.1)
         assert row["typical_step_s"]["value"] < 0.7 * own_s
         assert "steps differ" in row["stamps"]

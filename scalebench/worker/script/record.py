@@ -97,7 +97,8 @@ def gaps_of(raw: Mapping[str, Any], step_s: Sequence[float]) -> list[StepGap]:
         checkpoint_s = min(checkpoint_s, seconds)
         evaluation_s = min(evaluation_s, seconds - checkpoint_s)
         whole_s = evaluation_s + checkpoint_s
-        if step and whole_s > limit_s:
+        is_bare = None in calls[step]
+        if step and whole_s > limit_s and not is_bare:
             gap = {"evaluation_s": evaluation_s, "checkpoint_s": checkpoint_s}
             gaps.append(StepGap(step=step, seconds=whole_s, **gap))
     return gaps
