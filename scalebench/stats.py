@@ -16,6 +16,8 @@ from scipy.special import bdtr, stdtrit
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 MIN_STEPS_FOR_STEADY = 10
+TRIMMED = 4
+"""One in so many values is trimmed on either side."""
 LARGEST_LOG = math.log(sys.float_info.max)
 
 
@@ -162,6 +164,26 @@ def median_with_noise(values: Sequence[float]) -> tuple[float, float]:
         k += 1
     center = float(np.median(x))
     return center, max(center - float(x[k]), float(x[n - 1 - k]) - center)
+
+
+def trimmed_mean(values: Floats) -> tuple[float, float]:
+    """Return the mean of the middle half of values, and its variance.
+
+    With ``k`` of ``n`` values trimmed on either side, ``s²_w / ((1 - 2k/n)²·n)``, where s²_w is the
+    variance of the values with the trimmed ones moved to the outermost that are left. Source:
+    Tukey & McLaughlin 1963.
+
+    Args:
+        values: At least one; fewer than four are not trimmed, and of one the variance is 0.
+    """
+    x = np.sort(values)
+    n = len(x)
+    k = n // TRIMMED
+    mean = float(x[k : n - k].mean())
+    if n == 1:
+        return mean, 0.0
+    moved = np.clip(x, x[k], x[n - 1 - k])
+    return mean, float(moved.var(ddof=1)) / ((1 - 2 * k / n) ** 2 * n)
 
 
 def steady_start(step_s: ArrayLike) -> int | None:

@@ -9,22 +9,27 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalebench import units
+from scalebench.analysis.mean_step import period_of
 from scalebench.analysis.pipeline_trace import PipelineTrace, pipelines_of
 from scalebench.analysis.steps import (
+    clean_pace,
+    launch_step_s,
     middle_half,
     midmean,
+    own_clean_steps,
     paired_over_bare,
     steps_of,
     steps_of_block,
 )
-from scalebench.records.rank import RankRecord
+from scalebench.records.rank import Phase, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.records.trace import ClockAlignment, Trace
 from scalebench.spec import Pipeline
-from scalebench.trace.breakdown import Breakdown, break_down
-from scalebench.trace.intervals import Intervals, none, union
+from scalebench.trace.breakdown import Breakdown, break_down, within
+from scalebench.trace.intervals import Intervals, intervals, length_s, none, union
 from scalebench.trace.matching import SYNCHRONISING, Matched, Root, match
 
 Factors = Mapping[str, Callable[[int], float]]
@@ -50,6 +55,9 @@ send, it once. Source: Thakur et al.
 
 LARGEST_CLOCK_ERROR_S = 1e-3
 """The profiler's clock follows the machine's within microseconds, unless that is set."""
+
+LARGEST_DIFFERENCE = 1.1
+"""A mean step of more typical ones has long steps, which the typical ones do not show."""
 
 LARGEST_ROOTED_SHARE = 0.02
 """Of the step: beyond it, waits that are called transfer would be a false number."""
@@ -176,9 +184,12 @@ class LaunchAttribution:
     def typical_steps(self) -> list[int]:
         """The middle half of the traced steps, by the job's time.
 
-        The headline is a median; what explains it must not hang on a step in which the operating
-        system took a rank off its core.
+        What explains the headline must not hang on a step in which the operating system took a
+        rank off its core. Where steps differ by design and the traced ones are whole periods, all
+        of them.
         """
+        if self._has_whole_periods:
+            return list(range(len(steps_of(self.result.ranks, "traced"))))
         order = np.argsort(steps_of(self.result.ranks, "traced"), kind="stable")
         return sorted(int(i) for i in middle_half(order))
 
@@ -195,12 +206,58 @@ class LaunchAttribution:
     @cached_property
     def trace_overhead(self) -> float:
         """The job's traced over its clean step next to it, minus 1."""
-        return midmean(steps_of(self.result.ranks, "traced")) / self.paired_step_s - 1
+        return self._middle("traced") / self.paired_step_s - 1
 
     @cached_property
     def paired_step_s(self) -> float:
         """The job's clean step next to the traced ones, seconds."""
-        return midmean(steps_of(self.result.ranks, "paired"))
+        return self._middle("paired")
+
+    def _middle(self, phase: Phase) -> float:
+        steps = steps_of(self.result.ranks, phase)
+        return float(steps.mean()) if self._has_whole_periods else midmean(steps)
+
+    @cached_property
+    def _has_whole_periods(self) -> bool:
+        """Whether clean steps have a period, and every block after them whole ones."""
+        period = period_of(np.array(clean_pace(self.result)))
+        blocks = [b for b in self.result.ranks[0].blocks if b.phase in ("paired", "traced")]
+        return period > 1 and all((block.count - 1) % period == 0 for block in blocks)
+
+    @cached_property
+    def typical_clean_s(self) -> float:
+        """The job's clean step that those next to the traced ones are like, seconds."""
+        return launch_step_s(self.result) * self._shown_share(np.array(clean_pace(self.result)))
+
+    def shown_share(self, rank: int) -> float:
+        """Return what part of a rank's clean steps its traced ones are like.
+
+        Waiting for data aside. Where steps differ by design and only some were traced, it is that
+        of the typical step.
+        """
+        step_s, data_s = own_clean_steps(self._record(rank)[0])
+        return self._shown_share(step_s - data_s)
+
+    def _shown_share(self, step_s: NDArray[np.float64]) -> float:
+        typical, mean = float(np.median(step_s)), float(step_s.mean())
+        alike = self._has_whole_periods or mean <= LARGEST_DIFFERENCE * typical
+        if self.result.ranks[0].data_s is None:
+            return 1.0  # neither a script's nor a loader's: steps are alike but for the machine
+        return 1.0 if alike else typical / mean
+
+    def stall_s(self, rank: int) -> float | None:
+        """Return how long a rank waited for the batch of a clean step, in the mean, seconds.
+
+        Less what it computed for it, as traced steps have it. None: not recorded.
+        """
+        record = self._record(rank)[0]
+        if record.data_s is None:
+            return None
+        trace, steps = self.traces[rank], self.typical_steps
+        spans = within(union(intervals([trace.steps[i] for i in steps])), intervals(trace.data))
+        computed_s = length_s(spans) / len(steps) - self.breakdowns[rank].data_stall_s
+        waited_s = float(own_clean_steps(record)[1].mean())
+        return max(waited_s - max(computed_s, 0.0), 0.0)
 
     def _record(self, rank: int) -> list[RankRecord]:
         return [record for record in self.result.ranks if record.rank == rank]

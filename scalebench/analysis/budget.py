@@ -241,7 +241,7 @@ def _part(of_headline: Sequence[float], of_rounds: Sequence[float]) -> Estimate:
 
 def drift(launch: LaunchAttribution) -> float:
     """Return the clean step next to the traced ones over that of the clean window, minus 1."""
-    return launch.paired_step_s / launch_step_s(launch.result) - 1
+    return launch.paired_step_s / launch.typical_clean_s - 1
 
 
 def drift_of_round(pair: Round) -> float:

@@ -15,7 +15,7 @@ rows then cancels within a cycle, and what it does to single blocks is trimmed a
 3. What a row's level cannot know of itself follows from the variances of its differences
    (Grubbs 1948).
 
-Step times stay medians of steps, whose ratios are the speedups of the table. `round_noise` takes
+Step times are means of blocks, whose ratios are the speedups of the table. `round_noise` takes
 from here how much a single launch knows of its own, without the drift that rows share.
 """
 
@@ -27,9 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.records.summary import RowKey
-
-TRIMMED = 4
-"""One in so many values is trimmed on either side."""
+from scalebench.stats import trimmed_mean
 
 LEAST_KNOWN = 0.1
 """No row's own variance is taken to be less than so much of the mean of all rows'."""
@@ -131,26 +129,6 @@ def _by_cycle(rows: Mapping[RowKey, Sequence[Block]]) -> dict[RowKey, dict[int, 
 
 def _shared(table: Mapping[RowKey, Mapping[int, float]], one: RowKey, other: RowKey) -> list[int]:
     return [cycle for cycle in table[one] if cycle in table[other]]
-
-
-def trimmed_mean(values: Floats) -> tuple[float, float]:
-    """Return the mean of the middle half of values, and its variance.
-
-    With ``k`` of ``n`` values trimmed on either side, ``s²_w / ((1 - 2k/n)²·n)``, where s²_w is the
-    variance of the values with the trimmed ones moved to the outermost that are left. Source:
-    Tukey & McLaughlin 1963.
-
-    Args:
-        values: At least one; fewer than four are not trimmed, and of one the variance is 0.
-    """
-    x = np.sort(values)
-    n = len(x)
-    k = n // TRIMMED
-    mean = float(x[k : n - k].mean())
-    if n == 1:
-        return mean, 0.0
-    moved = np.clip(x, x[k], x[n - 1 - k])
-    return mean, float(moved.var(ddof=1)) / ((1 - 2 * k / n) ** 2 * n)
 
 
 def own_variances(of_differences: Floats) -> Floats:

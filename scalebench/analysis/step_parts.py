@@ -11,13 +11,17 @@ the gaps between kernels grow. What tracing adds is taken off idle time first (o
 waiting for the next batch, then the bubble), and only what is left after that off kernels.
 
 Transfer, waiting for other ranks and copies are as long as they were. At last all parts are scaled
-to the headline's step.
+to the headline's step. How long a rank waits for its batches is known of every clean step, and
+traced ones need not be like them: that is taken from there, and the rest is scaled to the rest.
+Where steps differ by design otherwise, and the traced ones are not whole periods, parts are scaled
+to the typical step, and what long steps take is left to the residual.
 """
 
 from dataclasses import dataclass, replace
 from typing import Self
 
 from scalebench.analysis.attribution import LaunchAttribution
+from scalebench.analysis.steps import launch_step_s
 from scalebench.trace.breakdown import Breakdown
 
 MOST_OF_WORK = 0.5
@@ -80,7 +84,16 @@ def clean_parts(
     added_s = max(traced_s * (1 - 1 / (1 + launch.trace_overhead)), 0.0)
     on_cpu = launch.result.cell.device == "cpu"
     found, removed_s = (off_work if on_cpu else off_gaps)(traced, added_s)
-    return found.times(step_s / (traced_s - removed_s), tuple(vars(found)))
+    shown, stall_s = launch.shown_share(rank), launch.stall_s(rank)
+    if stall_s is None:
+        return found.times(shown * step_s / (traced_s - removed_s), tuple(vars(found)))
+    rest_s = traced_s - removed_s - found.data_stall_s
+    if not on_cpu:  # the host waits for batches while the GPU still computes
+        stall_s = min(stall_s, max(launch_step_s(launch.result) - rest_s, found.data_stall_s))
+    stall_s *= step_s / launch_step_s(launch.result)
+    others = tuple(name for name in vars(found) if name != "data_stall_s")
+    scaled = found.times(shown * (step_s - stall_s) / rest_s if rest_s > 0 else 0.0, others)
+    return replace(scaled, data_stall_s=stall_s)
 
 
 def traced_parts(traced: Breakdown, apart: bool) -> StepParts:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalebench.analysis.mean_step import MeanStep, mean_of_blocks, mean_of_means, mean_of_steps
 from scalebench.records.rank import Block, Phase, RankRecord
 from scalebench.records.run import CellResult
 from scalebench.spec import WithoutLockstep
@@ -26,33 +27,100 @@ def slowest_rank_steps(result: CellResult) -> list[float]:
 
 def clean_steps(result: CellResult) -> list[float]:
     """Return the clean steps of a launch: the slowest rank's, first of each block left out."""
-    slowest = slowest_rank_steps(result)
-    return [
-        slowest[i]
-        for block in result.ranks[0].blocks
-        if block.phase == "clean"
-        for i in range(block.first + 1, block.first + block.count)
+    slowest = np.array(slowest_rank_steps(result))
+    parts = [
+        _training_part(result.ranks, block, slowest[block.first + 1 : block.first + block.count])
+        for block in clean_stretches(result.ranks)
     ]
+    return [float(s) for part in parts for s in part]
 
 
 def clean_pace(result: CellResult) -> list[float]:
     """Return the clean steps of a launch as the job went, first of each block left out."""
-    return [float(s) for s in steps_of(result.ranks, "clean")]
+    return [float(s) for part in _clean_parts(result.ranks) for s in part]
+
+
+def clean_stretches(ranks: Sequence[RankRecord]) -> list[Block]:
+    """Return the clean blocks; of a script those without a break between them are one.
+
+    Version 0.1 began a new one after whatever a script did between its steps.
+    """
+    blocks = [block for block in ranks[0].blocks if block.phase == "clean"]
+    if any(rank.gaps is None for rank in ranks):
+        return blocks
+    whole: list[Block] = []
+    for block in blocks:
+        if whole and whole[-1].first + whole[-1].count == block.first:
+            longer = {"count": whole[-1].count + block.count, "end_ns": block.end_ns}
+            whole[-1] = whole[-1].model_copy(update=longer)
+        else:
+            whole.append(block)
+    return whole
+
+
+def _clean_parts(ranks: Sequence[RankRecord]) -> list[NDArray[np.float64]]:
+    """Return the clean steps that count of every stretch, as these ranks went together."""
+    parts = [
+        _training_part(ranks, block, steps_of_block(ranks, block))
+        for block in clean_stretches(ranks)
+    ]
+    return [part for part in parts if len(part)]
+
+
+def _training_part(
+    ranks: Sequence[RankRecord], block: Block, step_s: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return steps of a block without the time in which a script evaluated or saved.
+
+    The job is held up by the rank that takes longest for it. What other ranks did meanwhile may
+    hide that: no step is made shorter than half of them are.
+    """
+    gaps = [gap for rank in ranks for gap in rank.gaps or ()]
+    if not gaps or not len(step_s):
+        return step_s
+    outside = np.zeros(len(step_s))
+    for gap in gaps:
+        place = gap.step - block.first - 1
+        if 0 <= place < len(outside):
+            outside[place] = max(outside[place], gap.outside_s)
+    beyond = np.minimum(outside, step_s - np.median(step_s))
+    return np.asarray(step_s - np.clip(beyond, 0, None))
+
+
+def own_clean_steps(rank: RankRecord) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return a rank's own clean steps and how long it waited for their batches, seconds."""
+    data_s = np.zeros(len(rank.step_s)) if rank.data_s is None else np.array(rank.data_s)
+    places = [range(b.first + 1, b.first + b.count) for b in clean_stretches([rank])]
+    waited = [data_s[place.start : place.stop] for place in places]
+    return np.concatenate(_clean_parts([rank])), np.concatenate(waited)
+
+
+def mean_step(result: CellResult) -> MeanStep:
+    """Return what a step takes a launch in the mean, all clean steps counted.
+
+    Where other launches had their turn in between, each turn is a block. Of independent ranks,
+    which have no job, the mean over them. Without lockstep a block is a whole number of exchanges,
+    with its first step.
+    """
+    if isinstance(result.cell.strategy, WithoutLockstep):
+        return mean_of_means(np.array(_clean_block_means(result)))
+    if result.cell.purpose == "independent":
+        of_ranks = [_mean_of_job([rank], bool(result.shared_with)) for rank in result.ranks]
+        return MeanStep(
+            float(np.mean([one.seconds for one in of_ranks])),
+            float(np.mean([one.variance for one in of_ranks])),
+        )
+    return _mean_of_job(result.ranks, bool(result.shared_with))
+
+
+def _mean_of_job(ranks: Sequence[RankRecord], in_turns: bool) -> MeanStep:
+    parts = _clean_parts(ranks)
+    return mean_of_blocks(parts) if in_turns else mean_of_steps(np.concatenate(parts))
 
 
 def launch_step_s(result: CellResult) -> float:
-    """Return a launch's step time: the median of the job's clean steps, seconds.
-
-    Of independent ranks, which have no job, the mean of their medians. Without lockstep some
-    steps exchange and others do not, or have more of the work than others: the median of the
-    blocks' means, each with all its steps.
-    """
-    if isinstance(result.cell.strategy, WithoutLockstep):
-        return float(np.median(_clean_block_means(result)))
-    if result.cell.purpose == "independent":
-        medians = [float(np.median(steps_of([rank], "clean"))) for rank in result.ranks]
-        return float(np.mean(medians))
-    return float(np.median(steps_of(result.ranks, "clean")))
+    """Return a launch's step time, seconds; see `mean_step`."""
+    return mean_step(result).seconds
 
 
 def _clean_block_means(result: CellResult) -> list[float]:

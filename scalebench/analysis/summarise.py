@@ -21,7 +21,7 @@ from scalebench.analysis.rows.against_fastest import with_fastest
 from scalebench.analysis.rows.against_uncompressed import against_uncompressed
 from scalebench.analysis.rows.attribution import StepTimes, attribute_row
 from scalebench.analysis.rows.compression import compression_of_row
-from scalebench.analysis.rows.efficiency import Ratios, plain_baseline
+from scalebench.analysis.rows.efficiency import Ratios, calls_per_step, plain_baseline
 from scalebench.analysis.rows.equal_loss import with_equal_losses
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.frameworks import framework_of_row
@@ -33,6 +33,7 @@ from scalebench.analysis.rows.prediction_base import prediction_base
 from scalebench.analysis.rows.recovery import recovery_of_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.rows.script import script_of_row
+from scalebench.analysis.rows.step_kinds import step_kinds_of_row
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import (
     clean_pace,
@@ -40,6 +41,7 @@ from scalebench.analysis.steps import (
     launch_step_s,
     launch_throughput,
     mean_losses,
+    mean_step,
 )
 from scalebench.analysis.validity import validity_stamps
 from scalebench.costmodel.links.times import LinkModel
@@ -135,6 +137,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         ),
         compression_of_row(row),
         script_of_row(row),
+        step_kinds_of_row(row),
         recovery_of_row(row.checkpoints),
         framework_of_row(row),
     )
@@ -203,10 +206,13 @@ def _throughput(good: Sequence[CellResult], counted: bool) -> Estimate:
 
 
 def _samples(result: CellResult) -> StepSamples:
+    mean = mean_step(result)
     return StepSamples(
         repeat=result.cell.repeat,
         step_s=clean_steps(result),
         pace_s=clean_pace(result),
+        mean_s=mean.seconds,
+        mean_variance=mean.variance,
         peak_memory_bytes=peak_memory_of(result),
     )
 
@@ -371,6 +377,13 @@ def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str
             return f"no plain baseline at a batch of {_batch_words(row.cell)}"
         if not baseline.good:
             return "no launch of the plain baseline succeeded"
+        own, theirs = calls_per_step(row), calls_per_step(baseline)
+        if own != theirs:
+            told = [" or ".join(map(str, sorted(calls))) for calls in (own, theirs)]
+            return (
+                f"a step is {told[0]} optimizer calls here and {told[1]} in the baseline: call "
+                "scalebench.step() after each step"
+            )
         return "no round in which both the row and the baseline succeeded"
     return {
         "tokens_per_s": "the workload has no tokens",

@@ -1,4 +1,4 @@
-"""How well one launch knows its median step: the bootstrap over blocks of steps.
+"""How well one launch knows its mean or median step: the bootstrap over blocks of steps.
 
 Steps within a launch are autocorrelated, so blocks of consecutive steps are drawn, not steps.
 """
@@ -51,3 +51,9 @@ def median_variance(step_s: Sequence[float]) -> float:
     Launches differ at least by this; by how much more only several launches can tell.
     """
     return float(resampled_log_medians(step_s).var(ddof=1))
+
+
+def mean_variance(step_s: Sequence[float] | NDArray[np.float64]) -> float:
+    """Return the same of the mean step; of one step 0."""
+    steps = np.asarray(step_s, dtype=float)
+    return float(np.log(steps[_picks(len(steps), RESAMPLES)].mean(axis=1)).var(ddof=1))

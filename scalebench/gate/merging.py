@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from scalebench.gate.recovery import merged_recovery
-from scalebench.records.baseline import key_of, series_of, steps_in
+from scalebench.records.baseline import key_of, series_of, step_of
 from scalebench.records.rows.budget import Budget
 from scalebench.records.summary import Row, RowKey, Summary
 from scalebench.stats import Estimate, estimate_over_launches, estimate_signed
@@ -53,12 +51,12 @@ def _merged_row(key: RowKey, by_run: Sequence[dict[RowKey, Row]]) -> Row:
     ]
     measured = [launch for launch in samples if launch.step_s]
     series = series_of(*rows)
-    medians = [float(np.median(steps_in(launch, series))) for launch in measured]
+    steps = [step_of(launch, series) for launch in measured]
     peaks = [row.peak_memory_bytes for row in rows if row.peak_memory_bytes is not None]
     return rows[0].model_copy(
         update={
             "samples": samples,
-            "step_s": estimate_over_launches(medians) if medians else None,
+            "step_s": estimate_over_launches(steps) if steps else None,
             "peak_memory_bytes": max(peaks, default=None),
             "budget": _mean_budget([row.budget for row in rows]),
             "recovery": merged_recovery([row.recovery for row in rows]),

@@ -15,7 +15,7 @@ from scalebench.records.baseline import (
     StepSeries,
     baseline_of,
     log_efficiencies,
-    log_medians,
+    log_steps,
     series_of,
     steps_in,
 )
@@ -123,16 +123,20 @@ def _peak_memory(row: Row) -> Observation:
 
 
 def _within(row: Row, series: StepSeries) -> float:
-    """Return the variance of the logarithm of one launch's median, as the launches know it."""
-    found = [median_variance(steps_in(s, series)) for s in row.samples if s.step_s]
+    """Return the variance of the logarithm of one launch's step, as the launches know it."""
+    found = [
+        median_variance(steps_in(s, series))
+        if series != "mean_s" or s.mean_variance is None
+        else s.mean_variance
+        for s in row.samples
+        if s.step_s
+    ]
     return float(np.mean(found)) if found else 0.0
 
 
 def _step_launches(row: Row, series: StepSeries) -> Measured | None:
-    medians = log_medians(row, series)
-    if not medians:
-        return None
-    return measured(list(medians.values()), _within(row, series))
+    steps = log_steps(row, series)
+    return measured(list(steps.values()), _within(row, series)) if steps else None
 
 
 def _efficiency_launches(row: Row, others: Iterable[Row], series: StepSeries) -> Measured | None:

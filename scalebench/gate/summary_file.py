@@ -92,6 +92,8 @@ def _wrong_samples(samples: StepSamples) -> str | None:
             return f"{name}: a step that took no time"
     if samples.pace_s and len(samples.pace_s) != len(samples.step_s):
         return "pace_s: not as many steps as step_s has"
+    if samples.mean_s is not None and not 0 < samples.mean_s < LARGE:
+        return "mean_s: not a positive number"
     peak = samples.peak_memory_bytes
     if peak is not None and not 0 <= peak < LARGE:
         return "peak_memory_bytes: not between 0 and 2^60"

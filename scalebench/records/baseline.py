@@ -23,29 +23,38 @@ def baseline_of(row: Row, rows: Iterable[Row]) -> Row | None:
     return next((other for other in rows if _gives_its_efficiency(other, row)), None)
 
 
-StepSeries = Literal["pace_s", "step_s"]
-"""Which series of `StepSamples` a launch's step time is the median of."""
+StepSeries = Literal["mean_s", "pace_s", "step_s"]
+"""What of `StepSamples` a launch's step time is: its mean, or the median of a series."""
 
 
 def series_of(*rows: Row) -> StepSeries:
-    """Return the series that all of the rows have: those of version 0.1 have no pace."""
+    """Return what all of the rows have: older ones have no mean, those of version 0.1 no pace."""
     samples = [sample for row in rows for sample in row.samples if sample.step_s]
+    if all(sample.mean_s for sample in samples):
+        return "mean_s"
     return "pace_s" if all(sample.pace_s for sample in samples) else "step_s"
 
 
 def steps_in(samples: StepSamples, series: StepSeries) -> list[float]:
     """Return the clean steps of a launch, seconds."""
-    return samples.pace_s if series == "pace_s" else samples.step_s
+    return samples.step_s if series == "step_s" else samples.pace_s
 
 
-def log_medians(row: Row, series: StepSeries) -> dict[int, float]:
-    """Return the logarithm of the median clean step of every launch, by its number."""
-    return {s.repeat: math.log(median(steps_in(s, series))) for s in row.samples if s.step_s}
+def step_of(samples: StepSamples, series: StepSeries) -> float:
+    """Return the step time of a launch, seconds."""
+    if series == "mean_s" and samples.mean_s is not None:
+        return samples.mean_s
+    return median(steps_in(samples, series))
+
+
+def log_steps(row: Row, series: StepSeries) -> dict[int, float]:
+    """Return the logarithm of the step time of every launch, by its number."""
+    return {s.repeat: math.log(step_of(s, series)) for s in row.samples if s.step_s}
 
 
 def log_efficiencies(row: Row, baseline: Row, series: StepSeries) -> list[float]:
     """Return the logarithm of the efficiency in every round in which both rows went well."""
-    own, theirs = log_medians(row, series), log_medians(baseline, series)
+    own, theirs = log_steps(row, series), log_steps(baseline, series)
     work = math.log(row.global_batch / baseline.global_batch / row.world_size)
     return [work + theirs[repeat] - own[repeat] for repeat in own if repeat in theirs]
 

@@ -176,7 +176,8 @@ class StepGap(Record):
 
     Attributes:
         step: The step that came after it, by number.
-        seconds: Beyond what usually lies between two steps.
+        seconds: Beyond what usually lies between two steps. Version 0.1 also has what is neither
+            evaluation nor saving: work that belongs to the training.
         evaluation_s: The part of it in which the script evaluated; null: not recorded.
         checkpoint_s: The part of it in which it saved; null: not recorded.
     """
@@ -186,12 +187,21 @@ class StepGap(Record):
     evaluation_s: FiniteFloat | None = None
     checkpoint_s: FiniteFloat | None = None
 
+    @property
+    def outside_s(self) -> float:
+        """What is no training, seconds: evaluating and saving; all, where it is not recorded."""
+        if self.evaluation_s is None or self.checkpoint_s is None:
+            return self.seconds
+        return min(self.evaluation_s + self.checkpoint_s, self.seconds)
+
 
 class RankRecord(Record):
     """Everything one rank measured in one launch.
 
     Attributes:
         step_s: Duration of every step in seconds, warm-up included, by step number.
+        data_s: How long the rank waited for the batches of each step, seconds; null: not recorded.
+            Of ``bare`` steps nothing is known, and 0 stands.
         loss: Loss of every step, mean over the rank's batch; null: it was not finite.
         blocks: How the steps were grouped; see `Block`.
         steady: Whether the steady state was found before the warm-up limits; null in an
@@ -217,8 +227,8 @@ class RankRecord(Record):
         recovery: Of a launch that saves or restores; null: any other.
         samples_per_step: Of a user's script: samples that this rank trained on in a step; null:
             not counted.
-        gaps: Of a user's script: what it did between steps, evaluating or saving, where that was
-            much; null: not known, as of any other run.
+        gaps: Of a user's script: when it evaluated or saved between steps; null: not known, as of
+            any other run.
         ended_after: Of a user's script that ended before everything was measured: its steps.
         facts: What was in force in the rank: threads, affinity, scheduling class, device name,
             resolved backend, TF32, optimizer, …
@@ -230,6 +240,7 @@ class RankRecord(Record):
     host: str
     error: RankError | None = None
     step_s: list[FiniteFloat] = []
+    data_s: list[FiniteFloat] | None = None
     loss: list[FiniteFloat | None] = []
     blocks: list[Block] = []
     steady: bool | None = None

@@ -27,6 +27,7 @@ from scalebench.records.rows.prediction import Prediction
 from scalebench.records.rows.race import RaceFigures
 from scalebench.records.rows.recovery import RecoveryFigures
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
+from scalebench.records.rows.step_kinds import StepKinds
 from scalebench.records.run import Status
 from scalebench.spec import Device, Scaling
 from scalebench.spec.base import JsonModel
@@ -53,8 +54,11 @@ class StepSamples(BaseModel):
         repeat: Number of the launch.
         step_s: Step time of the slowest rank, seconds, by step number: their distribution.
         pace_s: From one moment at which every rank had done a step to the next, seconds, by step
-            number; the row's ``step_s`` is the median of these. Empty: a summary of version 0.1,
-            whose ``step_s`` was the median of the slowest rank's steps.
+            number; the row's ``typical_step_s`` is the median of these. Empty: a summary of
+            version 0.1, whose ``step_s`` was the median of the slowest rank's steps.
+        mean_s: What a step took in the mean, seconds, which the row's ``step_s`` and
+            ``throughput`` rest on. Null: an earlier summary, whose ``step_s`` was the median.
+        mean_variance: Of the logarithm of ``mean_s``, as far as the launch's own steps tell.
         peak_memory_bytes: Of the launch, the largest over its ranks; None: it counted none (on CPU
             a launch that is not timed counts it), or an earlier version did not keep it.
     """
@@ -62,6 +66,8 @@ class StepSamples(BaseModel):
     repeat: int
     step_s: list[FiniteFloat]
     pace_s: list[FiniteFloat] = []
+    mean_s: FiniteFloat | None = None
+    mean_variance: FiniteFloat | None = None
     peak_memory_bytes: int | None = None
 
 
@@ -72,8 +78,10 @@ RowKey = tuple[str, str, int]
 class Row(BaseModel):
     """One case at one world size. See DOMAIN terms in docs/definitions.md.
 
-    ``throughput`` is samples per second of the whole job; ``efficiency`` is against the plain
-    baseline, the row of the key ``baseline``, ``efficiency_wrapped`` against the strategy at N=1;
+    ``step_s`` is the mean step, ``typical_step_s`` the median one, ``step_kinds`` what steps there
+    are where the two differ. ``throughput`` is samples per second of the whole job;
+    ``efficiency`` is against the plain baseline, the row of the key ``baseline``,
+    ``efficiency_wrapped`` against the strategy at N=1;
     ``peak_memory_bytes`` is the largest over ranks and launches. ``loss_last`` is that of the last
     clean step of the first launch, after ``loss_last_steps`` steps, in which rows and runs differ;
     ``loss_equal`` is that after ``loss_equal_steps``, the same for every row of the suite with this
@@ -122,6 +130,8 @@ class Row(BaseModel):
     cpus_per_rank: FiniteFloat | None = None
     cpu_shares: list[FiniteFloat] | None = None
     step_s: Estimate | None
+    typical_step_s: Estimate | None = None
+    step_kinds: IfValid[StepKinds] = None
     throughput: Estimate | None
     tokens_per_s: Estimate | None
     speedup: Estimate | None

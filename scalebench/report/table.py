@@ -26,7 +26,7 @@ from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.races import race_parts
 from scalebench.report.tables.recovery import recovery_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
-from scalebench.report.words import outside, script_remarks, wording
+from scalebench.report.words import outside, script_remarks, step_kinds, wording
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import explain, marks
@@ -141,6 +141,7 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
         parts.append(line(f"marks: {legend}", ascii_only, "dim"))
     parts += [line(EQUAL_STEPS, ascii_only, "dim")] if "loss" in names(shown) else []
     parts += [line(text, ascii_only, "dim") for text in above_ideal(rows)]
+    parts += [line(said, ascii_only, "dim") for said in step_kinds.sentences(rows)]
     parts += [line(said, ascii_only, "dim") for said in outside.sentences(rows)]
     parts += [line(said, ascii_only, "dim") for said in script_remarks.brief(rows)]
     dropped = [name for name in LEAST if name in names(columns) and name not in names(shown)]

@@ -32,6 +32,11 @@ class Loader(Spec):
     prefetch_factor: int | None = Field(None, ge=1)
     persistent_workers: bool = False
 
+    @property
+    def num_prefetched(self) -> int:
+        """Batches that its workers have made before the first step: those cost no waiting."""
+        return self.num_workers * (self.prefetch_factor or 2)
+
     @model_validator(mode="after")
     def _what_workers_do_needs_workers(self) -> Self:
         if self.num_workers:

@@ -190,14 +190,14 @@ def _measure(context: RankContext, keep: Keep) -> None:
     lost = lost_ranks_of(training)
     if lost:
         clean["facts"]["lost_ranks"] = {str(rank): samples for rank, samples in lost.items()}
-    keep(clean | _steps(loop.seen) | {"trace_unavailable": DID_NOT_COME_BACK})
+    keep(clean | _steps(loop.seen, context) | {"trace_unavailable": DID_NOT_COME_BACK})
     with context.turn(last=True) as turn:
         looked = Rounds(loop).run()
         turn.ends_together = not looked.gave_up
         finish(training)
     keep(
         clean
-        | _steps(loop.seen)
+        | _steps(loop.seen, context)
         | {
             "trace": looked.trace,
             "trace_unavailable": looked.trace_unavailable,
@@ -208,8 +208,13 @@ def _measure(context: RankContext, keep: Keep) -> None:
     )
 
 
-def _steps(seen: Measurement) -> dict[str, Any]:
-    return {"step_s": seen.step_s, "loss": _json_losses(seen.loss), "blocks": seen.blocks}
+def _steps(seen: Measurement, context: RankContext) -> dict[str, Any]:
+    return {
+        "step_s": seen.step_s,
+        "data_s": seen.data_s if context.cell.loader is not None else None,
+        "loss": _json_losses(seen.loss),
+        "blocks": seen.blocks,
+    }
 
 
 def _inspect(context: RankContext, keep: Keep) -> None:
@@ -238,7 +243,7 @@ def _shard(context: RankContext, keep: Keep) -> None:
     """Do one rank's share of the job, alone."""
     seen, told = measure_shard(context)
     clean = {"steady": seen.steady, "first_step_ns": seen.first_step_ns}
-    keep(clean | told | _steps(seen) | {"loss": []})
+    keep(clean | told | _steps(seen, context) | {"loss": []})
 
 
 def _save(context: RankContext, keep: Keep) -> None:

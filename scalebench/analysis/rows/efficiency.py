@@ -111,7 +111,7 @@ class Ratios:
         return self.independent.get((row.cell.suite, name, num_ranks))
 
     def _throughput(self, row: Launches, base: Launches | None, ranks: int) -> Estimate | None:
-        if base is None:
+        if base is None or calls_per_step(row) != calls_per_step(base):
             return None
         return self._steps(base, row, row.cell.global_batch / base.cell.global_batch / ranks)
 
@@ -128,6 +128,12 @@ def _key(row: Launches) -> RowKey:
     if cell.purpose != "independent":
         return cell.row_key
     return (cell.suite, independent_case(cell.case, cell.rank_batch), cell.world_size)
+
+
+def calls_per_step(row: Launches) -> set[int]:
+    """Return how many calls of optimizers made a step of a script, in any of a row's launches."""
+    found = (result.ranks[0].facts.get("calls_per_step") for result in row.good.values())
+    return {calls for calls in found if calls is not None}
 
 
 def plain_baseline(row: Launches, table: Table) -> Launches | None:

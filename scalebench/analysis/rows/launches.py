@@ -12,8 +12,7 @@ from scalebench.analysis.attribution import LaunchAttribution, attribute
 from scalebench.analysis.counted_batch import Growth, growth_of, with_counted_batch
 from scalebench.analysis.paired_blocks import Block
 from scalebench.analysis.run import StoredRun
-from scalebench.analysis.steps import clean_pace, launch_step_s, steps_of_block
-from scalebench.gate.bootstrap import median_variance
+from scalebench.analysis.steps import launch_step_s, mean_step, steps_of_block
 from scalebench.records.run import CellResult
 from scalebench.spec import Cell, Script
 
@@ -61,7 +60,7 @@ class Launches:
     @cached_property
     def within(self) -> float:
         """Variance of the logarithm of a launch's step time as its own steps tell it."""
-        found = [median_variance(clean_pace(result)) for result in self.good.values()]
+        found = [mean_step(result).variance for result in self.good.values()]
         return float(np.mean(found)) if found else 0.0
 
     @cached_property

@@ -73,6 +73,7 @@ def _facts(rank: RankRecord) -> ScriptFacts | None:
             unused_search_s=stored.get("unused_search_s"),
             loader=stored.get("loader"),
             groups=stored["groups"],
+            calls_per_step=stored.get("calls_per_step"),
         )
     except (ValidationError, KeyError, TypeError):  # of a version that knows others
         return None
@@ -97,7 +98,7 @@ def _outside(row: Launches) -> OutsideSteps:
     ]
     by_rank: dict[int, float] = {}
     for rank, _, gap in found:
-        by_rank[rank] = by_rank.get(rank, 0.0) + gap.seconds
+        by_rank[rank] = by_rank.get(rank, 0.0) + gap.outside_s
     longest = max(by_rank, key=by_rank.__getitem__, default=0)
     seconds = by_rank.get(longest, 0.0)
     whole = sum(
@@ -108,7 +109,7 @@ def _outside(row: Launches) -> OutsideSteps:
         share=seconds / whole if whole else 0.0,
         num_gaps=sum(rank == longest for rank, _, _ in found),
         largest=[
-            LongestGap(step=g.step, rank=rank, repeat=repeat, seconds=g.seconds, kind=_kind(g))
+            LongestGap(step=g.step, rank=rank, repeat=repeat, seconds=g.outside_s, kind=_kind(g))
             for rank, repeat, g in _longest_of_each(found)[:MOST_NAMED]
         ],
         **_parts([gap for rank, _, gap in found if rank == longest]),
@@ -118,38 +119,31 @@ def _outside(row: Launches) -> OutsideSteps:
 def _longest_of_each(found: Sequence[tuple[int, int, StepGap]]) -> list[tuple[int, int, StepGap]]:
     """Return each gap once, of the rank where it was longest; the longest first."""
     kept: dict[tuple[int, int], tuple[int, int, StepGap]] = {}
-    for rank, repeat, gap in sorted(found, key=lambda one: -one[2].seconds):
+    for rank, repeat, gap in sorted(found, key=lambda one: -one[2].outside_s):
         kept.setdefault((repeat, gap.step), (rank, repeat, gap))
     return list(kept.values())
 
 
 def _parts(gaps: Sequence[StepGap]) -> dict[str, float]:
-    """Return how gaps divide into evaluation, checkpoints and the rest; empty: not recorded."""
+    """Return how gaps divide into evaluation and checkpoints; empty: not recorded."""
     if any(gap.evaluation_s is None or gap.checkpoint_s is None for gap in gaps):
         return {}
-    evaluation_s = sum(gap.evaluation_s or 0.0 for gap in gaps)
-    checkpoint_s = sum(gap.checkpoint_s or 0.0 for gap in gaps)
-    rest = sum(gap.seconds for gap in gaps) - evaluation_s - checkpoint_s
     return {
-        "evaluation_s": evaluation_s,
-        "checkpoint_s": checkpoint_s,
-        "other_s": max(rest, 0.0),
+        "evaluation_s": sum(gap.evaluation_s or 0.0 for gap in gaps),
+        "checkpoint_s": sum(gap.checkpoint_s or 0.0 for gap in gaps),
     }
 
 
-def _kind(gap: StepGap) -> Literal["evaluation", "checkpoint", "other"] | None:
+def _kind(gap: StepGap) -> Literal["evaluation", "checkpoint"] | None:
     """Return what took most of a gap; None: not recorded."""
     if gap.evaluation_s is None or gap.checkpoint_s is None:
         return None
-    rest = gap.seconds - gap.evaluation_s - gap.checkpoint_s
-    if gap.evaluation_s >= max(gap.checkpoint_s, rest):
-        return "evaluation"
-    return "checkpoint" if gap.checkpoint_s >= rest else "other"
+    return "evaluation" if gap.evaluation_s >= gap.checkpoint_s else "checkpoint"
 
 
 def _of_clean_window(rank: RankRecord) -> list[StepGap]:
     steps = _clean(rank)
-    return [gap for gap in rank.gaps or () if gap.step in steps]
+    return [gap for gap in rank.gaps or () if gap.step in steps and gap.outside_s > 0]
 
 
 def _clean(rank: RankRecord) -> set[int]:

@@ -12,8 +12,8 @@ class LongestGap(BaseModel):
         step: The step after it, by number from 0.
         rank: Where it was longest.
         repeat: Number of the launch.
-        kind: What took most of it: ``evaluation``, ``checkpoint`` or ``other`` (logging and the
-            like); null: not recorded.
+        kind: What took most of it: ``evaluation`` or ``checkpoint``, in earlier summaries also
+            ``other``; null: not recorded.
     """
 
     step: int
@@ -24,7 +24,7 @@ class LongestGap(BaseModel):
 
 
 class OutsideSteps(BaseModel):
-    """Time between steps in which a script evaluated, saved or did something else than train.
+    """Time between steps in which a script evaluated or saved, as far as that is recognised.
 
     It is no part of any step, and of no part of the loss budget.
 
@@ -35,7 +35,7 @@ class OutsideSteps(BaseModel):
         largest: The longest first, at most three.
         evaluation_s: The part of ``seconds`` in which the script evaluated; null: not recorded.
         checkpoint_s: The part in which it saved.
-        other_s: The rest.
+        other_s: The rest; null since all other work is part of the steps.
     """
 
     seconds: FiniteFloat
@@ -145,6 +145,8 @@ class ScriptFacts(BaseModel):
             null: there is none, or no step was traced.
         loader: Null: no DataLoader feeds the training.
         groups: The process groups.
+        calls_per_step: Calls of optimizers, or of ``scalebench.step()``, that make a step; null:
+            not recorded.
     """
 
     host_waits: HostWaits | None = None
@@ -152,3 +154,4 @@ class ScriptFacts(BaseModel):
     unused_search_s: FiniteFloat | None = None
     loader: LoaderSettings | None = None
     groups: list[ProcessGroups] = []
+    calls_per_step: int | None = None

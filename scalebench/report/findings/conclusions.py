@@ -5,7 +5,7 @@ from math import exp
 from statistics import median
 
 from scalebench import units
-from scalebench.records.baseline import log_medians, series_of
+from scalebench.records.baseline import log_steps, series_of
 from scalebench.records.summary import Row, StepSamples
 from scalebench.report.findings.findings import headline_row
 from scalebench.report.words import wording
@@ -58,14 +58,14 @@ def steps_sentence(rows: Sequence[Row]) -> str:
     """Conclude the step-time figure of one suite: where launches differ most."""
     spreads = []
     for row in rows:
-        middles = [exp(middle) for middle in log_medians(row, series_of(row)).values()]
+        middles = [exp(middle) for middle in log_steps(row, series_of(row)).values()]
         if len(middles) > 1 and median(middles) > 0:
             spreads.append(((max(middles) - min(middles)) / median(middles), row))
     if not spreads:
         return "Each case has one launch: how much launches differ is unknown."
     spread, row = max(spreads, key=lambda pair: pair[0])
     return (
-        f"The medians of launches differ most in {wording.plain(row.case, 64)} on"
+        f"The step times of launches differ most in {wording.plain(row.case, 64)} on"
         f" {wording.ranks(row)}: {units.percent(spread)} between the slowest and the fastest."
     )
 

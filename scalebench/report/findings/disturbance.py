@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import exp
 from statistics import fmean
 
-from scalebench.records.baseline import log_medians, series_of
+from scalebench.records.baseline import log_steps, series_of
 from scalebench.records.summary import Row, Summary
 from scalebench.report.words import wording
 from scalebench.report.words.warnings import details, marks
@@ -55,7 +55,7 @@ def _stamped(rows: Sequence[Row], name: str) -> str:
 def drift(rows: Sequence[Row]) -> float | None:
     """Return how much slower the slowest round was than the fastest, over all rows alike.
 
-    The logarithm of a launch's median step, less the mean of its row, averaged over the rows: what
+    The logarithm of a launch's step time, less the mean of its row, averaged over the rows: what
     is left is what the round did to all of them.
 
     Returns:
@@ -63,15 +63,15 @@ def drift(rows: Sequence[Row]) -> float | None:
         all of them were launched.
     """
     series = series_of(*rows)
-    of_rows = [medians for row in rows if len(medians := log_medians(row, series)) > 1]
+    of_rows = [steps for row in rows if len(steps := log_steps(row, series)) > 1]
     if len(of_rows) < LEAST_ROWS:
         return None
-    shared = set.intersection(*(set(medians) for medians in of_rows))
+    shared = set.intersection(*(set(steps) for steps in of_rows))
     if len(shared) < 2:
         return None
-    means = [fmean(medians[repeat] for repeat in shared) for medians in of_rows]
+    means = [fmean(steps[repeat] for repeat in shared) for steps in of_rows]
     effects = [
-        fmean(medians[repeat] - mean for medians, mean in zip(of_rows, means, strict=True))
+        fmean(steps[repeat] - mean for steps, mean in zip(of_rows, means, strict=True))
         for repeat in shared
     ]
     return exp(max(effects) - min(effects)) - 1

@@ -13,7 +13,7 @@ from scalebench.report.findings import advice, ranking
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
-from scalebench.report.words import causes, late_rank, outside, script_remarks, wording
+from scalebench.report.words import causes, late_rank, outside, script_remarks, step_kinds, wording
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
@@ -147,6 +147,7 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *(causes.doubts(headline) if headline else ()),
         *_oversubscribed(rows, headline),
         *_missing_sizes(rows),
+        *(_as_note(step_kinds.sentence(headline)) if headline else ()),
         *_outside(headline),
         *_seen_of_script(headline),
         *_stamped(rows),
@@ -169,7 +170,10 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
 
 
 def _outside(headline: Row | None) -> list[str]:
-    said = outside.sentence(headline) if headline else ""
+    return _as_note(outside.sentence(headline)) if headline else []
+
+
+def _as_note(said: str) -> list[str]:
     return [f"{said[0].upper()}{said[1:]}."] if said else []
 
 

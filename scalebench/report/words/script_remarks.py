@@ -47,7 +47,8 @@ def brief(rows: Sequence[Row]) -> list[str]:
         return []
     search = needless_search(row)
     worth_it = search is not None and search.share is not None and search.share >= LEAST_SHARE
-    told = [_search(row)] if worth_it else []
+    told = [_calls(row)] if _calls(row) else []
+    told += [_search(row)] if worth_it else []
     told += [host_waits(row)] if row.device == "cuda" and host_waits(row) else []
     return [f"{wording.place(row)}: {said}" for said in told]
 
@@ -68,12 +69,19 @@ def remarks(row: Row) -> list[str]:
     if row.script is None:
         return []
     told = [
+        _calls(row),
         _search(row),
         host_waits(row),
         _loader(row.script.loader),
         _groups(row.script.groups),
     ]
     return [said for said in told if said]
+
+
+def _calls(row: Row) -> str:
+    """Say what a step is where it is more than a call of an optimizer."""
+    calls = row.script.calls_per_step if row.script else None
+    return f"a step is {calls} optimizer calls" if calls and calls > 1 else ""
 
 
 def _search(row: Row) -> str:

@@ -91,6 +91,13 @@ MARKS = {
             " usually be verified.",
         ),
         Mark(
+            "steps differ",
+            "m",
+            "The mean step is more than 10 % longer than the typical one. Throughput, speedup and"
+            " efficiency rest on the mean: a job takes the time of all of its steps.",
+            "Read below the table which steps are long: often those that wait for a batch.",
+        ),
+        Mark(
             "samples not counted",
             "q",
             "How many samples the script trains on in a step is not known, so its throughput is"

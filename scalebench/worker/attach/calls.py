@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-LONGEST_PERIOD = 8
+LONGEST_PERIOD = 32
 FEWEST_CALLS = 10
-PATIENCE = 64
+PATIENCE = 128
 """Calls after which optimizers without a regular order are taken to make a step each."""
 
 
@@ -64,14 +64,15 @@ class OptimizerCalls:
 def find_period(order: Sequence[int]) -> int | None:
     """Return how many calls make a step; None: more calls are needed to tell.
 
-    The smallest number with which the last calls repeat: a script may begin in another way.
-    Without one, every call is a step.
+    The smallest number with which the later half of the calls repeats: a script may begin in
+    another way. It holds every optimizer that was ever called, unless one is not called again for
+    long. Without such a number, every call is a step.
     """
     if len(order) < FEWEST_CALLS:
         return None
-    for period in range(1, LONGEST_PERIOD + 1):
-        last = order[-max(FEWEST_CALLS, 3 * period) :]
+    last = order[-max(FEWEST_CALLS, len(order) // 2) :]
+    for period in range(1, min(LONGEST_PERIOD, len(last) // 2) + 1):
         repeats = all(last[i] == last[i + period] for i in range(len(last) - period))
-        if repeats and len(last) >= 2 * period:
+        if repeats and (len(order) >= PATIENCE or {*last} == {*order}):
             return period
     return 1 if len(order) >= PATIENCE else None

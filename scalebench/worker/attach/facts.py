@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,27 @@ def _peak_rss_bytes() -> int | None:
         return None
     found = [line for line in lines if line.startswith("VmHWM:")]
     return int(found[0].split()[1]) * 1024 if found else None
+
+
+def optimizers() -> list[Any]:
+    """Return weak references to all optimizers that exist, called so far or not."""
+    kind = torch.optim.Optimizer
+    return [weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), kind)]
+
+
+def train_others(some: Sequence[Any], called: Iterable[Any]) -> bool:
+    """Tell whether some optimizers train parameters that the called ones do not.
+
+    One that wraps another has the same. Both are weak references.
+    """
+    seen, others = ({id(p) for p in _parameters(known)} for known in (called, some))
+    return bool(others - seen)
+
+
+def _parameters(references: Iterable[Any]) -> Iterator[Any]:
+    known = (reference() for reference in references)
+    groups_of = (getattr(one, "param_groups", ()) for one in known if one is not None)
+    return (p for groups in groups_of for group in groups for p in group["params"])
 
 
 def of_training(optimizers: Sequence[Any], device: str) -> dict[str, Any]:

@@ -16,6 +16,17 @@ LOOK_EVERY = 5
 MAX_STEPS = 4
 MIN_STEPS = 2
 KINDS = ("paired", "traced", "bare")
+LEAST_EXTRA = 0.02
+"""Of the time: what long steps take beyond usual ones, if it is to be looked after."""
+FEWEST_CYCLES = 8
+"""From one long step to the next, in a window: with fewer it matters where the window begins."""
+REGULAR = 0.8
+"""Of the distances between long steps: so many are the same where they are regular."""
+MOST_WINDOWS = 10
+MOST_WAITED = 20
+"""A window for the sake of long steps, or of the first exchange, is at most so many usual ones."""
+MOST_ROUNDS = 3
+"""One round of whole cycles may take so many times as long as all rounds are to."""
 MARGIN_S = 0.5
 MARGIN_STEPS = 5
 """How long before its first change of behaviour a schedule is sent to the other ranks."""
@@ -88,49 +99,106 @@ def median(values: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def is_time_to_look(num_steps: int) -> bool:
-    """Tell whether the warm-up is looked at after so many steps."""
-    return num_steps >= FIRST_LOOK and num_steps % LOOK_EVERY == 0
-
-
-def decide(step_s: Sequence[float], plan: dict[str, Any], period: int) -> Schedule | None:
-    """Return the schedule, or None: the warm-up goes on.
+def first_steady(step_s: Sequence[float], plan: dict[str, Any]) -> tuple[int, bool] | None:
+    """Return the first step that may count and whether it is steady; None: the warm-up goes on.
 
     Args:
         step_s: All steps so far, seconds; the first one is the script's start and left out.
         plan: The fields of `scalebench.spec.StepPlan`.
+    """
+    found = steady_start(step_s[1:])
+    if found is not None:
+        return found + 1, True
+    gave_up = len(step_s) > plan["max_warmup_steps"] or sum(step_s[1:]) >= plan["max_warmup_s"]
+    return (len(step_s), False) if gave_up else None
+
+
+def decide(
+    step_s: Sequence[float],
+    plan: dict[str, Any],
+    period: int,
+    first_clean: int,
+    steady: bool = True,
+    may_wait: bool = False,
+) -> Schedule | int:
+    """Return the schedule, or the number of steps after which to ask again.
+
+    Until the clean window is nearly full, nothing has to be decided: by then it is known whether
+    some of its steps are long, and how far apart these are.
+
+    Args:
+        step_s: All steps so far, seconds.
+        plan: The fields of `scalebench.spec.StepPlan`.
         period: Calls of optimizers that make a step.
+        first_clean: The first step that may count, by `first_steady`.
+        steady: Whether that is known to be steady.
+        may_wait: Whether the ranks have exchanged nothing so far: the window then goes on until
+            they have, as far as it may.
     """
     so_far = len(step_s)
-    first = steady_start(step_s[1:])
-    gave_up = so_far > plan["max_warmup_steps"] or sum(step_s[1:]) >= plan["max_warmup_s"]
-    if first is None and not gave_up:
-        return None
-    usual_s = max(median(step_s[-LOOK_EVERY:]), 1e-6)
-    margin = max(MARGIN_STEPS, math.ceil(MARGIN_S / usual_s))
+    recent = step_s[first_clean:] or step_s[-LOOK_EVERY:]
+    mean_s = max(sum(recent) / len(recent), 1e-6)
+    margin = max(MARGIN_STEPS, math.ceil(MARGIN_S / mean_s))
+    cycle, wanted = long_steps(recent)
     if plan["steps"] is not None:
         first_clean = so_far
-        clean_end = so_far + plan["steps"] + 1
+        clean_end = so_far + int(plan["steps"]) + 1
     else:
-        first_clean = so_far if first is None else first + 1
         window_s = max(plan["window_s"], plan["energy_s"] or 0.0)
-        num_clean = max(plan["min_steps"], math.ceil(window_s / usual_s)) + 1
-        clean_end = max(first_clean + num_clean, so_far + margin)
+        usual = max(plan["min_steps"], math.ceil(window_s / mean_s))
+        wanted = max(usual, min(wanted, MOST_WINDOWS * usual)) + 1
+        if may_wait and so_far - first_clean < MOST_WAITED * usual:
+            wanted = max(wanted, so_far - first_clean + LOOK_EVERY + margin)
+        missing = int(first_clean + wanted - so_far - MARGIN_STEPS)
+        if missing > 0:
+            return so_far + missing
+        clean_end = so_far + margin
     first_round = max(clean_end, so_far + margin)
-    blocks = rounds(first_round, usual_s, plan)
+    blocks = rounds(first_round, mean_s, plan, cycle)
     end = blocks[-1].end if blocks else first_round
-    return Schedule(period, first is not None, first_clean, clean_end, blocks, end)
+    return Schedule(period, steady, first_clean, clean_end, blocks, end)
 
 
-def rounds(first: int, step_s: float, plan: dict[str, Any]) -> list[Block]:
-    """Return the rounds from a step on: short blocks clean, traced and bare, by turns."""
+def long_steps(step_s: Sequence[float]) -> tuple[int, int]:
+    """Return after how many steps long ones come again, and how many have to be in a window.
+
+    Steps are long if they exceed the median one by half as much as the longest does. Where these
+    have little of the time, or are not regular, the first number is 1. Where there is but one so
+    far, it may be the first of many.
+    """
+    usual_s = median(step_s)
+    limit_s = (usual_s + max(step_s)) / 2
+    extra_s = sum(one - usual_s for one in step_s if one > limit_s)
+    if extra_s < LEAST_EXTRA * sum(step_s):
+        return 1, 0
+    is_long = [one > limit_s for one in step_s]
+    starts = [i for i, long in enumerate(is_long) if long and not (i and is_long[i - 1])]
+    if len(starts) < 2:
+        return 1, FEWEST_CYCLES // 2 * max(starts[0], len(step_s) - starts[0])
+    apart = [starts[i + 1] - starts[i] for i in range(len(starts) - 1)]
+    cycle = sorted(apart)[len(apart) // 2]
+    is_regular = len(apart) > 2 and apart.count(cycle) >= REGULAR * len(apart)
+    wanted = math.ceil(FEWEST_CYCLES * sum(apart) / len(apart))
+    return cycle if is_regular else 1, wanted
+
+
+def rounds(first: int, step_s: float, plan: dict[str, Any], cycle: int = 1) -> list[Block]:
+    """Return the rounds from a step on: short blocks clean, traced and bare, by turns.
+
+    Where steps repeat with a cycle, a block has whole cycles, if that does not take too long.
+    """
     if not plan["trace"]:
         return []
-    num_rounds, count = 1, MIN_STEPS
-    for steps in (MAX_STEPS, MIN_STEPS):
-        fitting = int(plan["rounds_s"] / (step_s * len(KINDS) * (steps + 1)))
-        if fitting >= 2:
-            num_rounds, count = min(fitting, plan["max_rounds"]), steps
-            break
-    kinds = KINDS * num_rounds
+    whole = cycle * math.ceil(MAX_STEPS / cycle)
+    round_s = step_s * len(KINDS) * (whole + 1)
+    if cycle > 1 and round_s <= MOST_ROUNDS * plan["rounds_s"]:
+        num_rounds, count = max(1, int(plan["rounds_s"] / round_s)), whole
+    else:
+        num_rounds, count = 1, MIN_STEPS
+        for steps in (MAX_STEPS, MIN_STEPS):
+            fitting = int(plan["rounds_s"] / (step_s * len(KINDS) * (steps + 1)))
+            if fitting >= 2:
+                num_rounds, count = fitting, steps
+                break
+    kinds = KINDS * min(num_rounds, plan["max_rounds"])
     return [Block(kind, first + i * (count + 1), count + 1) for i, kind in enumerate(kinds)]

@@ -21,7 +21,7 @@ from scalebench.worker.attach import facts, schedule
 from scalebench.worker.attach.agreement import Agreement
 from scalebench.worker.attach.batches import Batches, Fed
 from scalebench.worker.attach.between import Between, Doings
-from scalebench.worker.attach.calls import OptimizerCalls
+from scalebench.worker.attach.calls import PATIENCE, OptimizerCalls
 from scalebench.worker.attach.clocks import between, clock_for
 from scalebench.worker.attach.compiled import SEEN
 from scalebench.worker.attach.host_waits import HostWaits
@@ -104,6 +104,9 @@ class Watch:
         self._had_group = False
         self._traffic: Traffic | None = None
         self._endings = 0
+        self._look_at = 0
+        self._clean_from: tuple[int, bool] | None = None
+        self._to_come: list[Any] = []
         self._looked_from = 0
         self._looked_at = 0
         self._memory: dict[str, Any] | None = None
@@ -155,7 +158,8 @@ class Watch:
             if self.schedule is not None:
                 return  # too late to count anew: the calls began after the warm-up
             self.explicit = True
-            self.num_calls = 0
+            self.num_calls = self._look_at = 0
+            self._clean_from = None
             self.marks, self.host_ns, self.fed = self.marks[-1:], self.host_ns[-1:], []
             self.backwards = self.backwards[-1:]
             self.doings.clear()
@@ -166,6 +170,8 @@ class Watch:
         doings = self.between.take()
         if doings is not None:
             self.doings[self.num_calls] = doings
+        if self.num_calls == 0 and self.rank == 0:
+            self._to_come = facts.optimizers()  # takes a moment, in a step that never counts
         self.num_calls += 1
         self.backwards.append(0)
         self.inputs.end()
@@ -201,23 +207,66 @@ class Watch:
         self._had_group = self._had_group or torch.distributed.is_initialized()
         if self.num_calls == schedule.FIRST_LOOK:
             self.check_group()
-        period = 1 if self.explicit else self.calls.period()
-        if self.rank or period is None or self.num_calls % period:
+        if self.rank or self.num_calls < max(self._look_at, schedule.FIRST_LOOK):
             return
-        if schedule.is_time_to_look(self.num_calls // period):
-            step_s = self._step_s(period)
-            decided = schedule.decide(step_s, self.request["plan"], period)
-            if decided is not None:
-                self.agreement.send(decided)
-                self._adopt(decided)
+        period = 1 if self.explicit else self.calls.period()
+        if period is None or self.num_calls % period or self._turn_to_come():
+            return
+        if self.num_calls < schedule.FIRST_LOOK * period:
+            return
+        decided = self._decide(period, self._step_s(period))
+        if isinstance(decided, schedule.Schedule):
+            self.agreement.send(decided)
+            self._adopt(decided)
+        else:
+            self._look_at = decided * period
+
+    def _turn_to_come(self) -> bool:
+        """Tell whether an optimizer that trains other parameters has not been called so far."""
+        self._to_come = [one for one in self._to_come if id(one()) not in self.optimizers]
+        if self.explicit or self.num_calls >= PATIENCE:
+            self._to_come = []
+        return bool(self._to_come and facts.train_others(self._to_come, self.optimizers.values()))
+
+    def _decide(self, period: int, step_s: list[float]) -> schedule.Schedule | int:
+        """Return the schedule, or the number of steps after which to look again."""
+        plan = self.request["plan"]
+        if self._clean_from is None:
+            found = schedule.first_steady(step_s, plan)
+            queued = self._calls_from_queue()
+            goes_on = queued > self.num_calls and sum(step_s) < plan["max_warmup_s"] / 6
+            if found is None or goes_on:
+                return self.num_calls // period + schedule.LOOK_EVERY
+            self._clean_from = (max(found[0] * period, min(queued, self.num_calls)), found[1])
+        first_call, steady = self._clean_from
+        traffic = self._traffic_since()
+        may_wait = self.world_size > 1 and traffic is not None and traffic[0] == 0
+        return schedule.decide(step_s, plan, period, -(-first_call // period), steady, may_wait)
+
+    def _calls_from_queue(self) -> int:
+        """Return how many calls took batches that workers had made before the first step.
+
+        Those cost no waiting, as later ones may.
+        """
+        settings = self.batches.loader or {}
+        left = (settings.get("num_workers") or 0) * (settings.get("prefetch_factor") or 0)
+        if not left:
+            return 0
+        for call, fed in enumerate(self.fed):
+            left -= fed.batches if fed else 0
+            if left < 0:
+                return call
+        return len(self.fed) + left
 
     def _step_s(self, period: int) -> list[float]:
-        """Return the steps so far as far as the device has got, seconds."""
-        step_s = []
+        """Return the steps so far as far as the device has got, seconds, without evaluation."""
+        step_s: list[float] = []
         for found in between(self.clock, self.marks[::period]):
             if found is None:
                 break
-            step_s.append(found)
+            calls = range(len(step_s) * period, (len(step_s) + 1) * period)
+            doings_s = sum(sum(self.doings.get(call, ())) for call in calls)
+            step_s.append(max(found - doings_s, 0.0))
         return step_s
 
     def _adopt(self, decided: schedule.Schedule) -> None:
@@ -358,15 +407,11 @@ class Watch:
     def _outside_s(self) -> list[float | None]:
         """Return, for each call, the seconds between the last one and the next batch's request.
 
-        Where no batch was asked for, what was seen of evaluating and saving.
+        None where no batch was asked for.
         """
         found: list[float | None] = []
         for i, fed in enumerate(self.fed):
             mark = self.marks[i]
-            if fed is None or mark is None:
-                found.append(None)
-            elif fed.began is not None:
-                found.append(self.clock.seconds(mark, fed.began))
-            else:
-                found.append(sum(self.doings.get(i, ())))
+            known = fed is not None and mark is not None and fed.began is not None
+            found.append(self.clock.seconds(mark, fed.began) if known and fed else None)
         return found

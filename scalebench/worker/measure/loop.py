@@ -44,6 +44,7 @@ class Measurement:
     """
 
     step_s: list[float] = field(default_factory=list)
+    data_s: list[float] = field(default_factory=list)
     pace_s: list[float] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
@@ -54,7 +55,7 @@ class Measurement:
         """Drop what came after the clean window: ranks may have come differently far."""
         self.blocks = [block for block in self.blocks if block.phase in ("warmup", "clean")]
         last = max(block.first + block.count for block in self.blocks)
-        for series in (self.step_s, self.pace_s, self.loss):
+        for series in (self.step_s, self.data_s, self.pace_s, self.loss):
             del series[last:]
 
     def clean_s(self) -> list[float]:
@@ -92,6 +93,7 @@ class Loop:
     context: RankContext
     clock: StepClock
     seen: Measurement = field(default_factory=Measurement)
+    fetched_s: list[float] = field(default_factory=list)
 
     def warm_up(self, plan: StepPlan) -> None:
         """Run until the steady state is found or the plan's limits are reached.
@@ -102,6 +104,8 @@ class Loop:
         """
         seen = self.seen
         settling = getattr(self.training, "settling_steps", 0)
+        if self.context.cell.loader is not None:
+            settling = max(settling, self.context.cell.loader.num_prefetched)
         if plan.long_step_s is not None:
             self.run_block("warmup", max(settling, STEPS_TO_SEE_THE_LENGTH))
             if plan.is_long(seen.pace_s[-1], self.context.cell.world_size):
@@ -136,7 +140,7 @@ class Loop:
             return
         num_blocks = 1 if plan.precision is None else CLEAN_BLOCKS
         while True:
-            step_s = float(np.median(self.seen.pace_s[-WARMUP_BLOCK:]))
+            step_s = float(np.mean(self.seen.clean_s() or self.seen.pace_s[-WARMUP_BLOCK:]))
             wanted = steps_still_wanted(self.seen.clean_s(), plan, step_s)
             for_energy = energy_steps_still_wanted(self.seen.timed_clean_s(), plan, step_s)
             if wanted == for_energy == 0:
@@ -173,6 +177,8 @@ class Loop:
         if len(step_s) < count:
             step_s = [step_s[0], *[step_s[1] / (count - 1)] * (count - 1)]
         seen.step_s += step_s
+        seen.data_s += self.fetched_s if len(self.fetched_s) == count else [0.0] * count
+        self.fetched_s.clear()
         latest_s = self.context.agree_max(list(accumulate(step_s)))
         seen.pace_s += np.diff(latest_s, prepend=0.0).tolist()
         seen.loss += on_every_rank(self.training, torch.stack(losses)).tolist()
@@ -197,7 +203,9 @@ class Loop:
         """
         losses = []
         for _ in range(count):
+            before_ns = time.monotonic_ns()
             batch = next(self.batches)
+            self.fetched_s.append((time.monotonic_ns() - before_ns) / 1e9)
             part = batch if num_samples is None else first_samples(batch, num_samples)
             losses.append(self.training.step(part))
             if len(losses) == count:

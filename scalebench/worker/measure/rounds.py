@@ -75,7 +75,7 @@ class Rounds:
             )
         if cell.strategy.untraced_because is not None:
             return RoundsResult(trace_unavailable=cell.strategy.untraced_because)
-        step_s = float(np.median(self.loop.seen.clean_s()))
+        step_s = float(np.mean(self.loop.seen.clean_s()))
         if cell.steps.is_long(step_s, cell.world_size):
             return RoundsResult(
                 trace_unavailable=f"steps longer than {cell.steps.long_step_s:g} s are not traced "

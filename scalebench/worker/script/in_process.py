@@ -132,7 +132,7 @@ class InProcess:
         ]
         clock = combine(self._before, compare_clocks(self._store, self.rank, self._places, "after"))
         try:
-            fields = rank_fields(self.cell, self._raw, self.rank, everybody, clock)
+            fields = rank_fields(self.cell, self._raw, everybody, clock)
         except ValueError as problem:
             raise UsageError(f"{problem}.") from None
         return RankRecord(**self.identity, **fields)

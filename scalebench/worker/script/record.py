@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +22,7 @@ FEWEST_STEPS = 4
 MOST_NAMED = 3
 LARGE_GAP = 0.1
 LARGE_GAP_S = 1e-3
-"""A gap before a step is called one if it exceeds the usual gap by this part of the step, and by
-this many seconds."""
+"""Evaluating and saving is told of if it takes this part of the usual step, and so many seconds."""
 
 Schedule = dict[str, Any]
 
@@ -38,13 +36,11 @@ class RankSeen(BaseModel):
 
     Attributes:
         num_steps: Whole steps.
-        gaps: Step → seconds before it in which the script did something else.
         schedule: As the watch has it; None: the script ended before there was one.
         first_clean: The first steady step; None: not found.
     """
 
     num_steps: int
-    gaps: dict[int, float]
     schedule: dict[str, Any] | None
     first_clean: int | None
 
@@ -55,7 +51,6 @@ def seen_by(raw: Mapping[str, Any]) -> RankSeen:
     steady = steady_start(step_s[1:])
     return RankSeen(
         num_steps=len(step_s),
-        gaps=large_gaps(step_s, raw["outside_s"][:: raw["period"]]),
         schedule=raw["schedule"],
         first_clean=None if steady is None else steady + 1,
     )
@@ -83,31 +78,56 @@ def steps_of_calls(call_s: Sequence[float | None], period: int) -> list[float]:
     return [float(step) for step in np.diff(filled, prepend=0.0)]
 
 
-def large_gaps(step_s: Sequence[float], outside_s: Sequence[float | None]) -> dict[int, float]:
-    """Return step → seconds that the script spent on something else before it.
+def gaps_of(raw: Mapping[str, Any], step_s: Sequence[float]) -> list[StepGap]:
+    """Return the times in which the script evaluated or saved before a step's batch.
 
-    Args:
-        step_s: The steps, seconds.
-        outside_s: For each the seconds between the last step's end and the request for a batch.
+    Saving is known by its calls. Evaluation lasts from ``eval()`` to ``train()``; where more
+    batches than usual were drawn and not trained on without such calls, it is what lies between
+    the last step's end and the request for a batch, beyond what usually does. Anything else that a
+    script does between two calls of an optimizer is part of its training.
     """
-    known = {i: s for i, s in enumerate(outside_s[: len(step_s)]) if s is not None and i > 0}
-    if not known:
-        return {}
-    usual = float(np.median(list(known.values())))
-    limit = usual + max(LARGE_GAP * float(np.median(step_s)), LARGE_GAP_S)
-    return {step: s - usual for step, s in known.items() if s > limit}
+    period = raw["period"]
+    calls = _by_step(raw["fed"], period)[: len(step_s)]
+    others = [sum(fed[4] for fed in of_step if fed) for of_step in calls]
+    outside_s = raw["outside_s"][::period]
+    usual_s = _median([s for s in outside_s[1 : len(step_s)] if s is not None])
+    usual_others = _usual(others)
+    limit_s = max(LARGE_GAP * _median(step_s), LARGE_GAP_S)
+    gaps = []
+    for step, seconds in enumerate(step_s):
+        doings = [one[1:] for one in raw["doings"] if one[0] // period == step]
+        evaluation_s, checkpoint_s = (sum(one[i] for one in doings) for i in range(2))
+        between_s = outside_s[step] if step < len(outside_s) else None
+        if others[step] > usual_others and not evaluation_s and between_s is not None:
+            evaluation_s = max(between_s - usual_s - checkpoint_s, 0.0)
+        checkpoint_s = min(checkpoint_s, seconds)
+        evaluation_s = min(evaluation_s, seconds - checkpoint_s)
+        whole_s = evaluation_s + checkpoint_s
+        is_bare = None in calls[step]
+        if step and whole_s > limit_s and not is_bare:
+            gap = {"evaluation_s": evaluation_s, "checkpoint_s": checkpoint_s}
+            gaps.append(StepGap(step=step, seconds=whole_s, **gap))
+    return gaps
 
 
-def blocks_for(
-    schedule: Schedule | None, first_clean: int | None, num_steps: int, cuts: set[int]
-) -> list[Block]:
-    """Return how the steps are grouped; a step after a gap is the first of a block.
+def _by_step(
+    fed: Sequence[Sequence[float] | None], period: int
+) -> list[Sequence[Sequence[float] | None]]:
+    """Return what was fed before each call of each step; None: in a bare step."""
+    return [fed[i : i + period] for i in range(0, len(fed), period)]
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values)) if values else 0.0
+
+
+def blocks_for(schedule: Schedule | None, first_clean: int | None, num_steps: int) -> list[Block]:
+    """Return how the steps are grouped.
 
     Args:
         schedule: Rank 0's; None: the script ended before there was one.
         first_clean: Where there is no schedule, the first steady step; None: not found.
         num_steps: Steps that every rank has.
-        cuts: Steps before which some rank did something else.
     """
     if schedule is None:
         first = num_steps // 2 if first_clean is None else first_clean
@@ -117,20 +137,14 @@ def blocks_for(
         clean_end = min(schedule["clean_end"], num_steps)
         rounds = [Block(phase=k, first=f, count=c) for k, f, c in schedule["blocks"]]
     whole = [block for block in rounds if block.first + block.count <= num_steps]
-    whole = whole[: len(whole) // 3 * 3]
-    head = _cut("warmup", 0, first, cuts) + _cut("clean", first, clean_end, cuts)
-    return head + whole
-
-
-def _cut(phase: Phase, first: int, end: int, cuts: set[int]) -> list[Block]:
-    borders = [first, *sorted(c for c in cuts if first < c < end), end]
-    return [Block(phase=phase, first=a, count=b - a) for a, b in pairwise(borders) if b > a]
+    borders: list[tuple[Phase, int, int]] = [("warmup", 0, first), ("clean", first, clean_end)]
+    head = [Block(phase=k, first=a, count=b - a) for k, a, b in borders if b > a]
+    return head + whole[: len(whole) // 3 * 3]
 
 
 def rank_fields(
     cell: Cell,
     raw: Mapping[str, Any],
-    rank: int,
     everybody: Sequence[RankSeen],
     clock: ClockAlignment,
 ) -> dict[str, Any]:
@@ -139,7 +153,6 @@ def rank_fields(
     Args:
         cell: What was launched.
         raw: What the watch has stored.
-        rank: Whose.
         everybody: What every rank has seen, by rank.
         clock: How this machine's clock stands to rank 0's.
 
@@ -147,7 +160,7 @@ def rank_fields(
         TooShort: The script made too few steps.
         ValueError: Its ranks exchanged nothing. The text says what to do.
     """
-    first, own = everybody[0], everybody[rank]
+    first = everybody[0]
     num_steps = min(seen.num_steps for seen in everybody)
     if num_steps < FEWEST_STEPS:
         raise TooShort(
@@ -158,8 +171,7 @@ def rank_fields(
     if cell.world_size > 1:
         _check_exchange(raw, f"{_script(cell).shown}: ")
     step_s = steps_of_calls(raw["call_s"], period)[:num_steps]
-    cuts = {step for seen in everybody for step in seen.gaps}
-    grouped = blocks_for(first.schedule, first.first_clean, num_steps, cuts)
+    grouped = blocks_for(first.schedule, first.first_clean, num_steps)
     blocks = [_timed(block, raw["host_ns"], period) for block in grouped]
     clean = [i for b in blocks if b.phase == "clean" for i in range(b.first, b.first + b.count)]
     fed = [_fed(raw["fed"], step, period) for step in clean]
@@ -171,6 +183,7 @@ def rank_fields(
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
         values = {**sizes, "rank_batch": cell.rank_batch}
         samples = evaluate(asked, values) / cell.world_size
+    calls = _by_step(raw["fed"], period)
     last = max((block.first + block.count for block in blocks), default=0)
     is_whole = first.schedule is not None and num_steps >= first.schedule["clean_end"]
     fields: dict[str, Any] = {
@@ -182,7 +195,8 @@ def rank_fields(
         "samples_per_step": samples or None,
         "tokens_per_sample": tokens / samples if tokens and samples else None,
         "memory": Memory(**raw["memory"]),
-        "gaps": [_gap(raw, s, g) for s, g in sorted(own.gaps.items()) if s < last],
+        "data_s": [sum(fed[2] for fed in of_step if fed) for of_step in calls[:last]],
+        "gaps": gaps_of(raw, step_s[:last]),
         "ended_after": None if is_whole else num_steps,
         "facts": {
             **raw["facts"],
@@ -205,23 +219,6 @@ def rank_fields(
 def _script(cell: Cell) -> ScriptTarget:
     assert isinstance(cell.workload, ScriptTarget)
     return cell.workload
-
-
-def _gap(raw: Mapping[str, Any], step: int, seconds: float) -> StepGap:
-    """Return a gap before a step with what is known of it.
-
-    Saving is known by its calls. Evaluation lasts from ``eval()`` to ``train()``; where batches
-    were drawn and nothing was trained on them without such calls, it is all the rest.
-    """
-    period = raw["period"]
-    calls = range(step * period, (step + 1) * period)
-    doings = [one[1:] for one in raw["doings"] if one[0] in calls]
-    others = sum(raw["fed"][i][4] for i in calls if i < len(raw["fed"]) and raw["fed"][i])
-    checkpoint_s = min(sum(saving for _, saving in doings), seconds)
-    rest = seconds - checkpoint_s
-    between_modes = min(sum(evaluating for evaluating, _ in doings), rest)
-    evaluation_s = between_modes or (rest if others else 0.0)
-    return StepGap(step=step, seconds=seconds, evaluation_s=evaluation_s, checkpoint_s=checkpoint_s)
 
 
 def _timed(block: Block, host_ns: Sequence[int | None], period: int) -> Block:

@@ -91,7 +91,7 @@ def run_script(
     try:
         everybody = _exchange(store, cell, rank, seen_by(raw))
         clock = combine(before, compare_clocks(store, rank, places, "after"))
-        fields = rank_fields(cell, raw, rank, everybody, clock)
+        fields = rank_fields(cell, raw, everybody, clock)
     except ValueError as problem:
         kind: ErrorKind = "usage"
         message = str(problem)

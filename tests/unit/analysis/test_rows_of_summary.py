@@ -16,6 +16,7 @@ from scalebench.analysis.summarise import (
     summarise,
 )
 from scalebench.costmodel.links.profile import CalibratedPoint, profile_of
+from scalebench.gate.bootstrap import mean_variance
 from scalebench.records.outcome import skipped_result
 from scalebench.records.rank import Memory
 from scalebench.records.run import Failure
@@ -167,6 +168,8 @@ def test_the_samples_of_a_launch():
         repeat=4,
         step_s=[3.0, 4.0, 2.0],
         pace_s=[3.0, 2.0, 2.0],
+        mean_s=7 / 3,
+        mean_variance=mean_variance([3.0, 2.0, 2.0]),
         peak_memory_bytes=9,
     )
 

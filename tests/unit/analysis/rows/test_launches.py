@@ -13,7 +13,7 @@ from scalebench.analysis.rows.launches import (
     independent_case,
 )
 from scalebench.analysis.steps import clean_pace
-from scalebench.gate.bootstrap import median_variance
+from scalebench.gate.bootstrap import mean_variance
 from scalebench.records.rank import Block
 from scalebench.spec import Script
 from scalebench.spec.script import ScriptTarget
@@ -66,7 +66,7 @@ def test_only_launches_that_succeeded_are_timed():
 def test_what_a_launch_does_not_know_of_its_step_is_the_mean_over_launches():
     each = [[0.1, 0.2, 0.4, 0.3, 0.2], [0.5, 0.6, 0.5, 0.9, 0.7]]
     results = [make_result(make_cell("ddp", 1), ranks=[make_record(clean_s=s)]) for s in each]
-    own = [median_variance(clean_pace(result)) for result in results]
+    own = [mean_variance(clean_pace(result)) for result in results]
     row = Launches(results[0].cell, measured=dict(enumerate(results)))
     assert row.within == pytest.approx((own[0] + own[1]) / 2) and own[0] != own[1]
 

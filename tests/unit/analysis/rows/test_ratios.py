@@ -231,7 +231,7 @@ def test_blocks_in_turns_tell_what_a_launch_does_not_know():
     """Rows that took turns: their blocks stand for what their own steps vary by."""
 
     def turning(case, n, shared):
-        steps = [5.0, *([0.1, 0.3] * 6)] * 4
+        steps = [0.1 + 0.01 * (i**3 % 37) for i in range(52)]
         blocks = [
             Block(phase="clean", first=13 * i, count=13, start_ns=100 * i + n, end_ns=100 * i + 50)
             for i in range(4)

@@ -40,10 +40,14 @@ def test_a_call_without_a_backward_pass_is_no_step():
         ([DISCRIMINATOR, GENERATOR], 2),
         ([DISCRIMINATOR] * 5 + [GENERATOR], 6),
         ([1, 2, 3], 3),
+        ([DISCRIMINATOR] * 10 + [GENERATOR], 11),
+        ([DISCRIMINATOR] * 25 + [GENERATOR], 26),
     ],
 )
 def test_optimizers_that_take_turns_make_a_step_together(turn, period):
     assert find_period(turn * FEWEST_CALLS) == period
+    whole = turn * FEWEST_CALLS
+    assert {find_period(whole[:n]) for n in range(period + 1, PATIENCE)} <= {None, period}
 
 
 @pytest.mark.parametrize("with_outer", [[1, 2], [2, 1]], ids=["after", "in its post-hook"])

@@ -1,17 +1,20 @@
 """The schedule that rank 0 decides on."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scalebench import stats
 from scalebench.spec import StepPlan
 from scalebench.worker.attach.schedule import (
+    FIRST_LOOK,
     KINDS,
+    LOOK_EVERY,
     MARGIN_S,
     Schedule,
     decide,
-    is_time_to_look,
+    first_steady,
     steady_start,
 )
 
@@ -31,46 +34,76 @@ def test_the_steady_state_is_found_by_the_rule_of_the_own_loop(step_s):
         np.testing.assert_allclose(rest[0], rest[1], rtol=1e-6, atol=1e-12)
 
 
+def decided(step_s, settings=PLAN, period=1, **changes):
+    """The schedule of a script that takes these steps, looked at when it is asked for."""
+    first = None
+    so_far = FIRST_LOOK
+    while so_far <= len(step_s):
+        first = first or first_steady(step_s[:so_far], settings)
+        found = so_far + LOOK_EVERY
+        if first is not None:
+            found = decide(step_s[:so_far], settings, period, *first, **changes)
+        if isinstance(found, Schedule):
+            return found, so_far
+        assert found > so_far
+        so_far = found
+    return None
+
+
 def test_a_transient_is_left_out_and_the_window_filled():
-    step_s = [3.0, 0.5, 0.3, 0.1] + [0.05, 0.051] * 8
-    found = decide(step_s, plan(), 1)
-    assert found is not None and found.steady
-    assert 3 <= found.first_clean <= 6
-    assert (found.clean_end - found.first_clean) * 0.05 >= PLAN["window_s"]
+    step_s = [3.0, 0.5, 0.3, 0.1] + [0.05, 0.051] * 20
+    found, _ = decided(step_s)
+    assert found.steady and 3 <= found.first_clean <= 6
+    assert 1 <= (found.clean_end - found.first_clean) * 0.0505 / PLAN["window_s"] < 1.6
 
 
 def test_nothing_changes_before_the_others_can_have_heard_of_it():
-    step_s = [1.0] + [0.01, 0.011] * 60
-    found = decide(step_s, plan(window_s=0.1), 1)
-    assert found is not None
-    assert (found.clean_end - len(step_s)) * 0.01 >= MARGIN_S * 0.9
-
-
-def test_rounds_wait_until_the_others_can_have_heard_of_them_after_a_short_window_as_well():
-    step_s = [1.0] + [0.001, 0.0011] * 8
-    found = decide(step_s, plan(steps=40), 1)
-    assert found is not None
+    found, at = decided([1.0] + [0.01, 0.011] * 60, plan(window_s=0.1))
+    assert (found.clean_end - at) * 0.01 >= MARGIN_S * 0.9
+    found, at = decided([1.0] + [0.001, 0.0011] * 8, plan(steps=40))
     assert found.clean_end - found.first_clean == 41
-    assert (found.blocks[0].first - len(step_s)) * 0.001 >= MARGIN_S * 0.9
+    assert (found.blocks[0].first - at) * 0.001 >= MARGIN_S * 0.9
 
 
 def test_an_unsteady_warm_up_is_given_up_after_its_limits():
-    step_s = [1.0] + [0.1 + 0.01 * i for i in range(30)]
-    falling = [1.0, *sorted(step_s, reverse=True)]
-    assert decide(falling[:12], plan(), 1) is None
-    found = decide(falling, plan(max_warmup_steps=20), 1)
-    assert found is not None and not found.steady and found.first_clean == len(falling)
+    falling = sorted([0.1 + 0.01 * i for i in range(60)], reverse=True)
+    assert first_steady(falling[:12], PLAN) is None
+    found, _ = decided(falling, plan(max_warmup_steps=20))
+    assert not found.steady and 20 < found.first_clean <= 25
 
 
 def test_an_exact_number_of_steps_is_kept():
-    found = decide([1.0] + [0.1, 0.11] * 8, plan(steps=7), 1)
-    assert found is not None
+    found, _ = decided([1.0] + [0.1, 0.11] * 8, plan(steps=7))
     assert found.clean_end - found.first_clean == 8  # the first of a block counts for nothing
 
 
+@pytest.mark.parametrize(
+    ("pattern", "cycle"),
+    [([0.002] * 3 + [0.156], 4), ([0.11] + [0.009] * 15, 16), ([0.011] * 63 + [0.5], 64)],
+)
+def test_a_window_has_several_cycles_and_traced_blocks_whole_ones(pattern, cycle):
+    """However long ago the warm-up ended, and however long the first long step takes to come."""
+    found, _ = decided([1.0, *pattern * 30])
+    assert found.clean_end - found.first_clean > 7 * cycle
+    counts = {block.num_steps - 1 for block in found.blocks}
+    assert all(count % cycle == 0 for count in counts) == (cycle * sum(pattern) < 4)
+
+
+def test_a_single_long_step_makes_the_window_longer_but_not_for_ever():
+    step_s = [1.0] + [0.01, 0.011] * 2000
+    step_s[40] = 2.0
+    found, _ = decided(step_s)
+    assert 100 < found.clean_end <= 10 * 100
+
+
+def test_ranks_that_exchanged_nothing_so_far_are_waited_for():
+    step_s = [1.0] + [0.01, 0.011] * 2000
+    assert decided(step_s)[0].clean_end < 200
+    assert 1500 < decided(step_s, may_wait=True)[0].clean_end < 2500
+
+
 def test_rounds_hold_one_block_of_each_kind_without_a_break():
-    found = decide([1.0] + [0.01, 0.011] * 8, plan(), 1)
-    assert found is not None
+    found, _ = decided([1.0] + [0.01, 0.011] * 60)
     assert tuple(block.kind for block in found.blocks[:3]) == KINDS
     borders = [found.clean_end, *(block.end for block in found.blocks)]
     assert [block.first for block in found.blocks] == borders[:-1]
@@ -79,15 +112,10 @@ def test_rounds_hold_one_block_of_each_kind_without_a_break():
 
 
 def test_without_traces_there_are_no_rounds():
-    found = decide([1.0] + [0.01, 0.011] * 8, plan(trace=False), 1)
-    assert found is not None and not found.blocks and found.end >= found.clean_end
+    found, _ = decided([1.0] + [0.01, 0.011] * 60, plan(trace=False))
+    assert not found.blocks and found.end >= found.clean_end
 
 
 def test_a_schedule_survives_its_journey():
-    found = decide([1.0] + [0.01, 0.011] * 8, plan(), 2)
-    assert found is not None
+    found, _ = decided([1.0] + [0.01, 0.011] * 60, period=2)
     assert Schedule.from_json(found.to_json()) == found
-
-
-def test_when_the_warm_up_is_looked_at():
-    assert [n for n in range(26) if is_time_to_look(n)] == [10, 15, 20, 25]

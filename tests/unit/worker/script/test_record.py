@@ -8,7 +8,7 @@ from scalebench.spec.script import ScriptTarget
 from scalebench.worker.script.record import (
     RankSeen,
     blocks_for,
-    large_gaps,
+    gaps_of,
     rank_fields,
     steps_of_calls,
 )
@@ -24,8 +24,8 @@ SCHEDULE = {
 }
 
 
-def told(num_steps: int, cuts: set[int] = frozenset(), schedule=SCHEDULE, first_clean=None):
-    found = blocks_for(schedule, first_clean, num_steps, set(cuts))
+def told(num_steps: int, schedule=SCHEDULE, first_clean=None):
+    found = blocks_for(schedule, first_clean, num_steps)
     return [(block.phase, block.first, block.count) for block in found]
 
 
@@ -42,29 +42,41 @@ def test_steps_whose_end_is_not_known_are_left_out():
     assert steps_of_calls([None, None], 1) == []
 
 
-def test_a_gap_is_large_beside_the_usual_one_and_the_step():
+def raw(outside_s, doings=(), others=None, period=1):
+    """What a watch has stored of one step of 0.1 s for each time between two steps."""
+    fed = [[8, 0, 0.0, 1, n] for n in others or [0] * len(outside_s)]
+    return {"period": period, "outside_s": outside_s, "doings": doings, "fed": fed}
+
+
+def gaps(told, step_s=None):
+    found = gaps_of(told, step_s or [0.1] * (len(told["fed"]) // told["period"]))
+    return {one.step: (one.evaluation_s, one.checkpoint_s) for one in found}
+
+
+def test_only_what_is_recognised_is_a_gap_between_steps():
+    """Averaging, playing, logging: whatever else lies between two steps is training."""
+    assert gaps(raw([5.0, 0.001, 0.001, 0.3, 0.001, None])) == {}
+    told = raw([0.0] * 4, doings=[[2, 0.04, 0.01], [3, 0.0, 0.0005]])
+    assert gaps(told) == {2: (0.04, 0.01)}
+    whole = gaps_of(told, [0.1] * 4)[0]
+    assert whole.seconds == whole.outside_s == pytest.approx(0.05)
+    assert gaps(raw([0.0] * 4, [[2, 9.0, 0.04]])) == {2: (pytest.approx(0.06), 0.04)}
+    assert gaps(raw([0.0] * 6, [[3, 0.02, 0.0], [4, 0.03, 0.0]], period=2), [0.2] * 3) == {
+        2: (0.03, 0.0)
+    }
+
+
+def test_more_batches_than_usual_without_training_are_an_evaluation():
     outside_s = [5.0, 0.001, 0.001, 0.3, 0.001, None]
-    assert large_gaps([0.1] * 6, outside_s) == {3: pytest.approx(0.299)}
-
-
-def test_small_or_regular_gaps_are_part_of_the_step():
-    assert large_gaps([0.1] * 6, [0.0, 0.04, 0.04, 0.041, 0.04, 0.04]) == {}
-    assert large_gaps([0.1] * 6, [0.0, 0.001, 0.001, 0.009, 0.001, 0.001]) == {}
-    assert large_gaps([0.1] * 3, [None] * 3) == {}
+    assert gaps(raw(outside_s, others=[0, 0, 0, 7, 0, 0]), [0.4] * 6) == {
+        3: (pytest.approx(0.299), 0.0)
+    }
+    assert gaps(raw(outside_s, others=[1] * 6)) == {}  # a second loader that trains, too
 
 
 def test_the_schedule_says_how_steps_are_grouped():
     rounds = [("paired", 10, 3), ("traced", 13, 3), ("bare", 16, 3)]
     assert told(19) == [("warmup", 0, 3), ("clean", 3, 7), *rounds]
-
-
-def test_a_step_after_a_gap_is_the_first_of_a_block():
-    assert told(19, {2, 5, 10, 14})[:4] == [
-        ("warmup", 0, 2),
-        ("warmup", 2, 1),
-        ("clean", 3, 2),
-        ("clean", 5, 5),
-    ]
 
 
 def test_rounds_that_are_not_whole_are_left_out():
@@ -78,7 +90,7 @@ def test_a_script_that_ended_early_has_what_it_did():
 
 
 def test_what_ranks_tell_one_another_survives_its_journey():
-    seen = RankSeen(num_steps=3, gaps={2: 0.1}, schedule=SCHEDULE, first_clean=None, clock="boot")
+    seen = RankSeen(num_steps=3, schedule=SCHEDULE, first_clean=None, clock="boot")
     assert RankSeen.model_validate_json(seen.model_dump_json()) == seen
 
 
@@ -100,7 +112,7 @@ DDP = [{"kind": "DistributedDataParallel"}]
 def test_ranks_that_exchange_nothing_do_not_scale(traffic, wrappers, complaint):
     target = ScriptTarget(name="train", program="train.py")
     cell = make_cell("script", 2, strategy=Script(), backend=None, workload=target)
-    seen = RankSeen(num_steps=40, gaps={}, schedule=None, first_clean=None)
+    seen = RankSeen(num_steps=40, schedule=None, first_clean=None)
     clock = ClockAlignment(method="shared clock", at_ns=0, offset_ns=0, bound_ns=0)
     steps = {"period": 1, "call_s": [0.1] * 40, "backwards": [1] * 41, "host_ns": [0] * 41}
     raw = {
@@ -109,7 +121,7 @@ def test_ranks_that_exchange_nothing_do_not_scale(traffic, wrappers, complaint):
     }  # fmt: skip
     if complaint:
         with pytest.raises(ValueError, match=f"train.py: .* separately.* {complaint}"):
-            rank_fields(cell, raw, 0, [seen, seen], clock)
+            rank_fields(cell, raw, [seen, seen], clock)
     with pytest.raises(KeyError):  # it goes on, to what these records do not have
         one = cell.model_copy(update={"world_size": 1}) if complaint else cell
-        rank_fields(one, raw, 0, [seen, seen], clock)
+        rank_fields(one, raw, [seen, seen], clock)
