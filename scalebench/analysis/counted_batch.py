@@ -52,6 +52,16 @@ def _batch(result: CellResult) -> dict[str, int]:
     return {"global_batch": round(total), "rank_batch": round(total / len(result.ranks))}
 
 
+def work_of_step(result: CellResult) -> float:
+    """Return the samples of the whole job in a step, exactly where batches vary.
+
+    What stands for them, in the cell, where they are not known.
+    """
+    known = isinstance(result.cell.strategy, Script) and _batch(result)
+    counted = _sum_over_ranks(result, lambda rank: rank.samples_per_step) if known else None
+    return float(result.cell.global_batch) if counted is None else counted
+
+
 def knows_samples(cell: Cell, result: CellResult | None) -> bool:
     """Tell whether a cell has a number of samples and not a stand-in.
 

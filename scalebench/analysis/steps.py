@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scalebench.analysis.counted_batch import work_of_step
 from scalebench.analysis.mean_step import MeanStep, mean_of_blocks, mean_of_means, mean_of_steps
 from scalebench.records.rank import Block, Phase, RankRecord
 from scalebench.records.run import CellResult
@@ -137,7 +138,7 @@ def _clean_block_means(result: CellResult) -> list[float]:
 
 def launch_throughput(result: CellResult) -> float:
     """Return a launch's throughput: samples per second of the whole job."""
-    return result.cell.global_batch / launch_step_s(result)
+    return work_of_step(result) / launch_step_s(result)
 
 
 def mean_losses(result: CellResult) -> list[float]:

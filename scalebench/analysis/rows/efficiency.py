@@ -113,7 +113,7 @@ class Ratios:
     def _throughput(self, row: Launches, base: Launches | None, ranks: int) -> Estimate | None:
         if base is None or calls_per_step(row) != calls_per_step(base):
             return None
-        return self._steps(base, row, row.cell.global_batch / base.cell.global_batch / ranks)
+        return self._steps(base, row, row.work / base.work / ranks)
 
     def _steps(
         self, above: Launches, below: Launches, factor: float, confidence: float | None = None

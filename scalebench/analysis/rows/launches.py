@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scalebench.analysis.attribution import LaunchAttribution, attribute
-from scalebench.analysis.counted_batch import Growth, growth_of, with_counted_batch
+from scalebench.analysis.counted_batch import Growth, growth_of, with_counted_batch, work_of_step
 from scalebench.analysis.paired_blocks import Block
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import launch_step_s, mean_step, steps_of_block
@@ -46,6 +46,12 @@ class Launches:
         if self.growth is None or self.cell.world_size == 1:
             return None
         return self.growth.why_unknown
+
+    @cached_property
+    def work(self) -> float:
+        """What a step of the job does: samples, or what stands for them."""
+        found = [work_of_step(result) for result in self.good.values()]
+        return float(np.mean(found)) if found else float(self.cell.global_batch)
 
     @cached_property
     def good(self) -> dict[int, CellResult]:

@@ -101,6 +101,13 @@ def test_where_nothing_tells_the_scaling_there_is_no_ratio_and_it_is_asked_for()
     assert "efficiency unknown: give --scaling or --samples-per-step" in table
 
 
+def test_batches_that_vary_count_with_their_exact_mean():
+    found, _ = rows(result(1, 0.1, samples_per_step=22.3), result(2, 0.1, samples_per_step=22.3))
+    assert (found[1].global_batch, found[2].global_batch) == (22, 45)
+    assert found[1].throughput.value == pytest.approx(223.0)
+    assert found[2].efficiency.value == pytest.approx(1.0)
+
+
 def test_time_outside_of_the_steps_is_told_by_step():
     gaps = [StepGap(step=0, seconds=9.0), StepGap(step=3, seconds=0.5), StepGap(step=4, seconds=2)]
     found, summary = rows(result(1, 0.1), result(2, 0.125, gaps=gaps))
