@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.analysis.interim import CONFIDENCE_OF_LOOKS
+from scalebench.analysis.mean_step import mean_of_means
 from scalebench.analysis.paired_blocks import Block, levels_of_round
 from scalebench.analysis.round_noise import RoundNoise
 from scalebench.analysis.run import load_run
 from scalebench.analysis.steps import clean_pace
-from scalebench.gate.bootstrap import median_variance
 from scalebench.records.summary import RowKey
-from scalebench.stats import CONFIDENCE, Estimate
+from scalebench.stats import CONFIDENCE, Estimate, trimmed_mean
 
 BLOCK_S = 0.25
 SIZES = (1, 1, 1, 1, 2, 2, 2)
@@ -186,7 +186,7 @@ def _turns(generator: Generator, num_rows: int, num_blocks: int) -> NDArray[np.i
 
 
 def levels_in_turns(kind: Kind, logs: Floats, turns: NDArray[np.int64]) -> Levels:
-    """Return the levels of a round in turns: medians, and what blocks say of their variance."""
+    """Return the levels of a round in turns: means, and what blocks say of their variance."""
     length = round(1e9 * BLOCK_S)
     blocks = {
         key: [
@@ -196,15 +196,18 @@ def levels_in_turns(kind: Kind, logs: Floats, turns: NDArray[np.int64]) -> Level
         for key, of_row, row in zip(kind.keys, turns, logs, strict=True)
     }
     told = levels_of_round(blocks)
-    return {
-        key: (float(np.median(row)), told[key][1]) for key, row in zip(kind.keys, logs, strict=True)
-    }
+    return {key: (_level(row), told[key][1]) for key, row in zip(kind.keys, logs, strict=True)}
+
+
+def _level(logs: Floats) -> float:
+    """Return the logarithm of the mean of a launch's blocks."""
+    return math.log(trimmed_mean(np.exp(logs))[0])
 
 
 def levels_apart(kind: Kind, logs: Floats) -> Levels:
     """Return the levels of launches one after the other."""
     return {
-        key: (float(np.median(row)), median_variance(np.exp(row)))
+        key: (_level(row), mean_of_means(np.exp(row)).variance)
         for key, row in zip(kind.keys, logs, strict=True)
     }
 
@@ -213,7 +216,7 @@ def truth(kind: Kind, generator: Generator) -> Floats:
     """Return what blocks without number say: the noise is not symmetric, and rows differ in it."""
     noise, _ = NOISES[kind.noise]
     logs = noise(generator, kind.sizes, MANY)
-    levels = np.median(logs, axis=1)
+    levels = np.array([_level(row) for row in logs])
     return (levels[0] - levels)[1:]
 
 
