@@ -8,7 +8,10 @@ from scalebench.spec.script import ScriptTarget
 from scalebench.worker.script import supervise
 from tests.builders.runs import make_cell
 
-WHEN_MEASURED = {"ends": "exit 0", "fails": "exit 7", "stays": "exec sleep 60"}
+WHEN_MEASURED = {
+    "ends": "exit 0", "fails": "exit 7", "stays": "exec sleep 60",
+    "ignores": "trap '' TERM\nexec sleep 60",
+}  # fmt: skip
 
 
 def ended(tmp_path, monkeypatch, then: str, to_the_end: bool = False) -> supervise.Ended:
@@ -22,6 +25,7 @@ def ended(tmp_path, monkeypatch, then: str, to_the_end: bool = False) -> supervi
     )
     cell = make_cell("script", 1, strategy=Script(), backend=None, workload=target)
     monkeypatch.setattr(supervise, "END_GRACE_S", 0.2)
+    monkeypatch.setattr(supervise, "GRACE_S", 0.2)
     monkeypatch.setattr(supervise, "POLL_S", 0.05)
     monkeypatch.setattr(supervise, "_pass_on_signals", lambda *_: None)
     addresses = {"host": "127.0.0.1", "master": 1, "run_dir": str(tmp_path / "run_dir"), "key": ""}
@@ -31,7 +35,7 @@ def ended(tmp_path, monkeypatch, then: str, to_the_end: bool = False) -> supervi
 
 @pytest.mark.parametrize(
     ("how", "expected"),
-    [("ends", (0, False)), ("fails", (7, False)), ("stays", (-9, True))],
+    [("ends", (0, False)), ("fails", (7, False)), ("stays", (-15, True)), ("ignores", (-9, True))],
 )
 def test_a_script_that_does_not_end_is_killed_and_that_is_known(
     tmp_path, monkeypatch, capsys, how, expected
