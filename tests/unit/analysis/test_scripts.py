@@ -124,7 +124,7 @@ def test_gaps_say_what_was_done_in_them():
         StepGap(step=3, seconds=1.0, evaluation_s=0.0, checkpoint_s=0.75),
         StepGap(step=4, seconds=0.5, evaluation_s=0.0, checkpoint_s=0.0),
     ]
-    found, summary = rows(result(1, 0.1), result(2, 0.125, gaps=gaps))
+    _, summary = rows(result(1, 0.1), result(2, 0.125, gaps=gaps))
     table = " ".join(render_table(summary, width=240).split())
     assert "in 2 gaps (evaluation 1.50 s, checkpoints 1.00 s)" in table
     assert "1.75 s before step 2 (rank 0, evaluation)" in table
