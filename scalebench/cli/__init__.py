@@ -32,7 +32,7 @@ from scalebench.records.secrets import without_secrets
 from scalebench.report.words.plain_text import plain
 
 LONGEST = 3000
-"""A longer complaint, of names of others' choice, is cut."""
+"""Of a longer complaint, with names of others' choice, the middle is left out."""
 
 SILENT_S = 5.0
 """How long a process of a world that has nothing to say leaves the word to the first one."""
@@ -181,7 +181,10 @@ def _complain(message: str, code: ExitCode) -> ExitCode:
     not be before the first one has spoken.
     """
     if _speaks():
-        say(f"scalebench: {plain(without_secrets(message), LONGEST)}")
+        line = plain(without_secrets(message))
+        if len(line) > LONGEST:
+            line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+        say(f"scalebench: {line}")
     else:
         time.sleep(SILENT_S)
     return code

@@ -323,7 +323,7 @@ def _go_where_started(flags: dict[str, Any]) -> None:
     changed, script = flags["changed_script"], _script_again(flags)
     flags["resume"] = go_where_started(flags["resume"], changed, script)
     if os.getcwd() != before:
-        click.echo(f"scalebench: {os.getcwd()}: the run goes on where it was started", err=True)
+        say(f"scalebench: {os.getcwd()}: the run goes on where it was started")
 
 
 def _script_again(flags: dict[str, Any]) -> "ScriptTarget | None":

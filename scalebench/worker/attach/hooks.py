@@ -21,10 +21,14 @@ class Hooks:
         self._undo: list[Callable[[], None]] = []
 
     def put(self, owner: Any, name: str, replacement: Any) -> None:
-        """Replace an attribute that the owner itself has."""
-        original = getattr(owner, name)
+        """Replace an attribute of a class or a module."""
+        # A method that is written in C++ loses its class if it is read through it.
+        own = vars(owner).get(name)
         setattr(owner, name, replacement)
-        self._undo.append(lambda: setattr(owner, name, original))
+        if own is None:
+            self._undo.append(lambda: delattr(owner, name))
+        else:
+            self._undo.append(lambda: setattr(owner, name, own))
 
     def then(self, undo: Callable[[], None]) -> None:
         """Have something else undone, too."""

@@ -114,7 +114,7 @@ def test_a_defect_in_a_thread_is_no_success(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(view, "resolve_run", resolve)
     monkeypatch.setattr("scalebench.analysis.run.load_run", lambda path: path)
     monkeypatch.setattr("scalebench.analysis.summarise.summarise", lambda run: run)
-    monkeypatch.setattr(view, "print_json", lambda summary: None)
+    monkeypatch.setattr(view, "emit_json", lambda summary: None)
     assert left(["show", "--json"]) == 70
     assert "KeyError" in capsys.readouterr().err
 

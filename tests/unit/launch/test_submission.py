@@ -122,7 +122,8 @@ def expanded(text: str, variables: dict[str, str]) -> str:
 @given(st.lists(words | st.text("$()A{}", min_size=1)))
 def test_kubernetes_starts_exactly_the_command(extra: list[str]) -> None:
     run = JobRequest("bench", 2, 4, 0, ("run", "--", "train.py", *extra))
-    (_, job), (train,) = indexed_job(run, "image", None), train_job(run, "image", "runtime")
+    *_, job = indexed_job(run, "image", None)
+    *_, train = train_job(run, "image", "runtime")
     variables = {"NODE_RANK": "1", "A": "changed", "": "changed"}
     for words, torchrun in (
         (job["spec"]["template"]["spec"]["containers"][0]["command"], ["--node-rank=1"]),
