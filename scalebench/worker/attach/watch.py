@@ -103,6 +103,8 @@ class Watch:
         self._bare_until: int | None = None
         self._had_group = False
         self._traffic: Traffic | None = None
+        self._operations: int | None = None
+        self._met_at = 0
         self._endings = 0
         self._look_at = 0
         self._clean_from: tuple[int, bool] | None = None
@@ -207,6 +209,8 @@ class Watch:
         self._had_group = self._had_group or torch.distributed.is_initialized()
         if self.num_calls == schedule.FIRST_LOOK:
             self.check_group()
+        if not self.rank and not self._met_at:
+            self._look_for_exchange()
         if self.rank or self.num_calls < max(self._look_at, schedule.FIRST_LOOK):
             return
         period = 1 if self.explicit else self.calls.period()
@@ -220,6 +224,16 @@ class Watch:
             self._adopt(decided)
         else:
             self._look_at = decided * period
+
+    def _look_for_exchange(self) -> None:
+        """Note the call at which ranks first exchange something: it has what one started later."""
+        now = self.traffic.so_far() if self.world_size > 1 else None
+        if now is None:
+            return
+        if self._operations is None:
+            self._operations = now.operations
+        elif now.operations > self._operations:
+            self._met_at = self.num_calls
 
     def _turn_to_come(self) -> bool:
         """Tell whether an optimizer that trains other parameters has not been called so far."""
@@ -239,6 +253,7 @@ class Watch:
                 return self.num_calls // period + schedule.LOOK_EVERY
             self._clean_from = (max(found[0] * period, min(queued, self.num_calls)), found[1])
         first_call, steady = self._clean_from
+        first_call = max(first_call, self._met_at)
         traffic = self._traffic_since()
         may_wait = self.world_size > 1 and traffic is not None and traffic[0] == 0
         return schedule.decide(step_s, plan, period, -(-first_call // period), steady, may_wait)
