@@ -1,6 +1,6 @@
 """Errors that a user sees as one line, and the exit codes of the command line.
 
-An error's text names what was given, what is valid and what to do next. What nobody foresaw is a
+An error's text names what was given, what is valid and what to do next. What is unforeseen is a
 defect: its traceback goes to a file.
 """
 
@@ -61,7 +61,7 @@ def unknown_name(kind: str, given: str, valid: Iterable[str]) -> UsageError:
 
 
 def defect(error: BaseException) -> str:
-    """Store the traceback of an error that nobody foresaw; return the line for the user.
+    """Store the traceback of an unforeseen error; return the line for the user.
 
     The file is private: a traceback may show what the user works on.
     """

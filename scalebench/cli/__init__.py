@@ -195,6 +195,6 @@ def _speaks() -> bool:
 
     try:
         member = find_member(os.environ)
-    except Exception:  # whoever cannot tell its place speaks
+    except Exception:  # a process that does not know its place speaks
         return True
     return member is None or member.rank == 0

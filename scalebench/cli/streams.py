@@ -1,4 +1,4 @@
-"""The standard streams: closed, full or read by nobody, they make no command crash."""
+"""The standard streams: closed, full or without a reader, they crash no command."""
 
 import errno
 import io
