@@ -139,7 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = cli.main(args=arguments, prog_name="scalebench", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
-        code = _tell(_what_happened(error))
+        # click answers a shell that asks for completions, and leaves with 0
+        answered = isinstance(error, SystemExit) and error.code == 0
+        code = ExitCode.OK if answered else _tell(_what_happened(error))
     finally:
         threading.excepthook = formerly
     sys.exit(int(code or next(iter(in_threads), ExitCode.OK)))

@@ -36,7 +36,15 @@ def printable(text: str, colour: bool = False) -> str:
 def _printable_line(line: str) -> str:
     if line.isprintable():
         return line
-    return "".join(c for c in line if c == "\t" or unicodedata.category(c) not in _CONTROL)
+    return "".join(map(_shown, line))
+
+
+def _shown(character: str) -> str:
+    """Return nothing for what steers; half a character, as in names that are no UTF-8, escaped."""
+    kind = unicodedata.category(character)
+    if kind == "Cs":
+        return _escape(character)
+    return character if character == "\t" or kind not in _CONTROL else ""
 
 
 def escaped_json(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._autograd import _KinetoEvent
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -18,6 +19,8 @@ from scalebench.trace.marks import STEP
 from scalebench.trace.names import carries_details
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}
+_TELLS_BY_ITSELF = hasattr(_KinetoEvent, "extra_meta")
+"""Since torch 2.13 events carry NCCL's fields apart from the text that Kineto writes."""
 _RUNTIMES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
 
 
@@ -55,7 +58,7 @@ def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterat
         activities.append(ProfilerActivity.CUDA)
     capture = Capture()
     with profile(
-        activities=activities, record_shapes=True, experimental_config=_every_thread(device)
+        activities=activities, record_shapes=True, experimental_config=_configuration(device)
     ) as profiler:
         yield capture
     raw = profiler.profiler.kineto_results.events()
@@ -64,14 +67,18 @@ def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterat
     )
 
 
-def _every_thread(device: torch.device) -> _ExperimentalConfig | None:
-    """Return what makes the profiler see every thread of a CPU rank; None: the default.
+def _configuration(device: torch.device) -> _ExperimentalConfig:
+    """Return what makes the profiler see every thread of a CPU rank, and keep NCCL's records.
 
     By itself it sees the threads that inherit its state. What a communication hook begins in a
     callback, PowerSGD's second and third all-reduce, begins on one of gloo's own threads. On a
     GPU callbacks run on the thread that waits for them, and kernels are seen wherever they begin.
     """
-    return None if device.type == "cuda" else _ExperimentalConfig(profile_all_threads=True)
+    on_gpu = device.type == "cuda"
+    return _ExperimentalConfig(
+        profile_all_threads=not on_gpu,
+        expose_kineto_event_metadata=on_gpu and not _TELLS_BY_ITSELF,
+    )
 
 
 def read_events(
@@ -155,12 +162,29 @@ def _details(event: Any, on_device: bool) -> dict[str, Any] | None:
     """Return what an event says of its operation, under the names that Kineto's files use."""
     if not carries_details(event.name()):
         return None
-    told = event.metadata_json()
-    details = dict(json.loads("{" + told + "}")) if told else {}
+    details = _told(event)
     if event.shapes():
         details |= {"Input Dims": event.shapes(), "Input type": event.dtypes()}
     operator = event.linked_correlation_id() if on_device else event.correlation_id()
     return details | {"External id": operator} if operator else details
+
+
+def _told(event: Any) -> dict[str, Any]:
+    """Return the fields that NCCL's process group gave to the profiler, as Kineto's files have them.
+
+    Values are JSON; what is none, a bare word in older versions, is kept as text.
+    """
+    if _TELLS_BY_ITSELF:
+        return {name: _value(text) for name, text in event.extra_meta().items()}
+    told = event.metadata_json()
+    return dict(json.loads("{" + told + "}")) if told else {}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def only_group(world_size: int) -> dict[str, int]:
