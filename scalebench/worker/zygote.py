@@ -25,6 +25,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -145,24 +146,32 @@ class Zygote:
     def reap(self) -> None:
         """Collect every child that has ended and tell the launcher.
 
-        What the ranks of a launch have left behind ends before that of the last one is told.
+        What the ranks of a launch have left behind ends before that of the last one is told, and is
+        collected as well: until then the kernel does not count its time as this process's.
         """
-        with suppress(ChildProcessError):  # none is left
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = ended
-                tag = self.alive.pop(pid, None)
-                if tag is None:
-                    continue
-                message = self.exit_message(tag, os.waitstatus_to_exitcode(status))
-                if not self.alive:
-                    family.end_descendants(self.own)
-                self.tell(message)
+        messages = [
+            self.exit_message(tag, os.waitstatus_to_exitcode(status))
+            for pid, status in ended_children()
+            if (tag := self.alive.pop(pid, None)) is not None
+        ]
+        if messages and not self.alive:
+            family.end_descendants(self.own)
+            list(ended_children())
+        for message in messages:
+            self.tell(message)
 
     def exit_message(self, tag: list[int], code: int) -> dict[str, Any]:
         """Return what is told of a process that has ended."""
         message = {"exited": tag, "code": code, "time_ns": time.monotonic_ns()}
         out_of_memory = self.memory.killed() if code else None
         return message | ({"out_of_memory": out_of_memory} if out_of_memory else {})
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Collect the children that have ended: pid and status."""
+    with suppress(ChildProcessError):  # none is left
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
 
 
 def settle_down() -> None:

@@ -1,10 +1,12 @@
 """Tracing steps with torch's profiler, read from memory into columns: no detour by way of JSON."""
 
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,14 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from scalebench.trace.events import CATEGORIES, Events
+from scalebench.trace.kineto import read_kineto
 from scalebench.trace.marks import STEP
 from scalebench.trace.names import carries_details
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}
-_TELLS_BY_ITSELF = hasattr(_KinetoEvent, "extra_meta")
-"""Since torch 2.13 events carry NCCL's fields apart from the text that Kineto writes."""
+FROM_MEMORY = hasattr(_KinetoEvent, "extra_meta")
+"""Before torch 2.13 only the file that the profiler writes has NCCL's fields, and says what is a
+kernel and what a copy."""
 _RUNTIMES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
 
 
@@ -58,27 +62,49 @@ def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterat
         activities.append(ProfilerActivity.CUDA)
     capture = Capture()
     with profile(
-        activities=activities, record_shapes=True, experimental_config=_configuration(device)
+        activities=activities, record_shapes=True, experimental_config=_every_thread(device)
     ) as profiler:
         yield capture
-    raw = profiler.profiler.kineto_results.events()
-    capture.events, capture.clock_error_s = read_events(
-        raw, capture.before_ns, capture.step_ns, groups
-    )
+    results = profiler.profiler.kineto_results
+    if FROM_MEMORY:
+        capture.events, capture.clock_error_s = read_events(
+            results.events(), capture.before_ns, capture.step_ns, groups
+        )
+    else:
+        capture.events, capture.clock_error_s = on_the_steps_clock(
+            written(results), capture.before_ns, capture.step_ns
+        )
+        if groups:
+            capture.events = replace(capture.events, groups=groups)
 
 
-def _configuration(device: torch.device) -> _ExperimentalConfig:
-    """Return what makes the profiler see every thread of a CPU rank, and keep NCCL's records.
+def written(results: Any) -> Events:
+    """Return the events of a profile by way of the file that the profiler writes."""
+    with tempfile.TemporaryDirectory(prefix="scalebench-trace-") as folder:
+        path = Path(folder) / "trace.json"
+        results.save(str(path))
+        return read_kineto(path)
+
+
+def on_the_steps_clock(
+    events: Events, before_ns: list[int], step_ns: list[int]
+) -> tuple[Events, float]:
+    """Return events of a file with their times on the clock of ``step_ns``; see `read_events`."""
+    host = events.of("user_annotation")
+    marks = events.start_ns[host[[events.names[code] == STEP for code in events.name[host]]]]
+    offset, moved_s = clocks_apart(marks, before_ns, step_ns)
+    starts, ends = events.start_ns - offset, events.end_ns - offset
+    return replace(events, start_ns=starts, end_ns=ends, clock_offset_ns=offset), moved_s
+
+
+def _every_thread(device: torch.device) -> _ExperimentalConfig | None:
+    """Return what makes the profiler see every thread of a CPU rank; None: the default.
 
     By itself it sees the threads that inherit its state. What a communication hook begins in a
     callback, PowerSGD's second and third all-reduce, begins on one of gloo's own threads. On a
     GPU callbacks run on the thread that waits for them, and kernels are seen wherever they begin.
     """
-    on_gpu = device.type == "cuda"
-    return _ExperimentalConfig(
-        profile_all_threads=not on_gpu,
-        expose_kineto_event_metadata=on_gpu and not _TELLS_BY_ITSELF,
-    )
+    return None if device.type == "cuda" else _ExperimentalConfig(profile_all_threads=True)
 
 
 def read_events(
@@ -162,25 +188,15 @@ def _details(event: Any, on_device: bool) -> dict[str, Any] | None:
     """Return what an event says of its operation, under the names that Kineto's files use."""
     if not carries_details(event.name()):
         return None
-    details = _told(event)
+    details = {name: _value(text) for name, text in event.extra_meta().items()}
     if event.shapes():
         details |= {"Input Dims": event.shapes(), "Input type": event.dtypes()}
     operator = event.linked_correlation_id() if on_device else event.correlation_id()
     return details | {"External id": operator} if operator else details
 
 
-def _told(event: Any) -> dict[str, Any]:
-    """Return the fields that NCCL's process group gave to the profiler, as Kineto's files have them.
-
-    Values are JSON; what is none, a bare word in older versions, is kept as text.
-    """
-    if _TELLS_BY_ITSELF:
-        return {name: _value(text) for name, text in event.extra_meta().items()}
-    told = event.metadata_json()
-    return dict(json.loads("{" + told + "}")) if told else {}
-
-
 def _value(text: str) -> Any:
+    """Return a field of NCCL's: JSON, or a bare word."""
     try:
         return json.loads(text)
     except ValueError:
