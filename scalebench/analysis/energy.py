@@ -53,7 +53,10 @@ def energy_per_sample(result: CellResult) -> Energy:
         return Energy(reason=devices)
     windows = clean_windows(result)
     if not windows:
-        return Energy(reason="the start and end of the clean steps were not recorded")
+        return Energy(
+            reason="the clean steps are the last of the warm-up; energy needs "
+            f"{ENERGY_WINDOW_S:g} s of steps after it: leave out --quick, --steps and --precision"
+        )
     long_enough = [window for window in windows if window.length_s >= ENERGY_WINDOW_S]
     if not long_enough:
         longest = max(window.length_s for window in windows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Traces:
         activities = [ProfilerActivity.CPU]
         if self.device == "cuda":
             activities.append(ProfilerActivity.CUDA)
+            os.environ.setdefault("TEARDOWN_CUPTI", "1")  # see scalebench.worker.measure.tracing
         profiler = profile(
             activities=activities,
             record_shapes=True,

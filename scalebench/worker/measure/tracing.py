@@ -1,6 +1,7 @@
 """Tracing steps with torch's profiler, read from memory into columns: no detour by way of JSON."""
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ _CODES = {name: code for code, name in enumerate(CATEGORIES)}
 FROM_MEMORY = hasattr(_KinetoEvent, "extra_meta")
 """Before torch 2.13 only the file that the profiler writes has NCCL's fields, and says what is a
 kernel and what a copy."""
+TEARDOWN = "TEARDOWN_CUPTI"
+"""Kineto's variable: without it CUPTI stays attached after a trace, and every launch of a kernel
+takes longer from then on. On an H200 steps of 4.1 ms took 5.5 ms between traces, with it 3.9."""
 _RUNTIMES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
 
 
@@ -60,6 +64,7 @@ def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterat
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
+        os.environ.setdefault(TEARDOWN, "1")
     capture = Capture()
     with profile(
         activities=activities, record_shapes=True, experimental_config=_every_thread(device)

@@ -32,8 +32,20 @@ def descendants(spared: Collection[int] = ()) -> list[psutil.Process]:
         except ChildProcessError:
             return []
     below = psutil.Process().children(recursive=True)
-    ended = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return [p for p in below if p.pid not in spared and _status(p) not in ended]
+    return [p for p in below if p.pid not in spared and not _has_ended(p)]
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Tell whether a process is gone, not its first thread alone: it too is called a zombie then.
+
+    One that uses a GPU is in that state for up to a tenth of a second.
+    """
+    if _status(process) not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+        return False
+    try:
+        return process.num_threads() <= 1
+    except psutil.Error:
+        return True
 
 
 def _status(process: psutil.Process) -> str:

@@ -1,6 +1,7 @@
 """Reading the profiler from memory, held against the same trace read from its file."""
 
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -128,10 +129,12 @@ def test_a_gpus_rank_is_not_asked_for_every_thread(monkeypatch):
         raise InterruptedError
 
     monkeypatch.setattr(tracing, "profile", fake)
-    for device in ("cuda", "cpu"):
+    for device in ("cpu", "cuda"):
+        monkeypatch.delenv(tracing.TEARDOWN, raising=False)
         with pytest.raises(InterruptedError), traced(torch.device(device)):
             pass
-    on_gpu, on_cpu = asked
+        assert os.environ.get(tracing.TEARDOWN) == {"cpu": None, "cuda": "1"}[device]
+    on_cpu, on_gpu = asked
     assert on_gpu["experimental_config"] is None and on_cpu["experimental_config"] is not None
     assert on_gpu["activities"] == [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     assert on_cpu["activities"] == [ProfilerActivity.CPU]
