@@ -4,6 +4,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,18 @@ def test_a_gpus_events_from_memory_say_what_their_file_says(name):
         (memory.compute, file.compute),
     ):
         assert length(mine) == pytest.approx(length(theirs), rel=1e-4)
+
+
+def test_one_rank_on_an_h200_names_what_it_asked_for_though_nccl_launches_nothing():
+    timeline = timeline_of(read_kineto(GOLDEN / "nccl-2.28_h200_1rank.json.gz"))
+    assert timeline.on_gpu
+    asked = Counter((op.kind, op.num_bytes) for op in timeline.operations)
+    assert asked == {
+        ("all_reduce", 4000): 2,
+        ("all_gather", 4000): 2,
+        ("reduce_scatter", 4000): 2,
+        ("all_reduce", 4 * 10_100): 2,
+    }
 
 
 @pytest.mark.parametrize("from_memory", [True, False])
