@@ -23,10 +23,12 @@ class Seen:
     Attributes:
         optimizer: Made a step; None: none has.
         captured: Was called while a CUDA graph was captured; each replay calls it again.
+        captured_pass: A backward pass was captured, without an optimizer or before it.
     """
 
     optimizer: Any = None
     captured: Any = None
+    captured_pass: bool = False
 
 
 SEEN = Seen()

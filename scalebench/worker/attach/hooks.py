@@ -95,25 +95,33 @@ def _with_call_before(function: Any, watch: Any) -> Any:
 
 
 def _watch_graphs(watch: Any, hooks: Hooks) -> None:
-    """A CUDA graph in which an optimizer was captured makes a step each time it is played."""
+    """A CUDA graph makes again what was captured in it, each time it is played.
+
+    That is a backward pass, or a step where an optimizer was captured. The graphs of
+    ``make_graphed_callables`` are played inside of a backward pass, and belong to it.
+    """
     graph: Any = torch.cuda.CUDAGraph
     capture_end, replay = graph.capture_end, graph.replay
 
     def captured(self: Any) -> Any:
-        self._scalebench, SEEN.captured = SEEN.captured, None
+        self._scalebench = SEEN.captured, SEEN.captured_pass
+        SEEN.captured, SEEN.captured_pass = None, False
         return capture_end(self)
 
     def played(self: Any) -> Any:
-        optimizer = getattr(self, "_scalebench", None)
-        if optimizer is None:
-            return replay(self)
-        quietly(watch, watch.backward)
+        optimizer, has_pass = getattr(self, "_scalebench", (None, False))
+        if optimizer is not None or (has_pass and _current_backward() < 0):
+            quietly(watch, watch.backward)
         answer = replay(self)
-        quietly(watch, watch.optimizer_called, optimizer)
+        if optimizer is not None:
+            quietly(watch, watch.optimizer_called, optimizer)
         return answer
 
     hooks.put(graph, "capture_end", watched(capture_end, captured))
     hooks.put(graph, "replay", watched(replay, played))
+
+
+_current_backward: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
 
 
 def _watch_loaders(watch: Any, hooks: Hooks) -> None:

@@ -122,6 +122,7 @@ class Watch:
     def backward(self) -> None:
         """Note that a backward pass has begun."""
         if self.clock.is_capturing():
+            SEEN.captured_pass = True
             return
         self.begin()
         self.backwards[-1] += 1

@@ -244,6 +244,17 @@ def played_graph(model: nn.Module) -> None:
         graph.replay()
 
 
+def played_pass(model: nn.Module) -> None:
+    """Forward and backward are played, the optimizer is called (PyTorch's example of AMP)."""
+    optimizer = torch.optim.SGD(model.parameters())
+    graph = torch.cuda.CUDAGraph()
+    SEEN.captured_pass = True
+    graph.capture_end()
+    for _ in range(STEPS):
+        graph.replay()
+        optimizer.step()
+
+
 def with_workers(model: nn.Module) -> None:
     loader = DataLoader(TensorDataset(torch.ones(STEPS * 4, 8)), batch_size=4, num_workers=1)
     optimizer = torch.optim.SGD(model.parameters())
@@ -269,6 +280,7 @@ WAYS: tuple[Callable[[nn.Module], None], ...] = (
     compiled_whole,
     compiled_step,
     played_graph,
+    played_pass,
     with_workers,
 )
 

@@ -13,7 +13,7 @@ WAYS = {
     *("plain", "fused", "accumulated", "closure", "by_grad", "zero", "in_backward", "compiled"),
     *("several_after_one_backward", "scaled_with_one_skipped", "with_workers"),
     *("in_backward_with_checkpoints", "outer_in_post_hook"),
-    *("compiled_around", "compiled_whole", "compiled_step", "played_graph"),
+    *("compiled_around", "compiled_whole", "compiled_step", "played_graph", "played_pass"),
 }
 
 
