@@ -29,7 +29,7 @@ class NodeWatch:
         nvml: Any = None,
     ) -> None:
         self.parents = parents
-        self.sampler = DeviceSampler(uuids, nvml) if device == "cuda" else None
+        self.sampler = DeviceSampler(uuids, nvml, parents) if device == "cuda" else None
         self.track: NodeTrack | None = None
 
     def __enter__(self) -> "NodeWatch":
