@@ -14,8 +14,8 @@ from scalebench.records.telemetry import DeviceTrack, HostLoad, throttle_reasons
 from scalebench.units import bytes_, percent
 
 POWER_CAP = "power cap"
-"""A GPU at work is always at the cap it was sold with. So this disturbs a comparison only where the
-baseline was not at its cap; what the cap does to the clocks is told by ``clocks differ``."""
+"""A GPU at work is often at the cap it was sold with. So the cap disturbs a comparison only where
+the baseline was not at its own; what it does to the clocks is told by ``clocks differ``."""
 
 THROTTLING = frozenset(
     {
@@ -26,9 +26,9 @@ THROTTLING = frozenset(
         "hardware power brake",
     }
 )
-"""Reasons for which a device runs slower than it was asked to. Idling, application clocks, sync boost
-and display clocks are what somebody asked for; board and reliability limits are where boosting
-ends. Source: ``nvmlClocksEventReasons`` in NVML's reference."""
+"""Reasons for which a device runs slower than it was asked to. Idling, application clocks, sync
+boost and display clocks are what somebody asked for; board and reliability limits are where
+boosting ends. Source: ``nvmlClocksEventReasons`` in NVML's reference."""
 
 THROTTLED_SHARE = 0.05
 """Of the readings; the slowdown bit may be set for a moment whenever the power state changes."""

@@ -26,7 +26,7 @@ from scalebench.launch.monitor.nvml import (
     open_devices,
     reason_of,
 )
-from scalebench.records.telemetry import DeviceStates, DeviceTrack, DeviceTraffic
+from scalebench.records.telemetry import DeviceStates, DeviceTrack, DeviceTraffic, NodeTrack
 
 PERIOD_S = 0.1
 TRAFFIC_PERIOD_S = 1.0
@@ -106,6 +106,15 @@ class DeviceSampler:
             if self.thread.is_alive():
                 self.unavailable["sampler"] = f"NVML had not answered {limit_s:g} s after the end"
         return self.tracks()
+
+    def result(self) -> NodeTrack:
+        """End sampling and return what there is of it."""
+        return NodeTrack(
+            devices=self.stop(),
+            num_ticks=self.num_ticks,
+            sampler_cpu_s=self.cpu_s,
+            unavailable=dict(self.unavailable),
+        )
 
     def tracks(self) -> list[DeviceTrack]:
         """Return what has been read so far."""
