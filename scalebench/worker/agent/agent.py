@@ -111,8 +111,10 @@ class Agent(Zygote):
                 "key": self.queue.launch_key(request["tag"][0]),
             },
         }
-        if "watch" in request:
-            self.device_watch = DeviceWatch(**request.pop("watch"))
+        watch = request.pop("watch", None)
+        if watch is not None:
+            with suppress(OSError):  # not watched is better than not trained
+                self.device_watch = DeviceWatch(**watch)
         super().start({**request, **own})
 
     def exit_message(self, tag: list[int], code: int) -> dict[str, Any]:

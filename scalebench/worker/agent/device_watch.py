@@ -1,19 +1,19 @@
-"""A process that watches a rank's GPU while the rank trains, forked by the one that forks the rank.
+"""The GPU of a rank, watched while the rank trains by a process that the rank's parent starts.
 
-That one has no threads and has never touched a driver, and stays so.
+The parent itself has no threads and has never touched a driver, and stays so: it forks the ranks.
 """
 
-import os
-import signal
-import socket
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 
-from scalebench.launch.monitor.sampler import STOP_LIMIT_S, DeviceSampler
-from scalebench.worker.process.setup import die_with_parent
+WATCHER = "scalebench.launch.monitor.watcher"
+ANSWER_LIMIT_S = 5.0
 
 
 class DeviceWatch:
-    """Samples GPUs from now on until `stop`.
+    """Watches GPUs from now on until `stop`.
 
     Args:
         uuids: Of the GPUs.
@@ -21,35 +21,18 @@ class DeviceWatch:
     """
 
     def __init__(self, uuids: Sequence[str], family: Sequence[int]) -> None:
-        parent = os.getpid()
-        self.line, told = socket.socketpair()
-        if os.fork():
-            told.close()
-            return
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of the rank is the end
-            die_with_parent(parent)
-            self.line.close()
-            _sample(DeviceSampler(uuids, family=family), told)
-        finally:
-            os._exit(0)
+        own = [sys.executable, *(["-P"] if sys.flags.safe_path else [])]
+        self.process = subprocess.Popen(
+            [*own, "-m", WATCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"uuids": uuids, "family": family}) + "\n")
+        self.process.stdin.flush()
 
     def stop(self) -> str | None:
-        """Return what was seen, a `NodeTrack` as JSON; None: the process does not answer."""
-        self.line.settimeout(2 * STOP_LIMIT_S)
+        """Return what was seen, a `NodeTrack` as JSON; None: the process does not tell."""
         try:
-            self.line.shutdown(socket.SHUT_WR)
-            with self.line.makefile("rb") as lines:
-                return lines.read().decode() or None
-        except OSError:
+            return self.process.communicate("end\n", timeout=ANSWER_LIMIT_S)[0] or None
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
             return None
-        finally:
-            self.line.close()
-
-
-def _sample(sampler: DeviceSampler, line: socket.socket) -> None:
-    """Sample until the other end of the line has no more to say; then tell what was seen."""
-    sampler.start()
-    line.recv(1)
-    line.sendall(sampler.result().model_dump_json().encode())
