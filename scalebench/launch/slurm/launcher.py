@@ -13,7 +13,7 @@ from scalebench.launch.base import Launched
 from scalebench.launch.external.nodes import rank_devices, world_of
 from scalebench.launch.external.worker_group import WorkerGroup
 from scalebench.launch.forking import ForkingLauncher, launched_of
-from scalebench.launch.monitor.node import ON_CPU
+from scalebench.launch.monitor.node import NOT_TOLD, ON_CPU
 from scalebench.launch.ranks import Ended, R
 from scalebench.launch.slurm.allocation import Allocation, find_allocation
 from scalebench.launch.slurm.step import Step, StepEnded, StepsRelay, step_command
@@ -107,8 +107,8 @@ class SlurmLauncher(ForkingLauncher):
     def launch(self, cell: Cell, logs: Path) -> Launched:
         """Run one cell as a step; its tasks watch their GPUs, nobody the processors."""
         ended = self.run_job("cell", cell, RankRecord, logs)
-        unwatched = {"devices": ON_CPU, "host": UNWATCHED}
-        track = NodeTrack(unavailable=unwatched)
+        no_device = ON_CPU if cell.device == "cpu" else NOT_TOLD
+        track = NodeTrack(unavailable={"devices": no_device, "host": UNWATCHED})
         return launched_of(ended, track)
 
     def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
