@@ -13,21 +13,22 @@ from scalebench.records.run import CellResult
 from scalebench.records.telemetry import DeviceTrack, HostLoad, throttle_reasons
 from scalebench.units import bytes_, percent
 
+POWER_CAP = "power cap"
+"""A GPU at work is often at the cap it was sold with. So the cap disturbs a comparison only where
+the baseline was not at its own; what it does to the clocks is told by ``clocks differ``."""
+
 THROTTLING = frozenset(
     {
-        "power cap",
+        POWER_CAP,
         "hardware slowdown",
         "software thermal slowdown",
         "hardware thermal slowdown",
         "hardware power brake",
     }
 )
-"""Reasons for which a device runs slower than it was asked to. The power cap is one of them even
-where it is what the device was sold with: how far the clocks drop under it depends on the piece of
-silicon, its cooling and the data, so two such runs differ without a cause in the job. Idling,
-application clocks, sync boost and display clocks are what somebody asked for; board and
-reliability limits are where boosting ends. Source: ``nvmlClocksEventReasons`` in NVML's
-reference."""
+"""Reasons for which a device runs slower than it was asked to. Idling, application clocks, sync
+boost and display clocks are what somebody asked for; board and reliability limits are where
+boosting ends. Source: ``nvmlClocksEventReasons`` in NVML's reference."""
 
 THROTTLED_SHARE = 0.05
 """Of the readings; the slowdown bit may be set for a moment whenever the power state changes."""
@@ -51,7 +52,7 @@ def validity_stamps(
         baseline_results: Those of the row that it is compared with; may be empty.
     """
     stamps = {
-        "throttled": _throttled(row_results),
+        "throttled": _throttled(row_results, baseline_results),
         "clocks differ": _clocks_differ(row_results, baseline_results),
         "foreign load": _foreign_load(row_results),
         "allocator retries": _allocator_retries(row_results),
@@ -60,8 +61,17 @@ def validity_stamps(
     return [f"{name}: {details}" for name, details in stamps.items() if details]
 
 
-def _throttled(results: Sequence[CellResult]) -> str:
+def _throttled(results: Sequence[CellResult], baseline: Sequence[CellResult]) -> str:
     """Say which reasons held in what share of the clean readings of the worst device."""
+    held = _held_back(results)
+    if POWER_CAP in _held_back(baseline):
+        held.pop(POWER_CAP, None)
+    ordered = sorted(held.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason} in {percent(share)} of the readings" for reason, share in ordered)
+
+
+def _held_back(results: Sequence[CellResult]) -> dict[str, float]:
+    """Return the reasons that held for long → their share of the readings of the worst device."""
     worst: dict[str, float] = {}
     for device, windows in _devices(results):
         bits = _in_windows(device.states.time_ns, device.states.throttle_bits, windows)
@@ -69,8 +79,7 @@ def _throttled(results: Sequence[CellResult]) -> str:
             held = sum(reason in throttle_reasons(b) for b in bits)
             if bits and held > max(1, THROTTLED_SHARE * len(bits)):
                 worst[reason] = max(worst.get(reason, 0.0), held / len(bits))
-    ordered = sorted(worst.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{reason} in {percent(share)} of the readings" for reason, share in ordered)
+    return worst
 
 
 def _clocks_differ(results: Sequence[CellResult], baseline: Sequence[CellResult]) -> str:

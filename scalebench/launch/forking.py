@@ -7,7 +7,7 @@ from typing import Any
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launched, ProbeFailed
-from scalebench.launch.monitor.node import NodeWatch
+from scalebench.launch.monitor.node import NodeWatch, joined
 from scalebench.launch.ranks import Ended, R
 from scalebench.records.probes import ProbeRecord
 from scalebench.records.rank import RankRecord
@@ -123,15 +123,17 @@ class ForkingLauncher(ABC):
             cell: What to run.
             logs: Folder for one log per rank; made here.
         """
-        parents = self.parents()
-        with NodeWatch(cell.device, self.device_uuids, parents) as watch:
+        with self.watch(cell.device) as watch:
             ended = self.run_job("cell", cell, RankRecord, logs)
         return launched_of(ended, watch.track)
 
+    def watch(self, device: Device) -> NodeWatch:
+        """Return what watches this machine during a launch."""
+        return NodeWatch(device, self.device_uuids, self.parents())
+
     def launch_shared(self, shared: SharedLaunch, logs: Sequence[Path]) -> list[Launched]:
         """Run cells that take turns to the end of all of them; see `Launcher.launch_shared`."""
-        parents = self.parents()
-        with NodeWatch(shared.device, self.device_uuids, parents) as watch:
+        with self.watch(shared.device) as watch:
             ended = self.run_shared(shared, logs)
         return [Launched(one.records, None, None, one.wall_s, watch.track) for one in ended]
 
@@ -159,6 +161,8 @@ class ForkingLauncher(ABC):
 def launched_of(ended: Ended[RankRecord], node: NodeTrack | None) -> Launched:
     """Return what a launch left behind, and what the machine did meanwhile."""
     first_steps = [r.first_step_ns for r in ended.records if r.first_step_ns is not None]
+    if node is not None and ended.watched is not None:
+        node = joined(node, ended.watched)
     launch_s = (max(first_steps) - ended.decided_ns) / 1e9 if first_steps else None
     return Launched(
         ended.records,

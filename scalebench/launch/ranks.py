@@ -12,6 +12,7 @@ from scalebench.launch.first_failure import RankExit, first_failure, log_tail, w
 from scalebench.records.probes import ProbeRecord
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import Failure
+from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Job
 
 R = TypeVar("R", RankRecord, ProbeRecord)
@@ -55,6 +56,8 @@ class Ended(Generic[R]):
         noticed_ns: When the launcher heard of the first rank that failed; None: none did, or this
             launcher does not tell.
         stopped_ns: When no rank was left; None: this launcher does not tell.
+        watched: What the processes that forked the ranks saw of their GPUs; None: they did not
+            watch any.
     """
 
     records: list[R]
@@ -64,6 +67,7 @@ class Ended(Generic[R]):
     lost: list[Failure] = field(default_factory=list)
     noticed_ns: int | None = None
     stopped_ns: int | None = None
+    watched: Sequence[NodeTrack] | None = None
 
 
 @dataclass

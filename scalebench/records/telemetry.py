@@ -178,7 +178,8 @@ class NodeTrack(Record):
     """One machine over one launch.
 
     Attributes:
-        devices: The GPUs that the ranks could use; which they did use is in their facts.
+        devices: The GPUs that the ranks used; where scalebench starts them on one machine, all that
+            they could use. Times of other machines are on the clock of the session's.
         host: What the processors did.
         num_ticks: How often the sampler woke.
         sampler_cpu_s: CPU time of the sampling thread: what watching cost.

@@ -41,7 +41,7 @@ def sample(
     twin: NvmlTwin, uuids: Sequence[str] | None = (A, B), until_s: float = 7.0
 ) -> tuple[NodeTrack, DeviceSampler]:
     """Sample the twin ten times a second from its beginning on."""
-    sampler = DeviceSampler(uuids, twin, lambda: BEGIN_NS + round(twin.now_s * 1e9))
+    sampler = DeviceSampler(uuids, twin, clock_ns=lambda: BEGIN_NS + round(twin.now_s * 1e9))
     if sampler.open():
         for i in range(round(until_s / PERIOD_S) + 1):
             twin.now_s = round(i * PERIOD_S, 6)

@@ -25,7 +25,6 @@ class NvmlTwin:
 
     Attributes:
         now_s: Time on the recording's clock; set it, or give ``clock_s``.
-        missing: Functions that this library, or this version of pynvml, does not have.
         hanging: Functions that do not answer until `release` is set.
         calls: Names of the functions called, in order.
     """
@@ -36,7 +35,6 @@ class NvmlTwin:
         self.devices = document["devices"]
         self.clock_s = clock_s or (lambda: self.now_s)
         self.now_s = 0.0
-        self.missing: set[str] = set()
         self.hanging: set[str] = set()
         self.release = threading.Event()
         self.faults: list[tuple[str, int, float, str | None]] = []
@@ -47,7 +45,7 @@ class NvmlTwin:
         self.faults.append((call, code, from_s, uuid))
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.__dict__.get("missing", ()) or not hasattr(pynvml, name):
+        if not hasattr(pynvml, name):
             raise AttributeError(name)
         if not name.startswith("nvml"):
             return getattr(pynvml, name)

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.external.nodes import world_of
+from scalebench.launch.external.nodes import rank_devices, world_of
 from scalebench.launch.external.relay_client import RelayClient
 from scalebench.launch.external.worker_group import WorkerGroup
 from scalebench.launch.forking import ForkingLauncher
 from scalebench.launch.loopback import check_loopback
+from scalebench.launch.monitor.node import NodeWatch
 from scalebench.launch.ranks import Ended, R
 from scalebench.records.secret import WorldSecret
-from scalebench.spec import Job
+from scalebench.spec import Device, Job
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import WorldMember
 
@@ -30,6 +31,7 @@ class ExternalLauncher(ForkingLauncher):
     def __init__(self, member: WorldMember) -> None:
         super().__init__()
         self.member = member
+        self.rank_devices: dict[tuple[str, int], str] = {}
         if member.rendezvous.one_node:
             check_loopback()
         self.secret = WorldSecret(member.rendezvous, os.environ)
@@ -61,12 +63,16 @@ class ExternalLauncher(ForkingLauncher):
         answers = self.group.ask(self._next_launch(), self.group.everyone, request)
         self.secret.remove_files()  # every process has answered: it has the secret
         self.world = world_of(self.member.launcher, self.group.registrations, answers)
-        self.device_uuids = [device["uuid"] for device in answers[0]["devices"]]
+        self.rank_devices = rank_devices(self.world, answers)
         return answers[0]
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have the first process answer a question."""
         return self.group.ask(self._next_launch(), [0], request)[0]
+
+    def watch(self, device: Device) -> NodeWatch:
+        """Watch the processors; each process of the world watches the GPU of its rank."""
+        return NodeWatch("cpu", None, self.parents())
 
     def parents(self) -> list[int]:
         """Return the world's processes on the first machine."""
@@ -90,5 +96,6 @@ class ExternalLauncher(ForkingLauncher):
             job,
             kind,
             logs,
-            self.world.places(),
+            self.world,
+            self.rank_devices,
         )

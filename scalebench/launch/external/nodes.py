@@ -1,6 +1,6 @@
 """The machines of a world, from what its processes report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from scalebench.records.base import Record
@@ -57,6 +57,41 @@ def world_of(
             for host, ranks in nodes.items()
         ),
     )
+
+
+def rank_devices(
+    world: World, surveys: Mapping[int, Mapping[str, Any]]
+) -> dict[tuple[str, int], str]:
+    """Return a rank's machine and number there → UUID of the GPU that it trains on."""
+    found = {}
+    for process, place in world.places().items():
+        devices = surveys[process]["devices"]
+        if devices:
+            host, number = str(place["host"]), int(str(place["local_rank"]))
+            found[host, number] = devices[number % len(devices)]["uuid"]
+    return found
+
+
+def watched_places(
+    world: World,
+    processes: Sequence[int],
+    registrations: Mapping[int, Registration],
+    devices: Mapping[tuple[str, int], str],
+) -> dict[int, dict[str, object]]:
+    """Return the places of processes; the first whose rank trains on a GPU is to watch it.
+
+    Whoever computes there and descends from a process of the world is no stranger.
+    """
+    places = world.places()
+    taken = set()
+    for process in processes:
+        place = places[process]
+        uuid = devices.get((str(place["host"]), int(str(place["local_rank"]))))
+        if uuid is not None and uuid not in taken:
+            taken.add(uuid)
+            family = [r.pid for r in registrations.values() if r.host == place["host"]]
+            place["watch"] = {"uuids": [uuid], "family": family}
+    return places
 
 
 def _num_gpus(surveys: list[Mapping[str, Any]]) -> int:

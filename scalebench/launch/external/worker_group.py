@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
-from scalebench.launch.external.nodes import Registration
+from scalebench.launch.external.nodes import Registration, watched_places
 from scalebench.launch.external.relay_client import RelayClient
 from scalebench.launch.forking import ASK_LIMIT_S, cannot_answer, fresh_logs
 from scalebench.launch.ranks import Ended, R, Ranks, what_went_wrong
-from scalebench.records.rank import RankRecord
+from scalebench.records.rank import Block, RankRecord
+from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Job
+from scalebench.spec.world import World
 
 CONNECT_LIMIT_S = 330.0
 ANSWER_LIMIT_S = 30.0
@@ -139,7 +141,8 @@ class WorkerGroup:
         job: Job,
         kind: type[R],
         logs: Path,
-        places: Mapping[int, Mapping[str, Any]],
+        world: World,
+        devices: Mapping[tuple[str, int], str],
     ) -> Ended[R]:
         """Run a job on processes, to its end or to the end of its time.
 
@@ -150,11 +153,15 @@ class WorkerGroup:
             job: What to run.
             kind: What its ranks leave.
             logs: Folder for one log per rank; made here.
-            places: Process → what it alone is told.
+            world: Where the processes are.
+            devices: See `rank_devices`.
         """
         decided_ns = time.monotonic_ns()
         rank_logs = fresh_logs(logs, job.world_size)
         told = {**request, "description": job.model_dump_json()}
+        on_gpus = kind is RankRecord and job.device == "cuda"
+        known = devices if on_gpus else {}
+        places = watched_places(world, processes, self.registrations, known)
         ranks = self.start(launch, processes, told, job.limit_s, places)
         in_time = ranks.wait()
         wall_s = (time.monotonic_ns() - decided_ns) / 1e9
@@ -172,10 +179,22 @@ class WorkerGroup:
             if "position" in message
         }
         failure = what_went_wrong(job, ranks, in_time, records, rank_logs, positions)
-        return Ended(records, failure, decided_ns, wall_s)
+        watched = [
+            self._shifted(NodeTrack.model_validate_json(message["watched"]), processes[rank])
+            for rank, message in sorted(ranks.messages.items())
+            if message.get("watched")
+        ]
+        return Ended(records, failure, decided_ns, wall_s, watched=watched if on_gpus else None)
+
+    def _shifted(self, track: NodeTrack, process: int) -> NodeTrack:
+        """Return a track of another machine, its times on the clock here."""
+        shift = self.relay.shifts_ns[process]
+        for columns in (c for device in track.devices for c in (device.states, device.traffic)):
+            columns.time_ns[:] = [time_ns + shift for time_ns in columns.time_ns]
+        return track
 
     def _on_this_clock(self, record: R, process: int) -> R:
-        """Return a record of another machine, its first step and its error on the clock here."""
+        """Return a record of another machine, its steps and its error on the clock here."""
         shift = self.relay.shifts_ns[process]
         changes: dict[str, Any] = {}
         if record.error is not None:
@@ -183,4 +202,13 @@ class WorkerGroup:
             changes["error"] = record.error.model_copy(update={"time_ns": error_ns})
         if isinstance(record, RankRecord) and record.first_step_ns is not None:
             changes["first_step_ns"] = record.first_step_ns + shift
+        if isinstance(record, RankRecord):
+            changes["blocks"] = [_later(block, shift) for block in record.blocks]
         return record.model_copy(update=changes)
+
+
+def _later(block: Block, shift_ns: int) -> Block:
+    """Return a block with its times on a clock that shows so much more."""
+    times = {"start_ns": block.start_ns, "end_ns": block.end_ns}
+    known = {name: ns + shift_ns for name, ns in times.items() if ns is not None}
+    return block.model_copy(update=known)

@@ -9,6 +9,7 @@ from scalebench.records.telemetry import NodeTrack
 from scalebench.spec import Device
 
 ON_CPU = "the ranks ran on the CPU"
+NOT_TOLD = "no process of the launch told of its GPU"
 
 
 class NodeWatch:
@@ -29,7 +30,7 @@ class NodeWatch:
         nvml: Any = None,
     ) -> None:
         self.parents = parents
-        self.sampler = DeviceSampler(uuids, nvml) if device == "cuda" else None
+        self.sampler = DeviceSampler(uuids, nvml, parents) if device == "cuda" else None
         self.track: NodeTrack | None = None
 
     def __enter__(self) -> "NodeWatch":
@@ -43,11 +44,20 @@ class NodeWatch:
         if self.sampler is None:
             self.track = NodeTrack(host=host, unavailable={"devices": ON_CPU})
             return
-        devices = self.sampler.stop()
-        self.track = NodeTrack(
-            devices=devices,
-            host=host,
-            num_ticks=self.sampler.num_ticks,
-            sampler_cpu_s=self.sampler.cpu_s,
-            unavailable=dict(self.sampler.unavailable),
-        )
+        self.track = self.sampler.result().model_copy(update={"host": host})
+
+
+def joined(host: NodeTrack, watched: Sequence[NodeTrack]) -> NodeTrack:
+    """Return one track of what several processes watched of GPUs, and one of the processors."""
+    devices = {device.uuid: device for track in watched for device in track.devices}
+    costs = [track.sampler_cpu_s for track in watched if track.sampler_cpu_s is not None]
+    unavailable = {name: why for track in watched for name, why in track.unavailable.items()}
+    if not devices and not unavailable:
+        unavailable = {"devices": NOT_TOLD}
+    return NodeTrack(
+        devices=list(devices.values()),
+        host=host.host,
+        num_ticks=max((track.num_ticks for track in watched), default=0),
+        sampler_cpu_s=sum(costs) if costs else None,
+        unavailable=unavailable | {n: why for n, why in host.unavailable.items() if n == "host"},
+    )

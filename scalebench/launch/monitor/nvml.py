@@ -15,6 +15,8 @@ from scalebench.launch.monitor.processes import FOREIGN, UNKNOWN, kinship
 Value = int | float | None
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink counter that stands for the sum over the links (``UINT_MAX`` in nvml.h)."""
+MISMATCH = "NVMLLibraryMismatchError"
+"""What pynvml raises where the library has an older version of the function."""
 NO_SUCH_SYMBOL = "this NVML does not have the function"
 
 
@@ -35,60 +37,62 @@ class Query:
 
     Attributes:
         fields: Names, in the order of what ``read`` returns.
-        read: Asks NVML (module, handle) and returns SI values.
+        read: Asks NVML of a device and returns SI values.
     """
 
     fields: tuple[str, ...]
-    read: Callable[[Any, Any], Sequence[Value]]
+    read: Callable[["Device"], Sequence[Value]]
 
 
-def _energy(nvml: Any, handle: Any) -> Sequence[Value]:
-    return (nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3,)  # mJ
+def _energy(device: "Device") -> Sequence[Value]:
+    return (device.ask("nvmlDeviceGetTotalEnergyConsumption") / 1e3,)  # mJ
 
 
-def _power(nvml: Any, handle: Any) -> Sequence[Value]:
-    return (nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,)  # mW
+def _power(device: "Device") -> Sequence[Value]:
+    return (device.ask("nvmlDeviceGetPowerUsage") / 1e3,)  # mW
 
 
-def _sm_clock(nvml: Any, handle: Any) -> Sequence[Value]:
-    return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1_000_000,)
+def _sm_clock(device: "Device") -> Sequence[Value]:
+    return (device.ask("nvmlDeviceGetClockInfo", device.nvml.NVML_CLOCK_SM) * 1_000_000,)
 
 
-def _memory_clock(nvml: Any, handle: Any) -> Sequence[Value]:
-    return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1_000_000,)
+def _memory_clock(device: "Device") -> Sequence[Value]:
+    return (device.ask("nvmlDeviceGetClockInfo", device.nvml.NVML_CLOCK_MEM) * 1_000_000,)
 
 
-def _temperature(nvml: Any, handle: Any) -> Sequence[Value]:
+def _temperature(device: "Device") -> Sequence[Value]:
     names = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
-    return (_first_there(nvml, names, handle, nvml.NVML_TEMPERATURE_GPU),)
+    return (int(device.ask(names, device.nvml.NVML_TEMPERATURE_GPU)),)
 
 
-def _throttle_bits(nvml: Any, handle: Any) -> Sequence[Value]:
+def _throttle_bits(device: "Device") -> Sequence[Value]:
     names = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-    return (_first_there(nvml, names, handle),)
+    return (int(device.ask(names)),)
 
 
-def _pcie(nvml: Any, handle: Any) -> Sequence[Value]:
-    kinds = (nvml.NVML_PCIE_UTIL_RX_BYTES, nvml.NVML_PCIE_UTIL_TX_BYTES)
-    return [nvml.nvmlDeviceGetPcieThroughput(handle, kind) * 1000 for kind in kinds]  # KB/s
+def _pcie(device: "Device") -> Sequence[Value]:
+    kinds = (device.nvml.NVML_PCIE_UTIL_RX_BYTES, device.nvml.NVML_PCIE_UTIL_TX_BYTES)
+    return [device.ask("nvmlDeviceGetPcieThroughput", kind) * 1000 for kind in kinds]  # KB/s
 
 
-def _nvlink(nvml: Any, handle: Any) -> Sequence[Value]:
+def _nvlink(device: "Device") -> Sequence[Value]:
+    nvml = device.nvml
     kinds = (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)
-    answers = nvml.nvmlDeviceGetFieldValues(handle, [(kind, ALL_LINKS) for kind in kinds])
+    answers = device.ask("nvmlDeviceGetFieldValues", [(kind, ALL_LINKS) for kind in kinds])
     for answer in answers:
         if answer.nvmlReturn != nvml.NVML_SUCCESS:
             raise nvml.NVMLError(answer.nvmlReturn)
     return [int(answer.value.ullVal) * 1024 for answer in answers]  # KiB
 
 
-def _memory(nvml: Any, handle: Any) -> Sequence[Value]:
-    return (int(nvml.nvmlDeviceGetMemoryInfo(handle).used),)
+def _memory(device: "Device") -> Sequence[Value]:
+    return (int(device.ask("nvmlDeviceGetMemoryInfo").used),)
 
 
-def _processes(nvml: Any, handle: Any) -> Sequence[Value]:
-    """Count the computing processes that descend from this one, and the others."""
-    found = [(kinship(p.pid), p) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+def _processes(device: "Device") -> Sequence[Value]:
+    """Count the computing processes that are of this launch, and the others."""
+    name = "nvmlDeviceGetComputeRunningProcesses"
+    found = [(kinship(p.pid, device.family), p) for p in device.ask((name, f"{name}_v2"))]
     if any(kind == UNKNOWN for kind, _ in found):
         raise LookupError("a process in another PID namespace: its owner is not known")
     foreign = [process.usedGpuMemory for kind, process in found if kind == FOREIGN]
@@ -112,30 +116,34 @@ TRAFFIC = (
 )
 
 
-def _first_there(nvml: Any, names: Sequence[str], *arguments: Any) -> int:
-    """Call the first of the functions that module and library have."""
-    for name in names[:-1]:
-        try:
-            return int(getattr(nvml, name)(*arguments))
-        except AttributeError:
-            continue
-        except nvml.NVMLError as error:
-            if error.value != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-                raise
-    return int(getattr(nvml, names[-1])(*arguments))
-
-
 @dataclass
 class Device:
-    """An open device. ``faults`` collects, by field, the reason and how often it was met."""
+    """An open device.
+
+    Attributes:
+        family: Processes whose descendants are of this launch, and they themselves.
+        faults: Field → the reason and how often it was met.
+    """
 
     nvml: Any
     handle: Any
     uuid: str
     name: str | None
     index: int | None
+    family: Sequence[int]
     faults: dict[str, dict[str, int]] = field(default_factory=dict)
     given_up: set[Query] = field(default_factory=set)
+
+    def ask(self, names: str | Sequence[str], *arguments: Any) -> Any:
+        """Call the first of the functions that module, library and device have."""
+        *newer, last = [names] if isinstance(names, str) else names
+        for name in newer:
+            try:
+                return getattr(self.nvml, name)(self.handle, *arguments)
+            except Exception as error:
+                if not _is_missing(self.nvml, error):
+                    raise
+        return getattr(self.nvml, last)(self.handle, *arguments)
 
     def read(self, queries: Sequence[Query]) -> dict[str, Value]:
         """Return the values by field; None where a call failed. Raises nothing.
@@ -144,14 +152,14 @@ class Device:
         """
         values: dict[str, Value] = {}
         for query in queries:
-            values |= self._ask(query)
+            values |= self._answer(query)
         return values
 
-    def _ask(self, query: Query) -> dict[str, Value]:
+    def _answer(self, query: Query) -> dict[str, Value]:
         if query in self.given_up:
             return dict.fromkeys(query.fields)
         try:
-            return dict(zip(query.fields, query.read(self.nvml, self.handle), strict=True))
+            return dict(zip(query.fields, query.read(self), strict=True))
         except Exception as error:  # a driver at fault may answer anything
             self._note(query, error)
             return dict.fromkeys(query.fields)
@@ -168,7 +176,7 @@ class Device:
 
 def reason_of(error: Exception) -> str:
     """Return what an error of NVML says, as the reason of a null."""
-    if isinstance(error, AttributeError):
+    if isinstance(error, AttributeError) or type(error).__name__ == MISMATCH:
         return NO_SUCH_SYMBOL
     if isinstance(error, LookupError):
         return str(error.args[0]) if error.args else type(error).__name__
@@ -177,21 +185,31 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _is_final(nvml: Any, error: Exception) -> bool:
-    final = (
+def _is_missing(nvml: Any, error: Exception) -> bool:
+    """Tell whether module, library or device do not have what was called, and never will."""
+    codes = (
         nvml.NVML_ERROR_NOT_SUPPORTED,
         nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        nvml.NVML_ERROR_NO_PERMISSION,
+        nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     )
-    return isinstance(error, AttributeError) or getattr(error, "value", None) in final
+    missing = isinstance(error, AttributeError) or type(error).__name__ == MISMATCH
+    return missing or getattr(error, "value", None) in codes
 
 
-def open_devices(nvml: Any, uuids: Sequence[str] | None) -> tuple[list[Device], Mapping[str, str]]:
+def _is_final(nvml: Any, error: Exception) -> bool:
+    denied = getattr(error, "value", None) == nvml.NVML_ERROR_NO_PERMISSION
+    return denied or _is_missing(nvml, error)
+
+
+def open_devices(
+    nvml: Any, uuids: Sequence[str] | None, family: Sequence[int] = ()
+) -> tuple[list[Device], Mapping[str, str]]:
     """Open devices by UUID, after ``nvmlInit``.
 
     Args:
         nvml: The module.
         uuids: As CUDA tells them, with or without ``GPU-`` or ``MIG-``; None: every device.
+        family: Processes whose descendants are of this launch.
 
     Returns:
         The devices, and UUID → reason of those that could not be opened.
@@ -200,7 +218,7 @@ def open_devices(nvml: Any, uuids: Sequence[str] | None) -> tuple[list[Device], 
     opened, refused = [], {}
     for uuid in wanted:
         try:
-            opened.append(_open(nvml, uuid))
+            opened.append(_open(nvml, uuid, family))
         except Exception as error:
             refused[uuid] = reason_of(error)
     return opened, refused
@@ -212,12 +230,12 @@ def every_uuid(nvml: Any) -> list[str]:
     return [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
 
 
-def _open(nvml: Any, uuid: str) -> Device:
+def _open(nvml: Any, uuid: str, family: Sequence[int]) -> Device:
     written = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
     handle, full = _handle(nvml, written)
     name = _or_none(nvml.nvmlDeviceGetName, handle)
     index = _or_none(nvml.nvmlDeviceGetIndex, handle)
-    return Device(nvml, handle, full, None if name is None else _text(name), index)
+    return Device(nvml, handle, full, None if name is None else _text(name), index, family)
 
 
 def _handle(nvml: Any, written: Sequence[str]) -> tuple[Any, str]:

@@ -1,6 +1,6 @@
 """Whose a process is: of this launch or not, told from the parents in ``/proc``."""
 
-import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -21,16 +21,15 @@ def stat_fields(pid: int, proc: Path = PROC) -> list[str]:
     return text.rpartition(")")[2].split()  # the name before it may hold blanks and brackets
 
 
-def kinship(pid: int, ancestor: int | None = None, proc: Path = PROC) -> Kinship:
-    """Tell whether a process descends from another one, by default from this process.
+def kinship(pid: int, family: Collection[int], proc: Path = PROC) -> Kinship:
+    """Tell whether a process is one of a family, or descends from one of them.
 
     Returns:
         ``unknown`` when it cannot be seen from here: it has ended, or its number is of another
         PID namespace, as NVML tells it to a container.
     """
-    ancestor = os.getpid() if ancestor is None else ancestor
     while pid > 1:
-        if pid == ancestor:
+        if pid in family:
             return OURS
         try:
             pid = int(stat_fields(pid, proc)[1])

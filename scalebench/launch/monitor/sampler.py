@@ -9,6 +9,7 @@ A call into a driver at fault may never return. So the thread is a daemon, `stop
 limited time, and what it had read by then is the result.
 """
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from scalebench.launch.monitor.nvml import (
     open_devices,
     reason_of,
 )
-from scalebench.records.telemetry import DeviceStates, DeviceTrack, DeviceTraffic
+from scalebench.records.telemetry import DeviceStates, DeviceTrack, DeviceTraffic, NodeTrack
 
 PERIOD_S = 0.1
 TRAFFIC_PERIOD_S = 1.0
@@ -67,6 +68,7 @@ class DeviceSampler:
     Args:
         uuids: As CUDA tells them; None: every device that NVML shows.
         nvml: Stands in for the ``pynvml`` module.
+        family: Processes that are of the launch, with all that descend from them, besides this one.
         clock_ns: Tells the time of a reading.
         period_s: Seconds from reading to reading.
     """
@@ -75,11 +77,13 @@ class DeviceSampler:
         self,
         uuids: Sequence[str] | None = None,
         nvml: Any = None,
+        family: Sequence[int] = (),
         clock_ns: Callable[[], int] = time.monotonic_ns,
         period_s: float = PERIOD_S,
     ) -> None:
         self.uuids = uuids
         self.nvml = nvml
+        self.family = (os.getpid(), *family)
         self.clock_ns = clock_ns
         self.period_s = period_s
         self.logs: list[_Log] = []
@@ -102,6 +106,15 @@ class DeviceSampler:
             if self.thread.is_alive():
                 self.unavailable["sampler"] = f"NVML had not answered {limit_s:g} s after the end"
         return self.tracks()
+
+    def result(self) -> NodeTrack:
+        """End sampling and return what there is of it."""
+        return NodeTrack(
+            devices=self.stop(),
+            num_ticks=self.num_ticks,
+            sampler_cpu_s=self.cpu_s,
+            unavailable=dict(self.unavailable),
+        )
 
     def tracks(self) -> list[DeviceTrack]:
         """Return what has been read so far."""
@@ -135,7 +148,7 @@ class DeviceSampler:
                 return False
         try:
             self.nvml.nvmlInit()
-            devices, refused = open_devices(self.nvml, self.uuids)
+            devices, refused = open_devices(self.nvml, self.uuids, self.family)
         except Exception as error:
             self.unavailable["devices"] = reason_of(error)
             return False

@@ -4,14 +4,16 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.base import Launched
-from scalebench.launch.external.nodes import world_of
+from scalebench.launch.external.nodes import rank_devices, world_of
 from scalebench.launch.external.worker_group import WorkerGroup
 from scalebench.launch.forking import ForkingLauncher, launched_of
+from scalebench.launch.monitor.node import NOT_TOLD, ON_CPU
 from scalebench.launch.ranks import Ended, R
 from scalebench.launch.slurm.allocation import Allocation, find_allocation
 from scalebench.launch.slurm.step import Step, StepEnded, StepsRelay, step_command
@@ -43,6 +45,7 @@ class SlurmLauncher(ForkingLauncher):
         self.secret = new_secret()
         self.relay = StepsRelay(self.rendezvous, None, self.scratch, self.secret)
         self.num_processes = 0
+        self.rank_devices: dict[tuple[str, int], str] = {}
         self.asking = ExitStack()
         self.asked: WorkerGroup | None = None
 
@@ -94,18 +97,18 @@ class SlurmLauncher(ForkingLauncher):
         request = {"job": "survey", "rates": rates}
         answers = group.ask(self._next_launch(), group.everyone, request)
         self.world = world_of("slurm", group.registrations, answers)
-        first = answers[group.everyone[0]]
-        self.device_uuids = [device["uuid"] for device in first["devices"]]
-        return first
+        self.rank_devices = rank_devices(self.world, answers)
+        return answers[group.everyone[0]]
 
     def parents(self) -> list[int]:
         """Return nothing: the processes that fork ranks are new in every step."""
         return []
 
     def launch(self, cell: Cell, logs: Path) -> Launched:
-        """Run one cell as a step; the machine is not watched meanwhile."""
+        """Run one cell as a step; its tasks watch their GPUs, nobody the processors."""
         ended = self.run_job("cell", cell, RankRecord, logs)
-        track = NodeTrack(unavailable={"devices": UNWATCHED, "host": UNWATCHED})
+        no_device = ON_CPU if cell.device == "cpu" else NOT_TOLD
+        track = NodeTrack(unavailable={"devices": no_device, "host": UNWATCHED})
         return launched_of(ended, track)
 
     def run_job(self, name: str, job: Job, kind: type[R], logs: Path) -> Ended[R]:
@@ -117,9 +120,9 @@ class SlurmLauncher(ForkingLauncher):
             with self._step(job.world_size) as group:
                 world = world_of("slurm", group.registrations)
                 request = {"job": name, **self.fault}
-                number, places = self._next_launch(), world.places()
-                ended = group.run_job(number, world.order, request, job, kind, logs, places)
-                return Ended(ended.records, ended.failure, decided_ns, ended.wall_s)
+                number, devices = self._next_launch(), self.rank_devices
+                ended = group.run_job(number, world.order, request, job, kind, logs, world, devices)
+                return replace(ended, decided_ns=decided_ns)
         except StepEnded as step:
             wall_s = (time.monotonic_ns() - decided_ns) / 1e9
             return Ended([], step.failure, decided_ns, wall_s)

@@ -28,6 +28,7 @@ from scalebench.records.scratch import Scratch
 from scalebench.records.secret import VARIABLE, Forged, given_secret, read_secret, secret_files
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
+from scalebench.worker.agent.device_watch import DeviceWatch
 from scalebench.worker.agent.interface import socket_variables
 from scalebench.worker.agent.listener import LOST, fork_listener
 from scalebench.worker.process.setup import redirect_output
@@ -58,6 +59,7 @@ class Agent(Zygote):
         self.member = member
         self.scratch = scratch
         self.queue = queue
+        self.device_watch: DeviceWatch | None = None
 
     def greeting(self) -> dict[str, Any]:
         """Return who this process is and what it may use."""
@@ -109,10 +111,15 @@ class Agent(Zygote):
                 "key": self.queue.launch_key(request["tag"][0]),
             },
         }
+        watch = request.pop("watch", None)
+        if watch is not None:
+            with suppress(OSError):  # not watched is better than not trained
+                self.device_watch = DeviceWatch(**watch)
         super().start({**request, **own})
 
     def exit_message(self, tag: list[int], code: int) -> dict[str, Any]:
         """Return what is told of a rank that has ended: what it left, and the end of its log."""
+        ended = super().exit_message(tag, code)
         paths = self._paths(tag)
         left = {
             "record": paths.record(tag[1]),
@@ -120,10 +127,13 @@ class Agent(Zygote):
             "answer": paths.root / "answer.json",
         }
         texts = {name: path.read_text() for name, path in left.items() if path.is_file()}
+        if self.device_watch is not None:
+            texts["watched"] = self.device_watch.stop() or ""
+            self.device_watch = None
         log = self._log(paths)
         said = log.read_bytes()[-LOG_BYTES:] if log.is_file() else b""
         shutil.rmtree(paths.root, ignore_errors=True)
-        return super().exit_message(tag, code) | texts | {"log": said.decode(errors="replace")}
+        return ended | texts | {"log": said.decode(errors="replace")}
 
     def _paths(self, tag: list[int]) -> LaunchPaths:
         return LaunchPaths(self.scratch / f"launch{tag[0]}.{tag[1]}")

@@ -1,5 +1,6 @@
 """Energy per sample, against devices whose power is known."""
 
+import pynvml
 import pytest
 
 from scalebench.analysis.energy import energy_per_sample
@@ -81,7 +82,7 @@ def test_ranks_that_begin_and_end_apart_are_covered_together():
 
 def test_without_a_counter_power_is_integrated_and_that_is_said():
     twin = make_twin()
-    twin.missing.add("nvmlDeviceGetTotalEnergyConsumption")
+    twin.fail("nvmlDeviceGetTotalEnergyConsumption", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     energy = energy_per_sample(watched_twin(twin))
     assert energy.j_per_sample == pytest.approx(750 * 4.0 / SAMPLES, rel=1e-9)
     assert energy.source == "power"
@@ -157,6 +158,7 @@ def test_every_null_has_a_reason():
     silent = [r.model_copy(update={"facts": {}}) for r in untimed.ranks]
     assert "which device" in energy_per_sample(untimed.model_copy(update={"ranks": silent})).reason
     twin = make_twin()
-    twin.missing |= {"nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"}
+    for name in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"):
+        twin.fail(name, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
     reason = energy_per_sample(watched_twin(twin)).reason
-    assert A in reason and reason.count("does not have the function") == 2
+    assert A in reason and reason.count("Function Not Found") == 2

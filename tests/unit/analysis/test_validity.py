@@ -2,6 +2,7 @@
 
 import os
 
+import pynvml
 import pytest
 
 from scalebench.analysis.validity import THROTTLING, validity_stamps
@@ -51,6 +52,26 @@ def test_a_quiet_machine_gets_no_stamp():
 def test_what_slows_a_device_down_is_named(bits, reason):
     found = stamps(launch(nvmlDeviceGetCurrentClocksEventReasons=bits))
     assert found == [f"throttled: {reason} in 100 % of the readings"]
+
+
+@pytest.mark.parametrize(
+    ("row", "baseline", "throttled"),
+    [
+        (0x004, 0x004, False),
+        (0x004, 0, True),
+        (0x008, 0x008, True),
+        (0x044, 0x004, True),
+    ],
+)
+def test_the_power_cap_disturbs_only_where_the_baseline_was_not_at_its_own(
+    row, baseline, throttled
+):
+    def at(bits):
+        return launch(nvmlDeviceGetCurrentClocksEventReasons=bits)
+
+    found = stamps(at(row), [at(baseline)])
+    assert bool(found) is throttled
+    assert ("power cap" in str(found)) is (row == 0x004 and baseline == 0)
 
 
 @pytest.mark.parametrize("bits", [0x001, 0x002, 0x010, 0x100, 0x200, 0x400, 0x8000])
@@ -189,7 +210,8 @@ def test_what_was_not_watched_is_not_stamped():
     assert stamps(watched(None)) == []
     assert stamps(launch(unread)) == []
     twin = make_twin()
-    twin.missing |= {"nvmlDeviceGetClockInfo", "nvmlDeviceGetCurrentClocksEventReasons"}
+    for name in ("ClockInfo", "CurrentClocksEventReasons"):
+        twin.fail(f"nvmlDeviceGet{name}", pynvml.NVML_ERROR_NO_PERMISSION)
     assert stamps(watched(sample(twin)[0]), [launch()]) == []
     assert validity_stamps([], []) == []
 

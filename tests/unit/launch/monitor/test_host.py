@@ -100,11 +100,12 @@ def test_a_job_that_is_gone_leaves_the_rest(tmp_path):
 
 
 def test_kinship_follows_the_parents(tmp_path):
-    for pid, parent in ((10, 1), (20, 10), (30, 20), (40, 1)):
+    for pid, parent in ((10, 1), (20, 10), (30, 20), (40, 1), (60, 40)):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {parent} 0\n")
-    kin = {pid: kinship(pid, ancestor=10, proc=tmp_path) for pid in (10, 20, 30, 40, 50)}
-    assert kin == {10: "ours", 20: "ours", 30: "ours", 40: "foreign", 50: "unknown"}
+    kin = {pid: kinship(pid, (10, 60), tmp_path) for pid in (10, 20, 30, 40, 50, 60)}
+    ours = dict.fromkeys((10, 20, 30, 60), "ours")
+    assert kin == ours | {40: "foreign", 50: "unknown"}
 
 
 SPIN = """

@@ -1,30 +1,35 @@
 """The recorder: what it writes of a device is what the twin replays."""
 
 import json
+import os
 import sys
 
+import pynvml
 import pytest
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.monitor import record
-from tests.builders.watched import A, B, make_twin, sample
+from scalebench.launch.monitor.sampler import DeviceSampler
+from tests.builders.watched import BEGIN_NS, make_twin, sample
 from tests.recorded.nvml_twin import NvmlTwin
+from tests.standins.nvml import A, B, Nvml, nvml
+
+__all__ = ["nvml"]
 
 
-def test_a_recording_replays_as_the_device_it_was_made_of():
-    twin = make_twin()
-    del twin.devices[0]["calls"]["nvmlDeviceGetPowerUsage"]  # an error is recorded, too
-    document = json.loads(json.dumps(record.record(twin, seconds=0.15)))
-    again = [device["calls"].keys() for device in document["devices"]]
+def test_a_recording_replays_as_the_device_it_was_made_of(nvml: Nvml):
+    nvml("* power error 3", f"* processes {os.getpid()} 5")  # an error is recorded, too
+    sampler = DeviceSampler(None, clock_ns=lambda: BEGIN_NS)
+    assert sampler.open()
+    sampler.tick()
+    document = json.loads(json.dumps(record.record(pynvml, seconds=0.15)))
     assert [device["uuid"] for device in document["devices"]] == [A, B]
-    assert all("nvmlDeviceGetClockInfo[1]" in calls for calls in again)
-    original = sample(twin, until_s=0.0)[0].devices
-    assert sample(NvmlTwin(document), until_s=0.0)[0].devices == original
+    again, _ = sample(NvmlTwin(document), until_s=0.0)
+    assert [one.states for one in again.devices] == [one.states for one in sampler.tracks()]
+    assert again.devices[0] == sampler.tracks()[0]
 
 
 def test_without_a_device_there_is_one_line(monkeypatch, capsys, tmp_path):
-    import pynvml
-
     twin = make_twin()
     twin.fail("nvmlInit", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
     with pytest.raises(EnvironmentUnfit, match="Nothing can be recorded: NVML: NVML Shared"):
