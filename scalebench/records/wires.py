@@ -33,7 +33,6 @@ class Transport(RowPart):
         name: ``P2P/NVLink``, ``P2P/PCIe``, ``P2P`` (nothing says over which of the two), ``SHM``,
             ``NET/IB``, ``NET/Socket``, or what else NCCL calls it.
         pairs: In order, each once.
-        num_channels: Channels that the log has for them, the most of any pair.
         adapters: Adapters or interfaces, as far as the log has their names; else their numbers.
         gdr: Whether the adapters read and write GPU memory by themselves (GPUDirect RDMA). Null:
             the transport uses no adapter that could.
@@ -41,7 +40,6 @@ class Transport(RowPart):
 
     name: str
     pairs: list[Pair]
-    num_channels: int = Field(ge=1, lt=LARGE)
     adapters: list[str] = []
     gdr: bool | None = None
 

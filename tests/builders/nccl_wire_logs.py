@@ -226,7 +226,7 @@ Channel 00/0 : 0[0] -> 1[1] via P2P/direct pointer
         """
 NET/IB : Using [0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [1]mlx5_2:1/RoCE [RO]; OOB eth0:10.1<0>
 Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA
-AllReduce: 4096 Bytes -> Algo 1 proto 0 time 12.5
+AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}
 """
     ),
     # NCCL 2.26 and later name it in a line of its own; format as above

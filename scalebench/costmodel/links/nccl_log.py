@@ -18,7 +18,7 @@ _LINE = re.compile(r"(?P<host>[^\s:]+):(?P<pid>\d+):(?P<tid>\d+) \[-?\d+\] NCCL 
 _FAILED = re.compile(r"Connection refused|onnection timed out|No route to host|is unreachable")
 _VERSION = re.compile(r"[NR]CCL version (\d+\.\d+(?:\.\d+)?)")
 _WIRE = re.compile(
-    rf"(?:Channel|Ring) (\d+)(?:/\d+)? : (\d+)(?:\[({_HEX})\])? -> (\d+)(?:\[({_HEX})\])?"
+    rf"(?:Channel|Ring) \d+(?:/\d+)? : (\d+)(?:\[({_HEX})\])? -> (\d+)(?:\[({_HEX})\])?"
     r" (?:\[(?:send|receive)\] )?via (.+)"
 )
 _NET = re.compile(r"NET/(.+?)/(\d+)(?:\(\d+\))?(/GDRDMA)?")
@@ -38,7 +38,6 @@ _GPU = re.compile(rf" *(?:\+ \w+\[[\d.]+\] - )?GPU/(?:\d+-)?({_HEX}) \((\d+)\)")
 _FAST = re.compile(rf" *\+ (NVL|XGMI)\[[\d.]+\] - (NVS|GPU)/(?:\d+-)?({_HEX})")
 
 _ALGORITHMS = {"rings": "ring", "trees": "tree", "nvls": "NVLS", "collnet": "CollNet"}
-_BY_NUMBER = ("tree", "ring", "CollNet", "CollNet", "NVLS", "NVLS tree", "PAT")
 _FAST_LINK = {"NVL": "NVLink", "XGMI": "XGMI"}
 
 
@@ -77,14 +76,6 @@ class _Node:
         return self.bus_of.get(gpu) or self.bus_of_rank.get(rank)
 
 
-@dataclass
-class _Group:
-    """The channels of one transport."""
-
-    channels: dict[tuple[int, int], set[str]] = field(default_factory=lambda: defaultdict(set))
-    adapters: dict[str, None] = field(default_factory=dict)
-
-
 def read_nccl_log(lines: Iterable[str], links: Iterable[NodeLinks] = ()) -> NcclWires | None:
     """Return the wires that a log tells of; None: nothing in it is NCCL's.
 
@@ -117,7 +108,6 @@ def merged(logs: Sequence[NcclWires]) -> NcclWires:
             Transport(
                 name=name,
                 pairs=sorted(union("pairs", of)),
-                num_channels=max(one.num_channels for one in of),
                 adapters=union("adapters", of),
                 gdr=gdr,
             )
@@ -203,9 +193,7 @@ class _Reader:
         elif connected := _CONNECTED.search(text):
             self.algorithms[_ALGORITHMS[connected[1].lower()]] = None
         elif chosen := _CHOSEN.search(text):
-            number = chosen[1].isdecimal() and int(chosen[1]) < len(_BY_NUMBER)
-            name = _BY_NUMBER[int(chosen[1])] if number else chosen[1]
-            self.algorithms[_ALGORITHMS.get(f"{name.lower()}s", name)] = None
+            self.algorithms[_ALGORITHMS.get(f"{chosen[1].lower()}s", chosen[1])] = None
 
     def _name(self, node: _Node, kind: str, told: str) -> None:
         """Note adapters, or the interfaces of sockets: ``[0]mlx5_0:1/IB [1]…; OOB eth0:…``."""
@@ -224,54 +212,43 @@ class _Reader:
             names[str(len(names))] = named[1]
 
     def _result(self) -> NcclWires:
-        groups: dict[tuple[str, bool | None], _Group] = defaultdict(_Group)
-        unused = set()
-        for node, (channel, sender, first, receiver, second, via) in self.wires:
+        transports, unused = [], []
+        for node, (sender, first, receiver, second, via) in self.wires:
             pair = (int(sender), int(receiver))
             link = node.link((sender, first), (receiver, second))
             name, gdr, adapter = _transport(via, node, link)
-            group = groups[name, gdr]
-            group.channels[pair].add(channel)
-            if adapter is not None:
-                group.adapters |= _ports([adapter])
-                node.used |= _ports([adapter])
+            adapters = _ports([adapter] if adapter is not None else [])
+            node.used |= dict.fromkeys(adapters)
+            transports.append(Transport(name=name, pairs=[pair], adapters=adapters, gdr=gdr))
             if name == "SHM" and link not in (None, "PCIe"):
-                unused.add(pair)
-        return NcclWires(
+                unused.append(pair)
+        whole = NcclWires(
             version=self.version,
             network=self.network,
             num_channels=max(self.channels, default=None),
             algorithms=list(self.algorithms),
-            communicator_sizes=sorted(self.sizes),
-            transports=[
-                Transport(
-                    name=name,
-                    pairs=sorted(group.channels),
-                    num_channels=max(map(len, group.channels.values())),
-                    adapters=list(group.adapters),
-                    gdr=gdr,
-                )
-                for (name, gdr), group in groups.items()
-            ],
-            nvlink_unused=sorted(unused),
+            communicator_sizes=list(self.sizes),
+            transports=transports,
+            nvlink_unused=unused,
             nodes=[
                 NodeWires(
                     host=host,
                     num_ranks=len(node.ranks),
-                    adapters=list(_ports(node.adapters.values())),
+                    adapters=_ports(node.adapters.values()),
                     interfaces=list(dict.fromkeys(node.interfaces.values())),
                     used=list(node.used),
                     links=node.links,
                 )
-                for host, node in sorted(self.nodes.items())
+                for host, node in self.nodes.items()
             ],
             failed=self.failed,
         )
+        return merged([whole])
 
 
-def _ports(names: Iterable[str]) -> dict[str, None]:
+def _ports(names: Iterable[str]) -> list[str]:
     """Return single ports, in order: NCCL joins the names of those that it uses as one."""
-    return dict.fromkeys(port for name in names for port in name.split("+"))
+    return list(dict.fromkeys(port for name in names for port in name.split("+")))
 
 
 def _transport(via: str, node: _Node, link: str | None) -> tuple[str, bool | None, str | None]:

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from scalebench.records.summary import Row
 from scalebench.records.wires import NcclWires, Pair, Transport
-from scalebench.report.tables.layout import CASE_WIDTHS, PLACE, Column, fit, folded, table, value
+from scalebench.report.tables.layout import PLACE, Column, table, value
 from scalebench.report.tables.listing import PlainTable
-from scalebench.report.tables.terminal import line, printed, titled
+from scalebench.report.tables.terminal import line, printed
 from scalebench.report.words import wording
 
 TITLE = "Wires"
@@ -35,7 +35,6 @@ def _names(names: Sequence[str]) -> str:
 OF_TRANSPORT: tuple[Column[Transport], ...] = (
     Column("transport", lambda of: wording.plain(of.name, 40), numeric=False),
     Column("pairs", lambda of: _pairs(of.pairs), numeric=False, wraps=True),
-    Column("channels", lambda of: str(of.num_channels)),
     Column("adapters", lambda of: _names(of.adapters), numeric=False, wraps=True),
     value("GPUDirect", lambda of: of.gdr, lambda gdr: "on" if gdr else "off"),
 )
@@ -50,23 +49,8 @@ COLUMNS: tuple[Column[Found], ...] = (*PLACE, *(one.of(_transport) for one in OF
 
 def tables(rows: Sequence[Row]) -> tuple[PlainTable, ...]:
     """Return the table of one suite; none where no log was read."""
-    found = _of_rows(rows)
+    found = [(row, one) for row in rows if row.wires is not None for one in row.wires.transports]
     return (PlainTable.of(TITLE, ABOUT, COLUMNS, found),) if found else ()
-
-
-def wire_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
-    """Return what a terminal shows of a suite's wires; nothing where no log was read."""
-    found = _of_rows(rows)
-    if not found:
-        return []
-    columns = fit(COLUMNS, found, width, ascii_only, folded(*CASE_WIDTHS[1:]))
-    told = dict.fromkeys(said for row in rows for said in findings(row.wires))
-    return [
-        Text(""),
-        titled(TITLE, "NCCL's own log of the inspection launch", ascii_only),
-        table(columns, found, ascii_only),
-        *(line(said, ascii_only) for said in told),
-    ]
 
 
 def findings(wires: NcclWires | None) -> list[str]:
@@ -77,9 +61,14 @@ def findings(wires: NcclWires | None) -> list[str]:
     ]
 
 
+def findings_of(rows: Sequence[Row]) -> list[str]:
+    """Return the findings of all rows, each once."""
+    return list(dict.fromkeys(said for row in rows for said in findings(row.wires)))
+
+
 def sentence(rows: Sequence[Row]) -> str:
-    """Return the findings of all rows, each once; empty: there are none."""
-    return " ".join(dict.fromkeys(f"{said}." for row in rows for said in findings(row.wires)))
+    """Return the findings of all rows in sentences; empty: there are none."""
+    return " ".join(f"{said}." for said in findings_of(rows))
 
 
 def render_wires(wires: NcclWires, width: int, color: bool, ascii_only: bool) -> str:
@@ -108,7 +97,3 @@ def render_wires(wires: NcclWires, width: int, color: bool, ascii_only: bool) ->
         parts.append(line("The log has no channels: which wires is not known.", ascii_only))
     told = findings(wires) or (["No problems found."] if wires.transports else [])
     return printed([*parts, *(line(said, ascii_only) for said in told)], width, color, ascii_only)
-
-
-def _of_rows(rows: Sequence[Row]) -> list[Found]:
-    return [(row, one) for row in rows if row.wires is not None for one in row.wires.transports]

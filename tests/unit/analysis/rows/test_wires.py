@@ -50,7 +50,7 @@ def test_a_slow_wire_is_marked_and_told_with_the_variable_to_set():
     assert [stamp.partition(":")[0] for stamp in row.stamps if "wires" in stamp] == ["slow wires"]
     (shown,) = table.tables([row])
     assert [line[2:] for line in shown.lines] == [
-        ("NET/IB", "0→8, 8→0", "1", "mlx5_0:1", "off"),
+        ("NET/IB", "0→8, 8→0", "mlx5_0:1", "off"),
     ]
     assert "NCCL_NET_GDR_LEVEL" in table.sentence([row])
     told = render_table(summary, width=160, verbose=True)
