@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import psutil
 from scalebench import cgroups
 from scalebench.processors import allowed_processors, count_cores, read_processors
 from scalebench.records.secrets import names_a_secret, without_secrets
+from scalebench.records.wires import NodeLinks
 from scalebench.spec.world import World
 
 _VARIABLES = re.compile(
@@ -147,3 +149,36 @@ def identity(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Return what tells one machine, with its software, from another."""
     devices = [device.get("name") for device in fingerprint.get("devices") or []]
     return {name: fingerprint.get(name) for name in ("host", *DECISIVE)} | {"devices": devices}
+
+
+def host_links(ask_gpus: bool = True, sysfs: Path = Path("/sys/class/infiniband")) -> NodeLinks:
+    """Return this machine's InfiniBand and RoCE ports, and which GPUs NVLink joins.
+
+    Args:
+        ask_gpus: Call nvidia-smi, which can take seconds.
+        sysfs: Where the kernel lists the adapters. Of several speeds the fastest ports count: a
+            slower one serves storage or management.
+    """
+    rates: dict[str, float] = {}
+    for port in sorted(sysfs.glob("*/ports/*")):
+        layer = _first_line(f"{port}/link_layer")
+        if "ACTIVE" in _first_line(f"{port}/state") and layer in ("InfiniBand", "Ethernet"):
+            rate = _first_line(f"{port}/rate").partition(" ")[0]
+            rates[f"{port.parts[-3]}:{port.name}"] = float(rate or 0)
+    fastest = [name for name, rate in rates.items() if rate == max(rates.values())]
+    host = platform.node().partition(".")[0]
+    if not ask_gpus:
+        return NodeLinks(host=host, adapters=fastest)
+    try:
+        asked = ["nvidia-smi", "topo", "-m"]
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return NodeLinks(host=host, adapters=fastest)
+    gpus = [line.split() for line in told.splitlines() if re.match(r"GPU\d+\s", line)]
+    joined = [
+        (row, column)
+        for row, words in enumerate(gpus)
+        for column in range(row + 1, len(gpus))
+        if re.fullmatch(r"NV\d+", words[column + 1])
+    ]
+    return NodeLinks(host=host, adapters=fastest, nvlinks=joined, num_gpus=len(gpus))

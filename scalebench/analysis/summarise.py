@@ -34,6 +34,7 @@ from scalebench.analysis.rows.recovery import recovery_of_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.rows.script import script_of_row
 from scalebench.analysis.rows.step_kinds import step_kinds_of_row
+from scalebench.analysis.rows.wires import wires_of_row
 from scalebench.analysis.run import StoredRun
 from scalebench.analysis.steps import (
     clean_pace,
@@ -140,6 +141,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         step_kinds_of_row(row),
         recovery_of_row(row.checkpoints),
         framework_of_row(row),
+        wires_of_row(cell, row.inspection),
     )
     predicted_bytes = used.values.get("predicted_memory_bytes")
     if status == "oom" and predicted_bytes is not None:

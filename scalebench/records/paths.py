@@ -104,6 +104,10 @@ class LaunchPaths:
         """Return what a rank leaves: written whole or not at all."""
         return self.root / f"rank{rank}.json"
 
+    def nccl_log(self, rank: int) -> Path:
+        """Return what NCCL writes about a rank's wires."""
+        return self.root / f"nccl{rank}.log"
+
     def position(self, rank: int) -> Path:
         """Return where a rank that hangs says how far it has come."""
         return self.root / f"rank{rank}.position"

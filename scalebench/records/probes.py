@@ -5,6 +5,7 @@ from pydantic import Field, FiniteFloat
 from scalebench.records.base import Record
 from scalebench.records.rank import RankError
 from scalebench.records.trace import ClockAlignment
+from scalebench.records.wires import NcclWires
 from scalebench.spec.probes import PipelineRehearsal, StepRehearsal, Transfer
 
 
@@ -52,6 +53,7 @@ class ProbeRecord(Record):
         sweep: Of rank 0 only, which speaks for all.
         clock: This rank's against rank 0's.
         played: Of rank 0 only: what ranks played without a model.
+        wires: From this rank's log of NCCL, if the sweep asked for it.
     """
 
     rank: int = Field(ge=0)
@@ -59,6 +61,7 @@ class ProbeRecord(Record):
     sweep: tuple[TimedTransfer, ...] = ()
     clock: ClockAlignment | None = None
     played: PlayedSteps | None = None
+    wires: NcclWires | None = None
 
 
 class RehearsedPipeline(Record):

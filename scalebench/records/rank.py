@@ -13,6 +13,7 @@ from scalebench.records.base import LARGE, Record
 from scalebench.records.race import RacePoint
 from scalebench.records.recovery import RecoveryRecord
 from scalebench.records.trace import ClockAlignment, Trace
+from scalebench.records.wires import NcclWires
 
 Phase = Literal["warmup", "clean", "paired", "traced", "local", "bare", "part"]
 
@@ -230,6 +231,8 @@ class RankRecord(Record):
         gaps: Of a user's script: when it evaluated or saved between steps; null: not known, as of
             any other run.
         ended_after: Of a user's script that ended before everything was measured: its steps.
+        wires: From NCCL's log, which the ``inspect`` launch writes; null: none was written.
+        wires_unavailable: Why NCCL wrote no log that could be read.
         facts: What was in force in the rank: threads, affinity, scheduling class, device name,
             resolved backend, TF32, optimizer, …
     """
@@ -263,6 +266,8 @@ class RankRecord(Record):
     samples_per_step: FiniteFloat | None = Field(None, gt=0)
     gaps: list[StepGap] | None = None
     ended_after: int | None = Field(None, ge=1)
+    wires: NcclWires | None = None
+    wires_unavailable: str | None = None
     facts: dict[str, Any] = {}
 
     @property

@@ -29,6 +29,7 @@ from scalebench.records.rows.recovery import RecoveryFigures
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
 from scalebench.records.rows.step_kinds import StepKinds
 from scalebench.records.run import Status
+from scalebench.records.wires import NcclWires
 from scalebench.spec import Device, Scaling
 from scalebench.spec.base import JsonModel
 from scalebench.stats import Estimate as Estimate
@@ -90,16 +91,16 @@ class Row(BaseModel):
     On virtual hosts ``link`` says the rate of the links as ``--link`` takes it, and
     ``link_bit_per_s`` that of each host of the row; ``cpus_per_rank`` is the share of a core (or
     cores) that each rank may use, null where there is no quota, and where ``cpu_shares`` has a
-    different one for each rank. ``communication`` has every kind
-    of operation and every bucket of the rank that waits most, ``stragglers`` the ranks that came
-    last, the most frequent first. ``memory_by_axis`` has what each dimension of a mesh takes off
-    the memory of one process. ``axes`` has the same operations by the dimension of the mesh
-    whose group carried them; null where a strategy does not say. ``experts`` is how a mixture's
-    tokens spread over its experts, ``lockstep`` where the time of a race's ranks went and how
-    stale their gradients were. ``strategy_settings`` are the
-    fields of the suite's own strategy, which a newer version may have more of. ``copies_s`` is the
-    union of copies and fills of GPU memory, ``comm_beside_copies_s`` exposed communication during
-    them; null on CPU.
+    different one for each rank. ``communication`` has every kind of operation and every bucket of
+    the rank that waits most, ``stragglers`` the ranks that came last, the most frequent first.
+    ``wires`` is which wires NCCL took, from the log of the launch that is not timed; null on CPU
+    and where no log was written. ``memory_by_axis`` has what each dimension of a mesh takes off the
+    memory of one process. ``axes`` has the same operations by the dimension of the mesh whose group
+    carried them; null where a strategy does not say. ``experts`` is how a mixture's tokens spread
+    over its experts, ``lockstep`` where the time of a race's ranks went and how stale their
+    gradients were. ``strategy_settings`` are the fields of the suite's own strategy, which a newer
+    version may have more of. ``copies_s`` is the union of copies and fills of GPU memory,
+    ``comm_beside_copies_s`` exposed communication during them; null on CPU.
     ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
     distributed, as far as that is recognised, ``script`` what else was seen of its code; null for
     every other row. ``race`` is what came of a race towards a loss. ``recovery`` is what
@@ -176,6 +177,7 @@ class Row(BaseModel):
     experts: IfValid[ExpertFigures] = None
     lockstep: IfValid[LockstepFigures] = None
     stragglers: IfValid[list[Straggler]] = None
+    wires: IfValid[NcclWires] = None
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None
     race: IfValid[RaceFigures] = None

@@ -26,6 +26,7 @@ from scalebench.report.tables.predictions import prediction_parts
 from scalebench.report.tables.races import race_parts
 from scalebench.report.tables.recovery import recovery_parts
 from scalebench.report.tables.terminal import NARROWEST, line, printed
+from scalebench.report.tables.wires import findings_of
 from scalebench.report.words import outside, script_remarks, step_kinds, wording
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.precision import precision_note
@@ -156,6 +157,7 @@ def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableTy
         *budget_parts(rows, width, ascii_only),
         *axis_parts(rows, width, ascii_only),
         *axis_budget_parts(rows, width, ascii_only),
+        *(line(said, ascii_only) for said in findings_of(rows)),
         *expert_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),

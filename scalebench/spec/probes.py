@@ -53,12 +53,14 @@ class Sweep(Job):
         time_limit_s: With a limit, small transfers are timed before large ones; what would take
             longer is left out, or timed fewer times. Three sizes of each operation are always
             timed. None: everything is.
+        nccl_log: Have NCCL write its log; then no time counts.
     """
 
     kind: Literal["sweep"] = "sweep"
     transfers: tuple[Transfer, ...]
     repeats: int = Field(5, ge=1)
     time_limit_s: float | None = Field(None, gt=0)
+    nccl_log: bool = False
 
 
 class ClockCheck(Job):

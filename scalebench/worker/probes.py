@@ -19,6 +19,7 @@ from scalebench.worker.measure.alignment import combine, measure_offset
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import JobContext, joined
 from scalebench.worker.process.failure import describe
+from scalebench.worker.process.nccl_log import write_nccl_log
 from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.rehearsals.play import rehearse
 from scalebench.worker.time_limit import TimeLimit
@@ -39,11 +40,15 @@ def run_probe(request: dict[str, Any]) -> int:
     probe: Sweep | ClockCheck | Rehearsal = TypeAdapter(Probe).validate_json(
         paths.job_json.read_text()
     )
+    nccl = None
     try:
         process.settle(probe, local_rank)
+        if isinstance(probe, Sweep) and probe.nccl_log:
+            nccl = write_nccl_log(paths.nccl_log(rank), Path(request["log"]))
         store = rendezvous_store(request, paths, probe)
         with joined(probe, rank, store, local_rank) as context:
             record = _record(context)
+        record = record.model_copy(update={"wires": nccl.read() if nccl else None})
     except BaseException as error:
         record = ProbeRecord(rank=rank, error=describe(error))
         print(record.error.traceback if record.error else "", flush=True)

@@ -35,6 +35,7 @@ from scalebench.worker.measure.rounds import Rounds
 from scalebench.worker.process import setup as process
 from scalebench.worker.process.context import RankContext, TakingTurns, connected
 from scalebench.worker.process.failure import describe
+from scalebench.worker.process.nccl_log import NcclLog, write_nccl_log
 from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.process.turns import Token
 from scalebench.worker.script.supervise import run_script
@@ -101,6 +102,7 @@ def _run_rank(
     rank, local_rank, paths = here.rank, here.local_rank, here.paths
     host = request.get("host") or socket.gethostname()
     identity = {"rank": rank, "local_rank": local_rank, "pid": os.getpid(), "host": host}
+    nccl = None
     try:
         if isinstance(cell.strategy, Script):
             return run_script(request, cell, paths, identity)
@@ -109,6 +111,8 @@ def _run_rank(
         if cell.purpose == "fail":
             folder = fault_folder(cell)
             note_start(folder, folder.read_plan(), rank)
+        if cell.purpose == "inspect" and cell.backend == "nccl" and cell.world_size > 1:
+            nccl = write_nccl_log(paths.nccl_log(rank), Path(request["log"]))
         store = here.store or _store_of(cell, request, paths)
         with connected(cell, rank, store, local_rank, taking_turns) as context:
             facts |= _backend_facts(context)
@@ -116,16 +120,23 @@ def _run_rank(
             def keep(seen: dict[str, Any]) -> None:
                 arithmetic = tf32_in_force(context.device)  # the user's module may have set it
                 of_rank = {"facts": facts | arithmetic | seen["facts"]}
-                record = RankRecord(**identity, **seen | of_rank)
+                record = RankRecord(**identity, **seen | of_rank | _wires(nccl))
                 write_model(here.record, record, indent=None)
 
             _WORK[cell.purpose](context, keep)
     except BaseException as error:
-        record = RankRecord(**identity, error=describe(error), memory=_peaks_so_far(cell))
+        of_failed = {"memory": _peaks_so_far(cell), **_wires(nccl, ask_gpus=False)}
+        record = RankRecord(**identity, error=describe(error), **of_failed)
         write_model(here.record, record)
         print(record.error.traceback if record.error else "", flush=True)
         return 1
     return 0
+
+
+def _wires(log: NcclLog | None, ask_gpus: bool = True) -> dict[str, Any]:
+    if log is None:
+        return {}
+    return {"wires": log.read(ask_gpus), "wires_unavailable": log.reason}
 
 
 def _store_of(cell: Cell, request: dict[str, Any], paths: LaunchPaths) -> Path | Store:

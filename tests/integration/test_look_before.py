@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Scalebench
+
+GPUS = (Path(__file__).parents[2] / "docs" / "gpus.md").read_text()
 
 
 @pytest.mark.untimed
@@ -65,6 +68,30 @@ def test_the_list_is_remembered_and_says_what_cannot_run(
     cached.write_text(json.dumps(spoilt))
     again = scalebench("list")
     assert "from-the-cache" in again.stdout
+
+
+def test_the_doctor_reads_nccls_log(
+    scalebench: Scalebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/gpus.md has it; what cannot be read gets one line."""
+    monkeypatch.setenv("COLUMNS", "100")
+    _, log, _, shown, _ = re.split(r"```text\n|```\n", GPUS.partition("With this log:")[2])[:5]
+    (project / "nccl.log").write_text(log)
+    done = scalebench("doctor", "--nccl-log", "nccl.log")
+    assert (done.returncode, done.stdout.strip()) == (0, shown.strip()), done.stderr
+    told = json.loads(scalebench("doctor", "--nccl-log", "nccl.log", "--json").stdout)
+    assert [finding["rule"] for finding in told["findings"]] == ["no gdr"]
+    (project / "other.log").write_text("step 1\n")
+    for arguments, code, text in (
+        (["--nccl-log", "none.log"], 2, "none.log: No such file"),
+        (["--nccl-log", "."], 2, "Is a directory"),
+        (["--nccl-log", "other.log"], 2, "other.log: no line of NCCL's log"),
+        (["--nccl-log", "nccl.log", "--links"], 2, "give one of them"),
+        (["--links"], 5, "needs two GPUs"),
+    ):
+        done = scalebench("doctor", *arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+        assert text in done.stderr
 
 
 def test_the_doctor_measures_this_machine(scalebench: Scalebench) -> None:

@@ -54,3 +54,55 @@ def test_another_driver_is_another_machine():
     assert machine.elsewhere(machine.identity(theirs), ours) == ["driver"]
     assert machine.elsewhere(machine.identity(ours), ours) == []
     assert machine.elsewhere({}, ours) == ["unknown machine"]
+
+
+TOPOLOGY = """\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m
+GPU0\t X \tNV18\tSYS\tPIX\t0-31\t0
+GPU1\tNV18\t X \tSYS\tNODE\t0-31\t0
+GPU2\tSYS\tSYS\t X \tSYS\t32-63\t1
+NIC0\tPIX\tNODE\tSYS\t X \t
+
+Legend:
+
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+
+
+@pytest.fixture
+def adapters(tmp_path):
+    """A storage port, two fast ones, one that is down, and one of another kind."""
+    ports = [
+        ("mlx5_0", "1", "4: ACTIVE", "InfiniBand", "400 Gb/sec (4X NDR)"),
+        ("mlx5_1", "1", "4: ACTIVE", "Ethernet", "400 Gb/sec (4X NDR)"),
+        ("mlx5_2", "2", "1: DOWN", "InfiniBand", "400 Gb/sec (4X NDR)"),
+        ("mlx5_bond_0", "1", "4: ACTIVE", "Ethernet", "25 Gb/sec (1X EDR)"),
+        ("efa_0", "1", "4: ACTIVE", "Unspecified", "100 Gb/sec (4X EDR)"),
+    ]
+    for name, port, *values in ports:
+        folder = tmp_path / "infiniband" / name / "ports" / port
+        folder.mkdir(parents=True)
+        for file, value in zip(("state", "link_layer", "rate"), values, strict=True):
+            (folder / file).write_text(value + "\n")
+    return tmp_path / "infiniband"
+
+
+@pytest.mark.parametrize(
+    ("script", "nvlinks", "num_gpus"),
+    [
+        (f"printf '%s' '{TOPOLOGY}'", [(0, 1)], 3),
+        ("echo 'NVIDIA-SMI has failed' ; exit 9", None, 0),
+        (None, None, 0),
+    ],
+)
+def test_links_are_those_of_the_kernel_and_of_nvidia_smi(
+    adapters, tmp_path, monkeypatch, script, nvlinks, num_gpus
+):
+    if script is not None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = machine.host_links(sysfs=adapters)
+    assert found.adapters == ["mlx5_0:1", "mlx5_1:1"]
+    assert (found.nvlinks, found.num_gpus) == (nvlinks, num_gpus)
+    assert machine.host_links(False, tmp_path / "none").adapters == []

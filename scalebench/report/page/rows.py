@@ -24,6 +24,7 @@ from scalebench.report.tables import (
     pipelines,
     predictions,
     races,
+    wires,
 )
 from scalebench.report.tables.columns import present
 from scalebench.report.tables.listing import PlainTable
@@ -199,9 +200,9 @@ def _sections(
         RowSection(
             "communication",
             "Communication",
-            " ".join(filter(None, (communication.sentence([row]), axes.sentence(row)))),
+            _communication_words(row),
             charts=tuple(drawn("communication")),
-            tables=communication.tables([row]),
+            tables=(*communication.tables([row]), *wires.tables([row])),
         ),
         RowSection("lockstep", "Lockstep", tables=lockstep.tables([row])),
         RowSection(
@@ -217,6 +218,11 @@ def _sections(
         RowSection("compression", "Compression", tables=compression.tables([row])),
         RowSection("power", "Power, clocks, temperature", charts=tuple(drawn("power"))),
     ]  # fmt: skip
+
+
+def _communication_words(row: Row) -> str:
+    said = (communication.sentence([row]), axes.sentence(row), wires.sentence([row]))
+    return " ".join(filter(None, said))
 
 
 def _drawn(

@@ -44,6 +44,7 @@ from scalebench.report.tables import (
     predictions,
     races,
     recovery,
+    wires,
 )
 from scalebench.report.tables.listing import PlainTable
 from scalebench.report.tables.max_batch import max_batch_table
@@ -275,8 +276,9 @@ def _communication(material: Material) -> Section:
     blocks = []
     for index, suite, rows in material.suites():
         drawn = material.chart(mesh_kind(rows), index, rows)
-        parts: tuple[Part, ...] = (*drawn, *communication.tables(rows))
-        blocks.append(Block(suite, parts, communication.sentence(rows)))
+        parts: tuple[Part, ...] = (*drawn, *communication.tables(rows), *wires.tables(rows))
+        said = " ".join(filter(None, (communication.sentence(rows), wires.sentence(rows))))
+        blocks.append(Block(suite, parts, said or None))
     return _section("communication", "Communication", blocks)
 
 

@@ -171,6 +171,13 @@ MARKS = {
             "Lock the clocks (nvidia-smi -lgc, or the governor performance) and run again.",
         ),
         Mark(
+            "slow wires",
+            "y",
+            "NCCL's own log says that ranks use a slower wire than the machine has.",
+            "Set the variable that stands under Communication on the page, or with show --verbose,"
+            " and run again; scalebench doctor --links shows this machine's wires alone.",
+        ),
+        Mark(
             "foreign load",
             "f",
             "Other programs used the processor or the device during the measurement.",
