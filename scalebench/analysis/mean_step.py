@@ -34,8 +34,10 @@ LONGEST_PERIOD = 512
 FEWEST_PERIODS = 4
 EXPLAINED = 0.5
 """Of the variance, by the place in the period: less is no period."""
-NEARLY_AS_MUCH = 0.9
-"""A multiple of the period explains no less: the shortest that explains nearly as much is it."""
+NEARLY_AS_LITTLE = 1.4
+"""A multiple of the period leaves no more unexplained: the shortest that leaves not much more than
+the least is it. Where steps repeat exactly, only what leaves nothing does."""
+ROUNDING = 1e-9
 
 SHORTEST_S = 1e-9
 """What clocks tell."""
@@ -115,7 +117,7 @@ def _period(step_s: bytes) -> int:
     for period in range(2, min(LONGEST_PERIOD, n // FEWEST_PERIODS) + 1):
         whole = logs[: n // period * period].reshape(-1, period)
         within = float(((whole - whole.mean(axis=0)) ** 2).sum()) / (whole.size - period)
-        found[period] = 1 - within / total
-    best = max(found.values(), default=0.0)
-    enough = max(EXPLAINED, NEARLY_AS_MUCH * best)
-    return next((period for period, explained in found.items() if explained >= enough), 1)
+        found[period] = within / total
+    least = min(found.values(), default=1.0)
+    most = min(1 - EXPLAINED, NEARLY_AS_LITTLE * least + ROUNDING)
+    return next((period for period, left in found.items() if left <= most), 1)

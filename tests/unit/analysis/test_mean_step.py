@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scalebench.analysis.mean_step import mean_of_blocks, mean_of_steps, period_of
@@ -43,6 +43,7 @@ def launch(step_s, **changes):
 
 
 @given(patterns, st.integers(4, 30), st.integers(0, 11))
+@example([0.75, 0.5, 1.0, 0.5, 1.0, 0.5], 4, 0)
 def test_throughput_times_the_measured_time_is_the_samples(pattern, num_periods, phase):
     step_s = steps(pattern, num_periods, phase)
     found = launch(step_s)
