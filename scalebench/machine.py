@@ -15,7 +15,8 @@ from scalebench.records.secrets import names_a_secret, without_secrets
 from scalebench.spec.world import World
 
 _VARIABLES = re.compile(
-    r"^(NCCL_|TORCH_|TORCHINDUCTOR_|PYTORCH_|GLOO_|OMP_|MKL_|CUDA_VISIBLE_DEVICES$|CUDA_LAUNCH_BLOCKING$|KMP_)"
+    r"^((NCCL|RCCL|TORCH|TORCHINDUCTOR|PYTORCH|GLOO|OMP|MKL|KMP|CUBLAS|HIP|FI|UCX)_"
+    r"|(CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|CUDA_DEVICE_MAX_CONNECTIONS|NVIDIA_TF32_OVERRIDE)$)"
 )
 
 
