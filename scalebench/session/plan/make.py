@@ -23,6 +23,9 @@ from scalebench.spec import (
     Suite,
 )
 
+BUSY_THREADS = 4
+"""Of a rank with a GPU: forward pass, backward pass, NCCL, the CUDA driver."""
+
 
 def check_names(request: Request, suites: Sequence[Suite]) -> None:
     """Raise UsageError for what can be told wrong without knowing the machine."""
@@ -53,6 +56,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     _check_collectives(request, suites, sizes)
     if request.virtual_hosts is not None:
         request.virtual_hosts.check(sizes, machine.num_cores)
+    threads = _threads(request, machine, [n for n in sizes if n <= capacity])
+    crowded = device == "cuda" and threads < BUSY_THREADS
     spec = RunSpec(
         suites=tuple(with_request(suite, request, device) for suite in suites),
         world_sizes=sizes,
@@ -63,8 +68,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         world=machine.world,
         virtual_hosts=request.virtual_hosts,
         oversubscribe=request.oversubscribe,
-        threads=_threads(request, machine, [n for n in sizes if n <= capacity]),
-        pinned=_pinned(request, suites),
+        threads=threads,
+        pinned=_pinned(request, suites, crowded),
         steps=step_plan_of(request, suites[0], device),
         repeats=repeats_of(request, suites[0]),
         budget_s=request.budget_s,
@@ -117,8 +122,13 @@ def _threads(request: Request, machine: Machine, fitting: Sequence[int]) -> int:
     return max(1, machine.num_cores // max(fitting))
 
 
-def _pinned(request: Request, suites: Sequence[Suite]) -> bool:
-    """Return whether ranks are pinned: a user's script is left as torchrun leaves it."""
+def _pinned(request: Request, suites: Sequence[Suite], crowded: bool) -> bool:
+    """Return whether ranks are pinned: a user's script is left as torchrun leaves it.
+
+    Args:
+        crowded: A rank has more busy threads than processors: pinned, they would share these while
+            others idle.
+    """
     if request.pinned is False and request.virtual_hosts is not None:
         raise UsageError(
             "--unpinned was given with --launcher lab, and virtual hosts are always pinned. Leave "
@@ -126,7 +136,9 @@ def _pinned(request: Request, suites: Sequence[Suite]) -> bool:
         )
     if request.pinned is not None:
         return request.pinned
-    return request.virtual_hosts is not None or any(suite.script is None for suite in suites)
+    if request.virtual_hosts is not None:
+        return True
+    return not crowded and any(suite.script is None for suite in suites)
 
 
 def _check_collectives(request: Request, suites: Sequence[Suite], sizes: Sequence[int]) -> None:

@@ -22,6 +22,8 @@ def notices_of(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
         plural = "" if spec.threads == 1 else "s"
         left = "" if spec.pinned else ", unpinned"
         notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread{plural} per rank{left}")
+    elif not spec.pinned and any(suite.script is None for suite in spec.suites):
+        notices.append("GPU ranks are not pinned: their threads may use every processor")
     if spec.world is not None:
         notices.append(spec.world.describe(spec.world_sizes))
     num_ranks = spec.world.size if spec.world is not None else max(spec.world_sizes)
