@@ -8,6 +8,7 @@ import math
 _TIME_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTE_STEPS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _RATE_STEPS = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+_FLOP_STEPS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
 _COUNT_STEPS = ((1e9, "B"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -53,6 +54,11 @@ def bytes_(value: float) -> str:
 def bit_rate(value: float, uncertainty: float | None = None) -> str:
     """Write a rate given in bits per second, for example ``"47.8 Mbit/s"``."""
     return _scaled(value, uncertainty, _RATE_STEPS)
+
+
+def flop_rate(value: float) -> str:
+    """Write a rate given in floating-point operations per second, for example ``"783 TFLOP/s"``."""
+    return _scaled(value, None, _FLOP_STEPS)
 
 
 def count(value: float, uncertainty: float | None = None) -> str:

@@ -9,7 +9,7 @@ from scalebench.session.plan.forecast import Forecast
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import FORWARDED_BIT_PER_S, rate_text
-from scalebench.units import bytes_, count, rough_time, significant
+from scalebench.units import bytes_, count, flop_rate, rough_time, significant
 
 
 def columns(rows: Sequence[Sequence[str]], indent: int = 2) -> str:
@@ -175,8 +175,8 @@ def _virtual_hosts(possible: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _rates(rate: Mapping[str, Any]) -> str:
-    matrix = significant(rate["matrix_flop_per_s"] / 1e9)
-    return f"matrix {matrix} GFLOP/s, copy {bytes_(rate['copy_byte_per_s'])}/s (read + written)"
+    matrix, copy = flop_rate(rate["matrix_flop_per_s"]), bytes_(rate["copy_byte_per_s"])
+    return f"matrix {matrix}, copy {copy}/s (read + written)"
 
 
 def _peers(device: Mapping[str, Any]) -> str:

@@ -40,7 +40,14 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     """
     survey = launcher.survey()
     world = launcher.world
-    here = Machine(len(survey["devices"]), machine.num_cores(), world, launcher.name)
+    emulating = (d["name"] for d in survey["devices"] if not d.get("bfloat16", True))
+    here = Machine(
+        num_gpus=len(survey["devices"]),
+        num_cores=machine.num_cores(),
+        world=world,
+        launcher_name=launcher.name,
+        emulates_bfloat16=next(emulating, None),
+    )
     if request.max_batch:
         request = for_max_batch(request, request.device or ("cuda" if here.num_gpus else "cpu"))
     plan = make_plan(request, suites, here)

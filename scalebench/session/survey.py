@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -19,8 +20,8 @@ from scalebench.spec import STRATEGIES
 def survey_machine(fresh: bool = False, rates: bool = False) -> dict[str, Any]:
     """Return what torch says of this machine, from a cache unless ``fresh``.
 
-    Asking costs the seconds that torch's import takes. The answer is kept until the interpreter,
-    torch, the driver or the visible devices change.
+    Asking costs the seconds that torch's import takes. The answer is kept until the host, the
+    interpreter, torch, the driver or the devices that this process may use change.
     """
     cached = cache_folder() / f"survey-{survey_key()}.json"
     if not fresh:
@@ -34,17 +35,36 @@ def survey_machine(fresh: bool = False, rates: bool = False) -> dict[str, Any]:
     return answer
 
 
-def survey_key() -> str:
-    """Return what names the cached answer: all that could make it another."""
+_DEVICES = (
+    *("dev/nvidia[0-9]*", "dev/kfd", "dev/dri/renderD*", "proc/driver/nvidia/gpus/*"),
+    "proc/driver/nvidia/capabilities/gpu*/mig/gi*",
+)
+"""Files of which there is one for each GPU, or slice of one, that a container or job was given."""
+_CHOICES = (
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+)
+"""Variables that choose among them."""
+
+
+def survey_key(root: Path = Path("/")) -> str:
+    """Return what names the cached answer: all that could make it another.
+
+    Hosts share a home directory, and with it the cache.
+
+    Args:
+        root: Where the kernel's files are; another folder holds a copy of them.
+    """
     try:
         torch_version = version("torch")
     except PackageNotFoundError:
         torch_version = "none"
-    driver = Path("/proc/driver/nvidia/version")
+    driver = root / "proc/driver/nvidia/version"
+    devices = sorted(path for pattern in _DEVICES for path in root.glob(pattern))
     parts = (
-        *(__version__, sys.executable, torch_version),
+        *(__version__, platform.node(), sys.executable, torch_version),
         *STRATEGIES,
-        os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        *(os.environ.get(name, "") for name in _CHOICES),
+        *(os.fspath(path) for path in devices if os.access(path, os.R_OK)),
         driver.read_text() if driver.exists() else "",
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

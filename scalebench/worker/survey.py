@@ -66,6 +66,7 @@ def _device(index: int) -> dict[str, Any]:
         "uuid": str(properties.uuid),
         "memory_bytes": properties.total_memory,
         "capability": f"{properties.major}.{properties.minor}",
+        "bfloat16": torch.version.hip is not None or properties.major >= 8,
         "peers": [
             other
             for other in range(torch.cuda.device_count())
@@ -79,12 +80,15 @@ def measure_rates(device: torch.device, size: int) -> dict[str, float]:
 
     Args:
         device: Where to measure.
-        size: Side of the square matrices; float32 on CPU, bfloat16 on CUDA.
+        size: Side of the square matrices; float32 on CPU, on CUDA bfloat16, or float16 where
+            torch would emulate that.
 
     Returns:
         ``matrix_flop_per_s`` and ``copy_byte_per_s`` (bytes read and written).
     """
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = torch.float32
+    if device.type == "cuda":
+        dtype = torch.bfloat16 if _device(device.index)["bfloat16"] else torch.float16
     a = torch.randn(size, size, device=device).to(dtype)
     b = torch.empty_like(a)
     matrix_s = _best_time(device, lambda: torch.mm(a, a, out=b))

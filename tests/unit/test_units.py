@@ -29,6 +29,14 @@ def test_significant_writes_the_digits_that_the_uncertainty_supports(value, unce
     assert units.significant(value, uncertainty) == written
 
 
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(783e12, "783 TFLOP/s"), (99.5e9, "99.5 GFLOP/s"), (2.5e15, "2500 TFLOP/s")],
+)
+def test_rates_of_arithmetic_have_the_unit_of_data_sheets(value, written):
+    assert units.flop_rate(value) == written
+
+
 @given(MAGNITUDES, st.floats(min_value=1e-3, max_value=1.0))
 @example(9.996, 0.001)
 def test_rounding_stays_inside_the_interval(value, relative):

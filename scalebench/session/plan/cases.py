@@ -104,12 +104,11 @@ def step_plan_of(request: Request, suite: Suite, device: Device) -> StepPlan:
 
 def with_request(suite: Suite, request: Request, device: Device) -> Suite:
     """Return the suite with the request's values in place of its own."""
-    autocast = device == "cuda" if request.autocast is None else request.autocast
     compiled = device == "cuda" if request.compile is None else request.compile
     cases = tuple(
         case.model_copy(
             update={
-                "strategy": _executed(case.strategy, autocast, compiled),
+                "strategy": _executed(case.strategy, bool(request.autocast), compiled),
                 "workload": _workload_name(case, suite, request, device),
                 "batch_size": request.batch_size or case.batch_size or suite.batch_size,
             }

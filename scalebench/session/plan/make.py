@@ -1,6 +1,7 @@
 """From what the user asked to the plan: sizes, threads and steps, every default filled in."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.run import RunSpec
@@ -14,14 +15,19 @@ from scalebench.session.plan.cases import (
     workload_of,
 )
 from scalebench.session.plan.cells import cells_of_case, in_order, only
-from scalebench.session.plan.notices import about_paced, about_scripts, notices_of
+from scalebench.session.plan.notices import (
+    about_emulation,
+    about_paced,
+    about_scripts,
+    notices_of,
+)
 from scalebench.session.plan.races import check_races
 from scalebench.session.plan.recovery import check_recovery
 from scalebench.session.plan.request import Machine, Plan, Request
-from scalebench.spec import (
-    Device,
-    Suite,
-)
+from scalebench.spec import Cell, Device, Suite
+
+BUSY_THREADS = 4
+"""Of a rank with a GPU: forward pass, backward pass, NCCL, the CUDA driver."""
 
 
 def check_names(request: Request, suites: Sequence[Suite]) -> None:
@@ -46,6 +52,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     if request.only:
         suites = [suite for suite in map(_without_collectives, suites) if suite.cases]
     device = _choose_device(request, machine)
+    emulating = machine.emulates_bfloat16 if device == "cuda" else None
+    request = _in_real_formats(request, device, emulating)
     capacity = _capacity(request, device, machine)
     asked = request.world_sizes or _default_sizes(capacity, machine)
     trains = any(suite.cases for suite in suites)
@@ -53,6 +61,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     _check_collectives(request, suites, sizes)
     if request.virtual_hosts is not None:
         request.virtual_hosts.check(sizes, machine.num_cores)
+    threads = _threads(request, machine, [n for n in sizes if n <= capacity])
+    crowded = device == "cuda" and threads < BUSY_THREADS
     spec = RunSpec(
         suites=tuple(with_request(suite, request, device) for suite in suites),
         world_sizes=sizes,
@@ -63,8 +73,8 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         world=machine.world,
         virtual_hosts=request.virtual_hosts,
         oversubscribe=request.oversubscribe,
-        threads=_threads(request, machine, [n for n in sizes if n <= capacity]),
-        pinned=_pinned(request, suites),
+        threads=threads,
+        pinned=_pinned(request, suites, crowded),
         steps=step_plan_of(request, suites[0], device),
         repeats=repeats_of(request, suites[0]),
         budget_s=request.budget_s,
@@ -80,14 +90,34 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
         for case in cases_to_run(suite, request.selection)
         for cell in cells_of_case(suite, case, spec, capacity)
     ]
-    rows = only(rows, request.only)
+    rows = [_skip_emulated(cell, emulating) for cell in only(rows, request.only)]
     notices = [
         *request.notices,
         *notices_of(spec, machine, capacity),
         *about_paced(rows),
         *about_scripts(rows),
+        *about_emulation(rows, emulating),
     ]
     return Plan(spec, tuple(in_order(rows, spec)), tuple(notices))
+
+
+def _in_real_formats(request: Request, device: Device, emulating: str | None) -> Request:
+    """Return the request with its precision: bfloat16 on GPUs that compute in it, else float32."""
+    if request.autocast and emulating:
+        raise EnvironmentUnfit(
+            f"--dtype bfloat16: {emulating} has none, and emulating it is slower than float32. "
+            "Give --dtype float32, or measure a script of your own that trains in float16."
+        )
+    default = device == "cuda" and emulating is None
+    return replace(request, autocast=default if request.autocast is None else request.autocast)
+
+
+def _skip_emulated(cell: Cell, emulating: str | None) -> Cell:
+    strategy = cell.strategy
+    if not emulating or not (strategy.computes_in_bfloat16 or strategy.rounds_parameters):
+        return cell
+    why = f"{emulating} has no bfloat16, and emulating it is slower than float32"
+    return cell.model_copy(update={"skip_reason": cell.skip_reason or why})
 
 
 def _without_collectives(suite: Suite) -> Suite:
@@ -117,8 +147,11 @@ def _threads(request: Request, machine: Machine, fitting: Sequence[int]) -> int:
     return max(1, machine.num_cores // max(fitting))
 
 
-def _pinned(request: Request, suites: Sequence[Suite]) -> bool:
-    """Return whether ranks are pinned: a user's script is left as torchrun leaves it."""
+def _pinned(request: Request, suites: Sequence[Suite], crowded: bool) -> bool:
+    """Return whether ranks are pinned: not a user's script, which is left as torchrun leaves it.
+
+    Nor crowded ranks, with more busy threads than processors: others would idle.
+    """
     if request.pinned is False and request.virtual_hosts is not None:
         raise UsageError(
             "--unpinned was given with --launcher lab, and virtual hosts are always pinned. Leave "
@@ -126,7 +159,9 @@ def _pinned(request: Request, suites: Sequence[Suite]) -> bool:
         )
     if request.pinned is not None:
         return request.pinned
-    return request.virtual_hosts is not None or any(suite.script is None for suite in suites)
+    if request.virtual_hosts is not None:
+        return True
+    return not crowded and any(suite.script is None for suite in suites)
 
 
 def _check_collectives(request: Request, suites: Sequence[Suite], sizes: Sequence[int]) -> None:

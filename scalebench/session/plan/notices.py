@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 from scalebench.records.run import RunSpec
 from scalebench.session.plan.request import Machine
-from scalebench.spec import (
-    Cell,
-)
+from scalebench.spec import Cell, Script
 from scalebench.spec.presets import PacedShape
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.virtual_hosts import VirtualHosts
@@ -22,6 +20,8 @@ def notices_of(spec: RunSpec, machine: Machine, capacity: int) -> list[str]:
         plural = "" if spec.threads == 1 else "s"
         left = "" if spec.pinned else ", unpinned"
         notices.append(f"CPU ranks over gloo ({why}), {spec.threads} thread{plural} per rank{left}")
+    elif not spec.pinned and any(suite.script is None for suite in spec.suites):
+        notices.append("GPU ranks are not pinned: their threads may use every processor")
     if spec.world is not None:
         notices.append(spec.world.describe(spec.world_sizes))
     num_ranks = spec.world.size if spec.world is not None else max(spec.world_sizes)
@@ -77,3 +77,14 @@ def about_scripts(rows: Sequence[Cell]) -> list[str]:
         for target in targets
         if not target.depends_on_size and target.scaling is None
     ]
+
+
+def about_emulation(rows: Sequence[Cell], emulating: str | None) -> list[str]:
+    """Say why rows on GPUs train in float32; a script decides about its own arithmetic.
+
+    Args:
+        rows: Of the plan.
+        emulating: Name of a GPU on which torch emulates bfloat16; None: none does.
+    """
+    ours = any(not isinstance(cell.strategy, Script) for cell in rows)
+    return [f"{emulating} has no bfloat16: ranks train in float32"] if emulating and ours else []

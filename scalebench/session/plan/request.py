@@ -86,12 +86,14 @@ class Machine:
 
     Attributes:
         launcher_name: Of the launcher that starts the ranks, where no world has started them.
+        emulates_bfloat16: Name of a GPU on which torch emulates bfloat16; None: on none.
     """
 
     num_gpus: int
     num_cores: int
     world: World | None = None
     launcher_name: str = "local"
+    emulates_bfloat16: str | None = None
 
     @property
     def launcher(self) -> str:

@@ -1,5 +1,6 @@
 """How a rank does its arithmetic, whatever the strategy: precision, compilation, recomputation."""
 
+import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -108,8 +109,11 @@ def tf32_in_force(device: torch.device) -> dict[str, bool]:
 
     Ask after the user's module was built: it may set either. ``fp32_precision`` follows all of
     torch's switches; ``allow_tf32`` raises an error where the newer ones were used.
+    ``NVIDIA_TF32_OVERRIDE=0`` forbids it to NVIDIA's libraries, whatever torch asks for. Source:
+    NVIDIA's cuDNN documentation, ``cudnnMathType_t``.
     """
-    can = device.type == "cuda" and torch.cuda.is_tf32_supported()
+    forbidden = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+    can = device.type == "cuda" and not forbidden and torch.cuda.is_tf32_supported()
     backends: Any = torch.backends
     return {
         "matmul_tf32": can and backends.cuda.matmul.fp32_precision == "tf32",

@@ -13,37 +13,7 @@ from scalebench.costmodel.device_peaks import (
     why_no_peak,
 )
 from scalebench.spec import Ddp, Plain
-
-PUBLISHED_DENSE_BF16 = {
-    "NVIDIA A100-SXM4-40GB": 312,
-    "NVIDIA A100-SXM4-80GB": 312,
-    "NVIDIA A100-PCIE-40GB": 312,
-    "NVIDIA A100 80GB PCIe": 312,
-    "NVIDIA A10": 125,
-    "NVIDIA A30": 165,
-    "NVIDIA A40": 149.7,
-    "NVIDIA L4": 121,
-    "NVIDIA L40": 181.05,
-    "NVIDIA L40S": 362.05,
-    "NVIDIA H100 80GB HBM3": 989.4,
-    "NVIDIA H100 PCIe": 756,
-    "NVIDIA H100 NVL": 835.5,
-    "NVIDIA H200": 989.4,
-    "NVIDIA H200 NVL": 835.5,
-    "NVIDIA B200": 2250,
-    "NVIDIA GeForce RTX 3090": 71,
-    "NVIDIA GeForce RTX 4090": 165.2,
-    "AMD Instinct MI250X": 191.5,
-    "AMD Instinct MI300X": 1307.4,
-}
-"""TFLOP/s; Hopper as in the architecture whitepaper, which rounds less than the datasheet."""
-
-
-@pytest.mark.parametrize("name", PUBLISHED_DENSE_BF16)
-def test_the_dense_figure_not_the_one_with_sparsity(name):
-    assert peak_flops(name, "bfloat16") == pytest.approx(
-        PUBLISHED_DENSE_BF16[name] * 1e12, rel=2e-3
-    )
+from tests.unit.costmodel.test_device_peaks_printed import DENSE
 
 
 @pytest.mark.parametrize("name", ["Tesla V100-SXM2-16GB", "Tesla V100S-PCIE-32GB", "Tesla T4"])
@@ -57,15 +27,18 @@ def test_what_a_device_cannot_do_has_no_peak(name):
     "name",
     [
         "cpu",
-        "NVIDIA A10G",
-        "NVIDIA A100-SXM-64GB",  # one customer's, with more units
         "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-        "NVIDIA H800",
-        "NVIDIA H20",
-        "NVIDIA GH200 480GB",
-        "NVIDIA GB200",
-        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA H20 NVL16",
+        "NVIDIA H2",
+        "NVIDIA H200 MIG 1g.18gb",
+        "NVIDIA GH200",
+        "NVIDIA GB20",
+        "NVIDIA A10M",
+        "NVIDIA RTX 6000",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        "NVIDIA GeForce RTX 5090 D",
+        "NVIDIA GeForce RTX 5090 Laptop GPU",
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA L400",
@@ -81,7 +54,7 @@ def test_an_unknown_device_has_no_peak_and_a_reason(name):
 
 
 def test_no_name_fits_two_devices():
-    for name in PUBLISHED_DENSE_BF16:
+    for name in DENSE:
         bare = name.partition(" ")[2]
         assert sum(re.fullmatch(device.pattern, bare) is not None for device in DEVICES) == 1
 
@@ -151,10 +124,22 @@ def test_the_peak_of_a_mix_is_that_of_doing_each_part_at_its_own():
         ("NVIDIA H100 80GB HBM3", 16896, 1.98),
         ("NVIDIA H100 PCIe", 14592, 1.755),
         ("NVIDIA H100 NVL", 16896, 1.785),
+        ("NVIDIA A100-SXM-64GB", 124 * 64, 1.41),
+        ("NVIDIA RTX A6000", 10752, 1.8),
+        ("NVIDIA RTX 6000 Ada Generation", 18176, 2.505),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 188 * 128, 2.617),
+        ("NVIDIA GeForce RTX 3090 Ti", 10752, 1.86),
+        ("NVIDIA GeForce RTX 5090", 170 * 128, 2.407),
+        ("AMD Instinct MI210", 104 * 128, 1.7),
+        ("AMD Instinct MI325X", 304 * 128, 2.1),
+        ("AMD Instinct MI355X", 256 * 128, 2.4),
     ],
 )
 def test_float32_is_two_operations_of_each_lane_in_each_cycle(name, lanes, boost_ghz):
-    """Lanes and boost clock of the makers' architecture papers: another source than the peak's."""
+    """Lanes and boost clock of the makers' architecture papers: another source than the peak's.
+
+    AMD's matrix units do 256 operations in each cycle and compute unit.
+    """
     assert peak_flops(name, "float32") == pytest.approx(2 * lanes * boost_ghz * 1e9, rel=0.01)
 
 

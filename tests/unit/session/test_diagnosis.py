@@ -128,6 +128,15 @@ def test_a_variable_that_is_warned_about_is_one_that_is_recorded(variable):
     assert relevant_variables({name: value}) == {name: value}
 
 
+def test_what_changes_times_on_gpus_is_recorded():
+    names = (
+        *("NVIDIA_TF32_OVERRIDE", "CUDA_DEVICE_MAX_CONNECTIONS", "CUBLAS_WORKSPACE_CONFIG"),
+        *("HIP_VISIBLE_DEVICES", "RCCL_MSCCL_ENABLE", "FI_PROVIDER", "UCX_TLS", "NCCL_ALGO"),
+    )
+    given = dict.fromkeys((*names, "WIFI_KEY", "CUDA_HOME", "NVIDIA_TF32_OVERRIDE_OLD"), "1")
+    assert set(relevant_variables(given)) == set(names)
+
+
 def test_the_conditions_of_this_machine_can_be_read_and_judged():
     conditions = read_conditions()
     assert set(conditions) == set(CONDITIONS)

@@ -11,6 +11,8 @@ from scalebench.spec.virtual_hosts import VirtualHosts
 
 CPU_4 = Machine(num_gpus=0, num_cores=4)
 GPU_4 = Machine(num_gpus=4, num_cores=32)
+CROWDED = Machine(num_gpus=4, num_cores=7)
+"""Three cores for each of two ranks."""
 SUITE = Suite(
     name="ddp",
     question="How well does it scale?",
@@ -36,6 +38,9 @@ SCRIPT = Suite(
         (SCRIPT, CPU_4, None, False),
         (SCRIPT, GPU_4, None, False),
         (SCRIPT, GPU_4, True, True),
+        (SUITE, CROWDED, None, False),
+        (SUITE, CROWDED, True, True),
+        (SUITE, Machine(num_gpus=0, num_cores=2), None, True),
     ],
 )
 def test_who_is_pinned(suite, machine, asked, pinned):
@@ -54,6 +59,14 @@ def test_the_first_line_says_that_cpu_ranks_are_not_pinned():
     plan = make_plan(Request(world_sizes=(1, 2), pinned=False), [SUITE], CPU_4)
     assert plan.notices[0].endswith("per rank, unpinned")
     assert not make_plan(Request(world_sizes=(1, 2)), [SUITE], CPU_4).notices[0].endswith("pinned")
+
+
+def test_gpu_ranks_with_more_busy_threads_than_cores_are_left_where_they_are():
+    """Eight GPUs and eight cores: four threads of a rank would share one."""
+    plan = make_plan(Request(), [SUITE], Machine(num_gpus=8, num_cores=8))
+    assert {(cell.threads, cell.pinned) for cell in plan.cells} == {(1, False)}
+    assert any("not pinned" in notice for notice in plan.notices)
+    assert not make_plan(Request(world_sizes=(1, 2)), [SUITE], GPU_4).notices
 
 
 def test_virtual_hosts_are_always_pinned():

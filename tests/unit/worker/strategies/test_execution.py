@@ -98,6 +98,14 @@ def test_tf32_is_a_matter_of_cuda(monkeypatch):
     assert set(tf32_in_force(torch.device("cpu")).values()) == {False}
 
 
+@pytest.mark.parametrize(("override", "used"), [(None, True), ("0", False)])
+def test_nvidias_variable_wins_over_torchs_switches(monkeypatch, override, used):
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: True)
+    if override is not None:
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", override)
+    assert tf32_in_force(torch.device("cuda"))["convolution_tf32"] is used
+
+
 SWITCHES = {
     "pass": (False, True),
     "torch.set_float32_matmul_precision('high')": (True, True),
