@@ -20,6 +20,9 @@
 # make faults                           200 kills at random moments of runs: survived, results lost
 # make attack                           attacks a fresh installation as a user of its own (as root)
 # make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
+# make gpu-evidence SHORT=1             most of it, in 8 minutes
+# make cuda-wheel                       the newest CUDA wheel of torch, without a GPU, in an
+#                                       environment of its own (3 GB to download)
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
 # make frameworks-env                   DeepSpeed, Accelerate, FairScale and Lightning, in an
 #                                       environment of their own, for their tests
@@ -37,6 +40,8 @@ DEV_STAMP := $(VENV)/.installed-dev
 HTA_VENV := .venv-hta
 HTA_STAMP := $(HTA_VENV)/.installed
 FRAMEWORKS_VENV := .venv-frameworks
+CUDA_VENV := .venv-cuda
+CUDA_STAMP := $(CUDA_VENV)/.installed
 FRAMEWORKS_STAMP := $(FRAMEWORKS_VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 FRAMEWORKS_PIP := $(FRAMEWORKS_VENV)/bin/python -m pip install --quiet \
@@ -46,7 +51,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help attack run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision frameworks-env horovod
+.PHONY: help attack run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision frameworks-env horovod cuda-wheel
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -133,7 +138,7 @@ attack: $(DEV_STAMP)
 	$(BIN)/python tests/attack.py
 
 gpu-evidence: $(DEV_STAMP)
-	$(BIN)/python -m benchmarks.gpu_evidence
+	$(BIN)/python -m benchmarks.gpu_evidence $(if $(SHORT),--short)
 
 bench-coverage: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks.coverage --write docs/definitions.md
@@ -152,6 +157,16 @@ frameworks-env: $(FRAMEWORKS_STAMP)
 horovod: $(FRAMEWORKS_STAMP)
 	.ci/build-horovod $(FRAMEWORKS_VENV)/bin/python
 
+## Not in the tests: what pip gives as the newest torch changes from day to day.
+cuda-wheel: $(CUDA_STAMP)
+	$(CUDA_VENV)/bin/python -m pytest -c /dev/null --rootdir=. --noconftest -p no:cacheprovider \
+	  tests/cuda_wheel.py
+
+$(CUDA_STAMP): pyproject.toml
+	$(PYTHON) -m venv $(CUDA_VENV)
+	$(CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade torch -e .
+	@touch $@
+
 ## torch first, as pinned: what follows then brings no other. DeepSpeed reads torch to build its
 ## wheel, and compiles nothing.
 $(FRAMEWORKS_STAMP): pyproject.toml constraints.txt constraints-frameworks.txt
@@ -169,4 +184,4 @@ $(HTA_STAMP):
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HTA_VENV) $(FRAMEWORKS_VENV) $(CUDA_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,6 +20,7 @@ from rich.progress import (
 
 from scalebench.records.run import CellResult, RunInfo
 from scalebench.report.words.plain_text import plain, printable
+from scalebench.session.plan.forecast import usual_time
 from scalebench.spec import Cell
 from scalebench.spec.script import ScriptTarget
 from scalebench.units import rough_time
@@ -74,6 +75,13 @@ class TerminalProgress:
         if self.console.is_terminal:
             for notice in info.notices:
                 print_on(self.console, plain(notice), style="dim")
+        launches = [c for c in info.plan if c.device == "cuda" and c.skip_reason is None]
+        whole_s, _ = usual_time(launches, info.spec.budget_s)
+        left = len(launches) - num_done
+        if whole_s is not None and left > 0:
+            usual = rough_time(whole_s * left / len(launches))
+            text = f"scalebench: {left} launches on GPUs, about {usual}; large models take longer"
+            print_on(self.console, text)
         self.bar.update(self.task, total=len(info.plan), completed=num_done)
 
     def calibrating(self, what: str, _: object) -> None:

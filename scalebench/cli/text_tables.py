@@ -142,10 +142,7 @@ def render_diagnosis(
             f"{bytes_(facts['memory_bytes'])}",
         ),
         ("torch", f"{facts['torch']}, backends {', '.join(facts['backends'])}"),
-        (
-            "CUDA",
-            f"{facts['cuda']}, NCCL {facts['nccl']}" if facts["cuda"] else "none in this torch",
-        ),
+        ("CUDA", _versions(facts)),
         *(
             (f"cuda:{d['index']}", f"{d['name']}, {bytes_(d['memory_bytes'])}")
             for d in facts["devices"]
@@ -172,6 +169,12 @@ def _virtual_hosts(possible: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     share = "without CPU shares: see below" if possible["quota"] else "with CPU shares"
     limit = rate_text(FORWARDED_BIT_PER_S)
     return [("virtual hosts", f"{how}, {share}; links of up to {limit} in all, no added latency")]
+
+
+def _versions(facts: Mapping[str, Any]) -> str:
+    if not facts["cuda"]:
+        return "none in this torch"
+    return f"{facts['cuda']}, NCCL {facts['nccl']}" if facts["nccl"] else facts["cuda"]
 
 
 def _rates(rate: Mapping[str, Any]) -> str:

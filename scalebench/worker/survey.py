@@ -80,16 +80,12 @@ def measure_rates(device: torch.device, size: int) -> dict[str, float]:
 
     Args:
         device: Where to measure.
-        size: Side of the square matrices; float32 on CPU, on CUDA bfloat16, or float16 where
-            torch would emulate that.
+        size: Side of the square matrices, in `rated_format`.
 
     Returns:
         ``matrix_flop_per_s`` and ``copy_byte_per_s`` (bytes read and written).
     """
-    dtype = torch.float32
-    if device.type == "cuda":
-        dtype = torch.bfloat16 if _device(device.index)["bfloat16"] else torch.float16
-    a = torch.randn(size, size, device=device).to(dtype)
+    a = torch.randn(size, size, device=device).to(rated_format(device))
     b = torch.empty_like(a)
     matrix_s = _best_time(device, lambda: torch.mm(a, a, out=b))
     source = torch.ones(16 * size * size, device=device)
@@ -99,6 +95,13 @@ def measure_rates(device: torch.device, size: int) -> dict[str, float]:
         "matrix_flop_per_s": 2 * size**3 / matrix_s,
         "copy_byte_per_s": 2 * source.numel() * source.element_size() / copy_s,
     }
+
+
+def rated_format(device: torch.device) -> torch.dtype:
+    """Return the format in which a device trains: float16 where torch would emulate bfloat16."""
+    if device.type != "cuda":
+        return torch.float32
+    return torch.bfloat16 if _device(device.index)["bfloat16"] else torch.float16
 
 
 def _best_time(device: torch.device, action: Any) -> float:

@@ -5,12 +5,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import gpu_evidence, gpu_probes
+from benchmarks import gpu_claims, gpu_evidence, gpu_probes
 from tests.conftest import PATIENCE_S, Scalebench
 
 pytestmark = pytest.mark.untimed
@@ -29,7 +30,7 @@ def gathered(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]
 
 
 def test_steps_are_done_once_and_told(tmp_path: Path) -> None:
-    names = ("gpu-power", "gpu-trace", "gpu-trace-read", "gpu-shared-by-two")
+    names = ("gpu-power", "gpu-trace", "gpu-shared-by-two", "gpu-trace-read")
     wanted = [argument for name in names for argument in ("--step", name)]
     done = gathered(tmp_path, *wanted)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -39,6 +40,9 @@ def test_steps_are_done_once_and_told(tmp_path: Path) -> None:
     told = (tmp_path / "gpu-evidence.md").read_text()
     assert "says nothing of a GPU" in told
     assert "| ddp | 2 | ok |" in told and "the ranks ran on the CPU" in told
+    assert "| two ranks share the GPU, and are marked | no | ok, backend gloo |" in told
+    assert "| idle: NVML, nvidia-smi and the energy counter agree | no | there is no GPU" in told
+    assert "| ddp: mfu is between 0 and 1 | not measured |" in told
     assert (tmp_path / "gpu-shared-by-two" / "report.html").exists()
 
     again = gathered(tmp_path, *wanted)
@@ -72,6 +76,74 @@ def test_the_runs_for_the_gpu_are_valid_but_for_the_gpu(
     done = scalebench("run", *step.arguments, "--device", "cpu", look)
     assert done.returncode == 0, done.stderr
     assert ("--max-batch" in step.arguments) != ("launches" in done.stdout)
+
+
+def test_the_short_part_comes_first_and_ends_within_eight_minutes() -> None:
+    steps = gpu_evidence.steps(Path("x"), dry=False)
+    short = [step.is_short for step in steps]
+    assert short == sorted(short, reverse=True) and 5 < sum(short) < len(short)
+    assert gpu_evidence.SHORT_S + 30 <= 8 * 60
+    told = CliRunner().invoke(gpu_evidence.main, ["--help"]).output
+    assert "--short" in told
+
+
+POWER = {"nvml_w": 690.0, "nvidia_smi_w": 689.0, "energy_counter_w": 677.0}
+OPERATION = {"num_bytes": 4000, "kind": "all_reduce"}
+RECORD = {"Collective name": "allreduce", "In msg nelems": 1000, "dtype": "Float", "Group size": 1}
+ROW = {
+    "case": "ddp",
+    "reason": None,
+    "correctness": {"status": "verified", "gradient_deviation": 6e-4},
+    "prediction_error": -0.02,
+    "mfu": {"value": 0.39},
+    "probe_effect": {"value": 0.01},
+    "energy_j_per_sample": {"value": 1.5},
+    "unavailable": {},
+}
+
+
+def written(folder: Path, power: object, row: object, operation: object, record: object) -> Any:
+    """A folder as the short part leaves it; return its state."""
+    run = folder / "gpu-ddp-short"
+    (run / "cells").mkdir(parents=True)
+    (run / "summary.json").write_text(json.dumps({"rows": [row]}))
+    cell = {"ranks": [{"trace": {"operations": [operation]}}]}
+    (run / "cells" / "ddp.ddp.n1.r0.json").write_text(json.dumps(cell))
+    trace = {"traceEvents": [{"name": "record_param_comms", "args": record}]}
+    (folder / "gpu-trace.json").write_text(json.dumps(trace))
+    printed = {
+        "gpu-doctor": "cuda:0    NVIDIA H200, 150 GB\nrate of cuda:0   matrix 783 TFLOP/s",
+        "gpu-power": "a warning\n" + json.dumps({"idle": power, "busy": POWER}),
+        "gpu-ddp-short": "",
+        "gpu-trace": "",
+    }
+    return {name: {"status": "done", "output": output} for name, output in printed.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "refuted"),
+    [
+        ({}, []),
+        ({"power": {**POWER, "nvml_w": 600.0}}, ["idle: NVML, nvidia-smi and the energy counter"]),
+        ({"power": {**POWER, "energy_counter_w": 500.0}}, ["idle: NVML, nvidia-smi"]),
+        ({"row": {**ROW, "prediction_error": None}}, ["ddp: prediction_error is not null"]),
+        ({"row": {**ROW, "mfu": {"value": 1.2}}}, ["ddp: mfu is between 0 and 1"]),
+        ({"row": {**ROW, "energy_j_per_sample": None}}, ["ddp: energy_j_per_sample"]),
+        ({"row": {**ROW, "probe_effect": {"value": 0.2}}}, ["ddp: probe_effect is below 5%"]),
+        ({"row": {**ROW, "correctness": {"status": "unverified"}}}, ["ddp: gradients"]),
+        ({"operation": {"num_bytes": None}}, ["ddp: its own trace knows the size"]),
+        ({"record": {"Ev Idx": 3}}, ["the profiler's file holds NCCL's records"]),
+    ],
+)
+def test_every_claim_can_be_refuted(tmp_path: Path, changes: Any, refuted: list[str]) -> None:
+    given = {"power": POWER, "row": ROW, "operation": OPERATION, "record": RECORD, **changes}
+    claims = gpu_claims.judge(tmp_path, written(tmp_path, **given))
+    found = [claim.text for claim in claims if claim.verdict == "no"]
+    assert len(found) == len(refuted)
+    assert all(text.startswith(start) for text, start in zip(found, refuted, strict=True))
+    # FSDP, sharing and the largest batch have not run.
+    assert sum(claim.verdict == "not measured" for claim in claims) == 7
+    assert sum(claim.verdict == "yes" for claim in claims) == 10 - len(refuted)
 
 
 def test_all_steps_together_fit_into_an_hour_and_the_first_matter_most() -> None:

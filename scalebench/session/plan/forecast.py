@@ -1,6 +1,6 @@
 """What a plan will cost before it is run: rows, memory of the model's state, wall clock."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scalebench.costmodel.memory import predict_state_bytes
@@ -9,6 +9,7 @@ from scalebench.session.plan import Plan
 from scalebench.spec import (
     Cell,
     Context,
+    Device,
     Expert,
     Mesh,
     Pipeline,
@@ -19,10 +20,12 @@ from scalebench.spec import (
 from scalebench.spec.presets import CustomTarget, GptShape, MlpShape, MoeShape
 from scalebench.spec.script import ScriptTarget
 
-START_S = 0.5
-"""Usual time from decision to first step of a launch on two cores, seconds."""
-INSPECTION_S = 1.0
-"""Usual time of an inspecting launch of a small model, seconds."""
+START_S: Mapping[Device, float] = {"cpu": 0.5, "cuda": 20.0}
+"""Usual time of a launch besides its window, seconds: on two cores; on an H200, compiled (gpt-tiny
+16 s, gpt-124m 31 s)."""
+INSPECTION_S: Mapping[Device, float] = {"cpu": 1.5, "cuda": 10.0}
+"""Usual time of an inspecting launch, seconds: of a small model on two cores; on an H200, compiled
+(gpt-tiny 4 s, gpt-124m 9 to 13 s)."""
 WARMUP_SHARE = 0.5
 """Usual warm-up, as a share of the window."""
 
@@ -88,10 +91,26 @@ def forecast(
         for launches in cells.values()
     )
     num_independent = sum(cell.purpose == "independent" for cell in plan.cells)
-    unknown = dict.fromkeys(_depends_on(cell, script_launch_s) for cell in plan.cells)
-    depends_on = " and on ".join(filter(None, unknown))
-    wall_s = None if depends_on else _wall_s(plan, script_launch_s)
+    wall_s, depends_on = usual_time(plan.cells, plan.spec.budget_s, script_launch_s)
     return Forecast(rows, wall_s, depends_on, num_independent)
+
+
+def usual_time(
+    cells: Sequence[Cell], budget_s: float | None = None, script_launch_s: float | None = None
+) -> tuple[float | None, str]:
+    """Return how long launches usually take together, seconds; or None, and what decides it.
+
+    Args:
+        cells: That are launched.
+        budget_s: After which no further one is.
+        script_launch_s: As for `forecast`.
+    """
+    unknown = dict.fromkeys(_depends_on(cell, script_launch_s) for cell in cells)
+    depends_on = " and on ".join(filter(None, unknown))
+    if depends_on:
+        return None, depends_on
+    total = sum(_launch_s(cell, script_launch_s) for cell in cells)
+    return min(total, budget_s) if budget_s else total, ""
 
 
 def _state_bytes(cell: Cell, num_parameters: Mapping[str, int]) -> int | None:
@@ -149,15 +168,12 @@ def _depends_on(cell: Cell, script_launch_s: float | None) -> str:
     return "the step time" if cell.steps.steps is not None else ""
 
 
-def _wall_s(plan: Plan, script_launch_s: float | None) -> float:
-    total = 0.0
-    for cell in plan.cells:
-        if cell.skip_reason:
-            continue
-        if isinstance(cell.strategy, Script) and script_launch_s is not None:
-            total += script_launch_s
-            continue
-        clean_s = max(cell.steps.window_s, cell.steps.energy_s or 0.0)
-        window = INSPECTION_S if cell.purpose == "inspect" else clean_s
-        total += START_S + window * (1 if cell.purpose == "inspect" else 1 + WARMUP_SHARE)
-    return min(total, plan.spec.budget_s) if plan.spec.budget_s else total
+def _launch_s(cell: Cell, script_launch_s: float | None) -> float:
+    if cell.skip_reason:
+        return 0.0
+    if isinstance(cell.strategy, Script) and script_launch_s is not None:
+        return script_launch_s
+    if cell.purpose == "inspect":
+        return INSPECTION_S[cell.device]
+    clean_s = max(cell.steps.window_s, cell.steps.energy_s or 0.0)
+    return START_S[cell.device] + clean_s * (1 + WARMUP_SHARE)

@@ -64,6 +64,21 @@ def test_after_the_first_launch_of_a_script_the_rest_is_estimated(clock):
     )
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    ("num_done", "told"), [(0, "10 launches on GPUs, about 3 min"), (8, "2 launches on GPUs, ")]
+)
+def test_before_the_first_launch_on_gpus_the_whole_is_estimated(clock, terminal, num_done, told):
+    """A cup of coffee, or the night: on GPUs a launch compiles."""
+    on_gpu = {"device": "cuda", "backend": "nccl"}
+    cells = [make_cell(repeat=i, **on_gpu) for i in range(8)]
+    cells += [make_cell("ddp", n, purpose="inspect", **on_gpu) for n in (1, 2)]
+    cells += [make_cell("ddp", 4, skip_reason="3 GPUs", **on_gpu)]
+    stream, progress = shown_on(terminal, clock)
+    progress.planned(make_run([make_result(cell) for cell in cells]).info, num_done)
+    assert told in stream.getvalue()
+
+
 def test_a_short_script_needs_no_estimate(clock):
     target = ScriptTarget(name="train", program="train.py")
     cells = [make_cell("script", n, strategy=Script(), workload=target) for n in (1, 2)]
