@@ -142,10 +142,7 @@ def render_diagnosis(
             f"{bytes_(facts['memory_bytes'])}",
         ),
         ("torch", f"{facts['torch']}, backends {', '.join(facts['backends'])}"),
-        (
-            "CUDA",
-            f"{facts['cuda']}, NCCL {facts['nccl']}" if facts["cuda"] else "none in this torch",
-        ),
+        _platform(facts),
         *(
             (f"cuda:{d['index']}", f"{d['name']}, {bytes_(d['memory_bytes'])}")
             for d in facts["devices"]
@@ -160,6 +157,14 @@ def render_diagnosis(
     ]
     lines = [line for finding in findings for line in _finding_lines(finding)]
     return "\n".join([columns(rows, indent=0), "", *(lines or ["No problems found."])])
+
+
+def _platform(facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Say for which GPUs torch is built, and which library connects them."""
+    for name, version, library in (("CUDA", "cuda", "NCCL"), ("ROCm", "hip", "RCCL")):
+        if facts.get(version):
+            return name, f"{facts[version]}, {library} {facts['nccl']}"
+    return "CUDA", "none in this torch"
 
 
 def _virtual_hosts(possible: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -12,7 +12,9 @@ from scalebench.launch.loopback import check_loopback
 from scalebench.session.plan import Machine, Plan, Request, make_plan
 from scalebench.session.plan.cells import without_few_experts, without_undivided
 from scalebench.session.plan.frameworks import without_missing_frameworks
+from scalebench.session.plan.make import choose_device
 from scalebench.session.plan.max_batch import for_max_batch
+from scalebench.session.unusable import refusal
 from scalebench.spec import Suite
 from scalebench.spec.workload import ContextPlan, TensorPlan
 
@@ -36,13 +38,16 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
 
     Raises:
         UsageError: The request or a workload cannot be used.
-        EnvironmentUnfit: CUDA was asked for and there is none, or ranks could not connect.
+        EnvironmentUnfit: CUDA was asked for and there is none, a device cannot be used, or ranks
+            could not connect.
     """
     survey = launcher.survey()
     world = launcher.world
-    here = Machine(len(survey["devices"]), machine.num_cores(), world, launcher.name)
+    facts = machine.fingerprint(survey, world)
+    num_gpus = len(survey["devices"])
+    here = Machine(num_gpus, machine.num_cores(), world, launcher.name, refusal(facts))
     if request.max_batch:
-        request = for_max_batch(request, request.device or ("cuda" if here.num_gpus else "cpu"))
+        request = for_max_batch(request, choose_device(request, here))
     plan = make_plan(request, suites, here)
     if world is None and any(
         cell.num_processes > 1 and not cell.virtual_hosts and cell.skip_reason is None
@@ -59,8 +64,7 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     cells = without_few_experts(without_undivided(plan.cells, plans, attending), experts)
     cells = without_missing_frameworks(cells)
     plan = replace(plan, cells=tuple(cells))
-    environment = machine.fingerprint(survey, world) | {"threads": plan.spec.threads}
-    return Prepared(plan, environment, num_parameters)
+    return Prepared(plan, facts | {"threads": plan.spec.threads}, num_parameters)
 
 
 def read_tensor_plan(told: dict[str, Any] | None) -> TensorPlan | None:

@@ -21,6 +21,7 @@ from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.process.failure import describe
 from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.strategies.pipelining.schedule import ask_torch
+from scalebench.worker.unusable import unusable_devices
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.feed import endless
 
@@ -49,6 +50,7 @@ def survey() -> dict[str, Any]:
         ],
         "strategies": sorted(TRAININGS),
         "devices": [_device(i) for i in range(torch.cuda.device_count())] if cuda else [],
+        "unusable": unusable_devices(),
     }
 
 

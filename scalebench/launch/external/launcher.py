@@ -62,7 +62,12 @@ class ExternalLauncher(ForkingLauncher):
         self.secret.remove_files()  # every process has answered: it has the secret
         self.world = world_of(self.member.launcher, self.group.registrations, answers)
         self.device_uuids = [device["uuid"] for device in answers[0]["devices"]]
-        return answers[0]
+        unusable = (
+            told | {"devices": f"{self.group.registrations[process].host}: {told['devices']}"}
+            for process, answer in answers.items()
+            if (told := answer["unusable"]) is not None
+        )
+        return answers[0] | {"unusable": next(unusable, None)}
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have the first process answer a question."""

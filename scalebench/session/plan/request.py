@@ -85,6 +85,8 @@ class Machine:
     """What the plan has to know of the machine, or of the world that ranks are taken from.
 
     Attributes:
+        unusable: Why ranks cannot train on devices that are there, and the remedy; None: there
+            are none.
         launcher_name: Of the launcher that starts the ranks, where no world has started them.
     """
 
@@ -92,6 +94,7 @@ class Machine:
     num_cores: int
     world: World | None = None
     launcher_name: str = "local"
+    unusable: str | None = None
 
     @property
     def launcher(self) -> str:
