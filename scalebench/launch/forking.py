@@ -100,6 +100,11 @@ class ForkingLauncher(ABC):
             raise UsageError(answer["error"]["message"])
         return answer
 
+    def why_not_compiled(self, device: Device) -> str | None:
+        """Try ``torch.compile``; return why it does not work and the remedy, or None: it does."""
+        told = self.ask({"job": "compile", "device": device})["uncompiled"]
+        return told and f"{told['problem']} ({told['remedy']})"
+
     def schedule(self, name: str, ranks: int, microbatches: int, chunks: int) -> list[list[str]]:
         """Return the passes of every rank in the order that torch has for a schedule.
 

@@ -102,6 +102,10 @@ def _about_devices(facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("note", f"{why}: ranks run on CPU over gloo")
     elif "nccl" not in facts["backends"]:
         yield Finding("warning", "CUDA devices but no NCCL in torch", "use a torch build with NCCL")
+    uncompiled = facts.get("uncompiled")
+    if uncompiled is not None:
+        what = f"torch.compile, the default on GPUs, does not work: {uncompiled['problem']}"
+        yield Finding("warning", f"{what}; ranks run eagerly", uncompiled["remedy"])
     for kind in ("matrix_flop_per_s", "copy_byte_per_s"):
         rates = {rate["device"]: rate[kind] for rate in facts.get("rates", [])}
         for device, rate in rates.items():

@@ -11,6 +11,7 @@ from scalebench.launch.base import Launcher
 from scalebench.launch.loopback import check_loopback
 from scalebench.session.plan import Machine, Plan, Request, make_plan
 from scalebench.session.plan.cells import without_few_experts, without_undivided
+from scalebench.session.plan.compiling import compiles, without_compiling
 from scalebench.session.plan.frameworks import without_missing_frameworks
 from scalebench.session.plan.make import choose_device
 from scalebench.session.plan.max_batch import for_max_batch
@@ -38,8 +39,8 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
 
     Raises:
         UsageError: The request or a workload cannot be used.
-        EnvironmentUnfit: CUDA was asked for and there is none, a device cannot be used, or ranks
-            could not connect.
+        EnvironmentUnfit: CUDA was asked for and there is none, a device cannot be used, --compile
+            does not work, or ranks could not connect.
     """
     survey = launcher.survey()
     world = launcher.world
@@ -49,6 +50,8 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     if request.max_batch:
         request = for_max_batch(request, choose_device(request, here))
     plan = make_plan(request, suites, here)
+    if compiles(plan) and (problem := launcher.why_not_compiled(plan.spec.device)) is not None:
+        plan = without_compiling(request, suites, here, problem)
     if world is None and any(
         cell.num_processes > 1 and not cell.virtual_hosts and cell.skip_reason is None
         for cell in plan.cells

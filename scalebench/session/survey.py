@@ -32,7 +32,10 @@ def survey_machine(fresh: bool = False, rates: bool = False) -> dict[str, Any]:
         return answer
     with suppress(OSError):
         cached.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(cached, json.dumps({k: v for k, v in answer.items() if k != "rates"}))
+        write_atomic(
+            cached,
+            json.dumps({k: v for k, v in answer.items() if k not in ("rates", "uncompiled")}),
+        )
     return answer
 
 

@@ -18,6 +18,7 @@ from scalebench.errors import UsageError
 from scalebench.records.files import write_atomic
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.compiling import why_not_compiled
 from scalebench.worker.process.failure import describe
 from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.strategies.pipelining.schedule import ask_torch
@@ -171,7 +172,13 @@ def run_survey(request: dict[str, Any]) -> int:
             }
             for d in answer["devices"]
         ] or [{"device": "cpu", **measure_rates(torch.device("cpu"), 1024)}]
+        answer["uncompiled"] = why_not_compiled("cuda") if answer["devices"] else None
     return _answer(request, answer)
+
+
+def run_compile(request: dict[str, Any]) -> int:
+    """Write why ``torch.compile`` does not work on ``request["device"]``, or null: it does."""
+    return _answer(request, {"uncompiled": why_not_compiled(request["device"])})
 
 
 def run_describe(request: dict[str, Any]) -> int:
