@@ -55,9 +55,14 @@ def about_unusable(facts: Mapping[str, Any]) -> tuple[str, str] | None:
     return f"{told['devices']}: {told['reason']}".rstrip("."), remedy
 
 
-def refusal(facts: Mapping[str, Any]) -> str | None:
-    """Return why ranks are not silently put on the CPU instead of the devices; None: no reason."""
+def refusal(facts: Mapping[str, Any], instead: str = "--device cpu") -> str | None:
+    """Return why ranks are not silently put on the CPU instead of the devices; None: no reason.
+
+    Args:
+        facts: As for `about_unusable`.
+        instead: What the user gives to have them there.
+    """
     about = about_unusable(facts)
     if about is None:
         return None
-    return f"{'. '.join(about)}. --device cpu runs the ranks on the CPU over gloo."
+    return f"{'. '.join(about)}. {instead} runs the ranks on the CPU over gloo."

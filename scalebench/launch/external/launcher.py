@@ -65,13 +65,17 @@ class ExternalLauncher(ForkingLauncher):
         unusable = (
             told | {"devices": f"{self.group.registrations[process].host}: {told['devices']}"}
             for process, answer in answers.items()
-            if (told := answer["unusable"]) is not None
+            if (told := answer.get("unusable")) is not None
         )
         return answers[0] | {"unusable": next(unusable, None)}
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have the first process answer a question."""
         return self.group.ask(self._next_launch(), [0], request)[0]
+
+    def ask_everywhere(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Have every process answer a question: their machines need not be alike."""
+        return list(self.group.ask(self._next_launch(), self.group.everyone, request).values())
 
     def parents(self) -> list[int]:
         """Return the world's processes on the first machine."""
