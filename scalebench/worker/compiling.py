@@ -5,11 +5,11 @@ import os
 import shutil
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 
 import torch
 
+from scalebench.records.scratch import Scratch
 from scalebench.worker.process.failure import describe
 
 COMPILERS = {"cuda": ("CC", ("gcc", "clang"), "gcc"), "cpu": ("CXX", ("g++", "clang++"), "g++")}
@@ -33,9 +33,10 @@ def why_not_compiled(device: str) -> dict[str, str] | None:
     """
     if device == "cpu" and (missing := what_is_missing(device)) is not None:
         return missing
-    with tempfile.TemporaryDirectory() as empty:
+    with Scratch() as empty:
         if device == "cuda":
-            os.environ |= {"TORCHINDUCTOR_CACHE_DIR": empty, "TRITON_CACHE_DIR": empty}
+            names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+            os.environ |= dict.fromkeys(names, os.fspath(empty))
         try:
             _compile_one(device)
         except Exception as error:
