@@ -114,7 +114,7 @@ def fingerprint(survey: Mapping[str, Any], world: World | None = None) -> dict[s
     }
 
 
-DECISIVE = ("torch", "cuda", "nccl", "driver", "cpu", "cores", "machine")
+DECISIVE = ("torch", "cuda", "hip", "nccl", "driver", "cpu", "cores", "machine")
 """Fields of the fingerprint without whose agreement two runs are not comparable."""
 
 

@@ -132,6 +132,9 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
     from scalebench.cli.progress import parts_on
     from scalebench.launch.local import LocalLauncher
     from scalebench.session.calibration.sweeps import calibrate as measure
+    from scalebench.session.plan import Machine, Request
+    from scalebench.session.plan.make import choose_device
+    from scalebench.session.unusable import refusal
 
     if flags["world_size"] is not None:
         raise UsageError("--world-size is for --import; give --gpus for what is measured here.")
@@ -143,11 +146,14 @@ def _measured(flags: dict[str, Any]) -> "LinkProfile":
         on_progress("importing torch", None)
         survey = launcher.survey()
         environment = machine.fingerprint(survey, launcher.world)
-        num_gpus = len(environment["devices"])
-        device: Device = "cpu" if flags["device"] == "cpu" or not num_gpus or hosts else "cuda"
-        if flags["device"] == "cuda" and device == "cpu":
-            raise EnvironmentUnfit("--device cuda: there is no CUDA device here.")
-        num_devices = num_gpus if device == "cuda" else machine.num_cores()
+        here = Machine(
+            num_gpus=len(environment["devices"]),
+            num_cores=machine.num_cores(),
+            unusable=refusal(environment),
+        )
+        asked = None if flags["device"] == "auto" else flags["device"]
+        device = choose_device(Request(device=asked, virtual_hosts=hosts), here)
+        num_devices = here.num_gpus if device == "cuda" else here.num_cores
         if launcher.world is not None:
             num_devices = launcher.world.capacity(on_gpus=device == "cuda")
         sweeps = _sweeps(flags, num_devices, device, launcher.world)

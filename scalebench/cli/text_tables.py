@@ -142,7 +142,7 @@ def render_diagnosis(
             f"{bytes_(facts['memory_bytes'])}",
         ),
         ("torch", f"{facts['torch']}, backends {', '.join(facts['backends'])}"),
-        ("CUDA", _versions(facts)),
+        _platform(facts),
         *(
             (f"cuda:{d['index']}", f"{d['name']}, {bytes_(d['memory_bytes'])}")
             for d in facts["devices"]
@@ -159,6 +159,15 @@ def render_diagnosis(
     return "\n".join([columns(rows, indent=0), "", *(lines or ["No problems found."])])
 
 
+def _platform(facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Say for which GPUs torch is built, and which library connects them."""
+    for name, version, library in (("CUDA", "cuda", "NCCL"), ("ROCm", "hip", "RCCL")):
+        if facts.get(version):
+            connects = f", {library} {facts['nccl']}" if facts["nccl"] else ""
+            return name, f"{facts[version]}{connects}"
+    return "CUDA", "none in this torch"
+
+
 def _virtual_hosts(possible: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Say what --launcher lab can do here; nothing where it was not tried."""
     if possible is None:
@@ -169,12 +178,6 @@ def _virtual_hosts(possible: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     share = "without CPU shares: see below" if possible["quota"] else "with CPU shares"
     limit = rate_text(FORWARDED_BIT_PER_S)
     return [("virtual hosts", f"{how}, {share}; links of up to {limit} in all, no added latency")]
-
-
-def _versions(facts: Mapping[str, Any]) -> str:
-    if not facts["cuda"]:
-        return "none in this torch"
-    return f"{facts['cuda']}, NCCL {facts['nccl']}" if facts["nccl"] else facts["cuda"]
 
 
 def _rates(rate: Mapping[str, Any]) -> str:

@@ -70,6 +70,10 @@ class Launcher(Protocol):
         """Return what the user's workload is; raises UsageError when it cannot be used."""
         ...
 
+    def why_not_compiled(self, device: Device) -> str | None:
+        """Try ``torch.compile``; return why it does not work and the remedy, or None: it does."""
+        ...
+
     def move_to(self, hosts: VirtualHosts, num_ranks: int) -> None:
         """Put ranks on virtual hosts; raises EnvironmentUnfit when there can be none here."""
         ...

@@ -16,6 +16,11 @@ STACKS_BYTES = 1 << 16
 PROFILER_NOTE = "USDT:"
 """How the lines begin by which torch's profiler tells tracing tools that it starts and ends."""
 
+_WATCHDOG = (
+    re.compile(r"Watchdog caught (collective operation timeout: .*)"),
+    re.compile(r"watchdog thread terminated with exception: (.*)"),
+)
+"""What NCCL's process group writes before it ends the process by SIGABRT."""
 _FRAME = re.compile(r'^  File "([^"\n]+)", line (\d+) in (.*)$', re.M)
 _LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/lib/python3|/scalebench/|^<frozen ")
 
@@ -58,6 +63,7 @@ def first_failure(
         for end in exits
         if not end.killed_by_us and end.rank not in recorded
     ]
+    errors = [(rank, _with_watchdog(error, logs[rank])) for rank, error in errors]
     if not errors:
         return None
     rank, error = min(errors, key=lambda pair: (pair[1].kind == "peer", pair[1].time_ns))
@@ -81,6 +87,24 @@ def _error_of_exit(end: RankExit) -> RankError:
         return RankError(kind="signal", message=f"killed by {name}", time_ns=end.time_ns)
     message = f"ended with exit code {end.code} and left no record"
     return RankError(kind="exit", message=message, time_ns=end.time_ns)
+
+
+def _with_watchdog(error: RankError, log: Path) -> RankError:
+    """Return the error of a rank with what NCCL's watchdog has said before it ended its process.
+
+    A collective's time-out follows from what another rank does; running out of memory does not.
+    """
+    if error.kind not in ("signal", "exit"):
+        return error
+    text = _end_of(log, STACKS_BYTES)
+    found = next(filter(None, (pattern.search(text) for pattern in _WATCHDOG)), None)
+    if found is None:
+        return error
+    said = found[1].strip()
+    timed_out = said.startswith("collective operation timeout")
+    kind = "peer" if timed_out else "oom" if "out of memory" in said else error.kind
+    message = f"{error.message} by NCCL's watchdog: {said}"
+    return error.model_copy(update={"kind": kind, "message": message})
 
 
 def log_tail(log: Path) -> str:

@@ -54,6 +54,10 @@ class ForkingLauncher(ABC):
             EnvironmentUnfit: It could not.
         """
 
+    def ask_everywhere(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Have a process on every machine answer a question; see `ask`."""
+        return [self.ask(request)]
+
     @abstractmethod
     def parents(self) -> list[int]:
         """Return the processes on this machine that fork ranks, once they are ready."""
@@ -99,6 +103,12 @@ class ForkingLauncher(ABC):
         if "error" in answer:
             raise UsageError(answer["error"]["message"])
         return answer
+
+    def why_not_compiled(self, device: Device) -> str | None:
+        """Try ``torch.compile``; return why it does not work and the remedy, or None: it does."""
+        answers = self.ask_everywhere({"job": "compile", "device": device})
+        told = next((answer["uncompiled"] for answer in answers if answer["uncompiled"]), None)
+        return told and f"{told['problem']} ({told['remedy']})"
 
     def schedule(self, name: str, ranks: int, microbatches: int, chunks: int) -> list[list[str]]:
         """Return the passes of every rank in the order that torch has for a schedule.

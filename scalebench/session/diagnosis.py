@@ -15,6 +15,7 @@ from typing import Any, Literal
 import psutil
 
 from scalebench.launch.loopback import why_no_loopback
+from scalebench.session.unusable import about_unusable
 
 MIN_TORCH = (2, 11)
 MIN_SHM_BYTES = 1 << 30
@@ -92,11 +93,19 @@ def _about_torch(facts: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _about_devices(facts: Mapping[str, Any]) -> Iterator[Finding]:
-    if not facts["devices"]:
-        why = "torch is a CPU build" if not facts.get("cuda") else "torch sees no CUDA device"
+    unusable = about_unusable(facts)
+    if unusable is not None:
+        yield Finding("warning", *unusable)
+    elif not facts["devices"]:
+        built_for = "CUDA" if facts.get("cuda") else "ROCm" if facts.get("hip") else None
+        why = f"torch sees no {built_for} device" if built_for else "torch is a CPU build"
         yield Finding("note", f"{why}: ranks run on CPU over gloo")
     elif "nccl" not in facts["backends"]:
         yield Finding("warning", "CUDA devices but no NCCL in torch", "use a torch build with NCCL")
+    uncompiled = facts.get("uncompiled")
+    if uncompiled is not None:
+        what = f"torch.compile, the default on GPUs, does not work: {uncompiled['problem']}"
+        yield Finding("warning", f"{what}; ranks run eagerly", uncompiled["remedy"])
     for kind in ("matrix_flop_per_s", "copy_byte_per_s"):
         rates = {rate["device"]: rate[kind] for rate in facts.get("rates", [])}
         for device, rate in rates.items():

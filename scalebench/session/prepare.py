@@ -11,8 +11,11 @@ from scalebench.launch.base import Launcher
 from scalebench.launch.loopback import check_loopback
 from scalebench.session.plan import Machine, Plan, Request, make_plan
 from scalebench.session.plan.cells import without_few_experts, without_undivided
+from scalebench.session.plan.compiling import compiles, without_compiling
 from scalebench.session.plan.frameworks import without_missing_frameworks
+from scalebench.session.plan.make import choose_device
 from scalebench.session.plan.max_batch import for_max_batch
+from scalebench.session.unusable import refusal
 from scalebench.spec import Suite
 from scalebench.spec.workload import ContextPlan, TensorPlan
 
@@ -36,10 +39,12 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
 
     Raises:
         UsageError: The request or a workload cannot be used.
-        EnvironmentUnfit: CUDA was asked for and there is none, or ranks could not connect.
+        EnvironmentUnfit: CUDA was asked for and there is none, a device cannot be used, --compile
+            does not work, or ranks could not connect.
     """
     survey = launcher.survey()
     world = launcher.world
+    facts = machine.fingerprint(survey, world)
     emulating = (d["name"] for d in survey["devices"] if not d.get("bfloat16", True))
     here = Machine(
         num_gpus=len(survey["devices"]),
@@ -47,10 +52,13 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
         world=world,
         launcher_name=launcher.name,
         emulates_bfloat16=next(emulating, None),
+        unusable=refusal(facts),
     )
     if request.max_batch:
-        request = for_max_batch(request, request.device or ("cuda" if here.num_gpus else "cpu"))
+        request = for_max_batch(request, choose_device(request, here))
     plan = make_plan(request, suites, here)
+    if compiles(plan) and (problem := launcher.why_not_compiled(plan.spec.device)) is not None:
+        plan = without_compiling(request, suites, here, problem)
     if world is None and any(
         cell.num_processes > 1 and not cell.virtual_hosts and cell.skip_reason is None
         for cell in plan.cells
@@ -66,8 +74,7 @@ def prepare(launcher: Launcher, request: Request, suites: Sequence[Suite]) -> Pr
     cells = without_few_experts(without_undivided(plan.cells, plans, attending), experts)
     cells = without_missing_frameworks(cells)
     plan = replace(plan, cells=tuple(cells))
-    environment = machine.fingerprint(survey, world) | {"threads": plan.spec.threads}
-    return Prepared(plan, environment, num_parameters)
+    return Prepared(plan, facts | {"threads": plan.spec.threads}, num_parameters)
 
 
 def read_tensor_plan(told: dict[str, Any] | None) -> TensorPlan | None:

@@ -29,9 +29,14 @@ def survey_machine(fresh: bool = False, rates: bool = False) -> dict[str, Any]:
             return dict(json.loads(cached.read_text(encoding="utf-8")))
     with LocalLauncher() as launcher:
         answer = launcher.survey(rates)
+    if answer.get("unusable"):  # to be asked again: what is at fault may be mended
+        return answer
     with suppress(OSError):
         cached.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(cached, json.dumps({k: v for k, v in answer.items() if k != "rates"}))
+        write_atomic(
+            cached,
+            json.dumps({k: v for k, v in answer.items() if k not in ("rates", "uncompiled")}),
+        )
     return answer
 
 

@@ -160,7 +160,8 @@ class Suite(Spec):
         repeats: Launches of each case at each N.
         seed: Of model and data.
         cell_limit_s: Wall clock after which a launch is ended and its row is ``failed``.
-        collective_timeout_s: Time-out of the process group.
+        collective_timeout_s: Time-out of the process group; None: 120 s, on CUDA 600 s: there a
+            rank may compile for minutes while the others wait.
         gate: What the gate asks of this suite's rows, metric → settings, as the tables of
             ``[tool.scalebench.gate]`` have them; those overrule these.
         script: The user's own script, which is trained instead of a workload; None: there is none.
@@ -181,11 +182,15 @@ class Suite(Spec):
     repeats: int = Field(3, ge=1)
     seed: int = Field(0, ge=0)
     cell_limit_s: float = Field(900.0, gt=0)
-    collective_timeout_s: float = Field(120.0, gt=0)
+    collective_timeout_s: float | None = Field(None, gt=0)
     gate: dict[str, dict[str, bool | float]] = Field(default_factory=dict)
     script: ScriptTarget | None = None
     race: Race | None = None
     recovery: Recovery | None = None
+
+    def timeout_s(self, device: Device) -> float:
+        """Return the time-out of process groups on a device, in seconds."""
+        return self.collective_timeout_s or (600.0 if device == "cuda" else 120.0)
 
     @property
     def baseline(self) -> Case | None:

@@ -21,6 +21,7 @@ _JOBS = {
     "probe": probes.run_probe,
     "survey": survey.run_survey,
     "describe": survey.run_describe,
+    "compile": survey.run_compile,
     "schedule": survey.run_schedule,
 }
 

@@ -18,9 +18,11 @@ from scalebench.errors import UsageError
 from scalebench.records.files import write_atomic
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.compiling import why_not_compiled
 from scalebench.worker.process.failure import describe
 from scalebench.worker.strategies import TRAININGS
 from scalebench.worker.strategies.pipelining.schedule import ask_torch
+from scalebench.worker.unusable import unusable_devices
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads.feed import endless
 
@@ -49,6 +51,7 @@ def survey() -> dict[str, Any]:
         ],
         "strategies": sorted(TRAININGS),
         "devices": [_device(i) for i in range(torch.cuda.device_count())] if cuda else [],
+        "unusable": unusable_devices(),
     }
 
 
@@ -176,7 +179,13 @@ def run_survey(request: dict[str, Any]) -> int:
             }
             for d in answer["devices"]
         ] or [{"device": "cpu", **measure_rates(torch.device("cpu"), 1024)}]
+        answer["uncompiled"] = why_not_compiled("cuda") if answer["devices"] else None
     return _answer(request, answer)
+
+
+def run_compile(request: dict[str, Any]) -> int:
+    """Write why ``torch.compile`` does not work on ``request["device"]``, or null: it does."""
+    return _answer(request, {"uncompiled": why_not_compiled(request["device"])})
 
 
 def run_describe(request: dict[str, Any]) -> int:

@@ -64,7 +64,12 @@ class ExternalLauncher(ForkingLauncher):
         self.secret.remove_files()  # every process has answered: it has the secret
         self.world = world_of(self.member.launcher, self.group.registrations, answers)
         self.rank_devices = rank_devices(self.world, answers)
-        return answers[0]
+        unusable = (
+            told | {"devices": f"{self.group.registrations[process].host}: {told['devices']}"}
+            for process, answer in answers.items()
+            if (told := answer.get("unusable")) is not None
+        )
+        return answers[0] | {"unusable": next(unusable, None)}
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Have the first process answer a question."""
@@ -73,6 +78,10 @@ class ExternalLauncher(ForkingLauncher):
     def watch(self, device: Device) -> NodeWatch:
         """Watch the processors; each process of the world watches the GPU of its rank."""
         return NodeWatch("cpu", None, self.parents())
+
+    def ask_everywhere(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Have every process answer a question: their machines need not be alike."""
+        return list(self.group.ask(self._next_launch(), self.group.everyone, request).values())
 
     def parents(self) -> list[int]:
         """Return the world's processes on the first machine."""

@@ -8,8 +8,10 @@ for a real one. Devices are opened by UUID: NVML counts by PCI address, CUDA by 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from scalebench.launch.monitor.amdsmi import AmdSmi
 from scalebench.launch.monitor.processes import FOREIGN, UNKNOWN, kinship
 
 Value = int | float | None
@@ -17,14 +19,22 @@ ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink counter that stands for the sum over the links (``UINT_MAX`` in nvml.h)."""
 MISMATCH = "NVMLLibraryMismatchError"
 """What pynvml raises where the library has an older version of the function."""
-NO_SUCH_SYMBOL = "this NVML does not have the function"
+NO_SUCH_SYMBOL = "the driver's library does not have the function"
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+AMD_DRIVER = Path("/sys/class/kfd")
 
 
 def load_nvml() -> tuple[Any, str | None]:
     """Return the ``pynvml`` module and None, or None and why there is no such module.
 
-    That it can be imported does not mean that there is a driver: see `open_devices`.
+    That it can be imported does not mean that there is a driver: see `open_devices`. With AMD's
+    driver and without NVIDIA's, what stands in its place reads through ``amdsmi``.
     """
+    if AMD_DRIVER.exists() and not NVIDIA_DRIVER.exists():
+        try:
+            return AmdSmi(), None
+        except ImportError as error:
+            return None, f"amdsmi cannot be imported ({error}): pip install scalebench[rocm]"
     try:
         return importlib.import_module("pynvml"), None
     except ImportError as error:
@@ -181,7 +191,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, LookupError):
         return str(error.args[0]) if error.args else type(error).__name__
     if hasattr(error, "value"):
-        return f"NVML: {error}"
+        return f"{getattr(error, 'library', 'NVML')}: {error}"
     return f"{type(error).__name__}: {error}"
 
 

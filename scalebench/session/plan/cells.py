@@ -79,7 +79,7 @@ def cells_of_case(suite: Suite, case: Case, spec: RunSpec, capacity: int) -> lis
                 steps=suite.steps,
                 seed=suite.seed,
                 limit_s=suite.cell_limit_s,
-                collective_timeout_s=suite.collective_timeout_s,
+                collective_timeout_s=suite.timeout_s(spec.device),
                 skip_reason=skipped
                 or case.strategy.why_not(spec.device, n)
                 or _unfit(case.strategy, workload, rank_batch, n)

@@ -51,7 +51,7 @@ def make_plan(request: Request, suites: Sequence[Suite], machine: Machine) -> Pl
     """
     if request.only:
         suites = [suite for suite in map(_without_collectives, suites) if suite.cases]
-    device = _choose_device(request, machine)
+    device = choose_device(request, machine)
     emulating = machine.emulates_bfloat16 if device == "cuda" else None
     request = _in_real_formats(request, device, emulating)
     capacity = _capacity(request, device, machine)
@@ -179,11 +179,20 @@ def _check_collectives(request: Request, suites: Sequence[Suite], sizes: Sequenc
         )
 
 
-def _choose_device(request: Request, machine: Machine) -> Device:
+def choose_device(request: Request, machine: Machine) -> Device:
+    """Return what the ranks train on.
+
+    Raises:
+        UsageError: Virtual hosts have CPU ranks only.
+        EnvironmentUnfit: There is no CUDA device, or one that cannot be used and nobody said that
+            the CPU will do.
+    """
     if request.virtual_hosts is not None:
         if request.device == "cuda":
             raise UsageError("--launcher lab runs CPU ranks only. Leave out --device cuda.")
         return "cpu"
+    if request.device != "cpu" and machine.unusable is not None:
+        raise EnvironmentUnfit(machine.unusable)
     if request.device == "cuda" and machine.num_gpus == 0:
         raise EnvironmentUnfit(
             "--device cuda: torch sees no CUDA device here. `scalebench doctor` says why; "

@@ -2,7 +2,8 @@
 
 Doubling until a batch does not fit, then bisection between the last that did and the first that
 did not. What fits is found out by training: each probe is a separate launch, so that nothing of
-one is left in memory for the next.
+one is left in memory for the next. Probes run eagerly: `torch.compile` would take minutes for every
+batch, and what is compiled needs no more memory as a rule.
 """
 
 from collections.abc import Callable, Iterable
@@ -115,7 +116,8 @@ def _search(row: Cell, limit_bytes: int | None, fits: Fits) -> LargestBatch:
     unit = _unit(row)
 
     def probe(units: int) -> bool:
-        changes = {"purpose": "fit", "memory_limit_bytes": limit_bytes}
+        eager = row.strategy.model_copy(update={"compile": False})
+        changes = {"purpose": "fit", "memory_limit_bytes": limit_bytes, "strategy": eager}
         return fits(_of_batch(row, units * unit).model_copy(update=changes))
 
     units = largest_fitting(probe, max(1, row.rank_batch // unit))

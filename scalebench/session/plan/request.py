@@ -85,6 +85,8 @@ class Machine:
     """What the plan has to know of the machine, or of the world that ranks are taken from.
 
     Attributes:
+        unusable: Why ranks cannot train on devices that are there, and the remedy; None: there
+            are none.
         launcher_name: Of the launcher that starts the ranks, where no world has started them.
         emulates_bfloat16: Name of a GPU on which torch emulates bfloat16; None: on none.
     """
@@ -94,6 +96,7 @@ class Machine:
     world: World | None = None
     launcher_name: str = "local"
     emulates_bfloat16: str | None = None
+    unusable: str | None = None
 
     @property
     def launcher(self) -> str:

@@ -1,5 +1,6 @@
 """Errors inside a rank, sorted by what they mean to the reader of the result."""
 
+import re
 import time
 import traceback
 from collections.abc import Collection
@@ -19,7 +20,16 @@ _PEER_TEXTS = (
     "remote process exited",
     "the parameter server lost worker",
 )
-_CPU_OOM_TEXTS = ("can't allocate memory", "not enough memory")
+_OUT_OF_MEMORY = re.compile(
+    r"""\bout\ of\ memory\b             # CUDA, HIP, NCCL ("Cuda failure 2 '…'"), Triton, Inductor
+    | \bFailed\ to\ CUDA\ (\w+\ )?(calloc|malloc)   # NCCL and RCCL
+    | STATUS_(\w+_)?ALLOC(ATION)?_FAILED        # cuBLAS, cuDNN, hipBLAS, …
+    | \bmiopenStatusAllocFailed\b
+    | can't\ allocate\ memory | not\ enough\ memory  # torch's allocator of the CPU
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What those say who allocate by themselves, and so raise no ``OutOfMemoryError``."""
 
 
 class Unsupported(Exception):
@@ -45,7 +55,7 @@ def kind_of(types: Collection[str], text: str) -> ErrorKind:
     is_runtime_error = "RuntimeError" in types  # DistError and gloo's own are RuntimeErrors
     if {"OutOfMemoryError", "MemoryError"} & set(types):
         return "oom"
-    if is_runtime_error and any(t in text for t in _CPU_OOM_TEXTS):
+    if is_runtime_error and _OUT_OF_MEMORY.search(text):
         return "oom"
     if is_runtime_error and any(t in text for t in _PEER_TEXTS):
         return "peer"
@@ -59,10 +69,13 @@ def storable(text: str) -> str:
 
 def describe(error: BaseException) -> RankError:
     """Turn an exception into the record that the rank leaves."""
-    first_line = storable(str(error).strip() or type(error).__name__).splitlines()[0]
+    first_line, *others = storable(str(error).strip() or type(error).__name__).splitlines()
+    kind = classify(error)
+    if kind == "oom" and not _OUT_OF_MEMORY.search(first_line):  # NCCL tells it last
+        first_line = ": ".join([first_line, *filter(_OUT_OF_MEMORY.search, others)][:2])
     known = isinstance(error, UsageError | Unsupported)
     return RankError(
-        kind=classify(error),
+        kind=kind,
         message=first_line if known else f"{type(error).__name__}: {first_line}",
         traceback=storable("".join(traceback.format_exception(error))),
         time_ns=time.monotonic_ns(),

@@ -20,12 +20,12 @@ import torch
 from scalebench.errors import UsageError, unknown_name
 from scalebench.spec.presets import CustomTarget
 from scalebench.spec.workload import Shard, Workload
+from scalebench.worker.process.failure import classify
 
 _RETURN = "Return scalebench.Workload(module=..., batches=..., loss=...)."
 
 # A module may end the interpreter while it is imported (a script without its `__main__` guard).
 _USER_ERRORS = (Exception, SystemExit)
-_OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 
 def build_custom(spec: CustomTarget, shard: Shard) -> Workload:
@@ -41,9 +41,9 @@ def build_custom(spec: CustomTarget, shard: Shard) -> Workload:
     function = _function(spec, module)
     try:
         returned = function(shard)
-    except _OUT_OF_MEMORY:
-        raise
     except _USER_ERRORS as error:
+        if classify(error) == "oom":
+            raise
         raise _failed(spec, module, "raised", error) from error
     workload = _checked(spec, returned)
     batches = _checked_batches(spec, module, workload.batches)
@@ -57,9 +57,9 @@ def _import(spec: CustomTarget) -> ModuleType:
         sys.path.insert(0, folder)
     try:
         return import_module(spec.module)
-    except _OUT_OF_MEMORY:
-        raise
     except _USER_ERRORS as error:
+        if classify(error) == "oom":
+            raise
         raise UsageError(
             f"--workload {spec.name}: the module {spec.module!r} cannot be imported "
             f"({_describe(error)}). It must be in {folder} or installed, and "
@@ -161,9 +161,9 @@ def _checked_batches(spec: CustomTarget, module: ModuleType, batches: object) ->
             f"--workload {spec.name} returned a Workload whose batches are empty. They must "
             "contain at least one batch of shard.batch_size samples for every rank."
         ) from error
-    except _OUT_OF_MEMORY:
-        raise
     except _USER_ERRORS as error:
+        if classify(error) == "oom":
+            raise
         raise _failed(spec, module, "could not make its first batch:", error) from error
     return _Batches(batches, first, iterator)
 

@@ -58,6 +58,54 @@ def test_a_killed_rank_wins_over_the_peers_that_noticed_it_earlier(logs):
     assert (found.rank, found.kind, found.message) == (1, "signal", "killed by SIGKILL")
 
 
+TIMEOUT = (
+    "collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=9437184, "
+    "NumelOut=9437184, Timeout(ms)=600000) ran for 600070 milliseconds before timing out."
+)
+ENDED = "[rank1]:[E623 21:21:18 ProcessGroupNCCL.cpp:2197] [PG ID 0 PG GUID 0(default_pg) Rank 1] "
+STACK = "\n".join(
+    f"frame #{n}: <unknown function> + 0x145c0 (0x7f in libtorch.so)" for n in range(90)
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "said"),
+    [
+        (
+            f"[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught {TIMEOUT}",
+            "peer",
+            TIMEOUT,
+        ),
+        (
+            f"{ENDED}Process group watchdog thread terminated with exception: [Rank 1] Watchdog "
+            f"caught {TIMEOUT}",
+            "peer",
+            TIMEOUT,
+        ),
+        (
+            f"{ENDED}Process group watchdog thread terminated with exception: CUDA error: out of "
+            "memory",
+            "oom",
+            "CUDA error: out of memory",
+        ),
+        (
+            "[Rank 1] NCCL watchdog thread terminated with exception: CUDA error: an illegal "
+            "memory access was encountered",
+            "signal",
+            "CUDA error: an illegal memory access was encountered",
+        ),
+        ("the user's own line", "signal", None),
+    ],
+)
+def test_what_nccls_watchdog_wrote_is_told_of_the_rank_that_it_ended(logs, written, kind, said):
+    logs[1].write_text(f"step 1\n{written}\n{STACK}\nFatal Python error: Aborted\n")
+    found = first_failure([], [killed(1, -signal.SIGABRT), killed(0, -9, by_us=True)], logs)
+    watchdog = "" if said is None else f" by NCCL's watchdog: {said}"
+    blame = " (rank 0 never answered)" if kind == "peer" else ""
+    message = f"killed by SIGABRT{watchdog}{blame}"
+    assert (found.rank, found.kind, found.message) == (1, kind, message)
+
+
 def test_lost_peers_alone_are_reported_the_earliest_first(logs):
     records = [failed(0, "peer", time_ns=90), failed(1, "peer", time_ns=80)]
     assert first_failure(records, [], logs).rank == 1

@@ -60,6 +60,19 @@ CASES = (
 )
 
 
+def test_probes_are_eager_and_rows_stay_compiled():
+    probes = []
+    plan = planned(*CASES, machine=GPU_2)  # compiled by default
+
+    def fits(probe):
+        probes.append(probe)
+        return probe.rank_batch <= 8
+
+    found = with_largest_batches(plan, None, fits)
+    assert probes and not any(probe.strategy.compile for probe in probes)
+    assert all(cell.strategy.compile for cell in found.cells)
+
+
 def test_every_row_gets_its_own_batch_and_says_so():
     edges = {("plain", 1): 20, ("fsdp", 1): 20, ("fsdp", 2): 37}
 

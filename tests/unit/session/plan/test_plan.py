@@ -673,3 +673,12 @@ def test_every_round_measures_a_shard_of_each_sharded_row_alone():
 def test_every_round_measures_a_shard_of_each_context_row_alone():
     plan = plan_of(Case(name="c", strategy=Context()), sizes=(1, 2), settings={"repeats": 1})
     assert shards(plan) == [("c", 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "timeout_s"),
+    [(CPU_4, {}, 120), (GPU_4, {}, 600), (GPU_4, {"collective_timeout_s": 30}, 30)],
+)
+def test_ranks_that_compile_on_gpus_are_waited_for_longer(machine, settings, timeout_s):
+    cells = plan_of(machine=machine, settings=settings).cells
+    assert {cell.collective_timeout_s for cell in cells} == {timeout_s}

@@ -1,10 +1,75 @@
+import re
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch._dynamo.exc import BackendCompilerFailed
+from torch._inductor.exc import InductorError
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.records.rank import RankError
 from scalebench.worker.process.failure import Unsupported, classify, describe
+
+NCCL = (
+    "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error "
+    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\nncclUnhandledCudaError: Call to "
+    "CUDA function failed.\nLast error:\n"
+)
+HINT = (
+    "\nCUDA kernel errors might be asynchronously reported at some other API call, so the "
+    "stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+)
+TRIED = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB"
+
+
+def from_inductor(error):
+    return InductorError(error, None)
+
+
+def from_backend(error):
+    return BackendCompilerFailed("inductor", error, None)
+
+
+FULL = [
+    torch.OutOfMemoryError(TRIED),
+    torch.AcceleratorError("CUDA error: out of memory" + HINT),
+    RuntimeError("HIP error: out of memory" + HINT),
+    RuntimeError("CUDA driver error: out of memory"),  # expandable segments
+    RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("miopenStatusAllocFailed"),
+    dist.DistBackendError(NCCL + "Cuda failure 2 'out of memory'"),
+    dist.DistBackendError(NCCL + "Cuda failure 'out of memory'"),
+    dist.DistBackendError(NCCL + "Failed to CUDA calloc 6291456 bytes"),
+    dist.DistBackendError(NCCL + "Failed to CUDA calloc async 608 bytes"),
+    from_inductor(torch.OutOfMemoryError(TRIED)),
+    from_backend(torch.OutOfMemoryError(TRIED)),
+    from_inductor(RuntimeError("Triton Error [CUDA]: out of memory")),
+]
+NOT_FULL = [
+    dist.DistBackendError(NCCL + "Cuda failure 1 'invalid argument'"),
+    torch.AcceleratorError("CUDA error: an illegal memory access was encountered" + HINT),
+    RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`"),
+    from_inductor(RuntimeError("out of resource: shared memory, Required: 262144")),
+    ValueError("the user's own text on running out of memory"),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=lambda error: str(error)[-60:])
+def test_every_way_to_run_out_of_memory_is_one_and_its_message_says_so(error):
+    assert classify(error) == "oom"
+    message = describe(error).message
+    assert "\n" not in message
+    assert re.search("out of memory|alloc", message, re.IGNORECASE), message
+
+
+@pytest.mark.parametrize("error", NOT_FULL, ids=lambda error: str(error)[-60:])
+def test_another_error_of_the_device_is_not_out_of_memory(error):
+    assert classify(error) == "exception"
+
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] "
 

@@ -1,0 +1,71 @@
+"""A driver that is too old for torch, or a torch without CUDA: libraries that gcc builds say so.
+
+With a CUDA wheel the real CUDA runtime asks the stand-in of the driver; the CPU wheel never does.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+LIBRARIES = {
+    "libnvidia-ml.so.1": """
+int nvmlInitWithFlags(unsigned flags) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 8; return 0; }
+""",
+    "libcuda.so.1": """
+int cuInit(unsigned flags) { return 0; }
+int cuDriverGetVersion(int *version) { *version = 12020; return 0; }
+""",
+}
+SEES = "NVML shows 8 GPUs, and torch sees none: "
+SAID = (
+    "driver on your system is too old (found version 12020)"
+    if torch.version.cuda
+    else ("Torch not compiled with CUDA enabled")
+)
+
+
+@pytest.fixture(scope="module")
+def scalebench(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "train.py").write_text("import torch\n")
+    for name, code in LIBRARIES.items():
+        source = folder / f"{name}.c"
+        source.write_text(code)
+        build = ["gcc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, source]
+        subprocess.run(build, check=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "XDG_CACHE_HOME": str(folder)}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+
+    def run(*words):
+        command = [sys.executable, "-m", "scalebench", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("run", "ddp", "--dry-run"), ("run", "--dry-run", "--", "train.py"), ("calibrate",)],
+    ids=" ".join,
+)
+def test_devices_that_torch_does_not_see_are_refused_with_exit_5(scalebench, words):
+    ended = scalebench(*words)
+    assert ended.returncode == 5
+    assert ended.stderr.startswith(f"scalebench: {SEES}") and SAID in ended.stderr
+    assert "--device cpu" in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_who_asks_for_the_cpu_gets_it(scalebench):
+    assert scalebench("run", "ddp", "--dry-run", "--device", "cpu").returncode == 0
+
+
+def test_doctor_says_the_same(scalebench):
+    findings = json.loads(scalebench("doctor", "--json").stdout)["findings"]
+    (told,) = [finding for finding in findings if finding["text"].startswith(SEES)]
+    assert told["level"] == "warning" and SAID in told["text"] and told["remedy"]

@@ -1,0 +1,78 @@
+"""``torch.compile`` is the default on GPUs: what a run does where it cannot work."""
+
+import pytest
+
+from scalebench.errors import EnvironmentUnfit
+from scalebench.session.diagnosis import diagnose
+from scalebench.session.plan import Request
+from scalebench.session.prepare import prepare
+from scalebench.spec import Case, Ddp, Plain, Suite
+from tests.unit.session.test_diagnosis import CONDITIONS, FACTS
+
+PROBLEM = "no C compiler, no Python.h (apt install gcc; apt install python3.12-dev)"
+GPU = {"name": "A GPU", "uuid": "u", "index": 0, "memory_bytes": 8e10, "peers": []}
+PLAIN = Case(name="plain", strategy=Plain())
+
+
+class Gpus:
+    """Stands for a launcher on a machine with GPUs: nothing is launched."""
+
+    name, shares, world = "local", False, None
+
+    def __init__(self, problem):
+        self.problem, self.tried = problem, []
+
+    def survey(self, rates=False):
+        return {"torch": "2.13.0+cu130", "cuda": "13.0", "devices": [GPU, GPU], "backends": []}
+
+    def why_not_compiled(self, device):
+        self.tried.append(device)
+        return self.problem
+
+
+def planned(problem, *cases, **request):
+    launcher = Gpus(problem)
+    suite = Suite(name="s", question="?", cases=cases or (PLAIN, Case(name="ddp", strategy=Ddp())))
+    return prepare(launcher, Request(world_sizes=(1, 2), **request), [suite]).plan, launcher.tried
+
+
+def compiled(plan):
+    return {cell.strategy.compile for cell in plan.cells if cell.skip_reason is None}
+
+
+def test_rows_run_eagerly_where_nothing_can_be_compiled_and_the_plan_says_so_once():
+    plan, tried = planned(PROBLEM)
+    assert (compiled(plan), tried) == ({False}, ["cuda"])
+    told = [notice for notice in plan.notices if PROBLEM in notice]
+    assert told == [f"Ranks run eagerly: torch.compile does not work here: {PROBLEM}"]
+
+
+def test_rows_are_compiled_where_it_works():
+    plan, tried = planned(None)
+    assert (compiled(plan), tried) == ({True}, ["cuda"])
+    assert not any("eager" in notice for notice in plan.notices)
+
+
+@pytest.mark.parametrize("request_", [{"compile": False}, {"device": "cpu"}], ids=str)
+def test_nothing_is_tried_where_nothing_is_compiled(request_):
+    assert planned(PROBLEM, **request_)[1] == []
+
+
+def test_who_asks_for_compiled_rows_is_refused():
+    with pytest.raises(EnvironmentUnfit, match=r"--compile: .*apt install gcc.*--no-compile"):
+        planned(PROBLEM, compile=True)
+
+
+def test_a_case_that_is_about_compiling_is_skipped_with_the_reason():
+    own = Case(name="ddp-compiled", strategy=Ddp(compile=True))
+    plan, _ = planned(PROBLEM, PLAIN, Case(name="ddp", strategy=Ddp()), own)
+    reasons = {cell.case: cell.skip_reason for cell in plan.cells}
+    assert PROBLEM in reasons["ddp-compiled"]
+    assert reasons["ddp"] is None
+
+
+def test_doctor_says_the_same():
+    told = {"problem": "no C compiler", "remedy": "apt install gcc"}
+    (finding,) = diagnose({**FACTS, "uncompiled": told}, CONDITIONS)
+    assert (finding.level, finding.remedy) == ("warning", "apt install gcc")
+    assert "no C compiler; ranks run eagerly" in finding.text
