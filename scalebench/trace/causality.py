@@ -27,7 +27,8 @@ REMEDY = (
 SILENT = (
     "CUPTI gave no GPU kernel of these steps: another profiler (Nsight, DCGM, a debugger) holds "
     "the GPU, or the driver keeps profiling to administrators "
-    "(NVreg_RestrictProfilingToAdminUsers); the rank's log has CUPTI's own words. Stop the other profiler, or use --no-trace"
+    "(NVreg_RestrictProfilingToAdminUsers); the rank's log has CUPTI's own words. Stop the other "
+    "profiler, or use --no-trace"
 )
 ENDS_TOGETHER_NS = 100_000
 ENDS_TOGETHER_SHARE = 0.1

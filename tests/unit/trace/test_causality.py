@@ -1,11 +1,15 @@
 """Traces that cannot be true: CUPTI lost kernels, or shifted them."""
 
+from pathlib import Path
+
 import pytest
 
 from scalebench.records.trace import ClockAlignment, Trace, TracedOperation
 from scalebench.trace.causality import ends_apart, launches_between, shows_no_gpu
+from scalebench.trace.kineto import read_kineto
 from tests.builders.traces import US, annotation, events, kernel, launch, op
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
@@ -65,6 +69,13 @@ def test_more_than_one_in_a_hundred_is_refused_with_the_remedy(num_lost, refused
 )
 def test_a_gpu_of_which_nothing_is_seen_is_no_cpu(rows, silent):
     assert shows_no_gpu(events(*rows)) is silent
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("nccl*.gz")), ids=lambda path: path.name)
+def test_real_traces_are_possible(path):
+    read = read_kineto(path)
+    found = launches_between(read, int(read.start_ns.min()), int(read.end_ns.max()) + 1)
+    assert (found.num, found.num_impossible) == (len(read.of("kernel")), 0)
 
 
 def reduced(ends_us, name=ALL_REDUCE, kind="all_reduce"):
