@@ -112,9 +112,8 @@ def floor_of_sums(method: str, world_size: int) -> float:
     return ROUNDED_FLOOR if method in HALF_ROUNDING and world_size > 2 else FLOOR
 
 
-def _allowed(reference: Reference, context: RankContext) -> float:
+def _allowed(method: str, reference: Reference, context: RankContext) -> float:
     """Return what rounding may explain: two summands have one order, more have several."""
-    method = context.cell.strategy.method
     by_order = HALF_ROUNDING.get(method, 0.0) * max(0, context.cell.world_size - 2)
     return max(reference.allowed, by_order)
 
@@ -157,7 +156,7 @@ def _against_emulation(
     if emulation is None or reference is None:
         return Verification(status="verified"), None
     by_loss = loss_deviation(mean_losses, expected_losses)
-    allowed = _allowed(reference, context)
+    allowed = _allowed(training.strategy.method, reference, context)
     verification = judge(reference.furthest(by_gradient, allowed), by_loss, reference, allowed)
     last = len(batches) - 1
     return verification, gradient_error(dict(training.gradients()), emulation.exact, last)
