@@ -151,7 +151,7 @@ MARKS = {
         ),
         Mark(
             "kernels lost",
-            "y",
+            "g",
             "Up to 1 % of the kernels are missing in the traces, or begin before their launch:"
             " CUPTI lost or shifted them.",
             "Use a torch built for CUDA 13.1 or later. Times of the steps are not affected.",
