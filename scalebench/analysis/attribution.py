@@ -29,6 +29,7 @@ from scalebench.records.run import CellResult
 from scalebench.records.trace import ClockAlignment, Trace
 from scalebench.spec import Pipeline
 from scalebench.trace.breakdown import Breakdown, break_down, within
+from scalebench.trace.causality import ends_apart
 from scalebench.trace.intervals import Intervals, intervals, length_s, none, union
 from scalebench.trace.matching import SYNCHRONISING, Matched, Root, match
 
@@ -149,7 +150,7 @@ class LaunchAttribution:
             if trace.clock_error_s > LARGEST_CLOCK_ERROR_S:
                 moved = units.seconds(trace.clock_error_s)
                 return f"the profiler's clock of rank {rank} moved by {moved} within a block"
-        return None
+        return ends_apart(self.traces, self.clocks, self.clock_bound_s)
 
     @cached_property
     def breakdowns(self) -> dict[int, Breakdown]:

@@ -15,7 +15,7 @@ class TimedTransfer(Record):
     Attributes:
         size_bytes: What was really moved.
         time_s: Mean of the operations of one timing, for every repeat; seconds. Of each
-            operation, the rank counts that took longest.
+            operation, the rank counts that took longest; on a GPU the mean over the ranks.
         each_s: Every single operation likewise, those of one timing after one another. Empty on a
             GPU, where only all operations of a timing together are timed.
         num_elements: Elements that were compared with the known result, over all ranks.

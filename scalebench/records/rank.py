@@ -103,9 +103,10 @@ class Verification(Record):
         gradient_deviation: Largest over parameters of ‖g − g_ref‖ / max(‖g_ref‖, 1e-3·‖all g_ref‖)
             after one step; dimensionless.
         loss_deviation: Largest over the steps of abs(loss − loss_ref) / abs(loss_ref).
-        tolerance: What both must stay below.
+        tolerance: What the gradient's must stay below, of the worst parameter; the losses' too,
+            where it is not more than the arithmetic in use needs.
         num_steps: Steps over which the losses were compared.
-        worst_parameter: The parameter with the largest gradient deviation.
+        worst_parameter: The parameter whose deviation is largest for what it is allowed.
     """
 
     status: Literal["verified", "deviates", "unverified", "reference"]

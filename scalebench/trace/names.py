@@ -34,6 +34,8 @@ _KIND_OF_WORD: dict[str, Kind] = {
     "recv": "recv",
 }
 
+_LAUNCHES_KERNEL = re.compile(r"Launch(Cooperative)?Kernel")
+
 _COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|msccl(?!pp)", re.IGNORECASE)
 
 _LOOKS_LIKE_COMMUNICATION = re.compile(
@@ -83,6 +85,11 @@ def kind_of(name: str) -> Kind:
     """
     letters = re.sub(r"[^a-z]", "", name.partition("(")[0].lower())
     return next((kind for word, kind in _KIND_OF_WORD.items() if word in letters), "unknown")
+
+
+def launches_kernel(name: str) -> bool:
+    """Tell whether a call of CUDA's or HIP's runtime or driver launches one kernel."""
+    return _LAUNCHES_KERNEL.search(name) is not None
 
 
 def is_communication_kernel(name: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from pydantic import TypeAdapter
 
 from scalebench.records.files import write_model
@@ -26,6 +27,10 @@ from scalebench.worker.time_limit import TimeLimit
 
 PAUSE_S = 0.05
 """Between two comparisons of clocks."""
+
+CYCLES_PER_S = 2e9
+"""Of a GPU, roughly: a slower clock only makes the queue's head start longer."""
+LONGEST_HEAD_START_S = 0.05
 
 
 def run_probe(request: dict[str, Any]) -> int:
@@ -90,6 +95,11 @@ def sweep(plan: Sweep, context: JobContext[Sweep]) -> tuple[TimedTransfer, ...]:
 
 
 def _timing(transfer: Transfer, context: JobContext[Sweep]) -> "_Timing":
+    if context.device.type == "cuda":
+        first, again = (build(transfer, context) for _ in range(2))
+        between_two = transfer.peers if transfer.operation == "send_recv" else None
+        time_s = timed_on_device(first, again, transfer.back_to_back, context, between_two)
+        return _Timing(first.num_bytes, [time_s], *checked([first], context))
     operations = [build(transfer, context) for _ in range(transfer.back_to_back + 1)]
     each_s = timed(operations, context)
     return _Timing(operations[0].num_bytes, each_s, *checked(operations, context))
@@ -105,14 +115,9 @@ class _Timing(NamedTuple):
 
 
 def timed(operations: list[Operation], context: JobContext[Sweep]) -> list[float]:
-    """Return the time of each operation on the rank that took longest; the first is discarded.
-
-    On a GPU the mean of them all, once: see `timed_on_device`.
-    """
+    """Return the time of each operation on the rank that took longest; the first is discarded."""
     first, *counted = operations
     context.barrier()
-    if context.device.type == "cuda":
-        return context.agree_max([timed_on_device(first, counted, context.device)])
     first.run()
     marks = [time.perf_counter()]
     for operation in counted:
@@ -121,20 +126,45 @@ def timed(operations: list[Operation], context: JobContext[Sweep]) -> list[float
     return context.agree_max([b - a for a, b in pairwise(marks)])
 
 
-def timed_on_device(first: Operation, counted: Sequence[Operation], device: torch.device) -> float:
-    """Return the mean time of operations that a GPU does one after another, seconds.
+def timed_on_device(
+    first: Operation,
+    again: Operation,
+    count: int,
+    context: JobContext[Sweep],
+    ranks: Sequence[int] | None = None,
+) -> float:
+    """Return the mean time of operations that GPUs do one after another, seconds.
 
-    As nccl-tests does it: one to warm up, then all of them between two events on the stream, and
-    one synchronisation at the end. Waiting after each would add the host's launch to every one.
+    As nccl-tests does it: one to warm up, then ``count`` on the same buffers between two events on
+    the stream, one synchronisation at the end, and the mean over the ranks. A GPU does a small
+    operation faster than Python asks for it. So the stream sleeps until all of them are in its
+    queue, and then the ranks meet on the device: no event sees the host, or a rank that came late.
+
+    Args:
+        first: Warms up; its result can be checked.
+        again: The one that is timed. Its result is that of ``count`` in a row.
+        count: How often.
+        context: This rank.
+        ranks: Those that take part; None: all.
     """
+    gate = torch.zeros(1, device=context.device)
+    context.barrier()
+    dist.all_reduce(gate)
+    asked_s = time.perf_counter()
     first.run()
+    asked_s = time.perf_counter() - asked_s
+    head_start_s = min(2 * (count + 1) * asked_s, LONGEST_HEAD_START_S)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(int(head_start_s * CYCLES_PER_S))
+    dist.all_reduce(gate)
     begin.record()
-    for operation in counted:
-        operation.run()
+    for _ in range(count):
+        again.run()
     end.record()
-    torch.cuda.synchronize(device)
-    return float(begin.elapsed_time(end)) / 1e3 / len(counted)
+    torch.cuda.synchronize(context.device)
+    of_ranks = context.gather(float(begin.elapsed_time(end)) / 1e3 / count)
+    chosen = [of_ranks[rank] for rank in ranks or range(len(of_ranks))]
+    return float(sum(chosen) / len(chosen))
 
 
 def checked(operations: list[Operation], context: JobContext[Sweep]) -> tuple[int, int]:

@@ -64,6 +64,8 @@ def attribute_row(
     row.values["exposed_comm_estimates"] = estimates
     if estimates.disagreements(VISIBLE * steps.row_s):
         row.stamps.append("estimates disagree")
+    if any(trace.num_impossible for launch in launches for trace in launch.traces.values()):
+        row.stamps.append("kernels lost")
     row.values["communication"] = _communication(launches, rank)
     row.set("axes", axes_of_row(launches, rank) or None, NO_MESH)
     row.values["unknown_kernels"] = _unknown_kernels(launches)

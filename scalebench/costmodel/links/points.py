@@ -16,7 +16,8 @@ class LinkPoint(Record):
         dtype: Element type, for example ``float32``.
         world_size: Ranks that took part.
         size_bytes: Full size D, as nccl-tests counts it; 0: of a barrier.
-        time_s: Median over the iterations of one launch, of the slowest rank.
+        time_s: Median over the iterations of one launch, of the slowest rank; of GPUs the mean of
+            the ranks.
         in_place: Whether the result overwrote the input; None: no such choice, or not known.
         algorithm: What was asked of the backend; ``backend``: its own choice.
         num_wrong: Elements of the result that were wrong.

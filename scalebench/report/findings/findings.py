@@ -21,7 +21,11 @@ Kind = Literal["scaling", "inconclusive", "single", "failed", "baseline"]
 
 COMPLETE = "complete"
 
-DOUBTED = {"budget open": "loss budget", "estimates disagree": "loss budget"}
+DOUBTED = {
+    "budget open": "loss budget",
+    "estimates disagree": "loss budget",
+    "kernels lost": "loss budget",
+}
 """Stamp → what it makes doubtful, where that is not the headline number."""
 
 

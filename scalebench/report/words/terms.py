@@ -45,6 +45,7 @@ WORDS: Mapping[str, str] = {
     "budget open": "budget open",
     "probe effect": "probe effect",
     "estimates disagree": "estimates disagree",
+    "kernels lost": "kernels lost",
     "foreign load": "foreign load",
     "throttled": "throttled",
     "clocks differ": "clocks differ",

@@ -150,6 +150,13 @@ MARKS = {
             " them.",
         ),
         Mark(
+            "kernels lost",
+            "g",
+            "Up to 1 % of the kernels are missing in the traces, or begin before their launch:"
+            " CUPTI lost or shifted them.",
+            "Use a torch built for CUDA 13.1 or later. Times of the steps are not affected.",
+        ),
+        Mark(
             "probe effect",
             "p",
             "The instruments of the clean window made its steps longer than bare ones by more"

@@ -32,8 +32,7 @@ from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.units import bytes_
 
 SMALLEST_BYTES = 8
-AT_ONCE_BYTES: dict[Device, int] = {"cpu": 1 << 20, "cuda": 1 << 26}
-"""A GPU times a batch of operations as a whole, so there have to be some."""
+AT_ONCE_BYTES = 1 << 20
 MOST_BACK_TO_BACK = 20
 LIMIT_S = 900.0
 
@@ -123,10 +122,13 @@ def transfers_of(sweeps: Sweeps, device: Device = "cpu") -> tuple[Transfer, ...]
 
 
 def _at_once(sweeps: Sweeps, size: int, device: Device) -> int:
-    """Return how many operations of a size one timing has; on CPU few where sizes are chosen."""
-    if sweeps.sizes and device == "cpu":
-        return 2
-    return min(max(AT_ONCE_BYTES[device] // size, 2), MOST_BACK_TO_BACK)
+    """Return how many operations of a size one timing has; on CPU few where sizes are chosen.
+
+    A GPU times them as a whole, as many as nccl-tests at every size.
+    """
+    if device == "cuda":
+        return MOST_BACK_TO_BACK
+    return 2 if sweeps.sizes else min(max(AT_ONCE_BYTES // size, 2), MOST_BACK_TO_BACK)
 
 
 def calibrate(

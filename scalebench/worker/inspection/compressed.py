@@ -19,13 +19,10 @@ from scalebench.spec.compression import first_compressed_step
 from scalebench.worker.inspection.deviation import (
     FLOOR,
     ROUNDED_FLOOR,
-    Deviation,
     finite,
     loss_deviation,
     parameter_deviation,
-    tolerance,
     total_norm,
-    worse_of,
 )
 from scalebench.worker.inspection.gathering import gather_on_rank_0
 from scalebench.worker.inspection.memory import watch_memory
@@ -115,10 +112,10 @@ def floor_of_sums(method: str, world_size: int) -> float:
     return ROUNDED_FLOOR if method in HALF_ROUNDING and world_size > 2 else FLOOR
 
 
-def _allowed(strategy: Compressed, reference: Reference, context: RankContext) -> float:
+def _allowed(method: str, reference: Reference, context: RankContext) -> float:
     """Return what rounding may explain: two summands have one order, more have several."""
-    by_order = HALF_ROUNDING.get(strategy.method, 0.0) * max(0, context.cell.world_size - 2)
-    return max(tolerance(strategy, context.device, reference.flops), by_order)
+    by_order = HALF_ROUNDING.get(method, 0.0) * max(0, context.cell.world_size - 2)
+    return max(reference.allowed, by_order)
 
 
 def _differing_bits(training: CompressedTraining) -> str | None:
@@ -159,8 +156,8 @@ def _against_emulation(
     if emulation is None or reference is None:
         return Verification(status="verified"), None
     by_loss = loss_deviation(mean_losses, expected_losses)
-    strategy = training.strategy
-    verification = judge(by_gradient, by_loss, reference, _allowed(strategy, reference, context))
+    allowed = _allowed(training.strategy.method, reference, context)
+    verification = judge(reference.furthest(by_gradient, allowed), by_loss, reference, allowed)
     last = len(batches) - 1
     return verification, gradient_error(dict(training.gradients()), emulation.exact, last)
 
@@ -183,16 +180,14 @@ def _emulated(
 
 def _compare(
     training: CompressedTraining, emulation: Emulation | None, context: RankContext
-) -> Deviation:
-    """Return the largest deviation of any rank from the emulation's gradients."""
+) -> dict[str, float]:
+    """Return how far gradients are from the emulation's on the worst rank, by name."""
     gradients = emulation.gradients() if emulation is not None else {}
     (total,) = context.agree_max([finite(total_norm(gradients))])
     floor = floor_of_sums(training.strategy.method, context.cell.world_size)
-    worst = Deviation(0.0)
+    found = {}
     for name, gradient in training.gradients():
         expected = gradients.get(name, torch.empty_like(gradient)).contiguous()
         dist.broadcast(expected, src=0)
-        apart = parameter_deviation(gradient, expected, total, floor)
-        worst = worse_of(worst, Deviation(apart, name))
-    (value,) = context.agree_max([finite(worst.value)])
-    return Deviation(value, worst.where)
+        found[name] = finite(parameter_deviation(gradient, expected, total, floor))
+    return dict(zip(found, context.agree_max(list(found.values())), strict=True))

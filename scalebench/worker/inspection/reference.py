@@ -12,7 +12,8 @@ reference is worked out on the whole global batch at once, which may not fit.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,10 +23,12 @@ import torch
 
 from scalebench.spec.workload import Workload
 from scalebench.worker.inspection.deviation import (
+    Deviation,
     Gradients,
     deviation_floor,
+    deviations,
     finite,
-    gradient_deviation,
+    furthest,
     tolerance,
     total_norm,
 )
@@ -66,10 +69,28 @@ def fresh_workload(context: RankContext) -> Workload:
     return replace(workload, optimizer=partial(optimizer_of, cell.recipe))
 
 
-def plain_training(context: RankContext) -> PlainTraining:
-    """Return the bare model from the run's seed, in the precision of the cell's strategy."""
-    baseline = context.cell.strategy.baseline()
+def plain_training(context: RankContext, **other: bool) -> PlainTraining:
+    """Return the bare model from the run's seed, computing as the cell's strategy does.
+
+    Args:
+        context: Of this rank.
+        other: Settings of the plain execution that are to differ.
+    """
+    baseline = context.cell.strategy.baseline().model_copy(update=other)
     return PlainTraining(baseline, fresh_workload(context), context)
+
+
+def eager_gradients(
+    context: RankContext, pieces: Sequence[Any], **other: bool
+) -> tuple[Gradients, CountedFlops]:
+    """Return the gradient of equal pieces, computed eagerly, and the FLOPs of forward and backward.
+
+    A pass of its own: counting makes a compiled model eager, and eager bfloat16 rounds elsewhere.
+    """
+    training = plain_training(context, compile=False, **other)
+    with count_flops() as flops:
+        forward_backward(training, pieces)
+    return {name: g.to(CPU, copy=True) for name, g in training.gradients()}, flops
 
 
 class Reference:
@@ -78,7 +99,11 @@ class Reference:
     Attributes:
         losses: Of each step, mean over the global batch.
         gradients: Name → mean gradient of the first step, in host memory.
-        flops: Of forward and backward of the first step.
+        flops: Of forward and backward on `num_counted` samples.
+        num_counted: Samples of the trial on one piece.
+        rounding: Name → how far bfloat16 moves the gradient of the first step from the one in
+            float32, at least as far as that of the median parameter; empty: nothing is rounded to
+            bfloat16, or the model does not run in float32.
         in_pieces: Whether the global batches were computed piece by piece.
         fed_alike: Ranks that got the very samples of rank 0.
 
@@ -91,51 +116,76 @@ class Reference:
         self.context = context
         self.first_pieces = steps[0]
         self.fed_alike: list[int] = []
-        self.in_pieces = len(steps[0]) > 1 and self._may_be_done_in_pieces()
+        halves = _two_halves(steps[0])
+        piece = concatenate(halves)
+        whole, self.flops = eager_gradients(context, [piece])
+        self.num_counted = num_samples(piece)
+        self.allowed = tolerance(context.cell.strategy, context.device, self.flops)
+        self.rounding: dict[str, float] = {}
+        self.in_pieces = len(steps[0]) > 1 and self._may_be_done_in_pieces(halves, whole)
         if self.in_pieces:
             self._run(steps)
-            return
-        with _at_once():
-            self._run([[concatenate(pieces)] for pieces in steps])
+        else:
+            with _at_once():
+                self._run([[concatenate(pieces)] for pieces in steps])
+        self.rounding = self._rounding()
 
     def _run(self, steps: Sequence[Sequence[Any]]) -> None:
         training = plain_training(self.context)
         self.split_dependent_modules = _split_dependent_modules(training.module)
-        loss, self.flops = first_step(training, steps[0])
-        self.gradients = {name: g.to(CPU, copy=True) for name, g in training.gradients()}
-        self.total_norm = finite(total_norm(self.gradients))
-        self.losses = [loss]
-        for pieces in steps[1:]:
+        self.gradients: Gradients = {}
+        self.losses = []
+        for pieces in steps:
             training.optimizer.zero_grad()
             self.losses.append(forward_backward(training, pieces))
+            if not self.gradients:
+                self.gradients = {n: g.to(CPU, copy=True) for n, g in training.gradients()}
             training.optimizer.step()
+        self.total_norm = finite(total_norm(self.gradients))
 
-    def _may_be_done_in_pieces(self) -> bool:
-        """Try on one piece whether its gradient is the mean of its halves'."""
-        halves = _two_halves(self.first_pieces)
-        whole, flops = self._gradients_of_joined(halves)
-        allowed = tolerance(self.context.cell.strategy, self.context.device, flops)
-        return self._deviation_of(halves, whole) <= allowed
+    def _may_be_done_in_pieces(self, halves: Sequence[Any], whole: Gradients) -> bool:
+        """Tell by a trial on one piece whether its gradient is the mean of its halves'."""
+        found = self._deviation_of(halves, whole, compile=False)
+        return found.value <= found.allowed
 
-    def _gradients_of_joined(self, parts: Sequence[Any]) -> tuple[Gradients, CountedFlops]:
-        """Return the gradients of the joined parts, and what they took."""
-        training = plain_training(self.context)
-        with count_flops() as flops:
-            forward_backward(training, [concatenate(parts)])
-        return {name: g.to(CPU, copy=True) for name, g in training.gradients()}, flops
+    def _rounding(self) -> dict[str, float]:
+        baseline = self.context.cell.strategy.baseline()
+        if not baseline.autocast:
+            return {}
+        rounded = self.gradients
+        try:
+            if baseline.compile or not self.in_pieces:
+                rounded, _ = eager_gradients(self.context, self.first_pieces)
+            exact, _ = eager_gradients(self.context, self.first_pieces, autocast=False)
+        except Exception:  # it has a kernel for bfloat16 alone, or float32 does not fit
+            return {}
+        found = deviations(rounded, exact, deviation_floor(self.context.cell.strategy))
+        typical = statistics.median(found.values())
+        return {name: max(typical, value) for name, value in found.items()}
 
-    def deviation_of_parts(self) -> float:
+    def furthest(self, found: Mapping[str, float], allowed: float | None = None) -> Deviation:
+        """Return which parameter deviates most, against what rounding may explain.
+
+        Args:
+            found: Name → deviation.
+            allowed: At least, for every parameter; None: what the arithmetic in use needs.
+        """
+        return furthest(found, self.allowed if allowed is None else allowed, self.rounding)
+
+    def deviation_of_parts(self) -> Deviation:
         """Return how far the mean gradient of the pieces is from the reference; 0: they are it."""
-        return 0.0 if self.in_pieces else self._deviation_of(self.first_pieces, self.gradients)
+        if self.in_pieces:
+            return self.furthest({})
+        return self._deviation_of(self.first_pieces, self.gradients)
 
-    def _deviation_of(self, parts: Sequence[Any], whole: Gradients) -> float:
+    def _deviation_of(self, parts: Sequence[Any], whole: Gradients, **other: bool) -> Deviation:
         """Return how far the mean gradient of the parts is from that of the whole.
 
         Each part draws its own random numbers, as it does on its own rank: the parts of one
         stream could by chance of layout be the very masks of the whole batch.
         """
         cell = self.context.cell
-        training = plain_training(self.context)
+        training = plain_training(self.context, **other)
         mean: Gradients = {}
         for number, part in enumerate(parts):
             torch.manual_seed(cell.seed + 1 + number)
@@ -144,19 +194,7 @@ class Reference:
             for name, gradient in training.gradients():
                 here = gradient.to(CPU) / len(parts)
                 mean[name] = mean[name] + here if name in mean else here
-        return gradient_deviation(mean, whole, deviation_floor(cell.strategy)).value
-
-
-def first_step(training: PlainTraining, pieces: Sequence[Any]) -> tuple[float, CountedFlops]:
-    """Train one step; return its loss and the FLOPs of its forward and backward.
-
-    What the optimizer does is no FLOP of the model.
-    """
-    training.optimizer.zero_grad()
-    with count_flops() as flops:
-        loss = forward_backward(training, pieces)
-    training.optimizer.step()
-    return loss, flops
+        return self.furthest(deviations(mean, whole, deviation_floor(cell.strategy)))
 
 
 def forward_backward(training: PlainTraining, pieces: Sequence[Any]) -> float:
@@ -223,14 +261,14 @@ def on_rank_0(work: Callable[[], T], context: RankContext) -> T | NoReference | 
             if classify(error) != "oom":
                 raise
             told = describe(error).message
-        _give_back(context.device)
+        give_back(context.device)
     (missing,) = context.agree_max([float(bool(told))])
     if not missing:
         return done
     return NoReference(f"one process cannot hold the reference: {told or 'see rank 0'}")
 
 
-def _give_back(device: torch.device) -> None:
+def give_back(device: torch.device) -> None:
     """Return to the device what nobody uses any more, for the training that follows."""
     gc.collect()
     if device.type == "cuda":

@@ -11,7 +11,7 @@ is where one process cannot hold the reference: a model that only fits divided i
 same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,24 +24,25 @@ from scalebench.spec import Grouped
 from scalebench.spec.workload import Workload
 from scalebench.worker.inspection.allocations import Category
 from scalebench.worker.inspection.deviation import (
+    MOST_ALLOWED,
     Deviation,
     deviation_floor,
     finite,
     loss_deviation,
     parameter_deviation,
-    tolerance,
-    worse_of,
 )
 from scalebench.worker.inspection.flops_on_meta import count_flops_on_meta
 from scalebench.worker.inspection.memory import MemoryWatch, watch_memory
 from scalebench.worker.inspection.reference import (
     NoReference,
     Reference,
-    first_step,
+    eager_gradients,
     fresh_workload,
+    give_back,
     reference_run,
 )
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.process.failure import classify
 from scalebench.worker.strategies import build_training
 from scalebench.worker.strategies.base import (
     Training,
@@ -53,7 +54,6 @@ from scalebench.worker.strategies.base import (
     on_every_rank,
     seen_before_update,
 )
-from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads.feed import check_size, endless
 from scalebench.worker.workloads.flops import CountedFlops
 
@@ -137,22 +137,36 @@ def flops_of(
         return count_flops_on_meta(context) if context.rank == 0 else None
     if reference is None:
         return None
-    return reference.flops.per_sample(context.cell.global_batch)
+    return reference.flops.per_sample(reference.num_counted)
 
 
 def _inspect_reference_itself(batches: Sequence[Any], context: RankContext) -> Inspection:
+    flops = _flops_alone(batches[0], context)
     with watch_memory(context.device) as watch:
         training, _kept = build_watched(watch, context)
-        assert isinstance(training, PlainTraining)
-        with watch.stretch("activations"):
-            loss, flops = first_step(training, batches[:1])
-        losses = [loss]
-        for batch in batches[1:]:
+        losses = []
+        for batch in batches:
             with watch.stretch("activations"):
                 losses.append(float(training.step(batch)))
-    recomputes = context.cell.strategy.checkpointing
-    per_sample = None if recomputes else flops.per_sample(context.cell.global_batch)
-    return Inspection(Verification(status="reference"), losses, watch.memory, per_sample)
+    return Inspection(Verification(status="reference"), losses, watch.memory, flops)
+
+
+def _flops_alone(batch: Any, context: RankContext) -> CountedFlops | None:
+    """Return the FLOPs of forward and backward on one sample, in a pass before the steps.
+
+    Eager, it may need more memory than they do: then they follow from the shapes. Recomputing is
+    no part of them.
+    """
+    if context.cell.strategy.checkpointing:
+        return None
+    try:
+        return eager_gradients(context, [batch])[1].per_sample(context.cell.global_batch)
+    except Exception as error:
+        if classify(error) != "oom":
+            raise
+    finally:
+        give_back(context.device)
+    return count_flops_on_meta(context)
 
 
 def build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, Workload]:
@@ -170,7 +184,7 @@ def build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, W
 
 
 def _verification(
-    by_gradient: Deviation,
+    by_gradient: Mapping[str, float],
     losses: Sequence[float],
     reference: Reference | NoReference | None,
     context: RankContext,
@@ -182,23 +196,30 @@ def _verification(
     if reference is None:
         return Verification(status="verified")
     by_loss = loss_deviation(mean_losses, reference.losses)
-    allowed = tolerance(context.cell.strategy, context.device, reference.flops)
-    return judge(by_gradient, by_loss, reference, allowed)
+    return judge(reference.furthest(by_gradient), by_loss, reference, reference.allowed)
 
 
 def judge(
     by_gradient: Deviation, by_loss: Deviation, reference: Reference, allowed: float
 ) -> Verification:
-    """Return what the deviations mean: rounding, a model that cannot be compared, or an error."""
+    """Return what the deviations mean: rounding, a model that cannot be compared, or an error.
+
+    Args:
+        by_gradient: Of the parameter that is furthest from what is allowed for it.
+        by_loss: Of the losses.
+        reference: Of the ranks.
+        allowed: For the losses.
+    """
+    for_gradient = max(allowed, by_gradient.allowed)
     result = Verification(
         status="verified",
         gradient_deviation=finite(by_gradient.value),
         loss_deviation=finite(by_loss.value),
-        tolerance=allowed,
+        tolerance=for_gradient,
         num_steps=NUM_STEPS,
         worst_parameter=by_gradient.where,
     )
-    if by_gradient.value <= allowed and by_loss.value <= allowed:
+    if by_gradient.value <= for_gradient and by_loss.value <= allowed:
         if not reference.fed_alike:
             return result
         reason = (
@@ -208,17 +229,23 @@ def judge(
         )
         return result.model_copy(update={"status": "unverified", "reason": reason})
     by_parts = reference.deviation_of_parts()
-    if not by_parts <= allowed:
+    if not by_parts.value <= max(allowed, by_parts.allowed):
         modules = reference.split_dependent_modules
         cause = f"it contains {', '.join(modules)}" if modules else "no known module explains it"
         reason = (
             "the model's own result depends on how a batch is split: one process that computes "
-            f"the parts one by one deviates by {by_parts:.2g} ({cause})"
+            f"the parts one by one deviates by {by_parts.value:.2g} ({cause})"
+        )
+        return result.model_copy(update={"status": "unverified", "reason": reason})
+    if for_gradient >= MOST_ALLOWED and by_loss.value <= allowed:
+        reason = (
+            f"bfloat16 alone moves gradients of this model by half of their size or more (worst: "
+            f"{by_gradient.where}): no error can be told from rounding; verify with --dtype float32"
         )
         return result.model_copy(update={"status": "unverified", "reason": reason})
     reason = (
         f"gradients deviate by {by_gradient.value:.2g} (worst: {by_gradient.where}) and losses by "
-        f"{by_loss.value:.2g} from the single-process reference; {allowed:.0e} is allowed"
+        f"{by_loss.value:.2g} from the single-process reference; {for_gradient:.0e} is allowed"
     )
     return result.model_copy(update={"status": "deviates", "reason": reason})
 
@@ -232,23 +259,22 @@ def mean_over_ranks(losses: Sequence[float], context: RankContext) -> list[float
 
 def _compare_gradients(
     training: Training, reference: Reference | NoReference | None, context: RankContext
-) -> Deviation:
-    """Send the reference's gradients to every rank, one by one; return the largest deviation.
+) -> dict[str, float]:
+    """Send the reference's gradients to every rank, one by one.
 
-    The value is that of the worst rank, the place is this rank's. Zero: there is no reference.
+    Returns:
+        Name → deviation on the worst rank; empty: there is no reference.
     """
     if isinstance(reference, NoReference):
-        return Deviation(0.0)
+        return {}
     scale = reference.total_norm if reference else 0.0
     (total_norm,) = context.agree_max([scale])
     floor = deviation_floor(context.cell.strategy)
-    worst = Deviation(0.0)
+    found = {}
     for name, gradient in training.gradients():
         expected = torch.empty_like(gradient, memory_format=torch.contiguous_format)
         if reference:
             expected.copy_(reference.gradients[name])
         dist.broadcast(expected, src=0)
-        deviation = parameter_deviation(gradient, expected, total_norm, floor)
-        worst = worse_of(worst, Deviation(deviation, name))
-    (value,) = context.agree_max([finite(worst.value)])
-    return Deviation(value, worst.where)
+        found[name] = finite(parameter_deviation(gradient, expected, total_norm, floor))
+    return dict(zip(found, context.agree_max(list(found.values())), strict=True))

@@ -104,7 +104,8 @@ class Rounds:
         self.loop.context.barrier()  # past this point all ranks have all the rounds
         training = self.loop.training
         try:
-            trace = trace_record(self.captures, groups_of(training), axes_of(training))
+            on_gpu = self.loop.context.device.type == "cuda"
+            trace = trace_record(self.captures, groups_of(training), axes_of(training), on_gpu)
         except Exception as error:  # the steps are done: the other ranks need not know
             return RoundsResult(trace_unavailable=str(error), clock=clock)
         return RoundsResult(trace, clock=clock)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from scalebench.records.trace import Trace, TracedAction, TracedOperation
+from scalebench.trace.causality import SILENT, Launches, launches_between, shows_no_gpu
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
 from scalebench.trace.intervals import Intervals, clip, none, subtract, union
@@ -32,6 +33,7 @@ def trace_record(
     captures: Sequence[Capture],
     groups: Mapping[str, Sequence[int]] | None = None,
     axes: Mapping[str, Sequence[int]] | None = None,
+    on_gpu: bool = False,
 ) -> Trace | None:
     """Return what counts of the captured blocks: every step but the first of each block.
 
@@ -41,9 +43,10 @@ def trace_record(
             trace may not.
         axes: Dimension of the training's mesh → ranks of this rank's group along it; operations
             that no mark encloses go along the first.
+        on_gpu: Whether the steps computed on a GPU: a trace without a kernel is then a broken one.
 
     Raises:
-        ValueError: The profiler did not record every step.
+        ValueError: The profiler did not record every step, or CUPTI lost or shifted kernels.
     """
     blocks = [(c, c.events) for c in captures if c.events is not None and c.step_ns]
     if not blocks:
@@ -51,6 +54,11 @@ def trace_record(
     for capture, events in blocks:
         if len(step_spans(events)) != len(capture.step_ns):
             raise ValueError("the profiler lost the step markers")
+        if shows_no_gpu(events) or (on_gpu and not len(events.of("kernel"))):
+            raise ValueError(SILENT)
+    launches = sum((_counted_launches(events) for _, events in blocks), Launches())
+    if launches.why_refused:
+        raise ValueError(launches.why_refused)
     origin = blocks[0][0].step_ns[0]
     steps: list[tuple[int, int]] = []
     operations: list[TracedOperation] = []
@@ -78,6 +86,8 @@ def trace_record(
         actions=actions,
         unknown=unknown,
         num_events=sum(len(events) for _, events in blocks),
+        num_launches=launches.num,
+        num_impossible=launches.num_impossible,
         clock_error_s=max(capture.clock_error_s for capture, _ in blocks),
         **sets,
     )
@@ -89,16 +99,27 @@ def step_spans(events: Events) -> Intervals:
     A step lasts until the next begins. On a GPU its boundaries are where the loop's own CUDA
     events are: the host is ahead of the device.
     """
-    marked = events.of("user_annotation")
-    marked = marked[[events.names[i] == STEP for i in events.name[marked]]]
-    if len(marked) == 0:
+    starts, ends = _marks(events).T
+    if len(starts) == 0:
         return none()
-    marked = marked[np.argsort(events.start_ns[marked])]
-    starts, ends = events.start_ns[marked], events.end_ns[marked]
     kernels = events.of("kernel")
     if len(kernels):
         return _on_device(events, kernels, np.column_stack((starts, ends)))
     return np.column_stack((starts, np.append(starts[1:], ends[-1])))
+
+
+def _marks(events: Events) -> Intervals:
+    """Return when the host began and ended each step, in order, shape ``[steps, 2]``."""
+    marked = events.of("user_annotation")
+    marked = marked[[events.names[i] == STEP for i in events.name[marked]]]
+    marked = marked[np.argsort(events.start_ns[marked])]
+    return np.column_stack((events.start_ns[marked], events.end_ns[marked]))
+
+
+def _counted_launches(events: Events) -> Launches:
+    """Return the launches of the steps that count: what a session's head lost is in the first."""
+    marks = _marks(events)
+    return launches_between(events, int(marks[0, 1]), int(marks[-1, 1]))
 
 
 def _on_device(events: Events, kernels: Intervals, spans: Intervals) -> Intervals:

@@ -53,7 +53,8 @@ class CountedFlops:
 def count_flops() -> Iterator[CountedFlops]:
     """Count the floating-point operations of the block.
 
-    A compiled module runs eagerly inside the block: `torch.compile` steps aside for the counter.
+    A compiled module runs eagerly inside the block: `torch.compile` steps aside for the counter. So
+    nothing that is compared or timed belongs in it.
     """
     counted = CountedFlops()
     with FlopCounterMode(display=False, custom_mapping=_formulas()) as counter:

@@ -1,4 +1,4 @@
-"""How operations are timed: one by one on the host's clock, or together between two CUDA events."""
+"""How operations are timed: one by one on the host's clock, or a full queue on the device."""
 
 from types import SimpleNamespace
 
@@ -10,26 +10,44 @@ from scalebench.spec.probes import Sweep, Transfer
 from scalebench.worker import probes
 from scalebench.worker.collectives import operations
 from scalebench.worker.collectives.operations import Operation
-from scalebench.worker.probes import sweep, timed
+from scalebench.worker.probes import sweep, timed, timed_on_device
 
 OPERATION_S = 0.004
 
 
+HOST_S = 35e-6
+"""To ask for an operation takes the host longer than a GPU takes for a small one."""
+SMALL_S = 12e-6
+
+
 class Device:
-    """Operations, events and synchronisations in the order in which they were asked for."""
+    """A stream: the host asks at its own pace, the device does one after another, as it comes."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, operation_s=OPERATION_S):
         self.asked = []
-        self.now_s = 0.0
-        cuda = SimpleNamespace(Event=self.event, synchronize=self.synchronize)
+        self.host_s = self.device_s = 0.0
+        self.operation_s = operation_s
+        cuda = SimpleNamespace(Event=self.event, synchronize=self.synchronize, _sleep=self.sleep)
         monkeypatch.setattr(probes.torch, "cuda", cuda)
+        monkeypatch.setattr(probes.torch, "zeros", lambda *_, **__: None)
+        monkeypatch.setattr(probes.dist, "all_reduce", lambda _: self.ask("gate", self.operation_s))
+        monkeypatch.setattr(probes.time, "perf_counter", lambda: self.host_s)
 
-    def operation(self, name):
+    def ask(self, name, takes_s):
+        self.asked.append(name)
+        self.host_s += HOST_S
+        self.device_s = max(self.device_s, self.host_s) + takes_s
+
+    def sleep(self, cycles):
+        self.ask("sleep", cycles / 2e9)
+
+    def operation(self, name, waits=False):
         def run():
-            self.asked.append(name)
-            self.now_s += OPERATION_S
+            self.ask(name, self.operation_s)
+            if waits:
+                self.host_s = self.device_s
 
-        return Operation(run, torch.zeros(1), torch.zeros(1), 4)
+        return Operation(run, torch.ones(1), torch.ones(1), 4)
 
     def event(self, enable_timing):
         assert enable_timing
@@ -37,7 +55,7 @@ class Device:
 
         def record():
             self.asked.append("event")
-            event.at_s = self.now_s
+            event.at_s = max(self.device_s, self.host_s)
 
         event.record = record
         event.elapsed_time = lambda end: 1e3 * (end.at_s - event.at_s)
@@ -45,6 +63,7 @@ class Device:
 
     def synchronize(self, device):
         self.asked.append("synchronise")
+        self.host_s = max(self.host_s, self.device_s)
 
 
 class Context(SimpleNamespace):
@@ -57,41 +76,43 @@ class Context(SimpleNamespace):
         return [2 * value for value in values]
 
     def gather(self, item):
-        return [item, item]
+        return [item, 2 * item] if isinstance(item, float) else [item, item]
 
 
 def context(kind, log):
     return Context(device=torch.device(kind), rank=0, log=log, job=SimpleNamespace(world_size=2))
 
 
-def test_on_a_gpu_a_batch_is_timed_between_two_events_with_one_synchronisation(monkeypatch):
-    """As nccl-tests does it: warm up, n operations, divide."""
-    device = Device(monkeypatch)
-    batch = [device.operation(name) for name in ("warm", "a", "b", "c")]
-    found = timed(batch, context("cuda", device.asked))
-    assert device.asked == ["barrier", "warm", "event", "a", "b", "c", "event", "synchronise"]
-    assert found == pytest.approx([2 * OPERATION_S])  # the mean, of the slower rank
+@pytest.mark.parametrize(("ranks", "mean"), [(None, 1.5), ((1,), 2), ((0, 1), 1.5)])
+def test_a_gpu_does_a_full_queue_between_two_events(monkeypatch, ranks, mean):
+    """As nccl-tests does it: warm up, n operations, divide, average over the ranks."""
+    device = Device(monkeypatch, SMALL_S)
+    first, again = device.operation("warm"), device.operation("a")
+    found = timed_on_device(first, again, 3, context("cuda", device.asked), ranks)
+    before = ["barrier", "gate", "warm", "sleep", "gate", "event"]
+    assert device.asked == [*before, "a", "a", "a", "event", "synchronise"]
+    assert found == pytest.approx(mean * SMALL_S)  # and not the host's pace
 
 
 def test_on_a_cpu_each_is_timed_by_itself(monkeypatch):
     device = Device(monkeypatch)
-    monkeypatch.setattr(probes.time, "perf_counter", lambda: device.now_s)
-    batch = [device.operation(name) for name in ("warm", "a", "b")]
+    batch = [device.operation(name, waits=True) for name in ("warm", "a", "b")]
     found = timed(batch, context("cpu", device.asked))
     assert device.asked == ["barrier", "warm", "a", "b"]
-    assert found == pytest.approx([2 * OPERATION_S] * 2)
+    assert found == pytest.approx([2 * (OPERATION_S + HOST_S)] * 2)
 
 
 @pytest.mark.parametrize(("kind", "num_single"), [("cuda", 0), ("cpu", 9)])
 def test_a_gpus_sweep_has_timings_and_no_single_operations(monkeypatch, kind, num_single):
     device = Device(monkeypatch)
-    monkeypatch.setattr(probes.time, "perf_counter", lambda: device.now_s)
-    monkeypatch.setattr(probes, "build", lambda transfer, _: device.operation("one"))
+    wait = kind == "cpu"
+    monkeypatch.setattr(probes, "build", lambda transfer, _: device.operation("one", wait))
     transfer = Transfer(operation="all_reduce", size_bytes=4, back_to_back=3)
     job = {"world_size": 2, "device": "cpu", "backend": "gloo", "threads": 1}
     plan = Sweep(**job, transfers=(transfer,), repeats=3)
     (found,) = sweep(plan, context(kind, device.asked))
-    assert found.time_s == pytest.approx([2 * OPERATION_S] * 3)
+    expected_s = 2 * (OPERATION_S + HOST_S) if wait else 1.5 * OPERATION_S
+    assert found.time_s == pytest.approx([expected_s] * 3)
     assert len(found.each_s) == num_single
     assert device.asked.count("synchronise") == (3 if kind == "cuda" else 0)
 

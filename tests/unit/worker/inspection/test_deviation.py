@@ -11,10 +11,12 @@ from scalebench.worker.inspection import deviation
 from scalebench.worker.inspection.deviation import (
     BF16_TOLERANCE,
     FP32_TOLERANCE,
+    MOST_ALLOWED,
     TF32_TOLERANCE,
     Deviation,
+    deviations,
     finite,
-    gradient_deviation,
+    furthest,
     loss_deviation,
     tolerance,
 )
@@ -30,8 +32,30 @@ def gradients(**values):
 REFERENCE = gradients(a=[3.0, 4.0], b=[0.0, 12.0])  # norms 5 and 12, together 13
 
 
+def gradient_deviation(given, reference):
+    return furthest(deviations(given, reference), FP32_TOLERANCE)
+
+
 def test_equal_gradients_do_not_deviate():
-    assert gradient_deviation(REFERENCE, REFERENCE) == Deviation(0.0, None)
+    assert gradient_deviation(REFERENCE, REFERENCE).value == 0
+    assert furthest({}, FP32_TOLERANCE) == Deviation(0.0, None, FP32_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("found", "rounding", "where", "allowed"),
+    [
+        ({"a": 0.04, "b": 0.3}, {}, "b", 0.05),
+        ({"a": 0.04, "b": 0.3}, {"b": 0.2}, "a", 0.05),  # 0.3 of 0.4 is less than 0.04 of 0.05
+        ({"a": 0.04, "b": 0.5}, {"b": 0.2}, "b", 0.4),
+        ({"a": 1.0, "b": 1.0}, {"a": 5.0, "b": 0.2}, "b", 0.4),
+        ({"a": 1.0, "b": 0.01}, {"a": 5.0}, "a", MOST_ALLOWED),  # a gradient of zero never passes
+        ({"a": NAN, "b": 9.0}, {"a": 0.2}, "a", 0.4),
+        ({"a": 0.1}, {"a": NAN}, "a", 0.05),
+    ],
+)
+def test_bfloat16_allows_a_parameter_what_it_moves_its_gradient_by(found, rounding, where, allowed):
+    worst = furthest(found, BF16_TOLERANCE, rounding)
+    assert (worst.where, worst.allowed) == (where, pytest.approx(allowed))
 
 
 def test_the_largest_relative_difference_of_a_parameter_counts():

@@ -11,8 +11,13 @@ from torch import nn
 from scalebench.spec import Ddp, Fsdp, Pipeline, Plain
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.workload import Workload
-from scalebench.worker.inspection import reference
-from scalebench.worker.inspection.deviation import Deviation, gradient_deviation, total_norm
+from scalebench.worker.inspection import reference, verify
+from scalebench.worker.inspection.deviation import (
+    BF16_TOLERANCE,
+    Deviation,
+    deviations,
+    total_norm,
+)
 from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.reference import NoReference, Reference, reference_run
 from scalebench.worker.inspection.verify import flops_of, judge
@@ -83,7 +88,7 @@ def test_pieces_make_the_gradient_and_the_losses_of_the_whole_batch(strategy, ra
         whole = reference_run([], context)
     assert isinstance(in_pieces, Reference) and isinstance(whole, Reference)
     assert in_pieces.in_pieces and not whole.in_pieces
-    assert gradient_deviation(in_pieces.gradients, whole.gradients).value < 1e-5
+    assert max(deviations(in_pieces.gradients, whole.gradients).values()) < 1e-5
     assert in_pieces.losses == pytest.approx(whole.losses, rel=1e-4)
     assert in_pieces.flops == whole.flops
 
@@ -102,7 +107,7 @@ def test_the_pieces_of_a_pipeline_are_its_microbatches():
 
 @contextmanager
 def never_in_pieces():
-    with patch.object(Reference, "_may_be_done_in_pieces", lambda _: False):
+    with patch.object(Reference, "_may_be_done_in_pieces", lambda *_: False):
         yield
 
 
@@ -154,7 +159,7 @@ def test_a_model_that_depends_on_the_split_is_computed_at_once(monkeypatch, buil
     found = reference_run([], rank_0(2))
     assert isinstance(found, Reference)
     assert found.in_pieces is in_pieces
-    assert (found.deviation_of_parts() < 1e-4) is in_pieces
+    assert (found.deviation_of_parts().value < 1e-4) is in_pieces
     verdict = judge(Deviation(0.5, "0.weight"), Deviation(0.0), found, 1e-4)
     assert verdict.status == ("deviates" if in_pieces else "unverified")
 
@@ -200,7 +205,7 @@ def test_flops_of_the_largest_model_take_no_memory():
 
 
 def test_memory_that_only_the_whole_batch_lacks_is_said(monkeypatch):
-    monkeypatch.setattr(Reference, "_may_be_done_in_pieces", lambda _: False)
+    monkeypatch.setattr(Reference, "_may_be_done_in_pieces", lambda *_: False)
     once = PlainTraining.forward_backward
 
     def fails(self, batch):
@@ -223,11 +228,94 @@ def test_any_other_error_of_the_reference_is_raised(monkeypatch):
         reference_run([], rank_0(2))
 
 
-def test_the_reference_is_the_plain_training():
-    context = rank_0(1, Ddp())
+def compiled_to_something_else(monkeypatch):
+    """Have compiled modules return other numbers than eager ones; no compiler is needed."""
+    compiled = nn.Module.compile
+
+    def compile_(module):
+        def backend(graph, _):
+            return lambda *inputs: [out * 1.5 for out in graph(*inputs)]
+
+        compiled(module, backend=backend)
+
+    monkeypatch.setattr(nn.Module, "compile", compile_)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("strategy", [Ddp, Plain])
+def test_the_reference_computes_every_step_as_the_ranks_do(monkeypatch, strategy, compiled):
+    compiled_to_something_else(monkeypatch)
+    context = rank_0(1, strategy(compile=compiled), workload=PRESETS["mlp-tiny"])
+    training = PlainTraining(Plain(compile=compiled), reference.fresh_workload(context), context)
+    batches = context.batches_of(0)
+    losses = [float(training.step(batches[0]))]
+    gradients = {name: g.clone() for name, g in training.gradients()}
+    losses += [float(training.step(batch)) for batch in batches[1:]]
+    if strategy is Plain:
+        monkeypatch.setattr(verify, "first_batches", lambda *_: batches)
+        found = verify.inspect(context)
+        assert found.losses == losses
+        assert found.flops == flops_of(reference_run([], context), context) is not None
+        return
     found = reference_run([], context)
     assert isinstance(found, Reference)
-    training = PlainTraining(Plain(), reference.fresh_workload(context), context)
-    losses = [float(training.step(batch)) for batch in context.batches_of(0)]
     assert found.losses == losses
+    assert max(deviations(found.gradients, gradients).values()) == 0
     assert found.total_norm == total_norm(found.gradients)
+
+
+@pytest.mark.parametrize(
+    ("workload", "strategy", "least", "most"),
+    [
+        ("cnn-8", Ddp(autocast=True), 0.05, 0.4),
+        ("gpt-tiny", Ddp(autocast=True), 1e-4, 0.02),
+        ("cnn-8", Ddp(), 0, 0),
+        ("cnn-8", Fsdp(reduce_dtype="bfloat16"), 0, 0),
+    ],
+)
+def test_what_bfloat16_moves_is_measured_on_the_model_itself(workload, strategy, least, most):
+    context = rank_0(2, strategy, 8, workload=PRESETS[workload])
+    found = reference_run([], context)
+    assert isinstance(found, Reference)
+    assert least <= max(found.rounding.values(), default=0) <= most
+    exact = reference_run([], rank_0(2, Ddp(), 8, workload=PRESETS[workload]))
+    assert isinstance(exact, Reference)
+    rounded = found.furthest(deviations(exact.gradients, found.gradients))
+    assert judge(rounded, Deviation(0.0), found, found.allowed).status == "verified"
+    alone = {name: 2 * gradient for name, gradient in found.gradients.items()}  # a sum, no mean
+    wrong = found.furthest(deviations(alone, found.gradients))
+    assert judge(wrong, Deviation(0.0), found, found.allowed).status == "deviates"
+
+
+def test_rounding_that_hides_every_error_verifies_nothing():
+    found = reference_run([], rank_0(2, Ddp(autocast=True), 8))
+    assert isinstance(found, Reference)
+    found.rounding = dict.fromkeys(found.gradients, 0.6)
+    worst = found.furthest(dict.fromkeys(found.gradients, 1.1))
+    verdict = judge(worst, Deviation(0.0), found, found.allowed)
+    assert verdict.status == "unverified" and "bfloat16 alone" in (verdict.reason or "")
+
+
+def test_a_model_that_runs_in_bfloat16_only_is_held_to_the_common_tolerance(monkeypatch):
+    once = PlainTraining.forward_backward
+
+    def fails(self, batch):
+        if not self.strategy.autocast:
+            raise RuntimeError("only for bfloat16")
+        return once(self, batch)
+
+    monkeypatch.setattr(PlainTraining, "forward_backward", fails)
+    found = reference_run([], rank_0(2, Ddp(autocast=True), 8))
+    assert isinstance(found, Reference)
+    assert (found.rounding, found.allowed) == ({}, BF16_TOLERANCE)
+
+
+def test_flops_follow_from_the_shapes_where_the_eager_pass_does_not_fit(monkeypatch):
+    def fails(*_, **__):
+        raise torch.OutOfMemoryError("planted")
+
+    monkeypatch.setattr(verify, "first_batches", lambda _, context: context.batches_of(0))
+    context = rank_0(1, Plain())
+    counted = verify.inspect(context).flops
+    monkeypatch.setattr(verify, "eager_gradients", fails)
+    assert verify.inspect(context).flops == counted is not None

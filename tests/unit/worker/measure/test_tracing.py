@@ -316,6 +316,38 @@ def test_a_step_whose_mark_was_lost_makes_the_trace_unusable():
         trace_record([Capture(step_ns=[0, 10 * MS], events=events)])
 
 
+LOST = [event for event in asynchronous_steps() if event.correlation_id() != 3]
+LAUNCH = twin("cuda_runtime", "cudaLaunchKernel", 13, 14, correlation=3)
+MARKS = asynchronous_steps()[:2]
+CALLED = twin("user_annotation", "nccl:all_reduce", 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("raw", "on_gpu", "told"),
+    [
+        ([*LOST, LAUNCH], True, "1 of 2 launches"),
+        ([*MARKS, LAUNCH], False, "CUPTI gave no GPU kernel"),
+        ([*MARKS, CALLED], False, "CUPTI gave no GPU kernel"),
+        (MARKS, True, "CUPTI gave no GPU kernel"),
+    ],
+)
+def test_a_trace_that_cannot_be_true_is_refused_with_what_to_do(raw, on_gpu, told):
+    capture = Capture(step_ns=[0, 10 * MS], events=events_of(raw, 0, 10))
+    with pytest.raises(ValueError, match=told) as refused:
+        trace_record([capture], on_gpu=on_gpu)
+    assert (
+        "--no-trace" in str(refused.value) and "record it again" not in str(refused.value).lower()
+    )
+
+
+def test_kernels_lost_in_the_first_step_of_a_block_cost_nothing():
+    raw = [event for event in asynchronous_steps() if event.name() != "gemm"]
+    whole = [event for event in asynchronous_steps() if event.correlation_id() == 2]
+    events = events_of([*raw, whole[-1]], 0, 10)
+    trace = trace_record([Capture(step_ns=[0, 10 * MS], events=events)], on_gpu=True)
+    assert (trace.num_launches, trace.num_impossible) == (2, 0)
+
+
 def test_on_the_host_making_a_batch_is_no_computation_of_the_model():
     raw = [
         twin("user_annotation", STEP, 0, 10),
