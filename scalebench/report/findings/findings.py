@@ -38,6 +38,7 @@ class Finding:
         next_step: The advice in one line.
         notes: What has to be known with it, short sentences.
         headline: The row that the answer is about; None when nothing was measured.
+        certain: What is certain of it at any noise, if the advice rests on that.
     """
 
     suite: str
@@ -50,6 +51,7 @@ class Finding:
     next_step: str | None
     notes: tuple[str, ...]
     headline: Row | None
+    certain: str | None = None
 
     @property
     def verdict(self) -> str:
@@ -153,6 +155,8 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
+    first = advice.first_loss(headline, of_suite or rows) if headline else None
+    sure = _as_note(first.sentence) if first and first.sentence else []
     last = rows[-1]
     label = wording.strategy_label(last)
     return Finding(
@@ -161,11 +165,12 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         label=label,
         kind=kind,
         sentence=sentence,
-        because=_because(headline) if headline else (),
+        because=(*sure, *(_because(headline) if headline else ())),
         advice=told.whole if told else None,
         next_step=told.next_step if told else None,
         notes=tuple(notes),
         headline=headline,
+        certain=sure[0] if sure else None,
     )
 
 
