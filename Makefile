@@ -21,8 +21,8 @@
 # make attack                           attacks a fresh installation as a user of its own (as root)
 # make gpu-evidence                     all that one GPU can show, in 40 minutes; call again to go on
 # make bench-scale                      records, summary, page and traces of up to 4,096 ranks
-# make frameworks-env                   DeepSpeed, Accelerate, FairScale and Lightning, in an
-#                                       environment of their own, for their tests
+# make frameworks-env                   DeepSpeed, Accelerate, FairScale, Lightning, TRL and PyTorch
+#                                       Geometric, in an environment of their own, for their tests
 # make horovod                          Horovod's wheel, built from its source into that environment
 # make bench-trace                      trace analysis beside HolisticTraceAnalysis
 SHELL := /bin/bash
@@ -158,7 +158,7 @@ $(FRAMEWORKS_STAMP): pyproject.toml constraints.txt constraints-frameworks.txt
 	$(PYTHON) -m venv $(FRAMEWORKS_VENV)
 	$(FRAMEWORKS_PIP) torch setuptools wheel
 	DS_BUILD_OPS=0 $(FRAMEWORKS_PIP) --no-build-isolation deepspeed fairscale
-	$(FRAMEWORKS_PIP) -e '.[accelerate,deepspeed,fairscale,lightning]'
+	$(FRAMEWORKS_PIP) -e '.[accelerate,deepspeed,fairscale,lightning]' trl torch_geometric
 	@$(FRAMEWORKS_VENV)/bin/python -m compileall -q -j 0 $(FRAMEWORKS_VENV)/lib >/dev/null || true
 	@touch $@
 
