@@ -2,7 +2,7 @@
 
 The interval of an efficiency compares launches; this compares ranks in the same steps, so that what
 the machine does to all of them at once does not matter. Consecutive steps are put together to at
-most 16 blocks of a launch. In each, a rank's mean is held against the median of the other ranks.
+most 16 blocks of a launch. In each, a rank's mean is compared with the median of the other ranks.
 Blocks in which it is longer are counted: a sign test, in which no distribution is assumed.
 """
 

@@ -1,6 +1,6 @@
 """What is certain of a case however wide the interval of its efficiency: counted, or by ranks.
 
-Each finding rests on its own test, not on the efficiency: a rank is held against the others in the
+Each finding rests on its own test, not on the efficiency: a rank is compared with the others in the
 same steps (see `scalebench.analysis.rows.rank_excess`); what the script's code asks for is counted.
 """
 
