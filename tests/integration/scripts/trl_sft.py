@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
-words = "a b c d e f <pad> <eos>".split()
+words = ["a", "b", "c", "d", "e", "f", "<pad>", "<eos>"]
 tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "a"))
 tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 known = {"pad_token": "<pad>", "eos_token": "<eos>"}
