@@ -30,6 +30,7 @@ from scalebench.analysis.rows.launches import Launches
 from scalebench.analysis.rows.lockstep import with_lockstep
 from scalebench.analysis.rows.prediction import predict_row
 from scalebench.analysis.rows.prediction_base import prediction_base
+from scalebench.analysis.rows.rank_excess import rank_excess_of_row
 from scalebench.analysis.rows.recovery import recovery_of_row
 from scalebench.analysis.rows.resources import peak_memory_of, use_of_row
 from scalebench.analysis.rows.script import script_of_row
@@ -139,6 +140,7 @@ def _row(row: Launches, ratios: Ratios, run: StoredRun) -> Row:
         compression_of_row(row),
         script_of_row(row),
         step_kinds_of_row(row),
+        rank_excess_of_row(row),
         recovery_of_row(row.checkpoints),
         framework_of_row(row),
         wires_of_row(cell, row.inspection),

@@ -25,6 +25,7 @@ from scalebench.records.rows.memory import MemoryByAxis
 from scalebench.records.rows.pipeline import PipelineFigures
 from scalebench.records.rows.prediction import Prediction
 from scalebench.records.rows.race import RaceFigures
+from scalebench.records.rows.rank_excess import RankExcess
 from scalebench.records.rows.recovery import RecoveryFigures
 from scalebench.records.rows.script import OutsideSteps, ScriptFacts, Wrapper
 from scalebench.records.rows.step_kinds import StepKinds
@@ -92,8 +93,8 @@ class Row(BaseModel):
     ``link_bit_per_s`` that of each host of the row; ``cpus_per_rank`` is the share of a core (or
     cores) that each rank may use, null where there is no quota, and where ``cpu_shares`` has a
     different one for each rank. ``communication`` has every kind of operation and every bucket of
-    the rank that waits most, ``stragglers`` the ranks that came last, the most frequent first.
-    ``wires`` is which wires NCCL took, from the log of the launch that is not timed; null on CPU
+    the rank that waits most, ``stragglers`` the ranks that came last, the most frequent first,
+    ``rank_excess`` what single ranks certainly take longer for than the others. ``wires`` is which wires NCCL took, from the log of the launch that is not timed; null on CPU
     and where no log was written. ``memory_by_axis`` has what each dimension of a mesh takes off the
     memory of one process. ``axes`` has the same operations by the dimension of the mesh whose group
     carried them; null where a strategy does not say. ``experts`` is how a mixture's tokens spread
@@ -178,6 +179,7 @@ class Row(BaseModel):
     lockstep: IfValid[LockstepFigures] = None
     stragglers: IfValid[list[Straggler]] = None
     wires: IfValid[NcclWires] = None
+    rank_excess: IfValid[list[RankExcess]] = None
     unknown_kernels: dict[str, FiniteFloat] | None = None
     compression: IfValid[CompressionFigures] = None
     race: IfValid[RaceFigures] = None

@@ -414,7 +414,7 @@ def test_a_program_watches_its_own_training(scalebench: Scalebench, project: Pat
 
 FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
 """Variable that names an interpreter of another environment: with transformers, accelerate,
-lightning and deepspeed, or some of them."""
+lightning, deepspeed, trl and torch_geometric, or some of them."""
 
 
 @pytest.mark.skipif(FRAMEWORKS_PYTHON not in os.environ, reason=f"{FRAMEWORKS_PYTHON} is not set")
@@ -426,6 +426,8 @@ lightning and deepspeed, or some of them."""
         ("lightning_ddp", "lightning", 8, 1, "DistributedDataParallel"),
         ("lightning_fsdp", "lightning", 8, 1, "FSDPModule"),
         ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine"),
+        ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel"),
+        ("trl_sft", "trl", 8, 2, "DistributedDataParallel"),
     ],
 )
 def test_scripts_of_frameworks_are_counted_as_they_count(
@@ -457,6 +459,7 @@ def test_scripts_of_frameworks_are_counted_as_they_count(
             assert rank["facts"]["wrappers"][0]["kind"] == kind
     row = row_of(project / "run", CASE, 2)
     assert row["budget"] is not None
+    assert row["scaling"] == "weak" and row["throughput"]["value"] > 0
     if name == "deepspeed_zero2":
         assert row["wrappers"][0]["stage"] == 2
 

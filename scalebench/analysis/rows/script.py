@@ -1,6 +1,7 @@
 """What a row says of a user's script alone: between its steps, and how it is distributed."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -37,7 +38,7 @@ def script_of_row(row: Launches) -> RowFields:
         return fields
     found = _wrappers(ranks[0])
     fields.set("wrappers", found, "the modules have no wrapper that is recognised")
-    fields.set("script", _facts(ranks[0]), "the launch did not record it")
+    fields.set("script", _facts(ranks), "the launch did not record it")
     early = [rank.ended_after for rank in ranks if rank.ended_after is not None]
     if early:
         fields.stamps.append(f"ended early: after {min(early)} steps")
@@ -61,19 +62,21 @@ def _wrappers(rank: RankRecord) -> list[Wrapper] | None:
         return None
 
 
-def _facts(rank: RankRecord) -> ScriptFacts | None:
+def _facts(ranks: Sequence[RankRecord]) -> ScriptFacts | None:
     """Return what was seen of the script's own code; None: an older version did not look."""
-    stored = rank.facts
+    stored = ranks[0].facts
+    searches = [s for rank in ranks if (s := rank.facts.get("unused_search_s")) is not None]
     if "groups" not in stored:
         return None
     try:
         return ScriptFacts(
             host_waits=_host_waits(stored.get("host_waits")),
             host_waits_unavailable=stored.get("host_waits_unavailable"),
-            unused_search_s=stored.get("unused_search_s"),
+            unused_search_s=median(searches) if searches else None,
             loader=stored.get("loader"),
             groups=stored["groups"],
             calls_per_step=stored.get("calls_per_step"),
+            backwards_per_step=stored.get("backwards_per_step"),
         )
     except (ValidationError, KeyError, TypeError):  # of a version that knows others
         return None
@@ -85,6 +88,7 @@ def _host_waits(stored: Mapping[str, Any] | None) -> HostWaits | None:
     return HostWaits(
         per_step=stored["calls"] / stored["steps"],
         steps=stored["steps"],
+        seconds_per_step=stored["seconds"] / stored["steps"] if "seconds" in stored else None,
         places=[HostWaitPlace.model_validate(place) for place in stored["places"]],
     )
 

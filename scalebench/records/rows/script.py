@@ -106,11 +106,13 @@ class HostWaits(BaseModel):
     Attributes:
         per_step: How many.
         steps: In how many steps they were counted.
+        seconds_per_step: What the host spends in them; null: not recorded.
         places: The first comes first.
     """
 
     per_step: FiniteFloat
     steps: int
+    seconds_per_step: FiniteFloat | None = None
     places: list[HostWaitPlace]
 
 
@@ -141,12 +143,13 @@ class ScriptFacts(BaseModel):
 
     Attributes:
         host_waits: Null: see ``host_waits_unavailable``.
-        unused_search_s: What DDP's search for unused parameters takes of a step, on the host;
-            null: there is none, or no step was traced.
+        unused_search_s: What DDP's search for unused parameters takes of a step, on the host, the
+            median of all ranks and launches; null: there is none, or no step was traced.
         loader: Null: no DataLoader feeds the training.
         groups: The process groups.
         calls_per_step: Calls of optimizers, or of ``scalebench.step()``, that make a step; null:
             not recorded.
+        backwards_per_step: Backward passes, mean over the steps; null: likewise.
     """
 
     host_waits: HostWaits | None = None
@@ -155,3 +158,4 @@ class ScriptFacts(BaseModel):
     loader: LoaderSettings | None = None
     groups: list[ProcessGroups] = []
     calls_per_step: int | None = None
+    backwards_per_step: FiniteFloat | None = None

@@ -11,13 +11,12 @@ from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.records.rows.budget import RESIDUAL
 from scalebench.records.rows.prediction import ChangedStep
 from scalebench.records.summary import Estimate
-from scalebench.report.findings.advice_case import LEAST_LOSS, Advice, AdviceInput, Rule
-from scalebench.report.words import script_remarks, wording
+from scalebench.report.findings.advice_case import Advice, AdviceInput, Rule
+from scalebench.report.words import wording
 from scalebench.report.words.attributed import straggler
 from scalebench.report.words.causes import points
 from scalebench.report.words.inflation import largest_inflation
 from scalebench.report.words.late_rank import lateness, reasons
-from scalebench.report.words.script_remarks import needless_search
 
 NOTHING_TO_GAIN = 0.97
 """An efficiency whose interval lies above this."""
@@ -307,23 +306,6 @@ def _more_workers(case: AdviceInput) -> Advice:
     )
 
 
-def _unused_search(case: AdviceInput) -> Advice | None:
-    found = needless_search(case.row)
-    if found is None or found.share is None or found.share < LEAST_LOSS:
-        return None
-    takes = f"the search takes {units.percent(found.share)} of the step"
-    action = "Leave out find_unused_parameters=True"
-    return Advice(action, f"no parameter was unused, and {takes} on the host", f"{action}: {takes}")
-
-
-def _host_waits(case: AdviceInput) -> Advice | None:
-    said = script_remarks.host_waits(case.row)
-    if not said or case.row.device != "cuda":
-        return None
-    action = "Have the host wait for the GPU less often"
-    return Advice(action, said, action)
-
-
 def _copy_during_computation(case: AdviceInput) -> Advice:
     return Advice(
         "Copy while the GPU computes (pin_memory=True, non_blocking=True, the next batch ahead of"
@@ -350,13 +332,24 @@ def _more_launches(case: AdviceInput) -> Advice | None:
     )
 
 
-FIRST = (
+INVALID = (
     Rule("wrong result", None, _wrong_result),
     Rule("oversubscribed", None, _oversubscribed),
+)
+"""No number of the case is worth acting on."""
+
+DOUBTS = (
     Rule("one launch", None, _one_launch),
     Rule("interval too wide", None, _too_wide),
-    Rule("nothing to gain", None, _nothing_to_gain),
     Rule("budget open", None, _budget_open),
+)
+"""Its efficiency or its loss budget is not."""
+
+FIRST = (
+    *INVALID,
+    *DOUBTS[:2],
+    Rule("nothing to gain", None, _nothing_to_gain),
+    *DOUBTS[2:],
     Rule("faster neighbour", None, _faster_neighbour),
 )
 
@@ -376,8 +369,6 @@ RULES = (
     Rule("cheaper codec", "codec", _cheaper_codec),
     Rule("copy during computation", "copies", _copy_during_computation),
     Rule("more workers", "data_stall", _more_workers),
-    Rule("unused search", "other_idle", _unused_search),
-    Rule("host waits", "other_idle", _host_waits),
     Rule("longer steps", "other_idle", _longer_steps),
 )
 """About one part of the loss budget each; of the rules for a part the first that applies."""

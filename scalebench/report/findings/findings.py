@@ -42,6 +42,7 @@ class Finding:
         next_step: The advice in one line.
         notes: What has to be known with it, short sentences.
         headline: The row that the answer is about; None when nothing was measured.
+        certain: What is certain of it at any noise, if the advice rests on that.
     """
 
     suite: str
@@ -54,6 +55,7 @@ class Finding:
     next_step: str | None
     notes: tuple[str, ...]
     headline: Row | None
+    certain: str | None = None
 
     @property
     def verdict(self) -> str:
@@ -157,6 +159,8 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
+    first = advice.first_loss(headline, of_suite or rows) if headline else None
+    sure = _as_note(first.sentence) if first and first.sentence else []
     last = rows[-1]
     label = wording.strategy_label(last)
     return Finding(
@@ -165,11 +169,12 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         label=label,
         kind=kind,
         sentence=sentence,
-        because=_because(headline) if headline else (),
+        because=(*sure, *(_because(headline) if headline else ())),
         advice=told.whole if told else None,
         next_step=told.next_step if told else None,
         notes=tuple(notes),
         headline=headline,
+        certain=sure[0] if sure else None,
     )
 
 

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scalebench import units
-from scalebench.records.rows.budget import Part
 from scalebench.records.summary import Row
 from scalebench.report.findings import ranking
-from scalebench.report.findings.advice import advise_by_loss
+from scalebench.report.findings.advice import losses
 from scalebench.report.findings.findings import SuiteVerdict, headlines
-from scalebench.report.words import causes, wording
+from scalebench.report.words import wording
 from scalebench.stats import Estimate
 
 MOST_STEPS = 3
@@ -23,22 +22,23 @@ class NextStep:
     Attributes:
         action: What to do.
         row: Of which case.
-        part: The part of its loss budget that the action is about.
-        at_most_s: Seconds of a step that this part takes: no action wins more.
+        cause: What takes time.
+        at_most_s: Seconds of a step that this takes: no action wins more.
         also: Other suites whose best case has the same thing to do, and less to win.
     """
 
     action: str
     row: Row
-    part: Part
+    cause: str
     at_most_s: Estimate
     also: tuple[str, ...] = ()
 
     @property
     def gain(self) -> str:
         """What it could win: ``"up to 3.4 ms of the 20.0 ms step, 17 %"``."""
-        assert self.row.budget is not None
-        half_s, step_s = self.at_most_s.half_width, self.row.budget.measured_s
+        assert self.row.step_s is not None
+        step_s = self.row.budget.measured_s if self.row.budget else self.row.step_s.value
+        half_s = self.at_most_s.half_width
         most = units.seconds(self.at_most_s.value, half_s)
         share = units.percent(self.at_most_s.value / step_s, half_s and half_s / step_s)
         return f"up to {most} of the {units.seconds(step_s)} step, {share}"
@@ -46,11 +46,9 @@ class NextStep:
     @property
     def whence(self) -> str:
         """What takes that time, and where: ``"ddp: ddp-25mb, N=2, other idle time"``."""
-        assert self.row.budget is not None
         suite = wording.plain(self.row.suite, 64)
-        cause = causes.name(self.part, self.row.budget)
         more = f"; also in {wording.joined(self.also)}" if self.also else ""
-        return f"{suite}: {wording.place(self.row)}, {cause}{more}"
+        return f"{suite}: {wording.place(self.row)}, {self.cause}{more}"
 
 
 def next_steps(
@@ -80,20 +78,17 @@ def _best(verdict: SuiteVerdict) -> Sequence[Row]:
     heads = headlines(verdict.findings)
     ranked = ranking.rank(heads)
     if ranked is None:
-        return ()
+        return [row for row in heads if row.world_size > 1]
     best = ranking.best_row(heads)
     raced = best is not None and best.race is not None
     return (best,) if best is not None and (raced or ranked.comparable) else ranked.rows
 
 
 def _of_row(row: Row, of_suite: Sequence[Row]) -> list[NextStep]:
-    budget = row.budget
-    if budget is None:
-        return []
     return [
-        NextStep(advice.next_step, row, part, taken)
-        for part, advice in advise_by_loss(row, of_suite)
-        if (taken := budget.estimates.get(part.field)) is not None
+        NextStep(loss.advice.next_step, row, loss.cause, loss.taken_s)
+        for loss in losses(row, of_suite)
+        if row.step_s is not None
     ]
 
 

@@ -10,6 +10,7 @@ from scalebench import units
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
 from scalebench.report.findings.brief import suite_in_brief, where
+from scalebench.report.findings.certain import certain
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
 from scalebench.report.findings.next_steps import next_steps
 from scalebench.report.page.addresses import fragment, row_address
@@ -143,6 +144,9 @@ def _loss(heads: Sequence[Row]) -> str:
         share, cause, row = found
         of = f" of {wording.plain(row.case, 64)}" if len(heads) > 1 else ""
         return f"{cause}, {causes.points(share)} % of the step{of}"
+    sure = ((one, row.step_s) for row in heads if row.step_s for one in certain(row)[:1])
+    for one, step in sure:
+        return f"{one.cause}, up to {units.percent(one.seconds / step.value)} of the step"
     budgets = [row.budget for row in heads if row.budget]
     if not budgets:
         never_traced = all(row.recovery is not None for row in heads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -39,12 +40,14 @@ class HostWaits:
 
     Attributes:
         num_calls: So far.
+        seconds: That the host spent in them.
         places: ``file:line, call`` → how often; in the order in which they were first seen.
         unavailable: Why nothing is looked for; None: something is.
     """
 
     def __init__(self) -> None:
         self.num_calls = 0
+        self.seconds = 0.0
         self.places: dict[tuple[str, int, str], int] = {}
         self.unavailable: str | None = None
         self._undo: list[Callable[[], None]] = []
@@ -76,8 +79,12 @@ class HostWaits:
         own = vars(owner).get(name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            self._note(args[0] if args else None, shown, sys._getframe(1))
-            return original(*args, **kwargs)
+            noted = self._note(args[0] if args else None, shown, sys._getframe(1))
+            before = time.perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.seconds += time.perf_counter() - before if noted else 0.0
 
         setattr(owner, name, watched)
         if own is None:
@@ -85,15 +92,16 @@ class HostWaits:
         else:
             self._undo.append(lambda: setattr(owner, name, own))
 
-    def _note(self, tensor: Any, shown: str, frame: Any) -> None:
+    def _note(self, tensor: Any, shown: str, frame: Any) -> bool:
         if isinstance(tensor, torch.Tensor) and not tensor.is_cuda and _is_torchs(frame):
-            return  # torch's own look at a number that it keeps on the host
+            return False  # torch's own look at a number that it keeps on the host
         place = place_of(frame)
         if place is None:
-            return
+            return False
         self.num_calls += 1
         key = (*place, shown)
         self.places[key] = self.places.get(key, 0) + 1
+        return True
 
     def found(self, num_steps: int) -> dict[str, Any] | None:
         """Return what was found in so many steps; None: nothing was looked for."""
@@ -102,6 +110,7 @@ class HostWaits:
         return {
             "steps": num_steps,
             "calls": self.num_calls,
+            "seconds": self.seconds,
             "places": [
                 {"file": _shown_path(file), "line": line, "call": call, "calls": count}
                 for (file, line, call), count in self.places.items()

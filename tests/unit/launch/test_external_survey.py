@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from scalebench.launch.external.launcher import ExternalLauncher
+from scalebench.launch.external.nodes import Registration
 from scalebench.session.unusable import refusal
 
 GOOD = {"torch": "2.13.0+cu130", "cuda": "13.0", "devices": [{"uuid": "a"}], "unusable": None}
@@ -11,7 +12,7 @@ TOLD = {"devices": "NVML shows 8 GPUs, and torch sees none", "reason": "too old"
 
 def launcher_of(*answers):
     hosts = [
-        SimpleNamespace(host=f"n{number}", num_cores=8, rank=number, local_rank=0, affinity=[0])
+        Registration(host=f"n{number}", pid=1, affinity=(0,), cores=(0,), torch="2.13.0")
         for number in range(len(answers))
     ]
     made = object.__new__(ExternalLauncher)

@@ -184,14 +184,6 @@ SPEAKS = {
         of_script({"compute_inflation": 15.0}),
         "copies the gradients of 3.26M parameters into its buckets",
     ),
-    "unused search": (
-        of_script(IDLE, {"unused_search_s": 1e-3}),
-        "Leave out find_unused_parameters=True: no parameter was unused, and the search takes ",
-    ),
-    "host waits": (
-        of_script(IDLE, {"host_waits": WAITING}, device="cuda"),
-        "2 calls a step have the host wait for the GPU; the first is .item() in train.py:37",
-    ),
     "longer steps": (row_with({"other_idle": 15.0}), "other idle time takes 15.0 points"),
     "more launches": (
         row_with({"wait": 15.0}, doubtful=["wait"]),

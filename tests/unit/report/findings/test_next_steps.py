@@ -30,10 +30,10 @@ def test_the_order_is_that_of_seconds_not_of_shares():
     short = lossy("short", {"wait": 20.0}, base_step_s=0.01)
     long = lossy("long", {"data_stall": 12.0, "other_idle": 8.0}, base_step_s=0.1)
     found = steps_of(short, long)
-    assert [(step.row.suite, step.part.key) for step in found] == [
-        ("long", "data_stall"),
-        ("long", "other_idle"),
-        ("short", "wait"),
+    assert [(step.row.suite, step.cause) for step in found] == [
+        ("long", "waiting for data"),
+        ("long", "other idle time"),
+        ("short", "waiting for other ranks"),
     ]
     assert found[0].at_most_s.value == pytest.approx(0.12 * 0.1 / 0.8 / 2)
     assert found[0].gain == "up to 7.5 ms of the 62.5 ms step, 12.0 %"

@@ -1,0 +1,113 @@
+"""Is a planted cause named first, with its size, on a busy machine and within two minutes?
+
+``python -m benchmarks.planted_causes``. A training script with loader, evaluation and checkpoint
+has one cause of lost time (see `benchmarks.planted_script`); it runs under ``scalebench run`` while
+a neighbour keeps one core busy, two seconds of three. What counts is the verdict in the terminal:
+the sentence about the case, and the first line of what to do. ``none`` has no cause: nothing may be
+named there.
+
+Target: each cause in at least 9 of 10 seeds, after at most 120 s each.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.planted_script import CAUSES, LOAD_S
+from benchmarks.verdict import print_section
+
+LIMIT_S = 120.0
+SCRIPT = Path(__file__).with_name("planted_script.py")
+
+NEIGHBOUR = """
+import time
+while True:
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        pass
+    time.sleep(1)
+"""
+
+SAID = {
+    "loader": r"Rank 1 waits for its batches (?P<ms>[\d.]+) ms a step, the others .*"
+    r"→ Look at the loader of rank 1",
+    "item": r"1 call a step has .*→ Call \.item\(\) less often",
+    "accumulation": r"Each of the 4 backward passes .* 60\.\d MB a step instead of 15\.\d MB.*"
+    r"→ Accumulate under model\.no_sync",
+    "buckets": r"in (?P<count>\d+) operations a step.*→ Try bucket_cap_mb=25",
+    "unused": r"the search takes [\d.]+ .s of a step\..*→ Leave out find_unused_parameters",
+}
+"""What the verdict says of a cause, on one line: the finding with its size, then the advice."""
+
+SIZES = {"ms": (1e3 * 4 * LOAD_S, 2 * 1e3 * 4 * LOAD_S), "count": (10, 20)}
+"""What was planted, and the most that is taken for it on a busy machine."""
+
+
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    """Keep one core busy meanwhile."""
+    process = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def verdict_of(cause: str, seed: int, options: list[str]) -> tuple[str, float]:
+    """Return the terminal's verdict on one run, on one line, and the seconds that it took."""
+    with tempfile.TemporaryDirectory(prefix="scalebench-bench-") as folder, busy_neighbour():
+        command = [sys.executable, "-m", "scalebench", "run", "--gpus", "1,2", "--no-report"]
+        command += [*options, "--out", f"{folder}/run", "--", str(SCRIPT)]
+        command += ["--cause", cause, "--seed", str(seed), "--folder", "{run_dir}"]
+        began = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True)
+        took_s = time.monotonic() - began
+    assert not done.returncode, done.stdout + done.stderr
+    return " ".join(done.stdout.partition("verdict on")[2].split()), took_s
+
+
+def is_named(cause: str, verdict: str) -> bool:
+    """Tell whether the verdict names the planted cause with its size; of none: is silent."""
+    if cause == "none":
+        return not any(re.search(said, verdict) for said in SAID.values())
+    found = re.search(SAID[cause], verdict)
+    if found is None:
+        return False
+    sizes = {name: float(value) for name, value in found.groupdict().items()}
+    return all(SIZES[name][0] <= size <= SIZES[name][1] for name, size in sizes.items())
+
+
+def main() -> None:
+    """Run each cause with each seed, and print how often it was named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--causes", nargs="+", choices=CAUSES, default=CAUSES)
+    parser.add_argument("--options", nargs="*", default=["--quick"], help="of scalebench run")
+    given = parser.parse_args()
+    lines = []
+    for cause in given.causes:
+        named, times_s = 0, []
+        for seed in range(given.seeds):
+            verdict, took_s = verdict_of(cause, seed, given.options)
+            right = is_named(cause, verdict)
+            named += right
+            times_s.append(took_s)
+            if not right:
+                print(f"{cause}, seed {seed}, {took_s:.0f} s: {verdict}", flush=True)
+        in_time = sum(took_s <= LIMIT_S for took_s in times_s)
+        passed = "PASS" if min(named, in_time) >= 0.9 * given.seeds else "FAIL"
+        told = f"named {named} of {given.seeds}, in time {in_time}, {max(times_s):.0f} s at most"
+        lines.append(f"{cause:13} {told}: {passed}")
+        print(lines[-1], flush=True)
+    print_section("A planted cause is named first, on a busy machine", *lines)
+
+
+if __name__ == "__main__":
+    main()

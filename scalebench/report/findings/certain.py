@@ -1,0 +1,231 @@
+"""What is certain of a case however wide the interval of its efficiency: counted, or by ranks.
+
+Each finding rests on its own test, not on the efficiency: a rank is compared with the others in the
+same steps (see `scalebench.analysis.rows.rank_excess`); what the script's code asks for is counted.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from scalebench import units
+from scalebench.records.rows.rank_excess import RankExcess
+from scalebench.records.rows.script import Wrapper
+from scalebench.records.summary import Row
+from scalebench.report.findings.advice_case import LEAST_LOSS, Advice
+from scalebench.report.words import script_remarks, wording
+from scalebench.report.words.attributed import arrivals
+from scalebench.report.words.late_rank import OWN_PARTS, lateness
+
+DDP = "DistributedDataParallel"
+SYNCHRONISING = (DDP, "FSDPModule", "FullyShardedDataParallel")
+"""Wrappers whose gradients are sent in every backward pass that is not told otherwise."""
+
+GRADIENT_BYTES = 4
+"""Of a parameter, at most; of bfloat16 half."""
+
+DEFAULT_BUCKET = 25 * 2**20
+"""Bytes. Source: the documentation of DistributedDataParallel, ``bucket_cap_mb``."""
+
+TIMES_AS_MANY = 2
+"""Buckets of the default size make at most one part in so many of the operations."""
+
+
+@dataclass(frozen=True)
+class Certain:
+    """One finding.
+
+    Attributes:
+        cause: What it is about, a few words.
+        sentence: What was found, with its size.
+        seconds: Of a step that it takes, at most.
+        advice: What to do.
+        about: Key of the part of the loss budget that it explains; None: of none.
+    """
+
+    cause: str
+    sentence: str
+    seconds: float
+    advice: Advice
+    about: str | None = None
+
+
+def certain(row: Row) -> list[Certain]:
+    """Return what is certain of a row on several ranks, that which takes most time first."""
+    if row.status != "ok" or row.world_size == 1 or wording.is_baseline(row):
+        return []
+    found = [one for read in READERS for one in read(row)]
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def _late_ranks(row: Row) -> list[Certain]:
+    """Name each rank that takes longer than the others, by what it surely takes longer for."""
+    by_rank: dict[int, list[RankExcess]] = {}
+    for one in row.rank_excess or ():
+        by_rank.setdefault(one.rank, []).append(one)
+    return [_late_rank(row, rank, excess) for rank, excess in by_rank.items()]
+
+
+def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Certain:
+    reasons = [one for one in excess if one.part != "lateness"] or list(excess)
+    largest = max(reasons, key=lambda one: one.own_s - one.others_s)
+    times = {"own": units.seconds(largest.own_s), "others": units.seconds(largest.others_s)}
+    does = OWN_PARTS.get(f"{largest.part}_s", LATE).format(**times)
+    late = next((one for one in arrivals(row)[:1] if one.rank == rank), None)
+    last = f"; it arrives last in {lateness(late)}" if late else ""
+    blocks = f"in {largest.num_longer} of {largest.num_blocks} blocks of steps longer"
+    action = ACTIONS[largest.part].format(rank=rank)
+    return Certain(
+        cause=f"rank {rank}",
+        sentence=f"rank {rank} {does} ({blocks}){last}",
+        seconds=largest.own_s - largest.others_s,
+        advice=Advice(action, f"it {does}{last}", f"{action}: it {does}"),
+        about="wait",
+    )
+
+
+LATE = "has the others wait {own} a step, they it {others}"
+ACTIONS = {
+    "data_stall": "Look at the loader of rank {rank}",
+    "compute": "Look at rank {rank}",
+    "lateness": "Look at rank {rank}",
+}
+
+
+def _sent_too_often(row: Row) -> list[Certain]:
+    """Tell of gradients that every backward pass sends, where one pass of a step would do."""
+    facts = row.script
+    passes = round((facts.backwards_per_step if facts else None) or 1)
+    wrapped = [one for one in row.wrappers or () if one.kind in SYNCHRONISING]
+    sent = _gradients_sent(row)
+    if passes < 2 or not wrapped or not sent or not row.num_parameters:
+        return []
+    if ((facts and facts.calls_per_step) or 1) > 1 or any(one.hook for one in wrapped):
+        return []
+    if sent[1] < (passes + 1) / 2 * GRADIENT_BYTES * row.num_parameters:
+        return []
+    of_ddp = wrapped[0].kind == DDP
+    remedy = "model.no_sync()" if of_ddp else "no_sync() or set_requires_gradient_sync(False)"
+    exposed_s = _exposed_s(row) * (1 - 1 / passes)
+    told = f"each of the {passes} backward passes of a step sends the gradients"
+    size = (
+        f"{units.bytes_(sent[1])} a step instead of {units.bytes_(sent[1] / passes)}, up to"
+        f" {units.seconds(exposed_s)} of exposed communication"
+    )
+    action = f"Accumulate under {remedy}"
+    return [
+        Certain(
+            "accumulation without no_sync",
+            f"{told}: {size}",
+            exposed_s,
+            Advice(action, f"{told}, {size}", f"{action}: {passes} sends a step, 1 would do"),
+            "exposed_transfer",
+        )
+    ]
+
+
+def _small_buckets(row: Row) -> list[Certain]:
+    """Tell of DDP's buckets where they are smaller than the default, and many."""
+    sent, wrapper = _gradients_sent(row), _only_ddp(row)
+    cap = wrapper.bucket_bytes if wrapper else None
+    if not sent or cap is None or cap >= DEFAULT_BUCKET:
+        return []
+    by_default = 1 + ceil(sent[1] / DEFAULT_BUCKET)
+    count = round(sent[0])
+    if count < TIMES_AS_MANY * by_default or _model_prefers_small(row):
+        return []
+    exposed_s = _exposed_s(row) * (1 - by_default / count)
+    if row.step_s is None or exposed_s < LEAST_LOSS * row.step_s.value:
+        return []
+    told = f"DDP sends its gradients of {units.bytes_(sent[1])} in {count} operations a step"
+    size = (
+        f"buckets of {units.bytes_(cap)}, the default of 25 MiB makes {by_default}; up to"
+        f" {units.seconds(exposed_s)} of exposed communication"
+    )
+    action = "Try bucket_cap_mb=25"
+    return [
+        Certain(
+            "small buckets",
+            f"{told} ({size})",
+            exposed_s,
+            Advice(action, f"{told} ({size})", f"{action}: {count} operations a step are sent"),
+            "exposed_transfer",
+        )
+    ]
+
+
+def _model_prefers_small(row: Row) -> bool:
+    """Tell whether the cost model predicts longer steps with the default's buckets."""
+    told = row.prediction.what_if if row.prediction else ()
+    larger = [one for one in told if one.bucket_mb is not None and one.bucket_mb >= 25]
+    return any(one.gain < -abs(row.prediction_error or 0.0) for one in larger)
+
+
+def _only_ddp(row: Row) -> Wrapper | None:
+    found = [one for one in row.wrappers or () if one.kind == DDP]
+    return found[0] if len(found) == 1 else None
+
+
+def _gradients_sent(row: Row) -> tuple[float, float] | None:
+    """Return operations and bytes of a step that backward passes send; None: not known."""
+    found = [
+        one
+        for one in row.communication or ()
+        if one.kind in ("all_reduce", "reduce_scatter")
+        and one.ordinal is None
+        and one.phase == "backward"
+    ]
+    if not found or any(one.num_bytes is None for one in found):
+        return None
+    return sum(one.count for one in found), sum(one.num_bytes or 0.0 for one in found)
+
+
+def _exposed_s(row: Row) -> float:
+    return row.exposed_comm_s.value if row.exposed_comm_s else 0.0
+
+
+def _needless_search(row: Row) -> list[Certain]:
+    found = script_remarks.needless_search(row)
+    if found is None or found.seconds is None:
+        return []
+    takes = f"takes {units.seconds(found.seconds)} of a step"
+    told = "DDP searches for unused parameters and finds none"
+    action = "Leave out find_unused_parameters=True"
+    return [
+        Certain(
+            "search for unused parameters",
+            f"{told}: the search {takes}",
+            found.seconds,
+            Advice(action, f"{told}, which {takes}", f"{action}: the search {takes}"),
+        )
+    ]
+
+
+def _host_waits(row: Row) -> list[Certain]:
+    said = script_remarks.host_waits(row)
+    waits = row.script.host_waits if row.script else None
+    if not said or waits is None or waits.seconds_per_step is None:
+        return []
+    takes = f"{units.seconds(waits.seconds_per_step)} of a step"
+    first = waits.places[0]
+    place = f"{wording.plain(first.file, 40)}:{first.line}"
+    action = f"Call {first.call} less often ({place})"
+    return [
+        Certain(
+            "waits of the host",
+            f"{said}: {takes}",
+            waits.seconds_per_step,
+            Advice(action, f"{said}, {takes}", f"{action}: {waits.per_step:.3g} a step, {takes}"),
+        )
+    ]
+
+
+Reader = Callable[[Row], list[Certain]]
+
+READERS: tuple[Reader, ...] = (
+    _late_ranks,
+    _sent_too_often,
+    _small_buckets,
+    _needless_search,
+    _host_waits,
+)
