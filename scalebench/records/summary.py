@@ -94,14 +94,15 @@ class Row(BaseModel):
     cores) that each rank may use, null where there is no quota, and where ``cpu_shares`` has a
     different one for each rank. ``communication`` has every kind of operation and every bucket of
     the rank that waits most, ``stragglers`` the ranks that came last, the most frequent first,
-    ``rank_excess`` what single ranks certainly take longer for than the others. ``wires`` is which wires NCCL took, from the log of the launch that is not timed; null on CPU
-    and where no log was written. ``memory_by_axis`` has what each dimension of a mesh takes off the
-    memory of one process. ``axes`` has the same operations by the dimension of the mesh whose group
-    carried them; null where a strategy does not say. ``experts`` is how a mixture's tokens spread
-    over its experts, ``lockstep`` where the time of a race's ranks went and how stale their
-    gradients were. ``strategy_settings`` are the fields of the suite's own strategy, which a newer
-    version may have more of. ``copies_s`` is the union of copies and fills of GPU memory,
-    ``comm_beside_copies_s`` exposed communication during them; null on CPU.
+    ``rank_excess`` what single ranks certainly take longer for than the others. ``wires`` is which
+    wires NCCL took, from the log of the launch that is not timed; null on CPU and where no log was
+    written. ``memory_by_axis`` has what each dimension of a mesh takes off the memory of one
+    process. ``axes`` has the same operations by the dimension of the mesh whose group carried them;
+    null where a strategy does not say. ``experts`` is how a mixture's tokens spread over its
+    experts, ``lockstep`` where the time of a race's ranks went and how stale their gradients were.
+    ``strategy_settings`` are the fields of the suite's own strategy, which a newer version may have
+    more of. ``copies_s`` is the union of copies and fills of GPU memory, ``comm_beside_copies_s``
+    exposed communication during them; null on CPU.
     ``outside_step`` is what a user's script did between its steps, ``wrappers`` how it is
     distributed, as far as that is recognised, ``script`` what else was seen of its code; null for
     every other row. ``race`` is what came of a race towards a loss. ``recovery`` is what

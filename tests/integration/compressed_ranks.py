@@ -46,13 +46,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 """Name → parameters; the method is the first word."""
 
 
-def cell_of(variant: str, world_size: int) -> Cell:
+def cell_of(variant: str, world_size: int, **strategy: bool) -> Cell:
     """An inspecting cell of a method."""
     method = variant.split()[0]
     return Cell(
         suite="compression",
         case=method,
-        strategy=Compressed(method=method, bucket_mb=BUCKET_MB, **VARIANTS[variant]),
+        strategy=Compressed(method=method, bucket_mb=BUCKET_MB, **VARIANTS[variant], **strategy),
         workload=MODEL,
         scaling="strong",
         world_size=world_size,
@@ -127,6 +127,18 @@ def spoiled_end(original: Callable[..., None]) -> Callable[..., None]:
     return end
 
 
+def rounding_elsewhere(original: Callable[..., None]) -> Callable[..., None]:
+    """Move the gradients of a training by half a unit in the last place of bfloat16, as other
+    kernels do."""
+
+    def init(self: Any, *arguments: Any) -> None:
+        original(self, *arguments)
+        for parameter in self.module.parameters():
+            parameter.register_hook(lambda g: g * (1 + 2**-8 * torch.randn_like(g)))
+
+    return init
+
+
 PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     "forgets": (
         "sign",
@@ -170,6 +182,12 @@ def rank_main(rank: int, world_size: int, folder: Path) -> None:
             for what, (variant, target, name, replacement) in PLANTED.items():
                 with injected_fault(target, name, replacement, rank == 1):
                     report["planted"][what] = inspected(context(variant))
+            cell = cell_of("sign", world_size, autocast=True)
+            rounds = rounding_elsewhere(CompressedTraining.__init__)
+            with patch.object(CompressedTraining, "__init__", rounds):
+                report["rounds elsewhere"] = inspected(
+                    RankContext(cell, rank, rank, joined.device, joined.control)
+                )
         report["same as torch"] = same_as_torch(context("fp16"))
         dist.barrier()
     (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))

@@ -80,6 +80,14 @@ def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int
 
 
 @pytest.mark.untimed
+def test_a_method_may_enlarge_what_bfloat16_moves(reports: Reports) -> None:
+    """A sign flips, and what is left of a gradient is far off, though training is right."""
+    found = [report["rounds elsewhere"]["verification"] for report in reports[2]]
+    assert {f["status"] for f in found} == {"verified"}, found
+    assert 0.05 < found[0]["gradient_deviation"] <= found[0]["tolerance"] < 0.5
+
+
+@pytest.mark.untimed
 def test_half_precision_has_the_bits_of_torchs_own_hook(reports: Reports) -> None:
     assert all(report["same as torch"] for report in reports[2])
 

@@ -7,7 +7,8 @@ train apart.
 """
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,9 @@ from scalebench.spec.compression import first_compressed_step
 from scalebench.worker.inspection.deviation import (
     FLOOR,
     ROUNDED_FLOOR,
+    deviations,
     finite,
+    furthest,
     loss_deviation,
     parameter_deviation,
     total_norm,
@@ -152,24 +155,60 @@ def _against_emulation(
         return Verification(status="unverified", reason=emulated.reason), None
     emulation, expected_losses = emulated or (None, [])
     by_gradient = _compare(training, emulation, context)
+    rounding = _rounding(batches, by_gradient, reference, emulation, training, context)
+    if isinstance(rounding, NoReference):
+        return Verification(status="unverified", reason=rounding.reason), None
     mean_losses = mean_over_ranks(losses, context)
     if emulation is None or reference is None:
         return Verification(status="verified"), None
     by_loss = loss_deviation(mean_losses, expected_losses)
     allowed = _allowed(training.strategy.method, reference, context)
-    verification = judge(reference.furthest(by_gradient, allowed), by_loss, reference, allowed)
+    verification = judge(furthest(by_gradient, allowed, rounding), by_loss, reference, allowed)
     last = len(batches) - 1
     return verification, gradient_error(dict(training.gradients()), emulation.exact, last)
 
 
+def _rounding(
+    batches: Sequence[Any],
+    by_gradient: Mapping[str, float],
+    reference: Reference | None,
+    emulation: Emulation | None,
+    training: CompressedTraining,
+    context: RankContext,
+) -> dict[str, float] | NoReference:
+    """Return, on rank 0, how far bfloat16 moves what is left of each gradient, by name.
+
+    A method may enlarge a difference that rounding makes: of two directions that weigh nearly the
+    same, a low rank keeps one or the other. Where the gradients themselves are moved too little to
+    explain a deviation, the emulation in float32 tells how far what the method makes of them is.
+    """
+    rounding = {} if reference is None else reference.rounding
+    exceeds = False
+    if reference is not None and rounding:
+        allowed = _allowed(training.strategy.method, reference, context)
+        found = reference.furthest(by_gradient, allowed)
+        exceeds = not found.value <= found.allowed
+    if not any(context.agree_max([float(exceeds)])):
+        return rounding
+    exact = _emulated(batches, training, context, autocast=False)
+    if isinstance(exact, NoReference):
+        return exact
+    if exact is None or emulation is None:
+        return {}
+    floor = floor_of_sums(training.strategy.method, context.cell.world_size)
+    found_there = deviations(emulation.gradients(), exact[0].gradients(), floor)
+    typical = statistics.median(found_there.values())
+    return {name: max(rounding[name], typical, moved) for name, moved in found_there.items()}
+
+
 def _emulated(
-    batches: Sequence[Any], training: CompressedTraining, context: RankContext
+    batches: Sequence[Any], training: CompressedTraining, context: RankContext, **other: bool
 ) -> tuple[Emulation, list[float]] | NoReference | None:
     """Return, on rank 0, the emulation after all steps and its losses."""
     per_rank = gather_on_rank_0(batches, context)
 
     def emulate() -> tuple[Emulation, list[float]]:
-        emulation, losses = Emulation(fresh_workload(context), context), []
+        emulation, losses = Emulation(fresh_workload(context), context, **other), []
         for step, of_ranks in enumerate(zip(*per_rank or [], strict=True)):
             parts = [to_device(batch, context.device) for batch in of_ranks]
             losses.append(emulation.step(parts, training.observer.layout_at(step)))

@@ -31,13 +31,19 @@ class Emulation:
 
     Attributes:
         exact: Name → mean of the ranks' gradients in the last step, before compression.
+
+    Args:
+        workload: From the run's seed.
+        context: Of rank 0.
+        other: Settings of the plain execution that are to differ.
     """
 
-    def __init__(self, workload: Workload, context: RankContext) -> None:
+    def __init__(self, workload: Workload, context: RankContext, **other: bool) -> None:
         strategy = context.cell.strategy
         assert isinstance(strategy, Compressed)
         self.seed, self.world_size = context.cell.seed, context.cell.world_size
-        self.training = PlainTraining(strategy.baseline(), workload, context)
+        baseline = strategy.baseline().model_copy(update=other)
+        self.training = PlainTraining(baseline, workload, context)
         self.parameters = list(self.training.module.named_parameters())
         ranks = range(self.world_size)
         self.codecs = [_codec(strategy) for _ in ranks]
