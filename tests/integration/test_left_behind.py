@@ -73,6 +73,15 @@ def test_what_a_script_has_started_ends_with_its_launch(
     assert re.search(told, row_of(project / "r", "script", ranks)["reason"] or "")
 
 
+@pytest.fixture
+def no_nohup() -> Iterator[None]:
+    """Under nohup, SIGHUP is ignored by all below it, as it should be."""
+    formerly = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, formerly)
+
+
+@pytest.mark.usefixtures("no_nohup")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGKILL, -9)]
 )
