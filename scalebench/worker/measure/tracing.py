@@ -2,12 +2,10 @@
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from torch._C._autograd import _KinetoEvent
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from scalebench.records.scratch import Scratch
 from scalebench.trace.events import CATEGORIES, Events
 from scalebench.trace.kineto import read_kineto
 from scalebench.trace.marks import STEP
@@ -85,8 +84,8 @@ def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterat
 
 def written(results: Any) -> Events:
     """Return the events of a profile by way of the file that the profiler writes."""
-    with tempfile.TemporaryDirectory(prefix="scalebench-trace-") as folder:
-        path = Path(folder) / "trace.json"
+    with Scratch() as folder:
+        path = folder / "trace.json"
         results.save(str(path))
         return read_kineto(path)
 

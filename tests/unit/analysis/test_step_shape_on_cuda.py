@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.analysis.attribution import attribute
-from scalebench.analysis.step_shape import NoShape, shape_of
+from scalebench.analysis.step_shape import shape_of
 from scalebench.costmodel.step import predict_step
 from scalebench.trace.marks import STEP
 from scalebench.worker.measure.trace_record import trace_record
@@ -73,9 +73,9 @@ def test_the_row_at_two_ranks_is_predicted():
     assert found.step_s == pytest.approx(0.150, rel=1e-2)
 
 
-def test_a_trace_without_records_still_has_no_shape():
-    with pytest.raises(NoShape, match="no communication"):
-        shape_of([at_one(**{"Group size": 2})])
+def test_two_ranks_without_a_kernel_of_nccl_are_a_trace_that_lost_it():
+    with pytest.raises(ValueError, match="CUPTI"):
+        at_one(**{"Group size": 2})
 
 
 def test_the_budget_of_such_a_step_closes():
