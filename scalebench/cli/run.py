@@ -228,6 +228,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
         raise UsageError(
             "--resume continues a run as it was planned: leave out the suite or script, and --out."
         )
+    from scalebench.analysis.unmeasured import unmeasured_cases
     from scalebench.session.finish import ResultsNotSaved
 
     if flags["changed_script"] and flags["resume"] is None:
@@ -243,6 +244,8 @@ def run(context: click.Context, /, **flags: Any) -> None:
         emit_json(error.rest)
         raise
     show_result(measured, flags)
+    for name in unmeasured_cases(measured.summary.rows):
+        say(f"scalebench: Nothing of {name} was measured: every row was skipped, see its reason.")
     context.exit(int(exit_code))
 
 
