@@ -259,7 +259,7 @@ def _check_max_batch(flags: dict[str, Any]) -> None:
         )
 
 
-def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
+def wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     """Return the suites and the request, checked as far as that goes without the machine."""
     from scalebench.session.plan import check_names
 
@@ -297,14 +297,14 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
     from scalebench.session.session import Interrupted, Session
 
     # The processes of a world wait for word: there, complaints come when they can be told.
-    checked = _wanted(flags) if member is None else None
+    checked = wanted(flags) if member is None else None
     if flags["resume"] and member is None:
         _go_where_started(flags)
     command = ["scalebench", *sys.argv[1:]]
     launcher = launcher_for(flags, member)
     requests = RoundRequests.from_environment()
     with progress_on(sys.stderr) as progress, Session(progress, launcher, requests) as session:
-        suites, request = checked or _wanted(flags)
+        suites, request = checked or wanted(flags)
         try:
             if flags["resume"]:
                 given = {n: flags[n] for n in ("allow_busy", "changed_script", "checkpoint_dir")}
@@ -445,10 +445,10 @@ def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
     from scalebench.session.script_history import seconds_of_a_launch
     from scalebench.session.session import Session
 
-    checked = _wanted(flags) if member is None else None
+    checked = wanted(flags) if member is None else None
     launcher = launcher_for(flags, member)
     with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
-        suites, request = checked or _wanted(flags)
+        suites, request = checked or wanted(flags)
         prepared = session.prepare(request, suites)
     launch_s = seconds_of_a_launch(suites, default_runs_folder())
     foreseen = forecast(prepared.plan, prepared.num_parameters, launch_s)
