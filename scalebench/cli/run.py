@@ -22,6 +22,7 @@ from scalebench.cli.options import (
     WorldSizes,
     value_sources,
 )
+from scalebench.cli.right_command import meant_by_option, meant_by_script
 from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
@@ -52,7 +53,16 @@ class RunCommand(click.Command):
         """Keep what stands after ``--`` as it is."""
         own, separator, script = _split(args)
         ctx.meta[SCRIPT] = tuple(script) if separator else None
-        return super().parse_args(ctx, own)
+        try:
+            rest = super().parse_args(ctx, list(own))
+        except click.NoSuchOption as error:
+            by_script = None if separator else meant_by_script(own, self)
+            meant = by_script or meant_by_option(args, self, error.option_name)
+            raise meant or error from None
+        by_script = None if separator or ctx.resilient_parsing else meant_by_script(own, self)
+        if by_script is not None:
+            raise by_script
+        return rest
 
 
 SCRIPT = "scalebench.script"
