@@ -95,9 +95,7 @@ def _begins_a_script(word: str) -> bool:
     return name.endswith(".py") and Path(word).is_file() and not names_a_suite(Path(word))
 
 
-def _apart(
-    rest: Sequence[str], options: Mapping[str, click.Option]
-) -> tuple[list[str], list[str]]:
+def _apart(rest: Sequence[str], options: Mapping[str, click.Option]) -> tuple[list[str], list[str]]:
     """Divide words behind a script into options of ``run`` that it does not mention, and its own.
 
     Of a script that cannot be read all are its own.

@@ -28,7 +28,7 @@ class Run:
 
     @property
     def exit_code(self) -> ExitCode:
-        """``CELLS_FAILED``: a row failed, a collective was wrong, nothing of a case was measured."""
+        """``CELLS_FAILED``: a row or a collective failed, or nothing of a case was measured."""
         collectives, rows = self.summary.collectives, self.summary.rows
         wrong = collectives is not None and collectives.failure is not None
         failed = wrong or failed_rows(rows) or unmeasured_cases(rows)

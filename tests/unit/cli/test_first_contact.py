@@ -3,6 +3,11 @@
 import pytest
 
 from scalebench.cli import main
+from scalebench.errors import UsageError
+from scalebench.session.plan.notices import about_scripts
+from scalebench.session.script_suite import script_suite
+from tests.builders.runs import make_cell
+from tests.unit.session.test_script_suite import NO_FLAGS
 
 TRAIN = "import argparse\nparser.add_argument('--batch-size')\n"
 
@@ -12,6 +17,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "mine.py").write_text("SUITE = None")
+    (tmp_path / "my_gpt.py").write_text("def two(a, b): ...\ndef workload(shard): ...\n")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/small.py").write_text("raise Error\ndef first(shard): ...\n")
 
 
 def told(capfd, *words):
@@ -50,6 +58,50 @@ def test_the_command_that_is_meant(capfd, typed, meant):
     code, out, err = told(capfd, *typed.split())
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert f": scalebench {meant}." in err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("my_gpt", "my_gpt:workload"),
+        ("my_gpt.py", "my_gpt:workload"),
+        ("./my_gpt.py:two", None),
+        ("my_gpt:", "my_gpt:workload"),
+        ("my_gpt.workload", "my_gpt:workload"),
+        ("models/small.py:first", "models.small:first"),
+        ("models.small", "models.small:first"),
+        ("my_gtp", None),
+    ],
+)
+def test_a_workload_without_its_function(capfd, given, meant):
+    code, _, err = told(capfd, "run", "ddp", "--dry-run", "--workload", given)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert (f"Write: --workload {meant}." if meant else given) in err
+    assert meant or "Write:" not in err
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("{batch}", "Write {rank_batch}"),
+        ("{worldsize}", "Write {world_size}"),
+        ("x{globl_batch}", "Write {global_batch}"),
+        ("{epoch}.pt", "train.py gets {epoch} as it stands"),
+        ("{run_dir}", None),
+        ('{"a": 1}', None),
+    ],
+)
+def test_a_name_in_braces(argument, said):
+    flags = {**NO_FLAGS, "batch_size": None}
+    try:
+        (case,) = (suite := script_suite(["train.py", argument], flags)).cases
+    except UsageError as error:
+        assert said and said in str(error) and "Valid: {world_size}, " in str(error)
+        return
+    cell = make_cell(strategy=case.strategy, workload=suite.script)
+    assert [said in told for told in about_scripts([cell]) if "stands" in told] == [True] * bool(
+        said
+    )
 
 
 @pytest.mark.parametrize(
