@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalebench.cli import completion
 from scalebench.cli.options import Count, Duration, config_file
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
 from scalebench.errors import ExitCode, UsageError
@@ -137,8 +138,8 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("base")
-@click.argument("new", required=False)
+@click.argument("base", shell_complete=completion.runs)
+@click.argument("new", required=False, shell_complete=completion.runs)
 @_shared
 def compare(
     base: str,
@@ -167,11 +168,17 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
 
 
 @click.command(help=GATE_HELP)
-@click.argument("arguments", nargs=-1, metavar="[NEW] | [-- RUN ARGUMENTS]")
+@click.argument(
+    "arguments",
+    nargs=-1,
+    metavar="[NEW] | [-- RUN ARGUMENTS]",
+    shell_complete=completion.runs,
+)
 @click.option(
     "--baseline",
     "base",
     metavar="BASE",
+    shell_complete=completion.runs,
     help="Run folder, summary.json or baseline folder. Default: the baseline accepted for this "
     "kind of machine.",
 )
@@ -329,7 +336,7 @@ def baseline() -> None:
 
 
 @baseline.command("accept")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--name", help="Folder of the machine; default: by its hardware.")
 @click.option(
     "--add",
@@ -367,7 +374,7 @@ def list_baselines_(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=completion.runs)
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
 def history(runs: tuple[str, ...], as_json: bool) -> None:
     """Show at which runs step time or efficiency changed level, slow drift included."""

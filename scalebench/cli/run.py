@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalebench.cli import completion
 from scalebench.cli.options import (
     Count,
     CpuShares,
@@ -52,7 +53,8 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep what stands after ``--`` as it is."""
         own, separator, script = _split(args)
-        ctx.meta[SCRIPT] = tuple(script) if separator else None
+        ctx.meta[completion.WORDS] = own
+        ctx.meta[completion.SCRIPT] = tuple(script) if separator else None
         try:
             rest = super().parse_args(ctx, list(own))
         except click.NoSuchOption as error:
@@ -63,10 +65,6 @@ class RunCommand(click.Command):
         if by_script is not None:
             raise by_script
         return rest
-
-
-SCRIPT = "scalebench.script"
-"""Where a context keeps the words of the user's script; None: there is no ``--``."""
 
 
 def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
@@ -85,7 +83,12 @@ trust_network = option(
 
 
 @click.command(cls=RunCommand, options_metavar="[OPTIONS]")
-@click.argument("suites", nargs=-1, metavar="-- SCRIPT [ARGS] | [SUITE]...")
+@click.argument(
+    "suites",
+    nargs=-1,
+    metavar="-- SCRIPT [ARGS] | [SUITE]...",
+    shell_complete=completion.suites,
+)
 @option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
 @option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
 @option(
@@ -93,7 +96,12 @@ trust_network = option(
     is_flag=True,
     help="Allow more ranks than GPUs; ranks share GPUs and use gloo.",
 )
-@option("--workload", metavar="NAME|MODULE:FUNCTION", help="What to train; see scalebench list.")
+@option(
+    "--workload",
+    metavar="NAME|MODULE:FUNCTION",
+    shell_complete=completion.workloads,
+    help="What to train; see scalebench list workloads.",
+)
 @option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16"]),
@@ -197,7 +205,13 @@ trust_network = option(
     "their launcher puts them. Default: suites pinned, your own script not.",
 )
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
-@click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
+@click.option(
+    "-k",
+    "selection",
+    metavar="EXPR",
+    shell_complete=completion.cases,
+    help="Only cases whose names match.",
+)
 @click.option(
     "--only", metavar="ROW", multiple=True, help="Only this row, e.g. ddp.ddp.n2 (repeatable)."
 )
@@ -232,7 +246,7 @@ def run(context: click.Context, /, **flags: Any) -> None:
         for name, value, source in value_sources(context):
             emit(f"{name:<14} {value:<16} {source}")
         return
-    flags["script"] = context.meta.get(SCRIPT)
+    flags["script"] = context.meta.get(completion.SCRIPT)
     given = flags["out"] is not None or flags["suites"]
     if flags["resume"] is not None and given:
         raise UsageError(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.cli.run import SCRIPT, request_from, run
+from scalebench.cli.completion import SCRIPT
+from scalebench.cli.run import request_from, run
 from scalebench.session.command_words import command_of
 from scalebench.session.plan import Request
 from scalebench.spec import Case, Ddp, Suite
