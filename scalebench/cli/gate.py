@@ -154,8 +154,16 @@ def compare(
     BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
     code is always 0; use `scalebench gate` for a verdict.
     """
+    from scalebench.report.gate.sentence import sentence
+    from scalebench.report.tables.terminal import line, printed
+
     result = judged(results_of(base), results_of(new), allowed)
-    show_result(result, "json" if as_json else form, everything)
+    form = "json" if as_json else form
+    if form == "table" and (told := sentence(result)):
+        emit_for_terminal(
+            lambda width, color, plain: printed([line(told, plain, "bold")], width, color, plain)
+        )
+    show_result(result, form, everything)
 
 
 GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
