@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except _NO_WORDS as error:
         code = ExitCode.OK
-        view.emit(error.ctx.get_help())
+        view.emit(error.ctx.get_help() if error.ctx else HELP)
     except BaseException as error:
         # click answers a shell that asks for completions, and leaves with 0
         answered = isinstance(error, SystemExit) and error.code == 0

@@ -1,5 +1,6 @@
 """What ``scalebench compare`` begins with: how much faster, and with how much more memory."""
 
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from scalebench.gate.result import SAME_RUN, GateResult, RowVerdict
@@ -10,8 +11,9 @@ from scalebench.report.words import wording
 def sentence(result: GateResult) -> str:
     """Return in one sentence how much faster the new run is.
 
-    ``B is 1.08 ± 0.02 times as fast as A (ddp, 2 ranks); memory equal.`` It is about the first case at the largest number of ranks, with the 95 % interval over
-    launches. Empty: one run is compared with itself, or no step time with another.
+    ``B is 1.08 ± 0.02 times as fast as A (ddp, 2 ranks); memory equal.`` It is about the first case
+    at the largest number of ranks, with the 95 % interval over launches. Empty: one run is compared
+    with itself, or no step time with another.
     """
     steps = [row for row in result.rows if row.metric == "step_s"]
     if SAME_RUN in result.notes or not steps:
@@ -19,7 +21,7 @@ def sentence(result: GateResult) -> str:
     base, new = _short(result.base, result.new)
     known = [r for r in steps if r.change is not None and r.verdict != "not comparable"]
     if not known:
-        return f"How fast {new} is against {base} cannot be told: {_why_not(steps[0], result)}."
+        return f"How fast {new} is against {base} is not known: {_why_not(steps, result)}."
     largest = max(row.world_size for row in known)
     first, *others = [row for row in known if row.world_size == largest]
     ranks = f"{largest} rank{'' if largest == 1 else 's'}"
@@ -71,8 +73,10 @@ def _memory(result: GateResult, first: RowVerdict) -> str:
     return f"memory {change_text(row)}{f' ({interval})' if interval else ''}"
 
 
-def _why_not(row: RowVerdict, result: GateResult) -> str:
+def _why_not(steps: Sequence[RowVerdict], result: GateResult) -> str:
+    if all(row.verdict == "missing" for row in steps):
+        return "they have no case in common that both have measured"
     different = [wording.plain(m.name, 40) for m in result.mismatches if not m.allowed]
     if different:
         return f"they differ in {wording.joined(list(dict.fromkeys(different)))}"
-    return wording.plain(row.reason, 200) or "they have no case in common"
+    return wording.plain(steps[0].reason, 200)

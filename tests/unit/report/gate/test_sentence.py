@@ -64,8 +64,14 @@ def test_what_cannot_be_compared_is_not_given_a_number():
     other = with_row(after(1.2), "ddp", 4, num_parameters=7)
     other = with_row(with_row(other, "ddp", 2, num_parameters=7), "plain", 1, num_parameters=7)
     text = sentence(gated(BEFORE, other))
-    assert text.startswith("How fast new is against base cannot be told: they differ in ")
+    assert text.startswith("How fast new is against base is not known: they differ in ")
     assert "times" not in text
+    elsewhere = gated_run(cases=("fsdp",))
+    elsewhere = elsewhere.model_copy(update={"rows": elsewhere.rows[1:]})
+    base = BEFORE.model_copy(update={"rows": BEFORE.rows[1:]})
+    assert sentence(gated(base, elsewhere)).endswith(
+        "they have no case in common that both have measured."
+    )
 
 
 def test_one_run_twice_needs_no_sentence():
