@@ -45,6 +45,7 @@ from scalebench.analysis.steps import (
     mean_losses,
     mean_step,
 )
+from scalebench.analysis.unmeasured import NOT_REACHED
 from scalebench.analysis.validity import validity_stamps
 from scalebench.costmodel.links.times import LinkModel
 from scalebench.records.largest_batch import from_notices
@@ -313,7 +314,7 @@ def _status(row: Launches, run_status: str) -> tuple[Status, str | None]:
     if bad:
         return bad[0].status, _reason(bad[0], row)
     if not row.measured:
-        return "skipped", f"not run: the run is {run_status}"
+        return "skipped", f"{NOT_REACHED}{run_status}"
     return "ok", None
 
 
@@ -397,8 +398,3 @@ def _reason_for_null(name: str, row: Launches, baseline: Launches | None) -> str
         "loss_first": "the losses of a script are not known",
         "loss_last": "the losses of a script are not known",
     }.get(name, "not recorded")
-
-
-def failed_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that make a run exit with 4: failed or out of memory, not skipped."""
-    return [row for row in rows if row.status in ("failed", "oom")]

@@ -4,6 +4,7 @@ Nothing heavy is imported before a command runs, so that ``--help`` answers at o
 """
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -14,12 +15,14 @@ from typing import Any, NoReturn
 
 import click
 
+from scalebench.cli import view
 from scalebench.cli.calibrate import calibrate
 from scalebench.cli.doctor import doctor
 from scalebench.cli.export import export
 from scalebench.cli.gate import baseline, compare, gate, history
 from scalebench.cli.options import config_for
 from scalebench.cli.project import project
+from scalebench.cli.right_command import meant_by_command
 from scalebench.cli.run import run
 from scalebench.cli.search import search
 from scalebench.cli.selftest import selftest
@@ -27,7 +30,7 @@ from scalebench.cli.streams import settle_streams
 from scalebench.cli.submit import submit
 from scalebench.cli.trace import trace
 from scalebench.cli.view import list_, report, say, show
-from scalebench.errors import ExitCode, ScalebenchError, defect
+from scalebench.errors import ExitCode, ScalebenchError, UsageError, defect
 from scalebench.records.secrets import without_secrets
 from scalebench.report.words.plain_text import plain
 
@@ -87,11 +90,34 @@ Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
 """
 
 
+_NO_WORDS: type[click.UsageError] = getattr(
+    click.exceptions, "NoArgsIsHelpError", type("NoSuchError", (click.UsageError,), {})
+)
+"""A group without a command; click before 8.2 answers it by itself."""
+
+
 class _Unclicked(Exception):
     """An error that click would answer itself: a broken pipe with 1, the end of a file as Abort."""
 
 
 class _Commands(click.Group):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption as error:
+            option = error.option_name
+            if any(option in p.opts for p in run.params):
+                words = shlex.join(["scalebench", "run", *args])
+                raise UsageError(f"{option} is an option of run: {words}.") from None
+            raise
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            raise meant_by_command(args, self.commands)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -138,6 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         code = cli.main(args=arguments, prog_name="scalebench", standalone_mode=False)
         sys.stdout.flush()
+    except _NO_WORDS as error:
+        code = ExitCode.OK
+        view.emit(error.ctx.get_help() if error.ctx else HELP)
     except BaseException as error:
         # click answers a shell that asks for completions, and leaves with 0
         answered = isinstance(error, SystemExit) and error.code == 0

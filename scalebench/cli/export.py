@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scalebench.cli import completion
 from scalebench.cli.view import emit, resolve_run, say
 from scalebench.errors import EnvironmentUnfit, UsageError, unknown_name
 
@@ -18,12 +19,13 @@ IN_TWO = "github-action-benchmark"
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option(
     "--format",
     "name",
     required=True,
     metavar="FORMAT",
+    shell_complete=completion.formats,
     help="pytest-benchmark, github-action-benchmark (two files, or -bigger and -smaller apart), "
     "bencher, openmetrics, junit, csv, parquet or chrome-trace.",
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalebench.cli import completion
 from scalebench.cli.options import Count, Duration, config_file
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
 from scalebench.errors import ExitCode, UsageError
@@ -137,8 +138,8 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command()
-@click.argument("base")
-@click.argument("new", required=False)
+@click.argument("base", shell_complete=completion.runs)
+@click.argument("new", required=False, shell_complete=completion.runs)
 @_shared
 def compare(
     base: str,
@@ -153,8 +154,16 @@ def compare(
     BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
     code is always 0; use `scalebench gate` for a verdict.
     """
+    from scalebench.report.gate.sentence import sentence
+    from scalebench.report.tables.terminal import line, printed
+
     result = judged(results_of(base), results_of(new), allowed)
-    show_result(result, "json" if as_json else form, everything)
+    form = "json" if as_json else form
+    if form == "table" and (told := sentence(result)):
+        emit_for_terminal(
+            lambda width, color, plain: printed([line(told, plain, "bold")], width, color, plain)
+        )
+    show_result(result, form, everything)
 
 
 GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
@@ -167,11 +176,17 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
 
 
 @click.command(help=GATE_HELP)
-@click.argument("arguments", nargs=-1, metavar="[NEW] | [-- RUN ARGUMENTS]")
+@click.argument(
+    "arguments",
+    nargs=-1,
+    metavar="[NEW] | [-- RUN ARGUMENTS]",
+    shell_complete=completion.runs,
+)
 @click.option(
     "--baseline",
     "base",
     metavar="BASE",
+    shell_complete=completion.runs,
     help="Run folder, summary.json or baseline folder. Default: the baseline accepted for this "
     "kind of machine.",
 )
@@ -329,7 +344,7 @@ def baseline() -> None:
 
 
 @baseline.command("accept")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--name", help="Folder of the machine; default: by its hardware.")
 @click.option(
     "--add",
@@ -367,7 +382,7 @@ def list_baselines_(as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=completion.runs)
 @click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
 def history(runs: tuple[str, ...], as_json: bool) -> None:
     """Show at which runs step time or efficiency changed level, slow drift included."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scalebench.cli import completion
 from scalebench.cli.options import Count, Duration, Positive, WorldSizes
 from scalebench.cli.view import emit_for_terminal, emit_json, resolve_run
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--gpus", required=True, type=WorldSizes(), help="Numbers of ranks, e.g. 16,64,512.")
 @click.option(
     "--topology",

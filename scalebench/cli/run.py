@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalebench.cli import completion
 from scalebench.cli.options import (
     Count,
     CpuShares,
@@ -22,6 +23,7 @@ from scalebench.cli.options import (
     WorldSizes,
     value_sources,
 )
+from scalebench.cli.right_command import meant_by_option, meant_by_script
 from scalebench.cli.view import emit, emit_json, print_table, print_where_the_rest_is, say
 from scalebench.cli.world import launcher_for, place_in_world
 from scalebench.errors import ExitCode, UsageError
@@ -51,12 +53,18 @@ class RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep what stands after ``--`` as it is."""
         own, separator, script = _split(args)
-        ctx.meta[SCRIPT] = tuple(script) if separator else None
-        return super().parse_args(ctx, own)
-
-
-SCRIPT = "scalebench.script"
-"""Where a context keeps the words of the user's script; None: there is no ``--``."""
+        ctx.meta[completion.WORDS] = own
+        ctx.meta[completion.SCRIPT] = tuple(script) if separator else None
+        try:
+            rest = super().parse_args(ctx, list(own))
+        except click.NoSuchOption as error:
+            by_script = None if separator else meant_by_script(own, self)
+            meant = by_script or meant_by_option(args, self, error.option_name)
+            raise meant or error from None
+        by_script = None if separator or ctx.resilient_parsing else meant_by_script(own, self)
+        if by_script is not None:
+            raise by_script
+        return rest
 
 
 def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
@@ -75,7 +83,12 @@ trust_network = option(
 
 
 @click.command(cls=RunCommand, options_metavar="[OPTIONS]")
-@click.argument("suites", nargs=-1, metavar="-- SCRIPT [ARGS] | [SUITE]...")
+@click.argument(
+    "suites",
+    nargs=-1,
+    metavar="-- SCRIPT [ARGS] | [SUITE]...",
+    shell_complete=completion.suites,
+)
 @option("--gpus", type=WorldSizes(), help="Numbers of ranks. Default: 1,2,4,… up to the devices.")
 @option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", help="[auto]")
 @option(
@@ -83,7 +96,12 @@ trust_network = option(
     is_flag=True,
     help="Allow more ranks than GPUs; ranks share GPUs and use gloo.",
 )
-@option("--workload", metavar="NAME|MODULE:FUNCTION", help="What to train; see scalebench list.")
+@option(
+    "--workload",
+    metavar="NAME|MODULE:FUNCTION",
+    shell_complete=completion.workloads,
+    help="What to train; see scalebench list workloads.",
+)
 @option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16"]),
@@ -187,7 +205,13 @@ trust_network = option(
     "their launcher puts them. Default: suites pinned, your own script not.",
 )
 @option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
-@click.option("-k", "selection", metavar="EXPR", help="Only cases whose names match.")
+@click.option(
+    "-k",
+    "selection",
+    metavar="EXPR",
+    shell_complete=completion.cases,
+    help="Only cases whose names match.",
+)
 @click.option(
     "--only", metavar="ROW", multiple=True, help="Only this row, e.g. ddp.ddp.n2 (repeatable)."
 )
@@ -222,12 +246,13 @@ def run(context: click.Context, /, **flags: Any) -> None:
         for name, value, source in value_sources(context):
             emit(f"{name:<14} {value:<16} {source}")
         return
-    flags["script"] = context.meta.get(SCRIPT)
+    flags["script"] = context.meta.get(completion.SCRIPT)
     given = flags["out"] is not None or flags["suites"]
     if flags["resume"] is not None and given:
         raise UsageError(
             "--resume continues a run as it was planned: leave out the suite or script, and --out."
         )
+    from scalebench.analysis.unmeasured import unmeasured_cases
     from scalebench.session.finish import ResultsNotSaved
 
     if flags["changed_script"] and flags["resume"] is None:
@@ -243,6 +268,8 @@ def run(context: click.Context, /, **flags: Any) -> None:
         emit_json(error.rest)
         raise
     show_result(measured, flags)
+    for name in unmeasured_cases(measured.summary.rows):
+        say(f"scalebench: Nothing of {name} was measured: every row was skipped, see its reason.")
     context.exit(int(exit_code))
 
 
@@ -256,7 +283,7 @@ def _check_max_batch(flags: dict[str, Any]) -> None:
         )
 
 
-def _wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
+def wanted(flags: dict[str, Any]) -> "tuple[list[Suite], Request]":
     """Return the suites and the request, checked as far as that goes without the machine."""
     from scalebench.session.plan import check_names
 
@@ -294,14 +321,14 @@ def _measure(flags: dict[str, Any], member: "WorldMember | None") -> tuple["Run"
     from scalebench.session.session import Interrupted, Session
 
     # The processes of a world wait for word: there, complaints come when they can be told.
-    checked = _wanted(flags) if member is None else None
+    checked = wanted(flags) if member is None else None
     if flags["resume"] and member is None:
         _go_where_started(flags)
     command = ["scalebench", *sys.argv[1:]]
     launcher = launcher_for(flags, member)
     requests = RoundRequests.from_environment()
     with progress_on(sys.stderr) as progress, Session(progress, launcher, requests) as session:
-        suites, request = checked or _wanted(flags)
+        suites, request = checked or wanted(flags)
         try:
             if flags["resume"]:
                 given = {n: flags[n] for n in ("allow_busy", "changed_script", "checkpoint_dir")}
@@ -442,10 +469,10 @@ def _dry_run(flags: dict[str, Any], member: "WorldMember | None") -> None:
     from scalebench.session.script_history import seconds_of_a_launch
     from scalebench.session.session import Session
 
-    checked = _wanted(flags) if member is None else None
+    checked = wanted(flags) if member is None else None
     launcher = launcher_for(flags, member)
     with progress_on(sys.stderr) as progress, Session(progress, launcher) as session:
-        suites, request = checked or _wanted(flags)
+        suites, request = checked or wanted(flags)
         prepared = session.prepare(request, suites)
     launch_s = seconds_of_a_launch(suites, default_runs_folder())
     foreseen = forecast(prepared.plan, prepared.num_parameters, launch_s)

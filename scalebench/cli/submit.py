@@ -56,7 +56,7 @@ def submit(
     from scalebench.launch.submission.request import JobRequest
 
     request = JobRequest(name, nodes, ranks_per_node, gpus_per_node, command)
-    _check_run(command)
+    _check_run(request, here=where == "slurm")
     of_slurm = {
         "time": time,
         "partition": partition,
@@ -75,11 +75,35 @@ def submit(
     context.exit(int(ExitCode.OK))
 
 
-def _check_run(command: tuple[str, ...]) -> None:
-    """Report a misspelt option now, before the job waits in the queue."""
-    from scalebench.cli.run import run
+def _check_run(request: "JobRequest", here: bool) -> None:
+    """Refuse now what would end the job as soon as it has waited in the queue.
 
-    run.make_context("run", list(command[1:]))
+    Args:
+        request: What is submitted.
+        here: Whether the job sees the files of this machine, as Slurm's nodes do.
+    """
+    from scalebench.cli.completion import SCRIPT
+    from scalebench.cli.options import config_for
+    from scalebench.cli.run import run, wanted
+
+    context = run.make_context("run", list(request.command[1:]), default_map=config_for(run))
+    flags = {**context.params, "script": context.meta.get(SCRIPT)}
+    num_ranks = request.nodes * request.ranks_per_node
+    too_many = [n for n in flags["gpus"] or () if n > num_ranks]
+    if too_many:
+        raise UsageError(
+            f"--gpus asks for {too_many[-1]} ranks, and the job has {num_ranks}: --nodes "
+            f"{request.nodes} with --ranks-per-node {request.ranks_per_node}. Give --nodes "
+            f"{-(-too_many[-1] // request.ranks_per_node)}, or leave out what is too large."
+        )
+    if not here:
+        return
+    suites, asked = wanted(flags)
+    on_gpus = asked.device == "cuda" or (asked.device is None and request.gpus_per_node > 0)
+    if suites and (on_gpus or asked.device == "cpu"):  # else only the nodes know the device
+        from scalebench.session.plan import Machine, make_plan
+
+        make_plan(asked, suites, Machine(num_ranks if on_gpus else 0, num_ranks))
 
 
 def _refuse(options: dict[str, str | None], where: str) -> None:

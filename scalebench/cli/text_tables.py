@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scalebench.analysis.unmeasured import unmeasured_cases
 from scalebench.session.diagnosis import Finding
 from scalebench.session.plan import Plan
 from scalebench.session.plan.forecast import Forecast
@@ -53,6 +54,7 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
     ]
     if not forecast.rows:
         return "\n".join([*plan.notices, *timed, "No model is trained."])
+    unmeasured = unmeasured_cases(row.cell for row in forecast.rows)
     return "\n".join(
         [
             *plan.notices,
@@ -63,6 +65,7 @@ def render_plan(forecast: Forecast, plan: Plan) -> str:
             "",
             f"{num_launches} launches{timed_or_not}, {wall}",
             *_beside_the_rows(forecast, plan),
+            *(f"Nothing of {name} can be measured: exit code 4." for name in unmeasured),
             "Nothing was trained."
             if forecast.wall_s is None
             else "The time is estimated from usual times; nothing was trained.",

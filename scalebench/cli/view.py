@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from scalebench.cli import completion
 from scalebench.cli.options import Count
 from scalebench.errors import UsageError
 from scalebench.report.words.plain_text import escaped_json, printable
@@ -92,7 +93,7 @@ def emit(text: str, color: bool | None = None) -> None:
 
 
 @click.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @click.option(
     "--verbose",
@@ -163,7 +164,7 @@ def draw_schedule(
 
 
 @click.command()
-@click.argument("runs", nargs=-1, metavar="RUN...")
+@click.argument("runs", nargs=-1, metavar="RUN...", shell_complete=completion.runs)
 @click.option(
     "--image",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -183,10 +184,18 @@ def report(runs: Sequence[str], image: Path | None) -> None:
         emit(str(image))
 
 
+KINDS = ("suites", "strategies", "workloads", "launchers", "runs")
+"""What there is to list, in this order."""
+
+
 @click.command("list")
+@click.argument("kinds", nargs=-1, type=click.Choice(KINDS), metavar="[KIND]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-def list_(as_json: bool) -> None:
-    """List suites, strategies, workloads, launchers and runs, and what cannot run here and why."""
+def list_(kinds: tuple[str, ...], as_json: bool) -> None:
+    """List suites, strategies, workloads, launchers and runs, and what cannot run here and why.
+
+    With KIND, for example `scalebench list suites`, only these.
+    """
     from scalebench.cli.text_tables import render_inventory
     from scalebench.launch.external.environment import why_no_world
     from scalebench.launch.launchers import LAUNCHERS
@@ -197,5 +206,6 @@ def list_(as_json: bool) -> None:
         **{name: offer.why_not() for name, offer in LAUNCHERS.items()},
         "external": why_no_world(os.environ),
     }
-    inventory = take_inventory(survey_machine(), cannot_run)
+    asks_torch = not kinds or {"strategies", "workloads"} & {*kinds}
+    inventory = take_inventory(survey_machine() if asks_torch else {}, cannot_run, kinds)
     emit(json.dumps(inventory, indent=1) if as_json else render_inventory(inventory))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalebench.analysis.run import StoredRun, load_run
-from scalebench.analysis.summarise import failed_rows, summarise
+from scalebench.analysis.summarise import summarise
+from scalebench.analysis.unmeasured import failed_rows, unmeasured_cases
 from scalebench.errors import EnvironmentUnfit, ExitCode
 from scalebench.records.base import Record
 from scalebench.records.files import write_atomic, write_checked, write_model
@@ -27,10 +28,11 @@ class Run:
 
     @property
     def exit_code(self) -> ExitCode:
-        """``CELLS_FAILED`` when a row failed or ran out of memory, or a collective was wrong."""
-        collectives = self.summary.collectives
+        """``CELLS_FAILED``: a row or a collective failed, or nothing of a case was measured."""
+        collectives, rows = self.summary.collectives, self.summary.rows
         wrong = collectives is not None and collectives.failure is not None
-        return ExitCode.CELLS_FAILED if wrong or failed_rows(self.summary.rows) else ExitCode.OK
+        failed = wrong or failed_rows(rows) or unmeasured_cases(rows)
+        return ExitCode.CELLS_FAILED if failed else ExitCode.OK
 
 
 class UnsavedResults(Record):

@@ -1,6 +1,6 @@
 """What there is: suites, strategies, workloads, launchers, runs; and what cannot run, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,33 @@ ADAM_BYTES_PER_PARAMETER = 16
 
 
 def take_inventory(
-    survey: Mapping[str, Any], cannot_run: Mapping[str, str | None] | None = None
+    survey: Mapping[str, Any],
+    cannot_run: Mapping[str, str | None] | None = None,
+    kinds: Sequence[str] = (),
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the lists by kind; each entry has ``name``, ``about``, and ``cannot_run`` or None.
 
     Args:
-        survey: What torch says of the machine.
+        survey: What torch says of the machine; of suites, launchers and runs alone: anything.
         cannot_run: Launcher → why it cannot run here; None: it can.
+        kinds: Which lists; none: all.
     """
-    reasons = cannot_run or {}
-    return {
-        "suites": [_suite(name) for name in sorted(suite_files())],
-        "strategies": _strategies(survey),
-        "workloads": [_workload(name, survey) for name in PRESETS],
-        "launchers": [
-            *(_entry(name, offer.about, reasons.get(name)) for name, offer in LAUNCHERS.items()),
-            _entry(
-                "external",
-                "the processes that torchrun, srun or mpirun has started, on any machines",
-                reasons.get("external"),
-            ),
-        ],
-        "runs": [_run(path.name) for path in find_runs(default_runs_folder())],
+    takes: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "suites": lambda: [_suite(name) for name in sorted(suite_files())],
+        "strategies": lambda: _strategies(survey),
+        "workloads": lambda: [_workload(name, survey) for name in PRESETS],
+        "launchers": lambda: _launchers(cannot_run or {}),
+        "runs": lambda: [_run(path.name) for path in find_runs(default_runs_folder())],
     }
+    return {kind: takes[kind]() for kind in kinds or takes}
+
+
+def _launchers(cannot_run: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    others = "the processes that torchrun, srun or mpirun has started, on any machines"
+    return [
+        *(_entry(name, offer.about, cannot_run.get(name)) for name, offer in LAUNCHERS.items()),
+        _entry("external", others, cannot_run.get("external")),
+    ]
 
 
 def _entry(name: str, about: str, cannot_run: str | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scalebench.errors import UsageError
+from scalebench.session.command_words import command_of
 from scalebench.session.finish import Run
 from scalebench.session.plan import Request
 from scalebench.session.progress import Silent
@@ -37,11 +38,8 @@ def run(
     wanted = request or Request()
     if world_sizes is not None:
         wanted = _with_sizes(wanted, world_sizes)
-    command = ["scalebench", "run", *(suite.name for suite in loaded)]
-    if wanted.world_sizes:
-        command += ["--gpus", ",".join(map(str, wanted.world_sizes))]
     with Session(Silent()) as session:
-        return session.run(wanted, loaded or load_suites(()), command, out)
+        return session.run(wanted, loaded or load_suites(()), command_of(given, wanted), out)
 
 
 def _named(name: str) -> list[Suite]:

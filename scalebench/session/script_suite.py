@@ -63,6 +63,7 @@ def _check(script: ScriptTarget, flags: dict[str, Any]) -> None:
             f"There is no script {script.program}. Give the path of a Python file after --, or -m "
             "and the name of a module."
         )
+    script.check_placeholders()
     if script.takes_batch and flags["batch_size"] is None:
         raise UsageError(
             "The script's arguments hold {global_batch} or {rank_batch}, and nothing says how "

@@ -106,7 +106,7 @@ def read_question(path: Path) -> str:
 
 
 def _suite_in(path: Path) -> Suite:
-    if not _names_a_suite(path):
+    if not names_a_suite(path):
         raise _no_suite(path)
     try:
         suite = runpy.run_path(str(path)).get("SUITE")
@@ -126,7 +126,7 @@ def _suite_in(path: Path) -> Suite:
     return suite
 
 
-def _names_a_suite(path: Path) -> bool:
+def names_a_suite(path: Path) -> bool:
     """Tell whether a file can be a suite: a training script must not be executed as one."""
     try:
         text = path.read_text(errors="replace") if path.is_file() else ""

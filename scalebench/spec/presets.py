@@ -13,6 +13,7 @@ from pydantic import Field
 
 from scalebench.errors import UsageError, unknown_name
 from scalebench.spec.base import Spec
+from scalebench.spec.own_workload import meant_target
 from scalebench.spec.script import ScriptTarget
 from scalebench.spec.workload import ContextPlan, Split, TensorPlan
 
@@ -351,8 +352,8 @@ def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
     if ":" in name:
         module, _, function = name.partition(":")
         parts = [*module.split("."), function]
-        if not all(part.isidentifier() for part in parts):
-            raise UsageError(
+        if module.endswith(".py") or not all(part.isidentifier() for part in parts):
+            raise _meant(name) or UsageError(
                 f"--workload {name!r} is not MODULE:FUNCTION. Give an importable module and a "
                 "function in it, for example my_models:workload."
             )
@@ -363,4 +364,16 @@ def resolve_workload(name: str, device: str) -> BuiltIn | CustomTarget:
         return PRESETS[_DEFAULT_OF_FAMILY[name][device]]
     if name in PRESETS:
         return PRESETS[name]
-    raise unknown_name("workload", name, [*_DEFAULT_OF_FAMILY, *PRESETS, "module:function"])
+    raise _meant(name) or unknown_name(
+        "workload", name, [*_DEFAULT_OF_FAMILY, *PRESETS, "module:function"]
+    )
+
+
+def _meant(name: str) -> UsageError | None:
+    target = meant_target(name)
+    if target is None:
+        return None
+    return UsageError(
+        f"--workload {name} is not MODULE:FUNCTION, which a workload of your own needs. Write: "
+        f"--workload {target}."
+    )

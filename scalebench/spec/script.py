@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import PurePath
 from typing import Literal
 
@@ -20,6 +21,13 @@ PLACEHOLDERS = ("world_size", "global_batch", "rank_batch", "run_dir")
 
 SIZES = ("world_size", "global_batch", "rank_batch")
 """Those that are numbers and depend on the number of ranks."""
+
+_MEANT = {
+    **dict.fromkeys(("batch", "batch_size", "local_batch", "micro_batch"), "rank_batch"),
+    **dict.fromkeys(("n", "gpus", "ngpus", "num_gpus", "nproc", "ranks", "world"), "world_size"),
+    **dict.fromkeys(("out", "run"), "run_dir"),
+}
+_CLOSE = 0.85
 
 INTERPRETER = re.compile(r"python[0-9.]*(\.exe)?")
 _SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -92,6 +100,24 @@ class ScriptTarget(Spec):
     def depends_on_size(self) -> bool:
         """Whether an argument depends on the number of ranks."""
         return any(f"{{{name}}}" in a for a in self.arguments for name in SIZES)
+
+    @property
+    def other_braces(self) -> list[str]:
+        """Names in braces that are no placeholders, and that the script gets as they stand."""
+        names = re.findall(r"\{([A-Za-z_]\w*)\}", " ".join(self.arguments))
+        return [name for name in dict.fromkeys(names) if name not in PLACEHOLDERS]
+
+    def check_placeholders(self) -> None:
+        """Raise UsageError for a name in braces that is almost a placeholder."""
+        for name in self.other_braces:
+            near = get_close_matches(name.lower(), PLACEHOLDERS, n=1, cutoff=_CLOSE)
+            meant = _MEANT.get(name.lower()) or next(iter(near), None)
+            if meant is not None:
+                valid = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)
+                raise UsageError(
+                    f"{{{name}}} in the script's arguments is no placeholder. Write {{{meant}}}. "
+                    f"Valid: {valid}."
+                )
 
     def arguments_for(self, values: Mapping[str, object]) -> list[str]:
         """Return the arguments with each placeholder replaced; other braces stay as they are."""

@@ -204,11 +204,13 @@ def test_a_strategy_that_cannot_run_is_skipped_with_the_reason(
 ) -> None:
     flags = ("--workload", "troubled:healthy", "-k", "checkpointing or static")
     done = scalebench("run", "ddp", "--gpus", "1,2", "--out", "r", *SHORT, *flags)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 4 and "Nothing of ddp: ddp-checkpointing was measured" in done.stderr
     row = row_of(project / "r", "ddp-checkpointing", 2)
     assert row["status"] == "skipped"
     assert "names its blocks" in row["reason"]
     assert row_of(project / "r", "ddp-static-graph", 2)["status"] == "ok"
+    planned = scalebench("run", "tensor", "--dry-run", "--workload", "troubled:healthy")
+    assert "Nothing of tensor: tensor-sequence can be measured: exit code 4." in planned.stdout
 
 
 def test_more_ranks_than_cores_are_measured_and_marked(

@@ -69,9 +69,14 @@ def about_paced(rows: Sequence[Cell]) -> list[str]:
 
 
 def about_scripts(rows: Sequence[Cell]) -> list[str]:
-    """Say how the work of the user's own script grows with the number of ranks."""
+    """Say how the work of the user's own script grows with N, and what is no placeholder."""
     targets = dict.fromkeys(c.workload for c in rows if isinstance(c.workload, ScriptTarget))
-    return [
+    in_braces = [
+        f"{target.shown} gets {{{name}}} as it stands: it is no placeholder of scalebench's"
+        for target in targets
+        for name in target.other_braces
+    ]
+    return in_braces + [
         f"{target.shown}: the same arguments at every N; what its ranks are seen to do tells "
         "whether that is strong or weak scaling"
         for target in targets

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.summarise import failed_rows, summarise
+from scalebench.analysis.summarise import summarise
+from scalebench.analysis.unmeasured import failed_rows
 from scalebench.records.largest_batch import LargestBatch
 from scalebench.records.outcome import skipped_result
 from scalebench.records.rank import Memory, Verification

@@ -144,3 +144,10 @@ def test_a_case_says_what_differs_from_the_defaults_of_its_suite():
     assert describe(own) == "DDP (25 MiB buckets), workload cnn, batch 8"
     text = render_inventory(take_inventory(SURVEY))
     assert "DDP (25 MiB buckets, static graph); optional: select it with -k" in text
+
+
+@pytest.mark.parametrize("kinds", [("suites",), ("runs", "launchers"), ("workloads",)])
+def test_only_the_kinds_that_are_asked_for(kinds):
+    survey = SURVEY if "workloads" in kinds else {}
+    assert tuple(take_inventory(survey, kinds=kinds)) == kinds
+    assert take_inventory(survey, kinds=kinds) == {k: take_inventory(SURVEY)[k] for k in kinds}

@@ -1,0 +1,56 @@
+"""What would end a job as soon as it has waited in the queue is refused before it is submitted."""
+
+import pytest
+from click.testing import CliRunner
+
+from scalebench.cli import cli
+
+KUBERNETES = ("--kubernetes", "--image", "i")
+
+
+def submit(*command, where=("--slurm",)):
+    words = ["submit", *where, "--nodes", "2", "--ranks-per-node", "2", "--dry-run", "--"]
+    done = CliRunner().invoke(cli, [*words, "run", *command])
+    return done.exit_code, f"{done.exception or ''}{done.output}"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["ddq"], "Did you mean 'ddp'"),
+        (["mine.py"], "no suite file mine.py"),
+        (["--gpus", "2", "--", "nowhere.py"], "no script nowhere.py"),
+        (["ddp", "-k", "none-of-them"], "matches no case"),
+        (["ddp", "--workload", "gtp"], "Did you mean 'gpt'"),
+        (["ddp", "--gpus", "2,4,8"], "8 ranks, and the job has 4"),
+        (["ddp", "--gpus", "3", "--device", "cpu", "--batch-size", "16"], "--batch-size 15 or 18"),
+        (["ddp", "--only", "ddp.ddq.n2", "--device", "cpu"], "row for --only"),
+    ],
+)
+def test_what_cannot_run(command, told):
+    code, said = submit(*command)
+    assert code and told in said
+
+
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [
+        (["ddp", "--gpus", "2,4"], ("--slurm",)),
+        (["ddp", "--gpus", "4", "--device", "cuda"], ("--slurm", "--gpus-per-node", "2")),
+        (["--gpus", "2", "--", "train.py"], ("--slurm",)),
+        (["of_the_image.py", "--gpus", "2"], KUBERNETES),
+    ],
+)
+def test_what_can(command, where):
+    code, said = submit(*command, where=where)
+    assert code == 0 and command[0] in said
+
+
+def test_a_size_that_no_pods_have():
+    assert "the job has 4" in submit("ddp", "--gpus", "8", where=KUBERNETES)[1]
