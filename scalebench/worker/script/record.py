@@ -175,9 +175,13 @@ def rank_fields(
     blocks = [_timed(block, raw["host_ns"], period) for block in grouped]
     clean = [i for b in blocks if b.phase == "clean" for i in range(b.first, b.first + b.count)]
     fed = [_fed(raw["fed"], step, period) for step in clean]
-    samples = _mean([f.samples for f in fed])
-    tokens = _mean([f.tokens for f in fed])
-    backwards = _mean([_in_step(raw["backwards"], step, period) for step in clean])
+    passes = [_in_step(raw["backwards"], step, period) for step in clean]
+    backwards = _mean(passes)
+    consumed = 1.0 if raw["explicit"] else _consumed([f.batches for f in fed], passes)
+    samples, tokens = (
+        None if mean is None else mean * consumed
+        for mean in (_mean([f.samples for f in fed]), _mean([f.tokens for f in fed]))
+    )
     asked = _script(cell).samples_per_step
     if asked is not None:
         sizes = {"world_size": cell.world_size, "global_batch": cell.global_batch}
@@ -253,6 +257,17 @@ def _mean(values: Sequence[float | None]) -> float | None:
     """Return the mean over steps, which is what a job pays for; None: some step is not known."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known and len(known) == len(values) else None
+
+
+def _consumed(batches: Sequence[float], passes: Sequence[float]) -> float:
+    """Return how many batches were trained on, for each that was read.
+
+    A loader may read ahead, as Accelerate's does: an epoch's first step then reads a batch more
+    and its last one fewer, and a window that holds only one of the two has a batch too many. Where
+    each backward pass takes one batch, the passes tell.
+    """
+    takes_one = sum(batches) > 0 and _usual(batches) == _usual(passes)
+    return sum(passes) / sum(batches) if takes_one else 1.0
 
 
 def _usual(values: Sequence[float]) -> float:
