@@ -130,8 +130,8 @@ def test_ranks_that_exchange_nothing_do_not_scale(traffic, wrappers, complaint):
 @pytest.mark.parametrize(
     ("fed", "passes", "samples"),
     [
-        # four passes of a batch of 8 a step; the window begins with an epoch, whose first step reads
-        # one ahead, and ends within it
+        # four passes of a batch of 8 a step; the window begins with an epoch, whose first step
+        # reads one ahead, and ends within it
         ([[40, 5]] + [[32, 4]] * 39, 4, 32),
         # a short batch ends an epoch: it is trained on
         ([[32, 4]] * 39 + [[28, 4]], 4, (39 * 32 + 28) / 40),
