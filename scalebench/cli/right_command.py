@@ -10,7 +10,7 @@ from scalebench.errors import UsageError, unknown_name
 
 NUMBERS_OF_RANKS = (
     *("--nproc", "--nprocs", "--nproc-per-node", "--np", "-np", "-n", "--ngpus", "--num-gpus"),
-    *("--num-processes", "--world-size", "--ranks", "--gpu", "--nnodes"),
+    *("--num-processes", "--world-size", "--ranks", "--gpu"),
 )
 ALSO_CALLED = {**dict.fromkeys(NUMBERS_OF_RANKS, "--gpus"), "--model": "--workload", "--suite": ""}
 """Option of others → that of ``run``; empty: ``run`` takes the value without an option."""
@@ -21,12 +21,17 @@ def meant_by_option(words: Sequence[str], run: click.Command, given: str) -> Usa
     options = _options(run)
     end = words.index("--") if "--" in words else len(words)
     right: list[str] = []
-    for word in words[:end]:
+    before = iter(words[:end])
+    given_by_name = {word.partition("=")[0] for word in words[:end]} & options.keys()
+    for word in before:
         name, equals, value = word.partition("=")
         dashed = name[:2] + name[2:].replace("_", "-") if name.startswith("-") else name
         known = dashed if dashed in options else ALSO_CALLED.get(dashed)
         if known is None or name in options:
             right.append(word)
+        elif known in given_by_name:  # it is given by its own name as well: that stands
+            if not equals:
+                next(before, None)
         elif known or value:
             right.append(f"{known}{equals if known else ''}{value}")
     right += words[end:]

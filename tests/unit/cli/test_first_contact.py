@@ -47,6 +47,8 @@ def told(capfd, *words):
         ("ddp --gpus 2", "run ddp --gpus 2"),
         ("run ddp --nproc 2", "run ddp --gpus 2"),
         ("run ddp --nproc_per_node=2", "run ddp --gpus=2"),
+        ("run ddp --gpus 1,2 --nproc 4 --quick", "run ddp --gpus 1,2 --quick"),
+        ("run ddp --nproc=4 --gpus=1,2", "run ddp --gpus=1,2"),
         ("run ddp -n 2", "run ddp --gpus 2"),
         ("run --nproc 2 -- train.py --nproc 3", "run --gpus 2 -- train.py --nproc 3"),
         ("run ddp --batch_size 8", "run ddp --batch-size 8"),
