@@ -1,4 +1,4 @@
-"""What a GPU user may rely on, held against the results of `benchmarks.gpu_evidence`: yes or no."""
+"""Claims about GPUs, checked against the results of `benchmarks.gpu_evidence`: yes or no."""
 
 import gzip
 import json

@@ -17,7 +17,7 @@ ALSO_CALLED = {**dict.fromkeys(NUMBERS_OF_RANKS, "--gpus"), "--model": "--worklo
 
 
 def meant_by_option(words: Sequence[str], run: click.Command, given: str) -> UsageError | None:
-    """Return the error for an option that ``run`` has not; None: nobody knows what it means."""
+    """Return the error for an option that ``run`` does not have; None: its meaning is not known."""
     options = _options(run)
     end = words.index("--") if "--" in words else len(words)
     right: list[str] = []

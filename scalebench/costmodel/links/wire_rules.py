@@ -27,7 +27,7 @@ def _num_pairs(transports: Iterable[Transport]) -> str:
 
 
 def _there(node: NodeWires) -> list[str]:
-    """Return a node's adapters, as sysfs lists them or, where nobody asked it, as NCCL does."""
+    """Return a node's adapters, as sysfs lists them; without sysfs, as NCCL does."""
     own = node.links.adapters if node.links is not None else []
     return own if len(own) > len(node.adapters) else node.adapters
 

@@ -80,7 +80,7 @@ def watched_places(
 ) -> dict[int, dict[str, object]]:
     """Return the places of processes; the first whose rank trains on a GPU is to watch it.
 
-    Whoever computes there and descends from a process of the world is no stranger.
+    A process there that descends from one of the world is of the job.
     """
     places = world.places()
     taken = set()

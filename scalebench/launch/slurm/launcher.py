@@ -105,7 +105,7 @@ class SlurmLauncher(ForkingLauncher):
         return []
 
     def launch(self, cell: Cell, logs: Path) -> Launched:
-        """Run one cell as a step; its tasks watch their GPUs, nobody the processors."""
+        """Run one cell as a step; its tasks watch their GPUs; the processors are not watched."""
         ended = self.run_job("cell", cell, RankRecord, logs)
         no_device = ON_CPU if cell.device == "cpu" else NOT_TOLD
         track = NodeTrack(unavailable={"devices": no_device, "host": UNWATCHED})
