@@ -55,7 +55,7 @@ class _Node:
     links: NodeLinks | None = None
 
     def link(self, *ends: tuple[str, str]) -> str | None:
-        """Return what joins two GPUs, each given as rank and number; None: neither the log nor the machine says."""
+        """Return what joins two GPUs, each given as rank and number; None: not known."""
         one, other = (self._bus(*end) for end in ends)
         if one in self.fast and other in self.fast:
             shared = self.fast[one].keys() & (self.fast[other].keys() | {other})
