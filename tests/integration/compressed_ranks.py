@@ -127,17 +127,24 @@ def spoiled_end(original: Callable[..., None]) -> Callable[..., None]:
     return end
 
 
-def rounding_elsewhere(original: Callable[..., None]) -> Callable[..., None]:
-    """Move the gradients of a training by half a unit in the last place of bfloat16, as other
-    kernels do."""
+def moving(
+    original: Callable[..., None], by: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[..., None]:
+    """Change the gradients of a training, not those of its emulation."""
 
     def init(self: Any, *arguments: Any) -> None:
         original(self, *arguments)
         for parameter in self.module.parameters():
-            parameter.register_hook(lambda g: g * (1 + 2**-8 * torch.randn_like(g)))
+            parameter.register_hook(by)
 
     return init
 
+
+IN_BFLOAT16: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rounds elsewhere": lambda g: g * (1 + 2**-8 * torch.randn_like(g)),
+    "is a third too large": lambda g: g * 1.3,
+}
+"""What gradients do → how; the first is half a unit in the last place, as other kernels do it."""
 
 PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     "forgets": (
@@ -183,11 +190,12 @@ def rank_main(rank: int, world_size: int, folder: Path) -> None:
                 with injected_fault(target, name, replacement, rank == 1):
                     report["planted"][what] = inspected(context(variant))
             cell = cell_of("sign", world_size, autocast=True)
-            rounds = rounding_elsewhere(CompressedTraining.__init__)
-            with patch.object(CompressedTraining, "__init__", rounds):
-                report["rounds elsewhere"] = inspected(
-                    RankContext(cell, rank, rank, joined.device, joined.control)
-                )
+            for what, by in IN_BFLOAT16.items():
+                init = moving(CompressedTraining.__init__, by)
+                with patch.object(CompressedTraining, "__init__", init):
+                    report["planted"][what] = inspected(
+                        RankContext(cell, rank, rank, joined.device, joined.control)
+                    )
         report["same as torch"] = same_as_torch(context("fp16"))
         dist.barrier()
     (folder / f"{world_size}-{rank}.json").write_text(json.dumps(report))

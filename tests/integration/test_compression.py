@@ -80,11 +80,14 @@ def test_the_gradient_error_orders_the_methods(reports: Reports, world_size: int
 
 
 @pytest.mark.untimed
-def test_a_method_may_enlarge_what_bfloat16_moves(reports: Reports) -> None:
+@pytest.mark.parametrize(
+    ("what", "status"), [("rounds elsewhere", "verified"), ("is a third too large", "deviates")]
+)
+def test_a_method_may_enlarge_what_bfloat16_moves(reports: Reports, what: str, status: str) -> None:
     """A sign flips, and what is left of a gradient is far off, though training is right."""
-    found = [report["rounds elsewhere"]["verification"] for report in reports[2]]
-    assert {f["status"] for f in found} == {"verified"}, found
-    assert 0.05 < found[0]["gradient_deviation"] <= found[0]["tolerance"] < 0.5
+    found = reports[2][0]["planted"][what]["verification"]
+    assert found["status"] == status, found
+    assert found["gradient_deviation"] > 0.05 and found["tolerance"] < 0.5
 
 
 @pytest.mark.untimed
