@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch._C._autograd import _KinetoEvent
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -75,8 +76,10 @@ def traced(device: torch.device, groups: dict[str, int] | None = None) -> Iterat
             results.events(), capture.before_ns, capture.step_ns, groups
         )
     else:
+        events = written(results)
+        marks = events.start_ns[marks_of(events)]
         capture.events, capture.clock_error_s = on_the_steps_clock(
-            written(results), capture.before_ns, capture.step_ns
+            events, marks, capture.before_ns, capture.step_ns
         )
         if groups:
             capture.events = replace(capture.events, groups=groups)
@@ -91,14 +94,19 @@ def written(results: Any) -> Events:
 
 
 def on_the_steps_clock(
-    events: Events, before_ns: list[int], step_ns: list[int]
+    events: Events, marks: Any, before_ns: list[int], step_ns: list[int]
 ) -> tuple[Events, float]:
-    """Return events of a file with their times on the clock of ``step_ns``; see `read_events`."""
-    host = events.of("user_annotation")
-    marks = events.start_ns[host[[events.names[code] == STEP for code in events.name[host]]]]
+    """Return events of a file with their times on the clock of ``step_ns``; see `clocks_apart`."""
     offset, moved_s = clocks_apart(marks, before_ns, step_ns)
     starts, ends = events.start_ns - offset, events.end_ns - offset
     return replace(events, start_ns=starts, end_ns=ends, clock_offset_ns=offset), moved_s
+
+
+def marks_of(events: Events) -> NDArray[np.int64]:
+    """Return the marks called `STEP` on the host, as indices, in the order of their times."""
+    host = events.of("user_annotation")
+    marks = host[[events.names[code] == STEP for code in events.name[host]]]
+    return marks[np.argsort(events.start_ns[marks])]
 
 
 def _every_thread(device: torch.device) -> _ExperimentalConfig | None:

@@ -4,17 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from scalebench.errors import UsageError
 from scalebench.records.rank import Block
 from scalebench.records.trace import Trace
 from scalebench.spec import Cell
 from scalebench.trace.events import Events
 from scalebench.trace.kineto import read_kineto
-from scalebench.trace.marks import STEP
 from scalebench.worker.measure.trace_record import trace_record
-from scalebench.worker.measure.tracing import Capture, clocks_apart
+from scalebench.worker.measure.tracing import Capture, marks_of, on_the_steps_clock
 
 LAST_MARK = "scalebench.last step"
 
@@ -59,8 +56,7 @@ def capture_of(stored: Mapping[str, Any]) -> Capture:
     events, marks = with_spans(read_kineto(stored["file"]))
     if len(marks) != len(stored["step_ns"]):
         raise ValueError("the profiler lost the step markers")
-    offset_ns, error_s = clocks_apart(marks, stored["before_ns"], stored["step_ns"])
-    moved = replace(events, start_ns=events.start_ns - offset_ns, end_ns=events.end_ns - offset_ns)
+    moved, error_s = on_the_steps_clock(events, marks, stored["before_ns"], stored["step_ns"])
     return Capture(step_ns=stored["step_ns"][:-1], events=moved, clock_error_s=error_s)
 
 
@@ -70,9 +66,7 @@ def with_spans(events: Events) -> tuple[Events, Any]:
     Returns:
         The events, and when the marks were, in order.
     """
-    of_host = events.of("user_annotation")
-    marks = of_host[[events.names[code] == STEP for code in events.name[of_host]]]
-    marks = marks[np.argsort(events.start_ns[marks])]
+    marks = marks_of(events)
     starts = events.start_ns[marks].copy()
     if len(marks) == 0:
         return events, starts
