@@ -20,7 +20,7 @@ class Claim:
     """A claim and its verdict.
 
     Attributes:
-        holds: None: its step did not come to an end.
+        holds: None: one GPU cannot show it, or its step did not come to an end.
         value: What was found, or why there is nothing.
     """
 
@@ -113,7 +113,9 @@ def _about_row(folder: Path, step: str, case: str, done: Mapping[str, str]) -> F
     for name, (text, low, high) in bounds.items():
         told = row[name]
         value = told["value"] if isinstance(told, dict) else told
-        holds = value is not None and low < value < high
+        holds: bool | None = value is not None and low < value < high
+        if name == "prediction_error" and value is None and row["world_size"] == 1:
+            holds = None  # a prediction starts from N=1: it takes two GPUs
         said = f"{value:.4g}" if value is not None else f"null: {row['unavailable'].get(name)}"
         yield f"{case}: {name} {text}", holds, said
     cell = json.loads((folder / step / "cells" / f"{case}.{case}.n1.r0.json").read_text())
@@ -122,6 +124,9 @@ def _about_row(folder: Path, step: str, case: str, done: Mapping[str, str]) -> F
     known = sum(op["num_bytes"] is not None for op in operations)
     said = rank.get("trace_unavailable") or f"{known} of {len(operations)}"
     text = f"{case}: its own trace knows the size of every operation"
+    if case == "fsdp" and row["world_size"] == 1 and rank.get("trace") and not operations:
+        yield text, None, "FSDP launches none at N=1"
+        return
     yield text, bool(operations) and known == len(operations), said
 
 

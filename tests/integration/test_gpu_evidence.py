@@ -92,6 +92,7 @@ OPERATION = {"num_bytes": 4000, "kind": "all_reduce"}
 RECORD = {"Collective name": "allreduce", "In msg nelems": 1000, "dtype": "Float", "Group size": 1}
 ROW = {
     "case": "ddp",
+    "world_size": 2,
     "reason": None,
     "correctness": {"status": "verified", "gradient_deviation": 6e-4},
     "prediction_error": -0.02,
@@ -144,6 +145,13 @@ def test_every_claim_can_be_refuted(tmp_path: Path, changes: Any, refuted: list[
     # FSDP, sharing and the largest batch have not run.
     assert sum(claim.verdict == "not measured" for claim in claims) == 7
     assert sum(claim.verdict == "yes" for claim in claims) == 10 - len(refuted)
+
+
+def test_one_rank_without_a_prediction_refutes_nothing(tmp_path: Path) -> None:
+    row = {**ROW, "world_size": 1, "prediction_error": None}
+    state = written(tmp_path, power=POWER, row=row, operation=OPERATION, record=RECORD)
+    verdicts = {claim.text: claim.verdict for claim in gpu_claims.judge(tmp_path, state)}
+    assert verdicts["ddp: prediction_error is not null"] == "not measured"
 
 
 def test_all_steps_together_fit_into_an_hour_and_the_first_matter_most() -> None:

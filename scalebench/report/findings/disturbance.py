@@ -1,6 +1,6 @@
 """Whether something spoiled a whole run: other programs, throttling, swapping, drift.
 
-One sentence that stands above all tables, from what the run recorded: the stamps of its rows, and
+What stands above all tables, from what the run recorded: the stamps of its rows, and
 how the rounds of launches differ.
 """
 
@@ -13,8 +13,10 @@ from scalebench.records.summary import Row, Summary
 from scalebench.report.words import wording
 from scalebench.report.words.warnings import details, marks
 
-DISTURBING = ("foreign load", "throttled", "clocks differ", "swap")
-"""Stamps that speak of the machine, not of the case."""
+OTHERS = ("foreign load", "swap")
+"""Stamps of what somebody else did to the machine."""
+CLOCKS = ("throttled", "clocks differ")
+"""Stamps of clocks. The job's own load causes them as well: no other program has to be there."""
 
 LEAST_ROWS = 3
 """Rows that have to slow down together before it is the machine that drifted."""
@@ -24,21 +26,28 @@ LEAST_DRIFT = 0.05
 
 
 def disturbance(summary: Summary) -> str | None:
-    """Say in one sentence what disturbed a run; None: nothing that it recorded."""
+    """Say what disturbed a run; None: nothing that it recorded."""
     measured = [row for row in summary.rows if row.status == "ok"]
-    found = [_stamped(measured, name) for name in DISTURBING]
+    loaded = [text for name in OTHERS if (text := _stamped(measured, name))]
     drifted = drift(measured)
     if drifted is not None and drifted >= LEAST_DRIFT:
-        found.append(
+        loaded.append(
             f"all cases together were {100 * drifted:.0f} % slower in one round than in another"
         )
-    told = [text for text in found if text]
-    if not told:
-        return None
-    return (
-        f"The machine was not quiet: {'; '.join(told)}. Read the numbers with care, or stop what"
-        " disturbs (scalebench doctor) and run again."
-    )
+    clocked = [text for name in CLOCKS if (text := _stamped(measured, name))]
+    told = []
+    if loaded:
+        told.append(
+            f"The machine was not quiet: {'; '.join(loaded)}. Read the numbers with care, or stop"
+            " what disturbs (scalebench doctor) and run again."
+        )
+    if clocked:
+        told.append(
+            f"The devices changed their clocks: {'; '.join(clocked)}. A GPU does so at its power"
+            " limit, too. To compare by a few per cent, lock the clocks (nvidia-smi -lgc, or the"
+            " governor performance)."
+        )
+    return " ".join(told) or None
 
 
 def _stamped(rows: Sequence[Row], name: str) -> str:

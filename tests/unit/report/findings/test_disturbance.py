@@ -40,6 +40,15 @@ def test_what_the_machine_did_is_named(stamp):
     assert f"{name} on 1 of 1 rows (ddp-25mb, N=2: {told})" in text
 
 
+def test_clocks_that_the_load_itself_changes_blame_no_other_program():
+    stamped = make_row(
+        stamps=["throttled: power cap in 38.2 %", "clocks differ: a"]
+    )
+    text = disturbance(make_summary([stamped])) or ""
+    assert "not quiet" not in text and "stop what disturbs" not in text
+    assert "nvidia-smi -lgc" in text
+
+
 def test_what_is_about_a_case_does_not_speak_of_the_machine():
     assert disturbance(make_summary([make_row(stamps=["budget open", "unsteady"])])) is None
 
