@@ -20,12 +20,13 @@ def _offering(names: Callable[[click.Context], Iterable[str]]) -> Complete:
     def complete(
         context: click.Context, _: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        before, blank, word = incomplete.rpartition(" ")  # of an expression, the last word
+        start = 1 + max(incomplete.rfind(" "), incomplete.rfind(","))  # the last word
+        before, word = incomplete[:start], incomplete[start:]
         try:
             found = [name for name in names(context) if name.startswith(word)]
         except ScalebenchError:
             found = []
-        items = [CompletionItem(f"{before}{blank}{name}") for name in found]
+        items = [CompletionItem(before + name) for name in found]
         return items or [CompletionItem(incomplete, type="file")]
 
     return complete
@@ -53,6 +54,13 @@ def _cases(context: click.Context) -> Iterable[str]:
     return {case.name: 0 for suite in bundled for s in load_suites([suite]) for case in s.cases}
 
 
+def _strategies(_: click.Context) -> Iterable[str]:
+    from scalebench.session.strategies_suite import known_strategies
+    from scalebench.session.suite_files import own_suites, suite_files
+
+    return known_strategies(sorted(suite_files().keys() - own_suites().keys()))
+
+
 def _runs(_: click.Context) -> Iterable[str]:
     from scalebench.records.folder import find_runs
     from scalebench.records.paths import baselines_folder, default_runs_folder
@@ -68,4 +76,5 @@ def _formats(_: click.Context) -> Iterable[str]:
 
 
 suites, workloads, cases = _offering(_suites), _offering(_workloads), _offering(_cases)
+strategies = _offering(_strategies)
 runs, formats = _offering(_runs), _offering(_formats)

@@ -49,6 +49,23 @@ class Count(click.IntRange):
             self.fail(f"{str(value)!r} is not a whole number {valid}.", param, ctx)
 
 
+class Names(click.ParamType):  # type: ignore[type-arg]
+    """Names, separated by commas: ``ddp,fsdp``."""
+
+    name = "NAME,..."
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Return the names, each once, in their order."""
+        if isinstance(value, tuple):
+            return value
+        names = tuple(dict.fromkeys(word.strip() for word in str(value).split(",") if word.strip()))
+        if not names:
+            self.fail("it names nothing. Give for example ddp,fsdp.", param, ctx)
+        return names
+
+
 class Positive(click.ParamType):  # type: ignore[type-arg]
     """A number above 0."""
 

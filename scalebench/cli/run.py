@@ -17,6 +17,7 @@ from scalebench.cli.options import (
     Duration,
     Fraction,
     MemorySize,
+    Names,
     Positive,
     Rate,
     Rates,
@@ -101,6 +102,13 @@ trust_network = option(
     metavar="NAME|MODULE:FUNCTION",
     shell_complete=completion.workloads,
     help="What to train; see scalebench list workloads.",
+)
+@option(
+    "--strategies",
+    type=Names(),
+    shell_complete=completion.strategies,
+    help="Compare these with one another on one workload, e.g. ddp,fsdp,tensor: cases of the "
+    "suites, or whole suites.",
 )
 @option(
     "--dtype",
@@ -247,10 +255,11 @@ def run(context: click.Context, /, **flags: Any) -> None:
             emit(f"{name:<14} {value:<16} {source}")
         return
     flags["script"] = context.meta.get(completion.SCRIPT)
-    given = flags["out"] is not None or flags["suites"]
+    given = flags["out"] is not None or flags["suites"] or flags["strategies"]
     if flags["resume"] is not None and given:
         raise UsageError(
-            "--resume continues a run as it was planned: leave out the suite or script, and --out."
+            "--resume continues a run as it was planned: leave out the suite, strategies or "
+            "script, and --out."
         )
     from scalebench.analysis.unmeasured import unmeasured_cases
     from scalebench.session.finish import ResultsNotSaved
@@ -308,7 +317,13 @@ def _suites(flags: dict[str, Any]) -> "list[Suite]":
                     f"--{name.replace('_', '-')} is for your own script: give it after --, for "
                     "example scalebench run --gpus 1,2 -- train.py."
                 )
-        return load_suites(flags["suites"])
+        if flags["strategies"] is None:
+            return load_suites(flags["suites"])
+        if flags["suites"]:
+            raise UsageError(f"Give a suite ({flags['suites'][0]}) or --strategies, not both.")
+        from scalebench.session.strategies_suite import strategies_suite
+
+        return [strategies_suite(flags["strategies"], flags["workload"])]
     from scalebench.session.script_suite import script_suite
 
     return [script_suite(flags["script"], flags)]

@@ -12,7 +12,7 @@ from scalebench.spec.script import SIZES, ScriptTarget, evaluate, script_from
 
 CASE = "script"
 
-USELESS = ("workload", "dtype", "compile", "max_batch", "memory_limit")
+USELESS = ("workload", "strategies", "dtype", "compile", "max_batch", "memory_limit")
 """Options that say how scalebench's own workloads are trained."""
 
 
@@ -47,7 +47,7 @@ def script_suite(words: Sequence[str], flags: dict[str, Any]) -> Suite:
 
 def _check(script: ScriptTarget, flags: dict[str, Any]) -> None:
     for name in USELESS:
-        if flags[name] not in (None, False):
+        if flags.get(name) not in (None, False):
             raise UsageError(
                 f"--{name.replace('_', '-')} is for scalebench's own workloads: your script "
                 "decides that itself. Leave it out, or give the script an argument."

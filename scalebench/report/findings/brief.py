@@ -73,7 +73,8 @@ def suite_in_brief(verdict: SuiteVerdict, rows: Sequence[Row]) -> SuiteInBrief:
     cases = [case_in_brief(finding, best) for finding in findings]
     steps = {case.next_step for case in cases}
     sure = [of.certain for of in findings if of.certain and (best is None or of.headline is best)]
-    said = [ranking.headline(ranked), compression.headline(rows), *sure[:1]]
+    memory = ranking.least_memory(ranked)
+    said = [ranking.headline(ranked), compression.headline(rows), memory, *sure[:1]]
     same = cases[0].next_step if len(cases) > 1 and len(steps) == 1 else None
     return SuiteInBrief(
         title=f"verdict on suite {wording.plain(verdict.suite, 64)}{where(best)}",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scalebench import units
 from scalebench.records.summary import Row
 from scalebench.report.tables import compression
 from scalebench.report.words import racing, wording
@@ -102,6 +103,33 @@ def sentence(ranking: Ranking | None) -> str | None:
     return (
         f"{name} has the highest efficiency {where}, but not significantly higher than"
         f" {_names(rivals)}: intervals overlap.{slower}"
+    )
+
+
+LEAST_SAVING = 0.05
+"""Peaks of memory closer together than this are called alike."""
+
+
+def least_memory(ranking: Ranking | None) -> str:
+    """Say which case needs the least memory, beside the one of the highest efficiency.
+
+    Returns:
+        Empty: there are not several cases, a peak was not counted, or none stands out.
+    """
+    if ranking is None or len(ranking.rows) < 2 or not ranking.comparable:
+        return ""
+    peaks = {row.case: row.peak_memory_bytes or 0 for row in ranking.rows}
+    if not all(peaks.values()):
+        return ""
+    case, least = min(peaks.items(), key=lambda item: item[1])
+    best = ranking.best.case
+    other = max(peaks, key=lambda name: peaks[name]) if case == best else best
+    saved = 1 - least / peaks[other]
+    if saved < LEAST_SAVING:
+        return ""
+    return (
+        f"{wording.plain(case, 64)} needs the least memory: {units.bytes_(least)} a rank,"
+        f" {100 * saved:.0f} % less than {wording.plain(other, 64)}."
     )
 
 

@@ -35,6 +35,8 @@ def offered(line):
         ("run|ddp|-k|ddp-bucket", {"ddp-bucket-1mb"}),
         ("run|ddp|-k|plain or ddp-bucket", {"plain or ddp-bucket-1mb"}),
         ("run|-k|gpi", {"gpipe"}),
+        ("run|--strategies|hs", {"hsdp"}),
+        ("run|--strategies|ddp,fsd", {"ddp,fsdp"}),
         ("export|--format|ju", {"junit"}),
         ("gate|--format|gi", {"github"}),
         ("list|w", {"workloads"}),

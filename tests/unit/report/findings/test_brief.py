@@ -53,6 +53,24 @@ def test_the_headline_names_the_best_with_its_interval_and_whether_that_is_certa
     assert close.endswith("(86.4–93.6). Not certain: b may be as good.")
 
 
+@pytest.mark.parametrize(
+    ("peaks", "told"),
+    [
+        ((100e6, 60e6, 90e6), "b needs the least memory: 60.0 MB a rank, 40 % less than a."),
+        ((60e6, 100e6, 90e6), "a needs the least memory: 60.0 MB a rank, 40 % less than b."),
+        ((100e6, 97e6, 99e6), ""),  # nobody chooses by 3 %
+        ((100e6, None, 90e6), ""),  # it may need the least
+    ],
+)
+def test_the_headline_says_who_needs_least_memory(peaks, told):
+    rows = [
+        make_row(case, efficiency=efficiency, peak_memory_bytes=peak and int(peak))
+        for case, efficiency, peak in zip("abc", (0.9, 0.7, 0.5), peaks, strict=True)
+    ]
+    said = headline(*rows)
+    assert said.endswith(told or "above all others.") and ("memory" in said) == bool(told)
+
+
 def test_ranks_that_together_are_slower_than_one_are_said_to_be_so():
     slow = [make_row("a", efficiency=0.4), make_row("b", efficiency=0.3)]
     assert headline(*slow).endswith("above all others. None trains faster than plain training on"

@@ -41,9 +41,7 @@ def test_what_the_machine_did_is_named(stamp):
 
 
 def test_clocks_that_the_load_itself_changes_blame_no_other_program():
-    stamped = make_row(
-        stamps=["throttled: power cap in 38.2 %", "clocks differ: a"]
-    )
+    stamped = make_row(stamps=["throttled: power cap in 38.2 %", "clocks differ: a"])
     text = disturbance(make_summary([stamped])) or ""
     assert "not quiet" not in text and "stop what disturbs" not in text
     assert "nvidia-smi -lgc" in text
