@@ -66,6 +66,21 @@ class Names(click.ParamType):  # type: ignore[type-arg]
         return names
 
 
+class LauncherName(click.Choice):  # type: ignore[type-arg]
+    """A launcher; Slurm's srun is none of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name."""
+        if value == "slurm":
+            self.fail(
+                "srun starts the ranks itself. In an allocation: srun scalebench run …, without "
+                "--launcher; or scalebench submit --slurm.",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 class Positive(click.ParamType):  # type: ignore[type-arg]
     """A number above 0."""
 

@@ -16,6 +16,7 @@ from scalebench.cli.options import (
     CpuShares,
     Duration,
     Fraction,
+    LauncherName,
     MemorySize,
     Names,
     Positive,
@@ -165,10 +166,9 @@ trust_network = option(
 )
 @option(
     "--launcher",
-    type=click.Choice(list(LAUNCHERS)),
-    help="lab: each rank on a virtual host, with --link and --cpus-per-rank. slurm: each launch a "
-    "step of this allocation. Default: local; under torchrun, srun or mpirun, the processes they "
-    "started.",
+    type=LauncherName(list(LAUNCHERS)),
+    help="lab: each rank on a virtual host, with --link and --cpus-per-rank. Default: local; under "
+    "torchrun, srun or mpirun, the processes they started.",
 )
 @option(
     "--link",

@@ -4,7 +4,6 @@ Nothing heavy is imported before a launcher is started: the command line reads t
 its help.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,18 +39,6 @@ def _why_no_lab() -> str | None:
     return try_lab().network
 
 
-def _start_slurm() -> "ForkingLauncher":
-    from scalebench.launch.slurm import SlurmLauncher
-
-    return SlurmLauncher()
-
-
-def _why_no_slurm() -> str | None:
-    from scalebench.launch.slurm.allocation import why_no_steps
-
-    return why_no_steps(os.environ)
-
-
 LAUNCHERS: dict[str, Offer] = {
     "local": Offer(
         "processes on this machine, forked from one that has torch imported", _start_local
@@ -61,5 +48,4 @@ LAUNCHERS: dict[str, Offer] = {
         _start_local,  # which the plan then moves to the virtual hosts
         _why_no_lab,
     ),
-    "slurm": Offer("a step of a Slurm allocation for each launch", _start_slurm, _why_no_slurm),
 }

@@ -33,7 +33,6 @@ from scalebench.session.recovery.directory import (
     remove_checkpoints,
     with_directory,
 )
-from scalebench.session.recovery.requeue import check_requeue
 from scalebench.session.requested_rounds import make_requested_rounds
 from scalebench.session.sharing import only_whole_launches
 from scalebench.session.store import RunStore, cleaner_for
@@ -118,7 +117,6 @@ class Session:
                 plan = search_largest_batches(
                     self.launcher, plan, request.memory_limit_bytes, paths, self.progress
                 )
-            check_requeue(plan.cells)
             cells = with_directory(plan.cells, request.checkpoint_dir, paths.root, run_id)
             foreign = machine.elsewhere(link.machine, environment) if link is not None else []
             code = code_of(cells)

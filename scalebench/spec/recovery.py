@@ -1,8 +1,8 @@
 """What a suite asks about recovery: how to save, how often to try, where checkpoints go."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scalebench.spec.base import Spec
 
@@ -17,7 +17,7 @@ SAVE_METHODS: dict[SaveMethod, str] = {
 
 
 FaultKind = Literal["kill", "raise", "hang", "link"]
-Restarter = Literal["scalebench", "torchrun", "slurm"]
+Restarter = Literal["scalebench", "torchrun"]
 
 FAULT_KINDS: dict[FaultKind, str] = {
     "kill": "SIGKILL, as when the memory runs out",
@@ -86,8 +86,6 @@ class Recovery(Spec):
         restarted_by: Who starts the ranks again.
         hang_under_torchrun: Whether torchrun's ranks are made to hang, too. Its agent gives a
             stopped rank 30 s before it kills it, so each such failure takes 40 s.
-        requeue_at_once: Whether a job that Slurm has requeued is told to start at once, by
-            ``scontrol update StartTime=now``. By itself Slurm waits 120 s.
         elastic: Whether the job also goes on with fewer ranks after a failure, and with all again
             later.
         faulty_cases: Cases that fail; None: all.
@@ -101,6 +99,13 @@ class Recovery(Spec):
     fault_repeats: int = Field(3, ge=1)
     restarted_by: tuple[Restarter, ...] = ("scalebench", "torchrun")
     hang_under_torchrun: bool = False
-    requeue_at_once: bool = False
     elastic: bool = True
     faulty_cases: tuple[str, ...] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_old_runs_have(cls, given: Any) -> Any:
+        """Leave out the times of Slurm's requeue, which are no longer measured."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if name != "requeue_at_once"}

@@ -70,7 +70,7 @@ class World(Spec):
         nodes: In the order of their first processes.
     """
 
-    launcher: WorldLauncher | Literal["slurm"]
+    launcher: WorldLauncher
     nodes: tuple[Node, ...] = Field(min_length=1)
 
     @property

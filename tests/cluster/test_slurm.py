@@ -1,4 +1,4 @@
-"""A real Slurm: runs that it queues, steps for launches, and a rank that is killed."""
+"""A real Slurm: runs that it queues, worlds of srun, and a rank that is killed."""
 
 import json
 import os
@@ -7,15 +7,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from scalebench.launch.base import Launcher
-from scalebench.session.recovery.faults import measure_faults
 from scalebench.spec.presets import PRESETS
-from scalebench.spec.recovery import PHASES, Recovery
-from tests.builders.runs import STARTED, make_cell
 from tests.cluster.conftest import SCRIPT_RUN, SCRIPT_WORDS, check_script_run, need
 from tests.cluster.slurm import PROGRAMS, Slurm
 from tests.conftest import PATIENCE_S
@@ -49,7 +44,7 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
             *("--ranks-per-node=1", "--name=bench", "--time=5:00", "--"),
             *(*RUN, "--workload", "troubled:killed_on_rank_1", *SHORT, "--no-trace"),
         ],
-        env=slurm.environment,
+        env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -63,7 +58,7 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
     (output,) = project.glob("bench-*.out")
     said = output.read_text()
     assert (project / "r" / "summary.json").exists(), said
-    assert "2 ranks on 2 nodes (2 x 1), started by slurm" in said
+    assert "2 ranks on 2 nodes (2 x 1), started by srun" in said
 
     row = row_of(project / "r", "ddp-static-graph", 2)
     assert (row["status"], row["reason"]) == ("failed", "rank 1: killed by SIGKILL"), said
@@ -71,31 +66,6 @@ def test_a_submitted_run_with_a_rank_that_is_killed(
     inspected = json.loads((project / "r/cells/ddp.ddp-static-graph.n2.inspect.json").read_text())
     assert [rank["host"] for rank in inspected["ranks"]] == ["n1", "n2"]
     assert {rank["verification"]["status"] for rank in inspected["ranks"]} == {"verified"}
-
-
-def test_a_job_that_is_requeued_goes_on_from_its_checkpoint(
-    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Told to start at once: by itself, Slurm waits two minutes before it starts it again."""
-    monkeypatch.setenv("SLURM_CONF", str(slurm.config))
-    recovery = Recovery(
-        directory=str(tmp_path),
-        restarted_by=("slurm",),
-        faults=("kill",),
-        fault_repeats=1,
-        elastic=False,
-        requeue_at_once=True,
-    )
-    cell = make_cell("ddp", 2, workload=SMALL, threads=1, purpose="fail", recovery=recovery)
-    done = measure_faults(cast(Launcher, None), cell, tmp_path / "logs", STARTED)
-    assert done.status == "ok", done.reason
-    (fault,) = done.faults
-    assert (fault.restarted_by, fault.kind) == ("slurm", "kill")
-    assert 0 < fault.saved_after <= fault.failed_after
-    assert list(fault.phases_s) == list(PHASES)
-    log = (tmp_path / "logs" / "0" / "slurm.log").read_text()
-    assert f"task {fault.rank}: Killed" in log
-    assert slurm.jobs() == []
 
 
 def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
@@ -116,11 +86,13 @@ def test_a_world_of_srun(slurm: Slurm, project: Path, troubled: None) -> None:
     assert (row["status"], row["correctness"]["status"]) == ("ok", "verified")
 
 
-def test_a_script_of_the_users_own_as_steps(slurm: Slurm, project: Path, placed: None) -> None:
-    command = (sys.executable, "-m", "scalebench", *SCRIPT_RUN, "--launcher", "slurm")
+def test_a_script_of_the_users_own_in_an_allocation(
+    slurm: Slurm, project: Path, placed: None
+) -> None:
+    command = ("srun", sys.executable, "-m", "scalebench", *SCRIPT_RUN, *SCRIPT_WORDS)
     done = subprocess.run(
-        ["salloc", "--nodes=2", "--ntasks-per-node=1", *command, *SCRIPT_WORDS],
-        env=slurm.environment,
+        ["salloc", "--nodes=2", "--ntasks-per-node=1", *command],
+        env={**slurm.environment, "MASTER_ADDR": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

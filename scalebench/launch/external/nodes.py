@@ -1,7 +1,7 @@
 """The machines of a world, from what its processes report."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from scalebench.records.base import Record
 from scalebench.spec.world import Node, World, WorldLauncher
@@ -28,7 +28,7 @@ class Registration(Record):
 
 
 def world_of(
-    launcher: WorldLauncher | Literal["slurm"],
+    launcher: WorldLauncher,
     registrations: Mapping[int, Registration],
     surveys: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> World:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.submission.request import JobRequest
+from scalebench.records.secret import VARIABLE
 
 SUBMIT_LIMIT_S = 60
+CPUS = "cpus-per-task"
 _VALUE = re.compile(r"[A-Za-z0-9_.,:@+*=&|%\[\]/-]+")
 """What options of sbatch hold; no blank, quote or anything else that a shell would act on."""
 
 
 def batch_script(request: JobRequest, options: Mapping[str, str], python: str) -> str:
-    """Return the script of a job whose every launch is a separate step.
+    """Return the script of a job in which srun starts one process of scalebench for each rank.
 
     Args:
         request: What is to be run.
@@ -37,13 +39,17 @@ def batch_script(request: JobRequest, options: Mapping[str, str], python: str) -
         if not _VALUE.fullmatch(value):
             raise UsageError(f"--{name} {value!r}: sbatch takes letters, digits and _.,:@+=/-.")
     own, script = request.split()
-    command = [python, "-m", "scalebench", *own, "--launcher", "slurm", *script]
+    # Unlike sbatch's other options, srun does not take the processors of a task from the job.
+    cpus = [f"--cpus-per-task={options[CPUS]}"] if CPUS in options else []
+    srun = ["srun", "--export=ALL", "--input=none", "--kill-on-bad-exit=1", *cpus]
+    command = [*srun, python, "-m", "scalebench", *own, *script]
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{name}={value}" for name, value in settings.items()),
         "set -eu",
-        "# Launches run one after the other, each as its own step: a rank that dies fails only "
-        "its cell.",
+        "# What the ranks sign their messages with.",
+        f"export {VARIABLE}=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')",
+        "# Each task forks a fresh rank for every launch: a rank that dies fails only its row.",
         shlex.join(command),
     ]
     return "\n".join(lines) + "\n"

@@ -18,7 +18,6 @@ from scalebench.records.outcome import launched_result
 from scalebench.records.recovery import ElasticRun, FaultTimeline
 from scalebench.records.run import CellResult
 from scalebench.session.recovery.elastic import SAVE_EVERY, goes_on_with_fewer, measure_elastic
-from scalebench.session.recovery.requeue import run_requeued
 from scalebench.session.recovery.striking import Striking
 from scalebench.session.recovery.timeline import NoTimeline, Outside, failure_of, timelines_of
 from scalebench.spec import Cell
@@ -47,9 +46,8 @@ def measure_faults(launcher: Launcher, cell: Cell, logs: Path, started: str) -> 
         folder = fault_folder(one)
         folder.begin()
         try:
-            if by != "scalebench":
-                under = _under_torchrun if by == "torchrun" else _under_slurm
-                timelines += under(one, plans, folder, logs / str(number))
+            if by == "torchrun":
+                timelines += _under_torchrun(one, plans, folder, logs / str(number))
             else:
                 some, records = _by_launcher(launcher, one, plans, folder, logs / str(number))
                 timelines += some
@@ -102,8 +100,6 @@ def wanted_faults(cell: Cell) -> Iterator[tuple[Restarter, FaultKind]]:
                     continue
                 if by != "scalebench" and (kind == "link" or cell.virtual_hosts is not None):
                     continue  # others do not put ranks on virtual hosts
-                if kind == "hang" and by == "slurm":
-                    continue  # srun gives a stopped rank as long as the cluster says (KillWait)
                 if kind == "hang" and by == "torchrun" and not plan.hang_under_torchrun:
                     continue
                 yield by, kind
@@ -119,16 +115,14 @@ def failing_jobs(cell: Cell) -> list[tuple[Restarter, list[FaultPlan]]]:
     """Return the jobs of a cell that fail, and for each what the ranks of its attempts do.
 
     A job fails as often as its suite wants, one failure after the other, and ends when it has
-    caught up with the last. One that Slurm requeues fails once.
+    caught up with the last.
     """
-    series: dict[Restarter, list[list[FaultPlan]]] = {}
+    jobs: dict[Restarter, list[FaultPlan]] = {}
     for number, (by, kind) in enumerate(wanted_faults(cell)):
         plan = plan_of(cell.model_copy(update={"repeat": number}), kind)
-        jobs = series.setdefault(by, [])
-        if not jobs or by == "slurm":
-            jobs.append([])
-        jobs[-1].append(plan.model_copy(update={"attempt": len(jobs[-1])}))
-    return [(by, [*plans, _last_of(plans)]) for by, jobs in series.items() for plans in jobs]
+        plans = jobs.setdefault(by, [])
+        plans.append(plan.model_copy(update={"attempt": len(plans)}))
+    return [(by, [*plans, _last_of(plans)]) for by, plans in jobs.items()]
 
 
 def _last_of(plans: Sequence[FaultPlan]) -> FaultPlan:
@@ -244,21 +238,6 @@ def _wait(process: "subprocess.Popen[bytes]", folder: FaultFolder, log: Path) ->
                 raise NoTimeline(
                     f"torchrun did not go on within {PATIENCE_S:g} s; see {log}"
                 ) from None
-
-
-def _under_slurm(
-    cell: Cell, plans: Sequence[FaultPlan], folder: FaultFolder, logs: Path
-) -> list[FaultTimeline]:
-    assert cell.recovery is not None, "only cells of a suite with recovery fail"
-    _write_job(folder, cell, plans)
-    logs.mkdir(parents=True, exist_ok=True)
-    with Striking(folder, plans) as striking:
-        output = run_requeued(cell, folder, logs, cell.recovery.requeue_at_once)
-    outside = [_outside(folder, plan, striking, output) for plan in plans[:-1]]
-    try:
-        return _timelines(cell, plans, "slurm", outside, folder)
-    except NoTimeline as error:
-        raise NoTimeline(f"{error}; see {output}") from None
 
 
 def _write_job(folder: FaultFolder, cell: Cell, plans: Sequence[FaultPlan]) -> None:

@@ -1,8 +1,7 @@
 """One process of a world: a zygote that is told over the store what to start.
 
 It imports torch once, waits without using a processor, and forks a fresh rank for every cell that
-it takes part in. Started as ``python -m scalebench.worker.agent.agent MEMBER``, or, in a step of
-Slurm's, with ``--step MEETING FIRST`` for arguments.
+it takes part in. Started as ``python -m scalebench.worker.agent.agent MEMBER``.
 """
 
 import os
@@ -190,37 +189,14 @@ def known_secrets(rendezvous: Rendezvous) -> tuple[Callable[[], Iterable[str]], 
     return written, SHARED_LIMIT_S
 
 
-def member_of_step(rendezvous: Rendezvous, first: int) -> WorldMember:
-    """Return this process's place in a step of Slurm's that a session has started.
-
-    Between machines the session's is the one on which srun was called.
-
-    Args:
-        rendezvous: Where the processes of all steps meet.
-        first: Number of the step's first process; no two steps have one in common.
-    """
-    there = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
-    return WorldMember(
-        launcher="srun",
-        rank=first + int(os.environ["SLURM_PROCID"]),
-        world_size=first + int(os.environ["SLURM_STEP_NUM_TASKS"]),
-        rendezvous=rendezvous
-        if rendezvous.one_node
-        else rendezvous.model_copy(update={"host": there}),
-    )
-
-
 def leave(number: int, _frame: FrameType | None) -> NoReturn:
     """End this process because of a signal, the ranks first."""
     raise SystemExit(128 + number)
 
 
 def main(arguments: list[str]) -> None:
-    """Serve as the process of a world that the first argument describes, or of a step."""
-    if arguments[0] == "--step":
-        member = member_of_step(Rendezvous.model_validate_json(arguments[1]), int(arguments[2]))
-    else:
-        member = WorldMember.model_validate_json(arguments[0])
+    """Serve as the process of a world that the first argument describes."""
+    member = WorldMember.model_validate_json(arguments[0])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the session: it decides
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -228,7 +204,7 @@ def main(arguments: list[str]) -> None:
     errors = os.dup(2)
     os.set_inheritable(errors, False)
     scratch = Scratch()
-    redirect_output(scratch.folder / "follower.log")
+    redirect_output(scratch.folder / "agent.log")
 
     def give_up(text: str) -> NoReturn:
         os.write(errors, f"scalebench: rank {member.rank} {text}\n".encode(errors="replace"))

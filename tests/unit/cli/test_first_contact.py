@@ -132,3 +132,8 @@ def test_help_begins_with_the_users_own_script(capfd):
     _, out, _ = told(capfd, "--help")
     first = next(line for line in out.splitlines() if line.startswith("  scalebench "))
     assert first.strip() == "scalebench run --gpus 1,2,4 -- train.py --lr 0.1"
+
+
+def test_slurm_is_no_launcher_any_more(capfd):
+    code, _, err = told(capfd, "run", "ddp", "--launcher", "slurm")
+    assert code == 2 and "srun scalebench run" in err and err.count("\n") == 1

@@ -140,7 +140,7 @@ def test_of_recoveries_only_what_all_runs_have_is_merged():
         first = one.model_copy(update={"failures": order})
         other = one.model_copy(update={"failures": [failure if order == [more] else more]})
         assert list(merged_recovery([first, other]).failures[0].phases_s) == ["notice"]
-    for changes in ({"kind": "hang"}, {"restarted_by": "slurm"}):
+    for changes in ({"kind": "hang"}, {"restarted_by": "nobody"}):
         unlike = FailureFigures.model_construct(**{**dict(failure), **changes})
         other = one.model_copy(update={"failures": [unlike, failure]})
         assert len(merged_recovery([one, other]).failures) == 1

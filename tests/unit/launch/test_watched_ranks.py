@@ -48,7 +48,7 @@ def launch(tmp_path, hosts, devices, first=0, device="cuda"):
     """Launch in a world surveyed before under other numbers, as every step of Slurm's has."""
     here = [registered(host, 100 + i) for i, host in enumerate(hosts)]
     surveyed = world_of(
-        "slurm", dict(enumerate(here)), {i: {"devices": []} for i in range(len(here))}
+        "srun", dict(enumerate(here)), {i: {"devices": []} for i in range(len(here))}
     )
     surveys = {i: {"devices": [{"uuid": u} for u in seen]} for i, seen in enumerate(devices)}
     uuid_of = rank_devices(surveyed, surveys)
@@ -65,7 +65,7 @@ def launch(tmp_path, hosts, devices, first=0, device="cuda"):
     relay = World(left)
     group = WorkerGroup(relay, "srun", list(step))
     group.registrations = step
-    world, cell = world_of("slurm", step), make_cell("ddp", len(here), device=device)
+    world, cell = world_of("srun", step), make_cell("ddp", len(here), device=device)
     ended = group.run_job(
         1, world.order, {"job": "cell"}, cell, RankRecord, tmp_path, world, uuid_of
     )

@@ -29,7 +29,7 @@ def test_what_can_run_has_no_reason_not_to_and_what_cannot_has_one():
     assert strategies["ddp"]["cannot_run"] is None
     assert strategies["ddp"]["about"]
     assert by_name("launchers")["local"]["cannot_run"] is None
-    assert {"external", "slurm"} <= by_name("launchers").keys()
+    assert {"external", "lab"} <= by_name("launchers").keys()
 
 
 def test_a_strategy_that_the_worker_has_is_not_called_later():

@@ -453,10 +453,10 @@ def test_rows_take_turns_on_cpu_where_the_launcher_can_start_them_together():
     assert plan_of().spec.shared
     assert not plan_of(shared=False).spec.shared
     assert not plan_of(machine=GPU_4).spec.shared
-    slurm = replace(CPU_4, launcher_name="slurm")
-    assert not plan_of(machine=slurm).spec.shared
-    with pytest.raises(UsageError, match="launcher slurm starts one row at a time"):
-        plan_of(machine=slurm, shared=True)
+    world = replace(CPU_4, launcher_name="external")
+    assert not plan_of(machine=world).spec.shared
+    with pytest.raises(UsageError, match="launcher external starts one row at a time"):
+        plan_of(machine=world, shared=True)
 
 
 def test_independent_ranks_are_measured_where_they_explain_a_row():
