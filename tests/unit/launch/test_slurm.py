@@ -7,7 +7,7 @@ import pytest
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.slurm.allocation import find_allocation, tasks_per_node, why_no_steps
-from scalebench.launch.slurm.step import step_command, why_ended
+from scalebench.launch.slurm.launcher import step_command, why_ended
 from scalebench.spec.world import Rendezvous
 
 INSIDE = {"SLURM_JOB_ID": "17", "SLURM_TASKS_PER_NODE": "4(x2)", "SLURMD_NODENAME": "n1"}
