@@ -2,6 +2,7 @@
 # make run GPUS=1,2,4 SUITES="ddp"      the same with other sizes or suites
 # make check                            linters, type check, quick unit tests: two minutes at most
 # make test                             the whole suite, linters and type check
+# make size                             how large the code is, beside what it should be
 # make bench                            the benchmarks
 # make gallery                          the pages of the committed runs, and their index
 # make bench-ring                       the ring all-reduce written here beside gloo's own
@@ -51,7 +52,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true
 ## The tests start some thousand processes: none of them compiles the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help attack run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision frameworks-env horovod cuda-wheel
+.PHONY: help size attack run check test lint types unit tests bench bench-sweep bench-ring bench-attention bench-links bench-predict bench-break-even bench-codecs bench-scale bench-trace clean bench-gate bench-gate-real faults gallery gpu-evidence bench-coverage bench-precision frameworks-env horovod cuda-wheel
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -97,6 +98,9 @@ unit: $(DEV_STAMP)
 tests: $(DEV_STAMP)
 	$(BIN)/pytest tests -m untimed -n auto --dist loadfile --no-loadscope-reorder
 	$(BIN)/pytest tests --ignore tests/unit -m "not untimed"
+
+size:
+	@$(PYTHON) -m tests.sizes
 
 bench: $(DEV_STAMP)
 	$(BIN)/pytest benchmarks -p benchmark --benchmark-only -s

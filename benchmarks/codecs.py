@@ -17,7 +17,7 @@ from benchmarks.verdict import against_limit
 from scalebench.spec.compression import resolve
 from scalebench.worker.strategies.compression.codec import Bucket, Codec, NoMemory, OneRound
 from scalebench.worker.strategies.compression.draw import Draw
-from scalebench.worker.strategies.compression.lockstep import run_in_lockstep
+from scalebench.worker.strategies.compression.emulation import run_in_lockstep
 from scalebench.worker.strategies.compression.methods import CODECS
 
 MB = 1_000_000

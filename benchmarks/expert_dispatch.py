@@ -25,8 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from scalebench import units
 from scalebench.launch.local import loopback_environment
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
-from scalebench.worker.strategies.expert import dispatched
-from scalebench.worker.strategies.expert_load import LoadHistory
+from scalebench.worker.strategies.expert import LoadHistory, dispatched
 from scalebench.worker.workloads.moe import route
 
 NUM_WARMUP = 5

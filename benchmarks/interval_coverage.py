@@ -13,7 +13,7 @@ import numpy as np
 
 from scalebench.analysis.prediction_intervals import half_width, variance_at_one_rank
 from scalebench.analysis.prediction_scores import compared_rows, with_intervals
-from scalebench.analysis.rows.break_even import ratio_at_one_rank
+from scalebench.analysis.rows.against_uncompressed import ratio_at_one_rank
 from scalebench.analysis.rows.launches import Launches
 from scalebench.records.summary import Row
 from tests.builders.summaries import make_prediction, make_row

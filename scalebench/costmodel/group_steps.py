@@ -1,23 +1,192 @@
-"""What the ranks of a group send that divides samples or a model: by the law of their strategy."""
+"""What the ranks of a group send that divides samples or a model: by the law of their strategy.
+
+What the ranks of a mesh send each other in a step: every operation, along its dimension.
+
+Each division sends what it sends by itself, of what the others leave to a rank. Along ``tensor``
+and ``context`` that is what their own laws say (`tensor_layers`, `context_layers`), of the layers
+of its stage and its tokens. Along ``shard`` FSDP2 gathers a block's parameters for forward and
+again for backward, the rest once, and reduce-scatters all gradients: 3(S−1)/S of what a rank of the
+tensor group keeps (Rajbhandari et al. 2020; Zhao et al. 2023); in a pipeline it gathers once a
+step, 2(S−1)/S. Replicas all-reduce what is left to a rank, 2(D−1)/D. A stage sends its output to
+the next and its input's gradient to the one before, for each microbatch (Narayanan et al. 2021,
+§3.2).
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from scalebench.costmodel.context_layers import (
     AttendingModel,
+    operations_of_attention,
     operations_of_context_step,
 )
 from scalebench.costmodel.expert_layers import ExpertModel, operations_of_expert_step
-from scalebench.costmodel.mesh_layers import MeshModel, operations_of_mesh_step
 from scalebench.costmodel.tensor_layers import (
+    FP32_BYTES,
     DividedModel,
+    NoLaw,
     Operation,
+    Shape,
     model_of_preset,
+    operations_along_tensor,
     operations_of_step,
     why_no_law,
 )
 from scalebench.spec import Context, Expert, Grouped, Mesh, Tensor, expert_groups
 from scalebench.spec.presets import GptShape, MlpShape, MoeShape, WorkloadSpec
+
+PHASES = ("forward", "backward", "gradients")
+
+
+@dataclass(frozen=True)
+class StageModel:
+    """What a rank's stages exchange with others.
+
+    Attributes:
+        sent_forward_bytes: Of a microbatch, for each stage that hands its output on.
+        sent_backward_bytes: Of a microbatch, for each stage that hands a gradient back.
+        tied_bytes: Gradients that stages of several ranks share, each.
+        tied_ranks: Of how many ranks.
+    """
+
+    sent_forward_bytes: tuple[int, ...]
+    sent_backward_bytes: tuple[int, ...]
+    tied_bytes: tuple[int, ...]
+    tied_ranks: int
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "StageModel":
+        """Return what a rank's facts tell."""
+        return cls(
+            tuple(facts["sent_forward_bytes"]),
+            tuple(facts["sent_backward_bytes"]),
+            tuple(facts["tied_bytes"]),
+            facts["tied_ranks"],
+        )
+
+
+@dataclass(frozen=True)
+class MeshModel:
+    """A model as a mesh divides it: what a step of a rank has shown.
+
+    Attributes:
+        layers: As tensor groups divide them.
+        attention: As ranks with other tokens divide it, all heads; None: tokens are not divided.
+        stages: None: the rank has all layers.
+    """
+
+    layers: DividedModel
+    attention: AttendingModel | None = None
+    stages: StageModel | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> "MeshModel":
+        """Return the model of a rank's facts.
+
+        Raises:
+            NoLaw: They do not tell.
+        """
+        stages = StageModel.of(facts) if "tied_ranks" in facts else None
+        attention = AttendingModel.of(facts) if "context" in facts else None
+        return cls(DividedModel.of(facts), attention, stages)
+
+
+def operations_of_mesh_step(
+    strategy: Mesh, model: MeshModel, world_size: int, rank_batch: int
+) -> list[Operation]:
+    """Return what a rank takes part in during a step, float32, in order.
+
+    Args:
+        strategy: Which dimensions there are.
+        model: What is divided, as this rank has seen it.
+        world_size: N.
+        rank_batch: Samples of a step of the ranks that share them.
+
+    Raises:
+        NoLaw: There is no formula; the text says why.
+    """
+    sizes = strategy.axis_sizes(world_size)
+    reason = why_no_law(strategy)
+    if reason is None and sizes["pipeline"] > 1 and model.stages is None:
+        reason = "the step of a mesh with a pipeline does not follow from N=1, which has no stages"
+    if reason is not None:
+        raise NoLaw(reason)
+    ranks, context, shards = sizes["tensor"], sizes["context"], sizes["shard"]
+    found, partial = operations_along_tensor(strategy, model.layers, ranks, rank_batch)
+    if model.attention is not None and context > 1:
+        alone = strategy.as_context()
+        found += operations_of_attention(alone, model.attention, context, rank_batch, ranks)
+    if shards > 1:  # fully_shard completes one gradient after the other
+        found += [_along_tensor(size, ranks, "backward") for size in partial if ranks > 1]
+        found += _sharding(strategy, model, sizes)
+    else:
+        if partial and ranks > 1:
+            found.append(_along_tensor(sum(partial), ranks, "gradients"))
+        size = FP32_BYTES * model.layers.local_elements(ranks)
+        found += _averaging(size, sizes, "gradients")
+    if model.stages is not None:
+        found += _between_stages(strategy, model.stages, sizes["pipeline"])
+    return sorted(found, key=lambda op: PHASES.index(op.phase))
+
+
+def replica_axis(sizes: Mapping[Any, int]) -> str:
+    """Return along which dimensions the ranks are that keep the same: all that have several."""
+    if sizes["context"] == 1:
+        return "data"
+    return "context" if sizes["data"] == 1 else "data_context"
+
+
+def _along_tensor(elements: int, ranks: int, phase: str) -> Operation:
+    return Operation("all_reduce", FP32_BYTES * elements, "tensor", ranks, phase)
+
+
+def _averaging(num_bytes: int, sizes: Mapping[Any, int], phase: str) -> list[Operation]:
+    replicas = sizes["data"] * sizes["context"]
+    if replicas == 1:
+        return []
+    return [Operation("all_reduce", num_bytes, replica_axis(sizes), replicas, phase)]
+
+
+def _sharding(strategy: Mesh, model: MeshModel, sizes: Mapping[Any, int]) -> list[Operation]:
+    """Return what FSDP2 sends: blocks are gathered twice, the rest once; in a pipeline all once."""
+    shards, found = sizes["shard"], []
+    again = sizes["pipeline"] == 1
+    groups = model.layers.gathered
+    for number, group in enumerate(groups):
+        padded = [_padded(shape, sizes["tensor"], shards) for shape in group]
+        size = FP32_BYTES * sum(padded)
+        if size == 0:
+            continue
+        found.append(Operation("all_gather", size, "shard", shards, "forward"))
+        if again and number + 1 < len(groups):
+            found.append(Operation("all_gather", size, "shard", shards, "backward"))
+        found.append(Operation("reduce_scatter", size, "shard", shards, "backward"))
+        found += _averaging(size // shards, sizes, "backward")
+    return found
+
+
+def _padded(parameter: Shape, ranks: int, shards: int) -> int:
+    """Return the elements of a rank's part of a parameter, its rows a multiple of the shards."""
+    shape, divided = parameter
+    local = [size // ranks if dim == divided else size for dim, size in enumerate(shape)]
+    return prod([-(-local[0] // shards) * shards, *local[1:]])
+
+
+def _between_stages(strategy: Mesh, stages: StageModel, ranks: int) -> list[Operation]:
+    sent = [(size, "forward") for size in stages.sent_forward_bytes]
+    sent += [(size, "backward") for size in stages.sent_backward_bytes]
+    found = [
+        Operation("send", size, "pipeline", ranks, phase)
+        for size, phase in sent
+        for _ in range(strategy.microbatches)
+    ]
+    return found + [
+        Operation("all_reduce", size, "pipeline_tied", stages.tied_ranks, "gradients")
+        for size in stages.tied_bytes
+    ]
+
 
 GroupModel = DividedModel | MeshModel | AttendingModel | ExpertModel
 

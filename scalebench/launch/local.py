@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from scalebench.launch.first_failure import log_tail
 from scalebench.launch.forking import ASK_LIMIT_S, ForkingLauncher, cannot_answer, fresh_logs
 from scalebench.launch.lab import Lab
 from scalebench.launch.lab.quota import remove_abandoned_groups
 from scalebench.launch.loopback import check_loopback
-from scalebench.launch.placement import Placement, ThisMachine
 from scalebench.launch.ranks import Ended, R, Ranks, ranks_lost, what_went_wrong
 from scalebench.launch.sharing import SharingFailed, why_not_shared
 from scalebench.launch.zygote_client import ZygoteClient
@@ -23,6 +22,34 @@ from scalebench.records.paths import LaunchPaths
 from scalebench.records.rank import RankRecord
 from scalebench.spec import Cell, Job, SharedLaunch
 from scalebench.spec.virtual_hosts import VirtualHosts
+
+
+class Placement(Protocol):
+    """Says what a rank's request needs besides its job."""
+
+    def of(self, rank: int) -> dict[str, Any]:
+        """Return what puts a rank in its place.
+
+        Returns:
+            ``environment`` (variables to set) and ``place`` (what `scalebench.worker.process.place`
+            enters); either may be missing.
+        """
+        ...
+
+    def close(self) -> None:
+        """Remove what was made."""
+        ...
+
+
+class ThisMachine:
+    """Ranks run on this machine as it is."""
+
+    def of(self, rank: int) -> dict[str, Any]:
+        """Return nothing: there is nothing to enter."""
+        return {}
+
+    def close(self) -> None:
+        """Remove nothing."""
 
 
 def loopback_environment() -> dict[str, str]:

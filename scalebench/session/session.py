@@ -13,9 +13,9 @@ from scalebench.analysis.run import load_run, read_info
 from scalebench.launch.base import Launcher
 from scalebench.launch.local import LocalLauncher
 from scalebench.records.folder import point_latest_at, require_plain, working_on
+from scalebench.records.paths import RunPaths
 from scalebench.records.run import CellResult, RunInfo
 from scalebench.session.anonymise import with_script
-from scalebench.session.batch_search import search_largest_batches
 from scalebench.session.calibration.of_run import about_profile, read_profile
 from scalebench.session.cell_runner import CellRunner
 from scalebench.session.certificates import newest
@@ -24,7 +24,8 @@ from scalebench.session.code import check_code, code_of, folder_of
 from scalebench.session.finish import Run, finish, results_not_saved
 from scalebench.session.gpu_locks import GpuClaims
 from scalebench.session.interleaved.connection import RoundRequests
-from scalebench.session.plan import Request
+from scalebench.session.plan import Plan, Request
+from scalebench.session.plan.max_batch import CannotProbe, with_largest_batches
 from scalebench.session.precision import add_rounds
 from scalebench.session.prepare import Prepared, check_same_machine, prepare
 from scalebench.session.progress import ProgressListener
@@ -36,8 +37,35 @@ from scalebench.session.recovery.directory import (
 from scalebench.session.requested_rounds import make_requested_rounds
 from scalebench.session.sharing import only_whole_launches
 from scalebench.session.store import RunStore, cleaner_for
-from scalebench.spec import Suite
+from scalebench.spec import Cell, Suite
 from scalebench.spec.script import ScriptTarget
+
+
+def search_largest_batches(
+    launcher: Launcher,
+    plan: Plan,
+    limit_bytes: int | None,
+    paths: RunPaths,
+    progress: ProgressListener,
+) -> Plan:
+    """Return the plan with each row's batch as large as fits.
+
+    Args:
+        launcher: Starts the ranks of a probe.
+        plan: Under weak scaling.
+        limit_bytes: Of a rank's peak; None: what the device has.
+        paths: Where the probes' logs go.
+        progress: Hears of each probe.
+    """
+
+    def fits(probe: Cell) -> bool:
+        progress.started(probe)
+        failure = launcher.launch(probe, paths.logs(probe.id)).failure
+        if failure is None or failure.kind == "oom":
+            return failure is None
+        raise CannotProbe(failure.message)
+
+    return with_largest_batches(plan, limit_bytes, fits)
 
 
 class Interrupted(Exception):

@@ -40,7 +40,6 @@ from scalebench.worker.process.rendezvous import rendezvous_store
 from scalebench.worker.process.turns import Token
 from scalebench.worker.script.supervise import run_script
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import batches_for, facts_of, finish, lost_ranks_of
 from scalebench.worker.strategies.compressed import traffic_of
 from scalebench.worker.strategies.execution import optimizer_kind, tf32_in_force
 from scalebench.worker.workloads.feed import endless, refuse_prefetching
@@ -173,7 +172,7 @@ def _measure(context: RankContext, keep: Keep) -> None:
         num_parameters = sum(p.numel() for p in workload.module.parameters())  # not yet divided
         training = build_training(workload, context)
         stream = endless(workload.batches, context.device, context.cell.rank_batch)
-        batches = batches_for(training, stream)
+        batches = training.own_batches(stream)
         gc.collect()
         retries = allocator_retries(context.device)
         loop = Loop(training, batches, context, step_clock(context.device))
@@ -196,16 +195,16 @@ def _measure(context: RankContext, keep: Keep) -> None:
         "tokens_per_sample": workload.tokens_per_sample,
         "memory": memory,
         "compression": traffic_of(training),
-        "facts": {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)},
+        "facts": {"optimizer": optimizer_kind(training.optimizer), **training.facts},
     }
-    lost = lost_ranks_of(training)
+    lost = training.lost_ranks
     if lost:
         clean["facts"]["lost_ranks"] = {str(rank): samples for rank, samples in lost.items()}
     keep(clean | _steps(loop.seen, context) | {"trace_unavailable": DID_NOT_COME_BACK})
     with context.turn(last=True) as turn:
         looked = Rounds(loop).run()
         turn.ends_together = not looked.gave_up
-        finish(training)
+        training.finish()
     keep(
         clean
         | _steps(loop.seen, context)

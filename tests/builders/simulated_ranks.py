@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 
-from scalebench.worker.collectives.plan import Plan, Post
+from scalebench.worker.collectives.execute import Plan, Post
 from scalebench.worker.collectives.schedule import Receive, Send
 
 

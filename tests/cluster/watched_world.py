@@ -11,9 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from scalebench.launch.external.agent_process import run_agent
 from scalebench.launch.external.environment import find_member
-from scalebench.launch.external.launcher import ExternalLauncher
+from scalebench.launch.external.launcher import ExternalLauncher, run_agent
 from scalebench.launch.external.nodes import rank_devices
 from tests.builders.runs import make_cell
 from tests.standins.nvml import A, B

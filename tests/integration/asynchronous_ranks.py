@@ -38,7 +38,6 @@ from scalebench.worker.optimizers import Lamb, set_rate
 from scalebench.worker.process.context import RankContext, joined
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import batches_for, facts_of, finish, judged, sent_bytes_of
 from scalebench.worker.workloads.order import ResidentBatches
 
 STALE_STEPS = 12
@@ -149,7 +148,7 @@ def local_sgd(ranks: Ranks) -> dict[str, Any]:
     synchronous = flat(ranks.trained(Ddp(), 6))
     drifting = ranks.trained(LocalSgd(period=4), 3)
     apart = ranks.gathered(drifting)
-    with judged(drifting):
+    with drifting.judged_model():
         mean = flat(drifting)
     training, batches = ranks.build(LocalSgd(period=4))
     for _ in range(4):
@@ -169,10 +168,10 @@ def local_sgd(ranks: Ranks) -> dict[str, Any]:
         "apart after the synchronous start": distance(*_with_mean(ranks.gathered(drifted))),
         "together at the first period's end": distance(*_with_mean(ranks.gathered(averaged))),
         "sent of a period of 4": [
-            (sent_bytes_of(one) or 0) / num_bytes for one in (drifting, training)
+            (one.sent_bytes or 0) / num_bytes for one in (drifting, training)
         ],
         "sent with 3 synchronous steps": [
-            (sent_bytes_of(one) or 0) / num_bytes for one in (late, drifted, averaged)
+            (one.sent_bytes or 0) / num_bytes for one in (late, drifted, averaged)
         ],
     }
 
@@ -192,7 +191,7 @@ def diloco(ranks: Ranks) -> dict[str, Any]:
         "as local SGD": distance(flat(plain), flat(ranks.trained(LocalSgd(period=4), 8))),
         "one outer step": distance(flat(once) - start, 0.7 * (1 + 0.9) * learned),
         "together": distance(*_with_mean(ranks.gathered(twice))),
-        "sent": (sent_bytes_of(twice) or 0) / (4 * start.numel()),
+        "sent": (twice.sent_bytes or 0) / (4 * start.numel()),
     }
 
 
@@ -213,9 +212,9 @@ def gossip(ranks: Ranks) -> dict[str, Any]:
     return {
         "distance from the mean": [started, *apart],
         "mean is kept": distance(models.mean(0), before.mean(0)),
-        "contraction": facts_of(mixing)["contraction"],
+        "contraction": mixing.facts["contraction"],
         "as simulated": distance(ranks.gathered(trained), simulated(ranks, ring_exchange, 2, 6)),
-        "sent of 3 exchanges": (sent_bytes_of(trained) or 0) / (4 * before.shape[1]),
+        "sent of 3 exchanges": (trained.sent_bytes or 0) / (4 * before.shape[1]),
     }
 
 
@@ -232,7 +231,7 @@ def elastic(ranks: Ranks) -> dict[str, Any]:
     trained = ranks.trained(ElasticAveraging(period=2, moving_rate=0.8), 6)
     expected = Springs(0.8, flat(ranks.trained(strategy, 0)))
     models = simulated(ranks, expected, 2, 6)
-    with judged(trained):
+    with trained.judged_model():
         judged_by = flat(trained)
     return {
         "model": distance(after, before - 0.2 * (before - centre)),
@@ -240,7 +239,7 @@ def elastic(ranks: Ranks) -> dict[str, Any]:
         "sum is kept": distance(after.sum(0) + pulled.centre, before.sum(0) + centre),
         "as simulated": distance(ranks.gathered(trained), models),
         "judged by the centre": distance(judged_by, expected.centre),
-        "sent of 3 exchanges": (sent_bytes_of(trained) or 0) / (4 * before.shape[1]),
+        "sent of 3 exchanges": (trained.sent_bytes or 0) / (4 * before.shape[1]),
     }
 
 
@@ -311,7 +310,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
     own = usual.own_batches(iter(()))
     for _ in range(3):
         usual.step(next(own))
-    with judged(usual):
+    with usual.judged_model():
         common = flat(usual)
     second_starts = flat(usual)
     for _ in range(3):
@@ -325,7 +324,7 @@ def fedavg(ranks: Ranks) -> dict[str, Any]:
         "second client": distance(second_starts, start),
         "moved": distance(flat(usual), start),
         "together": distance(*_with_mean(ranks.gathered(usual))),
-        "sent of a round": (sent_bytes_of(usual) or 0) / (4 * start.numel()),
+        "sent of a round": (usual.sent_bytes or 0) / (4 * start.numel()),
     }
 
 
@@ -336,8 +335,8 @@ def parameter_server(ranks: Ranks) -> dict[str, Any]:
     for servers in (1, 3):
         training = ranks.trained(ParameterServer(servers=servers, staleness_bound=0), 8)
         found["from DDP"].append(distance(flat(training), synchronous))
-        finish(training)
-        found[f"synchronous, {servers} servers"] = facts_of(training)
+        training.finish()
+        found[f"synchronous, {servers} servers"] = training.facts
     for pushes in ("backward", "priority"):
         strategy = ParameterServer(
             servers=2,
@@ -346,21 +345,21 @@ def parameter_server(ranks: Ranks) -> dict[str, Any]:
             chunk_mb=4e-5 if pushes == "priority" else None,
         )
         training = ranks.trained(strategy, 8)
-        with judged(training):
+        with training.judged_model():
             found[f"{pushes} from DDP"] = distance(flat(training), synchronous)
-        found[f"{pushes}, sent"] = (sent_bytes_of(training) or 0) / (4 * synchronous.numel())
-        finish(training)
-        found[f"{pushes}, facts"] = facts_of(training)
+        found[f"{pushes}, sent"] = (training.sent_bytes or 0) / (4 * synchronous.numel())
+        training.finish()
+        found[f"{pushes}, facts"] = training.facts
     for name, bound in (("asynchronous", None), ("bounded", 1)):
         training, batches = ranks.build(ParameterServer(staleness_bound=bound))
-        own = batches_for(training, cycle(batches))
+        own = training.own_batches(cycle(batches))
         for _ in range(STALE_STEPS):
             training.step(next(own))
-        with judged(training):
+        with training.judged_model():
             found[f"{name}, judged"] = distance(*_with_mean(ranks.gathered(training)))
-        finish(training)
-        found[name] = facts_of(training)
-        found[f"{name}, sent"] = (sent_bytes_of(training) or 0) / (4 * synchronous.numel())
+        training.finish()
+        found[name] = training.facts
+        found[f"{name}, sent"] = (training.sent_bytes or 0) / (4 * synchronous.numel())
     return found
 
 
@@ -376,9 +375,9 @@ def whole_layers(ranks: Ranks) -> dict[str, Any]:
     ):
         strategy = ParameterServer(servers=servers, staleness_bound=0, pushes=pushes)
         training = ranks.trained(strategy, 6, **lamb)
-        with judged(training):
+        with training.judged_model():
             found[name] = distance(flat(training), synchronous)
-        finish(training)
+        training.finish()
     return found
 
 
@@ -396,11 +395,11 @@ def slow_rank(ranks: Ranks) -> dict[str, Any]:
                 yield batch
                 ends.append(time.perf_counter())
 
-        own = batches_for(training, sleepy(batches))
+        own = training.own_batches(sleepy(batches))
         for _ in range(STALE_STEPS):
             training.step(next(own))
         ends.append(time.perf_counter())
-        finish(training)
+        training.finish()
         found[name] = [later - earlier for earlier, later in pairwise(ends)]
     return found
 

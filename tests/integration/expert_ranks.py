@@ -37,7 +37,6 @@ from scalebench.worker.process.context import RankContext, alone, joined
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import axes_of, facts_of, groups_of
 from tests.integration.sharded_ranks import everybodys
 
 SAMPLES = 8
@@ -214,10 +213,10 @@ def look(context: RankContext) -> dict[str, Any]:
         local_rank=context.rank,
         pid=0,
         host="here",
-        trace=trace_record([capture], groups_of(training), axes_of(training)),
+        trace=trace_record([capture], training.groups, training.axes),
         step_s=[1.0] * 2,
         blocks=[Block(phase="traced", first=0, count=2)],
-        facts=facts_of(training),
+        facts=training.facts,
     )
     records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
     result = CellResult(cell=cell, status="ok", started="", ranks=records)
@@ -235,7 +234,7 @@ def look(context: RankContext) -> dict[str, Any]:
         "peak_bytes": peak_without_data(inspection.memory),
         "verification": inspection.verification.model_dump(),
         "alone": by_one,
-        "facts": facts_of(training),
+        "facts": training.facts,
         "operations": operations,
         "predicted": predicted,
         "axes": [one.model_dump() for one in axes_of_row([launch], context.rank)],

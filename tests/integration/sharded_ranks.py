@@ -37,7 +37,6 @@ from scalebench.worker.measure.tracing import traced
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import facts_of, groups_of
 from scalebench.worker.strategies.fsdp import whole
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.workloads.batches import concatenate
@@ -153,7 +152,7 @@ def look(context: RankContext) -> dict[str, Any]:
     for batch in batches[: NUM_STEPS - 2]:
         training.step(batch)
     # Other cases' groups are still there: where a strategy tells none, it has one.
-    known = {} if groups_of(training) else {"default": cell.world_size}
+    known = {} if training.groups else {"default": cell.world_size}
     with traced(context.device, known) as capture:
         for batch in batches[NUM_STEPS - 2 : NUM_STEPS]:
             with capture.step():
@@ -163,14 +162,14 @@ def look(context: RankContext) -> dict[str, Any]:
         local_rank=context.rank,
         pid=0,
         host="here",
-        trace=trace_record([capture], groups_of(training)),
+        trace=trace_record([capture], training.groups),
         step_s=[1.0] * 2,
         blocks=[Block(phase="traced", first=0, count=2)],
     )
     records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
     launch = LaunchAttribution(CellResult(cell=cell, status="ok", started="", ranks=records))
     predicted = predict_traffic(
-        cell.strategy, num_parameters, cell.world_size, facts_of(training).get("group_elements")
+        cell.strategy, num_parameters, cell.world_size, training.facts.get("group_elements")
     )
     assert predicted is not None
     return {
@@ -227,7 +226,7 @@ def look_at_memory(context: RankContext) -> dict[str, Any]:
     alone = make_cell(Plain(), 1, cell.global_batch, cell.workload)
     baseline = inspect(RankContext(alone, 0, 0, context.device)).memory
     counted = inspect(context).memory
-    facts = facts_of(build_training(fresh_workload(context), context))
+    facts = build_training(fresh_workload(context), context).facts
     predicted = predict_memory(
         cell.strategy,
         cell.workload.num_parameters,

@@ -17,7 +17,7 @@ from torch import nn
 
 from scalebench import Shard, Workload
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.exposed_axes import exposed_by_axis
+from scalebench.analysis.budget import exposed_by_axis
 from scalebench.analysis.rows.axes import axes_of_row, predicted_operations
 from scalebench.records.rank import Block, RankRecord
 from scalebench.records.run import CellResult
@@ -34,7 +34,6 @@ from scalebench.worker.process.context import RankContext, alone, joined
 from scalebench.worker.process.failure import Unsupported
 from scalebench.worker.process.setup import die_with_parent, schedule_as_batch
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import axes_of, facts_of, groups_of
 from tests.integration.sharded_ranks import everybodys
 
 SAMPLES = 8
@@ -245,10 +244,10 @@ def look(context: RankContext) -> dict[str, Any]:
         local_rank=context.rank,
         pid=0,
         host="here",
-        trace=trace_record([capture], groups_of(training), axes_of(training)),
+        trace=trace_record([capture], training.groups, training.axes),
         step_s=[1.0] * 2,
         blocks=[Block(phase="traced", first=0, count=2)],
-        facts=facts_of(training),
+        facts=training.facts,
     )
     records = [RankRecord.model_validate_json(r) for r in everybodys(record.model_dump_json())]
     result = CellResult(cell=cell, status="ok", started="", ranks=records)
@@ -276,7 +275,7 @@ def look(context: RankContext) -> dict[str, Any]:
         },
         "whole": [parts.exposed_transfer_s, parts.wait_s],
         "not_apart": launch.not_apart,
-        "facts": facts_of(training),
+        "facts": training.facts,
         "inspected_facts": inspection.facts,
     }
 

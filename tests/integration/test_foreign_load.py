@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from scalebench.launch.monitor.host import HostWatch
+from scalebench.launch.monitor.node import HostWatch
 from scalebench.records.telemetry import HostLoad
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

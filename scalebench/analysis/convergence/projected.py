@@ -1,11 +1,95 @@
 """Time to a loss at sizes that were not measured: predicted speed, times the samples it needs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from scalebench.analysis.convergence.noise_scale import samples_ratio
+from scalebench.records.race import RacePoint
 from scalebench.records.summary import Row
 from scalebench.stats import Estimate
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """When a launch reached the target, by the straight line between two evaluations.
+
+    Attributes:
+        samples: That all ranks together had trained on.
+        trained_s: Seconds of training.
+        elapsed_s: Seconds with the evaluations until then, that which found it not counted.
+        sent_bytes: That the rank which sends most had sent; None: each step sends as many.
+    """
+
+    samples: float
+    trained_s: float
+    elapsed_s: float
+    sent_bytes: float | None = None
+
+
+def arrival(points: Sequence[RacePoint], target: float) -> Arrival | None:
+    """Return when the loss reached a target and stayed there for one more evaluation.
+
+    A loss that falls below it once by luck does not count, nor does one at the last evaluation,
+    which no other confirms. MLPerf and AlgoPerf take the first evaluation that reaches the target;
+    the line from the one before it removes the grid of evaluations from ratios.
+
+    Args:
+        points: Evaluations of one launch in order, the first before any training.
+        target: Loss.
+
+    Returns:
+        None: it did not reach the target.
+    """
+    below = [point.loss is not None and point.loss <= target for point in points]
+    for index, (here, after) in enumerate(pairwise(below)):
+        if here and after:
+            return _crossing(points, index, target)
+    return None
+
+
+def _crossing(points: Sequence[RacePoint], index: int, target: float) -> Arrival:
+    after = points[index]
+    before = points[index - 1] if index else after
+    high, low = before.loss, after.loss
+    share = 1.0
+    if high is not None and low is not None and high > target:
+        share = (high - target) / (high - low)
+    since_s = share * (after.trained_s - before.trained_s)
+    return Arrival(
+        samples=_between(before.samples, after.samples, share),
+        trained_s=before.trained_s + since_s,
+        elapsed_s=before.elapsed_s + since_s,
+        sent_bytes=None
+        if before.sent_bytes is None or after.sent_bytes is None
+        else _between(before.sent_bytes, after.sent_bytes, share),
+    )
+
+
+def loss_at_time(points: Sequence[RacePoint], trained_s: float) -> float | None:
+    """Return the loss after so many seconds of training, by the line between two evaluations.
+
+    Returns:
+        None: the training was shorter, or the loss next to it was not finite.
+    """
+    for before, after in pairwise(points):
+        if before.trained_s <= trained_s <= after.trained_s:
+            if before.loss is None or after.loss is None:
+                return None
+            length = after.trained_s - before.trained_s
+            share = (trained_s - before.trained_s) / length if length else 1.0
+            return _between(before.loss, after.loss, share)
+    return None
+
+
+def loss_after(points: Sequence[RacePoint], samples: int) -> float | None:
+    """Return the loss of the evaluation after so many samples; None: there is none."""
+    return next((point.loss for point in points if point.samples == samples), None)
+
+
+def _between(low: float, high: float, share: float) -> float:
+    return low + share * (high - low)
 
 
 class Training(NamedTuple):

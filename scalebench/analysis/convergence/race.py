@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from scalebench.analysis.convergence.curves import (
+from scalebench.analysis.convergence.noise_scale import noise_scale, samples_ratio
+from scalebench.analysis.convergence.projected import (
     Arrival,
     arrival,
     loss_after,
     loss_at_time,
 )
-from scalebench.analysis.convergence.noise_scale import noise_scale, samples_ratio
 from scalebench.analysis.rows.launches import Launches, Table
 from scalebench.records.race import GradientNorms, RacePoint
 from scalebench.records.rows.race import RaceFigures

@@ -1,14 +1,16 @@
 """Launches in a world that somebody else has started: each on the first of its processes."""
 
 import os
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from scalebench.errors import EnvironmentUnfit
 from scalebench.launch.external.nodes import rank_devices, world_of
 from scalebench.launch.external.relay_client import RelayClient
 from scalebench.launch.external.worker_group import WorkerGroup
 from scalebench.launch.forking import ForkingLauncher
+from scalebench.launch.interpreter import interpreter
 from scalebench.launch.loopback import check_loopback
 from scalebench.launch.monitor.node import NodeWatch
 from scalebench.launch.ranks import Ended, R
@@ -16,6 +18,17 @@ from scalebench.records.secret import WorldSecret
 from scalebench.spec import Device, Job
 from scalebench.spec.virtual_hosts import VirtualHosts
 from scalebench.spec.world import WorldMember
+
+WORKER = "scalebench.worker.agent.agent"
+
+
+def run_agent(member: WorldMember) -> NoReturn:
+    """Become the worker that takes part in what the first process decides; never returns.
+
+    The process keeps its number: its parent goes on watching it.
+    """
+    sys.stdout.flush()
+    os.execv(sys.executable, [*interpreter(), "-m", WORKER, member.model_dump_json()])
 
 
 class ExternalLauncher(ForkingLauncher):

@@ -27,8 +27,7 @@ from scalebench.records.scratch import Scratch
 from scalebench.records.secret import VARIABLE, Forged, given_secret, read_secret, secret_files
 from scalebench.spec.world import Rendezvous, WorldMember
 from scalebench.worker import jobs
-from scalebench.worker.agent.device_watch import DeviceWatch
-from scalebench.worker.agent.interface import socket_variables
+from scalebench.worker.agent.interface import DeviceWatch, socket_variables
 from scalebench.worker.agent.listener import LOST, fork_listener
 from scalebench.worker.process.setup import redirect_output
 from scalebench.worker.process.store_queue import (

@@ -3,17 +3,82 @@
 import time
 from pathlib import Path
 
+import psutil
+import torch
+
 from scalebench.errors import UsageError
 from scalebench.records.recovery import RecoveryRecord, SaveSample
 from scalebench.spec.recovery import Recovery, SaveMethod
 from scalebench.units import bytes_
-from scalebench.worker.checkpoints.file_systems import file_system_of
 from scalebench.worker.checkpoints.methods import Saver, Saving, free_bytes, open_saver, why_not
-from scalebench.worker.checkpoints.peak_memory import PeakMemory
 from scalebench.worker.checkpoints.places import after_of, saved_of, store_of
 from scalebench.worker.checkpoints.store import size_of
 from scalebench.worker.checkpoints.trainee import TimedStep, Trainee, synchronise, write_digests
 from scalebench.worker.process.context import RankContext
+
+
+def file_system_of(folder: Path) -> str | None:
+    """Return the kind as the system calls it: ``ext4``, ``tmpfs``, ``nfs4``; None: not known."""
+    places = folder.resolve()
+    found = {
+        Path(partition.mountpoint): partition.fstype
+        for partition in psutil.disk_partitions(all=True)
+    }
+    return next((found[p] for p in (places, *places.parents) if p in found), None)
+
+
+STATUS = Path("/proc/self/status")
+CLEAR = Path("/proc/self/clear_refs")
+CLEAR_PEAK = "5"
+"""Sets the peak of the resident set to what is resident now (``proc_pid_clear_refs(5)``)."""
+
+
+class PeakMemory:
+    """Begins to look at once.
+
+    Attributes:
+        device: Whose memory is looked at besides the host's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._host = _reset_host()
+        self._on_device = 0
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self._on_device = torch.cuda.memory_allocated(device)
+
+    def extra_host_bytes(self) -> int | None:
+        """Return the peak since the beginning, above what was resident then; None: not told."""
+        peak = _status_bytes("VmHWM")
+        if self._host is None or peak is None:
+            return None
+        return max(0, peak - self._host)
+
+    def extra_device_bytes(self) -> int | None:
+        """Return the same of the GPU's allocator; None: the ranks are on the CPU."""
+        if self.device.type != "cuda":
+            return None
+        return max(0, torch.cuda.max_memory_allocated(self.device) - self._on_device)
+
+
+def _reset_host() -> int | None:
+    """Have the peak begin anew; return what is resident, or None where neither can be had."""
+    try:
+        CLEAR.write_text(CLEAR_PEAK)
+    except OSError:
+        return None
+    return _status_bytes("VmRSS")
+
+
+def _status_bytes(name: str) -> int | None:
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+    return int(found[0]) * 1024 if found else None
+
 
 WARMUP_STEPS = 5
 ROOM = 3

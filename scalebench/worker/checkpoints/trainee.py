@@ -28,7 +28,6 @@ from scalebench.worker.checkpoints.store import Checkpoint, CheckpointStore, wri
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import batches_for, finish
 from scalebench.worker.workloads.feed import endless
 
 FACTS = "facts.json"
@@ -74,7 +73,7 @@ class Trainee:
         workload = fresh_workload(context)
         self.training = build_training(workload, context)
         stream = endless(workload.batches, context.device, context.cell.rank_batch)
-        self.batches = batches_for(self.training, stream)
+        self.batches = self.training.own_batches(stream)
         self.step = 0
         self.loss = torch.tensor(float("nan"))
 
@@ -171,7 +170,7 @@ class Trainee:
 
     def finish(self) -> None:
         """End what runs beside the training; every rank takes part."""
-        finish(self.training)
+        self.training.finish()
 
 
 def synchronise(device: torch.device) -> None:

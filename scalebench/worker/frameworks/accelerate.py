@@ -30,14 +30,16 @@ from scalebench.worker.frameworks.surroundings import (
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.extensions import building_nothing
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training, named_gradients
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.strategies.fsdp import whole
 from scalebench.worker.workloads.batches import split
 
 
-class AccelerateTraining:
+class AccelerateTraining(Training):
     """Model and optimizer as ``Accelerator.prepare`` returns them."""
+
+    frees_gradients = True
 
     def __init__(self, strategy: Accelerate, workload: Workload, context: RankContext) -> None:
         self.strategy = strategy
@@ -45,7 +47,6 @@ class AccelerateTraining:
         self.groups = between_all(context)
         self.loss = workload.loss
         self.keeps_built = bool(strategy.stage)
-        self.before_update: Callable[[], None] | None = None
         with building_nothing():
             self.accelerator = accelerator_of(strategy, workload, context)
             self.bare = prepare_module(workload, strategy, context.device)

@@ -7,7 +7,7 @@ says, ``engine.step()`` updates at the last microbatch and does nothing at the o
 DeepSpeed's documentation, "Training API".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,12 +29,15 @@ from scalebench.worker.frameworks.surroundings import (
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.extensions import building_nothing
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, prepare_module
 from scalebench.worker.workloads.batches import split
 
 
-class DeepSpeedTraining:
+class DeepSpeedTraining(Training):
     """The model in DeepSpeed's engine."""
+
+    frees_gradients = True
 
     def __init__(self, strategy: DeepSpeed, workload: Workload, context: RankContext) -> None:
         deepspeed = load_deepspeed(context)
@@ -43,7 +46,6 @@ class DeepSpeedTraining:
         self.loss = workload.loss
         self.accumulate = strategy.accumulate
         self.keeps_built = strategy.stage > 0
-        self.before_update: Callable[[], None] | None = None
         self.module = prepare_module(
             workload, strategy.model_copy(update={"compile": False}), context.device
         )

@@ -24,14 +24,14 @@ from scalebench.worker.frameworks.surroundings import (
 )
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training, named_gradients
 from scalebench.worker.strategies.execution import make_optimizer, prepare_blocks, prepare_module
 from scalebench.worker.strategies.fsdp import whole
 from scalebench.worker.strategies.wrapping import group_elements
 from scalebench.worker.workloads.batches import split
 
 
-class FabricTraining:
+class FabricTraining(Training):
     """Model and optimizer as ``Fabric.setup`` returns them."""
 
     def __init__(self, strategy: Fabric, workload: Workload, context: RankContext) -> None:

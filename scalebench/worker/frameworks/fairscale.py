@@ -23,13 +23,14 @@ from scalebench.worker.frameworks.surroundings import (
     sum_of_parts,
 )
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
 from scalebench.worker.workloads.batches import split
 
 SHIPPED_ELEMENTS = 2**23
 
 
-class FairScaleTraining:
+class FairScaleTraining(Training):
     """The model in ``ShardedDataParallel``, its optimizer in ``OSS``."""
 
     def __init__(self, strategy: FairScale, workload: Workload, context: RankContext) -> None:

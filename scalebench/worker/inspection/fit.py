@@ -8,7 +8,7 @@ from scalebench.worker.inspection.memory import watch_memory
 from scalebench.worker.inspection.reference import fresh_workload
 from scalebench.worker.inspection.verify import build_watched
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import Training, finish, keeps_buffers
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.workloads.feed import endless
 
 NUM_STEPS = 2
@@ -47,7 +47,7 @@ def train_watched(
         training, _kept = build_watched(watch, context)
         prepare(training)
         for batch in batches:
-            with watch.stretch("communication", kept=keeps_buffers(training)):
+            with watch.stretch("communication", kept=training.keeps_buffers):
                 training.step(batch)
-    finish(training)
+    training.finish()
     return watch.memory

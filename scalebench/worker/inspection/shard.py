@@ -18,7 +18,7 @@ from scalebench.worker.measure.clock import step_clock
 from scalebench.worker.measure.loop import Loop, Measurement
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import Training, facts_of
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import optimizer_kind
 from scalebench.worker.workloads.feed import endless
 
@@ -35,7 +35,7 @@ def measure_shard(context: RankContext) -> tuple[Measurement, dict[str, Any]]:
         loop = Loop(training, batches, context, step_clock(context.device))
         loop.warm_up(context.cell.steps)
     loop.measure_clean(context.cell.steps)
-    known = {"optimizer": optimizer_kind(training.optimizer), **facts_of(training)}
+    known = {"optimizer": optimizer_kind(training.optimizer), **training.facts}
     seen = loop.seen
     with context.turn(last=True):
         del loop, training, workload, batches

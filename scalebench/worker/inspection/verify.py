@@ -31,7 +31,6 @@ from scalebench.worker.inspection.deviation import (
     loss_deviation,
     parameter_deviation,
 )
-from scalebench.worker.inspection.flops_on_meta import count_flops_on_meta
 from scalebench.worker.inspection.memory import MemoryWatch, watch_memory
 from scalebench.worker.inspection.reference import (
     NoReference,
@@ -44,18 +43,30 @@ from scalebench.worker.inspection.reference import (
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import classify
 from scalebench.worker.strategies import build_training
-from scalebench.worker.strategies.base import (
-    Training,
-    facts_of,
-    finish,
-    keeps_buffers,
-    keeps_built,
-    kept_shards,
-    on_every_rank,
-    seen_before_update,
-)
+from scalebench.worker.strategies.base import Training, seen_before_update
+from scalebench.worker.workloads.batches import first_samples, to_device
 from scalebench.worker.workloads.feed import check_size, endless
-from scalebench.worker.workloads.flops import CountedFlops
+from scalebench.worker.workloads.flops import CountedFlops, count_flops
+
+META = torch.device("meta")
+
+
+def count_flops_on_meta(context: RankContext) -> CountedFlops | None:
+    """Return the FLOPs of forward and backward on one sample; no parameter is given a value.
+
+    Returns:
+        None where the model may ask its tensors for values: a workload of the user's own, and one
+        with experts, whose tokens choose them.
+    """
+    if context.cell.workload.kind in ("custom", "gpt-moe"):
+        return None
+    with META:
+        workload = fresh_workload(context)
+    batch = to_device(first_samples(next(iter(workload.batches)), 1), META)
+    with count_flops() as flops:
+        workload.loss(workload.module, batch).backward()
+    return flops.per_sample(1)
+
 
 NUM_STEPS = 3
 
@@ -98,7 +109,7 @@ def inspect(context: RankContext) -> Inspection:
         reference = NoReference(strategy.unverified_because)
     with watch_memory(context.device) as watch:
         training, _kept = build_watched(watch, context)
-        kept = keeps_buffers(training)
+        kept = training.keeps_buffers
         compare = partial(_compare_gradients, training, reference, context)
         with (
             watch.stretch("communication", kept=kept),
@@ -109,10 +120,10 @@ def inspect(context: RankContext) -> Inspection:
         for batch in batches[1:]:
             with watch.stretch("communication", kept=kept):
                 losses.append(float(training.step(batch)))
-    losses = on_every_rank(training, torch.tensor(losses)).tolist()
-    finish(training)
+    losses = training.share_losses(torch.tensor(losses)).tolist()
+    training.finish()
     verification = _verification(by_gradient, losses, reference, context)
-    facts = facts_of(training) if isinstance(strategy, Grouped) else {}
+    facts = dict(training.facts) if isinstance(strategy, Grouped) else {}
     flops = flops_of(reference, context)
     return Inspection(verification, losses, watch.memory, flops, facts=facts)
 
@@ -178,8 +189,8 @@ def build_watched(watch: MemoryWatch, context: RankContext) -> tuple[Training, W
     with watch.stretch(rest, "build"):
         training = build_training(workload, context)
         watch.module, watch.optimizer = training.module, training.optimizer
-        watch.keeps_built = keeps_built(training)
-        watch.shards = partial(kept_shards, training)
+        watch.keeps_built = training.keeps_built
+        watch.shards = training.kept_shards
     return training, workload
 
 

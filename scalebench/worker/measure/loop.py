@@ -20,7 +20,7 @@ from scalebench.spec import StepPlan
 from scalebench.stats import median_precision, steady_start
 from scalebench.worker.measure.clock import StepClock, step_clock
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import Training, on_every_rank, settle
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.workloads.batches import first_samples
 
 WARMUP_BLOCK = 5
@@ -103,7 +103,7 @@ class Loop:
         steps count that have steps of the others next to them.
         """
         seen = self.seen
-        settling = getattr(self.training, "settling_steps", 0)
+        settling = self.training.settling_steps
         if self.context.cell.loader is not None:
             settling = max(settling, self.context.cell.loader.num_prefetched)
         if plan.long_step_s is not None:
@@ -181,7 +181,7 @@ class Loop:
         self.fetched_s.clear()
         latest_s = self.context.agree_max(list(accumulate(step_s)))
         seen.pace_s += np.diff(latest_s, prepend=0.0).tolist()
-        seen.loss += on_every_rank(self.training, torch.stack(losses)).tolist()
+        seen.loss += self.training.share_losses(torch.stack(losses)).tolist()
         seen.blocks.append(
             Block(
                 phase=phase,
@@ -209,7 +209,7 @@ class Loop:
             part = batch if num_samples is None else first_samples(batch, num_samples)
             losses.append(self.training.step(part))
             if len(losses) == count:
-                settle(self.training)
+                self.training.settle()
             self.clock.mark()
         return losses
 

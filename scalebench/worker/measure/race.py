@@ -3,13 +3,21 @@
 A block is as many steps as lie between two evaluations. The clock of the race runs in the blocks
 only. The first step of a launch pays for what is done once (buffers, buckets, compilation): it
 counts as long as a usual step of its block.
+
+Norms of the gradients that the ranks have in a step anyway, before and after they are averaged.
+
+DDP adds a rank's gradients up in ``.grad`` and averages them there as soon as they are all in. A
+hook on a parameter runs between the two. So the noise of gradients is known from a step itself,
+without another backward pass (McCandlish et al. 2018, appendix A.1).
 """
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,19 +28,84 @@ from scalebench.records.rank import Phase
 from scalebench.spec import Ddp, Plain
 from scalebench.spec.race import Race
 from scalebench.spec.workload import Workload
-from scalebench.worker.measure.gradient_norms import gradient_norms
 from scalebench.worker.measure.loop import Loop
-from scalebench.worker.measure.step_norms import LocalSquare, local_square
 from scalebench.worker.optimizers import set_rate
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import (
-    Training,
-    judged,
-    num_samples_of,
-    sent_bytes_of,
-    settle,
-)
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.workloads.batches import num_samples
+
+
+class LocalSquare:
+    """The squared norm of this rank's own gradient in a step."""
+
+    def __init__(self) -> None:
+        self._of_parameters: dict[int, torch.Tensor] = {}
+
+    def note(self, number: int, parameter: torch.Tensor) -> None:
+        """Take a parameter's gradient as it is now; what was noted of it before is replaced."""
+        assert parameter.grad is not None, "it was just accumulated"
+        self._of_parameters[number] = parameter.grad.detach().float().square().sum()
+
+    @property
+    def value(self) -> float:
+        """The sum over all parameters that have a gradient."""
+        found = list(self._of_parameters.values())
+        return float(torch.stack(found).sum()) if found else 0.0
+
+
+@contextmanager
+def local_square(parameters: Iterable[torch.nn.Parameter]) -> Iterator[LocalSquare]:
+    """Note the norm of the gradient that backward passes in the block leave, before any exchange.
+
+    Where several microbatches accumulate, it is that of their sum.
+    """
+    found = LocalSquare()
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(partial(found.note, number))
+        for number, parameter in enumerate(parameters)
+        if parameter.requires_grad
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def gradient_norms(
+    module: torch.nn.Module, workload: Workload, batches: Sequence[Any]
+) -> GradientNorms:
+    """Return the norms of the gradients of equal batches at the module's parameters.
+
+    Leaves ``.grad`` of the parameters as it is.
+
+    Args:
+        module: The bare model, whole in this process.
+        workload: Its loss.
+        batches: At least two, each of the same number of samples.
+    """
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    total = [torch.zeros_like(p) for p in parameters]
+    squares = []
+    for batch in batches:
+        loss = workload.loss(module, batch)
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        known = [g for g in gradients if g is not None]
+        squares.append(_square(known))
+        for held, gradient in zip(total, gradients, strict=True):
+            if gradient is not None:
+                held.add_(gradient, alpha=1 / len(batches))
+    return GradientNorms(
+        num_batches=len(batches),
+        batch_size=num_samples(batches[0]),
+        mean_square=float(torch.stack(squares).mean()),
+        square_of_mean=float(_square(total)),
+    )
+
+
+def _square(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([tensor.float().square().sum() for tensor in tensors]).sum()
+
 
 HOW_TO_GIVE_IT = (
     "Give Workload(evaluation=...) batches of samples that are never trained on, the same on "
@@ -97,12 +170,12 @@ class RaceRun:
             with local_square(training.module.parameters()) as self._local:
                 return self._step(batch)
         loss = self._step(batch)
-        settle(training)
+        training.settle()
         return loss
 
     def _note(self, samples: int, trained_s: float, began: float, batches: list[object]) -> None:
         context, training = self.loop.context, self.loop.training
-        sent, counted = sent_bytes_of(training), num_samples_of(training)
+        sent, counted = training.sent_bytes, training.num_samples
         mean = self._held_out_mean(batches)
         one_process = isinstance(context.cell.strategy, Plain) and math.isfinite(mean)
         norms = None
@@ -143,7 +216,7 @@ class RaceRun:
         """Return the mean loss over all held-out batches; infinite where it is not finite."""
         context = self.loop.context
         while True:
-            with judged(self.loop.training):
+            with self.loop.training.judged_model():
                 there = context.alive
                 mine = own_part(batches, context)
                 total, count = held_out_loss(self.loop.training, self.workload, mine)

@@ -12,10 +12,8 @@ would mind: times do not depend on the values.
 """
 
 import traceback
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +26,7 @@ from scalebench.worker.measure.loop import Loop
 from scalebench.worker.measure.trace_record import trace_record
 from scalebench.worker.measure.tracing import Capture, only_group, traced
 from scalebench.worker.process.failure import classify
-from scalebench.worker.strategies.base import axes_of, groups_of
+from scalebench.worker.strategies.base import Training
 
 NUM_KINDS = len(("paired", "traced", "local", "bare"))
 MAX_STEPS = 4
@@ -105,7 +103,7 @@ class Rounds:
         training = self.loop.training
         try:
             on_gpu = self.loop.context.device.type == "cuda"
-            trace = trace_record(self.captures, groups_of(training), axes_of(training), on_gpu)
+            trace = trace_record(self.captures, training.groups, training.axes, on_gpu)
         except Exception as error:  # the steps are done: the other ranks need not know
             return RoundsResult(trace_unavailable=str(error), clock=clock)
         return RoundsResult(trace, clock=clock)
@@ -116,12 +114,12 @@ class Rounds:
         self.loop.run_block("paired", count)
         training = self.loop.training
         groups = collective_group(training, cell.world_size)
-        with marked(training), traced(self.loop.context.device, groups) as capture:
+        with training.marked_actions(), traced(self.loop.context.device, groups) as capture:
             self.loop.run_block("traced", count, lambda n: self.traced_steps(n, capture))
         self.captures.append(capture)
         alone = None
         if cell.strategy.always_communicates is None:
-            alone = without_synchronisation(training)
+            alone = training.without_synchronisation()
         if alone is not None:
             with alone:
                 self.loop.run_block("local", count)
@@ -164,26 +162,7 @@ def how_many(rounds_s: float, step_s: float, max_rounds: int) -> tuple[int, int]
     return 1, MIN_STEPS
 
 
-def collective_group(training: Any, world_size: int) -> dict[str, int]:
+def collective_group(training: Training, world_size: int) -> dict[str, int]:
     """Return name and size of the process group of a training's collectives, if it is but one."""
-    own = getattr(training, "collective_groups", None)
-    return only_group(world_size) if own is None else own()
-
-
-def marked(training: Any) -> AbstractContextManager[Any]:
-    """Return what makes a training mark in the trace what it does; most have nothing to mark."""
-    mark = getattr(training, "marked_actions", nullcontext)
-    return mark()
-
-
-def without_synchronisation(training: Any) -> AbstractContextManager[Any] | None:
-    """Return what keeps a training's steps on their rank; None: the strategy cannot do without.
-
-    DDP calls it ``no_sync``. A training whose module has another name for it tells it itself.
-    """
-    own = getattr(training, "without_synchronisation", None)
-    if own is not None:
-        held_back: AbstractContextManager[Any] = own()
-        return held_back
-    no_sync = getattr(getattr(training, "module", None), "no_sync", None)
-    return no_sync() if no_sync is not None else None
+    own = training.collective_groups()
+    return only_group(world_size) if own is None else own

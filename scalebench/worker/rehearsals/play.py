@@ -12,8 +12,7 @@ from scalebench.worker.process.context import JobContext
 from scalebench.worker.rehearsals.groups import Groups
 from scalebench.worker.rehearsals.partly_busy import PartlyBusy, shares_of
 from scalebench.worker.rehearsals.piece import Piece
-from scalebench.worker.rehearsals.pipelines import PlayedPipeline
-from scalebench.worker.rehearsals.steps import PlayedStep, Work
+from scalebench.worker.rehearsals.steps import PlayedPipeline, PlayedStep, Work
 
 
 class Part(NamedTuple):

@@ -26,8 +26,7 @@ from scalebench.worker.strategies.expert import ExpertTraining
 from scalebench.worker.strategies.fsdp import FsdpTraining
 from scalebench.worker.strategies.fsdp1 import Fsdp1Training
 from scalebench.worker.strategies.mesh import MeshTraining
-from scalebench.worker.strategies.mesh_pipeline import MeshPipelineTraining
-from scalebench.worker.strategies.pipeline import PipelineTraining
+from scalebench.worker.strategies.mesh_pipeline import MeshPipelineTraining, PipelineTraining
 from scalebench.worker.strategies.plain import PlainTraining
 from scalebench.worker.strategies.tensor import TensorTraining
 from scalebench.worker.strategies.zero1 import Zero1Training

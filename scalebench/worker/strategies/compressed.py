@@ -5,7 +5,7 @@ place of its all-reduce: our own around a codec, or one of torch's (``none``, ``
 """
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from scalebench.spec.compression import first_compressed_step
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported, classify
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.compression.hook import (
     Compression,
     Observer,
@@ -36,7 +36,7 @@ from scalebench.worker.strategies.execution import make_optimizer, precision, pr
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 
-class CompressedTraining:
+class CompressedTraining(Training):
     """The model wrapped in ``DistributedDataParallel`` with a communication hook.
 
     Attributes:
@@ -73,10 +73,6 @@ class CompressedTraining:
             raise
         self.optimizer.step()
         return loss.detach()
-
-    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the mean gradients of the last step, as they came out of the method."""
-        return named_gradients(self.module.module)
 
     def _hook(self, seed: int) -> tuple[Any, Hook]:
         """Return the hook of the method, and the state that goes with it."""

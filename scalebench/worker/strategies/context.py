@@ -13,7 +13,7 @@ averages the gradients.
 With more ranks than ``size`` there are several groups, each with its part of the global batch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from statistics import median
 from typing import Any
@@ -29,7 +29,7 @@ from scalebench.spec import Context
 from scalebench.spec.workload import ContextPlan, Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.base import named_gradients, on_axis
+from scalebench.worker.strategies.base import Training, on_axis
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.strategies.long_context.ring import Ring, ring_attention
 from scalebench.worker.strategies.long_context.ulysses import heads_for_tokens, tokens_for_heads
@@ -41,7 +41,7 @@ TOKENS = 1
 """Dimension of the sequence in a batch, ``[samples, tokens, ...]``."""
 
 
-class ContextTraining:
+class ContextTraining(Training):
     """The model, its attention exchanged for one that reaches over the ranks."""
 
     def __init__(self, strategy: Context, workload: Workload, context: RankContext) -> None:
@@ -88,7 +88,7 @@ class ContextTraining:
             gradient /= dist.get_world_size()
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:  # type: ignore[override]
         """What predictions rest on: what the first step has shown, and the ring's turns so far."""
         if not self.seen:
             return {}
@@ -118,10 +118,6 @@ class ContextTraining:
         group = self.mesh["context"].get_group()
         dist.all_reduce(shared, group=group)
         return shared / group.size()
-
-    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the averaged gradients of the last step; every rank holds all of them."""
-        return named_gradients(self.module)
 
 
 class DividedAttention(nn.Module):

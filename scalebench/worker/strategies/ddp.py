@@ -6,7 +6,6 @@ with the rest of backward (Li et al. 2020). With gradient accumulation only the 
 communicates: the others run under ``no_sync``.
 """
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from scalebench.spec import Ddp
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
 from scalebench.worker.workloads.batches import split
 
 
-class DdpTraining:
+class DdpTraining(Training):
     """The model wrapped in ``DistributedDataParallel``."""
 
     def __init__(self, strategy: Ddp, workload: Workload, context: RankContext) -> None:
@@ -53,7 +52,3 @@ class DdpTraining:
             loss = self.loss(self.module, microbatch) / self.strategy.accumulate
         loss.backward()
         return loss.detach()
-
-    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the averaged gradients of the last step; every rank holds all of them."""
-        return named_gradients(self.module.module)

@@ -34,12 +34,12 @@ from scalebench.spec import Fsdp
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training, named_gradients
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.strategies.wrapping import group_elements, modules_of_at_least
 
 
-class FsdpTraining:
+class FsdpTraining(Training):
     """The model, each of its groups wrapped by ``fully_shard``."""
 
     keeps_buffers = False
@@ -50,6 +50,7 @@ class FsdpTraining:
         self.loss = workload.loss
         self.module = prepare_blocks(workload, strategy)
         self.mesh = device_mesh(strategy, context)
+        self.groups = self._groups()
         groups = choose_groups(strategy, workload)
         shards = strategy.shards(context.cell.world_size)
         self.facts = {"group_elements": group_elements(groups, self.module, shards)}
@@ -83,9 +84,8 @@ class FsdpTraining:
         self.optimizer.step()
         return loss.detach()
 
-    @property
-    def groups(self) -> dict[str, list[int]]:
-        """Which ranks each kind of operation goes between."""
+    def _groups(self) -> dict[str, list[int]]:
+        """Return which ranks each kind of operation goes between."""
         of = {name: process_group_ranks(self.mesh, name) for name in self.mesh.mesh_dim_names or ()}
         kinds = {"all_gather": "shard", "reduce_scatter": "shard", "all_reduce": "replicate"}
         return {kind: of[name] for kind, name in kinds.items() if name in of}

@@ -16,12 +16,12 @@ from scalebench.spec import Fsdp1
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training, named_gradients
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.strategies.wrapping import group_elements
 
 
-class Fsdp1Training:
+class Fsdp1Training(Training):
     """The model wrapped in ``FullyShardedDataParallel``, and in it each of its blocks."""
 
     keeps_buffers = False

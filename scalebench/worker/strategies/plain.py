@@ -1,6 +1,5 @@
 """The bare model in one process: the baseline that efficiency is measured against."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,11 +7,11 @@ import torch
 from scalebench.spec import Plain
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
 
 
-class PlainTraining:
+class PlainTraining(Training):
     """No wrapper and no process group."""
 
     def __init__(self, strategy: Plain, workload: Workload, context: RankContext) -> None:
@@ -35,7 +34,3 @@ class PlainTraining:
             loss = self.loss(self.module, batch)
         loss.backward()
         return loss.detach()
-
-    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the gradients of the last step."""
-        return named_gradients(self.module)

@@ -47,7 +47,7 @@ from scalebench.spec import Tensor
 from scalebench.spec.workload import Split, TensorPlan, Workload
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.base import named_gradients, on_axis
+from scalebench.worker.strategies.base import Training, named_gradients, on_axis
 from scalebench.worker.strategies.divided_layers import LayerSizes, layers_of
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_blocks
 from scalebench.worker.workloads.batches import num_samples
@@ -56,7 +56,7 @@ TOKENS = 1
 """Dimension of the sequence in activations, ``[batch, tokens, width]``."""
 
 
-class TensorTraining:
+class TensorTraining(Training):
     """The model, its layers divided by the workload's plan.
 
     Attributes:

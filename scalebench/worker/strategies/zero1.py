@@ -6,7 +6,6 @@ for its own parameters only, updates these, and broadcasts them to the others (R
 2020). Whole parameters are given away, so the shares are equal only as far as the sizes allow.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,11 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 from scalebench.spec import Zero1
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
 
 
-class Zero1Training:
+class Zero1Training(Training):
     """The model wrapped in ``DistributedDataParallel``, its optimizer in ZeRO's."""
 
     def __init__(self, strategy: Zero1, workload: Workload, context: RankContext) -> None:
@@ -56,7 +55,3 @@ class Zero1Training:
         loss.backward()
         self.sharded_optimizer.step()
         return loss.detach()
-
-    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the averaged gradients of the last step; every rank holds all of them."""
-        return named_gradients(self.module.module)

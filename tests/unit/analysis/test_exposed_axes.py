@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.analysis.attribution import LaunchAttribution
-from scalebench.analysis.exposed_axes import exposed_by_axis
+from scalebench.analysis.budget import exposed_by_axis
 from scalebench.analysis.summarise import summarise
 from scalebench.spec import Mesh
 from tests.builders.runs import make_inspection, make_run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalebench.analysis.loss_curves import SMOOTHED_STEPS, LossCurve, _steps_in, compare
+from scalebench.analysis.loss_curves import SMOOTHED_STEPS, LossCurve, compare
 
 
 def falling(num_steps, by=0.1):
@@ -39,13 +39,3 @@ def test_a_single_lucky_batch_is_not_the_target():
     assert told.steps_to_target is not None  # five steps with one very low one do average below
     assert exact.loss_after(3) == pytest.approx(9.9)
     assert exact.steps_to(9.9) == SMOOTHED_STEPS  # never earlier than there is a whole average
-
-
-@pytest.mark.parametrize(
-    ("seconds", "steps"),
-    [(0.0, 1), (0.3, 1), (0.49, 1), (0.5, 2), (0.75, 3), (0.75 - 1e-12, 3), (99.0, 4)],
-)
-def test_a_time_has_the_whole_steps_that_fit_at_least_one_and_no_more_than_there_were(
-    seconds, steps
-):
-    assert _steps_in(seconds, LossCurve(losses=(4.0, 3.0, 2.0, 1.0), step_s=0.25)) == steps

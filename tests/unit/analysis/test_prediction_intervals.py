@@ -10,7 +10,6 @@ import pytest
 from benchmarks.interval_coverage import LAUNCH_SD, Predictions, coverage, ratio_holds
 from scalebench.analysis.prediction_intervals import (
     Compared,
-    _excess,
     half_width,
     typical_error,
     variance_at_one_rank,
@@ -80,20 +79,6 @@ def test_the_variance_of_a_link_is_that_of_its_interval():
     many, few = variance_of_link(2.0, 2.08, None), variance_of_link(2.0, 2.08, 2)
     assert many.value == pytest.approx((math.log(1.04) / 1.959964) ** 2) and math.isinf(many.dof)
     assert few.value == pytest.approx((math.log(1.04) / 4.302653) ** 2) and few.dof == 2
-
-
-@pytest.mark.parametrize(
-    ("ratio", "excess"), [(0.5, 0.0), (1.0, 0.0), (4.0, 0.0), (4.2, 3.2), (9.0, 8.0)]
-)
-def test_a_larger_variance_counts_beyond_the_tenth_that_chance_reaches(ratio, excess):
-    """F with 4 and 4 degrees of freedom exceeds 4.11 once in ten."""
-    found = _excess(Variance(ratio * 0.01, 4), Variance(0.01, 4))
-    assert found.value == pytest.approx(excess * 0.01) and found.dof == 4
-
-
-def test_where_nothing_is_usual_all_is_excess():
-    assert _excess(Variance(0.01, 4), Variance(0.0, math.inf)) == Variance(0.01, 4)
-    assert _excess(Variance(0.0, 4), Variance(0.0, math.inf)).value == 0
 
 
 def test_the_model_s_own_error_is_counted_for_every_doubling():

@@ -4,7 +4,7 @@ import pytest
 
 from scalebench.cli import main
 from scalebench.errors import UsageError
-from scalebench.session.plan.notices import about_scripts
+from scalebench.session.plan.make import about_scripts
 from scalebench.session.script_suite import script_suite
 from tests.builders.runs import make_cell
 from tests.unit.session.test_script_suite import NO_FLAGS

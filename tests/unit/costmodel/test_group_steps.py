@@ -4,8 +4,7 @@ import pytest
 
 from scalebench.costmodel.context_layers import AttendingModel
 from scalebench.costmodel.expert_layers import ExpertModel
-from scalebench.costmodel.group_steps import model_of_workload
-from scalebench.costmodel.mesh_layers import MeshModel
+from scalebench.costmodel.group_steps import MeshModel, model_of_workload
 from scalebench.costmodel.tensor_layers import model_of_preset
 from scalebench.spec import Context, Expert, Mesh, Tensor
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape

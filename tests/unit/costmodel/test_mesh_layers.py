@@ -6,7 +6,7 @@ import pytest
 
 from scalebench.analysis.rows.axes import wire_bytes_by_axis
 from scalebench.costmodel.context_layers import AttendingModel, operations_of_context_step
-from scalebench.costmodel.mesh_layers import (
+from scalebench.costmodel.group_steps import (
     MeshModel,
     StageModel,
     operations_of_mesh_step,

@@ -8,8 +8,8 @@ import pytest
 
 from scalebench.cli.completion import SCRIPT
 from scalebench.cli.run import request_from, run
-from scalebench.session.command_words import command_of
 from scalebench.session.plan import Request
+from scalebench.session.run import command_of
 from scalebench.spec import Case, Ddp, Suite
 
 VALUES = {

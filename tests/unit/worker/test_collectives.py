@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from scalebench.worker.collectives import ALL_REDUCES
 from scalebench.worker.collectives.double_tree import two_trees
+from scalebench.worker.collectives.execute import make_plan
 from scalebench.worker.collectives.halving_doubling import windows
 from scalebench.worker.collectives.hierarchical import ranks_by_host
-from scalebench.worker.collectives.plan import make_plan
 from scalebench.worker.collectives.schedule import (
     Piece,
     Receive,

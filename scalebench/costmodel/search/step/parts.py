@@ -7,8 +7,7 @@ import numpy as np
 from scalebench.costmodel.search.job import Job
 from scalebench.costmodel.search.memory import BYTES, local_parameters, samples_of, stage_table
 from scalebench.costmodel.search.space import Candidates, Floats
-from scalebench.costmodel.search.step.exchanges import gradients_s, shards_s
-from scalebench.costmodel.search.step.hops import hops_s
+from scalebench.costmodel.search.step.exchanges import gradients_s, hops_s, shards_s
 from scalebench.costmodel.search.step.messages import per_microbatch_s, ring_hides_s
 from scalebench.costmodel.search.step.passes import bubble_s, passes_of
 from scalebench.costmodel.tensor_layers import FP32_BYTES

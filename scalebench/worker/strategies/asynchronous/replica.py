@@ -12,11 +12,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from scalebench.spec import Execution
 from scalebench.spec.workload import Workload
 from scalebench.worker.process.context import RankContext
-from scalebench.worker.strategies.base import named_gradients
+from scalebench.worker.strategies.base import Training
 from scalebench.worker.strategies.execution import make_optimizer, precision, prepare_module
 
 
-class Replica:
+class Replica(Training):
     """A rank's own model and optimizer; all ranks start with the same parameters.
 
     A method overrides `before_step` or `after_step`, where its ranks exchange, and
@@ -68,7 +68,7 @@ class Replica:
         self.exchange_s += time.perf_counter() - began
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:  # type: ignore[override]
         """``exchange_s`` and ``num_batches`` of this rank, and what the method adds."""
         own = {"exchange_s": self.exchange_s, "num_batches": self.num_batches}
         return own | self.facts_of_method()
@@ -87,10 +87,6 @@ class Replica:
 
     def after_step(self) -> None:
         """Exchange what the method exchanges after so many steps."""
-
-    def gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield this rank's own gradients of the last step: no other rank has a part in them."""
-        return named_gradients(self.module)
 
     @contextmanager
     def judged_model(self) -> Iterator[None]:

@@ -10,11 +10,8 @@ from scalebench.worker.strategies.compression.codec import Codec, Memory, NoMemo
 from scalebench.worker.strategies.compression.count_sketch import CountSketch
 from scalebench.worker.strategies.compression.dgc import Dgc, MomentumCorrection
 from scalebench.worker.strategies.compression.memory import ErrorFeedback
-from scalebench.worker.strategies.compression.qsgd import Qsgd
-from scalebench.worker.strategies.compression.quantise import Quantise
+from scalebench.worker.strategies.compression.quantise import Qsgd, Quantise, Sign, TernGrad
 from scalebench.worker.strategies.compression.random_k import RandomK
-from scalebench.worker.strategies.compression.sign import Sign
-from scalebench.worker.strategies.compression.terngrad import TernGrad
 from scalebench.worker.strategies.compression.threshold import Threshold
 from scalebench.worker.strategies.compression.top_k import TopK
 

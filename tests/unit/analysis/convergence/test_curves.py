@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.convergence.curves import arrival, loss_after, loss_at_time
+from scalebench.analysis.convergence.projected import arrival, loss_after, loss_at_time
 from scalebench.records.race import RacePoint
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.analysis.projection.contention import contention_of_case
-from scalebench.analysis.projection.project import NothingToProject, project
+from scalebench.analysis.projection.project import NothingToProject, contention_of_case, project
 from scalebench.analysis.projection.rows import MeasuredShard
 from scalebench.analysis.run import StoredRun
 from scalebench.costmodel.links.profile import CalibratedPoint, profile_of

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from scalebench.analysis.rows.break_even import (
+from scalebench.analysis.rows.against_uncompressed import (
     FARTHEST,
     ratio_at_one_rank,
     replayed_break_even,

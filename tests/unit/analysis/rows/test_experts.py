@@ -92,3 +92,11 @@ def test_the_page_leaves_out_what_was_recorded_behind_the_clean_window():
     load = expert_load_of(make_result(cell, ranks=ranks))
     assert load.steps == (4,)
     assert load.times_even.shape == (4, 1)
+
+
+def test_nothing_kept_is_all_dropped_and_nothing_chosen_is_nothing_dropped():
+    nothing, one = [[[0, 0], [0, 0]]], [[[0, 1], [0, 0]]]
+    for chosen, share in ((one, 1.0), (nothing, 0.0)):
+        cell = make_cell("expert", 1, strategy=Expert(), rank_batch=8)
+        empty = record(0, nothing[0], chosen[0], nothing[0], steps=[3])
+        assert experts_of_row([make_result(cell, ranks=[empty])]).dropped_share == share

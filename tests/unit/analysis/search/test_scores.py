@@ -8,6 +8,7 @@ import pytest
 from scalebench.analysis.run import load_run
 from scalebench.analysis.search.scores import (
     activation_ratio,
+    choice_of_row,
     model_of,
     peaks_of,
     scored_rows,
@@ -23,6 +24,7 @@ from scalebench.costmodel.search.whole_model import WholeModel
 from scalebench.records.summary import Summary
 from scalebench.session.search.calibration import calibrated_job, calibration_suite
 from scalebench.spec.presets import PRESETS, GptShape, MoeShape
+from tests.builders.summaries import make_row
 from tests.unit.costmodel.search.jobs import ROUTED, SMALL, job
 
 GALLERY = Path(__file__).parents[4] / "reports" / "gallery"
@@ -184,3 +186,8 @@ def test_the_optimizers_part_is_that_of_the_same_workload(fsdp) -> None:
     renamed = [row.model_copy(update={"workload": SMALL.name}) for row in summary.rows]
     other = summary.model_copy(update={"rows": renamed})
     assert measured_speed(run, other, SMALL).update_s == 0
+
+
+def test_a_strategy_that_this_version_does_not_know_is_no_configuration() -> None:
+    told = choice_of_row(make_row("new", 2, strategy="of-a-newer-version"))
+    assert isinstance(told, str) and "knows no strategy of-a-newer-version" in told

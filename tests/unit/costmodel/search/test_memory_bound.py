@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.costmodel.search.memory_bound import (
+from scalebench.costmodel.search.published import (
+    MEGATRON,
     block_flops,
+    efficiency_of,
     matrix_efficiency,
     moved_bytes,
     whole_efficiency,
 )
-from scalebench.costmodel.search.published import MEGATRON, efficiency_of
 
 MODEL = replace(MEGATRON[0].model, heads=2, width=8, context=4, inner=32)
 DEVICE = {"peak_flops": 312e12, "byte_per_s": 2e12}

@@ -24,8 +24,8 @@ from scalebench.costmodel.search.memory import (
 )
 from scalebench.costmodel.search.model import SearchModel
 from scalebench.costmodel.search.space import Floats, Ints
+from scalebench.costmodel.search.step.exchanges import exposed_hops, exposed_hops_s
 from scalebench.costmodel.search.step.hiding import hidden_behind
-from scalebench.costmodel.search.step.hops import exposed_hops, exposed_hops_s
 from scalebench.costmodel.search.step.messages import tensor_messages
 from scalebench.costmodel.search.step.parts import step_parts
 from scalebench.costmodel.search.step.passes import Passes, bubble_s, times_again

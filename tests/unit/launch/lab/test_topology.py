@@ -1,8 +1,5 @@
 from pathlib import Path
 
-import pytest
-
-from scalebench.launch.lab.namespace_holder import _reason
 from scalebench.launch.lab.topology import burst_bytes, host_commands, switch_commands
 from scalebench.spec.virtual_hosts import VirtualHosts
 
@@ -54,16 +51,3 @@ def test_addresses_differ():
 def test_a_faster_link_lets_more_through_at_once_and_a_slow_one_some_frames():
     assert burst_bytes(10**6) == burst_bytes(10**8) == 32_000
     assert burst_bytes(10**9) == 62_500
-
-
-@pytest.mark.parametrize(
-    ("program", "said", "reason"),
-    [
-        ("tc", "Error: Specified qdisc kind is unknown.\nCommand failed -:1", "no tbf"),
-        ("ip", "Error: Unknown device type.\nCommand failed -:2", "no veth or no bridge"),
-        ("ip", "RTNETLINK answers: Operation not permitted", "'Operation not permitted'"),
-        ("ip", "", "no reason given"),
-    ],
-)
-def test_what_a_command_says_is_told_in_terms_of_what_is_missing(program, said, reason):
-    assert reason in _reason(program, said)

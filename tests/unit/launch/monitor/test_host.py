@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scalebench.launch.monitor.host import HostWatch
+from scalebench.launch.monitor.node import HostWatch
 from scalebench.launch.monitor.processes import kinship
 from scalebench.records.telemetry import HostLoad
 

@@ -1,6 +1,6 @@
 """How many steps are played where steps are long."""
 
-from scalebench.session.calibration.rehearsal_time import Length, how_often
+from scalebench.session.calibration.rehearsals import Length, how_often
 
 
 def test_playing_counts_every_step() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from scalebench.spec import Horovod
-from scalebench.worker.frameworks.horovod_places import (
+from scalebench.worker.frameworks.horovod import (
     Host,
     host_place,
     refuse_without_addresses,

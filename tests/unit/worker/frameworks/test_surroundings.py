@@ -2,7 +2,7 @@
 
 from scalebench.spec import DeepSpeed
 from scalebench.worker.frameworks.surroundings import framework_facts
-from scalebench.worker.strategies.base import seen_before_update
+from scalebench.worker.strategies.base import Training, seen_before_update
 
 
 def test_a_version_that_is_not_tested_is_marked(monkeypatch):
@@ -17,8 +17,8 @@ def test_a_version_that_is_not_tested_is_marked(monkeypatch):
         assert facts["settings"] == {"gradient_clipping": 0.0, "steps_per_print": "inf"}
 
 
-class FreesInUpdate:
-    before_update = None
+class FreesInUpdate(Training):
+    frees_gradients = True
 
     def step(self):
         self.gradient = 3.0
@@ -34,6 +34,6 @@ def test_gradients_that_the_update_frees_are_seen_before_it():
     assert seen == [3.0]
     training.step()
     assert seen == [3.0]  # in the step of the block only
-    with seen_before_update(object(), lambda: 1.0) as seen:
+    with seen_before_update(Training(), lambda: 1.0) as seen:
         pass
     assert seen == []

@@ -18,10 +18,11 @@ from scalebench.worker.measure.loop import (
     steps_still_wanted,
 )
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.base import Training
 from tests.builders.runs import make_cell
 
 
-class Fake:
+class Fake(Training):
     """Training and clock in one: step number i takes ``duration(i)`` seconds of a time of its own.
 
     Whatever is asked for between the steps is written down: nothing may wait inside a block.

@@ -11,23 +11,24 @@ from scalebench.spec.presets import PRESETS
 from scalebench.spec.race import Race, Recipe
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.measure.clock import HostClock
-from scalebench.worker.measure.gradient_norms import gradient_norms
 from scalebench.worker.measure.loop import Loop
 from scalebench.worker.measure.race import (
     RaceRun,
     evaluating,
+    gradient_norms,
     held_out_of,
     trained_seconds,
 )
 from scalebench.worker.optimizers import optimizer_of
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies import base
 from scalebench.worker.workloads import build_workload
 from tests.builders.runs import make_cell
 
 CPU = torch.device("cpu")
 
 
-class Training:
+class Training(base.Training):
     """One weight that is trained; writes down with which rate."""
 
     def __init__(self, recipe):

@@ -14,12 +14,13 @@ from scalebench.spec import Fsdp, StepPlan
 from scalebench.worker.measure import tracing
 from scalebench.worker.measure.ddp_logger import logged_exposed_s
 from scalebench.worker.measure.loop import Loop, Measurement
-from scalebench.worker.measure.rounds import Rounds, how_many, without_synchronisation
+from scalebench.worker.measure.rounds import Rounds, how_many
 from scalebench.worker.process.context import RankContext
+from scalebench.worker.strategies.base import Training
 from tests.builders.runs import make_cell
 
 
-class Fake:
+class Fake(Training):
     """Training and clock in one: the first step of a block takes 5 s, the others 1, 2, 3, … s."""
 
     def __init__(self):
@@ -121,11 +122,11 @@ def test_as_many_rounds_as_there_are_seconds_for(rounds_s, step_s, expected):
 
 
 def test_only_a_strategy_that_can_keeps_its_steps_to_itself():
-    assert without_synchronisation(SimpleNamespace()) is None
-    assert without_synchronisation(SimpleNamespace(module=torch.nn.Linear(1, 1))) is None
-    marker = object()
-    module = SimpleNamespace(no_sync=lambda: marker)
-    assert without_synchronisation(SimpleNamespace(module=module)) is marker
+    training, marker = Training(), object()
+    training.module = torch.nn.Linear(1, 1)
+    assert training.without_synchronisation() is None
+    training.module = SimpleNamespace(no_sync=lambda: marker)
+    assert training.without_synchronisation() is marker
 
 
 def test_ddps_own_logger_counts_nanoseconds():

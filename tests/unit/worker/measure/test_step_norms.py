@@ -10,8 +10,7 @@ from scalebench.analysis.convergence.noise_scale import (
 )
 from scalebench.records.race import GradientNorms
 from scalebench.spec.workload import Workload
-from scalebench.worker.measure.gradient_norms import gradient_norms
-from scalebench.worker.measure.step_norms import local_square
+from scalebench.worker.measure.race import gradient_norms, local_square
 
 
 def test_what_is_noted_is_the_gradient_of_all_microbatches_before_it_is_averaged():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scalebench.errors import UsageError
 from scalebench.spec.workload import Shard
 from scalebench.worker.process.failure import Unsupported
-from scalebench.worker.strategies.asynchronous.clients import (
+from scalebench.worker.strategies.asynchronous.fedavg import (
     classes_of,
     divide_by_class,
     divide_evenly,

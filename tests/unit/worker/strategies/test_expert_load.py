@@ -4,8 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalebench.worker.strategies.expert import by_expert, by_rank
-from scalebench.worker.strategies.expert_load import MOST_STEPS, LoadHistory
+from scalebench.worker.strategies.expert import MOST_STEPS, LoadHistory, by_expert, by_rank
 
 
 @given(num_steps=st.integers(0, 5 * MOST_STEPS))

@@ -19,10 +19,9 @@ from scalebench.spec.presets import PRESETS, CnnShape, CustomTarget, GptShape, M
 from scalebench.spec.workload import Shard, Workload
 from scalebench.worker.workloads import build_workload
 from scalebench.worker.workloads import text as text_module
-from scalebench.worker.workloads.cnn import Cnn
+from scalebench.worker.workloads.cnn import Cnn, make_images
 from scalebench.worker.workloads.gpt import Gpt
 from scalebench.worker.workloads.held_out import HeldOut
-from scalebench.worker.workloads.images import make_images
 from scalebench.worker.workloads.loss import mean_cross_entropy
 from scalebench.worker.workloads.mlp import Mlp, make_clusters
 from scalebench.worker.workloads.moe import MoeGpt
