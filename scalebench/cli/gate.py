@@ -4,19 +4,20 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from scalebench.cli import completion
-from scalebench.cli.options import Count, Duration, config_file
+from scalebench.cli.options import Count, Duration, Fraction, config_file
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
-from scalebench.errors import ExitCode, UsageError
+from scalebench.errors import UsageError
 
 if TYPE_CHECKING:
     from scalebench.gate.gate import Results
-    from scalebench.gate.result import GateResult
+    from scalebench.gate.result import GateResult, Overall
     from scalebench.gate.settings import GateSettings
     from scalebench.session.interleaved.ab_runs import InterleavedRuns
 
@@ -154,10 +155,12 @@ def compare(
     BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
     code is always 0; use `scalebench gate` for a verdict.
     """
+    from scalebench.gate.result import EXIT_CODES
     from scalebench.report.gate.sentence import sentence
     from scalebench.report.tables.terminal import line, printed
 
     result = judged(results_of(base), results_of(new), allowed)
+    result = replace(result, let_pass=tuple(EXIT_CODES))
     form = "json" if as_json else form
     if form == "table" and (told := sentence(result)):
         emit_for_terminal(
@@ -169,8 +172,8 @@ def compare(
 GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
 
 \b
-Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
-            3 inconclusive, not comparable, or missing in NEW
+Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NEW failed
+            3 not comparable, missing in NEW, or too noisy for --need
             5 a run could not be made (--interleave) · 70 a defect of scalebench
 """
 
@@ -226,17 +229,23 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
     help="With --interleave: repeat inconclusive rows for at most this long, e.g. 20m.",
 )
 @click.option(
+    "--need",
+    type=Fraction(),
+    help="Exit with 3 where a slowdown of this size could not have been seen, e.g. 3%.",
+)
+@click.option(
     "--on-inconclusive",
     type=click.Choice(["fail", "warn"]),
     default="fail",
     show_default=True,
-    help="warn: exit with 0 where noise is all that is in the way of a verdict.",
+    help="warn: exit with 0 where nothing but noise or --need stands against it.",
 )
 @_shared
 def gate(
     arguments: tuple[str, ...],
     base: str | None,
     exact_only: bool,
+    need: float | None,
     on_inconclusive: str,
     interleave: bool,
     base_python: str | None,
@@ -262,13 +271,14 @@ def gate(
     else:
         measured = results_of(arguments[0] if arguments else None)
         result = judged(_baseline(base, measured), measured, allowed, exact_only)
+    passing: tuple[Overall, ...] = ("inconclusive",) if on_inconclusive == "warn" else ()
+    result = replace(result, need=need, let_pass=passing)
     show_result(result, "json" if as_json else form, everything)
-    if result.verdict == "inconclusive" and on_inconclusive == "warn":
+    if result.verdict in passing:
         say(
             "scalebench: warning: inconclusive: the noise hides whether something changed. "
             "--on-inconclusive warn lets it pass; more --repeats decide.",
         )
-        return int(ExitCode.OK)
     return int(result.exit_code)
 
 

@@ -27,7 +27,8 @@ class Metric:
     Attributes:
         name: Field of the summary's row, or what is derived from one.
         phrase: What people call it.
-        decides: Whether its verdicts count for the exit code.
+        decides: Whether its verdicts count for the exit code; of what has noise, of every case only
+            that of the largest N.
         relative_floor: The smallest change of interest, as a ratio.
         absolute_floor: The same in the metric's unit; a change has to be beyond both.
         falls_with_steps: Compared only where both rows trained as many steps.
@@ -62,6 +63,7 @@ METRICS = (
     ),
     Metric(
         *("efficiency", "efficiency", "ratio", "positive"),
+        decides=False,
         higher_is_better=True,
         relative_floor=0.01,
         absolute_floor=0.005,

@@ -49,7 +49,7 @@ class _InterimAnalyses:
             still_there = place in rows and earlier.place not in lost
             if still_there or earlier.verdict == "regressed":
                 rows[place] = earlier
-        self.decided.update({p: row for p, row in rows.items() if not _is_open(row)})
+        self.decided.update({p: row for p, row in rows.items() if not row.open})
         self.after.append(rounds)
         return replace(result, rows=tuple(rows.values()))
 
@@ -106,14 +106,8 @@ def _place(row: RowVerdict) -> _Place:
     return (*row.place, row.metric)
 
 
-def _is_open(row: RowVerdict) -> bool:
-    """Tell whether further launches could decide a row that counts."""
-    undecided = row.verdict == "inconclusive" and not row.no_worse
-    return row.decides and undecided and row.basis == "launches"
-
-
 def _open_rows(result: GateResult) -> list[RowVerdict]:
-    return [row for row in result.rows if _is_open(row)]
+    return [row for row in result.rows if row.open]
 
 
 def _only_open(result: GateResult, interleaved: InterleavedRuns) -> list[str]:
