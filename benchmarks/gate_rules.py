@@ -37,7 +37,8 @@ Medians = tuple[NDArray[np.float64], NDArray[np.float64]]
 def gate_pairs(base: Medians, new: Medians, *further: Medians) -> list[Pair]:
     """Return what the gate judges of two runs: every row's step, and its efficiency but row 0's.
 
-    The steps decide, as those of the largest N of so many cases.
+    The steps decide, as those of the largest N of so many cases; with further accepted runs the
+    efficiencies, too.
 
     Args:
         base: Of `medians_of`.
@@ -67,14 +68,17 @@ def _pair(kind: str, runs: list[Measured]) -> Pair:
     base = pooled_runs(several) if several else accepted[0]
     hosts = math.log1p(ALLOWANCES[kind]) if several else 0.0
     shared = kind == "efficiency"
-    return Pair(kind, base, new, up, down, worse, decides=not shared, shared=shared,
-                runs=several, hosts=hosts)  # fmt: skip
+    decides = bool(several) or not shared
+    return Pair(kind, base, new, up, down, worse, decides, shared, several, hosts)
 
 
 def gate_alarms(pairs: list[Pair], num_rows: int) -> tuple[set[int], list[Judgement]]:
-    """Return the rows whose steps turn the gate red, and its judgements of the steps."""
-    found = judge(pairs)[:num_rows]
-    return {row for row, one in enumerate(found) if one.finding in WORSE}, found
+    """Return the rows that turn the gate red, and its judgements of the steps."""
+    found = judge(pairs)
+    rows = [*range(num_rows), *range(1, num_rows)]
+    judged = zip(rows, pairs, found, strict=True)
+    alarms = {row for row, pair, one in judged if pair.decides and one.finding in WORSE}
+    return alarms, found[:num_rows]
 
 
 def _mean_5_percent(base: Steps, new: Steps) -> set[int]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scalebench import units
 from scalebench.gate.family import Judgement, Pair, paired
 from scalebench.gate.measured import Measured
 from scalebench.gate.metrics import Metric
@@ -75,6 +76,12 @@ class Comparison:
         """By how much another host alone may change it, a ratio; 0: only one run was accepted."""
         return self.metric.host_allowance if self.base_runs else 0.0
 
+    @property
+    def decides(self) -> bool:
+        """Whether the verdict counts for the exit code."""
+        over_runs = bool(self.base_runs) and self.metric.decides_over_runs
+        return self.metric.decides or over_runs
+
     def verdict(self, verdict: Verdict, reason: str = "", basis: Basis = "none") -> RowVerdict:
         """Return a verdict with what is known without any test."""
         row, metric = self.new_row, self.metric
@@ -85,7 +92,7 @@ class Comparison:
             new=self.new.value if self.new else None,
             change=None if verdict == "not comparable" else self.change,
             floor=self.floor,
-            decides=metric.decides,
+            decides=self.decides,
             higher_is_better=metric.higher_is_better,
             basis=basis,
             reason=reason,
@@ -103,10 +110,10 @@ class Comparison:
             up, down = math.log1p(floor), -math.log1p(-min(floor, 1 - SAME))
         else:
             up = down = max(floor * abs(self.base.value), self.metric.absolute_floor)
-        name, decides = self.metric.name, self.metric.decides
+        name = self.metric.name
         sides = paired(*self.launches) if self.rounds else self.launches
         return Pair(name, *sides, floor=up, floor_down=down, worse=self.worse,
-                    decides=decides, shared=self.rounds or name == "efficiency",
+                    decides=self.decides, shared=self.rounds or name == "efficiency",
                     runs=self.base_runs, hosts=math.log1p(self.host_allowance))  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
@@ -149,11 +156,13 @@ class Comparison:
 
 def _reason(told: RowVerdict, judgement: Judgement) -> str:
     """Return the sentence for a verdict."""
-    tolerance = f"tolerance of {100 * (told.floor or 0):.2g} %"
+    tolerance = f"tolerance of {units.rough_percent(told.floor or 0)}"
     if told.verdict == "inconclusive":
         few = min(told.base_launches, told.new_launches)
         launches = f"{few} launch{'' if few == 1 else 'es'} a side"
         return f"{launches}: too few to show how much launches differ; use --repeats 5"
+    if judgement.objection:
+        return judgement.objection
     if told.verdict != "no change seen":
         return {
             "regressed": f"the whole interval is worse than the {tolerance}",
@@ -161,13 +170,11 @@ def _reason(told: RowVerdict, judgement: Judgement) -> str:
             "improved": f"the whole interval is better by more than the {tolerance}",
             "not worse": f"not worse by the {tolerance}; it is not clear whether better",
         }.get(told.verdict, f"the whole interval lies within the {tolerance}")
-    if judgement.objection:
-        return judgement.objection
-    seen = f"{100 * told.min_detectable:.2g} %" if told.min_detectable else "any size"
+    seen = units.rough_percent(told.min_detectable) if told.min_detectable else "any size"
     what = "slowdown" if told.unit == "s" else "change for the worse"
     sentence = f"a {what} of {seen} or more would have been seen"
     if told.run_sd is not None:
-        differ = f"{told.base_runs} accepted runs differ by {100 * told.run_sd:.2g} %"
+        differ = f"{told.base_runs} accepted runs differ by {units.rough_percent(told.run_sd)}"
         return f"{sentence}; {differ} beyond their launches"
     return sentence
 
@@ -218,7 +225,7 @@ def single_verdict(comparison: Comparison) -> RowVerdict:
         same = comparison.base.value == comparison.new.value
         reason = "both are 0" if same else "the baseline is 0: there is no ratio"
         return comparison.verdict("unchanged" if same else "inconclusive", reason, "single")
-    told = f"tolerance of {100 * floor:.2g} %"
+    told = f"tolerance of {units.rough_percent(floor)}"
     if abs(change) <= floor:
         return comparison.verdict("unchanged", f"within the {told}", "single")
     worse = (change > 0) == (comparison.worse > 0)

@@ -188,18 +188,20 @@ def _finding(pair: Pair, change: Change, rank: float | None) -> tuple[Finding, s
     worse, better = pair.floor, pair.floor_down
     if pair.worse < 0:
         worse, better = better, worse
-    unconfirmed = rank is not None and rank > RANK_LEVEL
-    if high < worse:
-        if low > -better:
-            return "unchanged", ""
-        clear = high < -better - pair.hosts and not unconfirmed
-        return ("improved" if clear else "not worse"), ""
-    if low <= 0:
+    if high < worse and high >= -better:
+        return ("unchanged" if low > -better else "not worse"), ""
+    if high >= worse and low <= 0:
         return "no change seen", ""
-    if low <= pair.hosts:
-        slower = f"a host that is {100 * math.expm1(pair.hosts):.2g} % slower explains it"
-        return "no change seen", f"{slower}; --interleave rules that out"
-    if unconfirmed:
+    slower = low > 0
+    doubt = ""
+    if low <= pair.hosts and high >= -better - pair.hosts:
+        host = f"{100 * math.expm1(pair.hosts):.2g} % {'slower' if slower else 'faster'}"
+        doubt = f"a host that is {host} explains it; --interleave rules that out"
+    elif rank is not None and rank > RANK_LEVEL:
         few = "a few launches make it, and the rank test over all does not confirm it"
-        return "no change seen", f"{few} (p = {rank:.2g})"
+        doubt = f"{few} (p = {rank:.2g})"
+    if not slower:
+        return ("not worse" if doubt else "improved"), doubt
+    if doubt:
+        return "no change seen", doubt
     return ("regressed" if low > worse + pair.hosts else "probably regressed"), ""

@@ -242,7 +242,7 @@ def _compare_metric(
     explanation = _explanation(comparison, own, results)
     raced = decided_by_race(comparison)
     if against:
-        what = ", ".join(dict.fromkeys(f"{m.name} ({m.base} → {m.new})" for m in against[:3]))
+        what = "; ".join(dict.fromkeys(m.told for m in against[:3]))
         verdict = comparison.verdict("not comparable", reason=f"different: {what}")
     elif raced is not None:
         verdict = raced

@@ -164,6 +164,12 @@ class Mismatch:
     where: str = ""
     allowed: bool = False
 
+    @property
+    def told(self) -> str:
+        """``threads: 1 in the baseline, not recorded in the new run``."""
+        base, new = (side or "not recorded" for side in (self.base, self.new))
+        return f"{self.name}: {base} in the baseline, {new} in the new run"
+
 
 SAME_RUN = "baseline and new run are the same run"
 """The note that takes the meaning from every other line, so it stands first."""

@@ -58,7 +58,7 @@ def verdict_text(row: RowVerdict) -> str:
     """Write a verdict; in brackets where it does not decide, with what would decide it."""
     told = verdict_word(row) if row.decides else f"({verdict_word(row)})"
     more = row.further_launches
-    return told if more is None else f"{told}; measure {more} more times on each side to know"
+    return told if more is None else f"{told}; repeat {more} more times to know"
 
 
 COLUMNS: tuple[Column[RowVerdict], ...] = (

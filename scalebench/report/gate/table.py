@@ -110,12 +110,8 @@ def detectable_text(row: RowVerdict) -> str:
     if row.basis == "exact":
         return "any"
     if row.basis == "single" and row.floor is not None:
-        return f"{100 * row.floor:.2g} %"
-    if row.min_detectable is None:
-        return wording.DASH
-    if row.min_detectable > LARGEST_TOLD:
-        return f"over {100 * LARGEST_TOLD:.0f} %"
-    return f"{100 * row.min_detectable:.1f} %"
+        return units.rough_percent(row.floor)
+    return wording.DASH if row.min_detectable is None else units.rough_percent(row.min_detectable)
 
 
 def signed_percent(ratio: float) -> str:
@@ -135,7 +131,9 @@ def headline(result: GateResult) -> str:
         counts[verdict_word(row)] = counts.get(verdict_word(row), 0) + 1
     told = wording.joined([f"{n} {word}" for word, n in counts.items()])
     lead = _lead(result)
-    of = f"{len(result.deciding)} comparisons decide: {told}"
+    num = len(result.deciding)
+    count = "1 comparison counts" if num == 1 else f"{num} comparisons count"
+    of = f"{count} for the verdict: {told}"
     return f"{result.verdict}: {lead} ({of})" if lead else f"{result.verdict}: {of}"
 
 
@@ -151,7 +149,7 @@ def _lead(result: GateResult) -> str:
     if result.verdict not in ("passed", "inconclusive") or not unseen:
         return _other_suites(result)
     seen = [row.min_detectable for row in unseen if row.min_detectable is not None]
-    size = f"{100 * max(seen):.1f} %" if seen and max(seen) <= LARGEST_TOLD else "any size"
+    size = units.rough_percent(max(seen)) if seen else "any size"
     if result.too_blind:
         need = f"{100 * (result.need or 0):g} %"
         return f"a slowdown of {need} could not have been seen, only one of {size} or more"
@@ -163,22 +161,22 @@ def _other_suites(result: GateResult) -> str:
 
 
 def sure(result: GateResult) -> str:
-    """Say how often the intervals hold: those that decide all together, the others each."""
+    """Say how often the intervals hold: those that count all together, the others each."""
     percent = f"{100 * result.confidence:g} %"
     noisy = sum(row.basis == "launches" for row in result.deciding)
-    return f"; {percent} sure" + (f", for the {noisy} that decide together" if noisy > 1 else "")
+    return f"; {percent} sure" + (f", for all {noisy} that count together" if noisy > 1 else "")
 
 
 def left_out(result: GateResult) -> str:
-    """Say how many rows are not shown because nothing changed, and whether they decide.
+    """Say how many rows are not shown because nothing changed, and whether they count.
 
-    Those that decide are the ones that `headline` counts. Empty: there are none.
+    Those that count are the ones that `headline` counts. Empty: there are none.
     """
     unchanged = [row.decides for row in result.rows if is_quiet(row)]
     if not unchanged:
         return ""
     decide, do_not = sum(unchanged), len(unchanged) - sum(unchanged)
-    which = f"{decide} decide, {do_not} do not" if do_not else "all of them decide"
+    which = f"{decide} count, {do_not} do not" if do_not else "all of them count"
     return f"{len(unchanged)} without a change, not shown: {which}"
 
 
@@ -221,7 +219,7 @@ def render_verdict(
 def _verdict_text(row: RowVerdict) -> str:
     told = verdict_word(row) if row.decides else f"({verdict_word(row)})"
     if row.further_launches is not None:
-        return f"{told}\n{row.further_launches} more repeats"
+        return f"{told}\nrepeat {row.further_launches} more\ntimes to know"
     return told
 
 
@@ -262,9 +260,7 @@ def _legend(
             told += f"; {_FINDABLE}: the smallest slowdown that would be found 95 times in 100"
         lines.append(told)
     if any(not row.decides for row in shown):
-        lines.append("(in brackets): shown, does not decide")
-    if any(row.further_launches is not None for row in shown):
-        lines.append("n more repeats: measure so many more times on each side to know")
+        lines.append("(in brackets): shown, does not count for the verdict")
     promise = promise_text(result)
     return [*lines, promise] if promise else lines
 
@@ -312,9 +308,7 @@ def _mismatch_text(mismatch: Mismatch, places: Sequence[str]) -> str:
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     where = f"{wording.plain(places[0], 80)}{more}: " if places[0] else ""
     name = wording.plain(mismatch.name, 40)
-    was = wording.plain(mismatch.base, 60) or "not recorded"
-    now = wording.plain(mismatch.new, 60) or "not recorded"
     end = "allowed" if mismatch.allowed else f"--allow-mismatch {name} compares all the same"
     if name == "pinned" and not mismatch.allowed:
         end = "measure both with --pinned, or both with --unpinned"
-    return f"different: {where}{name}: {was} in the baseline, {now} in the new run ({end})"
+    return f"different: {where}{wording.plain(mismatch.told, 180)} ({end})"

@@ -499,7 +499,10 @@ def test_the_explanation_names_points_counts_and_settings():
     assert "longer" in step and "in exposed transfer" in step
     for metric in ("efficiency", "step_s"):
         refused = verdict_of(explained(allowed=()), metric, "ddp", 4)
-        assert refused.verdict == "not comparable" and "bucket_mb (25.0 → 1.0)" in refused.reason
+        assert (
+            refused.verdict == "not comparable"
+            and "bucket_mb: 25.0 in the baseline, 1.0 in the new run" in refused.reason
+        )
         assert (refused.change, refused.low, refused.explanation) == (None, None, ())
 
 

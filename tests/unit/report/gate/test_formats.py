@@ -89,7 +89,7 @@ def test_markdown_has_the_verdict_the_numbers_and_the_story():
     lines = text.splitlines()
     assert lines[0].startswith(
         "### scalebench gate: regressed: ddp, N=4, step time: slower, +6.0 % (+5.2 to +6.8) "
-        "(7 comparisons decide: 1 slower, 1 probably slower, "
+        "(7 comparisons count for the verdict: 1 slower, 1 probably slower, "
     )
     (row,) = (line for line in lines if line.startswith("| ddp | 4 | step time |"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -105,9 +105,9 @@ def test_markdown_has_the_verdict_the_numbers_and_the_story():
     assert any("| probably slower | a few launches |" in line for line in lines)
     assert "  - exposed communication explains 5 of 6 points" in lines
     assert "  - all\\_reduce: 5 → 21 per step" in lines
-    assert "1 without a change, not shown: all of them decide." in lines
+    assert "1 without a change, not shown: all of them count." in lines
     assert any("(worse)" in line for line in lines)
-    assert any("measure 12 more times on each side to know" in line for line in lines)
+    assert any("repeat 12 more times to know" in line for line in lines)
 
 
 def test_markdown_is_short_enough_for_a_comment():
@@ -226,7 +226,7 @@ def test_github_gets_an_annotation_for_what_decides():
 def test_github_says_that_it_passed():
     ((level, _, message),) = annotations(render_verdict_github(PASSED))
     assert level == "notice"
-    assert message == "passed: 2 comparisons decide: 1 no slowdown and 1 unchanged"
+    assert message == "passed: 2 comparisons count for the verdict: 1 no slowdown and 1 unchanged"
     unseen = replace(INCONCLUSIVE, verdict="no change seen", min_detectable=0.081)
     ((level, _, message),) = annotations(render_verdict_github(result_of(UNCHANGED, unseen)))
     assert level == "notice" and message.startswith(

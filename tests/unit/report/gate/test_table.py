@@ -76,13 +76,13 @@ def test_the_worst_comes_first_and_what_is_unchanged_is_counted(result):
 
 def test_the_legend_says_how_sure_the_intervals_are(result):
     text = " ".join(render_verdict(result, 100).split())
-    assert "over launches (repeats); 99 % sure, for the 2 that decide together; smallest" in text
+    assert "over launches (repeats); 99 % sure, for all 2 that count together; smallest" in text
     (one, *_) = (row for row in result.deciding if row.basis == "launches")
     text = " ".join(render_verdict(replace(result, rows=(one,)), 100).split())
     assert "over launches (repeats); 99 % sure; smallest findable" in text
     noisy = [replace(row, decides=True) for row in result.rows if row.basis == "launches"]
     text = " ".join(render_verdict(replace(result, rows=tuple(noisy)), 100).split())
-    assert f"99 % sure, for the {len(noisy)} that decide together" in text
+    assert f"99 % sure, for all {len(noisy)} that count together" in text
 
 
 def test_the_rows_not_shown_are_those_of_the_headline_and_those_that_do_not_decide(result):
@@ -90,10 +90,10 @@ def test_the_rows_not_shown_are_those_of_the_headline_and_those_that_do_not_deci
     decide = sum(quiet)
     assert 0 < decide < len(quiet)
     assert f"{decide} unchanged" in headline(result)
-    text = f"{len(quiet)} without a change, not shown: {decide} decide, "
+    text = f"{len(quiet)} without a change, not shown: {decide} count, "
     assert text + f"{len(quiet) - decide} do not" in render_verdict(result, 100)
     deciding = replace(result, rows=result.deciding)
-    assert left_out(deciding) == f"{decide} without a change, not shown: all of them decide"
+    assert left_out(deciding) == f"{decide} without a change, not shown: all of them count"
     assert left_out(replace(result, rows=result.of("regressed"))) == ""
 
 
@@ -102,10 +102,10 @@ def test_every_verdict_on_launches_says_what_it_could_have_seen(result):
     lines = [line for line in text.splitlines() if "step time" in line and line.count(" ms") == 2]
     said = [re.split(r"  +", line)[-2:] for line in lines]
     assert said == [
-        ["1.0 %", "slower"],
-        ["1.0 %", "slower"],
+        ["1 %", "slower"],
+        ["1 %", "slower"],
         ["–", "not comparable"],
-        ["1.0 %", "(unchanged)"],
+        ["1 %", "(unchanged)"],
     ]
 
 
@@ -165,4 +165,4 @@ def test_what_does_not_decide_stands_in_brackets():
     result = gated(gated_run(seed=1), gated_run({("ddp", 4): 1.1}, seed=2),
                    settings=GateSettings().only_exact())  # fmt: skip
     text = render_verdict(result, 100)
-    assert text.startswith("passed") and "(slower)" in text and "does not decide" in text
+    assert text.startswith("passed") and "(slower)" in text and "does not count" in text
