@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalebench import units
 from scalebench.cli import completion
 from scalebench.cli.options import Count, Duration, Fraction, config_file
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
@@ -49,6 +50,15 @@ def _as_github(result: "GateResult") -> str:
         )
     return render_verdict_github(result)
 
+
+FIRST_ROUNDS = 5
+"""Of two versions by turns, before the first look at what is decided."""
+
+FEWEST_ROUNDS = 2
+"""So many are made whatever time there is: fewer do not tell how launches differ."""
+
+BUDGET_S = 900.0
+"""How long two versions take turns where the user says neither a time nor a number of rounds."""
 
 FORMATS: Mapping[str, Callable[["GateResult"], str]] = {
     "json": _as_json,
@@ -212,9 +222,8 @@ Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NE
 @click.option(
     "--rounds",
     type=Count(2, 1000),
-    default=5,
-    show_default=True,
-    help="Launches of each side, with --interleave.",
+    help="With --interleave: exactly so many launches of each side; with --repeat-until-decided "
+    "so many before the first look. Default: 5, and more until all is decided.",
 )
 @click.option(
     "--separate-runs",
@@ -226,7 +235,8 @@ Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NE
     "--repeat-until-decided",
     "budget_s",
     type=Duration(),
-    help="With --interleave: repeat inconclusive rows for at most this long, e.g. 20m.",
+    help="With --interleave: measure until all is decided, for at most this long, e.g. 20m. "
+    "Default: 15m; none with --rounds.",
 )
 @click.option(
     "--need",
@@ -250,7 +260,7 @@ def gate(
     interleave: bool,
     base_python: str | None,
     base_dir: str | None,
-    rounds: int,
+    rounds: int | None,
     separate: bool,
     budget_s: float | None,
     everything: bool,
@@ -261,7 +271,7 @@ def gate(
     """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
     if interleave:
         with _interleaved_runs(base, arguments, (base_python, base_dir), separate) as interleaved:
-            result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only)
+            result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only, need)
     elif len(arguments) > 1 or base_python or base_dir or budget_s or separate:
         raise UsageError(
             "gate judges one run: name one NEW, and what to compare it with after --baseline. "
@@ -311,25 +321,36 @@ def _interleaved_runs(
 
 def _interleaved(
     interleaved: "InterleavedRuns",
-    effort: tuple[int, float | None],
+    effort: tuple[int | None, float | None],
     allowed: Sequence[str],
     exact_only: bool,
+    need: float | None,
 ) -> "GateResult":
-    """Measure rounds and judge them; ``effort``: how many, and how long to go on for, if at all."""
+    """Measure rounds and judge them; ``effort``: how many, and for how long, where the user says.
+
+    A number alone is exactly so many; otherwise it goes on until all is decided, or the time is up.
+    """
     from scalebench.gate.gate import compare as compare_results
     from scalebench.session.interleaved.until_decided import until_decided
 
     settings = settings_here(exact_only)
 
     def judge(base: "Results", new: "Results", error_budget: float = 1.0) -> "GateResult":
-        return compare_results(base, new, settings, allowed, rounds=True, error_budget=error_budget)
+        told = compare_results(base, new, settings, allowed, rounds=True, error_budget=error_budget)
+        return replace(told, need=need)
 
-    rounds, budget_s = effort
-    if budget_s is not None:
-        return until_decided(interleaved, rounds, judge, budget_s)
-    for _ in range(rounds):
-        interleaved.measure(rounds)
-    return judge(*interleaved.results())
+    asked, budget_s = effort
+    if asked is not None and budget_s is None:
+        for _ in range(asked):
+            interleaved.measure(asked)
+        return judge(*interleaved.results())
+    rounds, budget_s = asked or FIRST_ROUNDS, budget_s or BUDGET_S
+    say(
+        f"scalebench: base and new take turns for at most {units.rough_time(budget_s)}: {rounds} "
+        "rounds, then more of what is not decided. --repeat-until-decided sets another time, "
+        "--rounds a fixed number."
+    )
+    return until_decided(interleaved, rounds, judge, budget_s, fewest=asked or FEWEST_ROUNDS)
 
 
 def _baseline(name: str | None, new: "Results") -> "Results":

@@ -250,6 +250,14 @@ class GateResult:
         unseen = [row for row in self.deciding if row.verdict == "no change seen"]
         return tuple(r for r in unseen if r.min_detectable is None or r.min_detectable > self.need)
 
+    def is_open(self, row: RowVerdict) -> bool:
+        """Tell whether further launches have to decide a row that counts.
+
+        Not where no change is seen, and one of the size that is needed would have been.
+        """
+        seen_enough = self.need is not None and row.verdict == "no change seen"
+        return row.open and (row in self.too_blind or not seen_enough)
+
     @property
     def exit_code(self) -> ExitCode:
         """What ``scalebench gate`` answers to its caller."""
