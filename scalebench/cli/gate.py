@@ -414,9 +414,9 @@ def list_baselines_(as_json: bool) -> None:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=completion.runs)
-@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the series and changes as JSON.")
 def history(runs: tuple[str, ...], as_json: bool) -> None:
-    """Show at which runs step time or efficiency changed level, slow drift included."""
+    """Show how step time and efficiency drift over two RUNs or more, and what changes level."""
     from dataclasses import asdict
 
     from scalebench.gate.history import history as look_back
