@@ -18,7 +18,6 @@ from scalebench.gate.metrics import METRICS, Metric
 from scalebench.gate.observation import observe
 from scalebench.records.baseline import series_of
 from scalebench.records.summary import Row, Summary
-from scalebench.stats import Variance
 
 FEWEST_RUNS = 2
 FEWEST_FOR_LEVELS = 2 * SHORTEST
@@ -181,11 +180,14 @@ def _drift(launches: Sequence[Measured], confidence: float) -> Change:
     Its error is by how much the runs scatter around the line, and never less than their launches
     explain. Two runs do not scatter around a line: only their launches tell.
     """
-    variances = [one.variance and max(one.variance.value, one.within) for one in launches]
+    variances = [
+        one.variance and replace(one.variance, value=max(one.variance.value, one.within))
+        for one in launches
+    ]
     if len(launches) == FEWEST_RUNS:
         sides = [
-            Side(one.center, one.num_launches, one.variance and Variance(value, one.variance.dof))
-            for one, value in zip(launches, variances, strict=True)
+            Side(one.center, one.num_launches, variance)
+            for one, variance in zip(launches, variances, strict=True)
         ]
         return change_between(sides[0], sides[1], confidence)
     last = len(launches) - 1
@@ -196,8 +198,9 @@ def _drift(launches: Sequence[Measured], confidence: float) -> Change:
     off_line = centers - centers.mean() - drift / last * place
     scatter = float(off_line @ off_line) / (last - 1) * float(weights @ weights)
     by_launches = sum(
-        weight**2 * (value or 0.0) / one.num_launches
-        for weight, value, one in zip(weights, variances, launches, strict=True)
+        weight**2 * variance.value / one.num_launches
+        for weight, variance, one in zip(weights, variances, launches, strict=True)
+        if variance is not None
     )
     return Change(drift, math.sqrt(max(scatter, by_launches)), last - 1, confidence)
 
