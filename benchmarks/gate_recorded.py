@@ -21,6 +21,7 @@ from benchmarks.gate_power import write_into
 from scalebench.gate.family import Finding, Pair, judge, paired
 from scalebench.gate.measured import measured
 from scalebench.gate.metrics import METRICS
+from scalebench.gate.result import WORSE
 
 RECORDED = sorted((Path(__file__).parents[1] / "tests" / "recorded").glob("step_times_*.npz"))
 MARKS = "<!-- generated: recorded begin -->", "<!-- generated: recorded end -->"
@@ -88,7 +89,7 @@ def rates(arms: Arms) -> Rates:
     stretches = [{arm: x[i : i + PAIRS] for arm, x in arms.items()} for i in starts]
 
     def regressed(base: str, new: str) -> float:
-        found = [gate_finding(one[base], one[new]) == "regressed" for one in stretches]
+        found = [gate_finding(one[base], one[new]) in WORSE for one in stretches]
         return float(np.mean(found))
 
     return Rates(

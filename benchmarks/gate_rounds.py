@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.gate_power import write_into
 from scalebench.gate.gate import compare
-from scalebench.gate.result import RowVerdict
+from scalebench.gate.result import WORSE, RowVerdict
 from scalebench.gate.results import Results
 from scalebench.gate.summary_file import read_summary
 from scalebench.records.baseline import baseline_of
@@ -102,9 +102,8 @@ def verdicts(base: Summary, new: Summary) -> list[RowVerdict]:
 
 
 def is_found(found: Sequence[RowVerdict], key: RowKey) -> bool:
-    """Tell whether a row is called slower, by its step or by its efficiency."""
-    own = [row for row in found if (row.suite, row.case, row.world_size) == key]
-    return any(row.verdict == "regressed" for row in own)
+    """Tell whether a row is called slower, or probably so."""
+    return any(row.verdict in WORSE for row in found if row.place == key)
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def rates(
     alarms, found, detected = [], [], {"step_s": list[float](), "efficiency": list[float]()}
     for base, new in pairs:
         same = judge(base, new)
-        alarms.append(any(row.verdict == "regressed" for row in same))
+        alarms.append(any(row.decides and row.verdict in WORSE for row in same))
         for row in same:
             if row.min_detectable is not None:
                 detected[row.metric].append(row.min_detectable)

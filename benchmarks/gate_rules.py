@@ -11,6 +11,7 @@ from scalebench.gate.bootstrap import median_variance
 from scalebench.gate.family import Judgement, Pair, judge
 from scalebench.gate.measured import Measured, measured
 from scalebench.gate.metrics import METRICS
+from scalebench.gate.result import WORSE
 from scalebench.gate.run_variance import pooled_runs
 
 Steps = NDArray[np.float64]
@@ -35,6 +36,9 @@ Medians = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 def gate_pairs(base: Medians, new: Medians, *further: Medians) -> list[Pair]:
     """Return what the gate judges of two runs: every row's step, and its efficiency but row 0's.
+
+    The steps decide, as those of the largest N of so many cases; with further accepted runs the
+    efficiencies, too.
 
     Args:
         base: Of `medians_of`.
@@ -64,14 +68,16 @@ def _pair(kind: str, runs: list[Measured]) -> Pair:
     base = pooled_runs(several) if several else accepted[0]
     hosts = math.log1p(ALLOWANCES[kind]) if several else 0.0
     shared = kind == "efficiency"
-    return Pair(kind, base, new, up, down, worse, shared=shared, runs=several, hosts=hosts)
+    decides = bool(several) or not shared
+    return Pair(kind, base, new, up, down, worse, decides, shared, several, hosts)
 
 
 def gate_alarms(pairs: list[Pair], num_rows: int) -> tuple[set[int], list[Judgement]]:
-    """Return the rows that the gate calls regressed, and its judgements of the steps."""
+    """Return the rows that turn the gate red, and its judgements of the steps."""
     found = judge(pairs)
     rows = [*range(num_rows), *range(1, num_rows)]
-    alarms = {row for row, j in zip(rows, found, strict=True) if j.finding == "regressed"}
+    judged = zip(rows, pairs, found, strict=True)
+    alarms = {row for row, pair, one in judged if pair.decides and one.finding in WORSE}
     return alarms, found[:num_rows]
 
 

@@ -72,6 +72,16 @@ def percent(value: float, uncertainty: float | None = None) -> str:
     return f"{significant(value * 100, uncertainty * 100 if uncertainty else None)} %"
 
 
+def rough_percent(ratio: float) -> str:
+    """Write a ratio as percent with two digits, or all before the point: ``"4.1 %"``, ``"540 %"``.
+
+    ``"over 10000 %"`` beyond that: the number says no more than that nothing is known.
+    """
+    if ratio > 100:
+        return "over 10000 %"
+    return f"{100 * ratio:.0f} %" if ratio >= 0.1 else f"{100 * ratio:.2g} %"
+
+
 def rough_time(seconds: float) -> str:
     """Write how long something will take: whole seconds, and minutes from 100 seconds on."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

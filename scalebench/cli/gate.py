@@ -4,19 +4,21 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalebench import units
 from scalebench.cli import completion
-from scalebench.cli.options import Count, Duration, config_file
+from scalebench.cli.options import Count, Duration, Fraction, config_file
 from scalebench.cli.view import emit, emit_for_terminal, resolve_run, say
-from scalebench.errors import ExitCode, UsageError
+from scalebench.errors import UsageError
 
 if TYPE_CHECKING:
     from scalebench.gate.gate import Results
-    from scalebench.gate.result import GateResult
+    from scalebench.gate.result import GateResult, Overall
     from scalebench.gate.settings import GateSettings
     from scalebench.session.interleaved.ab_runs import InterleavedRuns
 
@@ -48,6 +50,15 @@ def _as_github(result: "GateResult") -> str:
         )
     return render_verdict_github(result)
 
+
+FIRST_ROUNDS = 5
+"""Of two versions by turns, before the first look at what is decided."""
+
+FEWEST_ROUNDS = 2
+"""So many are made whatever time there is: fewer do not tell how launches differ."""
+
+BUDGET_S = 900.0
+"""How long two versions take turns where the user says neither a time nor a number of rounds."""
 
 FORMATS: Mapping[str, Callable[["GateResult"], str]] = {
     "json": _as_json,
@@ -154,10 +165,12 @@ def compare(
     BASE and NEW are run folders, summary.json files, or folders of accepted baselines. The exit
     code is always 0; use `scalebench gate` for a verdict.
     """
+    from scalebench.gate.result import EXIT_CODES
     from scalebench.report.gate.sentence import sentence
     from scalebench.report.tables.terminal import line, printed
 
     result = judged(results_of(base), results_of(new), allowed)
+    result = replace(result, let_pass=tuple(EXIT_CODES))
     form = "json" if as_json else form
     if form == "table" and (told := sentence(result)):
         emit_for_terminal(
@@ -169,8 +182,8 @@ def compare(
 GATE_HELP = """Judge NEW (default: the newest run) against a baseline, for CI.
 
 \b
-Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
-            3 inconclusive, not comparable, or missing in NEW
+Exit codes: 0 passed · 1 slower, or probably slower · 2 usage · 4 cells of NEW failed
+            3 not comparable, missing in NEW, or too noisy for --need
             5 a run could not be made (--interleave) · 70 a defect of scalebench
 """
 
@@ -209,9 +222,8 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
 @click.option(
     "--rounds",
     type=Count(2, 1000),
-    default=5,
-    show_default=True,
-    help="Launches of each side, with --interleave.",
+    help="With --interleave: exactly so many launches of each side; with --repeat-until-decided "
+    "so many before the first look. Default: 5, and more until all is decided.",
 )
 @click.option(
     "--separate-runs",
@@ -223,25 +235,32 @@ Exit codes: 0 passed · 1 regressed · 2 usage · 4 cells of NEW failed
     "--repeat-until-decided",
     "budget_s",
     type=Duration(),
-    help="With --interleave: repeat inconclusive rows for at most this long, e.g. 20m.",
+    help="With --interleave: measure until all is decided, for at most this long, e.g. 20m. "
+    "Default: 15m; none with --rounds.",
+)
+@click.option(
+    "--need",
+    type=Fraction(),
+    help="Exit with 3 where a slowdown of this size could not have been seen, e.g. 3%.",
 )
 @click.option(
     "--on-inconclusive",
     type=click.Choice(["fail", "warn"]),
     default="fail",
     show_default=True,
-    help="warn: exit with 0 where noise is all that is in the way of a verdict.",
+    help="warn: exit with 0 where nothing but noise or --need stands against it.",
 )
 @_shared
 def gate(
     arguments: tuple[str, ...],
     base: str | None,
     exact_only: bool,
+    need: float | None,
     on_inconclusive: str,
     interleave: bool,
     base_python: str | None,
     base_dir: str | None,
-    rounds: int,
+    rounds: int | None,
     separate: bool,
     budget_s: float | None,
     everything: bool,
@@ -252,7 +271,7 @@ def gate(
     """Judge NEW; `GATE_HELP` is what ``--help`` prints."""
     if interleave:
         with _interleaved_runs(base, arguments, (base_python, base_dir), separate) as interleaved:
-            result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only)
+            result = _interleaved(interleaved, (rounds, budget_s), allowed, exact_only, need)
     elif len(arguments) > 1 or base_python or base_dir or budget_s or separate:
         raise UsageError(
             "gate judges one run: name one NEW, and what to compare it with after --baseline. "
@@ -262,13 +281,14 @@ def gate(
     else:
         measured = results_of(arguments[0] if arguments else None)
         result = judged(_baseline(base, measured), measured, allowed, exact_only)
+    passing: tuple[Overall, ...] = ("inconclusive",) if on_inconclusive == "warn" else ()
+    result = replace(result, need=need, let_pass=passing)
     show_result(result, "json" if as_json else form, everything)
-    if result.verdict == "inconclusive" and on_inconclusive == "warn":
+    if result.verdict in passing:
         say(
             "scalebench: warning: inconclusive: the noise hides whether something changed. "
             "--on-inconclusive warn lets it pass; more --repeats decide.",
         )
-        return int(ExitCode.OK)
     return int(result.exit_code)
 
 
@@ -301,25 +321,36 @@ def _interleaved_runs(
 
 def _interleaved(
     interleaved: "InterleavedRuns",
-    effort: tuple[int, float | None],
+    effort: tuple[int | None, float | None],
     allowed: Sequence[str],
     exact_only: bool,
+    need: float | None,
 ) -> "GateResult":
-    """Measure rounds and judge them; ``effort``: how many, and how long to go on for, if at all."""
+    """Measure rounds and judge them; ``effort``: how many, and for how long, where the user says.
+
+    A number alone is exactly so many; otherwise it goes on until all is decided, or the time is up.
+    """
     from scalebench.gate.gate import compare as compare_results
     from scalebench.session.interleaved.until_decided import until_decided
 
     settings = settings_here(exact_only)
 
     def judge(base: "Results", new: "Results", error_budget: float = 1.0) -> "GateResult":
-        return compare_results(base, new, settings, allowed, rounds=True, error_budget=error_budget)
+        told = compare_results(base, new, settings, allowed, rounds=True, error_budget=error_budget)
+        return replace(told, need=need)
 
-    rounds, budget_s = effort
-    if budget_s is not None:
-        return until_decided(interleaved, rounds, judge, budget_s)
-    for _ in range(rounds):
-        interleaved.measure(rounds)
-    return judge(*interleaved.results())
+    asked, budget_s = effort
+    if asked is not None and budget_s is None:
+        for _ in range(asked):
+            interleaved.measure(asked)
+        return judge(*interleaved.results())
+    rounds, budget_s = asked or FIRST_ROUNDS, budget_s or BUDGET_S
+    say(
+        f"scalebench: base and new take turns for at most {units.rough_time(budget_s)}: {rounds} "
+        "rounds, then more of what is not decided. --repeat-until-decided sets another time, "
+        "--rounds a fixed number."
+    )
+    return until_decided(interleaved, rounds, judge, budget_s, fewest=asked or FEWEST_ROUNDS)
 
 
 def _baseline(name: str | None, new: "Results") -> "Results":
@@ -383,9 +414,9 @@ def list_baselines_(as_json: bool) -> None:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=completion.runs)
-@click.option("--json", "as_json", is_flag=True, help="Print the changes as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the series and changes as JSON.")
 def history(runs: tuple[str, ...], as_json: bool) -> None:
-    """Show at which runs step time or efficiency changed level, slow drift included."""
+    """Show how step time and efficiency drift over two RUNs or more, and what changes level."""
     from dataclasses import asdict
 
     from scalebench.gate.history import history as look_back

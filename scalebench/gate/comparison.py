@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scalebench import units
 from scalebench.gate.family import Judgement, Pair, paired
 from scalebench.gate.measured import Measured
 from scalebench.gate.metrics import Metric
 from scalebench.gate.observation import Observation
-from scalebench.gate.result import Basis, RowVerdict, Verdict
+from scalebench.gate.result import WORSE, Basis, RowVerdict, Verdict
 from scalebench.records.summary import Row
 
 SAME = 1e-9
@@ -75,6 +76,12 @@ class Comparison:
         """By how much another host alone may change it, a ratio; 0: only one run was accepted."""
         return self.metric.host_allowance if self.base_runs else 0.0
 
+    @property
+    def decides(self) -> bool:
+        """Whether the verdict counts for the exit code."""
+        over_runs = bool(self.base_runs) and self.metric.decides_over_runs
+        return self.metric.decides or over_runs
+
     def verdict(self, verdict: Verdict, reason: str = "", basis: Basis = "none") -> RowVerdict:
         """Return a verdict with what is known without any test."""
         row, metric = self.new_row, self.metric
@@ -83,9 +90,9 @@ class Comparison:
             *(row.suite, row.case, row.world_size, metric.name, metric.unit, verdict),
             base=self.base.value if self.base else None,
             new=self.new.value if self.new else None,
-            change=self.change,
+            change=None if verdict == "not comparable" else self.change,
             floor=self.floor,
-            decides=metric.decides,
+            decides=self.decides,
             higher_is_better=metric.higher_is_better,
             basis=basis,
             reason=reason,
@@ -103,10 +110,10 @@ class Comparison:
             up, down = math.log1p(floor), -math.log1p(-min(floor, 1 - SAME))
         else:
             up = down = max(floor * abs(self.base.value), self.metric.absolute_floor)
-        name, decides = self.metric.name, self.metric.decides
+        name = self.metric.name
         sides = paired(*self.launches) if self.rounds else self.launches
         return Pair(name, *sides, floor=up, floor_down=down, worse=self.worse,
-                    decides=decides, shared=self.rounds or name == "efficiency",
+                    decides=self.decides, shared=self.rounds or name == "efficiency",
                     runs=self.base_runs, hosts=math.log1p(self.host_allowance))  # fmt: skip
 
     def _ratio(self, difference: float | None) -> float | None:
@@ -137,38 +144,39 @@ class Comparison:
             further_launches=judgement.further_launches,
             run_sd=self._ratio(judgement.run_sd),
         )
-        reason, no_worse = _reason(told, judgement, self)
-        return replace(told, reason=reason, no_worse=no_worse)
+        return replace(told, reason=_reason(told, judgement), no_worse=told.verdict == "not worse")
 
     def explained(self, verdict: RowVerdict, explanation: Sequence[str]) -> RowVerdict:
         """Add the explanation where there is something to explain."""
         beyond = abs(verdict.change or 0.0) > (verdict.floor or 0.0)
-        open_ = verdict.verdict in ("inconclusive", "not comparable") and beyond
-        wanted = verdict.verdict in ("regressed", "improved") or open_
+        open_ = verdict.verdict in ("no change seen", "inconclusive") and beyond
+        wanted = verdict.verdict in (*WORSE, "improved") or open_
         return replace(verdict, explanation=tuple(explanation) if wanted else ())
 
 
-def _reason(told: RowVerdict, judgement: Judgement, comparison: Comparison) -> tuple[str, bool]:
-    """Return the sentence for a verdict, and whether it is no worse than the floor for sure."""
-    floor = f"floor of {100 * (told.floor or 0):.2g} %"
-    if told.verdict in ("regressed", "improved"):
-        return f"the whole interval lies beyond the {floor}", False
-    if told.verdict == "unchanged":
-        return f"the whole interval lies within the {floor}", False
-    if judgement.objection:
-        return f"beyond the {floor}, but {judgement.objection}", False
-    if judgement.change.interval is None:
+def _reason(told: RowVerdict, judgement: Judgement) -> str:
+    """Return the sentence for a verdict."""
+    tolerance = f"tolerance of {units.rough_percent(told.floor or 0)}"
+    if told.verdict == "inconclusive":
         few = min(told.base_launches, told.new_launches)
         launches = f"{few} launch{'' if few == 1 else 'es'} a side"
-        return f"{launches}: too few to show how much launches differ; use --repeats 5", False
-    pair = comparison.pair()
-    low, high = judgement.change.interval
-    if (high < pair.floor) if pair.worse > 0 else (low > -pair.floor_down):
-        return f"not worse by the {floor}; it is not clear whether better", True
+        return f"{launches}: too few to show how much launches differ; use --repeats 5"
+    if judgement.objection:
+        return judgement.objection
+    if told.verdict != "no change seen":
+        return {
+            "regressed": f"the whole interval is worse than the {tolerance}",
+            "probably regressed": f"worse for sure, perhaps by less than the {tolerance}",
+            "improved": f"the whole interval is better by more than the {tolerance}",
+            "not worse": f"not worse by the {tolerance}; it is not clear whether better",
+        }.get(told.verdict, f"the whole interval lies within the {tolerance}")
+    seen = units.rough_percent(told.min_detectable) if told.min_detectable else "any size"
+    what = "slowdown" if told.unit == "s" else "change for the worse"
+    sentence = f"a {what} of {seen} or more would have been seen"
     if told.run_sd is not None:
-        differ = f"{told.base_runs} accepted runs differ by {100 * told.run_sd:.2g} %"
-        return f"the interval crosses the {floor}; {differ} beyond their launches", False
-    return f"the interval crosses the {floor}", False
+        differ = f"{told.base_runs} accepted runs differ by {units.rough_percent(told.run_sd)}"
+        return f"{sentence}; {differ} beyond their launches"
+    return sentence
 
 
 def exact_verdict(comparison: Comparison) -> RowVerdict:
@@ -217,7 +225,7 @@ def single_verdict(comparison: Comparison) -> RowVerdict:
         same = comparison.base.value == comparison.new.value
         reason = "both are 0" if same else "the baseline is 0: there is no ratio"
         return comparison.verdict("unchanged" if same else "inconclusive", reason, "single")
-    told = f"floor of {100 * floor:.2g} %"
+    told = f"tolerance of {units.rough_percent(floor)}"
     if abs(change) <= floor:
         return comparison.verdict("unchanged", f"within the {told}", "single")
     worse = (change > 0) == (comparison.worse > 0)

@@ -1,14 +1,17 @@
 """Verdicts on all rows of a call that rest on launches: judged together, since they err together.
 
-The rule, for a change for the worse (for the better, the same with the sign turned):
+The verdict follows from the interval of the change. Of the rows that decide, all intervals hold
+together 99 times in 100 (Bonferroni); each of the others does. For a metric of which less is
+better, the other way round for one of which more is:
 
-- **regressed**: the 95 % interval lies wholly beyond the floor; and the p-value of no change,
-  corrected for all rows that decide (Holm), is at most 0.5 %; and the rank test of the launches
-  does not object. Where there are several accepted runs, what another host alone may change is
-  no change.
-- **unchanged**: the 95 % interval lies wholly within the floor (two one-sided tests, Schuirmann
-  1987).
-- **inconclusive**: everything else.
+- **regressed**: the lower end is above the tolerance;
+- **probably regressed**: the interval lies above zero and reaches below the tolerance;
+- **unchanged**, **not worse**, **improved**: the upper end is below the tolerance, and the lower
+  end above its negative, or not, or the whole interval below that (two one-sided tests, Schuirmann
+  1987);
+- **no change seen**: the interval has zero and the tolerance in it. So it is called, too, where
+  the ranks of the launches object, or a slower host explains the change.
+- **inconclusive**: there is no interval.
 """
 
 import math
@@ -25,16 +28,26 @@ from scalebench.gate.change import (
     Side,
     change_between,
     further_launches,
-    holm,
     min_detectable,
     rank_p_value,
 )
 from scalebench.gate.measured import Measured
 from scalebench.gate.run_variance import change_over_runs, run_sd
 from scalebench.gate.variance import Typical, typical_variance
-from scalebench.stats import CONFIDENCE, Variance
+from scalebench.stats import Variance
 
-Finding = Literal["regressed", "improved", "unchanged", "inconclusive"]
+Finding = Literal[
+    "regressed",
+    "probably regressed",
+    "improved",
+    "not worse",
+    "unchanged",
+    "no change seen",
+    "inconclusive",
+]
+
+OPEN: tuple[Finding, ...] = ("probably regressed", "no change seen", "inconclusive")
+"""What more launches may decide."""
 
 
 @dataclass(frozen=True)
@@ -112,20 +125,15 @@ def judge(pairs: Sequence[Pair], error_budget: float = 1.0) -> list[Judgement]:
     Args:
         pairs: All rows of a call.
         error_budget: Of all errors that the promise leaves room for, what this analysis may
-            make: levels shrink by it, and intervals grow.
+            make: intervals grow with it.
     """
-    level, confidence = TEST_LEVEL * error_budget, 1 - (1 - CONFIDENCE) * error_budget
+    num_deciding = max(sum(pair.decides for pair in pairs), 1)
+    numbers = [num_deciding if pair.decides else 1 for pair in pairs]
     bases = _sides(pairs, [pair.base for pair in pairs])
     news = _sides(pairs, [pair.new for pair in pairs])
-    changes = [
-        change_over_runs(change_between(base, new, confidence), pair.runs, (base, new))
-        for pair, base, new in zip(pairs, bases, news, strict=True)
-    ]
-    corrected = _corrected(pairs, changes)
-    sizes = {flag: sum(pair.decides == flag for pair in pairs) for flag in (True, False)}
     return [
-        _judge(pair, (base, new), change, p, level / max(sizes[pair.decides], 1), level)
-        for pair, base, new, change, p in zip(pairs, bases, news, changes, corrected, strict=True)
+        _judge(pair, sides, 1 - 2 * TEST_LEVEL * error_budget / number, number)
+        for pair, sides, number in zip(pairs, zip(bases, news, strict=True), numbers, strict=True)
     ]
 
 
@@ -149,80 +157,51 @@ def _used(side: Measured, typical: Typical) -> Variance | None:
     return replace(variance, value=side.within)
 
 
-def _direction(change: Change) -> int:
-    return 1 if change.value > 0 else -1
-
-
-def _corrected(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[float | None]:
-    """Return the p-values in each change's direction, corrected within what decides and the rest.
-
-    Both directions are tested of every row: twice as many p-values enter, half of them large. A
-    family for each direction, since a regression is what must not be cried falsely.
-    """
-    corrected: list[float | None] = [None] * len(pairs)
-    for decides in (True, False):
-        for sign in (1, -1):
-            of_sign = {
-                index: p
-                for index, (pair, change) in enumerate(zip(pairs, changes, strict=True))
-                if pair.decides == decides
-                and (p := change.p_value(sign * pair.worse, pair.hosts)) is not None
-            }
-            for index, p in zip(of_sign, holm(list(of_sign.values())), strict=True):
-                if _direction(changes[index]) == sign * pairs[index].worse:
-                    corrected[index] = p
-    return corrected
-
-
-def _judge(
-    pair: Pair,
-    sides: tuple[Side, Side],
-    change: Change,
-    p: float | None,
-    of_one: float,
-    of_all: float,
-) -> Judgement:
-    """Judge a pair, its p-value held to the level of all; one alone has that ``of_one``."""
-    sign = _direction(change)
+def _judge(pair: Pair, sides: tuple[Side, Side], confidence: float, num_judged: int) -> Judgement:
+    """Judge a pair by its interval; ``num_judged`` rows are judged together with it."""
+    change = change_over_runs(change_between(*sides, confidence), pair.runs, sides)
+    sign = 1 if change.value > 0 else -1
     rank = rank_p_value(sides[0].values, sides[1].values, sign)
-    finding, objection = _finding(pair, change, p, rank, of_all)
-    floor_worse = pair.floor if pair.worse > 0 else pair.floor_down
-    detectable = min_detectable(change, floor_worse, of_one)
-    open_ = (
-        finding == "inconclusive" and not pair.runs
-    )  # launches do not narrow what runs differ by
+    p = change.p_value(sign, pair.hosts)
+    tolerance = pair.floor if pair.worse > 0 else pair.floor_down
+    finding, objection = _finding(pair, change, rank)
+    more = None
+    if finding in OPEN and not pair.runs:  # launches do not narrow what runs differ by
+        more = further_launches(*sides, tolerance, pair.worse, change.confidence)
     return Judgement(
         finding=finding,
         change=change,
-        p_value=p,
+        p_value=None if p is None else min(1.0, num_judged * p),
         rank_p_value=rank,
-        min_detectable=None if detectable is None else detectable + pair.hosts,
-        further_launches=further_launches(*sides, floor_worse, of_one, change.confidence)
-        if open_
-        else None,
+        min_detectable=min_detectable(change, tolerance, pair.hosts),
+        further_launches=more,
         objection=objection,
         run_sd=run_sd(pair.runs, sides[0].variance),
     )
 
 
-def _finding(
-    pair: Pair, change: Change, p: float | None, rank: float | None, level: float
-) -> tuple[Finding, str]:
-    if change.interval is None or p is None:
+def _finding(pair: Pair, change: Change, rank: float | None) -> tuple[Finding, str]:
+    """Return what the interval says, and why a change that it shows does not count."""
+    if change.interval is None:
         return "inconclusive", ""
-    low, high = change.interval
-    if -pair.floor_down < low and high < pair.floor:
-        return "unchanged", ""
-    up = change.value > 0
-    beyond = low - pair.floor if up else -high - pair.floor_down
-    if beyond <= 0:
-        return "inconclusive", ""
-    if beyond <= pair.hosts:
-        other = f"a host that differs by {100 * math.expm1(pair.hosts):.2g} % explains it"
-        return "inconclusive", f"{other}; --interleave rules that out"
-    if p > level:
-        return "inconclusive", f"with this many rows, chance alone can explain it (p = {p:.2g})"
-    if rank is not None and rank > RANK_LEVEL:
-        return "inconclusive", f"the rank test over launches does not confirm it (p = {rank:.2g})"
-    worse = _direction(change) == pair.worse
-    return ("regressed" if worse else "improved"), ""
+    low, high = sorted(pair.worse * end for end in change.interval)
+    worse, better = pair.floor, pair.floor_down
+    if pair.worse < 0:
+        worse, better = better, worse
+    if high < worse and high >= -better:
+        return ("unchanged" if low > -better else "not worse"), ""
+    if high >= worse and low <= 0:
+        return "no change seen", ""
+    slower = low > 0
+    doubt = ""
+    if low <= pair.hosts and high >= -better - pair.hosts:
+        host = f"{100 * math.expm1(pair.hosts):.2g} % {'slower' if slower else 'faster'}"
+        doubt = f"a host that is {host} explains it; --interleave rules that out"
+    elif rank is not None and rank > RANK_LEVEL:
+        few = "a few launches make it, and the rank test over all does not confirm it"
+        doubt = f"{few} (p = {rank:.2g})"
+    if not slower:
+        return ("not worse" if doubt else "improved"), doubt
+    if doubt:
+        return "no change seen", doubt
+    return ("regressed" if low > worse + pair.hosts else "probably regressed"), ""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from scalebench.errors import unknown_name
-from scalebench.gate.result import Mismatch
+from scalebench.gate.result import SUITES, Mismatch
 from scalebench.records.summary import Row, Summary
 
 ENVIRONMENT = (
@@ -97,7 +97,7 @@ def check_names(names: Collection[str], rows: Collection[Row]) -> None:
         UsageError: There is no such property, nor a setting of a strategy in the runs.
     """
     settings = {name for row in rows for name in row.strategy_settings}
-    valid = {*ENVIRONMENT, *ROW, ALL_OF_ROW, LINK_PROFILE, *settings}
+    valid = {*ENVIRONMENT, *ROW, ALL_OF_ROW, LINK_PROFILE, SUITES, *settings}
     for name in names:
         if name not in valid:
             raise unknown_name("property for --allow-mismatch", name, valid)

@@ -29,7 +29,7 @@ from scalebench.gate.races import TIME_TO_TARGET, decided_by_race
 from scalebench.gate.recovery import timed_recoveries
 from scalebench.gate.result import GateResult, Mismatch, RowVerdict
 from scalebench.gate.results import Results as Results
-from scalebench.gate.results import mismatches_of, notes_on
+from scalebench.gate.results import decisive_rows, mismatches_of, notes_on, suite_mismatches
 from scalebench.gate.run_variance import pooled_runs
 from scalebench.gate.settings import GateSettings
 from scalebench.records.baseline import baseline_of, key_of, series_of
@@ -75,8 +75,9 @@ def compare(
         id(ours): mismatches_of(ours, new.summaries, allowed) for ours in base.summaries
     }
     draft.mismatches = list(dict.fromkeys(m for found in environments.values() for m in found))
+    draft.mismatches += suite_mismatches(base, new, allowed)
     draft.notes = [*notes_on(base, new), *left_out]
-    ours, theirs = base.by_key(), new.by_key()
+    ours, theirs, decisive = base.by_key(), new.by_key(), decisive_rows(base, new)
     without_baseline = []
     for key in _keys(base, new):
         if key not in ours:
@@ -91,8 +92,10 @@ def compare(
             asked = settings.of_suite(of_new.gate.get(row.suite, {}), f"{new.name}: gate")
         else:
             told, asked = None, settings
+        if key not in decisive:
+            asked = asked.only_exact()
         _compare_rows((row, told), (base, new), environments[id(summary)], asked, allowed, draft)
-    if without_baseline:
+    if without_baseline and draft.rows:
         draft.notes.append(_not_in_baseline(without_baseline))
     if rounds:
         draft.pending = [(at, replace(one, rounds=True)) for at, one in draft.pending]
@@ -110,9 +113,9 @@ def compare(
 
 
 def _keys(base: Results, new: Results) -> list[RowKey]:
-    """Return the rows of both in the order of the new run; of a folder only its suites."""
+    """Return the rows of both in the order of the new run, of its suites only."""
     suites = {row.suite for row in new.rows}
-    kept = [row for row in base.rows if not base.partial or row.suite in suites]
+    kept = [row for row in base.rows if row.suite in suites]
     return list(dict.fromkeys(key_of(row) for row in [*new.rows, *kept]))
 
 
@@ -239,7 +242,7 @@ def _compare_metric(
     explanation = _explanation(comparison, own, results)
     raced = decided_by_race(comparison)
     if against:
-        what = ", ".join(dict.fromkeys(f"{m.name} ({m.base} → {m.new})" for m in against[:3]))
+        what = "; ".join(dict.fromkeys(m.told for m in against[:3]))
         verdict = comparison.verdict("not comparable", reason=f"different: {what}")
     elif raced is not None:
         verdict = raced

@@ -1,20 +1,27 @@
-"""Many runs in a row: where a number changed its level, also by less than any two runs can tell."""
+"""Runs in a row: how far each number has drifted, and where it changed its level.
+
+A drift is what a straight line through the logarithms rises by from the first run to the last.
+"""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from scalebench.errors import UsageError
-from scalebench.gate.changepoint import SHORTEST, change_points
+from scalebench.gate.change import Change, Side, change_between, min_detectable
+from scalebench.gate.changepoint import LEVEL, SHORTEST, change_points
+from scalebench.gate.measured import Measured
 from scalebench.gate.metrics import METRICS, Metric
 from scalebench.gate.observation import observe
 from scalebench.records.baseline import series_of
 from scalebench.records.summary import Row, Summary
 
-FEWEST = 2 * SHORTEST
+FEWEST_RUNS = 2
+FEWEST_FOR_LEVELS = 2 * SHORTEST
+"""Runs that a series needs, so that a change of level can be told from noise."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +52,60 @@ class Shift:
 
 
 @dataclass(frozen=True)
+class Trend:
+    """One metric of one row over the runs.
+
+    Attributes:
+        run_ids: The runs that have it, in order of time.
+        values: One per run, in the metric's unit (seconds, or a ratio).
+        drift: From the first run to the last, a ratio.
+        low: Lower end of its interval, which holds for all series together 95 times in 100; null:
+            nothing tells how far two runs differ by chance.
+        high: Upper end, likewise.
+        smallest_drift: The smallest drift for the worse that would have been found 95 times in 100,
+            a positive ratio; null like ``low``.
+        worse: Whether the interval excludes no drift, and it is for the worse.
+        better: Likewise for the better.
+        changed_level: Whether it has a `Shift`, so that a straight line does not describe it.
+    """
+
+    suite: str
+    case: str
+    world_size: int
+    metric: str
+    run_ids: tuple[str, ...]
+    values: tuple[float, ...]
+    drift: float
+    low: float | None
+    high: float | None
+    smallest_drift: float | None
+    worse: bool
+    better: bool
+    changed_level: bool = False
+
+    @property
+    def series(self) -> tuple[str, str, int, str]:
+        """Suite, case, number of ranks and metric."""
+        return self.suite, self.case, self.world_size, self.metric
+
+
+@dataclass(frozen=True)
 class History:
-    """What many runs say.
+    """What runs in a row say.
 
     Attributes:
         runs: Names, in order of time.
-        num_series: Series that were long enough to be looked at.
+        num_series: Series that were long enough to be looked at for changes of level.
         num_short: Series that were not.
         shifts: In order of time.
+        trends: Of every row and metric that two runs or more have.
     """
 
     runs: tuple[str, ...]
     num_series: int
     num_short: int
     shifts: tuple[Shift, ...]
+    trends: tuple[Trend, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,10 +114,11 @@ class _Series:
     row: Row
     runs: list[Summary]
     values: list[float]
+    launches: list[Measured]
 
 
 def history(summaries: Sequence[Summary]) -> History:
-    """Look for changes of level in every row's step time and efficiency.
+    """Look for drift and for changes of level in every row's step time and efficiency.
 
     Args:
         summaries: Of runs of the same things on the same machine, in any order.
@@ -78,21 +126,83 @@ def history(summaries: Sequence[Summary]) -> History:
     Raises:
         UsageError: There are too few.
     """
-    if len(summaries) < FEWEST:
-        raise UsageError(
-            f"{len(summaries)} runs are too few for a history. Name at least {FEWEST}, for example "
-            "reports/*_ddp_*."
-        )
+    if len(summaries) < FEWEST_RUNS:
+        raise UsageError("One run has no history. Name two or more, for example reports/*_ddp_*.")
     ordered = sorted(summaries, key=lambda summary: (summary.created, summary.run_id))
     series = _series(ordered)
-    long = [one for one in series if len(one.values) >= FEWEST]
+    long = [one for one in series if len(one.values) >= FEWEST_FOR_LEVELS]
     shifts = [shift for one in long for shift in _shifts(one, len(long))]
+    shifted = {(s.suite, s.case, s.world_size, s.metric) for s in shifts}
     return History(
         runs=tuple(summary.run_id for summary in ordered),
         num_series=len(long),
         num_short=len(series) - len(long),
         shifts=tuple(sorted(shifts, key=lambda shift: shift.created)),
+        trends=tuple(replace(one, changed_level=one.series in shifted) for one in _trends(series)),
     )
+
+
+def trends(summaries: Sequence[Summary]) -> tuple[Trend, ...]:
+    """Return the drift of every series that two runs or more have; ``summaries`` in any order."""
+    return _trends(_series(sorted(summaries, key=lambda one: (one.created, one.run_id))))
+
+
+def _trends(series: Sequence[_Series]) -> tuple[Trend, ...]:
+    long = [one for one in series if len(one.values) >= FEWEST_RUNS]
+    return tuple(_trend(one, 1 - LEVEL / len(long)) for one in long)
+
+
+def _trend(series: _Series, confidence: float) -> Trend:
+    change = _drift(series.launches, confidence)
+    worse = -1 if series.metric.higher_is_better else 1
+    low, high = change.interval or (None, None)
+    sign = 0 if low is None or high is None or low <= 0 <= high else worse * math.copysign(1, low)
+    seen = min_detectable(change, 0.0)
+    return Trend(
+        suite=series.row.suite,
+        case=series.row.case,
+        world_size=series.row.world_size,
+        metric=series.metric.name,
+        run_ids=tuple(run.run_id for run in series.runs),
+        values=tuple(series.values),
+        drift=math.expm1(change.value),
+        low=None if low is None else math.expm1(low),
+        high=None if high is None else math.expm1(high),
+        smallest_drift=None if seen is None else abs(math.expm1(worse * seen)),
+        worse=sign > 0,
+        better=sign < 0,
+    )
+
+
+def _drift(launches: Sequence[Measured], confidence: float) -> Change:
+    """Return what a straight line through the runs rises by, from the first to the last.
+
+    Its error is by how much the runs scatter around the line, and never less than their launches
+    explain. Two runs do not scatter around a line: only their launches tell.
+    """
+    variances = [
+        one.variance and replace(one.variance, value=max(one.variance.value, one.within))
+        for one in launches
+    ]
+    if len(launches) == FEWEST_RUNS:
+        sides = [
+            Side(one.center, one.num_launches, variance)
+            for one, variance in zip(launches, variances, strict=True)
+        ]
+        return change_between(sides[0], sides[1], confidence)
+    last = len(launches) - 1
+    place = np.arange(last + 1) - last / 2
+    weights = last * place / (place @ place)
+    centers = np.array([one.center for one in launches])
+    drift = float(weights @ centers)
+    off_line = centers - centers.mean() - drift / last * place
+    scatter = float(off_line @ off_line) / (last - 1) * float(weights @ weights)
+    by_launches = sum(
+        weight**2 * variance.value / one.num_launches
+        for weight, variance, one in zip(weights, variances, launches, strict=True)
+        if variance is not None
+    )
+    return Change(drift, math.sqrt(max(scatter, by_launches)), last - 1, confidence)
 
 
 def _series(ordered: Sequence[Summary]) -> list[_Series]:
@@ -107,9 +217,10 @@ def _series(ordered: Sequence[Summary]) -> list[_Series]:
                 if seen is None or seen.value <= 0:
                     continue
                 key = (row.suite, row.case, row.world_size, row.pinned, metric.name)
-                one = found.setdefault(key, _Series(metric, row, [], []))
+                one = found.setdefault(key, _Series(metric, row, [], [], []))
                 one.runs.append(summary)
                 one.values.append(seen.value)
+                one.launches.append(seen.launches or Measured(math.log(seen.value), 1))
     return list(found.values())
 
 

@@ -27,7 +27,10 @@ class Metric:
     Attributes:
         name: Field of the summary's row, or what is derived from one.
         phrase: What people call it.
-        decides: Whether its verdicts count for the exit code.
+        decides: Whether its verdicts count for the exit code; of what has noise, of every case only
+            that of the largest N.
+        decides_over_runs: Whether they count where several runs are accepted: a slower host slows
+            the plain model as well, so hosts hardly touch a ratio to it.
         relative_floor: The smallest change of interest, as a ratio.
         absolute_floor: The same in the metric's unit; a change has to be beyond both.
         falls_with_steps: Compared only where both rows trained as many steps.
@@ -45,6 +48,7 @@ class Metric:
     absolute_floor: float = 0.0
     falls_with_steps: bool = False
     host_allowance: float = 0.0
+    decides_over_runs: bool = False
 
     def floor(self, base: float) -> float:
         """Return the floor as a ratio to ``base``; infinite where that is 0."""
@@ -62,6 +66,8 @@ METRICS = (
     ),
     Metric(
         *("efficiency", "efficiency", "ratio", "positive"),
+        decides=False,
+        decides_over_runs=True,
         higher_is_better=True,
         relative_floor=0.01,
         absolute_floor=0.005,

@@ -14,6 +14,7 @@ from scalebench.gate.metrics import Metric
 from scalebench.records.baseline import (
     StepSeries,
     baseline_of,
+    key_of,
     log_efficiencies,
     log_steps,
     series_of,
@@ -71,8 +72,8 @@ def observe(
     """
     if metric.name == "predicted_bubble_ratio":
         return Observation(row.pipeline.bubble_equal_stages) if row.pipeline else None
-    if metric.name == "efficiency" and row.strategy == "plain":
-        return None  # the baseline's is 1 by definition
+    if metric.name == "efficiency" and _is_baseline(row, others):
+        return None  # it is 1 by definition
     if metric.name == "peak_memory_bytes" and by_launch:
         return _peak_memory(row)
     if metric.name == "time_to_target_s":
@@ -92,6 +93,12 @@ def collective_counts(row: Row) -> dict[str, float]:
         if found.ordinal is None:
             counts[found.kind] = counts.get(found.kind, 0.0) + found.count
     return counts
+
+
+def _is_baseline(row: Row, others: Iterable[Row]) -> bool:
+    """Tell whether a row's efficiency rests on the row itself."""
+    found = baseline_of(row, others)
+    return row.strategy == "plain" or (found is not None and key_of(found) == key_of(row))
 
 
 def _estimated(

@@ -12,9 +12,25 @@ from scalebench.errors import ExitCode
 
 GATE_FORMAT = "scalebench.gate/1"
 
-Verdict = Literal["regressed", "improved", "unchanged", "inconclusive", "not comparable", "missing"]
-"""``unchanged`` is shown, never assumed: the whole interval lies inside the floor. ``missing``:
-the baseline has it and the new run has not (not run, failed, or null)."""
+Verdict = Literal[
+    "regressed",
+    "probably regressed",
+    "improved",
+    "not worse",
+    "unchanged",
+    "no change seen",
+    "inconclusive",
+    "not comparable",
+    "missing",
+]
+"""What the interval of the change says, see `scalebench.gate.family`. ``inconclusive``: there is no
+interval. ``missing``: the baseline has it and the new run has not (not run, failed, or null)."""
+
+WORSE: tuple[Verdict, ...] = ("regressed", "probably regressed")
+"""What fails a build."""
+
+SUITES = "suites"
+"""The mismatch of two runs that do not have the same suites."""
 
 Overall = Literal["passed", "regressed", "failed", "inconclusive", "not comparable"]
 """``failed``: cells of the new run failed, so that nothing can be said of them."""
@@ -32,7 +48,8 @@ versions were measured alternately in one job, so it does not arise."""
 Unit = Literal["s", "bytes", "j", "ratio", "count", "loss"]
 
 SEVERITY: tuple[Verdict, ...] = (
-    *("regressed", "missing", "not comparable", "inconclusive", "improved", "unchanged"),
+    *("regressed", "probably regressed", "missing", "not comparable", "inconclusive"),
+    *("no change seen", "improved", "not worse", "unchanged"),
 )
 """The verdicts in the order in which a reader wants to see them."""
 
@@ -55,24 +72,25 @@ class RowVerdict:
         unit: Of ``base`` and ``new``.
         base: The metric in the baseline; null: it has none.
         new: The metric in the new run; likewise.
-        change: ``new / base - 1``; null where one side is null, or the base is 0. For
-            ``prediction_error``, itself a ratio, the difference of the magnitudes.
-        low: Lower end of the 95 % interval of ``change``; null: none, see ``basis``, ``reason``.
+        change: ``new / base - 1``; null where one side is null, the base is 0, or the two are not
+            comparable. For ``prediction_error``, itself a ratio, the difference of the magnitudes.
+        low: Lower end of the interval of ``change``, see `GateResult.confidence`; null: none, see
+            ``basis``, ``reason``.
         high: Upper end, likewise.
         floor: The smallest change that is of interest, as a ratio like ``change``: the relative
             floor or, where that is larger, the absolute one over ``base``.
         min_detectable: The smallest change for the worse that this comparison would have called
-            ``regressed`` 95 times in 100, a positive ratio; null: none at any size.
+            ``regressed``, or probably so, 95 times in 100, a positive ratio; null: none.
         decides: Whether the verdict counts for the exit code; the others are shown only.
-        no_worse: Inconclusive only as to whether it is better: the interval excludes a change for
-            the worse by the floor, so it does not keep the call from passing.
+        no_worse: The interval excludes a change for the worse by the floor, and it is open whether
+            it is better.
         failed: Missing because the new run failed there.
         higher_is_better: Direction; for all but efficiency and the like, lower is better.
         basis: On what the verdict rests.
         reason: One sentence: why this verdict and no other.
         p_value: Of no change at all (none beyond ``host_allowance``), against one in the direction
-            of ``change``, corrected for all rows of this call that decide (Holm); null without an
-            interval.
+            of ``change``; of a row that decides corrected for their number (Bonferroni); null
+            without an interval.
         rank_p_value: Of the exact rank test (Mann-Whitney) of the launches, one-sided in the
             direction of the change, uncorrected; a check in addition to ``p_value``.
         base_launches: Launches in the baseline that the verdict rests on.
@@ -121,6 +139,12 @@ class RowVerdict:
         """Suite, case and world size: what the row of the summary is found by."""
         return (self.suite, self.case, self.world_size)
 
+    @property
+    def open(self) -> bool:
+        """Whether it counts, and further launches could decide it."""
+        undecided = self.verdict in ("probably regressed", "no change seen", "inconclusive")
+        return self.decides and undecided and self.basis == "launches"
+
 
 @dataclass(frozen=True)
 class Mismatch:
@@ -140,6 +164,12 @@ class Mismatch:
     where: str = ""
     allowed: bool = False
 
+    @property
+    def told(self) -> str:
+        """``threads: 1 in the baseline, not recorded in the new run``."""
+        base, new = (side or "not recorded" for side in (self.base, self.new))
+        return f"{self.name}: {base} in the baseline, {new} in the new run"
+
 
 SAME_RUN = "baseline and new run are the same run"
 """The note that takes the meaning from every other line, so it stands first."""
@@ -156,10 +186,13 @@ class GateResult:
         rows: In the order of the new run's table.
         mismatches: What differs in the fingerprints, allowed or not.
         notes: Lines that the reader has to know, for example rows without a baseline.
-        confidence: Of the intervals.
+        confidence: Of the intervals of all rows that decide, together; of each of the others.
         false_alarm_rate: Of calls in which nothing changed, at most so many report a
             regression; see ``covers``.
         interleaved: Whether both versions were measured alternately in one job.
+        need: The change for the worse that has to be found where there is one, a ratio; a row that
+            could not have is inconclusive. Null: none is asked for.
+        let_pass: Verdicts that the caller lets pass with exit code 0.
     """
 
     base: str
@@ -169,9 +202,11 @@ class GateResult:
     rows: tuple[RowVerdict, ...]
     mismatches: tuple[Mismatch, ...] = ()
     notes: tuple[str, ...] = ()
-    confidence: float = 0.95
+    confidence: float = 0.99
     false_alarm_rate: float = 0.01
     interleaved: bool = False
+    need: float | None = None
+    let_pass: tuple[Overall, ...] = ()
 
     @property
     def deciding(self) -> tuple[RowVerdict, ...]:
@@ -198,19 +233,35 @@ class GateResult:
         A call that compared nothing is ``not comparable``: an empty result never passes.
         """
         found = {row.verdict for row in self.deciding}
-        if "regressed" in found:
+        if found & set(WORSE):
             return "regressed"
         if any(row.failed for row in self.deciding):
             return "failed"
-        if not found or found & {"not comparable", "missing"}:
+        other_suites = any(m.name == SUITES and not m.allowed for m in self.mismatches)
+        if not found or found & {"not comparable", "missing"} or other_suites:
             return "not comparable"
-        open_ = any(r.verdict == "inconclusive" and not r.no_worse for r in self.deciding)
-        return "inconclusive" if open_ else "passed"
+        return "inconclusive" if "inconclusive" in found or self.too_blind else "passed"
+
+    @property
+    def too_blind(self) -> tuple[RowVerdict, ...]:
+        """The rows that count and could not have seen what is needed."""
+        if self.need is None:
+            return ()
+        unseen = [row for row in self.deciding if row.verdict == "no change seen"]
+        return tuple(r for r in unseen if r.min_detectable is None or r.min_detectable > self.need)
+
+    def is_open(self, row: RowVerdict) -> bool:
+        """Tell whether further launches have to decide a row that counts.
+
+        Not where no change is seen, and one of the size that is needed would have been.
+        """
+        seen_enough = self.need is not None and row.verdict == "no change seen"
+        return row.open and (row in self.too_blind or not seen_enough)
 
     @property
     def exit_code(self) -> ExitCode:
         """What ``scalebench gate`` answers to its caller."""
-        return EXIT_CODES[self.verdict]
+        return ExitCode.OK if self.verdict in self.let_pass else EXIT_CODES[self.verdict]
 
     def of(self, verdict: Verdict) -> tuple[RowVerdict, ...]:
         """Return the rows with this verdict."""

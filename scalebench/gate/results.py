@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from scalebench.gate.fingerprint import environment_mismatches, notable, profile_mismatches
-from scalebench.gate.result import SAME_RUN, Mismatch
+from scalebench.gate.result import SAME_RUN, SUITES, Mismatch
 from scalebench.records.baseline import key_of
 from scalebench.records.summary import Row, RowKey, Summary
 
@@ -31,6 +31,25 @@ class Results:
     def by_key(self) -> dict[RowKey, tuple[Row, Summary]]:
         """Return every row with the summary that it stands in."""
         return {key_of(row): (row, summary) for summary in self.summaries for row in summary.rows}
+
+
+def decisive_rows(base: Results, new: Results) -> set[RowKey]:
+    """Return the rows whose noisy numbers decide: of each case the largest N that both measured."""
+    ours, theirs = base.by_key(), new.by_key()
+    largest: dict[tuple[str, str], int] = {}
+    for key in ours.keys() & theirs.keys():
+        if ours[key][0].status == theirs[key][0].status == "ok":
+            suite, case, size = key
+            largest[suite, case] = max(size, largest.get((suite, case), 0))
+    return {(*place, size) for place, size in largest.items()}
+
+
+def suite_mismatches(base: Results, new: Results, allowed: Collection[str]) -> list[Mismatch]:
+    """Return whether the new run lacks whole suites; of a baseline folder that is no loss."""
+    ours, theirs = (dict.fromkeys(row.suite for row in side.rows) for side in (base, new))
+    if base.partial or ours.keys() <= theirs.keys():
+        return []
+    return [Mismatch(SUITES, ", ".join(ours), ", ".join(theirs), allowed=SUITES in allowed)]
 
 
 def mismatches_of(

@@ -39,7 +39,10 @@ class GateSettings:
 
     def only_exact(self) -> "GateSettings":
         """Return settings by which nothing that has noise decides: for shared machines."""
-        metrics = (replace(m, decides=m.decides and m.kind == "exact") for m in self.metrics)
+        metrics = (
+            replace(m, decides=m.decides and m.kind == "exact", decides_over_runs=False)
+            for m in self.metrics
+        )
         recovery = tuple(replace(m, decides=False) for m in self.recovery)
         return replace(self, metrics=tuple(metrics), recovery=recovery, exact=True)
 
@@ -103,7 +106,8 @@ def _changed(metric: Metric, given: Mapping[str, Any], source: str) -> Metric:
         elif not 0 <= value < (math.inf if key == "absolute_floor" else 1):
             what = "0 or more" if key == "absolute_floor" else "a ratio from 0 to below 1"
             raise _refused(source, metric, key, value, what)
-    return replace(metric, **given)
+    over_runs = metric.decides_over_runs and given.get("decides", True)
+    return replace(metric, **given, decides_over_runs=over_runs)
 
 
 def _refused(source: str, metric: Metric, key: str, value: Any, valid: str) -> UsageError:

@@ -185,17 +185,18 @@ def test_the_action_passes_what_is_as_before(action):
 
 
 def test_the_action_fails_what_is_slower(action):
-    leave(action.folder / "measured", gated_run({("ddp", 2): 1.1}, seed=2))
+    leave(action.folder / "measured", gated_run({("ddp", 4): 1.1}, seed=2))
     code, outputs = action(baseline="base", install="false")
     assert (code, outputs["exit-code"]) == (1, "1"), action.printed
-    assert "::error title=regressed%3A ddp%2C N=2%2C step time::" in action.printed
+    assert "::error title=slower%3A ddp%2C N=4%2C step time::" in action.printed
     assert not any("pip" in call for call in calls(action))
 
 
 @pytest.mark.parametrize(("choice", "code"), [({}, 0), ({"on_inconclusive": "fail"}, 3)])
 def test_noise_alone_fails_only_where_that_is_wanted(action, choice, code):
     leave(action.folder / "measured", gated_run(num_launches=2, launch_sd=0.2, seed=2))
-    found, outputs = action(baseline="base", **choice)
+    found, outputs = action(baseline="base", gate_arguments="--need 3%", **choice)
+    assert ("::error" in action.printed) == (code != 0)
     assert (found, outputs["exit-code"]) == (code, str(code)), action.printed
     assert "### scalebench gate: inconclusive" in (action.folder / "summary.md").read_text()
     assert ("--on-inconclusive warn lets it pass" in action.printed) == (code == 0)

@@ -367,10 +367,10 @@ def test_two_versions_of_a_script_are_compared_in_turns(
     flags = ("gate", "--interleave", "--base-dir", "before", "--rounds", "2", "--json", "--")
     words = ("--gpus", "1", "--quick", "--no-trace", "--", "troubled_script.py", "short")
     done = scalebench(*flags, *words)
-    assert done.returncode in (1, 3), done.stderr  # two rounds need not decide
+    assert done.returncode in (0, 1), done.stderr  # two rounds need not decide
     rows = json.loads(done.stdout)["rows"]
     (step,) = [row for row in rows if row["metric"] == "step_s"]
-    assert step["verdict"] in ("regressed", "inconclusive") and step["change"] > 1
+    assert step["verdict"] != "unchanged" and step["change"] > 1
     assert step["base_launches"] == step["new_launches"] == 2
     (place,) = (project / "reports").glob("*_interleaved")
     assert sorted(path.name for path in place.iterdir() if path.is_dir()) == ["base-0", "new-0"]

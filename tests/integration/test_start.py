@@ -114,4 +114,4 @@ def test_runs_are_compared_without_torch(start, tmp_path):
     paths = make_stored_run(tmp_path / "run")
     paths.summary_json.write_text(start("torch", "show", "--json", paths.root))
     shown = start("torch,pandas,plotly", "compare", paths.root, paths.root)
-    assert "comparisons that decide" in shown
+    assert "count for the verdict" in shown

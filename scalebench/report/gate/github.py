@@ -9,12 +9,19 @@ step, and one that is larger is not shown at all.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from scalebench.gate.result import GateResult, RowVerdict
 from scalebench.report.gate.markdown import place, verdict_text, worst_first
-from scalebench.report.gate.table import change_text, headline, interval_text
+from scalebench.report.gate.table import (
+    change_text,
+    headline,
+    interval_text,
+    mismatch_texts,
+    verdict_word,
+)
 from scalebench.report.words import wording
 
 Level = Literal["error", "warning", "notice"]
@@ -25,28 +32,30 @@ LONGEST_TITLE = 200
 MAX_SUMMARY_BYTES = 1024 * 1024
 
 _LEVELS: dict[str, Level] = {
-    "regressed": "error",
-    "missing": "error",
-    "not comparable": "warning",
-    "inconclusive": "warning",
+    **dict.fromkeys(("regressed", "probably regressed", "missing"), "error"),
+    **dict.fromkeys(("not comparable", "inconclusive"), "warning"),
     "improved": "notice",
 }
 
 
 def render_verdict_github(result: GateResult) -> str:
-    """Return the annotations, one line each; the first says the verdict on the whole."""
-    of_all: Level = "notice" if result.verdict == "passed" else "error"
+    """Return the annotations, one line each; the first says the verdict on the whole.
+
+    There is an error only where the exit code is not 0.
+    """
+    worst: Level = "error" if result.exit_code else "warning"
+    of_all: Level = "notice" if result.verdict == "passed" else worst
     found: dict[Level, list[str]] = {"error": [], "warning": [], "notice": []}
     found[of_all].append(command(of_all, "scalebench gate", headline(result)))
     for row in worst_first([row for row in result.rows if row.decides]):
-        level = None if row.no_worse else _LEVELS.get(row.verdict)
+        level = _LEVELS.get(row.verdict)
         if level is not None:
-            title = f"{row.verdict}: {place(row)}"
+            level = worst if level == "error" else level
+            title = f"{verdict_word(row)}: {place(row)}"
             found[level].append(command(level, title, _message(row)))
-    for mismatch in result.mismatches:
-        if not mismatch.allowed:
-            told = f"{mismatch.name} was {mismatch.base} and is {mismatch.new}"
-            found["warning"].append(command("warning", "not comparable", told))
+    forbidding = replace(result, mismatches=tuple(m for m in result.mismatches if not m.allowed))
+    for told in mismatch_texts(forbidding):
+        found["warning"].append(command("warning", "not comparable", told))
     lines = [line for level, lines in found.items() for line in _limited(level, lines)]
     return "\n".join(lines) + "\n"
 

@@ -1,29 +1,136 @@
-"""What ``scalebench history`` prints."""
+"""What ``scalebench history`` prints: a line for each series, and where one changed its level."""
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from scalebench import units
-from scalebench.gate.history import History, Shift
+from scalebench.gate.history import FEWEST_FOR_LEVELS, History, Shift, Trend
 from scalebench.report.gate.table import STYLES, metric_phrase, signed_percent
+from scalebench.report.tables.layout import (
+    CASE,
+    CASE_WIDTHS,
+    RANKS,
+    Column,
+    fit,
+    folded,
+    table,
+    without,
+)
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.words import wording
+
+BARS = "▁▂▃▄▅▆▇█"
+MOST_BARS = 20
+MOST_VALUES = 3
 
 
 def render_history(
     told: History, width: int = 100, color: bool = False, ascii_only: bool = False
 ) -> str:
-    """Return the changes of level over many runs as text for a terminal, in order of time."""
-    parts: list[RenderableType] = []
+    """Return the series and the changes of level as text for a terminal."""
+    width = max(width, NARROWEST)
+    parts: list[RenderableType] = [line(headline(told), ascii_only, "bold")]
     for shift in told.shifts:
         style = STYLES["regressed" if shift.worse else "improved"]
         parts.append(line(_shift_text(shift), ascii_only, style))
-    if not told.shifts:
-        parts.append(line("no change of level found", ascii_only, "bold"))
-    looked = f"{len(told.runs)} runs, {told.num_series} series of step time and efficiency"
-    parts.append(line(looked, ascii_only, "dim"))
+    if told.trends:
+        columns = fit(COLUMNS, told.trends, width, ascii_only, _NARROWING)
+        parts += [Text(""), table(columns, told.trends, ascii_only)]
+    parts += [line(text, ascii_only, "dim") for text in legend(told)]
+    return printed(parts, width, color, ascii_only)
+
+
+def headline(told: History) -> str:
+    """Say in one sentence what became slower or faster."""
+    steady = [trend for trend in told.trends if not trend.changed_level]
+    worse = [trend for trend in steady if trend.worse]
+    better = [trend for trend in steady if trend.better]
+    if not told.shifts and not worse and not better:
+        return f"no drift and no change of level found in {len(told.runs)} runs"
+    found = [
+        f"{len(found)} {'series drifts' if len(found) == 1 else 'series drift'} for the {way}"
+        for found, way in ((worse, "worse"), (better, "better"))
+        if found
+    ]
+    if told.shifts:
+        num = len(told.shifts)
+        found.append(f"{num} {'change' if num == 1 else 'changes'} of level")
+    return f"{wording.joined(found)}, in {len(told.runs)} runs"
+
+
+def legend(told: History) -> list[str]:
+    """Say what the numbers are, and what these runs do not tell."""
+    if not told.trends:
+        return ["no two runs have a row in common"]
+    lines = [
+        "drift: from the first run to the last, with the interval that holds for all lines "
+        "together 95 times in 100; smallest findable: the smallest drift for the worse that would "
+        "be found 95 times in 100"
+    ]
+    if len(told.runs) == 2:
+        lines.append("two runs: the intervals know how launches differ, not how jobs and hosts do")
     if told.num_short:
-        parts.append(line(f"{told.num_short} series are too short", ascii_only, "dim"))
-    return printed(parts, max(width, NARROWEST), color, ascii_only)
+        need = f"a change of level needs {FEWEST_FOR_LEVELS} runs"
+        lines.append(f"{told.num_short} series are too short: {need}")
+    return lines
+
+
+def sparkline(trend: Trend) -> str:
+    """Draw the values as bars; noise that hides the smallest findable drift looks flat."""
+    values = trend.values[-MOST_BARS:]
+    low, high = min(values), max(values)
+    span = max(high - low, (trend.smallest_drift or 0.0) * low)
+    middle = (low + high) / 2
+    places = [0.5 + (value - middle) / span if span else 0.5 for value in values]
+    return "".join(BARS[min(int(place * len(BARS)), len(BARS) - 1)] for place in places)
+
+
+def values_text(trend: Trend) -> str:
+    """Write all values where they are few, else the first and the last: ``"25.0 → 26.2 ms"``."""
+    writer = units.seconds if trend.metric == "step_s" else units.percent
+    some = trend.values if len(trend.values) <= MOST_VALUES else (trend.values[0], trend.values[-1])
+    texts = [writer(value) for value in some]
+    unit = texts[-1].rpartition(" ")[2]
+    if all(text.endswith(f" {unit}") for text in texts):
+        texts = [text.removesuffix(f" {unit}") for text in texts[:-1]] + texts[-1:]
+    return " → ".join(texts)
+
+
+def drift_text(trend: Trend) -> str:
+    """Write the drift with its interval, ``"+4.9 % (+3.1 to +6.8)"``."""
+    if trend.changed_level:
+        return "changed level"
+    told = f"{signed_percent(trend.drift)} %"
+    if trend.low is None or trend.high is None:
+        return told
+    return f"{told} ({signed_percent(trend.low)} to {signed_percent(trend.high)})"
+
+
+def smallest_text(trend: Trend) -> str:
+    """Write the smallest drift that could have been found; a dash where nothing tells."""
+    seen = trend.smallest_drift
+    return wording.DASH if seen is None else units.rough_percent(seen)
+
+
+def _style(trend: Trend) -> str:
+    return STYLES["regressed"] if trend.worse else STYLES["improved"] if trend.better else ""
+
+
+COLUMNS: tuple[Column[Trend], ...] = (
+    CASE,
+    RANKS,
+    Column("metric", lambda trend: metric_phrase(trend.metric), numeric=False),
+    Column("values", values_text),
+    Column("over the\nruns", sparkline, numeric=False),
+    Column("drift", lambda trend: drift_text(trend).replace(" (", "\n("), style=_style),
+    Column("smallest\nfindable", smallest_text),
+)
+
+_NARROWING = (
+    *folded(9, name="values"),
+    *folded(*CASE_WIDTHS[1:]),
+    *without("smallest findable", "values"),
+)
 
 
 def _shift_text(shift: Shift) -> str:

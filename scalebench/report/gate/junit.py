@@ -1,7 +1,8 @@
 """What the gate says as JUnit XML: a test case for each verdict, and one for all of them.
 
-What decides and is regressed or missing is a failure; inconclusive and not comparable are errors,
-since nothing was shown. What is shown only is skipped. The case ``gate / verdict`` is green exactly
+What decides and is slower, probably slower or missing is a failure; inconclusive and not
+comparable are errors, since nothing was shown. What is shown only is skipped.
+The case ``gate / verdict`` is green exactly
 where the exit code is 0, so that a result with no rows at all is red as well.
 """
 
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 from xml.etree import ElementTree
 
-from scalebench.gate.result import GateResult, Mismatch, RowVerdict
+from scalebench.gate.result import GateResult, RowVerdict
 from scalebench.report.export.junit import legal, written
 from scalebench.report.gate.table import (
     change_text,
@@ -17,16 +18,16 @@ from scalebench.report.gate.table import (
     headline,
     interval_text,
     metric_phrase,
+    mismatch_texts,
     value_text,
+    verdict_word,
 )
 
 Outcome = Literal["failure", "error", "skipped"]
 
 _OF_ROW: dict[str, Outcome] = {
-    "regressed": "failure",
-    "missing": "failure",
-    "inconclusive": "error",
-    "not comparable": "error",
+    **dict.fromkeys(("regressed", "probably regressed", "missing"), "failure"),
+    **dict.fromkeys(("inconclusive", "not comparable"), "error"),
 }
 _OF_ALL: dict[str, Outcome] = {
     "regressed": "failure",
@@ -60,24 +61,22 @@ def _suite(name: str, cases: Sequence[ElementTree.Element]) -> ElementTree.Eleme
 
 def _case(row: RowVerdict) -> ElementTree.Element:
     name = f"{row.case} N={row.world_size} {row.metric}"
-    told = f"{row.verdict}: {row.reason}"
+    told = f"{verdict_word(row)}: {row.reason}"
     outcome = _OF_ROW.get(row.verdict)
     if not row.decides:
         outcome, told = "skipped", f"shown only: {told}"
-    elif row.no_worse:
-        outcome = None
     numbers = (
         f"{metric_phrase(row.metric)}: {value_text(row, row.base)} → {value_text(row, row.new)}",
         f"change: {change_text(row)} {interval_text(row)}",
-        f"detectable from: {detectable_text(row)}",
+        f"smallest findable: {detectable_text(row)}",
         f"launches: {row.base_launches} → {row.new_launches}",
     )
     return _element(row.suite, name, outcome, row.verdict, told, [*numbers, *row.explanation])
 
 
 def _overall(result: GateResult) -> ElementTree.Element:
-    lines = [*result.notes, *(_mismatch(mismatch) for mismatch in result.mismatches)]
-    outcome = _OF_ALL.get(result.verdict)
+    lines = [*result.notes, *mismatch_texts(result)]
+    outcome = _OF_ALL.get(result.verdict) if result.exit_code else None
     return _element("gate", "verdict", outcome, result.verdict, headline(result), lines)
 
 
@@ -95,9 +94,3 @@ def _element(
         ElementTree.SubElement(case, outcome, told)
     ElementTree.SubElement(case, "system-out").text = "\n".join(legal(line) for line in lines)
     return case
-
-
-def _mismatch(mismatch: Mismatch) -> str:
-    end = "allowed" if mismatch.allowed else "not comparable"
-    where = f"{mismatch.where}: " if mismatch.where else ""
-    return f"different: {where}{mismatch.name} was {mismatch.base} and is {mismatch.new} ({end})"

@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 
-from scalebench.gate.result import SAME_RUN, SEVERITY, GateResult, Mismatch, RowVerdict
+from scalebench.gate.result import SAME_RUN, SEVERITY, GateResult, RowVerdict
 from scalebench.report.gate.promise import promise_text
 from scalebench.report.gate.table import (
     change_text,
     detectable_text,
     headline,
     interval_text,
+    is_quiet,
     left_out,
     metric_phrase,
+    mismatch_texts,
+    sure,
     value_text,
+    verdict_word,
 )
 from scalebench.report.markdown import escape, table, within_limit
 from scalebench.report.tables.layout import CASE, RANKS, Column
@@ -23,14 +27,16 @@ LONGEST_TEXT = 400
 
 def render_verdict_markdown(result: GateResult) -> str:
     """Return the verdicts, the worst first and what is unchanged only counted; below 60 kB."""
-    changed = worst_first([row for row in result.rows if row.verdict != "unchanged"])
+    changed = worst_first([row for row in result.rows if not is_quiet(row)])
     blocks = [f"### scalebench gate: {escape(headline(result))}", _sides(result)]
     blocks += [f"> {note}" for note in result.notes if note == SAME_RUN]
-    blocks += [table(COLUMNS, changed)] if changed else []
+    if changed:
+        told = f"interval: of the change, over launches{sure(result)}."
+        blocks += [table(COLUMNS, changed), told]
     hidden = left_out(result)
     blocks += [f"{hidden}."] if hidden else []
-    blocks += [_story(row) for row in changed if row.decides and (row.reason or row.explanation)]
-    blocks += [f"> {_mismatch(mismatch)}" for mismatch in result.mismatches]
+    blocks += [_story(row) for row in changed if row.explanation]
+    blocks += [f"> {escape(text, LONGEST_TEXT)}" for text in mismatch_texts(result)]
     notes = [note for note in result.notes if note != SAME_RUN]
     blocks += [f"> {escape(note, LONGEST_TEXT)}" for note in notes]
     promise = promise_text(result)
@@ -50,9 +56,9 @@ def place(row: RowVerdict) -> str:
 
 def verdict_text(row: RowVerdict) -> str:
     """Write a verdict; in brackets where it does not decide, with what would decide it."""
-    told: str = row.verdict if row.decides else f"({row.verdict})"
+    told = verdict_word(row) if row.decides else f"({verdict_word(row)})"
     more = row.further_launches
-    return told if more is None else f"{told}, {more} more launches on each side would decide"
+    return told if more is None else f"{told}; repeat {more} more times to know"
 
 
 COLUMNS: tuple[Column[RowVerdict], ...] = (
@@ -62,9 +68,10 @@ COLUMNS: tuple[Column[RowVerdict], ...] = (
     Column("base", lambda r: value_text(r, r.base)),
     Column("new", lambda r: value_text(r, r.new)),
     Column("change", change_text),
-    Column("95 %", interval_text),
-    Column("detectable from", detectable_text),
+    Column("interval", interval_text),
+    Column("smallest findable", detectable_text),
     Column("verdict", verdict_text, numeric=False),
+    Column("why", lambda r: wording.plain(r.reason, 160), numeric=False),
 )
 
 
@@ -77,12 +84,5 @@ def _sides(result: GateResult) -> str:
 
 
 def _story(row: RowVerdict) -> str:
-    lines = [f"- **{escape(place(row))}**: {row.verdict}, {escape(row.reason, LONGEST_TEXT)}"]
+    lines = [f"- **{escape(place(row))}**: {verdict_word(row)}"]
     return "\n".join(lines + [f"  - {escape(text, LONGEST_TEXT)}" for text in row.explanation])
-
-
-def _mismatch(mismatch: Mismatch) -> str:
-    where = f"{escape(mismatch.where, 80)}: " if mismatch.where else ""
-    was, now = (escape(side or "nothing", 80) for side in (mismatch.base, mismatch.new))
-    end = "allowed" if mismatch.allowed else "not comparable"
-    return f"different: {where}{escape(mismatch.name, 40)} was {was} and is {now} ({end})"

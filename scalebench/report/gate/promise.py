@@ -22,5 +22,5 @@ def promise_text(result: GateResult) -> str | None:
     hosts = (
         f", and a host may be {100 * min(allowed):g} % slower than theirs" if any(allowed) else ""
     )
-    rate = f"at most {100 * result.false_alarm_rate:g} % false alarms"
-    return f"{rate}: {_COVERED[covers].format(runs=runs, hosts=hosts)}"
+    rate = f"at most {100 * result.false_alarm_rate:g} gate in 100 fails by mistake"
+    return f"if nothing changed, {rate}; this {_COVERED[covers].format(runs=runs, hosts=hosts)}"

@@ -9,7 +9,15 @@ from rich.text import Text
 
 from scalebench import units
 from scalebench.gate.metrics import METRICS, RECOVERY, count_metric, named_metric
-from scalebench.gate.result import SAME_RUN, SEVERITY, GateResult, Mismatch, RowVerdict
+from scalebench.gate.result import (
+    SAME_RUN,
+    SEVERITY,
+    SUITES,
+    WORSE,
+    GateResult,
+    Mismatch,
+    RowVerdict,
+)
 from scalebench.report.gate.promise import promise_text
 from scalebench.report.tables.layout import (
     CASE,
@@ -29,10 +37,13 @@ LONGEST_TEXT = 240
 MOST_EXPLAINED = 12
 
 STYLES = {
-    **{"regressed": "bold red", "missing": "bold red", "failed": "bold red"},
-    **{"not comparable": "yellow", "inconclusive": "yellow"},
-    **{"improved": "green", "unchanged": "dim", "passed": "bold green"},
+    **dict.fromkeys(("regressed", "probably regressed", "missing", "failed"), "bold red"),
+    **dict.fromkeys(("not comparable", "inconclusive", "no change seen"), "yellow"),
+    **{"improved": "green", "not worse": "dim", "unchanged": "dim", "passed": "bold green"},
 }
+
+_OF_TIMES = {"regressed": "slower", "improved": "faster", "not worse": "no slowdown"}
+_OF_OTHERS = {"regressed": "worse", "improved": "better"}
 
 _PHRASES = {metric.name: metric.phrase for metric in METRICS}
 
@@ -45,6 +56,19 @@ def metric_phrase(name: str) -> str:
         if name.endswith(settings.name):
             return named_metric(wording.plain(name, 60), settings).phrase
     return count_metric(wording.plain(name, 40).removesuffix("_count")).phrase
+
+
+def verdict_word(row: RowVerdict) -> str:
+    """Return what people call a verdict: ``"probably slower"`` of a time."""
+    words = _OF_TIMES if row.unit == "s" else _OF_OTHERS
+    sure = row.verdict.removeprefix("probably ")
+    return row.verdict.replace(sure, words.get(sure, sure))
+
+
+def is_quiet(row: RowVerdict) -> bool:
+    """Tell whether a row is only counted: nothing changed, or nothing is seen and none asks."""
+    unseen = row.verdict in ("no change seen", "not worse", "inconclusive", "not comparable")
+    return row.verdict == "unchanged" or (unseen and not row.decides)
 
 
 def value_text(row: RowVerdict, value: float | None) -> str:
@@ -86,12 +110,8 @@ def detectable_text(row: RowVerdict) -> str:
     if row.basis == "exact":
         return "any"
     if row.basis == "single" and row.floor is not None:
-        return f"{100 * row.floor:.2g} %"
-    if row.min_detectable is None:
-        return wording.DASH
-    if row.min_detectable > LARGEST_TOLD:
-        return f"over {100 * LARGEST_TOLD:.0f} %"
-    return f"{100 * row.min_detectable:.1f} %"
+        return units.rough_percent(row.floor)
+    return wording.DASH if row.min_detectable is None else units.rough_percent(row.min_detectable)
 
 
 def signed_percent(ratio: float) -> str:
@@ -103,38 +123,61 @@ def signed_percent(ratio: float) -> str:
 
 
 def headline(result: GateResult) -> str:
-    """Say the verdict on the whole in one sentence."""
-    counts = {verdict: sum(r.verdict == verdict for r in result.deciding) for verdict in SEVERITY}
-    told = wording.joined([f"{n} {verdict}" for verdict, n in counts.items() if n])
-    of = f"of {len(result.deciding)} comparisons that decide: " if told else "nothing compared"
-    return f"{result.verdict}: {of}{told}"
+    """Say the verdict on the whole in one sentence, with the number that it rests on."""
+    if not result.deciding:
+        return f"{result.verdict}: {_other_suites(result) or 'nothing compared'}"
+    counts: dict[str, int] = {}
+    for row in sorted(result.deciding, key=lambda row: SEVERITY.index(row.verdict)):
+        counts[verdict_word(row)] = counts.get(verdict_word(row), 0) + 1
+    told = wording.joined([f"{n} {word}" for word, n in counts.items()])
+    lead = _lead(result)
+    num = len(result.deciding)
+    count = "1 comparison counts" if num == 1 else f"{num} comparisons count"
+    of = f"{count} for the verdict: {told}"
+    return f"{result.verdict}: {lead} ({of})" if lead else f"{result.verdict}: {of}"
 
 
-def judged_together(result: GateResult) -> str:
-    """Say how many rows ``detects from`` allows for: those that decide apart from the others.
+def _lead(result: GateResult) -> str:
+    """Return what the verdict rests on: the largest change, or what could have been seen."""
+    worse = [r for r in result.deciding if r.verdict in WORSE and r.change is not None]
+    if worse:
+        row = max(worse, key=lambda row: (row.basis == "launches", abs(row.change or 0.0)))
+        where = f"{wording.plain(row.case, 64)}, N={row.world_size}, {metric_phrase(row.metric)}"
+        interval = f" ({interval_text(row)})" if row.low is not None else ""
+        return f"{where}: {verdict_word(row)}, {change_text(row)}{interval}"
+    unseen = [r for r in result.deciding if r.verdict == "no change seen"]
+    if result.verdict not in ("passed", "inconclusive") or not unseen:
+        return _other_suites(result)
+    seen = [row.min_detectable for row in unseen if row.min_detectable is not None]
+    size = units.rough_percent(max(seen)) if seen else "any size"
+    if result.too_blind:
+        need = f"{100 * (result.need or 0):g} %"
+        return f"a slowdown of {need} could not have been seen, only one of {size} or more"
+    return f"no change seen; a slowdown of {size} or more would have been"
 
-    The more rows are judged together, the larger a change has to be in one of them. Empty: one row.
-    """
-    noisy = [row.decides for row in result.rows if row.basis == "launches"]
-    decide, do_not = sum(noisy), len(noisy) - sum(noisy)
-    counts = [f"{n} that {what}" for n, what in ((decide, "decide"), (do_not, "do not")) if n]
-    if len(noisy) < 2:
-        return ""
-    apart = ", separately" if len(counts) > 1 else ""
-    return f", in one of the rows judged together ({wording.joined(counts)}{apart})"
+
+def _other_suites(result: GateResult) -> str:
+    return "these are different suites" * any(m.name == SUITES for m in result.mismatches)
+
+
+def sure(result: GateResult) -> str:
+    """Say how often the intervals hold: those that count all together, the others each."""
+    percent = f"{100 * result.confidence:g} %"
+    noisy = sum(row.basis == "launches" for row in result.deciding)
+    return f"; {percent} sure" + (f", for all {noisy} that count together" if noisy > 1 else "")
 
 
 def left_out(result: GateResult) -> str:
-    """Say how many rows are not shown because nothing changed, and whether they decide.
+    """Say how many rows are not shown because nothing changed, and whether they count.
 
-    Those that decide are the ones that `headline` counts. Empty: there are none.
+    Those that count are the ones that `headline` counts. Empty: there are none.
     """
-    unchanged = [row.decides for row in result.rows if row.verdict == "unchanged"]
+    unchanged = [row.decides for row in result.rows if is_quiet(row)]
     if not unchanged:
         return ""
     decide, do_not = sum(unchanged), len(unchanged) - sum(unchanged)
-    which = f"{decide} decide, {do_not} do not" if do_not else "all of them decide"
-    return f"{len(unchanged)} unchanged, not shown: {which}"
+    which = f"{decide} count, {do_not} do not" if do_not else "all of them count"
+    return f"{len(unchanged)} without a change, not shown: {which}"
 
 
 def render_verdict(
@@ -154,7 +197,7 @@ def render_verdict(
         everything: Show what is unchanged, too; otherwise it is only counted.
     """
     width = max(width, NARROWEST)
-    shown = [row for row in result.rows if everything or row.verdict != "unchanged"]
+    shown = [row for row in result.rows if everything or not is_quiet(row)]
     shown.sort(key=lambda row: (not row.decides, SEVERITY.index(row.verdict)))
     sides = f"{wording.plain(result.base, 200)} → {wording.plain(result.new, 200)}"
     parts: list[RenderableType] = [
@@ -174,9 +217,9 @@ def render_verdict(
 
 
 def _verdict_text(row: RowVerdict) -> str:
-    told = row.verdict if row.decides else f"({row.verdict})"
+    told = verdict_word(row) if row.decides else f"({verdict_word(row)})"
     if row.further_launches is not None:
-        return f"{told}\n+{row.further_launches} launches"
+        return f"{told}\nrepeat {row.further_launches} more\ntimes to know"
     return told
 
 
@@ -187,7 +230,7 @@ _COLUMNS: tuple[Column[RowVerdict], ...] = (
     Column("base", lambda r: value_text(r, r.base)),
     Column("new", lambda r: value_text(r, r.new)),
     Column("change", lambda r: f"{change_text(r)}\n{interval_text(r)}".strip()),
-    Column("detects\nfrom", detectable_text),
+    Column("smallest\nfindable", detectable_text),
     Column(
         "verdict",
         _verdict_text,
@@ -196,12 +239,12 @@ _COLUMNS: tuple[Column[RowVerdict], ...] = (
     ),
 )
 
-_DETECTS_FROM = "detects from"
+_FINDABLE = "smallest findable"
 _NARROWING = (
     *folded(CASE_WIDTHS[1]),
     *without("base"),
     *folded(CASE_WIDTHS[2]),
-    *without(_DETECTS_FROM, "new"),
+    *without(_FINDABLE, "new"),
 )
 
 
@@ -212,52 +255,60 @@ def _legend(
     if not everything and (hidden := left_out(result)):
         lines.append(hidden)
     if any(row.low is not None for row in shown):
-        told = "change: new against base with the 95 % interval over launches"
-        if _DETECTS_FROM in columns:
-            told += f"; {_DETECTS_FROM}: what this comparison would have found 95 times in 100"
-            told += judged_together(result)
+        told = f"change: new against base, with the interval over launches (repeats){sure(result)}"
+        if _FINDABLE in columns:
+            told += f"; {_FINDABLE}: the smallest slowdown that would be found 95 times in 100"
         lines.append(told)
     if any(not row.decides for row in shown):
-        lines.append("(in brackets): shown, does not decide")
-    if any(row.further_launches is not None for row in shown):
-        lines.append("+n launches: so many more on each side would decide, at this noise")
+        lines.append("(in brackets): shown, does not count for the verdict")
     promise = promise_text(result)
     return [*lines, promise] if promise else lines
 
 
 def _stories(rows: Sequence[RowVerdict]) -> list[list[RowVerdict]]:
-    """Return what needs more words than the table has, by place and verdict."""
+    """Return what needs more words than the table has, by place."""
     stories: dict[tuple[object, ...], list[RowVerdict]] = {}
     for row in rows:
-        bad = row.verdict in ("regressed", "missing", "not comparable")
-        if row.decides and (bad or row.explanation):
-            stories.setdefault((row.place, row.verdict), []).append(row)
+        doubted = row.low is not None and row.high is not None and row.low * row.high > 0
+        clear = row.verdict in ("improved", "not worse", "unchanged")
+        unseen = row.verdict == "no change seen" and not doubted
+        if row.explanation or (row.decides and not (clear or unseen)):
+            stories.setdefault(row.place, []).append(row)
     return list(stories.values())
 
 
 def _story(rows: Sequence[RowVerdict], ascii_only: bool) -> list[RenderableType]:
-    first = rows[0]
-    what = wording.joined([metric_phrase(row.metric) for row in rows])
-    head = f"{wording.plain(first.case, 64)}, N={first.world_size}: {first.verdict}: {what}"
-    reasons = [row.reason for row in rows if row.basis not in ("launches", "exact")]
+    what: dict[str, list[str]] = {}
+    for row in rows:
+        what.setdefault(verdict_word(row), []).append(metric_phrase(row.metric))
+    told = "; ".join(f"{word}: {wording.joined(names)}" for word, names in what.items())
+    head = f"{wording.plain(rows[0].case, 64)}, N={rows[0].world_size}: {told}"
+    reasons = [row.reason for row in rows if row.decides and row.basis != "exact"]
     leading = sorted(rows, key=lambda row: row.metric != "efficiency")  # it says the most
     lines = dict.fromkeys([*reasons, *(text for row in leading for text in row.explanation)])
-    told = [line(wording.plain(text, LONGEST_TEXT), ascii_only) for text in lines]
-    return [Text(""), line(head, ascii_only, "bold"), *(Padding(t, (0, 0, 0, 2)) for t in told)]
+    texts = [line(wording.plain(text, LONGEST_TEXT), ascii_only) for text in lines]
+    return [Text(""), line(head, ascii_only, "bold"), *(Padding(t, (0, 0, 0, 2)) for t in texts)]
 
 
 def _warnings(result: GateResult) -> list[str]:
     notes = [note for note in result.notes if note != SAME_RUN]  # that one stands on top
     lines = [f"note: {wording.plain(note, LONGEST_TEXT)}" for note in notes]
-    return [*(_mismatch_text(m) for m in result.mismatches), *lines]
+    return [*mismatch_texts(result), *lines]
 
 
-def _mismatch_text(mismatch: Mismatch) -> str:
-    where = f"{wording.plain(mismatch.where, 80)}: " if mismatch.where else ""
+def mismatch_texts(result: GateResult) -> list[str]:
+    """Say what differs, each thing once, and what to do about it."""
+    alike: dict[Mismatch, list[str]] = {}
+    for mismatch in result.mismatches:
+        alike.setdefault(replace(mismatch, where=""), []).append(mismatch.where)
+    return [_mismatch_text(mismatch, places) for mismatch, places in alike.items()]
+
+
+def _mismatch_text(mismatch: Mismatch, places: Sequence[str]) -> str:
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    where = f"{wording.plain(places[0], 80)}{more}: " if places[0] else ""
     name = wording.plain(mismatch.name, 40)
-    was = wording.plain(mismatch.base, 60) or "nothing"
-    now = wording.plain(mismatch.new, 60) or "nothing"
     end = "allowed" if mismatch.allowed else f"--allow-mismatch {name} compares all the same"
     if name == "pinned" and not mismatch.allowed:
         end = "measure both with --pinned, or both with --unpinned"
-    return f"different: {where}{name} was {was} and is {now} ({end})"
+    return f"different: {where}{wording.plain(mismatch.told, 180)} ({end})"

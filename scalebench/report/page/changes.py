@@ -15,7 +15,15 @@ from scalebench.report.page.palette import Look
 from scalebench.report.words import wording
 
 MOST_LINES = 6
-ORDER = ("slower", "faster", "undecided", "unchanged")
+ORDER = (
+    "slower",
+    "probably slower",
+    "faster",
+    "no change seen",
+    "undecided",
+    "no slowdown",
+    "unchanged",
+)
 """Verdicts, what matters most first."""
 
 
@@ -112,7 +120,7 @@ def _bar(pair: Pair, reach: float) -> IntervalBar:
 
 
 def _sure(pair: Pair) -> bool:
-    return pair.word in ("slower", "faster")
+    return pair.word in ("slower", "probably slower", "faster")
 
 
 def _ends(pair: Pair) -> tuple[float, float, float]:

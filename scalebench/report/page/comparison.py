@@ -27,8 +27,11 @@ from scalebench.report.words import wording
 
 WORDS: Mapping[Verdict, str] = {
     "regressed": "slower",
+    "probably regressed": "probably slower",
     "improved": "faster",
     "unchanged": "unchanged",
+    "not worse": "no slowdown",
+    "no change seen": "no change seen",
     "inconclusive": "undecided",
 }
 """The gate's verdicts on a step, as this page says them."""
@@ -145,13 +148,16 @@ def conclude(pairs: Sequence[Pair]) -> str:
         return "The runs have no row in common."
     by_word = {word: [pair for pair in pairs if pair.word == word] for word in WORDS.values()}
     said = []
-    for word, extreme in (("slower", max), ("faster", min)):
+    for word, extreme in (("slower", max), ("probably slower", max), ("faster", min)):
         if found := by_word[word]:
             most = extreme(found, key=lambda pair: pair.change)
             said.append(
                 f"{_count(found)} {word}, {wording.place(most.new)} most ({change_text(most)})"
             )
-    said += [f"{_count(by_word[w])} {w}" for w in ("unchanged", "undecided") if by_word[w]]
+    rest = ("unchanged", "no slowdown", "undecided")
+    said += [f"{_count(by_word[word])} {word}" for word in rest if by_word[word]]
+    if unseen := by_word["no change seen"]:
+        said.append(f"of {len(unseen)} no change is seen")
     return f"Of {len(pairs)} rows in both runs, {wording.joined(said)}."
 
 
@@ -188,7 +194,7 @@ def _charts(chart_id: str, pairs: Sequence[Pair], looks: Looks) -> tuple[Chart, 
         lambda _: [cells(COLUMNS, pair) for pair in pairs],
         names(COLUMNS),
         None,
-        "Right of the line: slower than before; 95 % intervals over launches.",
+        "Right of the line: slower than before; 99 % intervals over launches.",
     )
     change = make_chart(kind, chart_id, [pair.new for pair in pairs], looks)
     both = overlays(chart_id, [(pair.base, pair.new) for pair in pairs], looks)
@@ -259,7 +265,7 @@ COLUMNS: tuple[Column[Pair], ...] = (
     Column("step before", lambda pair: step_text(pair.base)),
     Column("step after", lambda pair: step_text(pair.new)),
     Column("change", change_text),
-    Column("95 % interval", interval_text),
+    Column("99 % interval", interval_text),
     Column("verdict", lambda pair: pair.word, numeric=False),
     Column("efficiency before", lambda pair: _efficiency(pair.base)),
     Column("after", lambda pair: _efficiency(pair.new)),
@@ -270,7 +276,7 @@ COLUMNS: tuple[Column[Pair], ...] = (
 def _table(pairs: Sequence[Pair]) -> PlainTable:
     return PlainTable.of(
         "Row by row",
-        "Before: the first run, after: the second. Verdicts, intervals and floors are those of"
+        "Before: the first run, after: the second. Verdicts, intervals and tolerances are those of"
         " scalebench compare. The runs were not interleaved: what changed on the machine in between"
         " is part of the difference.",
         COLUMNS,

@@ -29,7 +29,6 @@ from scalebench.report.page.mesh_figure import mesh_kind
 from scalebench.report.page.power_figure import ENERGY, power_kind
 from scalebench.report.page.race_figure import race_kind
 from scalebench.report.page.recovery_figure import FAILURE_PHASES, SAVE_COST
-from scalebench.report.page.sparklines import SparkTable, spark_table
 from scalebench.report.page.staleness_figure import staleness_kind
 from scalebench.report.page.step_series_figure import step_series_kind
 from scalebench.report.page.timeline_figure import timeline_kind
@@ -51,7 +50,7 @@ from scalebench.report.tables.max_batch import max_batch_table
 from scalebench.report.words import lockstep as words
 from scalebench.report.words import wording
 
-Part = Chart | PlainTable | SparkTable
+Part = Chart | PlainTable
 
 NO_LINK = "the link"
 """Name of the block that is about the run's links, not about a suite."""
@@ -205,11 +204,10 @@ def _frameworks(material: Material) -> Section:
 
 
 def _efficiency(material: Material) -> Section:
-    blocks = []
-    for index, suite, rows in material.suites():
-        table = spark_table(rows, material.looks)
-        parts = material.chart(kinds.EFFICIENCY, index, rows)
-        blocks.append(Block(suite, (*parts, *([table] if table else []))))
+    blocks = [
+        Block(suite, tuple(material.chart(kinds.EFFICIENCY, index, rows)))
+        for index, suite, rows in material.suites()
+    ]
     return _section("efficiency", "Efficiency", blocks, kinds.EFFICIENCY.absent)
 
 

@@ -1,9 +1,12 @@
-"""Efficiency as a table with sparklines: one line for each case, a column for each N."""
+"""What several runs say in a row, as a table with sparklines: a line for each series."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalebench.records.summary import Row
+from scalebench.gate.history import Trend, trends
+from scalebench.records.summary import Summary
+from scalebench.report.gate.history import drift_text, smallest_text, values_text
+from scalebench.report.gate.table import metric_phrase
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.words import wording
 
@@ -12,12 +15,11 @@ WIDTH, HEIGHT, MARGIN = 96.0, 24.0, 3.0
 
 @dataclass(frozen=True)
 class SparkLine:
-    """One case: its curve as SVG points, and its numbers.
+    """One series: its curve as SVG points, and its texts.
 
     Attributes:
         points: ``x,y x,y …`` in a view box of `WIDTH` × `HEIGHT`.
         last: The last point.
-        cells: One text for each size; a dash where nothing was measured.
     """
 
     case: str
@@ -29,62 +31,57 @@ class SparkLine:
 
 @dataclass(frozen=True)
 class SparkTable:
-    """The table; all curves have the same axes, from 0 to 100 %."""
+    """The table.
+
+    Attributes:
+        header: Of the cells of each line.
+    """
 
     title: str
     note: str
-    sizes: tuple[int, ...]
+    header: tuple[str, ...]
     sparks: tuple[SparkLine, ...]
     width: float = WIDTH
     height: float = HEIGHT
 
 
-def spark_table(rows: Sequence[Row], looks: Looks) -> SparkTable | None:
-    """Return the table of a suite; None: nothing beyond one rank was measured."""
-    known = [row for row in rows if row.efficiency and not wording.is_baseline(row)]
-    sizes = tuple(sorted({row.world_size for row in known}))
-    if len(sizes) < 2:
+def history_table(summaries: Sequence[Summary], looks: Looks) -> SparkTable | None:
+    """Return the drift of every series of several runs; None: they have none in common."""
+    found = trends(summaries)
+    if not found:
         return None
-    sparks = [
-        _spark(key[1], looks[key].color, group, sizes)
-        for key, group in wording.by_case(known).items()
-    ]
-    marked = any(row.oversubscribed for row in known)
-    note = "Efficiency against the plain model, 95 % intervals; curves from 0 to 100 %."
     return SparkTable(
-        "Efficiency at a glance",
-        note + " ○: oversubscribed." * marked,
-        sizes,
-        tuple(sparks),
+        f"History of {len(summaries)} runs",
+        "In order of time. Each curve has its own axis, which noise does not fill. Drift: from the"
+        " first run to the last, with the interval that holds for all lines together 95 times in"
+        " 100. Smallest findable: the smallest drift for the worse that would be found 95 times in"
+        " 100.",
+        ("N", "metric", "values", "drift", "smallest findable"),
+        tuple(_spark(trend, looks[trend.suite, trend.case].color) for trend in found),
     )
 
 
-def _spark(case: str, color: str, group: Sequence[Row], sizes: Sequence[int]) -> SparkLine:
-    of_size = {row.world_size: row for row in group}
+def _spark(trend: Trend, color: str) -> SparkLine:
+    low, high = min(trend.values), max(trend.values)
+    span = max(high - low, (trend.smallest_drift or 0.0) * low) or 1.0
+    last = len(trend.values) - 1
     points = [
-        (_x(sizes.index(size), len(sizes)), _y(row.efficiency.value))
-        for size, row in of_size.items()
-        if row.efficiency
+        (
+            round(MARGIN + (WIDTH - 2 * MARGIN) * place / last, 1),
+            round(HEIGHT / 2 - (HEIGHT - 2 * MARGIN) * (value - (low + high) / 2) / span, 1),
+        )
+        for place, value in enumerate(trend.values)
     ]
     return SparkLine(
-        wording.plain(case, 64),
+        wording.plain(trend.case, 64),
         color,
-        " ".join(f"{x:.1f},{y:.1f}" for x, y in points),
+        " ".join(f"{x},{y}" for x, y in points),
         points[-1],
-        tuple(_cell(of_size.get(size)) for size in sizes),
+        (
+            str(trend.world_size),
+            metric_phrase(trend.metric),
+            values_text(trend),
+            drift_text(trend),
+            smallest_text(trend),
+        ),
     )
-
-
-def _x(place: int, count: int) -> float:
-    return round(MARGIN + (WIDTH - 2 * MARGIN) * place / (count - 1), 1)
-
-
-def _y(efficiency: float) -> float:
-    within = min(max(efficiency, 0.0), 1.1) / 1.1
-    return round(HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * within, 1)
-
-
-def _cell(row: Row | None) -> str:
-    if row is None or row.efficiency is None:
-        return wording.DASH
-    return f"{wording.plus_minus(row.efficiency, 100)} %{' ○' * row.oversubscribed}"

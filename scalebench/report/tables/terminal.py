@@ -11,6 +11,7 @@ from scalebench.report.words import wording
 ASCII = {
     wording.TIMES: "x", "±": "+/-", "µ": "u", wording.DASH: "-", wording.MINUS: "-", "—": "-",
     "→": "->", "…": "...", "✓": "ok", "·": "|", "─": "-", "≥": ">=", "≤": "<=",
+    **dict(zip("▁▂▃▄▅▆▇█", "_.:-=+*#", strict=True)),
 }  # fmt: skip
 
 NARROWEST = 40

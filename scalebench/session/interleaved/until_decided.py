@@ -49,29 +49,36 @@ class _InterimAnalyses:
             still_there = place in rows and earlier.place not in lost
             if still_there or earlier.verdict == "regressed":
                 rows[place] = earlier
-        self.decided.update({p: row for p, row in rows.items() if not _is_open(row)})
+        self.decided.update({p: row for p, row in rows.items() if not result.is_open(row)})
         self.after.append(rounds)
         return replace(result, rows=tuple(rows.values()))
 
 
 def until_decided(
-    interleaved: InterleavedRuns, rounds: int, judge: Judge, budget_s: float
+    interleaved: InterleavedRuns,
+    rounds: int,
+    judge: Judge,
+    budget_s: float,
+    fewest: int | None = None,
 ) -> GateResult:
     """Measure, judge, and measure again what is open, twice as often, while there is time.
 
     Args:
         interleaved: What measures.
-        rounds: Before the first analysis; these are made whatever the budget.
+        rounds: Before the first analysis.
         judge: Makes the verdicts.
         budget_s: Seconds for all rounds; none is begun that would likely end later.
+        fewest: Of ``rounds``, so many are made whatever the budget; None: all.
 
     Returns:
         The last analysis's verdicts, with the earlier ones on what was decided earlier. A run that
         cannot be made ends it; the first analysis's rounds raise what they raise.
     """
     analyses = _InterimAnalyses()
-    for _ in range(rounds):
-        interleaved.measure(rounds)
+    for number in range(rounds):
+        if number < (fewest or rounds) or _has_time(interleaved, budget_s):
+            interleaved.measure(rounds)
+    rounds = len(interleaved.round_s)
     result = analyses.take(judge(*interleaved.results(), analyses.error_budget()), rounds)
     while _open_rows(result) and _measure_more(
         interleaved, _only_open(result, interleaved), budget_s, analyses
@@ -93,7 +100,7 @@ def _measure_more(
     while (
         not analyses.ended
         and len(interleaved.round_s) < 2 * before
-        and sum(interleaved.round_s) + interleaved.round_s[-1] <= budget_s
+        and _has_time(interleaved, budget_s)
     ):
         try:
             interleaved.measure(2 * before, only)
@@ -102,18 +109,17 @@ def _measure_more(
     return len(interleaved.round_s) > before
 
 
+def _has_time(interleaved: InterleavedRuns, budget_s: float) -> bool:
+    """Tell whether a round as long as the last one ends within the budget."""
+    return sum(interleaved.round_s) + interleaved.round_s[-1] <= budget_s
+
+
 def _place(row: RowVerdict) -> _Place:
     return (*row.place, row.metric)
 
 
-def _is_open(row: RowVerdict) -> bool:
-    """Tell whether further launches could decide a row that counts."""
-    undecided = row.verdict == "inconclusive" and not row.no_worse
-    return row.decides and undecided and row.basis == "launches"
-
-
 def _open_rows(result: GateResult) -> list[RowVerdict]:
-    return [row for row in result.rows if _is_open(row)]
+    return [row for row in result.rows if result.is_open(row)]
 
 
 def _only_open(result: GateResult, interleaved: InterleavedRuns) -> list[str]:

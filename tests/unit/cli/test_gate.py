@@ -32,7 +32,12 @@ def call(project):
 def test_the_exit_code_is_the_verdict(call, project):
     assert call("gate", "--baseline", "base.json", "same.json")[0] == 0
     assert call("gate", "--baseline", "base.json", "slow.json")[0] == 1
-    assert call("gate", "--baseline", "base.json", "noisy.json")[0] == 3
+    assert call("gate", "--baseline", "base.json", "noisy.json")[0] == 0
+    needed = ("gate", "--baseline", "base.json", "noisy.json", "--need", "3%")
+    code, text = call(*needed)
+    assert code == 3 and "a slowdown of 3 % could not have been seen" in " ".join(text.split())
+    assert call(*needed, "--on-inconclusive", "warn")[0] == 0
+    assert call("gate", "--baseline", "base.json", "noisy.json", "--need", "60%")[0] == 0
     write_model(project / "failed.json", with_row(gated_run(), "ddp", 4, status="failed"))
     assert call("gate", "--baseline", "base.json", "failed.json")[0] == 4
 
@@ -41,6 +46,16 @@ def test_compare_never_fails_for_what_it_finds(call):
     code, text = call("compare", "base.json", "slow.json")
     assert code == 0 and "\nregressed" in text
     assert "step time" in text
+    for form in ("github", "junit"):
+        code, text = call("compare", "base.json", "slow.json", "--format", form)
+        assert code == 0 and "::error" not in text and 'name="verdict"><failure' not in text
+
+
+def test_an_error_is_annotated_only_where_the_exit_code_is_one(call):
+    for new, *flags in (("same.json",), ("slow.json",), ("noisy.json", "--need", "3%"),
+                        ("noisy.json", "--need", "3%", "--on-inconclusive", "warn")):  # fmt: skip
+        code, text = call("gate", "--baseline", "base.json", new, "--format", "github", *flags)
+        assert (code != 0) == ("::error" in text), (new, flags, text)
 
 
 def test_json_is_the_whole_result(call):

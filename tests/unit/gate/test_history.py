@@ -7,12 +7,14 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from scalebench.cli import cli
 from scalebench.errors import UsageError
 from scalebench.gate.changepoint import change_points
 from scalebench.gate.history import history
 from scalebench.records.files import write_model
+from scalebench.report.gate.history import render_history
 from tests.builders.gated import gated_run, of_version_0_1, with_row
 
 
@@ -81,8 +83,60 @@ def test_a_drift_below_the_floor_of_any_two_runs_is_seen():
 
 def test_nothing_changed_and_too_few():
     assert history(runs(12)).shifts == ()
-    with pytest.raises(UsageError, match="at least 6"):
-        history(runs(5))
+    with pytest.raises(UsageError, match="two or more"):
+        history(runs(1))
+
+
+def drifting(count, per_run, seed=0):
+    """Runs of which each takes longer than the one before, in one row."""
+    return [
+        gated_run({("ddp", 2): (1 + per_run) ** i}, seed=seed + i, launch_sd=0.004, num_launches=4,
+                  run_id=f"run-{i:02d}", created=f"2026-01-{i + 1:02d}T00:00:00Z")
+        for i in range(count)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [2, 4, 12])
+def test_from_two_runs_on_each_series_has_its_drift_and_what_it_could_have_found(count):
+    told = history(drifting(count, 0.2 / (count - 1)))
+    assert len(told.trends) == 9 and all(len(one.values) == count for one in told.trends)
+    by_series = {one.series[1:]: one for one in told.trends}
+    step, efficiency = by_series["ddp", 2, "step_s"], by_series["ddp", 2, "efficiency"]
+    assert step.low < step.drift < step.high and step.drift == pytest.approx(0.2, abs=0.02)
+    assert efficiency.drift < 0 and step.run_ids == told.runs
+    assert 0 < step.smallest_drift < 0.2
+    assert step.worse and not step.better
+    for (case, _, _), one in by_series.items():
+        assert case == "ddp" or not (one.worse or one.better)
+
+
+def test_a_steady_history_is_seldom_called_a_drift():
+    """5 % of calls at most, nine series each; a drift as small as it says is found."""
+    calls = [history(runs(5, seed=100 * i)) for i in range(40)]
+    assert sum(any(one.worse or one.better for one in told.trends) for told in calls) <= 5
+    smallest = float(np.median([told.trends[1].smallest_drift for told in calls]))
+    slower = [history(drifting(5, smallest / 4, seed=100 * i)) for i in range(20)]
+    assert sum(told.trends[1].worse for told in slower) >= 15
+
+
+def test_one_launch_a_run_tells_no_interval_of_two_runs():
+    single = [gated_run(seed=i, num_launches=1, run_id=f"run-{i}") for i in range(2)]
+    assert {(t.low, t.smallest_drift, t.worse) for t in history(single).trends} == {
+        (None, None, False)
+    }
+    assert "–" in render_history(history(single))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_each_series_is_a_line_that_fits(width):
+    text = render_history(history(drifting(5, 0.05)), width)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert text.startswith("1 series drifts for the worse and 1 series drifts for the better") or (
+        text.startswith("2 series drift for the worse")
+    )
+    assert "▁" in text and "█" in text and "+21." in text
+    assert ("smallest" in text.partition("───")[0]) == (width >= 80)
+    assert render_history(history(drifting(5, 0.05)), width, ascii_only=True).isascii()
 
 
 def test_the_figures_of_a_change():
@@ -163,5 +217,5 @@ def test_the_command(project):
         CliRunner().invoke(cli, ["history", "--json", *names], standalone_mode=False).output
     )
     assert {shift["run_id"] for shift in told["shifts"]} == {"run-09"}
-    quiet = CliRunner().invoke(cli, ["history", *names[:8]], standalone_mode=False)
-    assert "no change" in quiet.output
+    quiet = CliRunner().invoke(cli, ["history", *names[:2]], standalone_mode=False)
+    assert quiet.output.startswith("no drift and no change of level found in 2 runs")

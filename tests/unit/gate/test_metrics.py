@@ -31,10 +31,10 @@ def test_a_floor_is_the_larger_of_a_share_and_an_amount():
 @pytest.mark.parametrize(
     ("value", "finding"),
     [
-        (0.015, "inconclusive"),
+        (0.015, "probably regressed"),
         (0.025, "regressed"),
-        (-0.015, "inconclusive"),
-        (-0.025, "inconclusive"),
+        (-0.015, "not worse"),
+        (-0.025, "not worse"),
         (-0.035, "improved"),
     ],
 )
@@ -45,13 +45,13 @@ def test_a_change_counts_when_its_whole_interval_is_beyond_the_floor_of_its_dire
     change = Change(value, error=0.01 / 1.959964, dof=1e9)
     none = measured([0.0])
     pair = Pair("step", none, none, floor=0.01, floor_down=0.02)
-    assert _finding(pair, change, 1e-9, None, 0.01)[0] == finding
+    assert _finding(pair, change, None)[0] == finding
 
 
 SHOWN = {
     # relative and absolute floor, what another host may change it by, whether it decides
     "step_s": (0.01, 1e-5, 0.03, True),
-    "efficiency": (0.01, 0.005, 0.0, True),
+    "efficiency": (0.01, 0.005, 0.0, False),
     "peak_memory_bytes": (0.005, 65_536, 0.0, True),
     "time_to_target_s": (0.05, 0.0, 0.03, True),
     "wire_bytes": (0.0, 0.0, 0.0, True),

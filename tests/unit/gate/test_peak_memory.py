@@ -39,7 +39,7 @@ def test_one_launch_with_a_larger_peak_is_no_regression():
     """Its peak is the row's, 5 % larger; four launches of five are as they were."""
     base, new = [100 * MB] * 5, [100 * MB] * 4 + [105 * MB]
     found = judged(base, new)
-    assert found.verdict == "inconclusive" and found.basis == "launches"
+    assert found.verdict == "no change seen" and found.basis == "launches"
     assert found.low < 0 < found.high
 
 

@@ -22,9 +22,9 @@ def raced(time_s, target=2.5, reached=5, spread=0.01):
 
 def judged(base, new):
     runs = (
-        with_row(gated_run(seed=seed), "ddp", 2, race=race) for seed, race in ((1, base), (2, new))
+        with_row(gated_run(seed=seed), "ddp", 4, race=race) for seed, race in ((1, base), (2, new))
     )
-    return verdict_of(gated(*runs), "time_to_target_s")
+    return verdict_of(gated(*runs), "time_to_target_s", world_size=4)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def judged(base, new):
         (raced(10), raced(12), "regressed"),
         (raced(12), raced(10), "improved"),
         (raced(10), raced(10.05), "unchanged"),
-        (raced(10, spread=0.2), raced(11, spread=0.2), "inconclusive"),
+        (raced(10, spread=0.2), raced(11, spread=0.2), "no change seen"),
     ],
 )
 def test_a_longer_time_to_the_loss_is_a_regression(base, new, verdict):

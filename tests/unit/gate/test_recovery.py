@@ -15,7 +15,7 @@ DECIDE = gate_settings(
 
 
 def run(figures, seed=1):
-    return with_row(gated_run(seed=seed), "ddp", 2, recovery=figures)
+    return with_row(gated_run(seed=seed), "ddp", 4, recovery=figures)
 
 
 def judged(base, new, settings=DECIDE):
@@ -29,12 +29,12 @@ def judged(base, new, settings=DECIDE):
         (recovery(restart_s=2.6), "unchanged", "regressed"),
         (recovery(restart_s=1.5), "unchanged", "improved"),
         (recovery(stall_s=0.105), "unchanged", "unchanged"),
-        (recovery(stall_s=0.12, spread=0.3), "inconclusive", "inconclusive"),
+        (recovery(stall_s=0.12, spread=0.3), "no change seen", "no change seen"),
     ],
 )
 def test_a_longer_stall_or_restart_is_a_regression(new, stall, restart):
     result = judged(recovery(), new)
-    found = {name: verdict_of(result, name) for name in (STALL, RESTART)}
+    found = {name: verdict_of(result, name, world_size=4) for name in (STALL, RESTART)}
     assert (found[STALL].verdict, found[RESTART].verdict) == (stall, restart)
     assert all(verdict.decides for verdict in found.values())
     assert (result.verdict == "regressed") == ("regressed" in (stall, restart))
@@ -42,21 +42,22 @@ def test_a_longer_stall_or_restart_is_a_regression(new, stall, restart):
 
 def test_without_a_setting_they_are_shown_and_do_not_decide():
     for settings in (GateSettings(), DECIDE.only_exact()):
-        found = verdict_of(judged(recovery(), recovery(stall_s=0.2), settings), STALL)
+        result = judged(recovery(), recovery(stall_s=0.2), settings)
+        found = verdict_of(result, STALL, world_size=4)
         assert (found.verdict, found.decides) == ("regressed", False)
 
 
 def test_a_restart_that_is_no_longer_measured_is_missing():
     less = recovery().model_copy(update={"failures": []})
-    assert verdict_of(judged(recovery(), less), RESTART).verdict == "missing"
-    assert verdict_of(judged(less, recovery()), RESTART).verdict == "not comparable"
+    gone, come = judged(recovery(), less), judged(less, recovery())
+    assert verdict_of(gone, RESTART, world_size=4).verdict == "missing"
+    assert verdict_of(come, RESTART, world_size=4).verdict == "not comparable"
 
 
 def test_their_floors_and_whether_they_decide_are_settings():
     table = {"checkpoint_stall_s": {"relative_floor": 0.5, "decides": True}}
-    found = verdict_of(
-        judged(recovery(), recovery(stall_s=0.13), gate_settings(table, "the test")), STALL
-    )
+    result = judged(recovery(), recovery(stall_s=0.13), gate_settings(table, "the test"))
+    found = verdict_of(result, STALL, world_size=4)
     assert (found.verdict, found.floor) == ("unchanged", 0.5)
 
 

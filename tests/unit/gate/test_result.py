@@ -30,10 +30,11 @@ FAILED = row("missing", failed=True)
         ((SHOWN,), "not comparable", ExitCode.INCONCLUSIVE),
         ((), "not comparable", ExitCode.INCONCLUSIVE),
         ((GOOD, row("inconclusive")), "inconclusive", ExitCode.INCONCLUSIVE),
-        ((GOOD, row("inconclusive", no_worse=True)), "passed", ExitCode.OK),
+        ((GOOD, row("no change seen"), row("not worse")), "passed", ExitCode.OK),
+        ((GOOD, row("probably regressed")), "regressed", ExitCode.REGRESSION),
         ((GOOD, row("inconclusive", decides=False)), "passed", ExitCode.OK),
         (
-            (row("inconclusive", no_worse=True), row("inconclusive")),
+            (row("no change seen"), row("inconclusive")),
             "inconclusive",
             ExitCode.INCONCLUSIVE,
         ),
@@ -49,6 +50,23 @@ def test_the_worst_that_holds(rows, verdict, code):
     for order in (rows, rows[::-1]):
         found = result(*order)
         assert (found.verdict, found.exit_code) == (verdict, code)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "seen", "code"),
+    [
+        ("no change seen", 0.031, 3),
+        ("no change seen", None, 3),
+        ("no change seen", 0.03, 0),
+        ("unchanged", 0.5, 0),
+        ("probably regressed", 0.5, 1),
+    ],
+)
+def test_what_is_needed_has_to_have_been_visible(verdict, seen, code):
+    unseen = result(row(verdict, min_detectable=seen), need=0.03)
+    assert unseen.exit_code == code
+    assert result(*unseen.rows).exit_code == (code if code == 1 else 0)
+    assert replace(unseen, let_pass=("inconclusive",)).exit_code == (code if code == 1 else 0)
 
 
 def test_only_what_decides_decides():
@@ -101,7 +119,7 @@ def test_the_machine_interface_of_a_call():
         "mismatches": (
             {"name": "torch", "base": "1", "new": "2", "where": "", "allowed": False},
         ),
-        "notes": ("a note",), "confidence": 0.95, "false_alarm_rate": 0.01,
-        "interleaved": False,
+        "notes": ("a note",), "confidence": 0.99, "false_alarm_rate": 0.01,
+        "interleaved": False, "need": None, "let_pass": (),
     }  # fmt: skip
     assert len(rows) == 1 and rows[0]["verdict"] == "unchanged"

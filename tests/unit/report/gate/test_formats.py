@@ -51,7 +51,8 @@ INCONCLUSIVE = replace(
     REGRESSED, world_size=2, verdict="inconclusive", change=0.01, low=-0.02, high=0.04,
     further_launches=12, reason="the interval holds the floor", explanation=(),
 )  # fmt: skip
-NO_WORSE = replace(INCONCLUSIVE, world_size=8, no_worse=True, further_launches=None)
+NO_WORSE = replace(INCONCLUSIVE, world_size=8, verdict="not worse", further_launches=None)
+PROBABLY = replace(REGRESSED, world_size=6, verdict="probably regressed", reason="a few launches")
 SHOWN = replace(REGRESSED, metric="loss_last", unit="loss", decides=False, explanation=())
 MISSING = replace(
     REGRESSED, case="gone", verdict="missing", new=None, change=None, low=None, high=None,
@@ -65,7 +66,7 @@ def result_of(*rows, **changes):
     return GateResult(**sides, rows=tuple(rows), **changes)
 
 
-MIXED = result_of(REGRESSED, UNCHANGED, INCONCLUSIVE, NO_WORSE, SHOWN, MISSING, ODD)
+MIXED = result_of(REGRESSED, UNCHANGED, INCONCLUSIVE, NO_WORSE, SHOWN, MISSING, ODD, PROBABLY)
 PASSED = result_of(UNCHANGED, NO_WORSE, SHOWN)
 
 
@@ -86,15 +87,27 @@ def hostile():
 def test_markdown_has_the_verdict_the_numbers_and_the_story():
     text = render_verdict_markdown(MIXED)
     lines = text.splitlines()
-    assert lines[0].startswith("### scalebench gate: regressed: of 6 comparisons that decide: ")
+    assert lines[0].startswith(
+        "### scalebench gate: regressed: ddp, N=4, step time: slower, +6.0 % (+5.2 to +6.8) "
+        "(7 comparisons count for the verdict: 1 slower, 1 probably slower, "
+    )
     (row,) = (line for line in lines if line.startswith("| ddp | 4 | step time |"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[3:] == ["100 ms", "106 ms", "+6.0 %", "+5.2 to +6.8", "2.1 %", "regressed"]
+    assert cells[3:] == [
+        "100 ms",
+        "106 ms",
+        "+6.0 %",
+        "+5.2 to +6.8",
+        "2.1 %",
+        "slower",
+        REGRESSED.reason,
+    ]
+    assert any("| probably slower | a few launches |" in line for line in lines)
     assert "  - exposed communication explains 5 of 6 points" in lines
     assert "  - all\\_reduce: 5 → 21 per step" in lines
-    assert "1 unchanged, not shown: all of them decide." in lines
-    assert any("(regressed)" in line for line in lines)
-    assert any("12 more launches on each side would decide" in line for line in lines)
+    assert "1 without a change, not shown: all of them count." in lines
+    assert any("(worse)" in line for line in lines)
+    assert any("repeat 12 more times to know" in line for line in lines)
 
 
 def test_markdown_is_short_enough_for_a_comment():
@@ -111,7 +124,7 @@ def test_markdown_shows_hostile_texts_as_themselves():
     assert "<script" not in text and "<img" not in text and "\x1b" not in text
     assert "@everyone" not in text and not re.search(r"(?<!\\)\]\(http", text)
     widths = {line.count(" | ") for line in text.splitlines() if line.startswith("| ")}
-    assert widths == {8}
+    assert widths == {9}
 
 
 # JUnit
@@ -134,13 +147,14 @@ def test_junit_is_red_where_the_gate_is():
         "ddp N=4 peak_memory_bytes": [],
         "ddp N=2 step_s": ["Error"],
         "ddp N=8 step_s": [],
+        "ddp N=6 step_s": ["Failure"],
         "ddp N=4 loss_last": ["Skipped"],
         "gone N=4 step_s": ["Failure"],
         "odd N=4 step_s": ["Error"],
         "verdict": ["Failure"],
     }
     regressed = cases["ddp", "ddp N=4 step_s"]
-    assert regressed.result[0].message.startswith("regressed: beyond the floor")
+    assert regressed.result[0].message.startswith("slower: beyond the floor")
     assert "change: +6.0 % +5.2 to +6.8" in regressed.system_out
     assert "all_reduce: 5 → 21 per step" in regressed.system_out
 
@@ -198,20 +212,44 @@ def test_github_gets_an_annotation_for_what_decides():
     found = annotations(render_verdict_github(MIXED))
     assert [(level, title) for level, title, _ in found] == [
         ("error", "scalebench gate"),
-        ("error", "regressed: ddp, N=4, step time"),
+        ("error", "slower: ddp, N=4, step time"),
+        ("error", "probably slower: ddp, N=6, step time"),
         ("error", "missing: gone, N=4, step time"),
         ("warning", "not comparable: odd, N=4, step time"),
         ("warning", "inconclusive: ddp, N=2, step time"),
     ]
     message = found[1][2].splitlines()
-    assert message[0] == "regressed: +6.0 % +5.2 to +6.8"
+    assert message[0] == "slower: +6.0 % +5.2 to +6.8"
     assert message[-1] == "all_reduce: 5 → 21 per step"
 
 
 def test_github_says_that_it_passed():
     ((level, _, message),) = annotations(render_verdict_github(PASSED))
     assert level == "notice"
-    assert message.startswith("passed: of 2 comparisons that decide: ")
+    assert message == "passed: 2 comparisons count for the verdict: 1 no slowdown and 1 unchanged"
+    unseen = replace(INCONCLUSIVE, verdict="no change seen", min_detectable=0.081)
+    ((level, _, message),) = annotations(render_verdict_github(result_of(UNCHANGED, unseen)))
+    assert level == "notice" and message.startswith(
+        "passed: no change seen; a slowdown of 8.1 % or more would have been ("
+    )
+
+
+def test_what_the_caller_lets_pass_is_no_error_to_github_and_junit():
+    passing = replace(MIXED, let_pass=("regressed",))
+    found = annotations(render_verdict_github(passing))
+    assert {level for level, _, _ in found} == {"warning"}
+    assert not cases_of(passing)["gate", "verdict"].result
+
+
+def test_what_differs_in_many_rows_is_told_once():
+    rows = [Mismatch("workload", "mini", "large", f"ddp, N={n}") for n in (1, 2, 4)]
+    suites = Mismatch("suites", "ddp", "fsdp")
+    text = render_verdict_markdown(result_of(mismatches=(suites, *rows)))
+    assert "not comparable: these are different suites" in text.splitlines()[0]
+    told = [line for line in text.splitlines() if line.startswith("> different")]
+    assert told[0].startswith("> different: suites: ddp in the baseline, fsdp in the new run (")
+    assert told[1].startswith("> different: ddp, N=1 and 2 more: workload: mini in the baseline, ")
+    assert len(told) == 2
 
 
 def test_github_keeps_the_limit_of_annotations():

@@ -28,6 +28,7 @@ from scalebench.report.page.compression_figure import COMPRESSION
 from scalebench.report.page.sections import Material, sections
 from scalebench.report.tables.max_batch import max_batch_table
 from scalebench.report.words import wording
+from tests.builders.gated import gated_run
 from tests.builders.page_data import make_evidence, make_outlook, make_profile, make_timeline
 from tests.builders.summaries import (
     HOSTILE,
@@ -157,15 +158,17 @@ def test_the_key_is_read_off_the_traces_by_their_legend_groups():
     assert told[0].meaning == "a bar"
 
 
-def test_sparklines_have_a_cell_for_each_size():
-    table = sparklines.spark_table(usual_rows(), palette.assign(usual_rows()))
-    assert table is not None and table.sizes == (1, 2, 4)
-    big, small = table.sparks
-    assert big.cells[1] == "85.6 ± 3.4 %" and big.cells[2].endswith("○")
-    assert small.cells[2] == wording.DASH  # out of memory
-    heights = [float(point.split(",")[1]) for point in big.points.split()]
-    assert heights == sorted(heights)  # falls with N, and y grows downwards
-    assert sparklines.spark_table([make_plain()], {}) is None
+@pytest.mark.parametrize("count", [2, 7])
+def test_the_page_of_several_runs_has_their_history(count):
+    runs = [gated_run(seed=i, run_id=f"run-{i}") for i in range(count)]
+    page = render_page(runs)
+    assert f"<h4>History of {count} runs</h4>" in page and page.count('class="sparks"') == 1
+    table = sparklines.history_table(runs, palette.assign(runs[0].rows))
+    assert len(table.sparks) == 9
+    for spark in table.sparks:
+        heights = [float(point.split(",")[1]) for point in spark.points.split()]
+        assert len(heights) == count and 0 <= min(heights) < max(heights) <= table.height
+    assert "History of" not in render_page(runs[:1])
 
 
 def test_predicted_and_measured_steps_stand_side_by_side():
@@ -351,9 +354,9 @@ def test_two_runs_are_held_against_one_another():
     before, after = make_summary(base), make_summary(new, run_id="another")
     found = comparison.compare("c", before, after, palette.assign([*base, *new]))
     assert found.conclusion.startswith("Of 2 rows in both runs, 1 is slower, ddp-25mb, N=2 most")
-    assert found.conclusion.endswith("and 1 is undecided.")
+    assert found.conclusion.endswith("and of 1 no change is seen.")
     table, facts, alone = found.tables
-    assert [line[6] for line in table.lines] == ["slower", "undecided"]
+    assert [line[6] for line in table.lines] == ["slower", "no change seen"]
     assert ("run", before.run_id, "another") in facts.lines
     assert {line[2] for line in alone.lines} == {"only in the first run", "only in the second run"}
 

@@ -128,7 +128,7 @@ def test_the_command_goes_on_with_what_is_open(interpreters, monkeypatch):
     done = CliRunner().invoke(cli, flags, standalone_mode=False)
     assert done.exception is None, done.exception
     told = json.loads(done.stdout)
-    assert done.return_value == 1
+    assert done.return_value == 1 and "for at most 60 min: 2 rounds, then" in done.stderr
     assert any("analyses, after 2, 4" in note for note in told["notes"]), told["notes"]
     made = calls(interpreters)
     assert all("ddp.plain.n1" in call for call in made[4:])  # efficiency is formed with it
@@ -140,6 +140,16 @@ def test_the_command_goes_on_with_what_is_open(interpreters, monkeypatch):
             measured = [call for call in made if call[0] == "slow"]
             measured = [call for call in measured if "--only" not in call or name in call]
             assert row["new_launches"] == row["base_launches"] == len(measured), name
+
+
+def test_without_a_number_it_decides_within_a_time_that_is_told_first(interpreters, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(interpreters / "slow" / "python"))
+    flags = ["gate", "--interleave", "--base-python", str(interpreters / "base" / "python")]
+    done = CliRunner().invoke(cli, [*flags, "--json", "--", "ddp"], standalone_mode=False)
+    assert done.return_value == 1, done.exception
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("scalebench: base and new take turns for at most 15 min: 5 rounds,")
+    assert any("after 5 rounds" in note for note in json.loads(done.stdout)["notes"])
 
 
 @pytest.mark.parametrize(
