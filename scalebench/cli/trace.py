@@ -11,6 +11,7 @@ from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.errors import EnvironmentUnfit, ExitCode
 
 if TYPE_CHECKING:
+    from scalebench.trace.comparison import Comparison
     from scalebench.trace.job import JobFigures
     from scalebench.trace.reading import Window
 
@@ -31,30 +32,51 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write an HTML page to this file.",
 )
-def trace(files: Sequence[str], as_json: bool, window: "Window", page: Path | None) -> int:
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="FILE",
+    help="Show what got slower than in this earlier trace; may be repeated, once a rank.",
+)
+def trace(
+    files: Sequence[str],
+    as_json: bool,
+    window: "Window",
+    page: Path | None,
+    against: Sequence[str],
+) -> int:
     """Show how much of the communication in Kineto traces is hidden behind computation.
 
     One FILE per rank of a job, as torch.profiler writes them (.json or .json.gz).
     """
+    from scalebench.trace.comparison import compare, comparison_as_json
     from scalebench.trace.job import analyse_job
     from scalebench.trace.job import as_json as figures_as_json
 
     job = analyse_job(files, window)
-    for line in job.refused:
+    before = analyse_job(against, window) if against else None
+    comparison = compare(job, before) if before else None
+    for line in (*job.refused, *(before.refused if before else ())):
         say(f"scalebench: {line}")
     if page is not None:
         _write_page(page, job)
     if as_json:
-        emit(json.dumps(figures_as_json(job), indent=1, allow_nan=False))
+        content = figures_as_json(job)
+        if comparison is not None:
+            content["against"] = comparison_as_json(comparison)
+        emit(json.dumps(content, indent=1, allow_nan=False))
     else:
-        _print_table(job)
-    return ExitCode.CELLS_FAILED if job.refused else ExitCode.OK
+        _print_table(job, comparison)
+    bad = job.refused or (before is not None and before.refused)
+    return ExitCode.CELLS_FAILED if bad else ExitCode.OK
 
 
-def _print_table(job: "JobFigures") -> None:
+def _print_table(job: "JobFigures", comparison: "Comparison | None") -> None:
     from scalebench.report.tables.trace_table import render_traces
 
-    emit_for_terminal(lambda width, color, plain: render_traces(job, width, color, plain))
+    emit_for_terminal(
+        lambda width, color, plain: render_traces(job, width, color, plain, comparison)
+    )
 
 
 def _write_page(target: Path, job: "JobFigures") -> None:
