@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import Figures, Share, together
+from scalebench.trace.gpu_work import GpuWork, work_together
+from scalebench.trace.idle import Idleness
 from scalebench.trace.reading import ReadTrace, Window, read_all
 from scalebench.trace.timeline import Timeline
 from scalebench.trace.waits import JobWaits, RankWait, waits_of
@@ -42,12 +44,16 @@ class RankFigures:
     Attributes:
         wait: How its exposed communication divides; None: see ``unavailable``.
         unavailable: What could not be told → why.
+        work: What its GPU did; None: the trace has no kernel.
+        idle: Why it did nothing; None likewise.
     """
 
     trace: RankTrace
     figures: Figures
     wait: RankWait | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    work: GpuWork | None = None
+    idle: Idleness | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigu
     waits = _waits(traces, read)
     return JobFigures(
         window=window,
-        ranks=tuple(_of_rank(trace, read[trace.file].figures, waits) for trace in traces),
+        ranks=tuple(_of_rank(trace, read[trace.file], waits) for trace in traces),
         total=together([read[trace.file].figures for trace in traces]),
         world_size=world_size,
         refused=tuple(refused),
@@ -143,17 +149,31 @@ def as_json(job: JobFigures) -> dict[str, Any]:
                 **_plain(rank.figures),
                 "exposed_transfer_s": rank.wait.exposed_transfer_s if rank.wait else None,
                 "wait_s": rank.wait.wait_s if rank.wait else None,
+                "work": _work_as_json(rank.work),
+                "idle": asdict(rank.idle) if rank.idle else None,
                 "unknown_kernels": dict(rank.trace.timeline.unknown),
                 "unavailable": dict(rank.unavailable),
             }
             for rank in job.ranks
         ],
-        "total": _plain(job.total),
+        "total": {**_plain(job.total), "work": _work_as_json(work_of_all(job))},
         "clock_error_s": job.waits.clock_error_s if job.waits.ranks else None,
         "stragglers": [straggler.model_dump() for straggler in job.waits.stragglers],
         "refused": list(job.refused),
         "notices": list(job.notices),
     }
+
+
+def work_of_all(job: JobFigures) -> GpuWork | None:
+    """Return the sums over the ranks; None: none of them shows a GPU."""
+    return work_together([rank.work for rank in job.ranks])
+
+
+def _work_as_json(work: GpuWork | None) -> dict[str, Any] | None:
+    if work is None:
+        return None
+    kinds = [{**asdict(kind), "flop_per_s": kind.flop_per_s} for kind in work.kinds]
+    return {"window_s": work.window_s, "kinds": kinds}
 
 
 def _plain(figures: Figures) -> dict[str, Any]:
@@ -181,15 +201,19 @@ def _waits(traces: Sequence[RankTrace], read: Mapping[str, ReadTrace]) -> JobWai
     )
 
 
-def _of_rank(trace: RankTrace, figures: Figures, waits: JobWaits) -> RankFigures:
-    unavailable = {}
+def _of_rank(trace: RankTrace, read: ReadTrace, waits: JobWaits) -> RankFigures:
+    unavailable, figures = {}, read.figures
     if waits.reason is not None:
         unavailable = dict.fromkeys(("exposed_transfer_s", "wait_s"), waits.reason)
     if figures.overlap_ratio is None:
         unavailable["overlap_ratio"] = "there was no communication"
     if figures.comm_compute_ratio is None:
         unavailable["comm_compute_ratio"] = "there was no computation"
-    return RankFigures(trace, figures, waits.ranks.get(trace.rank), unavailable)
+    if read.work is None:
+        unavailable["work"] = unavailable["idle"] = "the trace has no GPU kernels"
+    return RankFigures(
+        trace, figures, waits.ranks.get(trace.rank), unavailable, read.work, read.idle
+    )
 
 
 def _number_in(name: str, world_size: int | None) -> int | None:

@@ -58,6 +58,7 @@ class _Columns:
         self.thread = array("q")
         self.correlation = array("q")
         self.details: dict[int, dict[str, Any]] = {}
+        self.shapes: dict[int, Any] = {}
         self.num_left_out = 0
         self._categories: dict[str, int] = {}
         self._threads: dict[str, int] = {}
@@ -94,6 +95,8 @@ class _Columns:
             arguments = {}
         if self.detailed[code]:
             self.details[index] = arguments
+        if "Input Dims" in arguments:
+            self.shapes[index] = arguments["Input Dims"]
         self.name.append(code)
         self.category.append(self._category(event.get("cat", "")))
         self.start.append(start)
@@ -145,6 +148,7 @@ class _Columns:
             thread=np.array(self.thread, dtype=np.int64),
             correlation=np.array(self.correlation, dtype=np.int64),
             details=self.details,
+            shapes=self.shapes,
             num_left_out=self.num_left_out,
             rank=rank if rank >= 0 else None,
             world_size=world_size if world_size > 0 else None,

@@ -18,6 +18,8 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.machine import num_cores
 from scalebench.trace.analysis import Figures, analyse
 from scalebench.trace.classify import timeline_of
+from scalebench.trace.gpu_work import GpuWork, work_of
+from scalebench.trace.idle import Idleness, idleness_of
 from scalebench.trace.intervals import Intervals, intersect, none, subtract
 from scalebench.trace.kineto import read_kineto
 from scalebench.trace.steps import whole_steps
@@ -36,12 +38,16 @@ class ReadTrace:
         figures: Taken while those were at hand.
         exposed: Communication in the window that no computation hides; a tidy set.
         num_left_out: Events whose time is none.
+        work: What its GPU did; None: the trace has no kernel.
+        idle: Why it did nothing; None likewise.
     """
 
     timeline: Timeline
     figures: Figures
     exposed: Intervals
     num_left_out: int = 0
+    work: GpuWork | None = None
+    idle: Idleness | None = None
 
 
 def read_all(
@@ -97,8 +103,12 @@ def read_trace(file: str, window: Window) -> ReadTrace:
         UsageError: It is no trace, or has no profiler steps where whole steps are asked for.
     """
     events = read_kineto(file)
+    within: Intervals | None = None
     try:
-        timeline, within = whole_steps(events) if window == "steps" else (timeline_of(events), None)
+        if window == "steps":
+            timeline, within, events = whole_steps(events)
+        else:
+            timeline = timeline_of(events)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
     exposed = subtract(timeline.communication, timeline.compute)
@@ -107,4 +117,6 @@ def read_trace(file: str, window: Window) -> ReadTrace:
         figures=analyse(timeline, within),
         exposed=exposed if within is None else intersect(exposed, within),
         num_left_out=events.num_left_out,
+        work=work_of(events, timeline, within),
+        idle=idleness_of(events),
     )

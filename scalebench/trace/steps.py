@@ -7,13 +7,14 @@ import numpy as np
 from scalebench.errors import UsageError
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
+from scalebench.trace.gpu_work import gpu_events
 from scalebench.trace.intervals import Intervals, intervals, union
 from scalebench.trace.kernel_launches import runtime_calls
 from scalebench.trace.timeline import Timeline
 
 
-def whole_steps(events: Events) -> tuple[Timeline, Intervals]:
-    """Return the timeline of whole profiler steps, and the time that it fills.
+def whole_steps(events: Events) -> tuple[Timeline, Intervals, Events]:
+    """Return the timeline of whole profiler steps, the time that it fills, and its events.
 
     A GPU runs behind the host: a kernel belongs to the step that launched it, however late it
     ran, and the last step is left out where there are several, because its kernels may be cut off
@@ -31,17 +32,18 @@ def whole_steps(events: Events) -> tuple[Timeline, Intervals]:
             "look at the whole file with --window file."
         )
     if not timeline.on_gpu:
-        return timeline, union(steps)
+        return timeline, union(steps), events
     begin, end = int(steps[0, 0]), int(steps[-1, 0] if len(steps) > 1 else steps[0, 1])
-    on_device = np.concatenate([events.of(c) for c in ("kernel", "gpu_memcpy", "gpu_memset")])
+    on_device = gpu_events(events)
     launched_ns, _ = runtime_calls(events, on_device)
     foreign = on_device[(launched_ns < begin) | (launched_ns >= end)]
     kept = np.ones(len(events), dtype=bool)
     kept[foreign] = False
-    timeline = timeline_of(_only(events, kept))
+    events = _only(events, kept)
+    timeline = timeline_of(events)
     last_ns = max([end, *(int(spans[-1, 1]) for spans in _busy(timeline) if len(spans))])
     whole = steps[:-1] if len(steps) > 1 else steps
-    return replace(timeline, steps=whole), intervals([(begin, last_ns)])
+    return replace(timeline, steps=whole), intervals([(begin, last_ns)]), events
 
 
 def _busy(timeline: Timeline) -> tuple[Intervals, Intervals, Intervals]:
@@ -60,4 +62,5 @@ def _only(events: Events, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> E
         thread=events.thread[kept],
         correlation=events.correlation[kept],
         details={int(place[i]): d for i, d in events.details.items() if kept[i]},
+        shapes={int(place[i]): s for i, s in events.shapes.items() if kept[i]},
     )

@@ -21,9 +21,15 @@ from scalebench.report.tables.trace_table import (
     suspects,
     wait_lines,
 )
+from scalebench.report.tables.work_table import (
+    IDLE_COLUMNS,
+    KIND_COLUMNS,
+    gap_lines,
+    idle_rows,
+)
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures
-from scalebench.trace.job import JobFigures, RankFigures
+from scalebench.trace.job import JobFigures, RankFigures, work_of_all
 
 BAR_PX = 26
 MOST_LABELS = 40
@@ -53,7 +59,7 @@ def render_trace_page(job: JobFigures) -> str:
         with_charts=True,
         title=_title(job),
         facts=f"{device(job)} · {WINDOWS[job.window]} · scalebench {__version__}",
-        notices=(*job.notices, *job.refused, *copy_lines(job), *wait_lines(job)),
+        notices=(*job.notices, *job.refused, *gap_lines(job), *copy_lines(job), *wait_lines(job)),
         conclusion=_conclusion(job),
         chart=_chart(job),
         tables=_tables(job),
@@ -164,4 +170,10 @@ def _tables(job: JobFigures) -> list[PlainTable]:
             )
         ),
     ]
+    work = work_of_all(job)
+    if work is not None:
+        tables += [
+            PlainTable.of(f"What the GPU did. {whose}", "", KIND_COLUMNS, work.kinds),
+            PlainTable.of("Why the GPU was idle.", "", IDLE_COLUMNS, idle_rows(job)),
+        ]
     return [table for table in tables if table.lines]

@@ -9,9 +9,17 @@ from rich.text import Text
 from scalebench import units
 from scalebench.report.tables.layout import Column, fit, table, value
 from scalebench.report.tables.terminal import NARROWEST, line, printed
+from scalebench.report.tables.work_table import (
+    IDLE_COLUMNS,
+    KIND_COLUMNS,
+    changed_tables,
+    gap_lines,
+    idle_rows,
+)
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures, Share
-from scalebench.trace.job import JobFigures
+from scalebench.trace.comparison import Comparison
+from scalebench.trace.job import JobFigures, work_of_all
 
 WINDOWS = {"file": "the whole file", "steps": "whole profiler steps only"}
 
@@ -103,7 +111,11 @@ def suspects(job: JobFigures) -> dict[str, float]:
 
 
 def render_traces(
-    job: JobFigures, width: int = 100, color: bool = False, ascii_only: bool = False
+    job: JobFigures,
+    width: int = 100,
+    color: bool = False,
+    ascii_only: bool = False,
+    comparison: Comparison | None = None,
 ) -> str:
     """Return the tables as text for a terminal.
 
@@ -112,6 +124,7 @@ def render_traces(
         width: Columns of the terminal.
         color: Whether ANSI styles are written.
         ascii_only: Write nothing but ASCII.
+        comparison: With an earlier recording; its tables come last.
     """
     width = max(width, NARROWEST)
 
@@ -130,7 +143,15 @@ def render_traces(
     for title, shares in (("operation", job.total.kinds), ("asked for in", job.total.phases)):
         if shares:
             parts += [Text(""), table(share_columns(title), shares, ascii_only)]
-    last = [*copy_lines(job), *wait_lines(job)]
+    work, idle = work_of_all(job), idle_rows(job)
+    if work is not None:
+        parts += [Text(""), table(KIND_COLUMNS, work.kinds, ascii_only)]
+        parts += [Text(""), table(fit(IDLE_COLUMNS, idle, width, ascii_only), idle, ascii_only)]
+    if comparison is not None:
+        parts += [Text(""), line(f"per {comparison.per}, mean of the ranks", ascii_only, "dim")]
+        for changed, rows in changed_tables(comparison):
+            parts += [Text(""), table(fit(changed, rows, width, ascii_only), rows, ascii_only)]
+    last = [*gap_lines(job), *copy_lines(job), *wait_lines(job)]
     parts += [Text(""), *(line(text, ascii_only, "dim") for text in last), Text("")]
     for name, spent in suspects(job).items():
         told = f"{wording.plain(name, LONGEST_NAME)}, {units.seconds(spent)}"
