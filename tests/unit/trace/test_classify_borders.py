@@ -24,13 +24,13 @@ def test_what_gloo_copies_inside_the_first_event_of_a_trace_is_no_computation():
 def test_suspects_have_their_seconds():
     timeline = timeline_of(
         events(
-            kernel("deep_ep_dispatch", 0, 2.5e6),
-            kernel("nvshmem_put", 10, 11),
-            kernel("deep_ep_dispatch", 3e6, 3.5e6),
+            kernel("all_gather_gemm", 0, 2.5e6),
+            kernel("own(nvshmem_team_t)", 10, 11),
+            kernel("all_gather_gemm", 3e6, 3.5e6),
             kernel("gemm", 0, 5),
         )
     )
-    assert timeline.unknown == {"deep_ep_dispatch": 3.0, "nvshmem_put": 1e-6}
+    assert timeline.unknown == {"all_gather_gemm": 3.0, "own(nvshmem_team_t)": 1e-6}
 
 
 def test_an_operation_that_nothing_asked_for_was_asked_for_when_it_began():

@@ -54,7 +54,8 @@ def test_the_traces_own_word_comes_first(write):
         ("step7_rank0.json.gz", "step7_rank3.json.gz"),
         ("trace_0.json", "trace_3.json"),
         ("job5_0.json", "job5_3.json"),
-        ("0.1668000000123.pt.trace.json", "3.1668000000456.pt.trace.json"),
+        ("x_r0.1668000000123.pt.trace.json", "x_r3.1668000000456.pt.trace.json"),
+        ("h100[r0].json", "h100[r3].json"),
     ],
 )
 def test_else_the_files_names(write, first, second):
@@ -111,7 +112,7 @@ def test_nothing_but_bad_files(write, tmp_path):
 
 
 def test_what_has_to_be_known_is_noticed(write):
-    job = analyse_job([write("a.json", trace(0, 8, [("deep_ep_dispatch", 30, 40)]))])
+    job = analyse_job([write("a.json", trace(0, 8, [("gemm_all_reduce", 30, 40)]))])
     text = " ".join(job.notices)
     assert "1 of the job's 8 ranks" in text
     assert "The kind of 1 operations is not known" in text

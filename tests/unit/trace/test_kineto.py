@@ -156,7 +156,6 @@ def test_which_events_count(tmp_path):
     assert found == [
         ("aten::mm", 5, 2),
         ("aten::mm", 9, 1.5),
-        ("aten::mm", 20, 0),
         ("aten::mm", 30, 0),
         ("aten::mm", 32, 2),
         ("inner", 41, 1),
