@@ -2,17 +2,18 @@
 
 torch annotates a call on the host (``nccl:all_reduce``) or records it (``record_param_comms``).
 What was launched inside it carries it out, whatever its name. A call of which the device shows
-nothing was lost by the profiler, unless its group has one rank or NCCL carried it out together with
-others.
+nothing was lost by the profiler, unless its group has one rank, it had nothing to do, or NCCL
+carried it out together with others.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from scalebench.trace.events import Events
 from scalebench.trace.kernel_launches import KernelLaunches, find_launches, runtime_calls
-from scalebench.trace.metadata import from_metadata
+from scalebench.trace.metadata import from_annotation, from_metadata
 from scalebench.trace.names import (
     COMMS_RECORD,
     HOST_BACKENDS,
@@ -23,7 +24,7 @@ from scalebench.trace.names import (
 from scalebench.trace.spans import Indices, Spans, named
 from scalebench.trace.timeline import Calls
 
-_OWN_OF_TORCH = ("at::", "triton_")
+_OWN_OF_TORCH = re.compile(r"(void )?at::|.*at::native|triton_")
 """Kernels that copy to or from the buffers of an operation."""
 
 
@@ -33,8 +34,8 @@ def calls_on_device(events: Events) -> Indices:
     calls = on_host[named(events, [works_on_device(name) for name in events.names])[on_host]]
     if not len(calls) and not any(name.startswith(HOST_BACKENDS) for name in events.names):
         calls = np.array(_records(events), dtype=np.int64)
-    outer = Spans.of(events, calls).containing(events.start_ns[calls], events.thread[calls])
-    return calls[outer == calls]
+    outer = Spans.of(events, calls).containing(events.start_ns[calls] - 1, events.thread[calls])
+    return calls[(outer < 0) | (events.end_ns[outer] < events.end_ns[calls])]
 
 
 def launched_by_calls(events: Events, kernels: Indices, known: Indices) -> Indices:
@@ -53,7 +54,7 @@ def launched_by_calls(events: Events, kernels: Indices, known: Indices) -> Indic
     by_id = np.flatnonzero(described & (around < 0))
     around[by_id] = _calls_of(find_launches(events, kernels[by_id]), calls)
     carried_out = calls.containing(*runtime_calls(events, known))
-    is_own = [name.removeprefix("void ").startswith(_OWN_OF_TORCH) for name in events.names]
+    is_own = [_OWN_OF_TORCH.match(name) is not None for name in events.names]
     return kernels[(around >= 0) & ~np.isin(around, carried_out) & ~named(events, is_own)[kernels]]
 
 
@@ -101,8 +102,12 @@ def _calls_of(launches: KernelLaunches, calls: Spans) -> Indices:
 
 
 def _between_several(events: Events) -> Indices:
-    """Return the calls without those whose record, around or inside them, names a group of one."""
+    """Return the calls that need a kernel: not those of a group of one, and not those of nothing.
+
+    The size of the group stands in a record around or inside a call.
+    """
     calls = calls_on_device(events)
+    calls = calls[[not _is_empty(events, int(call)) for call in calls]]
     if events.world_size == 1:
         return calls[:0]
     records = [i for i in _records(events) if from_metadata(events.details[i]).group_size == 1]
@@ -110,6 +115,14 @@ def _between_several(events: Events) -> Indices:
     inside = Spans.of(events, alone).containing(events.start_ns[calls], events.thread[calls]) >= 0
     around = Spans.of(events, calls).containing(events.start_ns[alone], events.thread[alone])
     return np.setdiff1d(calls[~inside], around)
+
+
+def _is_empty(events: Events, call: int) -> bool:
+    """Tell whether a call was given tensors without elements, as an uneven all-to-all may be."""
+    details = events.details.get(call, {})
+    annotated = from_annotation(events.names[int(events.name[call])], details, group_size=1)
+    facts = from_metadata(details).or_else(annotated)
+    return facts.num_bytes == 0 and facts.kind != "barrier"
 
 
 def _are_grouped(events: Events) -> bool:

@@ -199,16 +199,22 @@ def _suspects(events: Events, kernels: Indices, none_known: bool) -> dict[str, f
     if none_known:
         computes = named(events, [is_known_to_compute(name) for name in events.names])
         busy = np.unique(events.thread[kernels[computes[kernels]]])
-        elsewhere = np.isin(
-            events.name, events.name[kernels[np.isin(events.thread[kernels], busy)]]
-        )
-        suspect = suspect | (~elsewhere & ~computes if len(busy) else suspect)
+        if not len(busy):
+            busy = _most_varied_stream(events, kernels)
+        elsewhere = events.name[kernels[np.isin(events.thread[kernels], busy)]]
+        suspect = suspect | ~np.isin(events.name, elsewhere)
     chosen = kernels[suspect[kernels]]
     seconds = (events.end_ns - events.start_ns)[chosen] / 1e9
     return {
         events.names[code]: float(seconds[events.name[chosen] == code].sum())
         for code in np.unique(events.name[chosen])
     }
+
+
+def _most_varied_stream(events: Events, kernels: Indices) -> Indices:
+    streams = np.unique(events.thread[kernels])
+    num_names = [len(np.unique(events.name[kernels[events.thread[kernels] == s]])) for s in streams]
+    return streams[np.argmax(num_names)].reshape(1) if len(streams) else streams
 
 
 def _extent(events: Events) -> tuple[int, int]:

@@ -32,9 +32,9 @@ _COLLECTIVE = r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv"
 LIBRARIES = (
     Library("NVIDIA/nccl, ROCm/rccl, Azure/msccl: src/device", r"nccl|rccl|msccl(?!pp)"),
     Library(
-        "uxlfoundation/oneCCL, Ascend's hccl and hcom, Cambricon's cncl, Baidu's bkcl, MetaX' and "
-        "Moore Threads' mccl",
-        r"(?<![a-z])((one|x|h|e|cn|m|l|v)?ccl|cncl|bkcl)(?![a-z]{2}::)|(?<![a-z])hcom_",
+        "uxlfoundation/oneCCL; Gaudi's, Ascend's and MTIA's hccl; Cambricon's cncl, Baidu's bkcl, "
+        "MetaX' and Moore Threads' mccl",
+        r"(?<![a-z])((one|x|h|e|cn|m|l|v)?ccl|cncl|bkcl|hcom_)|^collective_subgraph",
     ),
     Library(
         "deepseek-ai/DeepEP: csrc/kernels; its forks have other outer namespaces",

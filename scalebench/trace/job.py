@@ -15,6 +15,12 @@ from scalebench.trace.waits import JobWaits, RankWait, waits_of
 
 FORMAT = "scalebench.trace/1"
 
+_TAKEN_FROM = {
+    "device": "the number of the device",
+    "file name": "the file names",
+    "order": "the order given",
+}
+
 MOST_UNSEEN = 0.01
 """Of the calls of a rank's backend: with more of them missing there is no overlap to speak of."""
 
@@ -311,13 +317,15 @@ def _notices(traces: Sequence[RankTrace], world_size: int | None) -> tuple[str, 
         notices.append(f"{num_ranks} of the job's {world_size} ranks were given.")
     sources = {trace.rank_from for trace in traces} - {"trace"}
     if len(traces) > 1 and sources:
-        told_by = " and ".join(sorted(sources))
+        told_by = " and ".join(_TAKEN_FROM[source] for source in sorted(sources))
         notices.append(f"Some traces do not say which rank they are of; taken from {told_by}.")
     elif sources == {"order"} and world_size != 1:
         notices.append("The trace does not say which rank it is of; it counts as rank 0.")
     for file, parts in _divided(traces).items():
         told = f"{', '.join(parts[:7])}{', …' if len(parts) > 7 else ''}"
-        notices.append(f"{file} holds {len(parts)} ranks, each counted by itself: {told}.")
+        notices.append(
+            f"{file} holds {len(parts)} ranks or devices, each counted by itself: {told}."
+        )
     if num_ranks < len(traces):
         notices.append("Several traces are of the same rank; they are of different jobs or times.")
     if len({trace.timeline.on_gpu for trace in traces}) > 1:

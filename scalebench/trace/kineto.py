@@ -1,5 +1,6 @@
 """Reads a Kineto trace, of any job, torch version and vendor, into `Events`."""
 
+import re
 from array import array
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from scalebench.errors import UsageError
 from scalebench.trace.communication_kernels import carries_details
-from scalebench.trace.events import CATEGORIES, Events
+from scalebench.trace.events import CATEGORIES, Category, Events
 from scalebench.trace.json_stream import TraceFile
 
 _ALIASES = {
@@ -22,6 +23,12 @@ _ALIASES = {
 }
 """Names of Kineto's categories in traces of torch up to 1.11, and what MTIA's device runs."""
 
+_NO_KERNEL: tuple[tuple[re.Pattern[str], Category], ...] = (
+    (re.compile("dma"), "gpu_memcpy"),
+    (re.compile("event_|job_exe|packet|pe_exe|cpum_exe_subgraph"), "other"),
+)
+"""How names begin of what MTIA's device does that is no kernel, as HolisticTraceAnalysis has it."""
+
 _ON_DEVICE = CATEGORIES.index("kernel")
 """The first category of the device; the host's come before."""
 
@@ -30,8 +37,9 @@ _LARGEST = 2**62
 """Whatever is larger is no time stamp and no number of anything."""
 _MOST_DIGITS = 19
 _LONGEST_TRACE_NS = 86_400 * 10**9
-_SLACK_NS = 60 * 10**9
-"""How long the device may work on after the host's last event, at least."""
+_SLACK_NS = 10**9
+_SLACK_ALONE_NS = 60 * 10**9
+"""How far from the host's events the device's may be, at least; without any, from each other."""
 
 
 def read_kineto(path: str | Path) -> Events:
@@ -159,11 +167,21 @@ class _Columns:
             return number
         return self._threads.setdefault(str(given), -2 - len(self._threads))
 
+    def _categories_told(self) -> NDArray[np.int8]:
+        category = np.array(self.category, dtype=np.int8)
+        if not any(name.lower() == "mtia_ccp_events" for name in self._categories):
+            return category
+        name = np.array(self.name, dtype=np.int32)
+        for begins, told in _NO_KERNEL:
+            codes = [code for text, code in self.codes.items() if begins.match(text)]
+            category[np.isin(name, codes) & (category >= _ON_DEVICE)] = CATEGORIES.index(told)
+        return category
+
     def events(self, about: Mapping[str, Any]) -> Events:
         """Return the columns, with time counted from the first event."""
         start = np.array(self.start, dtype=np.int64)
         end = np.array(self.end, dtype=np.int64)
-        category = np.array(self.category, dtype=np.int8)
+        category = self._categories_told()
         kept = _possible(start, end, category)
         first = int(start[kept].min()) if kept.any() else 0
         job = about.get("distributedInfo")
@@ -202,12 +220,14 @@ def _possible(
     if not counting.any():
         return possible
     on_device = category >= _ON_DEVICE
-    near = np.abs(start - np.int64(np.median(start[counting]))) < _LONGEST_TRACE_NS
+    middle = np.int64(np.median(start[counting]))
+    near = (np.abs(start - middle) < _LONGEST_TRACE_NS) & (end - start < _LONGEST_TRACE_NS)
     known = near & counting & ~on_device
     on_host = known.any()
     known = known if on_host else near & counting
-    first, last = int(start[known].min()), int(start[known].max())
-    slack = max(last - first, _SLACK_NS)
+    first = int(start[known].min())
+    last = int(end[known].max() if on_host else start[known].max())
+    slack = max(last - first, _SLACK_NS if on_host else _SLACK_ALONE_NS)
     apart = (start < first - slack) | (end > last + slack)
     lost = (start == 0) & ((end == 0) | (on_host and first > 0))
     possible[counting] = near[counting]

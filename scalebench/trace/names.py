@@ -37,7 +37,7 @@ _KIND_OF_WORD: dict[str, Kind] = {
     "recv": "recv",
 }
 
-_LAUNCHES_KERNEL = re.compile(r"Launch(Cooperative)?Kernel")
+_LAUNCHES_KERNEL = re.compile(r"Launch(Cooperative)?Kernel|KernelLaunch|InvokeKernel|^runFunction")
 
 # torch/csrc's ScalarType names, C++'s own and torch's, with the bytes of an element.
 _DTYPES: dict[str, tuple[str, int]] = {
@@ -83,7 +83,7 @@ def kind_of(name: str) -> Kind:
 
 
 def launches_kernel(name: str) -> bool:
-    """Tell whether a call of CUDA's or HIP's runtime or driver launches one kernel."""
+    """Tell whether a call of a runtime or driver (CUDA's, HIP's, …) launches one kernel."""
     return _LAUNCHES_KERNEL.search(name) is not None
 
 

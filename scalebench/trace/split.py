@@ -90,24 +90,30 @@ def _hosts_of(events: Events, kernels: NDArray[np.int64]) -> NDArray[np.int64]:
     calls = events.of("runtime")
     everyone = np.arange(len(processes))
     launched = {
-        process: _num_launched(events, calls[np.isin(events.owner[calls], codes)], kernels)
-        for process in {processes[code] for code in np.unique(events.owner[calls])}
+        process: _launched(events, calls[np.isin(events.owner[calls], codes)], kernels)
+        for process in sorted({processes[code] for code in np.unique(events.owner[calls])})
         for codes in [np.flatnonzero([one == process for one in processes])]
     }
-    if len(launched) < 2 or not any(launched.values()):
+    if len(launched) < 2 or not any(num for num, _ in launched.values()):
         return everyone
     chosen = max(launched, key=launched.__getitem__)
     strangers = set(launched) - {chosen}
     return everyone[[process not in strangers for process in processes]]
 
 
-def _num_launched(events: Events, calls: NDArray[np.int64], kernels: NDArray[np.int64]) -> int:
-    """Return how many of the kernels one of the calls can have launched."""
+def _launched(
+    events: Events, calls: NDArray[np.int64], kernels: NDArray[np.int64]
+) -> tuple[int, int]:
+    """Return how many of the kernels the calls can have launched, and minus how much earlier.
+
+    Processes count their launches alike, so the same numbers may fit several; the nearest is right.
+    """
     others = np.ones(len(events), dtype=bool)
     others[events.of("runtime")] = False
     others[calls] = True
     asked_ns, _ = runtime_calls(events.only(others), (np.cumsum(others) - 1)[kernels])
-    return int(np.sum((asked_ns != NEVER) & (asked_ns <= events.start_ns[kernels])))
+    found = (asked_ns != NEVER) & (asked_ns <= events.start_ns[kernels])
+    return int(found.sum()), -int((events.start_ns[kernels] - asked_ns)[found].sum())
 
 
 def _label(process: object) -> str | None:
