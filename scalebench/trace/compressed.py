@@ -18,7 +18,7 @@ _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 @contextmanager
-def opened(raw: BufferedReader, path: Path) -> Iterator[IO[bytes]]:
+def opened(raw: BufferedReader, path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
     """Open what a file holds, by its first bytes.
 
     Raises:

@@ -45,7 +45,7 @@ def name_ranks(
         devices: Of each, whether its rank is the number of a device; empty: none is.
     """
     is_device = list(devices) or [False] * len(timelines)
-    labels = [_labelled(Path(file).name) for file, _ in timelines]
+    labels: Sequence[int | None] = [_labelled(Path(file).name) for file, _ in timelines]
     if None in labels:
         labels = _different([Path(file).name for file, _ in timelines], timelines)
     names_tell = None not in labels and len(set(labels)) == len(labels)

@@ -301,6 +301,10 @@ def _named_none(traces: Sequence[RankTrace], pattern: re.Pattern[str] | None) ->
     return [f"--communication {pattern.pattern} is found in the name of no GPU kernel."]
 
 
+def _communicates(timeline: Timeline) -> bool:
+    return bool(timeline.operations or timeline.calls.num)
+
+
 def _divided(traces: Sequence[RankTrace]) -> dict[str, list[str]]:
     """Return the files of several ranks or devices, and which these are."""
     found: dict[str, list[str]] = {}
@@ -319,7 +323,7 @@ def _notices(traces: Sequence[RankTrace], world_size: int | None) -> tuple[str, 
     if len(traces) > 1 and sources:
         told_by = " and ".join(_TAKEN_FROM[source] for source in sorted(sources))
         notices.append(f"Some traces do not say which rank they are of; taken from {told_by}.")
-    elif sources == {"order"} and world_size != 1:
+    elif sources == {"order"} and world_size != 1 and _communicates(traces[0].timeline):
         notices.append("The trace does not say which rank it is of; it counts as rank 0.")
     for file, parts in _divided(traces).items():
         told = f"{', '.join(parts[:7])}{', …' if len(parts) > 7 else ''}"

@@ -162,7 +162,7 @@ class TraceFile:
         return UsageError(f"{self._path} {why.rstrip('.')}.")
 
 
-def _texts(stream: IO[bytes]) -> Iterator[str]:
+def _texts(stream: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
     """Yield the file's text in pieces, none of them empty."""
     decoder = getincrementaldecoder("utf-8-sig")(errors="replace")
     while data := stream.read(CHUNK_BYTES):
