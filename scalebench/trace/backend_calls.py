@@ -12,7 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from scalebench.trace.events import Events
-from scalebench.trace.kernel_launches import KernelLaunches, find_launches, runtime_calls
+from scalebench.trace.kernel_launches import (
+    KernelLaunches,
+    annotation_on_gpu,
+    find_launches,
+    runtime_calls,
+)
 from scalebench.trace.metadata import from_annotation, from_metadata
 from scalebench.trace.names import (
     COMMS_RECORD,
@@ -47,15 +52,19 @@ def launched_by_calls(events: Events, kernels: Indices, known: Indices) -> Indic
         known: Those whose name does.
     """
     calls = Spans.of(events, _between_several(events))
-    if not len(calls.indices):
-        return kernels[:0]
     around = calls.containing(*runtime_calls(events, kernels))
+    shown, shown_known = annotation_on_gpu(events, kernels), annotation_on_gpu(events, known)
+    on_device = named(events, [works_on_device(name) for name in events.names])
+    if not len(calls.indices) and not np.any(shown >= 0):
+        return kernels[:0]
     described = np.array([int(kernel) in events.details for kernel in kernels], dtype=bool)
     by_id = np.flatnonzero(described & (around < 0))
     around[by_id] = _calls_of(find_launches(events, kernels[by_id]), calls)
     carried_out = calls.containing(*runtime_calls(events, known))
     is_own = [_OWN_OF_TORCH.match(name) is not None for name in events.names]
-    return kernels[(around >= 0) & ~np.isin(around, carried_out) & ~named(events, is_own)[kernels]]
+    asked = (around >= 0) & ~np.isin(around, carried_out)
+    asked |= (around < 0) & (shown >= 0) & on_device[shown] & ~np.isin(shown, shown_known)
+    return kernels[asked & ~named(events, is_own)[kernels]]
 
 
 def count_calls(events: Events, launches: KernelLaunches) -> Calls:

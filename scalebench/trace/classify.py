@@ -109,6 +109,7 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
         on_gpu=on_gpu,
         rank=events.rank,
         world_size=events.world_size,
+        num_groups=len(events.groups),
     )
 
 

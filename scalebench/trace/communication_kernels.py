@@ -59,8 +59,8 @@ LIBRARIES = (
     Library("NVIDIA/TransformerEngine: userbuffers.cu", r"userbuffers_\w*_rs", "reduce_scatter"),
     Library("NVIDIA/TransformerEngine: userbuffers.cu", r"userbuffers_(push|pull)", "send_recv"),
     Library("NVIDIA/TransformerEngine: userbuffers.cu", r"userbuffers_", "all_reduce"),
-    Library("NVIDIA/nvshmem: fcollect and rdxn", r"fcollect\w*_on_stream", "all_gather"),
-    Library("NVIDIA/nvshmem: fcollect and rdxn", r"rdxn\w*_on_stream", "all_reduce"),
+    Library("NVIDIA/nvshmem: fcollect and rdxn", r"fcollect", "all_gather"),
+    Library("NVIDIA/nvshmem: fcollect and rdxn", r"rdxn", "all_reduce"),
     Library(
         "NVIDIA/nvshmem, ROCm/rocSHMEM, oneapi-src/ishmem: device/launch, on_stream",
         r"shmem(?!.*(init|finali[sz]e))|_on_stream_kernel",
@@ -75,7 +75,7 @@ LIBRARIES = (
         "One-sided puts and signals: pytorch's CUDASymmetricMemory.cu, NVSHMEM's and NCCL's device "
         "interfaces",
         r"(put|wait|get)_?signal|signal_?wait|(put|get)mem|(put|get)_nbi|rma_(put|get)|"
-        r"(?<![a-z])(one_?sided|rdma)_?(put|get|write|read|send|copy)|"
+        r"ibgda|(?<![a-z])(one_?sided|rdma)_?(put|get|write|read|send|copy)|"
         r"(remote|peer|p2p)_?(put|get|write|send|copy)",
         "put",
     ),

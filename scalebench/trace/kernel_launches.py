@@ -69,7 +69,7 @@ def find_launches(events: Events, kernels: Indices) -> KernelLaunches:
         np.where(found_by_call, one, other) for one, other in zip(by_call, by_id, strict=True)
     )
     asked = np.where(request >= 0, events.start_ns[request], moments)
-    annotation = np.where(annotation >= 0, annotation, _annotation_on_gpu(events, kernels))
+    annotation = np.where(annotation >= 0, annotation, annotation_on_gpu(events, kernels))
     return KernelLaunches(asked, annotation, request, record)
 
 
@@ -139,7 +139,7 @@ def _external_events(
     return moments, threads
 
 
-def _annotation_on_gpu(events: Events, kernels: Indices) -> Indices:
+def annotation_on_gpu(events: Events, kernels: Indices) -> Indices:
     """Return the annotations that Kineto projected onto the kernels' streams."""
     wanted = named(events, [backend_of(name) is not None for name in events.names])
     projected = events.of("gpu_user_annotation")

@@ -135,10 +135,13 @@ class _Columns:
         self.correlation.append(_whole(arguments.get("correlation")))
         told = (event.get("pid"), arguments.get("device"), arguments.get("rank"))
         try:
-            owner = self.owners.setdefault(told, len(self.owners))
-        except TypeError:  # a list, say
-            owner = self.owners.setdefault((str(told), None, None), len(self.owners))
-        self.owner.append(owner)
+            self.owner.append(self.owners[told])
+        except (KeyError, TypeError):  # new, or a list
+            process, device, rank = (
+                one if isinstance(one, (int, str, type(None))) else str(one) for one in told
+            )
+            owner = self.owners.setdefault((process, device, rank), len(self.owners))
+            self.owner.append(owner)
 
     def _code(self, name: object) -> int:
         text = name if isinstance(name, str) else str(name)

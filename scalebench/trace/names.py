@@ -13,7 +13,7 @@ queued, so it says nothing about how long the communication took."""
 OWN_THREAD_BACKENDS = ("gloo:",)
 """Backends known to annotate a collective on the thread of their own that carries it out."""
 
-_BACKEND = re.compile(r"(gloo|mpi|ucc|mtia|[a-z]{0,4}ccl|cncl|bkcl|flagcx):(?!:)")
+_BACKEND = re.compile(r"(gloo|mpi|ucc|mtia|[a-z]{0,4}cclx?|cncl|bkcl|flagcx):(?!:)")
 """Every backend that has a process group of torch's: nccl (RCCL as well), xccl, hccl, …"""
 
 COMMS_RECORD = "record_param_comms"

@@ -93,6 +93,7 @@ class Timeline:
         on_gpu: Whether kernels were traced; otherwise everything ran on the host.
         rank: By the trace's own word; None: it does not say.
         world_size: Likewise.
+        num_groups: Process groups that the trace lists; 0: it lists none.
     """
 
     operations: tuple[Operation, ...]
@@ -107,6 +108,7 @@ class Timeline:
     on_gpu: bool = False
     rank: int | None = None
     world_size: int | None = None
+    num_groups: int = 0
 
     @property
     def communication(self) -> Intervals:

@@ -63,7 +63,8 @@ def waits_of(
     if found.mismatch:
         return _unknown(f"the ranks' operations differ: {found.mismatch}")
     if not matched:
-        return _unknown(_why_none_matches(traces))
+        knows_size = any(timeline.world_size for timeline in told.values())
+        return _unknown(_why_none_matches(traces, knows_size))
     if num_alone:
         return _unknown(f"{num_alone} operations are not in the traces of all their ranks")
     clocks, error_s = clocks_by_ends(traces)
@@ -76,13 +77,14 @@ def waits_of(
     return JobWaits(shares, None, error_s, tuple(stragglers(found.arrivals)))
 
 
-def _why_none_matches(traces: Mapping[int, Trace]) -> str:
+def _why_none_matches(traces: Mapping[int, Trace], knows_size: bool) -> str:
     operations = [op for trace in traces.values() for op in trace.operations]
     awaited = [op for op in operations if op.kind in (*SYNCHRONISING, "broadcast")]
     if not awaited:
         return "no operation is known in which ranks wait for each other"
     if all(op.group_size is None for op in awaited):
-        return "the traces do not say how many ranks the job has"
+        whose = "operations go between" if knows_size else "job has"
+        return f"the traces do not say how many ranks the {whose}"
     return "no operation is in the traces of all its ranks"
 
 
@@ -91,7 +93,11 @@ def _unknown(reason: str) -> JobWaits:
 
 
 def as_trace(timeline: Timeline) -> Trace:
-    """Return a timeline in the form in which the ranks of a launch store theirs."""
+    """Return a timeline in the form in which the ranks of a launch store theirs.
+
+    An operation that names no group goes between all ranks, if there are no several groups.
+    """
+    all_ranks = timeline.world_size if timeline.num_groups < 2 else None
     origin, end = timeline.extent
     starts = timeline.steps[:, 0]
     return Trace(
@@ -108,7 +114,7 @@ def as_trace(timeline: Timeline) -> Trace:
                 num_bytes=op.num_bytes,
                 dtype=op.dtype,
                 group=op.group,
-                group_size=op.group_size or timeline.world_size,
+                group_size=op.group_size or all_ranks,
                 phase=op.phase,
                 sequence=op.sequence,
             )

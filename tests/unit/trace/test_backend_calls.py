@@ -36,6 +36,14 @@ def test_what_a_call_of_any_backend_launched_is_communication(backend):
         timeline_of(events(*call(0, 1, backend, done=False)))
 
 
+def test_an_annotation_on_the_device_tells_of_the_kernels_below_it():
+    shown = annotation("xccl:all_reduce", 0, 50, thread=20)
+    shown.category = "gpu_user_annotation"
+    below = kernel("odd", 0, 50, stream=20)
+    assert told(shown, below, kernel("odd", 0, 50, stream=7)) == (["all_reduce"], 0, 0)
+    assert told(shown, below, kernel(REDUCE, 1, 40, stream=20))[0] == ["all_reduce"]
+
+
 def test_torchs_own_copies_inside_a_call_are_none_of_it():
     copies = [launch(7, 2), kernel("void at::native::xpu::copy<float>(float)", 10, 20, 2)]
     assert told(*call(0, 1, "xccl", "odd"), *copies)[0] == ["all_reduce"]

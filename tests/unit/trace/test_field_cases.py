@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from scalebench.errors import UsageError
+from scalebench.report.page.trace_page import render_trace_page
 from scalebench.report.tables.trace_table import render_traces
 from scalebench.trace.job import analyse_job, as_json
 from tests.builders.field_files import field_file
@@ -73,6 +74,7 @@ def test_a_lost_kernel_leaves_no_zero():
     assert file["comm_s"] is file["overlap_ratio"] is file["exposed_comm_s"] is None
     assert file["unavailable"]["comm_s"] == "1 of 1 NCCL calls have no kernel"
     assert re.search(r"^0 +– +80\.0 µs +– ", render_traces(job), re.MULTILINE)
+    assert "was hidden is not known: calls have no kernel." in render_trace_page(job)
 
 
 def test_process_ids_are_no_ranks():
