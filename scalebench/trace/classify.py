@@ -27,9 +27,7 @@ from scalebench.trace.backend_calls import (
 )
 from scalebench.trace.communication_kernels import (
     is_communication_kernel,
-    is_known_to_compute,
     kind_of_kernel,
-    may_be_communication,
 )
 from scalebench.trace.events import Events
 from scalebench.trace.gloo_requests import match_requests
@@ -47,6 +45,7 @@ from scalebench.trace.metadata import Facts, from_annotation, from_metadata, fro
 from scalebench.trace.phases import phases_of
 from scalebench.trace.silent_operations import silent_operations
 from scalebench.trace.spans import Indices, Spans, named
+from scalebench.trace.suspects import called_like_communication, on_their_own_stream
 from scalebench.trace.timeline import Calls, Operation, Timeline
 
 _STEP = "ProfilerStep#"
@@ -102,7 +101,8 @@ def timeline_of(events: Events, communication: re.Pattern[str] | None = None) ->
         copies=union(_spans(events, copying)),
         steps=_spans(events, _by_start(events, _annotations(events, _STEP))),
         annotations=_own_marks(events) | (_codec_kernels(events, computing) if on_gpu else {}),
-        unknown=_suspects(events, computing, not operations) if on_gpu else {},
+        unknown=called_like_communication(events, computing) if on_gpu else {},
+        apart={} if operations or not on_gpu else on_their_own_stream(events, computing),
         calls=calls if on_gpu else Calls(),
         num_named=int(np.sum(chosen[kernels])) if on_gpu else 0,
         extent=_extent(events),
@@ -185,37 +185,6 @@ def _codec_kernels(events: Events, kernels: Indices) -> dict[str, Intervals]:
         if len(around.indices):
             found[mark.removeprefix(_OWN_MARK)] = union(_spans(events, inside))
     return found
-
-
-def _suspects(events: Events, kernels: Indices, none_known: bool) -> dict[str, float]:
-    """Return the seconds of kernels that may be communication, by name.
-
-    Args:
-        events: Of the rank.
-        kernels: That count as computation.
-        none_known: The rank has no communication that is known: kernels on a stream of their own,
-            none of which is known to compute, are suspects as well.
-    """
-    suspect = named(events, [may_be_communication(name) for name in events.names])
-    if none_known:
-        computes = named(events, [is_known_to_compute(name) for name in events.names])
-        busy = np.unique(events.thread[kernels[computes[kernels]]])
-        if not len(busy):
-            busy = _most_varied_stream(events, kernels)
-        elsewhere = events.name[kernels[np.isin(events.thread[kernels], busy)]]
-        suspect = suspect | ~np.isin(events.name, elsewhere)
-    chosen = kernels[suspect[kernels]]
-    seconds = (events.end_ns - events.start_ns)[chosen] / 1e9
-    return {
-        events.names[code]: float(seconds[events.name[chosen] == code].sum())
-        for code in np.unique(events.name[chosen])
-    }
-
-
-def _most_varied_stream(events: Events, kernels: Indices) -> Indices:
-    streams = np.unique(events.thread[kernels])
-    num_names = [len(np.unique(events.name[kernels[events.thread[kernels] == s]])) for s in streams]
-    return streams[np.argmax(num_names)].reshape(1) if len(streams) else streams
 
 
 def _extent(events: Events) -> tuple[int, int]:

@@ -106,6 +106,9 @@ def analyse_job(
     world_size = min(world_sizes) if len(world_sizes) == 1 else None
     assumed = None if world_sizes else _assumed_size(traces)
     num_ranks = world_size or len({trace.rank for trace in traces})
+    if num_ranks > 1:  # what runs apart in a job of several ranks may be communication
+        pairs = [(_with_suspects(trace), part) for trace, part in pairs]
+        traces = [trace for trace, _ in pairs]
     waits = _waits(pairs, world_size or assumed)
     ranks = tuple(_of_rank(trace, part.figures, waits, num_ranks) for trace, part in pairs)
     return JobFigures(
@@ -153,6 +156,12 @@ def _ranks_of(read: Mapping[str, ReadTrace]) -> list[tuple[RankTrace, ReadTrace]
         for trace, (_, part) in zip(named, parts, strict=True)
     ]
     return sorted(pairs, key=lambda pair: pair[0].rank)
+
+
+def _with_suspects(trace: RankTrace) -> RankTrace:
+    timeline = trace.timeline
+    unknown = {**timeline.apart, **timeline.unknown}
+    return replace(trace, timeline=replace(timeline, unknown=unknown))
 
 
 def _assumed_size(traces: Sequence[RankTrace]) -> int | None:

@@ -87,6 +87,7 @@ class Timeline:
         annotations: scalebench's own marks: name without ``scalebench.`` → intervals.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are counted as compute.
+        apart: Where nothing communicates: kernels on a stream of their own, likewise.
         calls: Of the backend, as the host made them.
         num_named: Kernels that the reader's own ``--communication`` made communication.
         extent: (start, end) of everything in the trace.
@@ -102,6 +103,7 @@ class Timeline:
     steps: Intervals = field(default_factory=none)
     annotations: dict[str, Intervals] = field(default_factory=dict)
     unknown: dict[str, float] = field(default_factory=dict)
+    apart: dict[str, float] = field(default_factory=dict)
     calls: Calls = Calls()
     num_named: int = 0
     extent: tuple[int, int] = (0, 0)
