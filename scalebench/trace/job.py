@@ -9,20 +9,11 @@ from typing import Any
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import Figures, Share, together
 from scalebench.trace.file_ranks import RankTrace, in_order, name_ranks
+from scalebench.trace.notices import about_kernels, about_ranks, given_twice, left_out
 from scalebench.trace.reading import ReadTrace, Window, read_all
-from scalebench.trace.timeline import Timeline
 from scalebench.trace.waits import JobWaits, RankWait, waits_of
 
 FORMAT = "scalebench.trace/1"
-
-_TAKEN_FROM = {
-    "device": "the number of the device",
-    "file name": "the file names",
-    "order": "the order given",
-}
-
-MOST_UNSEEN = 0.01
-"""Of the calls of a rank's backend: with more of them missing there is no overlap to speak of."""
 
 TRACE_FILES = (".json", ".json.gz", ".json.zst")
 """Ends of the names by which traces in a folder are known."""
@@ -64,21 +55,6 @@ class JobFigures:
     waits: JobWaits = field(default_factory=lambda: JobWaits({}))
 
 
-def _twice(files: Sequence[str | Path]) -> list[str]:
-    names = [str(file) for file in files]
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    return [f"{name} was given {names.count(name)} times and is counted once." for name in twice]
-
-
-def _left_out(read: Mapping[str, ReadTrace]) -> list[str]:
-    found = {file: one.num_left_out for file, one in read.items() if one.num_left_out}
-    return [
-        f"{num} {'event' if num == 1 else 'events'} of {file} without a valid time "
-        f"{'is' if num == 1 else 'are'} left out."
-        for file, num in found.items()
-    ]
-
-
 def analyse_job(
     files: Sequence[str | Path],
     window: Window = "file",
@@ -118,12 +94,10 @@ def analyse_job(
         world_size=world_size,
         refused=tuple(refused),
         notices=(
-            *_twice(given),
-            *_left_out(read),
-            *_notices(traces, world_size),
-            *_assumption(assumed, waits),
-            *_incomplete(traces, num_ranks),
-            *_named_none(traces, communication),
+            *given_twice(given),
+            *left_out(read),
+            *about_ranks(traces, world_size, assumed if waits.reason is None else None),
+            *about_kernels(traces, num_ranks, communication),
         ),
         waits=waits,
     )
@@ -204,7 +178,7 @@ def as_json(job: JobFigures) -> dict[str, Any]:
 
 def unavailable_together(job: JobFigures) -> set[str]:
     """Return the figures that no sum over the ranks has, because calls of one are missing."""
-    ranks = [rank for rank in job.ranks if _is_incomplete(rank.trace.timeline)]
+    ranks = [rank for rank in job.ranks if rank.trace.timeline.calls.are_missing]
     return {name for rank in ranks for name in rank.unavailable}
 
 
@@ -231,17 +205,13 @@ def _without_name(share: Share) -> dict[str, Any]:
 def _waits(pairs: Sequence[tuple[RankTrace, ReadTrace]], world_size: int | None) -> JobWaits:
     if len({trace.rank for trace, _ in pairs}) < len(pairs):
         return JobWaits({}, "several traces are of the same rank")
-    if any(_is_incomplete(trace.timeline) for trace, _ in pairs):
+    if any(trace.timeline.calls.are_missing for trace, _ in pairs):
         return JobWaits({}, "calls have no kernel in the trace")
     return waits_of(
         {trace.rank: trace.timeline for trace, _ in pairs},
         {trace.rank: part.exposed for trace, part in pairs},
         world_size,
     )
-
-
-def _is_incomplete(timeline: Timeline) -> bool:
-    return timeline.calls.num_unseen > MOST_UNSEEN * timeline.calls.num
 
 
 def _of_rank(trace: RankTrace, figures: Figures, waits: JobWaits, num_ranks: int) -> RankFigures:
@@ -256,7 +226,7 @@ def _of_rank(trace: RankTrace, figures: Figures, waits: JobWaits, num_ranks: int
         )
     if figures.comm_compute_ratio is None:
         unavailable["comm_compute_ratio"] = "there was no computation"
-    if _is_incomplete(trace.timeline):
+    if trace.timeline.calls.are_missing:
         unseen = ["overlap_ratio", "comm_compute_ratio"]
         if figures.comm_s == 0:
             unseen += ["comm_s", "overlap_s", "exposed_comm_s", "idle_s"]
@@ -267,87 +237,6 @@ def _of_rank(trace: RankTrace, figures: Figures, waits: JobWaits, num_ranks: int
 
 def _total(ranks: Sequence[RankFigures]) -> Figures:
     total = together([rank.figures for rank in ranks])
-    if any(_is_incomplete(rank.trace.timeline) for rank in ranks):
+    if any(rank.trace.timeline.calls.are_missing for rank in ranks):
         total = replace(total, overlap_ratio=None, comm_compute_ratio=None)
     return total
-
-
-def _assumption(assumed: int | None, waits: JobWaits) -> list[str]:
-    if assumed is None or waits.reason is not None:
-        return []
-    return [
-        f"The traces do not say how many ranks the job has; it is taken for the {assumed} given."
-    ]
-
-
-def _incomplete(traces: Sequence[RankTrace], num_ranks: int) -> list[str]:
-    """Say on which ranks communication is missing, or was not recognised."""
-    said, silent, suspects = [], [], False
-    for trace in traces:
-        calls, timeline = trace.timeline.calls, trace.timeline
-        if calls.num_unseen:
-            have = "has" if calls.num_unseen == 1 else "have"
-            said.append(
-                f"{calls.num_unseen} of {calls.num} {calls.backend} calls of rank {trace.rank} "
-                f"{have} no kernel in the trace: its communication is not complete."
-            )
-        elif timeline.on_gpu and not timeline.operations and num_ranks > 1:
-            silent.append(str(trace.rank))
-            suspects |= bool(timeline.unknown)
-    if silent:
-        whose = f"rank {silent[0]}" if len(silent) == 1 else f"ranks {', '.join(silent[:8])}"
-        which = "the kernels named below" if suspects else "some of its kernels"
-        said.append(
-            f"No communication was recognised in the trace of {whose}, of a job of {num_ranks} "
-            f"ranks. If {which} communicate, name them: --communication REGEX."
-        )
-    return said
-
-
-def _named_none(traces: Sequence[RankTrace], pattern: re.Pattern[str] | None) -> list[str]:
-    if pattern is None or any(trace.timeline.num_named for trace in traces):
-        return []
-    return [f"--communication {pattern.pattern} is found in the name of no GPU kernel."]
-
-
-def _communicates(timeline: Timeline) -> bool:
-    return bool(timeline.operations or timeline.calls.num)
-
-
-def _divided(traces: Sequence[RankTrace]) -> dict[str, list[str]]:
-    """Return the files of several ranks or devices, and which these are."""
-    found: dict[str, list[str]] = {}
-    for trace in traces:
-        if trace.part:
-            found.setdefault(trace.file, []).append(trace.part)
-    return found
-
-
-def _notices(traces: Sequence[RankTrace], world_size: int | None) -> tuple[str, ...]:
-    notices = []
-    num_ranks = len({trace.rank for trace in traces})
-    if world_size is not None and num_ranks < world_size:
-        notices.append(f"{num_ranks} of the job's {world_size} ranks were given.")
-    sources = {trace.rank_from for trace in traces} - {"trace"}
-    if len(traces) > 1 and sources:
-        told_by = " and ".join(_TAKEN_FROM[source] for source in sorted(sources))
-        notices.append(f"Some traces do not say which rank they are of; taken from {told_by}.")
-    elif sources == {"order"} and world_size != 1 and _communicates(traces[0].timeline):
-        notices.append("The trace does not say which rank it is of; it counts as rank 0.")
-    for file, parts in _divided(traces).items():
-        told = f"{', '.join(parts[:7])}{', …' if len(parts) > 7 else ''}"
-        notices.append(
-            f"{file} holds {len(parts)} ranks or devices, each counted by itself: {told}."
-        )
-    if num_ranks < len(traces):
-        notices.append("Several traces are of the same rank; they are of different jobs or times.")
-    if len({trace.timeline.on_gpu for trace in traces}) > 1:
-        notices.append("Some traces show GPU kernels and others none: they cannot be compared.")
-    unknown = sum(op.kind == "unknown" for trace in traces for op in trace.timeline.operations)
-    if unknown:
-        notices.append(f"The kind of {unknown} operations is not known; all totals include them.")
-    if any(trace.timeline.unknown for trace in traces):
-        notices.append(
-            "Some kernels may be communication but are not known to be; they count as compute."
-        )
-    return tuple(notices)

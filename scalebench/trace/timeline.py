@@ -23,6 +23,9 @@ Kind = Literal[
     "put",
     "unknown",
 ]
+MOST_UNSEEN = 0.01
+"""Of the calls of a rank."""
+
 Phase = Literal["forward", "backward", "optimizer", "unknown"]
 
 
@@ -73,6 +76,11 @@ class Calls:
     num: int = 0
     num_unseen: int = 0
     backend: str = ""
+
+    @property
+    def are_missing(self) -> bool:
+        """Whether so many are missing that there is no overlap to speak of."""
+        return self.num_unseen > MOST_UNSEEN * self.num
 
 
 @dataclass(frozen=True)
