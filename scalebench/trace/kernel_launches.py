@@ -123,14 +123,14 @@ def _external_events(
     """
     moments, threads = moments.copy(), threads.copy()
     hosts = {
-        details["External id"]: index
+        str(details["External id"]): index
         for index, details in events.details.items()
         if "External id" in details and on_host[index]
     }
     for position, kernel in enumerate(kernels):
-        identity = events.details.get(int(kernel), {}).get("External id")
+        identity = str(events.details.get(int(kernel), {}).get("External id"))
         host = hosts.get(identity)
-        if host is None or identity == events.correlation[kernel]:
+        if host is None or identity == str(events.correlation[kernel]):
             continue
         launched = moments[position]
         if launched == NEVER or events.start_ns[host] <= launched <= events.end_ns[host]:

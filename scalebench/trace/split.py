@@ -42,7 +42,10 @@ def parts_of(events: Events) -> list[Part]:
         return [Part(events)]
     counting = np.unique(events.owner[events.category > 0])
     owners = [events.owners[code] for code in counting]
-    for told in ([_label(process) for process, _, _ in owners], [rank for _, _, rank in owners]):
+    ranks = [rank for _, _, rank in owners]
+    if None in ranks:  # an argument of some events is no tool's word for all of them
+        ranks = []
+    for told in ([_label(process) for process, _, _ in owners], ranks):
         names = sorted({str(one) for one in told if one is not None}, key=in_order)
         if len(names) > 1:
             codes = [counting[[str(one) == name for one in told]] for name in names]
@@ -124,6 +127,6 @@ def _label(process: object) -> str | None:
 def _device(owner: tuple[Any, Any, Any]) -> int:
     """Return the device that an event's arguments name, or that its process is called; -1: none."""
     for told in (owner[1], owner[0]):
-        if str(told).isdecimal():
+        if re.fullmatch(r"\d{1,9}", str(told), re.ASCII):
             return int(told)
     return -1

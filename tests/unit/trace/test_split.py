@@ -89,3 +89,14 @@ def test_devices_of_several_hosts_are_ranks_in_the_order_given(found):
     assert [(r.trace.rank, r.trace.rank_from) for r in job.ranks] == [
         (number, "order") for number in range(4)
     ]
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, 2**70, "\u0663", None, float("nan"), -1])
+@pytest.mark.parametrize("where", ["device", "rank", "External id"])
+def test_owners_of_any_kind_are_read(found, odd, where):
+    rows = rank()
+    rows[2]["args"][where] = odd
+    rows.append({**rows[3], "pid": odd})
+    rows.append(event("cpu_op", "c10d::allreduce_", 0, 9, 9, **{where: odd}))
+    (one, *_) = found(rows).ranks
+    assert one.figures.comm_s == pytest.approx(40e-6)
