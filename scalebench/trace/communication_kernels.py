@@ -34,7 +34,8 @@ LIBRARIES = (
     Library(
         "uxlfoundation/oneCCL; Gaudi's, Ascend's and MTIA's hccl; Cambricon's cncl, Baidu's bkcl, "
         "MetaX' and Moore Threads' mccl",
-        r"(?<![a-z])((one|x|h|e|cn|m|l|v)?ccl|cncl|bkcl|hcom_)|^collective_subgraph",
+        r"(?<![a-z])((one|x|h|e|cn|m|l|v)ccl|cncl|bkcl|hcom_|ccl(::|_(all|reduce|b|send|recv)))|"
+        r"^collective_subgraph",
     ),
     Library(
         "deepseek-ai/DeepEP: csrc/kernels; its forks have other outer namespaces",
@@ -63,7 +64,7 @@ LIBRARIES = (
     Library("NVIDIA/nvshmem: fcollect and rdxn", r"rdxn", "all_reduce"),
     Library(
         "NVIDIA/nvshmem, ROCm/rocSHMEM, oneapi-src/ishmem: device/launch, on_stream",
-        r"shmem(?!.*(init|finali[sz]e))|_on_stream_kernel",
+        r"(nv|roc|i)shmem(?!.*(init|finali[sz]e))|_on_stream_kernel",
         "put",
     ),
     Library("microsoft/mscclpp", r"mscclpp"),
@@ -93,7 +94,7 @@ _ALSO_COMPUTES = re.compile(
     r"gemm|matmul|(?<![a-z])b?mm(?![a-z])|mega_?moe|fused_?moe|atten?tion|attn|flash_|flux"
 )
 _ANYWHERE = re.compile(
-    rf"{_COLLECTIVE}|mscclpp|shmem|deep_?ep|quick_?reduce|multimem|symm_?mem|lamport|[nrhx]ccl"
+    rf"{_COLLECTIVE}|mscclpp|(nv|roc)shmem|deep_?ep|quick_?reduce|multimem|symm_?mem|lamport|[nrhx]ccl"
 )
 """In the whole name, parameters and all."""
 

@@ -129,3 +129,12 @@ def test_kernels_that_compute(name):
     assert not may_be_communication(name)
     assert not is_communication_kernel(name)
     assert is_known_to_compute(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["transpose_shmem_kernel", "ccl_label_kernel(int*)", "scatter_reduce", "normalise"]
+)
+def test_words_that_mean_something_else(name):
+    """Shared memory, and labelling of connected components."""
+    assert not may_be_communication(name)
+    assert not is_communication_kernel(name)
