@@ -1,6 +1,7 @@
 """``scalebench trace``."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     help="Analyse the whole file, or only complete profiler steps.",
 )
 @click.option(
+    "--communication",
+    metavar="REGEX",
+    help="Count GPU kernels in whose name REGEX is found as communication.",
+)
+@click.option(
     "--html",
     "page",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -44,14 +50,15 @@ def trace(
     files: Sequence[str],
     as_json: bool,
     window: "Window",
+    communication: str | None,
     page: Path | None,
     against: Sequence[str],
 ) -> int:
     """Show how much of the communication in Kineto traces is hidden behind computation.
 
-    One FILE per rank of a job, as torch.profiler writes them (.json or .json.gz). Dumps of
-    torch.distributed's flight recorder and of NCCL Inspector are read as well: which ranks did not
-    enter the last collective, what does not fit, and bus bandwidths.
+    One FILE per rank of a job, as torch.profiler writes them (.json, .json.gz or .json.zst), or a
+    folder of them. Dumps of torch.distributed's flight recorder and of NCCL Inspector are read as
+    well: which ranks did not enter the last collective, what does not fit, and bus bandwidths.
     """
     from scalebench.trace.comparison import compare, comparison_as_json
     from scalebench.trace.dumps.examination import find_dumps
@@ -69,8 +76,9 @@ def trace(
                 f"--against {path}: there is no such file. With traces, give an earlier trace; a "
                 "link by name goes with dumps of collectives."
             )
-    job = analyse_job(files, window)
-    before = analyse_job(against, window) if against else None
+    pattern = _pattern(communication)
+    job = analyse_job(files, window, pattern)
+    before = analyse_job(against, window, pattern) if against else None
     comparison = compare(job, before) if before else None
     for line in (*job.refused, *(before.refused if before else ())):
         say(f"scalebench: {line}")
@@ -85,6 +93,16 @@ def trace(
         _print_table(job, comparison)
     bad = job.refused or (before is not None and before.refused)
     return ExitCode.CELLS_FAILED if bad else ExitCode.OK
+
+
+def _pattern(given: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if given is None else re.compile(given)
+    except re.error as error:
+        raise UsageError(
+            f"--communication {given} is no regular expression: {error}. Put a backslash before "
+            "characters that stand for themselves."
+        ) from error
 
 
 def _print_table(job: "JobFigures", comparison: "Comparison | None") -> None:

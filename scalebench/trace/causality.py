@@ -12,6 +12,7 @@ import numpy as np
 
 from scalebench.records.trace import ClockAlignment, Trace
 from scalebench.trace import names
+from scalebench.trace.communication_kernels import is_of_nccl
 from scalebench.trace.events import Events
 from scalebench.trace.kernel_launches import NEVER, collectives_by_copies, runtime_calls
 from scalebench.trace.matching import shown_on_rank_0, together
@@ -87,7 +88,7 @@ def _unseen_calls_of_nccl(events: Events, begin_ns: int, end_ns: int) -> int:
     several that NCCL carries out together has none of its own either, so only a trace without any
     is one that lost them.
     """
-    of_nccl = [names.is_communication_kernel(name) for name in events.names]
+    of_nccl = [is_of_nccl(name) for name in events.names]
     kernels = events.of("kernel")
     communicating = kernels[named(events, of_nccl)[kernels]]
     copies = events.of("gpu_memcpy")
@@ -104,7 +105,7 @@ def _unseen_calls_of_nccl(events: Events, begin_ns: int, end_ns: int) -> int:
 
 def shows_no_gpu(events: Events) -> bool:
     """Tell whether NCCL was called, or kernels launched, and the trace has no kernel at all."""
-    telling = (names.launches_kernel(n) or n.startswith(names.NCCL_PREFIX) for n in events.names)
+    telling = (names.launches_kernel(n) or names.works_on_device(n) for n in events.names)
     return not len(events.of("kernel")) and any(telling)
 
 
@@ -123,7 +124,7 @@ def ends_apart(
     shift = {rank: shown_on_rank_0(t.origin_ns, rank, clocks) for rank, t in traces.items()}
     num = num_apart = 0
     for operation in together(traces)[0]:
-        of_nccl = (names.is_communication_kernel(op.name) for op in operation.values())
+        of_nccl = (is_of_nccl(op.name) for op in operation.values())
         one = next(iter(operation.values()))
         if one.kind != "all_reduce" or len(operation) < 2 or not all(of_nccl):
             continue

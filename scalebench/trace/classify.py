@@ -1,7 +1,8 @@
 """From events to a rank's timeline: what is communication, of which kind, what is compute.
 
-With GPU kernels in the trace, communication is the kernels of NCCL, RCCL and MSCCL, and the copies
-with which NCCL carries out an operation instead, and compute is every other kernel. Without,
+With GPU kernels in the trace, communication is the kernels of libraries that communicate, what a
+call of a backend launched, and the copies with which it carries out an operation instead; compute
+is every other kernel. Without,
 communication is torch's annotations of a CPU backend (``gloo:all_reduce``) and compute is the
 ``aten::`` operators of all threads, but for those that gloo's own threads run inside a collective,
 to copy its buffers, and for the time in which an operator itself waits for a collective, as those
@@ -11,17 +12,29 @@ communication is gloo's annotations. What a group of one rank does with nothing 
 from torch's records of it.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from scalebench.errors import UsageError
 from scalebench.trace import names
+from scalebench.trace.backend_calls import (
+    calls_on_device,
+    count_calls,
+    launched_by_calls,
+    name_of_backend,
+)
+from scalebench.trace.communication_kernels import (
+    is_communication_kernel,
+    kind_of_kernel,
+)
 from scalebench.trace.events import Events
 from scalebench.trace.gloo_requests import match_requests
 from scalebench.trace.intervals import Intervals, subtract, union
 from scalebench.trace.kernel_launches import (
     NEVER,
+    KernelLaunches,
     Launch,
     collectives_by_copies,
     find_launches,
@@ -32,7 +45,8 @@ from scalebench.trace.metadata import Facts, from_annotation, from_metadata, fro
 from scalebench.trace.phases import phases_of
 from scalebench.trace.silent_operations import silent_operations
 from scalebench.trace.spans import Indices, Spans, named
-from scalebench.trace.timeline import Operation, Timeline
+from scalebench.trace.suspects import called_like_communication, on_their_own_stream
+from scalebench.trace.timeline import Calls, Operation, Timeline
 
 _STEP = "ProfilerStep#"
 _OWN_MARK = "scalebench."
@@ -40,8 +54,12 @@ _WAIT = "_c10d_functional::wait_tensor"
 _BETWEEN_TWO = ("send", "recv", "send_recv")
 
 
-def timeline_of(events: Events) -> Timeline:
+def timeline_of(events: Events, communication: re.Pattern[str] | None = None) -> Timeline:
     """Return what one rank did when.
+
+    Args:
+        events: Of the rank.
+        communication: Kernels in whose name it is found communicate, whatever else is known.
 
     Raises:
         UsageError: The rank used NCCL but its GPU was not traced, so that neither communication
@@ -51,12 +69,21 @@ def timeline_of(events: Events) -> Timeline:
     copying = np.concatenate((events.of("gpu_memcpy"), events.of("gpu_memset")))
     on_gpu = len(kernels) > 0
     if on_gpu:
-        is_comm = named(events, [names.is_communication_kernel(name) for name in events.names])
+        chosen = named(events, [_matches(communication, name) for name in events.names])
+        is_comm = named(events, [is_communication_kernel(name) for name in events.names]) | chosen
+        is_comm[
+            launched_by_calls(events, kernels[~is_comm[kernels]], kernels[is_comm[kernels]])
+        ] = True
         communicating = _by_start(events, kernels[is_comm[kernels]])
         carried_out = collectives_by_copies(events, events.of("gpu_memcpy"), communicating)
         copying = np.setdiff1d(copying, np.concatenate((copying[:0], *carried_out)))
         alone = [np.array([kernel]) for kernel in communicating.tolist()]
-        operations = _gpu_operations(events, [*alone, *carried_out])
+        carriers = sorted(
+            [*alone, *carried_out], key=lambda group: int(events.start_ns[group].min())
+        )
+        launches = find_launches(events, _firsts(events, carriers))
+        calls = count_calls(events, launches)
+        operations = _gpu_operations(events, carriers, launches)
         if not operations:
             operations = _host_operations(events)
         computing = kernels[~is_comm[kernels]]
@@ -74,11 +101,15 @@ def timeline_of(events: Events) -> Timeline:
         copies=union(_spans(events, copying)),
         steps=_spans(events, _by_start(events, _annotations(events, _STEP))),
         annotations=_own_marks(events) | (_codec_kernels(events, computing) if on_gpu else {}),
-        unknown=_suspects(events, computing) if on_gpu else {},
+        unknown=called_like_communication(events, computing) if on_gpu else {},
+        apart={} if operations or not on_gpu else on_their_own_stream(events, computing),
+        calls=calls if on_gpu else Calls(),
+        num_named=int(np.sum(chosen[kernels])) if on_gpu else 0,
         extent=_extent(events),
         on_gpu=on_gpu,
         rank=events.rank,
         world_size=events.world_size,
+        num_groups=len(events.groups),
     )
 
 
@@ -156,17 +187,6 @@ def _codec_kernels(events: Events, kernels: Indices) -> dict[str, Intervals]:
     return found
 
 
-def _suspects(events: Events, kernels: Indices) -> dict[str, float]:
-    """Return the seconds of kernels that may be communication, by name."""
-    suspect = named(events, [names.may_be_communication(name) for name in events.names])
-    chosen = kernels[suspect[kernels]]
-    seconds = (events.end_ns - events.start_ns)[chosen] / 1e9
-    return {
-        events.names[code]: float(seconds[events.name[chosen] == code].sum())
-        for code in np.unique(events.name[chosen])
-    }
-
-
 def _extent(events: Events) -> tuple[int, int]:
     """Return first start and last end; the profiler's own spans do not count."""
     counting = events.category > 0
@@ -176,11 +196,19 @@ def _extent(events: Events) -> tuple[int, int]:
 
 
 def _refuse_unseen_gpu(events: Events) -> None:
-    if len(_annotations(events, "nccl:")):
+    calls = calls_on_device(events)
+    if len(calls):
+        backend = name_of_backend(events, calls)
+        activity = {"NCCL": "CUDA", "XCCL": "XPU", "HCCL": "HPU", "MTIA": "MTIA"}.get(backend)
         raise UsageError(
-            "the trace shows NCCL calls but no GPU kernel, so the communication time is not "
-            "known. Record it again with torch.profiler's ProfilerActivity.CUDA added."
+            f"the trace shows {backend} calls but no GPU kernel, so the communication time is not "
+            "known. Record it again with torch.profiler's "
+            f"{f'ProfilerActivity.{activity}' if activity else 'activity of the device'} added."
         )
+
+
+def _matches(pattern: re.Pattern[str] | None, name: str) -> bool:
+    return pattern is not None and pattern.search(name) is not None
 
 
 def _only_group(events: Events) -> tuple[str | None, int | None]:
@@ -225,15 +253,18 @@ def _host_operations(events: Events) -> tuple[Operation, ...]:
     return tuple(operations)
 
 
-def _gpu_operations(events: Events, carriers: Sequence[Indices]) -> tuple[Operation, ...]:
+def _firsts(events: Events, carriers: Sequence[Indices]) -> Indices:
+    return np.array([_by_start(events, group)[0] for group in carriers], dtype=np.int64)
+
+
+def _gpu_operations(
+    events: Events, carriers: Sequence[Indices], launches: KernelLaunches
+) -> tuple[Operation, ...]:
     """Return the operations, by start: of a kernel, of several copies, or of nothing at all."""
-    carriers = sorted(carriers, key=lambda group: int(events.start_ns[group].min()))
-    firsts = np.array([_by_start(events, group)[0] for group in carriers], dtype=np.int64)
-    launches = find_launches(events, firsts)
     all_phases = phases_of(events)
     phases = all_phases.at(launches.asked_ns)
     operations = list(silent_operations(events, launches, all_phases))
-    for position, kernel in enumerate(firsts.tolist()):
+    for position, kernel in enumerate(_firsts(events, carriers).tolist()):
         facts = _gpu_facts(events, kernel, launches.of(position))
         asked_ns = int(launches.asked_ns[position])
         operations.append(
@@ -276,6 +307,6 @@ def _gpu_facts(events: Events, kernel: int, launch: Launch) -> Facts:
         facts = facts.or_else(
             from_request(_name(events, launch.request), events.details.get(launch.request, {}))
         )
-    facts = facts.or_else(Facts(kind=names.kind_of(_name(events, kernel))))
+    facts = facts.or_else(Facts(kind=kind_of_kernel(_name(events, kernel))))
     group, group_size = _only_group(events)
     return facts.or_else(Facts(group=group, group_size=group_size))

@@ -1,40 +1,24 @@
 """The traces of one job: which file is of which rank, and what all of them say together."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import Figures, Share, together
+from scalebench.trace.file_ranks import RankTrace, in_order, name_ranks
 from scalebench.trace.gpu_work import GpuWork, work_together
 from scalebench.trace.idle import Idleness
+from scalebench.trace.notices import about_kernels, about_ranks, given_twice, left_out
 from scalebench.trace.reading import ReadTrace, Window, read_all
-from scalebench.trace.timeline import Timeline
 from scalebench.trace.waits import JobWaits, RankWait, waits_of
 
 FORMAT = "scalebench.trace/1"
 
-RankSource = Literal["trace", "file name", "order"]
-
-_LARGEST_JOB = 1024
-"""Ranks beyond which a number in a file name is taken for something else: a process, a time."""
-
-
-@dataclass(frozen=True)
-class RankTrace:
-    """One file of a job.
-
-    Attributes:
-        rank_from: Who says that it is of this rank.
-        timeline: As `ReadTrace` keeps it.
-    """
-
-    file: str
-    rank: int
-    rank_from: RankSource
-    timeline: Timeline
+TRACE_FILES = (".json", ".json.gz", ".json.zst")
+"""Ends of the names by which traces in a folder are known."""
 
 
 @dataclass(frozen=True)
@@ -77,60 +61,93 @@ class JobFigures:
     waits: JobWaits = field(default_factory=lambda: JobWaits({}))
 
 
-def _twice(files: Sequence[str | Path]) -> list[str]:
-    names = [str(file) for file in files]
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    return [f"{name} was given {names.count(name)} times and is counted once." for name in twice]
-
-
-def _left_out(read: Mapping[str, ReadTrace]) -> list[str]:
-    found = {file: one.num_left_out for file, one in read.items() if one.num_left_out}
-    return [
-        f"{num} events of {file} have no valid time and are left out."
-        for file, num in found.items()
-    ]
-
-
-def analyse_job(files: Sequence[str | Path], window: Window = "file") -> JobFigures:
+def analyse_job(
+    files: Sequence[str | Path],
+    window: Window = "file",
+    communication: re.Pattern[str] | None = None,
+) -> JobFigures:
     """Read and analyse the traces of one job.
+
+    Args:
+        files: Traces, or folders of them.
+        window: What to look at.
+        communication: Kernels in whose name it is found communicate.
 
     Raises:
         UsageError: None of the files can be used.
     """
-    found = read_all(list(dict.fromkeys(str(file) for file in files)), window)
+    given = [str(file) for one in files for file in _in_folder(Path(one))]
+    found = read_all(list(dict.fromkeys(given)), window, communication=communication)
     refused = [str(one) for one in found.values() if isinstance(one, UsageError)]
     read = {file: one for file, one in found.items() if not isinstance(one, UsageError)}
     if not read:
         raise UsageError(" ".join(refused))
-    timelines = [(file, one.timeline) for file, one in read.items()]
-    traces = sorted(name_ranks(timelines), key=lambda trace: trace.rank)
-    world_sizes = {t.world_size for _, t in timelines if t.world_size is not None}
-    world_size = world_sizes.pop() if len(world_sizes) == 1 else None
-    waits = _waits(traces, read)
+    pairs = _ranks_of(read)
+    traces = [trace for trace, _ in pairs]
+    world_sizes = {t.timeline.world_size for t in traces if t.timeline.world_size is not None}
+    world_size = min(world_sizes) if len(world_sizes) == 1 else None
+    assumed = None if world_sizes else _assumed_size(traces)
+    num_ranks = world_size or len({trace.rank for trace in traces})
+    if num_ranks > 1:  # what runs apart in a job of several ranks may be communication
+        pairs = [(_with_suspects(trace), part) for trace, part in pairs]
+        traces = [trace for trace, _ in pairs]
+    waits = _waits(pairs, world_size or assumed)
+    ranks = tuple(_of_rank(trace, part, waits, num_ranks) for trace, part in pairs)
     return JobFigures(
         window=window,
-        ranks=tuple(_of_rank(trace, read[trace.file], waits) for trace in traces),
-        total=together([read[trace.file].figures for trace in traces]),
+        ranks=ranks,
+        total=_total(ranks),
         world_size=world_size,
         refused=tuple(refused),
-        notices=(*_twice(files), *_left_out(read), *_notices(traces, world_size)),
+        notices=(
+            *given_twice(given),
+            *left_out(read),
+            *about_ranks(traces, world_size, assumed if waits.reason is None else None),
+            *about_kernels(traces, num_ranks, communication),
+        ),
         waits=waits,
     )
 
 
-def name_ranks(timelines: Sequence[tuple[str, Timeline]]) -> list[RankTrace]:
-    """Say which file is of which rank: by its own word, by its name, else by its place."""
-    named = [_number_in(Path(file).name, timeline.world_size) for file, timeline in timelines]
-    names_tell = None not in named and len(set(named)) == len(named)
-    traces = []
-    for place, ((file, timeline), number) in enumerate(zip(timelines, named, strict=True)):
-        if timeline.rank is not None:
-            traces.append(RankTrace(file, timeline.rank, "trace", timeline))
-        elif names_tell and number is not None:
-            traces.append(RankTrace(file, number, "file name", timeline))
-        else:
-            traces.append(RankTrace(file, place, "order", timeline))
-    return traces
+def _in_folder(path: Path) -> list[Path]:
+    """Return the traces in a folder, those of its folders included; a file as it is."""
+    if not path.is_dir():
+        return [path]
+    inside = sorted(
+        (one for one in path.rglob("*") if one.name.endswith(TRACE_FILES) and one.is_file()),
+        key=lambda one: in_order(str(one)),
+    )
+    if not inside:
+        raise UsageError(
+            f"{path} contains no trace: no file in it ends in {', '.join(TRACE_FILES)}. Give a "
+            "trace, or a folder of the traces of one job."
+        )
+    return inside
+
+
+def _ranks_of(read: Mapping[str, ReadTrace]) -> list[tuple[RankTrace, ReadTrace]]:
+    """Return the ranks of all files with what was read of them, by rank."""
+    parts = [(file, part) for file, one in read.items() for part in (one, *one.others)]
+    named = name_ranks(
+        [(file, part.timeline) for file, part in parts], [part.by_device for _, part in parts]
+    )
+    pairs = [
+        (replace(trace, part=part.part), part)
+        for trace, (_, part) in zip(named, parts, strict=True)
+    ]
+    return sorted(pairs, key=lambda pair: pair[0].rank)
+
+
+def _with_suspects(trace: RankTrace) -> RankTrace:
+    timeline = trace.timeline
+    unknown = {**timeline.apart, **timeline.unknown}
+    return replace(trace, timeline=replace(timeline, unknown=unknown))
+
+
+def _assumed_size(traces: Sequence[RankTrace]) -> int | None:
+    """Return how many ranks a job has of which the traces say nothing: as many as were given."""
+    ranks = {trace.rank for trace in traces}
+    return len(ranks) if ranks == set(range(len(traces))) and len(ranks) > 1 else None
 
 
 def as_json(job: JobFigures) -> dict[str, Any]:
@@ -144,9 +161,12 @@ def as_json(job: JobFigures) -> dict[str, Any]:
                 "file": rank.trace.file,
                 "rank": rank.trace.rank,
                 "rank_from": rank.trace.rank_from,
+                **({"part": rank.trace.part} if rank.trace.part else {}),
                 "device": "gpu" if rank.trace.timeline.on_gpu else "cpu",
                 "num_steps": len(rank.trace.timeline.steps),
-                **_plain(rank.figures),
+                **_plain(rank.figures, rank.unavailable),
+                "num_calls": rank.trace.timeline.calls.num,
+                "num_unseen_calls": rank.trace.timeline.calls.num_unseen,
                 "exposed_transfer_s": rank.wait.exposed_transfer_s if rank.wait else None,
                 "wait_s": rank.wait.wait_s if rank.wait else None,
                 "work": _work_as_json(rank.work),
@@ -156,7 +176,10 @@ def as_json(job: JobFigures) -> dict[str, Any]:
             }
             for rank in job.ranks
         ],
-        "total": {**_plain(job.total), "work": _work_as_json(work_of_all(job))},
+        "total": {
+            **_plain(job.total, unavailable_together(job)),
+            "work": _work_as_json(work_of_all(job)),
+        },
         "clock_error_s": job.waits.clock_error_s if job.waits.ranks else None,
         "stragglers": [straggler.model_dump() for straggler in job.waits.stragglers],
         "refused": list(job.refused),
@@ -176,13 +199,23 @@ def _work_as_json(work: GpuWork | None) -> dict[str, Any] | None:
     return {"window_s": work.window_s, "kinds": kinds}
 
 
-def _plain(figures: Figures) -> dict[str, Any]:
+def unavailable_together(job: JobFigures) -> set[str]:
+    """Return the figures that no sum over the ranks has, because calls of one are missing."""
+    ranks = [rank for rank in job.ranks if rank.trace.timeline.calls.are_missing]
+    return {name for rank in ranks for name in rank.unavailable}
+
+
+def _plain(figures: Figures, unavailable: Container[str]) -> dict[str, Any]:
     def named(shares: Sequence[Share], key: str) -> list[dict[str, Any]]:
         return [{key: share.name, **_without_name(share)} for share in shares]
 
     scalars = asdict(replace(figures, kinds=(), phases=()))
     return {
-        **{name: value for name, value in scalars.items() if name not in ("kinds", "phases")},
+        **{
+            name: None if name in unavailable else value
+            for name, value in scalars.items()
+            if name not in ("kinds", "phases")
+        },
         "kinds": named(figures.kinds, "kind"),
         "phases": named(figures.phases, "phase"),
     }
@@ -192,58 +225,45 @@ def _without_name(share: Share) -> dict[str, Any]:
     return {name: value for name, value in asdict(share).items() if name != "name"}
 
 
-def _waits(traces: Sequence[RankTrace], read: Mapping[str, ReadTrace]) -> JobWaits:
-    if len({trace.rank for trace in traces}) < len(traces):
+def _waits(pairs: Sequence[tuple[RankTrace, ReadTrace]], world_size: int | None) -> JobWaits:
+    if len({trace.rank for trace, _ in pairs}) < len(pairs):
         return JobWaits({}, "several traces are of the same rank")
+    if any(trace.timeline.calls.are_missing for trace, _ in pairs):
+        return JobWaits({}, "calls have no kernel in the trace")
     return waits_of(
-        {trace.rank: trace.timeline for trace in traces},
-        {trace.rank: read[trace.file].exposed for trace in traces},
+        {trace.rank: trace.timeline for trace, _ in pairs},
+        {trace.rank: part.exposed for trace, part in pairs},
+        world_size,
     )
 
 
-def _of_rank(trace: RankTrace, read: ReadTrace, waits: JobWaits) -> RankFigures:
-    unavailable, figures = {}, read.figures
+def _of_rank(trace: RankTrace, read: ReadTrace, waits: JobWaits, num_ranks: int) -> RankFigures:
+    unavailable, figures, calls = {}, read.figures, trace.timeline.calls
     if waits.reason is not None:
         unavailable = dict.fromkeys(("exposed_transfer_s", "wait_s"), waits.reason)
     if figures.overlap_ratio is None:
-        unavailable["overlap_ratio"] = "there was no communication"
+        unavailable["overlap_ratio"] = (
+            "there was no communication"
+            if num_ranks == 1 or not trace.timeline.on_gpu
+            else f"no communication was recognised in the trace, of a job of {num_ranks} ranks"
+        )
     if figures.comm_compute_ratio is None:
         unavailable["comm_compute_ratio"] = "there was no computation"
     if read.work is None:
         unavailable["work"] = unavailable["idle"] = "the trace has no GPU kernels"
+    if trace.timeline.calls.are_missing:
+        unseen = ["overlap_ratio", "comm_compute_ratio"]
+        if figures.comm_s == 0:
+            unseen += ["comm_s", "overlap_s", "exposed_comm_s", "idle_s"]
+        reason = f"{calls.num_unseen} of {calls.num} {calls.backend} calls have no kernel"
+        unavailable |= dict.fromkeys(unseen, reason)
     return RankFigures(
         trace, figures, waits.ranks.get(trace.rank), unavailable, read.work, read.idle
     )
 
 
-def _number_in(name: str, world_size: int | None) -> int | None:
-    """Return the rank that a file's name tells; None: it tells none."""
-    labelled = re.search(r"rank[-_.=]?(\d+)", name, re.IGNORECASE)
-    if labelled:
-        return int(labelled[1])
-    numbers = [int(digits) for digits in re.findall(r"\d+", name)]
-    possible = [number for number in numbers if number < (world_size or _LARGEST_JOB)]
-    return possible[-1] if possible else None
-
-
-def _notices(traces: Sequence[RankTrace], world_size: int | None) -> tuple[str, ...]:
-    notices = []
-    num_ranks = len({trace.rank for trace in traces})
-    if world_size is not None and num_ranks < world_size:
-        notices.append(f"{num_ranks} of the job's {world_size} ranks were given.")
-    sources = {trace.rank_from for trace in traces} - {"trace"}
-    if len(traces) > 1 and sources:
-        told_by = " and ".join(sorted(sources))
-        notices.append(f"Some traces do not say which rank they are of; taken from {told_by}.")
-    if num_ranks < len(traces):
-        notices.append("Several traces are of the same rank; they are of different jobs or times.")
-    if len({trace.timeline.on_gpu for trace in traces}) > 1:
-        notices.append("Some traces show GPU kernels and others none: they cannot be compared.")
-    unknown = sum(op.kind == "unknown" for trace in traces for op in trace.timeline.operations)
-    if unknown:
-        notices.append(f"The kind of {unknown} operations is not known; all totals include them.")
-    if any(trace.timeline.unknown for trace in traces):
-        notices.append(
-            "Some kernels may be communication but are not known to be; they count as compute."
-        )
-    return tuple(notices)
+def _total(ranks: Sequence[RankFigures]) -> Figures:
+    total = together([rank.figures for rank in ranks])
+    if any(rank.trace.timeline.calls.are_missing for rank in ranks):
+        total = replace(total, overlap_ratio=None, comm_compute_ratio=None)
+    return total

@@ -10,19 +10,17 @@ import re
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from contextlib import nullcontext
-from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from scalebench.errors import UsageError
+from scalebench.trace.compressed import opened
 
 CHUNK_BYTES = 1 << 20
 
 LONGEST_VALUE = 1 << 28
 """Characters of one value beyond which the text cannot be a trace any more."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _BETWEEN = re.compile(r"[\s,]*")
 _CUT_OFF = "is cut off: its JSON has no end. Write or copy it again"
 _CUT_OFF_LITERAL = 12  # characters: a number or a word at the end of a file that was cut off
@@ -57,11 +55,9 @@ class TraceFile:
             UsageError: The file cannot be opened, is empty, cut off, no JSON, or no trace.
         """
         try:
-            with self._path.open("rb") as raw:
-                compressed = raw.peek(2)[:2] == _GZIP_MAGIC
-                with gzip.open(raw) if compressed else nullcontext(raw) as stream:
-                    self._chunks = _texts(stream)
-                    yield from self._top_level()
+            with self._path.open("rb") as raw, opened(raw, self._path) as stream:
+                self._chunks = _texts(stream)
+                yield from self._top_level()
         except EOFError as error:
             raise self._unusable("is cut off: its gzip stream has no end. Copy it again") from error
         except (gzip.BadGzipFile, zlib.error) as error:
@@ -166,7 +162,7 @@ class TraceFile:
         return UsageError(f"{self._path} {why.rstrip('.')}.")
 
 
-def _texts(stream: BufferedReader | gzip.GzipFile) -> Iterator[str]:
+def _texts(stream: IO[bytes] | gzip.GzipFile) -> Iterator[str]:
     """Yield the file's text in pieces, none of them empty."""
     decoder = getincrementaldecoder("utf-8-sig")(errors="replace")
     while data := stream.read(CHUNK_BYTES):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
-from scalebench.trace.names import BACKEND_PREFIXES, COMMS_RECORD, NCCL_PREFIX
+from scalebench.trace.names import COMMS_RECORD, backend_of, works_on_device
 from scalebench.trace.spans import Indices, Spans, named
 
 NEVER = np.iinfo(np.int64).min
@@ -53,11 +53,13 @@ def find_launches(events: Events, kernels: Indices) -> KernelLaunches:
     on_host = np.zeros(len(events), dtype=bool)
     on_host[np.concatenate((events.of("cpu_op"), events.of("user_annotation")))] = True
 
-    def spans(*prefixes: str) -> Spans:
-        wanted = named(events, [name.startswith(prefixes) for name in events.names])
-        return Spans.of(events, np.flatnonzero(wanted & on_host))
+    def spans(wanted: list[bool]) -> Spans:
+        return Spans.of(events, np.flatnonzero(named(events, wanted) & on_host))
 
-    families = (spans(*BACKEND_PREFIXES), spans("c10d::"), spans(COMMS_RECORD))
+    families = (
+        spans([backend_of(name) is not None for name in events.names]),
+        *(spans([n.startswith(begin) for n in events.names]) for begin in ("c10d::", COMMS_RECORD)),
+    )
     moments, threads = runtime_calls(events, kernels)
     by_call = [family.containing(moments, threads) for family in families]
     moments, threads = _external_events(events, kernels, moments, threads, on_host)
@@ -67,7 +69,7 @@ def find_launches(events: Events, kernels: Indices) -> KernelLaunches:
         np.where(found_by_call, one, other) for one, other in zip(by_call, by_id, strict=True)
     )
     asked = np.where(request >= 0, events.start_ns[request], moments)
-    annotation = np.where(annotation >= 0, annotation, _annotation_on_gpu(events, kernels))
+    annotation = np.where(annotation >= 0, annotation, annotation_on_gpu(events, kernels))
     return KernelLaunches(asked, annotation, request, record)
 
 
@@ -83,9 +85,9 @@ def collectives_by_copies(events: Events, copies: Indices, kernels: Indices) -> 
         copies: Indices of copies of memory.
         kernels: Indices of NCCL's kernels.
     """
-    of_nccl = [name.startswith(NCCL_PREFIX) for name in events.names]
+    on_device = [works_on_device(name) for name in events.names]
     on_host = np.concatenate((events.of("cpu_op"), events.of("user_annotation")))
-    annotations = Spans.of(events, on_host[named(events, of_nccl)[on_host]])
+    annotations = Spans.of(events, on_host[named(events, on_device)[on_host]])
     around = annotations.containing(*runtime_calls(events, copies))
     with_kernel = annotations.containing(*runtime_calls(events, kernels))
     found = np.setdiff1d(around[around >= 0], with_kernel)
@@ -121,14 +123,14 @@ def _external_events(
     """
     moments, threads = moments.copy(), threads.copy()
     hosts = {
-        details["External id"]: index
+        str(details["External id"]): index
         for index, details in events.details.items()
         if "External id" in details and on_host[index]
     }
     for position, kernel in enumerate(kernels):
-        identity = events.details.get(int(kernel), {}).get("External id")
+        identity = str(events.details.get(int(kernel), {}).get("External id"))
         host = hosts.get(identity)
-        if host is None or identity == events.correlation[kernel]:
+        if host is None or identity == str(events.correlation[kernel]):
             continue
         launched = moments[position]
         if launched == NEVER or events.start_ns[host] <= launched <= events.end_ns[host]:
@@ -137,9 +139,9 @@ def _external_events(
     return moments, threads
 
 
-def _annotation_on_gpu(events: Events, kernels: Indices) -> Indices:
+def annotation_on_gpu(events: Events, kernels: Indices) -> Indices:
     """Return the annotations that Kineto projected onto the kernels' streams."""
-    wanted = named(events, [name.startswith(BACKEND_PREFIXES) for name in events.names])
+    wanted = named(events, [backend_of(name) is not None for name in events.names])
     projected = events.of("gpu_user_annotation")
     return Spans.of(events, projected[wanted[projected]]).containing(
         events.start_ns[kernels], events.thread[kernels]

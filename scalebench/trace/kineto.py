@@ -1,5 +1,6 @@
 """Reads a Kineto trace, of any job, torch version and vendor, into `Events`."""
 
+import re
 from array import array
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -7,19 +8,38 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalebench.errors import UsageError
-from scalebench.trace.events import CATEGORIES, Events
+from scalebench.trace.communication_kernels import carries_details
+from scalebench.trace.events import CATEGORIES, Category, Events
 from scalebench.trace.json_stream import TraceFile
-from scalebench.trace.names import carries_details
 
-_ALIASES = {"operator": "cpu_op", "memcpy": "gpu_memcpy", "memset": "gpu_memset"}
-"""Names of Kineto's categories in traces of torch up to 1.11."""
+_ALIASES = {
+    "operator": "cpu_op",
+    "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset",
+    "mtia_ccp_events": "kernel",
+}
+"""Names of Kineto's categories in traces of torch up to 1.11, and what MTIA's device runs."""
+
+_NO_KERNEL: tuple[tuple[re.Pattern[str], Category], ...] = (
+    (re.compile("dma"), "gpu_memcpy"),
+    (re.compile("event_|job_exe|packet|pe_exe|cpum_exe_subgraph"), "other"),
+)
+"""How names begin of what MTIA's device does that is no kernel, as HolisticTraceAnalysis has it."""
+
+_ON_DEVICE = CATEGORIES.index("kernel")
+"""The first category of the device; the host's come before."""
 
 
 _LARGEST = 2**62
 """Whatever is larger is no time stamp and no number of anything."""
 _MOST_DIGITS = 19
+_LONGEST_TRACE_NS = 86_400 * 10**9
+_SLACK_NS = 10**9
+_SLACK_ALONE_NS = 60 * 10**9
+"""How far from the host's events the device's may be, at least; without any, from each other."""
 
 
 def read_kineto(path: str | Path) -> Events:
@@ -27,7 +47,8 @@ def read_kineto(path: str | Path) -> Events:
 
     ``B`` and ``E`` events of a thread are joined in pairs; an event without a duration takes no
     time; metadata, flows, counters and events without a time stamp are left out, and so are those
-    whose time is no time in nanoseconds since 1970: these are counted.
+    whose time is no time in nanoseconds since 1970, whose duration is negative or no number, and
+    what the device did at time 0 or far from everything else: these are counted.
 
     Raises:
         UsageError: The file is missing, empty, cut off, no JSON, or no trace.
@@ -42,7 +63,12 @@ def read_kineto(path: str | Path) -> Events:
             f"{path} contains no event with a duration. Record the trace with torch.profiler "
             "around whole training steps."
         )
-    return columns.events(file.about)
+    events = columns.events(file.about)
+    if not len(events):
+        raise UsageError(
+            f"{path} contains no event with a valid time. Record it again with torch.profiler."
+        )
+    return events
 
 
 class _Columns:
@@ -59,6 +85,8 @@ class _Columns:
         self.correlation = array("q")
         self.details: dict[int, dict[str, Any]] = {}
         self.shapes: dict[int, Any] = {}
+        self.owner = array("i")
+        self.owners: dict[tuple[Any, Any, Any], int] = {}
         self.num_left_out = 0
         self._categories: dict[str, int] = {}
         self._threads: dict[str, int] = {}
@@ -84,8 +112,13 @@ class _Columns:
 
     def _add_complete(self, event: dict[str, Any], duration: object) -> None:
         start = nanoseconds(event.get("ts"))
-        lasts = nanoseconds(duration) or 0
-        if start is None or start < -_LARGEST // 2 or lasts > _LARGEST // 2:
+        lasts = nanoseconds(duration)
+        if (
+            start is None
+            or lasts is None
+            or start < -_LARGEST // 2
+            or not 0 <= lasts <= _LARGEST // 2
+        ):
             self.num_left_out += event.get("ts") is not None
             return
         index = len(self.start)
@@ -100,9 +133,18 @@ class _Columns:
         self.name.append(code)
         self.category.append(self._category(event.get("cat", "")))
         self.start.append(start)
-        self.end.append(start + max(lasts, 0))
+        self.end.append(start + lasts)
         self.thread.append(self._thread(event.get("tid")))
         self.correlation.append(_whole(arguments.get("correlation")))
+        told = (event.get("pid"), arguments.get("device"), arguments.get("rank"))
+        try:
+            self.owner.append(self.owners[told])
+        except (KeyError, TypeError):  # new, or a list
+            process, device, rank = (
+                one if isinstance(one, (int, str, type(None))) else str(one) for one in told
+            )
+            owner = self.owners.setdefault((process, device, rank), len(self.owners))
+            self.owner.append(owner)
 
     def _code(self, name: object) -> int:
         text = name if isinstance(name, str) else str(name)
@@ -131,30 +173,73 @@ class _Columns:
             return number
         return self._threads.setdefault(str(given), -2 - len(self._threads))
 
+    def _categories_told(self) -> NDArray[np.int8]:
+        category = np.array(self.category, dtype=np.int8)
+        if not any(name.lower() == "mtia_ccp_events" for name in self._categories):
+            return category
+        name = np.array(self.name, dtype=np.int32)
+        for begins, told in _NO_KERNEL:
+            codes = [code for text, code in self.codes.items() if begins.match(text)]
+            category[np.isin(name, codes) & (category >= _ON_DEVICE)] = CATEGORIES.index(told)
+        return category
+
     def events(self, about: Mapping[str, Any]) -> Events:
         """Return the columns, with time counted from the first event."""
         start = np.array(self.start, dtype=np.int64)
         end = np.array(self.end, dtype=np.int64)
-        first = int(start.min())
+        category = self._categories_told()
+        kept = _possible(start, end, category)
+        first = int(start[kept].min()) if kept.any() else 0
         job = about.get("distributedInfo")
         job = job if isinstance(job, dict) else {}
         rank, world_size = _whole(job.get("rank")), _whole(job.get("world_size"))
-        return Events(
+        events = Events(
             names=list(self.codes),
             name=np.array(self.name, dtype=np.int32),
-            category=np.array(self.category, dtype=np.int8),
+            category=category,
             start_ns=start - first,
             end_ns=end - first,
             thread=np.array(self.thread, dtype=np.int64),
             correlation=np.array(self.correlation, dtype=np.int64),
             details=self.details,
             shapes=self.shapes,
-            num_left_out=self.num_left_out,
+            num_left_out=self.num_left_out + int(np.sum(~kept)),
+            owners=list(self.owners),
+            owner=np.array(self.owner, dtype=np.int32),
             rank=rank if rank >= 0 else None,
             world_size=world_size if world_size > 0 else None,
             groups=_groups(job),
             clock_offset_ns=first + max(_whole(about.get("baseTimeNanoseconds")), 0),
         )
+        return events if kept.all() else events.only(kept)
+
+
+def _possible(
+    start: NDArray[np.int64], end: NDArray[np.int64], category: NDArray[np.int8]
+) -> NDArray[np.bool_]:
+    """Return which events can be where the file has them.
+
+    CUPTI gives kernels the time 0 when it lost their time stamps. An event a day from the others is
+    none of the trace; neither is a kernel far from all that the host did.
+    """
+    possible = np.ones(len(start), dtype=bool)
+    counting = category > 0
+    if not counting.any():
+        return possible
+    on_device = category >= _ON_DEVICE
+    middle = np.int64(np.median(start[counting]))
+    near = (np.abs(start - middle) < _LONGEST_TRACE_NS) & (end - start < _LONGEST_TRACE_NS)
+    known = near & counting & ~on_device
+    on_host = known.any()
+    known = known if on_host else near & counting
+    first = int(start[known].min())
+    last = int(end[known].max() if on_host else start[known].max())
+    slack = max(last - first, _SLACK_NS if on_host else _SLACK_ALONE_NS)
+    apart = (start < first - slack) | (end > last + slack)
+    lost = (start == 0) & ((end == 0) | (on_host and first > 0))
+    possible[counting] = near[counting]
+    possible[on_device & (apart | lost)] = False
+    return possible
 
 
 def nanoseconds(microseconds: object) -> int | None:

@@ -1,19 +1,20 @@
-"""What the names in a trace mean: kinds of collectives, kernels that communicate, dtypes."""
+"""What the names in a trace mean: backends, kinds of collectives, dtypes."""
 
 import re
+from functools import cache
 
 from scalebench.trace.timeline import Kind
 
-NCCL_PREFIX = "nccl:"
-BACKEND_PREFIXES = (NCCL_PREFIX, "gloo:", "mpi:", "ucc:")
-"""How torch begins the annotation that it puts around an operation of a process group."""
-
 HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
-"""Backends whose annotation lasts as long as the operation. That of NCCL ends when the kernel is
+"""How torch begins the annotation that it puts around an operation of a process group, for backends
+whose annotation lasts as long as the operation. That of NCCL and its like ends when the kernel is
 queued, so it says nothing about how long the communication took."""
 
 OWN_THREAD_BACKENDS = ("gloo:",)
 """Backends known to annotate a collective on the thread of their own that carries it out."""
+
+_BACKEND = re.compile(r"(gloo|mpi|ucc|mtia|[a-z]{0,4}cclx?|cncl|bkcl|flagcx):(?!:)")
+"""Every backend that has a process group of torch's: nccl (RCCL as well), xccl, hccl, …"""
 
 COMMS_RECORD = "record_param_comms"
 """The host's event that carries the metadata of a collective."""
@@ -25,6 +26,8 @@ _KIND_OF_WORD: dict[str, Kind] = {
     "allgather": "all_gather",
     "alltoall": "all_to_all",
     "sendrecv": "send_recv",
+    "dispatch": "dispatch",
+    "combine": "combine",
     "broadcast": "broadcast",
     "barrier": "barrier",
     "gather": "gather",
@@ -34,15 +37,7 @@ _KIND_OF_WORD: dict[str, Kind] = {
     "recv": "recv",
 }
 
-_LAUNCHES_KERNEL = re.compile(r"Launch(Cooperative)?Kernel")
-
-_COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|msccl(?!pp)", re.IGNORECASE)
-
-_LOOKS_LIKE_COMMUNICATION = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|send_?recv|mscclpp|nvshmem|deep_?ep"
-    r"|cross_device_reduce|quick_?reduce|multimem|symm_?mem|lamport|oneccl|hccl|xccl",
-    re.IGNORECASE,
-)
+_LAUNCHES_KERNEL = re.compile(r"Launch(Cooperative)?Kernel|KernelLaunch|InvokeKernel|^runFunction")
 
 # torch/csrc's ScalarType names, C++'s own and torch's, with the bytes of an element.
 _DTYPES: dict[str, tuple[str, int]] = {
@@ -88,26 +83,20 @@ def kind_of(name: str) -> Kind:
 
 
 def launches_kernel(name: str) -> bool:
-    """Tell whether a call of CUDA's or HIP's runtime or driver launches one kernel."""
+    """Tell whether a call of a runtime or driver (CUDA's, HIP's, …) launches one kernel."""
     return _LAUNCHES_KERNEL.search(name) is not None
 
 
-def is_communication_kernel(name: str) -> bool:
-    """Return whether a kernel is one of NCCL's, RCCL's or MSCCL's."""
-    return _COMMUNICATION_KERNEL.search(name) is not None
+@cache
+def backend_of(name: str) -> str | None:
+    """Return the backend whose operation an annotation stands for: ``nccl:all_reduce`` → nccl."""
+    found = _BACKEND.match(name)
+    return found[1] if found else None
 
 
-def may_be_communication(name: str) -> bool:
-    """Return whether a kernel's name suggests communication that is not known for certain."""
-    return not is_communication_kernel(name) and bool(_LOOKS_LIKE_COMMUNICATION.search(name))
-
-
-def carries_details(name: str) -> bool:
-    """Return whether the arguments of an event with this name can describe communication."""
-    return (
-        name.startswith((*BACKEND_PREFIXES, "c10d::", COMMS_RECORD))
-        or _COMMUNICATION_KERNEL.search(name) is not None
-    )
+def works_on_device(name: str) -> bool:
+    """Tell whether an annotation is of a backend that queues kernels, as NCCL does."""
+    return backend_of(name) is not None and not name.startswith(HOST_BACKENDS)
 
 
 def dtype_of(name: object) -> tuple[str, int] | None:

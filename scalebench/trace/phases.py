@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
 from scalebench.trace.intervals import Intervals, union
-from scalebench.trace.names import BACKEND_PREFIXES
+from scalebench.trace.names import backend_of
 from scalebench.trace.spans import Indices, named
 from scalebench.trace.timeline import Phase
 
@@ -56,7 +56,7 @@ def phases_of(events: Events) -> Phases:
     optimizer = where([name.startswith(OPTIMIZER_STEP) for name in names])
     resetting = where([name.startswith(_ZERO_GRAD) for name in names])
     backward = where([name.startswith(_EVALUATE) or _speaks_of(name, "back") for name in names])
-    collective = where([name.startswith((*BACKEND_PREFIXES, "c10d::")) for name in names])
+    collective = where([backend_of(n) is not None or n.startswith("c10d::") for n in names])
     forward = where([name.startswith("aten::") or _speaks_of(name, "for") for name in names])
 
     not_forward = union(*(_spans(events, indices) for indices in (optimizer, resetting, backward)))

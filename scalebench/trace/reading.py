@@ -6,6 +6,7 @@ the other.
 """
 
 import multiprocessing
+import re
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,12 +19,14 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.machine import num_cores
 from scalebench.trace.analysis import Figures, analyse
 from scalebench.trace.classify import timeline_of
+from scalebench.trace.events import CATEGORIES
 from scalebench.trace.gpu_work import GpuWork, work_of
 from scalebench.trace.idle import Idleness, idleness_of
 from scalebench.trace.intervals import Intervals, intersect, none, subtract
 from scalebench.trace.kineto import read_kineto
+from scalebench.trace.split import Part, parts_of
 from scalebench.trace.steps import whole_steps
-from scalebench.trace.timeline import Timeline
+from scalebench.trace.timeline import Calls, Timeline
 
 Window = Literal["file", "steps"]
 """``file``: everything in the trace; ``steps``: whole profiler steps only."""
@@ -37,9 +40,12 @@ class ReadTrace:
         timeline: What its rank did, without the sets of computation and copies.
         figures: Taken while those were at hand.
         exposed: Communication in the window that no computation hides; a tidy set.
-        num_left_out: Events whose time is none.
+        num_left_out: Events of the file whose time is none, or cannot be.
         work: What its GPU did; None: the trace has no kernel.
         idle: Why it did nothing; None likewise.
+        part: Which rank or device of the file this is; empty: the file is of one alone.
+        by_device: Whether the file was divided by its devices.
+        others: Its other ranks or devices.
     """
 
     timeline: Timeline
@@ -48,10 +54,16 @@ class ReadTrace:
     num_left_out: int = 0
     work: GpuWork | None = None
     idle: Idleness | None = None
+    part: str = ""
+    by_device: bool = False
+    others: "tuple[ReadTrace, ...]" = ()
 
 
 def read_all(
-    files: Sequence[str], window: Window, num_processes: int | None = None
+    files: Sequence[str],
+    window: Window,
+    num_processes: int | None = None,
+    communication: re.Pattern[str] | None = None,
 ) -> dict[str, ReadTrace | UsageError]:
     """Return what each file says, or why it cannot be used; in the order given.
 
@@ -59,12 +71,13 @@ def read_all(
         files: Paths, each once.
         window: What to look at.
         num_processes: At most so many at once; None: as many as there are cores.
+        communication: Kernels in whose name it is found communicate.
 
     Raises:
         EnvironmentUnfit: A process that read a file was killed.
     """
     most = min(len(files), num_processes or num_cores())
-    read = partial(_read_or_refuse, window=window)
+    read = partial(_read_or_refuse, window=window, communication=communication)
     if most < 2:
         return {file: read(file) for file in files}
     context = multiprocessing.get_context("fork")
@@ -89,34 +102,52 @@ def _leave_ctrl_c_to_parent() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _read_or_refuse(file: str, window: Window) -> ReadTrace | UsageError:
+def _read_or_refuse(
+    file: str, window: Window, communication: re.Pattern[str] | None
+) -> ReadTrace | UsageError:
     try:
-        return read_trace(file, window)
+        return read_trace(file, window, communication)
     except UsageError as error:
         return error
 
 
-def read_trace(file: str, window: Window) -> ReadTrace:
+def read_trace(
+    file: str, window: Window, communication: re.Pattern[str] | None = None
+) -> ReadTrace:
     """Read one file.
 
     Raises:
-        UsageError: It is no trace, or has no profiler steps where whole steps are asked for.
+        UsageError: It is no trace of torch.profiler's, or has no profiler steps where whole steps
+            are asked for.
     """
     events = read_kineto(file)
-    within: Intervals | None = None
+    if not events.category.any():
+        raise UsageError(
+            f"{file}: no event has a category of torch.profiler: "
+            f"{', '.join(CATEGORIES[1:])}. Record the trace with torch.profiler, and write it with "
+            "export_chrome_trace."
+        )
     try:
-        if window == "steps":
-            timeline, within, events = whole_steps(events)
-        else:
-            timeline = timeline_of(events)
+        first, *others = [_read_part(part, window, communication) for part in parts_of(events)]
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
+    return replace(first, num_left_out=events.num_left_out, others=tuple(others))
+
+
+def _read_part(part: Part, window: Window, communication: re.Pattern[str] | None) -> ReadTrace:
+    if window == "steps":
+        timeline, within, events = whole_steps(part.events, communication)
+    else:
+        timeline, within, events = timeline_of(part.events, communication), None, part.events
+    if part.by == "device":  # the host's calls are of all devices
+        timeline = replace(timeline, calls=Calls())
     exposed = subtract(timeline.communication, timeline.compute)
     return ReadTrace(
         timeline=replace(timeline, compute=none(), copies=none()),
         figures=analyse(timeline, within),
         exposed=exposed if within is None else intersect(exposed, within),
-        num_left_out=events.num_left_out,
         work=work_of(events, timeline, within),
         idle=idleness_of(events),
+        part=part.name,
+        by_device=part.by == "device",
     )

@@ -1,5 +1,6 @@
 """The part of a trace that whole profiler steps make up."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,9 @@ from scalebench.trace.kernel_launches import runtime_calls
 from scalebench.trace.timeline import Timeline
 
 
-def whole_steps(events: Events) -> tuple[Timeline, Intervals, Events]:
+def whole_steps(
+    events: Events, communication: re.Pattern[str] | None = None
+) -> tuple[Timeline, Intervals, Events]:
     """Return the timeline of whole profiler steps, the time that it fills, and its events.
 
     A GPU runs behind the host: a kernel belongs to the step that launched it, however late it
@@ -24,7 +27,7 @@ def whole_steps(events: Events) -> tuple[Timeline, Intervals, Events]:
     Raises:
         UsageError: The trace has no profiler steps.
     """
-    timeline = timeline_of(events)
+    timeline = timeline_of(events, communication)
     steps = timeline.steps
     if len(steps) == 0:
         raise UsageError(
@@ -39,28 +42,13 @@ def whole_steps(events: Events) -> tuple[Timeline, Intervals, Events]:
     foreign = on_device[(launched_ns < begin) | (launched_ns >= end)]
     kept = np.ones(len(events), dtype=bool)
     kept[foreign] = False
-    events = _only(events, kept)
-    timeline = timeline_of(events)
+    calls = timeline.calls  # of the whole file: those outside of the steps have kernels as well
+    events = events.only(kept)
+    timeline = timeline_of(events, communication)
     last_ns = max([end, *(int(spans[-1, 1]) for spans in _busy(timeline) if len(spans))])
     whole = steps[:-1] if len(steps) > 1 else steps
-    return replace(timeline, steps=whole), intervals([(begin, last_ns)]), events
+    return replace(timeline, steps=whole, calls=calls), intervals([(begin, last_ns)]), events
 
 
 def _busy(timeline: Timeline) -> tuple[Intervals, Intervals, Intervals]:
     return timeline.communication, timeline.compute, timeline.copies
-
-
-def _only(events: Events, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Events:
-    """Return the events that are kept; what ties them to their details moves along."""
-    place = np.cumsum(kept) - 1
-    return replace(
-        events,
-        name=events.name[kept],
-        category=events.category[kept],
-        start_ns=events.start_ns[kept],
-        end_ns=events.end_ns[kept],
-        thread=events.thread[kept],
-        correlation=events.correlation[kept],
-        details={int(place[i]): d for i, d in events.details.items() if kept[i]},
-        shapes={int(place[i]): s for i, s in events.shapes.items() if kept[i]},
-    )

@@ -18,8 +18,14 @@ Kind = Literal[
     "send",
     "recv",
     "send_recv",
+    "dispatch",
+    "combine",
+    "put",
     "unknown",
 ]
+MOST_UNSEEN = 0.01
+"""Of the calls of a rank."""
+
 Phase = Literal["forward", "backward", "optimizer", "unknown"]
 
 
@@ -28,7 +34,8 @@ class Operation:
     """One collective or point-to-point operation, as one rank saw it.
 
     Attributes:
-        kind: ``unknown``: certainly communication, but of unknown kind.
+        kind: ``dispatch`` and ``combine``: tokens to their experts and back; ``put``: one-sided;
+            ``unknown``: certainly communication, but of unknown kind.
         name: As the trace calls it.
         start_ns: When it began on this rank: the kernel, or gloo's annotation.
         end_ns: When it ended on this rank.
@@ -58,6 +65,25 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class Calls:
+    """Calls of a backend that queues kernels, between several ranks.
+
+    Attributes:
+        num_unseen: Those of which neither kernel nor copy is in the trace.
+        backend: ``NCCL``, ``XCCL``, …
+    """
+
+    num: int = 0
+    num_unseen: int = 0
+    backend: str = ""
+
+    @property
+    def are_missing(self) -> bool:
+        """Whether so many are missing that there is no overlap to speak of."""
+        return self.num_unseen > MOST_UNSEEN * self.num
+
+
+@dataclass(frozen=True)
 class Timeline:
     """One rank over the whole trace; every set of intervals is tidy.
 
@@ -69,10 +95,14 @@ class Timeline:
         annotations: scalebench's own marks: name without ``scalebench.`` → intervals.
         unknown: Kernels that may be communication but are not known to be: name → seconds. They
             are counted as compute.
+        apart: Where nothing communicates: kernels on a stream of their own, likewise.
+        calls: Of the backend, as the host made them.
+        num_named: Kernels that the reader's own ``--communication`` made communication.
         extent: (start, end) of everything in the trace.
         on_gpu: Whether kernels were traced; otherwise everything ran on the host.
         rank: By the trace's own word; None: it does not say.
         world_size: Likewise.
+        num_groups: Process groups that the trace lists; 0: it lists none.
     """
 
     operations: tuple[Operation, ...]
@@ -81,10 +111,14 @@ class Timeline:
     steps: Intervals = field(default_factory=none)
     annotations: dict[str, Intervals] = field(default_factory=dict)
     unknown: dict[str, float] = field(default_factory=dict)
+    apart: dict[str, float] = field(default_factory=dict)
+    calls: Calls = Calls()
+    num_named: int = 0
     extent: tuple[int, int] = (0, 0)
     on_gpu: bool = False
     rank: int | None = None
     world_size: int | None = None
+    num_groups: int = 0
 
     @property
     def communication(self) -> Intervals:

@@ -6,14 +6,14 @@ of two clocks, and what the differences scatter by is the error of a wait.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scalebench.records.rows.communication import Straggler
 from scalebench.records.trace import ClockAlignment, Trace, TracedOperation
 from scalebench.trace.intervals import Intervals, intersect, length_s
-from scalebench.trace.matching import match, stragglers, together
+from scalebench.trace.matching import SYNCHRONISING, match, stragglers, together
 from scalebench.trace.timeline import Timeline
 
 
@@ -42,22 +42,29 @@ class JobWaits:
     stragglers: tuple[Straggler, ...] = ()
 
 
-def waits_of(timelines: Mapping[int, Timeline], exposed: Mapping[int, Intervals]) -> JobWaits:
+def waits_of(
+    timelines: Mapping[int, Timeline],
+    exposed: Mapping[int, Intervals],
+    world_size: int | None = None,
+) -> JobWaits:
     """Tell transfer and wait apart, if the traces of all ranks of each group are there.
 
     Args:
         timelines: Rank → what it did; of it, the operations and the extent are looked at.
         exposed: Rank → tidy set of the communication that no computation hides, on its clock.
+        world_size: Ranks of the job, where a trace does not tell.
     """
     if len(timelines) < 2:
         return _unknown("the trace of one rank does not show when the others arrived")
-    traces = {rank: as_trace(timeline) for rank, timeline in timelines.items()}
+    told = {r: replace(t, world_size=t.world_size or world_size) for r, t in timelines.items()}
+    traces = {rank: as_trace(timeline) for rank, timeline in told.items()}
     matched, num_alone = together(traces)
     found = match(traces)
     if found.mismatch:
         return _unknown(f"the ranks' operations differ: {found.mismatch}")
     if not matched:
-        return _unknown("no operation is in the traces of all its ranks")
+        knows_size = any(timeline.world_size for timeline in told.values())
+        return _unknown(_why_none_matches(traces, knows_size))
     if num_alone:
         return _unknown(f"{num_alone} operations are not in the traces of all their ranks")
     clocks, error_s = clocks_by_ends(traces)
@@ -70,12 +77,27 @@ def waits_of(timelines: Mapping[int, Timeline], exposed: Mapping[int, Intervals]
     return JobWaits(shares, None, error_s, tuple(stragglers(found.arrivals)))
 
 
+def _why_none_matches(traces: Mapping[int, Trace], knows_size: bool) -> str:
+    operations = [op for trace in traces.values() for op in trace.operations]
+    awaited = [op for op in operations if op.kind in (*SYNCHRONISING, "broadcast")]
+    if not awaited:
+        return "no operation is known in which ranks wait for each other"
+    if all(op.group_size is None for op in awaited):
+        whose = "operations go between" if knows_size else "job has"
+        return f"the traces do not say how many ranks the {whose}"
+    return "no operation is in the traces of all its ranks"
+
+
 def _unknown(reason: str) -> JobWaits:
     return JobWaits({}, reason)
 
 
 def as_trace(timeline: Timeline) -> Trace:
-    """Return a timeline in the form in which the ranks of a launch store theirs."""
+    """Return a timeline in the form in which the ranks of a launch store theirs.
+
+    An operation that names no group goes between all ranks, if there are no several groups.
+    """
+    all_ranks = timeline.world_size if timeline.num_groups < 2 else None
     origin, end = timeline.extent
     starts = timeline.steps[:, 0]
     return Trace(
@@ -92,7 +114,7 @@ def as_trace(timeline: Timeline) -> Trace:
                 num_bytes=op.num_bytes,
                 dtype=op.dtype,
                 group=op.group,
-                group_size=op.group_size or timeline.world_size,
+                group_size=op.group_size or all_ranks,
                 phase=op.phase,
                 sequence=op.sequence,
             )

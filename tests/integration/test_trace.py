@@ -63,3 +63,9 @@ def test_a_page_that_cannot_be_written(scalebench: Scalebench) -> None:
     done = scalebench("trace", TRACES[0], "--html", "no/such/folder/page.html")
     assert done.returncode == 5
     assert "page cannot be written" in done.stderr
+
+
+def test_a_pattern_that_is_none(scalebench: Scalebench) -> None:
+    done = scalebench("trace", TRACES[0], "--communication", "own(")
+    assert done.returncode == 2
+    assert "--communication own( is no regular expression: missing )" in done.stderr

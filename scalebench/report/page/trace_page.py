@@ -29,7 +29,7 @@ from scalebench.report.tables.work_table import (
 )
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures
-from scalebench.trace.job import JobFigures, RankFigures, work_of_all
+from scalebench.trace.job import JobFigures, RankFigures, unavailable_together, work_of_all
 
 BAR_PX = 26
 MOST_LABELS = 40
@@ -81,8 +81,10 @@ def _title(job: JobFigures) -> str:
 
 def _conclusion(job: JobFigures) -> str:
     total = job.total
+    if unavailable_together(job):
+        return "How much of the communication was hidden is not known: calls have no kernel."
     if total.overlap_ratio is None:
-        return "No communication was traced."
+        return "No communication was recognised."
     said = (
         f"{ratio_as_percent(total.overlap_ratio)} of the communication was hidden behind "
         f"computation; {units.seconds(total.exposed_comm_s)} of "

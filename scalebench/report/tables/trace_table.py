@@ -1,7 +1,9 @@
 """The terminal table of ``scalebench trace``."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -19,7 +21,7 @@ from scalebench.report.tables.work_table import (
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.comparison import Comparison
-from scalebench.trace.job import JobFigures, work_of_all
+from scalebench.trace.job import JobFigures, unavailable_together, work_of_all
 
 WINDOWS = {"file": "the whole file", "steps": "whole profiler steps only"}
 
@@ -82,8 +84,16 @@ def _figures(line: RankLine) -> Figures:
 
 
 def rank_lines(job: JobFigures) -> list[RankLine]:
-    """Return the lines of the ranks."""
-    return [RankLine(str(r.trace.rank), r.figures, Path(r.trace.file).name) for r in job.ranks]
+    """Return the lines of the ranks; what of a rank is not known is None."""
+    return [
+        RankLine(str(r.trace.rank), _known(r.figures, r.unavailable), Path(r.trace.file).name)
+        for r in job.ranks
+    ]
+
+
+def _known(figures: Figures, unavailable: Iterable[str]) -> Figures:
+    unknown: dict[str, Any] = dict.fromkeys({*unavailable} & {*figures.__dataclass_fields__})
+    return replace(figures, **unknown)
 
 
 def rank_columns(job: JobFigures, longest_file: int) -> tuple[Column[RankLine], ...]:
@@ -130,7 +140,7 @@ def render_traces(
 
     ranks = rank_lines(job)
     if len(ranks) > 1:
-        ranks.append(RankLine("all", job.total))
+        ranks.append(RankLine("all", _known(job.total, unavailable_together(job))))
     columns = fit(rank_columns(job, 40), ranks, width, ascii_only)
     parts: list[RenderableType] = [
         *(line(notice, ascii_only, "yellow") for notice in job.notices),

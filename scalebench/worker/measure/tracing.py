@@ -17,10 +17,10 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from scalebench.records.scratch import Scratch
+from scalebench.trace.communication_kernels import carries_details
 from scalebench.trace.events import CATEGORIES, Events
 from scalebench.trace.kineto import read_kineto
 from scalebench.trace.marks import STEP
-from scalebench.trace.names import carries_details
 
 _CODES = {name: code for code, name in enumerate(CATEGORIES)}
 FROM_MEMORY = hasattr(_KinetoEvent, "extra_meta")

@@ -76,14 +76,14 @@ def test_settings_are_values_or_lists_of_them(told):
 
 
 def test_times_that_are_none_are_left_out_of_a_trace_and_counted(told):
-    valid = {"ph": "X", "name": "op", "ts": 10, "dur": 5}
+    valid = {"ph": "X", "cat": "cpu_op", "name": "op", "ts": 10, "dur": 5}
     text = json.dumps({"traceEvents": [valid, *({**valid, "ts": f"ts{i}"} for i in range(5))]})
     for i, number in enumerate(("1e999990", "-1e999999999", "NaN", "1e18", "9" * 40)):
         text = text.replace(f'"ts{i}"', number)
     Path("t.json").write_text(text)
     code, out, _ = told("trace", "t.json", "--json")
     assert code == 0
-    assert json.loads(out)["notices"] == ["5 events of t.json have no valid time and are left out."]
+    assert json.loads(out)["notices"] == ["5 events of t.json without a valid time are left out."]
 
 
 @pytest.mark.parametrize("number", ["1e200", "-1.5E+0300", "9" * 200, "1e999"])

@@ -337,14 +337,14 @@ def test_a_codec_on_a_gpu_takes_as_long_as_its_kernels_and_not_as_their_asking()
 def test_kernels_that_may_communicate_are_compute_and_are_listed():
     timeline = timeline_of(
         events(
-            kernel("cross_device_reduce_1stage", 0, 10),
-            kernel("cross_device_reduce_1stage", 20, 25),
+            kernel("gemm_all_reduce_kernel", 0, 10),
+            kernel("gemm_all_reduce_kernel", 20, 25),
             kernel(GEMM, 30, 40),
         )
     )
     assert timeline.operations == ()
     assert length(timeline.compute) == 25 * US
-    assert timeline.unknown == {"cross_device_reduce_1stage": pytest.approx(15e-6)}
+    assert timeline.unknown == {"gemm_all_reduce_kernel": pytest.approx(15e-6)}
 
 
 GLOO = {"Input Dims": [[1000]], "Input type": ["float"]}

@@ -54,7 +54,8 @@ def test_the_traces_own_word_comes_first(write):
         ("step7_rank0.json.gz", "step7_rank3.json.gz"),
         ("trace_0.json", "trace_3.json"),
         ("job5_0.json", "job5_3.json"),
-        ("0.1668000000123.pt.trace.json", "3.1668000000456.pt.trace.json"),
+        ("x_r0.1668000000123.pt.trace.json", "x_r3.1668000000456.pt.trace.json"),
+        ("h100[r0].json", "h100[r3].json"),
     ],
 )
 def test_else_the_files_names(write, first, second):
@@ -111,18 +112,49 @@ def test_nothing_but_bad_files(write, tmp_path):
 
 
 def test_what_has_to_be_known_is_noticed(write):
-    job = analyse_job([write("a.json", trace(0, 8, [("deep_ep_dispatch", 30, 40)]))])
+    job = analyse_job([write("a.json", trace(0, 8, [("gemm_all_reduce", 30, 40)]))])
     text = " ".join(job.notices)
     assert "1 of the job's 8 ranks" in text
     assert "The kind of 1 operations is not known" in text
     assert "may be communication" in text
 
 
+def apart(rank, world_size):
+    """A rank whose one stream computes and whose other does what nobody knows."""
+    rows = [("gemm", 0, 10, 7), ("mine::exchange<8>(int)", 5, 25, 20)]
+    events = [
+        {"ph": "X", "cat": "kernel", "name": name, "ts": start, "dur": end - start, "tid": stream}
+        for name, start, end, stream in rows
+    ]
+    job = {"rank": rank, "world_size": world_size}
+    return {"traceEvents": events, "distributedInfo": job if world_size else {}}
+
+
+@pytest.mark.parametrize(("world_size", "many"), [(64, 1), (None, 2), (1, 1), (None, 1)])
+def test_a_job_without_communication_names_what_may_be_it(write, world_size, many):
+    files = [write(f"rank{n}.json", apart(n, world_size)) for n in range(many)]
+    job = analyse_job(files)
+    said = [notice for notice in job.notices if "No communication was recognised" in notice]
+    several = (world_size or many) > 1
+    assert len(said) == several
+    for file in as_json(job)["files"]:
+        assert bool(file["unknown_kernels"]) is several
+        reason = f"a job of {world_size or many} ranks" if several else "there was no communication"
+        assert reason in file["unavailable"]["overlap_ratio"]
+    assert not several or "If the kernels named below communicate" in said[0]
+    assert ("may be communication: mine::exchange<8>(int), " in render_traces(job)) is several
+    named = analyse_job(files, communication=re.compile(r"^mine::"))
+    assert named.ranks[0].figures.overlap_s == pytest.approx(5e-6)
+    assert not any("recognised" in notice for notice in named.notices)
+    nothing = analyse_job(files, communication=re.compile("yours"))
+    assert "--communication yours is found in the name of no GPU kernel." in nothing.notices
+
+
 NAMES = {
     "file", "rank", "rank_from", "device", "num_steps", "window_s", "comm_s", "compute_s",
     "overlap_s", "exposed_comm_s", "overlap_ratio", "comm_compute_ratio", "copies_s", "idle_s",
     "kinds", "phases", "exposed_transfer_s", "wait_s", "unknown_kernels", "unavailable",
-    "copies_alone_s", "comm_beside_copies_s",
+    "copies_alone_s", "comm_beside_copies_s", "num_calls", "num_unseen_calls",
 }  # fmt: skip
 """A contract: never take one away."""
 

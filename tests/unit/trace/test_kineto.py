@@ -10,6 +10,7 @@ import pytest
 from scalebench.errors import UsageError
 from scalebench.trace import json_stream
 from scalebench.trace.classify import timeline_of
+from scalebench.trace.events import CATEGORIES
 from scalebench.trace.intervals import intersect, length_s
 from scalebench.trace.kineto import nanoseconds, read_kineto
 
@@ -156,7 +157,6 @@ def test_which_events_count(tmp_path):
     assert found == [
         ("aten::mm", 5, 2),
         ("aten::mm", 9, 1.5),
-        ("aten::mm", 20, 0),
         ("aten::mm", 30, 0),
         ("aten::mm", 32, 2),
         ("inner", 41, 1),
@@ -275,3 +275,55 @@ def test_memory_does_not_grow_with_what_is_left_out(tmp_path):
     tracemalloc.stop()
     assert path.stat().st_size > 30e6
     assert peak < 12e6
+
+
+HOST = {**OP, "cat": "cuda_runtime", "ts": 1000, "dur": 5}
+EPOCH = 1.6e15
+
+
+@pytest.mark.parametrize(
+    ("start", "changed", "is_kept"),
+    [
+        (1010, {}, True),
+        (1010, {"dur": 0}, True),
+        (900, {}, True),  # launched before the trace began
+        (0, {}, False),
+        (0, {"dur": 0}, False),
+        (-5e15, {}, False),
+        (1e18, {}, False),
+        (1e9, {}, False),  # 17 minutes after the host
+        (float("inf"), {}, False),
+        (1010, {"dur": -1}, False),
+        (1010, {"dur": float("inf")}, False),
+        (1010, {"dur": float("nan")}, False),
+        (1010, {"dur": 1e12}, False),
+        (1010, {"dur": None}, False),
+        (0, {"cat": "gpu_memcpy"}, False),
+        (-EPOCH, {"cat": "cpu_op"}, False),
+    ],
+)
+@pytest.mark.parametrize("base", [0, EPOCH])
+def test_what_cannot_be_where_the_file_has_it_is_left_out_and_counted(
+    tmp_path, start, changed, is_kept, base
+):
+    whole = [{**HOST, "ts": base + 1000}, {**KERNEL, "ts": base + 1020}]
+    ts = start if start == 0 or not abs(start) < 1e10 else base + start
+    events = read_kineto(written(tmp_path / "a.json", [*whole, {**KERNEL, "ts": ts, **changed}]))
+    assert (len(events), events.num_left_out) == ((3, 0) if is_kept else (2, 1))
+    assert events.start_ns.max() < 10**9
+
+
+def test_a_trace_may_begin_at_0_and_kernels_be_alone(tmp_path):
+    events = read_kineto(written(tmp_path / "a.json", [{**KERNEL, "ts": 0}, {**KERNEL, "ts": 9}]))
+    assert (len(events), events.num_left_out) == (2, 0)
+    with pytest.raises(UsageError, match="no event with a valid time"):
+        read_kineto(written(tmp_path / "b.json", [{**KERNEL, "ts": 0, "dur": 0}]))
+
+
+def test_what_the_device_of_mtia_does(tmp_path):
+    names = ["fc-dtype_Float", "dma_request", "event_wait", "pe_exe", "hccl_all_reduce"]
+    rows = [{**KERNEL, "cat": "mtia_ccp_events", "name": name} for name in names]
+    events = read_kineto(written(tmp_path / "a.json", rows))
+    assert [CATEGORIES[code] for code in events.category] == [
+        "kernel", "gpu_memcpy", "other", "other", "kernel",
+    ]  # fmt: skip

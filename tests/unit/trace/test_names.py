@@ -1,78 +1,9 @@
-"""What names mean, in every spelling that NCCL, RCCL and torch have used."""
+"""What names mean, in every spelling that torch has used."""
 
 import pytest
 import torch
 
 from scalebench.trace import names
-
-KERNELS = {
-    # NCCL up to 2.9, 2.10 to 2.18, from 2.19 on; symmetric memory from 2.27 on; RCCL; MSCCL
-    "ncclAllReduceRingLLKernel_sum_f32(ncclColl)": "all_reduce",
-    "ncclReduceScatterRingLLKernel_sum_f16(ncclColl)": "reduce_scatter",
-    "ncclAllGatherRingLLKernel_copy_i8(ncclColl)": "all_gather",
-    "ncclBroadcastRingLLKernel_copy_i8(ncclColl)": "broadcast",
-    "ncclSendRecvKernel_copy_i8(ncclColl)": "send_recv",
-    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)": "all_reduce",
-    "ncclKernel_AllReduce_TREE_LL_Sum_half(ncclDevComm*, unsigned long, ncclWork*)": "all_reduce",
-    "ncclKernel_ReduceScatter_RING_LL_Sum___nv_bfloat16(ncclWorkElem)": "reduce_scatter",
-    "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)": "all_gather",
-    "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)": "broadcast",
-    "ncclKernel_Reduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)": "reduce",
-    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)": (
-        "send_recv"
-    ),
-    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "all_reduce",
-    "ncclDevKernel_AllReduce_Sum_bf16_NVLS(ncclDevKernelArgsStorage<4096ul>)": "all_reduce",
-    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": (
-        "reduce_scatter"
-    ),
-    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "all_gather",
-    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "send_recv",
-    "ncclDevKernel_Broadcast_RING_LL(ncclDevComm*, unsigned long, ncclWork*)": "broadcast",
-    "ncclSymkDevKernel_AllReduce_AGxLL_R_sum_f32(ncclSymkDevWorkArgs)": "all_reduce",
-    "ncclDevKernel_Generic(ncclDevComm*, unsigned long, ncclWork*)": "unknown",
-    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)": "unknown",
-    "rccl_main_kernel_1(ncclDevComm*)": "unknown",
-    "mscclKernel_Sum_float_LL(ncclDevComm*, mscclAlgo*)": "unknown",
-}
-
-
-@pytest.mark.parametrize(("name", "kind"), KERNELS.items())
-def test_kernels_that_communicate(name, kind):
-    assert names.is_communication_kernel(name)
-    assert names.kind_of(name) == kind
-    assert not names.may_be_communication(name)
-    assert names.carries_details(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
-        "nvshmemi_transfer_rma_p<float>(void*)",
-        "void deep_ep::internode_ll::dispatch<true, 7168>(void*)",
-        "mscclpp::allreduce_nvls<float>(void*)",
-        "two_shot_all_reduce_kernel(at::BFloat16*)",
-    ],
-)
-def test_kernels_that_may_communicate(name):
-    assert names.may_be_communication(name)
-    assert not names.is_communication_kernel(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
-        "ampere_sgemm_128x64_tn",
-        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
-        "void at::native::broadcast_kernel(float*)",
-        "triton_red_fused_native_layer_norm_0",
-    ],
-)
-def test_kernels_that_compute(name):
-    assert not names.may_be_communication(name)
-    assert not names.is_communication_kernel(name)
 
 
 @pytest.mark.parametrize(
@@ -158,3 +89,24 @@ def test_the_bytes_of_an_element_are_torchs(name):
 )
 def test_the_dtypes_of_other_spellings(name, dtype, size):
     assert names.dtype_of(name) == (dtype, size)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "on_device"),
+    [
+        ("nccl:all_reduce", "nccl", True),
+        ("xccl:all_reduce", "xccl", True),
+        ("hccl:broadcast", "hccl", True),
+        ("cnccl:all_gather", "cnccl", True),
+        ("cncl:all_gather", "cncl", True),
+        ("oneccl:all_reduce", "oneccl", True),
+        ("mtia:all_reduce", "mtia", True),
+        ("gloo:all_reduce", "gloo", False),
+        ("ucc:barrier", "ucc", False),
+        ("ccl::allreduce", None, False),
+        ("ProfilerStep#3", None, False),
+        ("moe:dispatch", None, False),
+    ],
+)
+def test_backends(name, backend, on_device):
+    assert (names.backend_of(name), names.works_on_device(name)) == (backend, on_device)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from scalebench.trace.classify import timeline_of
+from scalebench.trace.communication_kernels import is_communication_kernel
 from scalebench.trace.events import CATEGORIES
 from scalebench.trace.kineto import read_kineto
-from scalebench.trace.names import is_communication_kernel
 from tests.builders.traces import US, Event, annotation, events, kernel, launch, op
 
 REAL = Path(__file__).parents[2] / "golden" / "traces" / "nccl-2.17_2ranks_rank0.json.gz"

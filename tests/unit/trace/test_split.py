@@ -1,0 +1,102 @@
+"""Several ranks, or several devices, in one file are looked at one by one."""
+
+import json
+
+import pytest
+
+from scalebench.trace.job import analyse_job, as_json
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+
+
+def event(cat, name, ts, dur, pid, tid=7, **args):
+    row = {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": pid, "tid": tid}
+    return {**row, "args": args}
+
+
+def rank(late=0, pid=9, device=0, first=1, **more):
+    """A rank whose communication of 40 µs its own computation hides for 10."""
+    gpu = {"device": device, **more}
+    return [
+        event("cuda_runtime", "cudaLaunchKernel", late, 5, pid, correlation=first, **more),
+        event("cuda_runtime", "cudaLaunchKernel", late + 5, 5, pid, correlation=first + 1, **more),
+        event("kernel", REDUCE, late + 10, 40, device, 20, correlation=first, **gpu),
+        event("kernel", "gemm", late + 40, 100, device, correlation=first + 1, **gpu),
+    ]
+
+
+def labelled(label, rows):
+    return [{**row, "pid": f"{label} {row['pid']}"} for row in rows]
+
+
+@pytest.fixture
+def found(tmp_path):
+    def of(*files):
+        paths = [tmp_path / f"node{n}.json" for n in range(len(files))]
+        for path, rows in zip(paths, files, strict=True):
+            path.write_text(json.dumps({"traceEvents": rows}))
+        return analyse_job(paths)
+
+    return of
+
+
+OTHER_PROCESS = {"pid": 10, "device": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "by", "parts"),
+    [
+        (labelled("[TP00]", rank()) + labelled("[TP01]", rank(200)), [0, 1], "trace",
+         ["[TP00]", "[TP01]"]),
+        (labelled("[TP01-DP00]", rank()) + labelled("[TP00-DP00]", rank(200)), [0, 1], "order",
+         ["[TP00-DP00]", "[TP01-DP00]"]),
+        (labelled("rank 10:", rank()) + labelled("rank 2:", rank(200)), [2, 10], "trace",
+         ["rank 2", "rank 10"]),
+        ([*rank(rank=3), *rank(200, 10, rank=12)], [3, 12], "trace", ["rank 3", "rank 12"]),
+        ([*rank(), *rank(200, device=1, first=5)], [0, 1], "device", ["device 0", "device 1"]),
+        ([*rank(), *rank(200, **OTHER_PROCESS)], [0, 1], "device", ["device 0", "device 1"]),
+        ([*rank(device=6), *rank(200, device=2, first=5)], [2, 6], "device",
+         ["device 2", "device 6"]),
+    ],
+)  # fmt: skip
+def test_each_by_itself(found, rows, ranks, by, parts):
+    job = found(rows)
+    assert [(r.trace.rank, r.trace.rank_from, r.trace.part) for r in job.ranks] == [
+        (number, by, part) for number, part in zip(ranks, parts, strict=True)
+    ]
+    assert [rank.figures.comm_s for rank in job.ranks] == [pytest.approx(40e-6)] * 2
+    assert [rank.figures.overlap_s for rank in job.ranks] == [pytest.approx(10e-6)] * 2
+    assert any(f"{parts[0]}, {parts[1]}." in notice for notice in job.notices)
+    assert [file["part"] for file in as_json(job)["files"]] == parts
+
+
+def test_processes_that_count_their_launches_alike_keep_their_own(found):
+    job = found([*rank(), *rank(200, **OTHER_PROCESS)])
+    assert [rank.figures.window_s for rank in job.ranks] == [pytest.approx(140e-6)] * 2
+    asked = [rank.trace.timeline.operations[0] for rank in job.ranks]
+    assert [op.start_ns - op.enqueued_ns for op in asked] == [10_000, 10_000]
+
+
+def test_a_copy_on_another_device_is_no_other_rank(found):
+    copy = event("gpu_memcpy", "Memcpy PtoP", 150, 10, 1, device=1)
+    (one,) = found([*rank(), copy]).ranks
+    assert (one.trace.part, one.figures.copies_s) == ("", pytest.approx(10e-6))
+
+
+def test_devices_of_several_hosts_are_ranks_in_the_order_given(found):
+    host = [*rank(), *rank(device=1, first=5)]
+    job = found(host, host)
+    assert [(r.trace.rank, r.trace.rank_from) for r in job.ranks] == [
+        (number, "order") for number in range(4)
+    ]
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, 2**70, "\u0663", None, float("nan"), -1])
+@pytest.mark.parametrize("where", ["device", "rank", "External id"])
+def test_owners_of_any_kind_are_read(found, odd, where):
+    rows = rank()
+    rows[2]["args"][where] = odd
+    rows.append({**rows[3], "pid": odd})
+    rows.append(event("cpu_op", "c10d::allreduce_", 0, 9, 9, **{where: odd}))
+    (one, *_) = found(rows).ranks
+    assert one.figures.comm_s == pytest.approx(40e-6)
