@@ -20,7 +20,7 @@ def test_bandwidths_of_five_ranks():
 
 def test_what_is_not_told_is_nothing():
     point = made()
-    assert (point.in_place, point.algorithm, point.num_wrong) == (None, "backend", 0)
+    assert (point.in_place, point.algorithm, point.num_wrong) == (None, "backend", None)
     assert (point.low_s, point.high_s, point.link) == (None, None, "")
 
 

@@ -101,7 +101,6 @@ def test_points_of_a_log_that_can_be_fitted_and_why_others_cannot():
     assert notices == [
         "a notice",
         "x.log: all_reduce: 3 points without size or time",
-        "x.log: broadcast: no list",
     ]
     first, second = points
     assert first == CalibratedPoint(
@@ -114,8 +113,9 @@ def test_points_of_a_log_that_can_be_fitted_and_why_others_cannot():
         num_wrong=4,
         redop="max",
         source="x.log, line 9",
+        link="x.log, line 9",
     )
-    assert (second.op, second.world_size, second.num_wrong) == ("reduce", 7, 0)
+    assert (second.op, second.world_size, second.num_wrong) == ("reduce", 7, None)
     assert (second.size_bytes, second.source) == (96, "x.log, line 20")
 
 
@@ -188,7 +188,8 @@ def test_a_profile_has_the_backends_fits_and_own_all_reduces_by_their_own_laws()
     ]
     assert "there is no law of one latency and one bandwidth" in found.refused[1]
     assert "2 sizes given, 3 or more" in found.refused[2]
-    assert (found.points, found.notices, found.num_wrong) == (tuple(points), ("told",), 5)
+    assert (found.points, found.notices[0], found.num_wrong) == (tuple(points), "told", 5)
+    assert "results were wrong at 0 B" in found.notices[1]
     assert (found.link, found.machine, found.backend) == ("lab", {"cpu": 1}, "gloo")
     assert found.namings == ()
 

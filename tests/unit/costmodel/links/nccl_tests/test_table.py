@@ -74,10 +74,12 @@ def test_without_a_list_the_caller_tells_the_number():
     run = run_of(REDUCED, num_ranks=0)
     assert table_of(run, 3, None).world_size == 3
     assert table_of(run, 3, None).world_size_reason is None
-    unknown = table_of(run, None, None)
-    assert (unknown.world_size, unknown.world_size_reason) == (
-        None,
-        "the log does not list the ranks",
+    assert table_of(run, None, None).world_size == 3  # the only one that fits the bandwidths
+    vague = replace(run, points=[point(3000, factor=4 / 3)])
+    unknown = table_of(vague, None, None)
+    assert unknown.world_size is None
+    assert unknown.world_size_reason == (
+        "the log does not list the ranks; 2 to 8 fit its bandwidths; give it with --world-size"
     )
     with pytest.raises(UsageError, match="the number of ranks is not 4"):
         table_of(run, 4, None)
@@ -279,13 +281,18 @@ TABLE = "the table of all_reduce at line 5"
             {"num_out_of_bounds": 7},
             f"1 of 2 measurements of {TABLE} had wrong results (#wrong > 0), the first at line 9",
         ),
-        ([REDUCED], {"num_out_of_bounds": 1}, f"{TABLE} had 1 measurements out of bounds"),
+        (
+            [REDUCED],
+            {"num_out_of_bounds": 1},
+            f"{TABLE} had 1 measurements out of bounds, and no row says which: any may be wrong",
+        ),
         ([REDUCED], {"num_out_of_bounds": 0}, None),
-        ([replace(REDUCED, num_wrong=None)], {}, None),
+        ([replace(REDUCED, num_wrong=None)], {}, f"{TABLE}: no result was checked"),
+        ([replace(REDUCED, num_wrong=None, deviation=1e-6)], {}, None),
         (
             [REDUCED],
             {"num_ranks": 0},
-            f"{TABLE}: the number of ranks is not known: the log does not list the ranks",
+            f"{TABLE}: the log does not list the ranks; only N=3 fits its columns",
         ),
         (
             [REDUCED, replace(REDUCED, time_us=None)],

@@ -194,7 +194,7 @@ def test_a_row_without_a_header_ends_in_three_numbers(row, is_row):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (ROW.replace("float", "float9"), "line 2: the type 'float9' is not known. Valid: int8, "),
+        (ROW.replace("float", "float9"), "line 2: the type 'float9' is not known; valid: int8, "),
         (ROW + " 7", "line 2: the row is cut off or mixed with other output"),
         (ROW[:-5], "columns of the header at line 1, found 'sum -1 3.0"),
     ],
