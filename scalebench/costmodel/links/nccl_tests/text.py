@@ -210,7 +210,7 @@ class _Log:
         return True
 
     def _leave_out(self, run: Run, what: str) -> None:
-        run.left_out.append(what)
+        run.left_out.append("" if run.left_out else what)  # a log may have millions of them
         self._first_left_out = self._first_left_out or what
 
     def _take_fact(self, line: str) -> None:
@@ -254,13 +254,15 @@ def _row_below(line: str, is_in_place: bool = False) -> re.Pattern[str] | None:
     modes = [mode.split() for mode in re.split(r" (?=(?:cpu)?time\b)", header["modes"])]
     first = int(is_in_place and len(modes) == 1)
     for i, names in enumerate(modes, first):
-        mode = "".join(_column(name, i) for name in names)
+        mode = "".join(_column(name, i, names.index(name) == at) for at, name in enumerate(names))
         row += mode if len(modes) == 1 or i == 1 else f"(?:{mode}|{_NO_OUT_OF_PLACE})"
     return re.compile(row + "$")
 
 
-def _column(name: str, mode: int) -> str:
+def _column(name: str, mode: int, is_first: bool) -> str:
     """Return what the values of a column of the results look like; ``mode``: 1 is in place."""
+    if not is_first:
+        return r"\s+\S+"
     if name in ("time", "cputime", "algbw", "busbw"):
         return rf"\s+(?P<{name}{mode}>{NUMBER})"
     if name.strip("#") in ("wrong", "error"):
