@@ -4,9 +4,13 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -306,10 +310,64 @@ def test_prometheus_has_the_status_of_every_row_and_the_reason_for_every_null():
     assert statuses == {(r.case, r.world_size): r.status for r in SUMMARY.rows}
     reasons = {
         (s.labels["case"], int(s.labels["world_size"]), s.labels["field"]): s.labels["reason"]
-        for s in found["scalebench_unavailable"].samples
+        for s in found["scalebench_unavailable_info"].samples
     }
     assert reasons["ddp-25mb", 2, "exposed_comm_s"] == "not measured by this version"
     assert reasons["ddp-1mb", 4, "row"].startswith("oom: rank 3: out of memory")
+
+
+RUNS = {"rows": SUMMARY, "texts": hostile_summary(), "none": make_summary([])}
+
+
+def found_reader(program):
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"{program} is not installed: apt-get install {READERS[program]}")
+    return path
+
+
+READERS = {"promtool": "prometheus", "prometheus-node-exporter": "prometheus-node-exporter"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_promtool_finds_nothing_to_object_to(name):
+    command = [found_reader("promtool"), "check", "metrics"]
+    text = exported("openmetrics", RUNS[name])
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_node_exporter_takes_every_sample(tmp_path):
+    text = exported("openmetrics", hostile_summary())
+    (tmp_path / "scalebench.prom").write_text(text)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    wanted = (
+        *("--collector.disable-defaults", "--collector.textfile"),
+        *(f"--collector.textfile.directory={tmp_path}", f"--web.listen-address={address}"),
+    )
+    with subprocess.Popen(
+        [found_reader("prometheus-node-exporter"), *wanted], stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            scraped = _scraped(f"http://{address}/metrics")
+        finally:
+            server.kill()
+    assert "node_textfile_scrape_error 0" in scraped
+    ours = [line for line in text.splitlines() if line.startswith("scalebench_")]
+    assert sum(line.startswith("scalebench_") for line in scraped.splitlines()) == len(ours)
+
+
+def _scraped(url):
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.read().decode()
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def test_prometheus_parses_hostile_labels():
