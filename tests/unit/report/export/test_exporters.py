@@ -462,6 +462,62 @@ def test_fits_of_collectives_are_metrics():
     assert [s.value for s in failed["scalebench_collective_failed"].samples] == [1]
 
 
+def test_collectives_are_series_where_a_tool_follows_numbers():
+    name = "links/all_reduce N=2 [float32, backend, in place]"
+    found = json.loads(exported("bencher", timed()))
+    jsonschema.validate(found, BMF)
+    assert len(found) == 4 and found[name]["latency-s"]["value"] == pytest.approx(ALPHA_S)
+    assert found[name]["bandwidth-byte-per-s"]["value"] == pytest.approx(BANDWIDTH)
+    bigger, smaller = (
+        json.loads(exported(f"github-action-benchmark-{better}", timed()))
+        for better in ("bigger", "smaller")
+    )
+    assert {entry["unit"] for entry in bigger} == {"bytes/s"}
+    assert {entry["unit"] for entry in smaller} == {"s"}
+    assert f"{name} latency_s" in {entry["name"] for entry in smaller}
+
+
+def test_collectives_are_a_table_of_their_fits():
+    table = pd.read_csv(io.StringIO(exported("csv", timed())))
+    assert len(table) == 4 and set(table["op"]) == {"all_reduce"}
+    assert table["alpha_s"].tolist() == pytest.approx([ALPHA_S] * 4)
+    parquet = pd.read_parquet(io.BytesIO(exported("parquet", timed())))
+    assert parquet["world_size"].tolist() == table["world_size"].tolist()
+
+
+def test_messages_of_several_regimes_are_one_series():
+    (small,) = (fit for fit in timed().collectives.fits[:1])
+    large = small | {"min_bytes": 1 << 30, "alpha_s": 1.0, "bandwidth_byte_per_s": 2.0}
+    summary = timed()
+    summary.collectives.fits = [large, small]
+    ((_, found),) = json.loads(exported("bencher", summary)).items()
+    assert found["latency-s"]["value"] == small["alpha_s"]
+    assert found["bandwidth-byte-per-s"]["value"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "failure", "said"),
+    [
+        ("pytest-benchmark", None, "timed collectives and trained nothing"),
+        ("bencher", "2 elements are wrong", "they failed: 2 elements are wrong"),
+        ("github-action-benchmark-bigger", "2 elements are wrong", "2 elements are wrong"),
+        ("chrome-trace", None, "it trained nothing"),
+    ],
+)
+def test_what_a_run_of_collectives_lacks_is_said(name, failure, said):
+    with pytest.raises(ScalebenchError, match=said):
+        exported(name, timed(failure))
+
+
+def test_a_row_that_was_only_recovered_has_its_times_in_every_series():
+    row = make_row("ddp", 2, step_s=None, samples=[], recovery=recovery())
+    ((_, found),) = json.loads(exported("bencher", make_summary([row]))).items()
+    assert "restart-s" in " ".join(found)
+    assert "scalebench_restart_seconds" in exported("openmetrics", make_summary([row]))
+    with pytest.raises(ScalebenchError, match="pytest-benchmark, whose rounds are training steps"):
+        exported("pytest-benchmark", make_summary([row]))
+
+
 @pytest.mark.parametrize("failure", [None, "3 elements of results are wrong"])
 def test_collectives_that_went_wrong_are_a_failure(failure):
     text = exported("junit", timed(failure))
@@ -595,8 +651,12 @@ def test_no_two_operations_of_a_lane_overlap(spans):
 
 def test_a_run_without_traces_says_why_there_is_nothing():
     run = make_run(make_small_run())
-    with pytest.raises(UsageError, match="--no-trace"):
-        exported("chrome-trace", summarise(run), run)
+    summary = summarise(run)
+    with pytest.raises(UsageError, match="no reason is recorded"):
+        exported("chrome-trace", summary, run)
+    summary.reproduce += " --no-trace"
+    with pytest.raises(UsageError, match="--no-trace left them out"):
+        exported("chrome-trace", summary, run)
 
 
 # The command
@@ -639,7 +699,7 @@ def test_export_refuses_in_one_line(export):
         (["--format", "junitt"], "Did you mean 'junit'?"),
         (["--format", "parquet"], "--out FILE.parquet"),
         (["--format", "github-action-benchmark"], "two files"),
-        (["--format", "chrome-trace"], "--no-trace"),
+        (["--format", "chrome-trace"], "no traced steps"),
         (["--format", "csv", "--out", "."], "is a directory"),
     ):
         refused = export(*arguments)
