@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from scalebench import __version__
+from scalebench.costmodel.links.imported import by_table, points_of_log
 from scalebench.costmodel.links.nccl_tests import read_log
 from scalebench.costmodel.links.profile import (
     CalibratedPoint,
     LinkProfile,
-    by_table,
     point_of,
-    points_of_log,
     profile_of,
 )
 from scalebench.errors import EnvironmentUnfit, UsageError

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from scalebench.costmodel.links.imported import points_of_log
 from scalebench.costmodel.links.laws import law_terms
 from scalebench.costmodel.links.nccl_tests import Log
 from scalebench.costmodel.links.nccl_tests.run import Point, Printed
@@ -16,7 +17,6 @@ from scalebench.costmodel.links.profile import (
     LinkProfile,
     namings_of,
     point_of,
-    points_of_log,
     profile_of,
 )
 from scalebench.records.probes import TimedTransfer
