@@ -1,11 +1,12 @@
 """What a link of known nominal bandwidth is worth here: the best bus bandwidth compared with it."""
 
+import re
 from collections.abc import Sequence
 
 from scalebench import units
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.costmodel.links.topology import LINKS, Link
-from scalebench.errors import unknown_name
+from scalebench.errors import UsageError, unknown_name
 from scalebench.records.base import Record
 
 WELL_USED = 0.75
@@ -31,10 +32,19 @@ class LinkVerdict(Record):
 
 
 def named_link(name: str) -> Link:
-    """Return the link of a name; raises UsageError with the valid ones."""
-    if name not in LINKS:
-        raise unknown_name("link", name, LINKS)
-    return LINKS[name]
+    """Return the link of a name, or several in parallel: ``8xinfiniband-ndr``.
+
+    Raises:
+        UsageError: There is none; the text has the valid ones.
+    """
+    times = re.fullmatch(r"(\d{1,4}) ?[x×*] ?(.+)", name)
+    number, of = (int(times[1]), times[2]) if times else (1, name)
+    if of not in LINKS:
+        raise unknown_name("link", of, LINKS)
+    if not number:
+        raise UsageError(f"{name} is no link: give a number of links from 1 on, as 8x{of}.")
+    together = number * LINKS[of].bandwidth_byte_per_s
+    return LINKS[of].model_copy(update={"bandwidth_byte_per_s": together})
 
 
 def against_link(points: Sequence[LinkPoint], name: str) -> list[LinkVerdict]:
@@ -47,11 +57,11 @@ def against_link(points: Sequence[LinkPoint], name: str) -> list[LinkVerdict]:
         UsageError: There is no link of that name.
     """
     link = named_link(name)
-    best: dict[tuple[str, int], LinkPoint] = {}
+    best: dict[tuple[str, int, str], LinkPoint] = {}
     for point in points:
-        if point.algorithm != "backend" or not point.busbw_byte_per_s:
+        if point.algorithm != "backend" or not point.busbw_byte_per_s or point.is_wrong:
             continue
-        key = (point.op, point.world_size)
+        key = (point.op, point.world_size, point.link)
         known = best.get(key)
         if known is None or point.busbw_byte_per_s > (known.busbw_byte_per_s or 0.0):
             best[key] = point
@@ -64,15 +74,17 @@ def _verdict(point: LinkPoint, name: str, link: Link) -> LinkVerdict:
     nominal = f"{units.bytes_(link.bandwidth_byte_per_s)}/s"
     if share > 1:
         meaning = (
-            "above the link: an algorithm other than ring (for example in-network reduction), or "
-            "another link"
+            "above the link: a node has several of them (give their number, as in "
+            "8xinfiniband-ndr), the algorithm is not the ring's (in-network reduction, for "
+            "example), or it is another link"
         )
     elif share >= WELL_USED:
         meaning = "the link is well used"
     else:
         meaning = "something else limits it: try larger sizes, check the topology and NCCL"
+    table = f", {point.link}" if ", " in point.link else ""
     sentence = (
-        f"{point.op}, N={point.world_size}: busbw up to {units.bytes_(busbw)}/s at "
+        f"{point.op}, N={point.world_size}{table}: busbw up to {units.bytes_(busbw)}/s at "
         f"{units.bytes_(point.size_bytes)}, {100 * share:.3g} % of {name} ({nominal}): {meaning}"
     )
     return LinkVerdict(

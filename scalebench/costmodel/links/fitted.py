@@ -90,7 +90,7 @@ class LinkFit(Record):
     """The fit of one operation at one number of ranks.
 
     Attributes:
-        link: Which link; empty: there is only one.
+        link: Which link, or which table of a log; empty: there is only one.
         op: Operation.
         dtype: Element type.
         world_size: Ranks.

@@ -20,10 +20,12 @@ class LinkPoint(Record):
             the ranks.
         in_place: Whether the result overwrote the input; None: no such choice, or not known.
         algorithm: What was asked of the backend; ``backend``: its own choice.
-        num_wrong: Elements of the result that were wrong.
+        num_wrong: Elements of the result that were wrong; None: not checked, or not counted.
+        failed_check: Whether it was found wrong without its elements being counted.
         low_s: Lower end of the median's 95 % interval; None: not known.
         high_s: Upper end, likewise.
-        link: Which link, for example the name of a lab's network; empty: there is only one.
+        link: Which link, for example the name of a lab's network, or which table of a log;
+            empty: there is only one.
     """
 
     op: str
@@ -33,7 +35,8 @@ class LinkPoint(Record):
     time_s: FiniteFloat = Field(gt=0)
     in_place: bool | None = None
     algorithm: str = "backend"
-    num_wrong: int = Field(default=0, ge=0)
+    num_wrong: int | None = Field(default=None, ge=0)
+    failed_check: bool = False
     low_s: FiniteFloat | None = Field(default=None, gt=0)
     high_s: FiniteFloat | None = Field(default=None, gt=0)
     link: str = ""
@@ -46,6 +49,11 @@ class LinkPoint(Record):
         if not ends[0] <= self.time_s <= ends[1]:
             raise ValueError("time_s does not lie between low_s and high_s")
         return self
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the result was found to be wrong."""
+        return self.failed_check or bool(self.num_wrong)
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -1,17 +1,17 @@
 """A link profile: what a calibration measured and fitted, as a file that is read again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from pydantic import Field, FiniteFloat
 
+from scalebench import units
 from scalebench.costmodel.links.fitted import LinkFit
 from scalebench.costmodel.links.fitting.fit import fit_link, fit_links
 from scalebench.costmodel.links.fitting.sweeps import group_points
 from scalebench.costmodel.links.law_naming import LawNaming, name_law
 from scalebench.costmodel.links.laws import usual_laws
-from scalebench.costmodel.links.nccl_tests import Log
 from scalebench.costmodel.links.points import LinkPoint
 from scalebench.errors import UsageError
 from scalebench.records.base import Record
@@ -74,8 +74,8 @@ class LinkProfile(Record):
 
     @property
     def num_wrong(self) -> int:
-        """Elements of results that were wrong."""
-        return sum(point.num_wrong for point in self.points)
+        """Elements of results that were wrong, where they were counted."""
+        return sum(point.num_wrong or 0 for point in self.points)
 
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
@@ -104,34 +104,6 @@ def point_of(timed: TimedTransfer, world_size: int, link: str) -> CalibratedPoin
         p99_s=float(np.percentile(timed.each_s, 99)) if timed.each_s else None,
         num_elements=timed.num_elements,
     )
-
-
-def points_of_log(log: Log) -> tuple[list[CalibratedPoint], list[str]]:
-    """Return the points of a log of nccl-tests that can be fitted, and why others cannot."""
-    points, notices = [], list(log.notices)
-    for table in log.tables:
-        if table.world_size is None:
-            notices.append(f"{log.path}: {table.op}: {table.world_size_reason}")
-            continue
-        usable = [p for p in table.points if p.time_s and p.size_bytes]
-        if len(usable) < len(table.points):
-            left_out = len(table.points) - len(usable)
-            notices.append(f"{log.path}: {table.op}: {left_out} points without size or time")
-        points += [
-            CalibratedPoint(
-                op=table.op,
-                dtype=point.dtype,
-                world_size=table.world_size,
-                size_bytes=point.size_bytes,
-                time_s=point.time_s or 0.0,
-                in_place=point.in_place,
-                num_wrong=point.num_wrong or 0,
-                redop=point.redop,
-                source=f"{log.path}, {point.place}",
-            )
-            for point in usable
-        ]
-    return points, notices
 
 
 def namings_of(points: Sequence[LinkPoint], num_devices: int | None) -> tuple[LawNaming, ...]:
@@ -168,6 +140,7 @@ def profile_of(
         origin: ``created``, ``version``, ``machine``, ``device``, ``backend`` and ``link``.
     """
     usable = [p for p in points if p.algorithm == BACKEND and p.size_bytes]
+    notices = [*notices, *_wrong(points)]
     found = fit_links(usable, usual_laws(origin.get("backend")))
     own, refused = _own_fits(points)
     return LinkProfile(
@@ -178,6 +151,15 @@ def profile_of(
         notices=tuple(notices),
         **origin,
     )
+
+
+def _wrong(points: Sequence[CalibratedPoint]) -> Iterator[str]:
+    """Say which sizes are not fitted because their results were wrong."""
+    for key, members in group_points(points).items():
+        wrong = sorted({point.size_bytes for point in members if point.is_wrong})
+        if wrong:
+            sizes = ", ".join(units.bytes_(size) for size in wrong)
+            yield f"{key}: results were wrong at {sizes}, which the fit leaves out"
 
 
 LAW_OF = {

@@ -8,32 +8,35 @@ suffix of its name. Source: https://bencher.dev/docs/reference/bencher-metric-fo
 import json
 
 from scalebench.analysis.run import StoredRun
-from scalebench.errors import ScalebenchError
 from scalebench.records.summary import Summary
-from scalebench.report.export.measures import Number, numbers, row_name, split
-from scalebench.report.words.plain_text import plain
+from scalebench.report.export.measures import (
+    Number,
+    collective_numbers,
+    nothing_for,
+    numbers,
+    row_name,
+    split,
+)
 
 MAX_NAME = 1024
 """Bencher refuses longer names of benchmarks."""
 
 
 def export_bencher(run: StoredRun, summary: Summary) -> str:
-    """Return the rows that went well.
+    """Return the rows that went well, and collectives.
 
     Raises:
-        ScalebenchError: None did.
+        ScalebenchError: There is neither.
     """
+    rows = {row_name(row): numbers(row) for row in split(summary.rows)[0]}
     found = {
-        row_name(row)[:MAX_NAME]: {
-            measure.field.replace("_", "-"): _metric(number) for measure, number in numbers(row)
+        name[:MAX_NAME]: {
+            measure.field.replace("_", "-"): _metric(number) for measure, number in of
         }
-        for row in split(summary.rows)[0]
+        for name, of in (rows | collective_numbers(summary)).items()
     }
     if not found:
-        raise ScalebenchError(
-            f"No row of {plain(summary.run_id)} succeeded: there is nothing for Bencher to store. "
-            "`scalebench show` says what became of them."
-        )
+        raise nothing_for("Bencher", summary)
     return json.dumps(found, indent=1, allow_nan=False)
 
 

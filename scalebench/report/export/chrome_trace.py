@@ -44,10 +44,23 @@ def export_chrome_trace(run: StoredRun, summary: Summary) -> str:
     traced = _traced(run)
     if not traced:
         raise UsageError(
-            f"{plain(run.paths.root)} holds no traced steps. They are left out by --no-trace; run "
-            "without it, or export another format."
+            f"{plain(run.paths.root)} holds no traced steps: {_why_none(run, summary)}."
         )
     return _document(traced, summary)
+
+
+def _why_none(run: StoredRun, summary: Summary) -> str:
+    """Say why no step was traced, and what to do."""
+    measured = [r for r in run.results.values() if r.cell.purpose == "measure"]
+    if "--no-trace" in summary.reproduce:
+        return "--no-trace left them out. Run without it, or export another format"
+    if not measured:
+        return "it trained nothing. Export another format"
+    reasons = {rank.trace_unavailable for result in measured for rank in result.ranks}
+    if any("--no-trace" in (reason or "") for reason in reasons):
+        return "its suites turn tracing off. Export another format"
+    told = "; ".join(sorted(plain(reason, 200) for reason in reasons if reason))
+    return f"{told or 'no reason is recorded'}. Export another format"
 
 
 def one_of_each_row(run: StoredRun, summary: Summary) -> str | None:

@@ -43,6 +43,17 @@ def rows_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(whole, "Int64"))
 
 
+def run_frame(summary: Summary) -> pd.DataFrame:
+    """Return a run's rows, or its fitted collectives where it trained nothing."""
+    if summary.rows or summary.collectives is None:
+        return rows_frame([summary])
+    fits = [
+        {"run_id": summary.run_id, **{name: _scalar(name, value) for name, value in fit.items()}}
+        for fit in summary.collectives.fits
+    ]
+    return pd.DataFrame(fits, columns=None if fits else ["run_id"])
+
+
 def steps_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
     """Return one line per clean step: run_id, suite, case, world_size, repeat, step, step_s."""
     columns = ["run_id", "suite", "case", "world_size", "repeat", "step", "step_s"]
@@ -62,7 +73,11 @@ def rows_csv(summaries: Sequence[Summary]) -> str:
     Each text is one line; one that a spreadsheet would take for a formula is preceded by an
     apostrophe.
     """
-    frame = rows_frame(summaries)
+    return as_csv(rows_frame(summaries))
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """Return a frame as CSV, as `rows_csv` has it; the frame's texts are changed."""
     for column in frame.columns:
         if frame[column].map(lambda value: isinstance(value, str)).any():
             frame[column] = frame[column].map(_defused)

@@ -8,9 +8,17 @@ action's README, "custom benchmarks".
 import json
 
 from scalebench.analysis.run import StoredRun
-from scalebench.errors import ScalebenchError
 from scalebench.records.summary import Row, Summary
-from scalebench.report.export.measures import Better, Measure, Number, numbers, row_name, split
+from scalebench.report.export.measures import (
+    Better,
+    Measure,
+    Number,
+    collective_numbers,
+    nothing_for,
+    numbers,
+    row_name,
+    split,
+)
 from scalebench.report.words.plain_text import plain
 
 
@@ -25,23 +33,22 @@ def export_smaller(run: StoredRun, summary: Summary) -> str:
 
 
 def _export(summary: Summary, better: Better) -> str:
+    rows = ((row_name(row), row, numbers(row)) for row in split(summary.rows)[0])
+    timed = ((name, None, iter(of)) for name, of in collective_numbers(summary).items())
     entries = [
-        _entry(row, measure, number)
-        for row in split(summary.rows)[0]
-        for measure, number in numbers(row)
+        _entry(name, row, measure, number)
+        for name, row, of in (*rows, *timed)
+        for measure, number in of
         if measure.better == better
     ]
     if not entries:
-        raise ScalebenchError(
-            f"No row of {plain(summary.run_id)} succeeded, and github-action-benchmark accepts no "
-            "empty file. `scalebench show` says what became of them."
-        )
+        raise nothing_for("github-action-benchmark, which accepts no empty file", summary)
     return json.dumps(entries, indent=1, allow_nan=False)
 
 
-def _entry(row: Row, measure: Measure, number: Number) -> dict[str, str | float]:
+def _entry(name: str, row: Row | None, measure: Measure, number: Number) -> dict[str, str | float]:
     entry: dict[str, str | float] = {
-        "name": f"{row_name(row)} {measure.field}",
+        "name": f"{name} {measure.field}",
         "unit": measure.unit,
         "value": number.value,
     }
@@ -50,13 +57,12 @@ def _entry(row: Row, measure: Measure, number: Number) -> dict[str, str | float]
     return entry | {"extra": _extra(row, measure, number)}
 
 
-def _extra(row: Row, measure: Measure, number: Number) -> str:
-    lines = [
-        measure.about,
-        f"strategy: {plain(row.strategy, 40)}, global batch {row.global_batch}",
-    ]
+def _extra(row: Row | None, measure: Measure, number: Number) -> str:
+    lines = [measure.about]
+    if row is not None:
+        lines.append(f"strategy: {plain(row.strategy, 40)}, global batch {row.global_batch}")
     if number.low is not None and number.high is not None:
         lines.append(f"95 % interval: {number.low:.6g} to {number.high:.6g}")
     if number.n is not None:
         lines.append(f"{measure.counts}: {number.n}")
-    return "\n".join([*lines, *(plain(stamp, 200) for stamp in row.stamps)])
+    return "\n".join([*lines, *(plain(stamp, 200) for stamp in (row.stamps if row else ()))])

@@ -6,10 +6,11 @@ under which conditions the number holds, and only numbers of rows that went well
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from scalebench.errors import ScalebenchError
 from scalebench.records.rows.recovery_times import ABOUT, RESTART, RecoveryTime, times_of
-from scalebench.records.summary import Estimate, Row
+from scalebench.records.summary import Estimate, Row, Summary
 from scalebench.report.words.plain_text import plain
 from scalebench.report.words.wording import cpu_fact
 
@@ -133,9 +134,61 @@ def row_name(row: Row) -> str:
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the rows that were measured and went well, and the others."""
-    good = [row for row in rows if row.status == "ok" and row.step_s is not None]
+    """Return the rows that went well and have a step time or one of recovery, and the others."""
+    good = [row for row in rows if row.status == "ok" and (row.step_s or times_of(row.recovery))]
     return good, [row for row in rows if row not in good]
+
+
+LATENCY = Measure("latency_s", "s", "smaller", "Latency of the smallest messages, fitted.")
+BANDWIDTH = Measure(
+    "bandwidth_byte_per_s", "bytes/s", "bigger", "Bandwidth of the largest messages, fitted."
+)
+
+
+def collective_numbers(summary: Summary) -> dict[str, list[tuple[Measure, Number]]]:
+    """Return the latency and the bandwidth of each collective that was timed, by its name.
+
+    For example ``collectives/all_reduce N=2 [float32, backend, in place, cpu]``. Latency is that of
+    the regime of the smallest messages, bandwidth that of the largest. Empty where they failed.
+    """
+    found, sweeps = summary.collectives, dict[str, list[dict[str, Any]]]()
+    if found is None or found.failure is not None:
+        return {}
+    device = [summary.link.device] if summary.link else []
+    for fit in found.fits:
+        place = {True: ["in place"], False: ["out of place"]}.get(fit["in_place"], [])
+        conditions = [fit["dtype"], fit["algorithm"], *place, *filter(None, [fit["link"]]), *device]
+        case = f"{plain('+'.join(found.suites), 64)}/{fit['op']} N={fit['world_size']}"
+        sweeps.setdefault(f"{case} [{plain(', '.join(conditions), 200)}]", []).append(fit)
+    return {name: list(_of_sweep(regimes)) for name, regimes in sweeps.items()}
+
+
+def _of_sweep(regimes: list[dict[str, Any]]) -> Iterator[tuple[Measure, Number]]:
+    regimes.sort(key=lambda fit: int(fit["min_bytes"]))
+    for fit, measure, stem in (
+        (regimes[0], LATENCY, "alpha{}_s"),
+        (regimes[-1], BANDWIDTH, "bandwidth{}_byte_per_s"),
+    ):
+        value, low, high = (fit.get(stem.format(end)) for end in ("", "_low", "_high"))
+        if value is not None:
+            yield measure, Number(value, low, high)
+
+
+def nothing_for(reader: str, summary: Summary) -> ScalebenchError:
+    """Return the refusal of a run that has no number for a tool, with what it lacks."""
+    run_id, found = plain(summary.run_id), summary.collectives
+    if summary.rows:
+        lacks = f"No row of {run_id} succeeded"
+    elif found is not None:
+        lacks = f"{run_id} timed collectives and trained nothing" + (
+            f"; they failed: {plain(found.failure, 300)}" if found.failure else ""
+        )
+    else:
+        lacks = f"{run_id} has no row"
+    return ScalebenchError(
+        f"{lacks}: there is nothing for {reader}. `scalebench show` says what became of the run; "
+        "openmetrics, junit and csv hold all that it has."
+    )
 
 
 def why_left_out(row: Row) -> str:

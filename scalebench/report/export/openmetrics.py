@@ -1,9 +1,13 @@
-"""OpenMetrics 1.0 text, as Prometheus and whatever reads its exposition format take it.
+"""OpenMetrics 1.0 text that is Prometheus' text format as well: both kinds of reader take it.
+
+Everything is a gauge. Prometheus' format does not know OpenMetrics' own types (info, stateset), and
+node_exporter's textfile collector refuses a file that has one of them.
 
 A measured number is a gauge; the ends of its 95 % interval are gauges of their own, named
 ``…_lower_…`` and ``…_upper_…``, so that no sum mixes them. Only rows that went well have numbers;
-``scalebench_row_status`` has every row. The reasons for what is null are an info metric.
-Source: https://prometheus.io/docs/specs/om/open_metrics_spec/
+``scalebench_row_status`` has every row, ``scalebench_unavailable_info`` the reason for every null.
+Source: https://prometheus.io/docs/specs/om/open_metrics_spec/ and
+https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from collections.abc import Iterator, Mapping
@@ -99,13 +103,15 @@ def _about_run(summary: Summary) -> Iterator[str]:
             if environment.get(key) is not None
         },
     }
-    yield from _head("scalebench_run", "info", "The run that everything here was measured in.")
+    yield from _head(
+        "scalebench_run_info", "gauge", "The run that everything here was measured in."
+    )
     yield _sample("scalebench_run_info", told, 1)
 
 
 def _statuses(summary: Summary) -> Iterator[str]:
     name = "scalebench_row_status"
-    yield from _head(name, "stateset", "What became of a case at a number of ranks.")
+    yield from _head(name, "gauge", "What became of a case at a number of ranks.")
     for row in summary.rows:
         for status in get_args(Status):
             yield _sample(name, {**_labels(row), name: status}, int(row.status == status))
@@ -140,7 +146,7 @@ def _collectives(found: TimedCollectives) -> Iterator[str]:
 
 
 def _reasons(summary: Summary) -> Iterator[str]:
-    yield from _head("scalebench_unavailable", "info", "Why a number is not there.")
+    yield from _head("scalebench_unavailable_info", "gauge", "Why a number is not there.")
     for row in summary.rows:
         reasons = dict(row.unavailable)
         if row.status != "ok":

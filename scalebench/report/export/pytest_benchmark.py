@@ -12,7 +12,7 @@ from pytest_benchmark.stats import Stats
 
 from scalebench.analysis.run import StoredRun
 from scalebench.records.summary import Row, Summary
-from scalebench.report.export.measures import caveats, split, why_left_out
+from scalebench.report.export.measures import caveats, nothing_for, row_name, split, why_left_out
 from scalebench.report.words.plain_text import plain
 
 VERSION = "5.3.1"
@@ -20,8 +20,14 @@ VERSION = "5.3.1"
 
 
 def export_pytest_benchmark(run: StoredRun, summary: Summary) -> str:
-    """Return the rows that went well as benchmarks; the others stand below ``scalebench``."""
+    """Return the rows that went well as benchmarks; the others stand below ``scalebench``.
+
+    Raises:
+        ScalebenchError: There is neither.
+    """
     good, others = split(summary.rows)
+    if not others and not any(row.samples for row in good):
+        raise nothing_for("pytest-benchmark, whose rounds are training steps", summary)
     content = {
         "machine_info": _machine_info(summary),
         "commit_info": _commit_info(),
@@ -30,7 +36,10 @@ def export_pytest_benchmark(run: StoredRun, summary: Summary) -> str:
         "version": VERSION,
         "scalebench": {
             "run_id": plain(summary.run_id),
-            "left_out": [why_left_out(row) for row in others],
+            "left_out": [
+                *(why_left_out(row) for row in others),
+                *(f"{row_name(row)}: it has no steps" for row in good if not row.samples),
+            ],
         },
     }
     return json.dumps(content, indent=1, allow_nan=False)

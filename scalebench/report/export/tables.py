@@ -1,6 +1,7 @@
 """The rows as one flat table: CSV for anything, Parquet with its types for dataframes.
 
-Both are `scalebench.report.export.frames.rows_frame`: estimates as ``name``, ``name_low``,
+Both are `scalebench.report.export.frames.rows_frame`, and of a run of collectives alone a line for
+each fitted regime: estimates as ``name``, ``name_low``,
 ``name_high``, ``name_n``; nested values as JSON text, among them ``unavailable`` with the reason
 for every null.
 """
@@ -14,9 +15,9 @@ from scalebench.records.summary import SUMMARY_FORMAT, Summary
 
 def export_csv(run: StoredRun, summary: Summary) -> str:
     """Return the rows as CSV; what a spreadsheet would take for a formula is defused."""
-    from scalebench.report.export.frames import rows_csv
+    from scalebench.report.export.frames import as_csv, run_frame
 
-    return rows_csv([summary])
+    return as_csv(run_frame(summary))
 
 
 def export_parquet(run: StoredRun, summary: Summary) -> bytes:
@@ -33,9 +34,9 @@ def export_parquet(run: StoredRun, summary: Summary) -> bytes:
             "Parquet is written by pyarrow, which is not installed: "
             "pip install 'scalebench[parquet]'. --format csv needs nothing more."
         ) from error
-    from scalebench.report.export.frames import rows_frame
+    from scalebench.report.export.frames import run_frame
 
-    table = pyarrow.Table.from_pandas(rows_frame([summary]), preserve_index=False)
+    table = pyarrow.Table.from_pandas(run_frame(summary), preserve_index=False)
     about = {"scalebench.format": SUMMARY_FORMAT, "scalebench.run_id": summary.run_id}
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **about})
     buffer = io.BytesIO()

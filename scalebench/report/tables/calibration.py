@@ -11,15 +11,14 @@ from rich.table import Table
 from scalebench import units
 from scalebench.costmodel.links.crossover import Winner, crossovers
 from scalebench.costmodel.links.fitted import LinkFit, Regime
+from scalebench.costmodel.links.nccl_tests.operations import DTYPES, OPERATIONS
 from scalebench.costmodel.links.profile import CalibratedPoint, LinkProfile
 from scalebench.report.tables.layout import Column, table, value
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.words import wording
-from scalebench.spec.collectives import BACKEND, EITHER_PLACE
+from scalebench.spec.collectives import BACKEND, ONLY_IN_PLACE
 
 S = TypeVar("S")
-
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "float64": 8, "int32": 4}
 
 
 def render_calibration(
@@ -53,8 +52,8 @@ def fit_parts(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
     """Return what a calibration's points come to: fits, laws, which algorithm wins where."""
     parts: list[RenderableType] = []
     if profile.fits:
-        parts += _fits(profile.fits, ascii_only)
-    parts += [line(_poor(fit), ascii_only, "yellow") for fit in profile.fits if fit.poor]
+        parts += _fits(profile, ascii_only)
+    parts += [line(_poor(profile, fit), ascii_only, "yellow") for fit in profile.fits if fit.poor]
     parts += [line(_text(f"not fitted: {why}"), ascii_only) for why in profile.refused]
     for naming in profile.namings:
         told = f"{naming.op}: {naming.name or 'no law named'}: {naming.reason}"
@@ -66,9 +65,10 @@ def fit_parts(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
     return parts
 
 
-def _fits(fits: Sequence[LinkFit], ascii_only: bool) -> list[RenderableType]:
+def _fits(profile: LinkProfile, ascii_only: bool) -> list[RenderableType]:
     """Return the fits with their title, which names the type where all have the same."""
-    rows = [(fit, regime) for fit in fits for regime in fit.regimes]
+    fits = profile.fits
+    rows = [(_operation(profile, fit), fit, regime) for fit in fits for regime in fit.regimes]
     types = {fit.dtype for fit in fits}
     columns = [column for column in FIT_COLUMNS if len(types) > 1 or column.name != "type"]
     of = "" if len(types) > 1 else f" of {types.pop()}"
@@ -87,14 +87,29 @@ def _sweeps(points: Sequence[CalibratedPoint]) -> list[tuple[str, list[Calibrate
     for point in points:
         place = {None: "", True: ", in place", False: ", out of place"}[point.in_place]
         by = "" if point.algorithm == BACKEND else f" ({point.algorithm}, by scalebench)"
-        title = f"{point.op}{by}, N={point.world_size}, {point.dtype}{place}"
+        title = f"{point.op}{by}, N={point.world_size}, {point.dtype}{place}{_table_of(point)}"
         groups.setdefault(title, []).append(point)
     return list(groups.items())
 
 
+def _table_of(of: CalibratedPoint | LinkFit) -> str:
+    """Name the table of a log that others of the same kind stand beside."""
+    return f", {of.link}" if ", " in of.link else ""
+
+
 def _count(point: CalibratedPoint) -> str:
-    item = ITEM_BYTES.get(point.dtype)
-    return wording.DASH if item is None else str(point.size_bytes // item)
+    """Return the elements of a call as nccl-tests counts them: one rank's where ranks share."""
+    item = dict(DTYPES.values()).get(point.dtype)
+    if item is None or point.op == "all_to_all_uneven":
+        return wording.DASH
+    shares = point.op in OPERATIONS and OPERATIONS[point.op].shares
+    return str(point.size_bytes // item // (point.world_size if shares else 1))
+
+
+def _num_wrong(point: CalibratedPoint) -> str:
+    if point.failed_check:
+        return "> 0"
+    return wording.DASH if point.num_wrong is None else str(point.num_wrong)
 
 
 def _giga(rate: float) -> str:
@@ -110,14 +125,17 @@ POINT_COLUMNS: tuple[Column[CalibratedPoint], ...] = (
     value("p99 (us)", lambda p: p.p99_s, lambda s: units.significant(1e6 * s)),
     value("algbw (GB/s)", lambda p: p.algbw_byte_per_s, _giga),
     value("busbw (GB/s)", lambda p: p.busbw_byte_per_s, _giga),
-    Column("#wrong", lambda p: str(p.num_wrong)),
+    Column("#wrong", _num_wrong),
 )
 
 
-def _operation(fit: LinkFit) -> str:
+def _operation(profile: LinkProfile, fit: LinkFit) -> str:
+    """Name what was fitted; in place where that is a choice, as it is for all of nccl-tests."""
     if fit.algorithm != BACKEND:
         return f"{fit.op} ({fit.algorithm})"
-    return f"{fit.op}, in place" if fit.op in EITHER_PLACE and fit.in_place else fit.op
+    is_choice = fit.op not in ONLY_IN_PLACE or not profile.machine
+    place = ", in place" if fit.in_place and is_choice else ""
+    return f"{fit.op}{place}{_table_of(fit)}"
 
 
 def _relative(reach: float, value: float) -> str:
@@ -127,36 +145,38 @@ def _relative(reach: float, value: float) -> str:
     return f"± {units.significant(100 * reach / value, digits=2)} %"
 
 
-def _poor(fit: LinkFit) -> str:
-    return _text(f"poor fit: {_operation(fit)}, N={fit.world_size}, {fit.dtype}: {fit.poor}")
+def _poor(profile: LinkProfile, fit: LinkFit) -> str:
+    return _text(
+        f"poor fit: {_operation(profile, fit)}, N={fit.world_size}, {fit.dtype}: {fit.poor}"
+    )
 
 
-Fitted = tuple[LinkFit, Regime]
+Fitted = tuple[str, LinkFit, Regime]
 
 
 def _alpha_half_width(of: Fitted) -> float:
-    _, regime = of
+    _, _, regime = of
     return (regime.alpha_high_s - regime.alpha_low_s) / 2
 
 
 def _bandwidth_interval(of: Fitted) -> str:
-    bandwidth = of[1].bandwidth_byte_per_s
-    low, high = of[1].bandwidth_low_byte_per_s, of[1].bandwidth_high_byte_per_s
+    bandwidth = of[2].bandwidth_byte_per_s
+    low, high = of[2].bandwidth_low_byte_per_s, of[2].bandwidth_high_byte_per_s
     return _relative((high - low) / 2, bandwidth) if bandwidth and low and high else wording.DASH
 
 
 FIT_COLUMNS: tuple[Column[Fitted], ...] = (
-    Column("operation", lambda of: _operation(of[0]), numeric=False, once=True),
-    Column("N", lambda of: str(of[0].world_size), once=True),
-    Column("type", lambda of: of[0].dtype, numeric=False),
-    Column("from", lambda of: units.bytes_(of[1].min_bytes)),
-    Column("to", lambda of: units.bytes_(of[1].max_bytes)),
-    Column("α", lambda of: units.seconds(of[1].alpha_s, _alpha_half_width(of))),
-    Column("", lambda of: _relative(_alpha_half_width(of), of[1].alpha_s)),
-    value("B", lambda of: of[1].bandwidth_byte_per_s, lambda b: f"{units.bytes_(b)}/s"),
+    Column("operation", lambda of: of[0], numeric=False, once=True),
+    Column("N", lambda of: str(of[1].world_size), once=True),
+    Column("type", lambda of: of[1].dtype, numeric=False),
+    Column("from", lambda of: units.bytes_(of[2].min_bytes)),
+    Column("to", lambda of: units.bytes_(of[2].max_bytes)),
+    Column("α", lambda of: units.seconds(of[2].alpha_s, _alpha_half_width(of))),
+    Column("", lambda of: _relative(_alpha_half_width(of), of[2].alpha_s)),
+    value("B", lambda of: of[2].bandwidth_byte_per_s, lambda b: f"{units.bytes_(b)}/s"),
     Column("", _bandwidth_interval),
-    Column("off by", lambda of: f"{units.significant(100 * of[1].error_ratio, digits=2)} %"),
-    Column("law", lambda of: of[0].law, numeric=False),
+    Column("off by", lambda of: f"{units.significant(100 * of[2].error_ratio, digits=2)} %"),
+    Column("law", lambda of: of[1].law, numeric=False),
 )
 
 WINNER_COLUMNS: tuple[Column[Winner], ...] = (

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from scalebench import __version__
+from scalebench.costmodel.links.imported import by_table, points_of_log
 from scalebench.costmodel.links.nccl_tests import read_log
 from scalebench.costmodel.links.profile import (
     CalibratedPoint,
     LinkProfile,
     point_of,
-    points_of_log,
     profile_of,
 )
-from scalebench.errors import EnvironmentUnfit
+from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.launch.base import Launcher, ProbeFailed
 from scalebench.machine import identity
 from scalebench.records.scratch import Scratch
@@ -261,7 +261,8 @@ def imported(
         operation: Likewise.
 
     Raises:
-        UsageError: A file is no log of nccl-tests; the text names it and the line.
+        UsageError: A file is no log of nccl-tests, and the text names it and the line; or none
+            has a point that can be used.
     """
     points: list[CalibratedPoint] = []
     notices: list[str] = []
@@ -269,6 +270,11 @@ def imported(
         of_file, of_log = points_of_log(read_log(file, world_size=world_size, op=operation))
         points += of_file
         notices += of_log
+    if not points:
+        names = ", ".join(map(str, files))
+        raise UsageError(f"Nothing in {names} can be fitted: {'; '.join(dict.fromkeys(notices))}.")
+    points, differences = by_table(points)
+    notices += differences
     return profile_of(
         points, notices, created=_now(), version=__version__, device="cuda", backend="nccl"
     )

@@ -82,7 +82,7 @@ def fit_link(points: Sequence[LinkPoint], law: str | None = None) -> LinkFit:
     reason = _why_not(key, members, law)
     if reason:
         raise UsageError(reason)
-    return _fit([make_sweep(members)], {key.op: law} if law else {})[0]
+    return _fit([make_sweep(_right(members))], {key.op: law} if law else {})[0]
 
 
 def fit_links(points: Iterable[LinkPoint], laws: Mapping[str, str] | None = None) -> LinkFits:
@@ -98,7 +98,7 @@ def fit_links(points: Iterable[LinkPoint], laws: Mapping[str, str] | None = None
         if reason:
             refused.append(Refused(key, reason))
         else:
-            sweeps.append(make_sweep(members))
+            sweeps.append(make_sweep(_right(members)))
     return LinkFits(tuple(_fit(sweeps, laws or {})), tuple(refused))
 
 
@@ -112,14 +112,16 @@ def _why_not(key: SweepKey, points: Sequence[LinkPoint], law: str | None) -> str
         return f"{key}: one rank sends nothing; measure 2 ranks or more."
     if law is not None and (reason := _why_not_by(law, key)):
         return f"{key}: {reason}; valid: {', '.join(algorithms(key.op))}."
-    wrong = sorted({p.size_bytes for p in points if p.num_wrong})
-    if wrong:
-        at = units.bytes_(wrong[0])
-        return f"{key}: results were wrong at {at}; fit only sizes whose results were correct."
-    num_sizes = len({p.size_bytes for p in points})
+    num_sizes = len({p.size_bytes for p in _right(points)})
     if num_sizes < MIN_SIZES:
-        return f"{key}: {num_sizes} sizes given, {MIN_SIZES} or more are needed."
+        given = "given" if len(_right(points)) == len(points) else "with right results"
+        return f"{key}: {num_sizes} sizes {given}, {MIN_SIZES} or more are needed."
     return None
+
+
+def _right(points: Sequence[LinkPoint]) -> list[LinkPoint]:
+    """Return the points whose results were not found wrong: only they are fitted."""
+    return [point for point in points if not point.is_wrong]
 
 
 def _why_not_by(law: str, key: SweepKey) -> str | None:

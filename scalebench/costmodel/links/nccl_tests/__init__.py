@@ -26,7 +26,7 @@ from pathlib import Path
 
 from scalebench.costmodel.links.nccl_tests.json_file import read_json
 from scalebench.costmodel.links.nccl_tests.operations import OPERATIONS
-from scalebench.costmodel.links.nccl_tests.table import Log, table_of
+from scalebench.costmodel.links.nccl_tests.table import Log, lost, table_of
 from scalebench.costmodel.links.nccl_tests.text import read_text
 from scalebench.errors import UsageError, unknown_name
 
@@ -47,9 +47,9 @@ def read_log(path: str | Path, *, world_size: int | None = None, op: str | None 
         op: The operation, for tables that do not tell it.
 
     Raises:
-        UsageError: The file is missing, empty, binary, cut off, or has no table; the columns of a
-            row disagree by more than rounding (the line is damaged, or the number of ranks is
-            wrong); or a table does not tell its operation.
+        UsageError: The file is missing, empty, binary, cut off, or has no table that can be read;
+            the columns of many rows disagree by more than rounding (the operation or the number of
+            ranks is wrong); or a table does not tell its operation.
     """
     path = Path(path)
     if op is not None and op not in OPERATIONS:
@@ -57,8 +57,11 @@ def read_log(path: str | Path, *, world_size: int | None = None, op: str | None 
     if world_size is not None and world_size < 1:
         raise UsageError(f"The number of ranks is {world_size}; it must be at least 1.")
     try:
-        runs = [read_json(path)] if _is_json(path) else read_text(path, _lines(path))
-        return Log(path, tuple(table_of(run, world_size, op) for run in runs))
+        runs = [read_json(path)] if _is_json(path) else list(read_text(path, _lines(path)))
+        tables = tuple(table_of(run, world_size, op) for run in runs if run.points)
+        return Log(
+            path, tables, tuple(said for run in runs if not run.points for said in lost(run))
+        )
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 

@@ -1,5 +1,6 @@
 """One run of a test as its file has it: what both formats are read into."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -46,7 +47,10 @@ class Point:
         algbw_gb_per_s: What the column holds: size / time, or the busbw.
         busbw_gb_per_s: Size / time, times the operation's factor.
         num_wrong: Wrong elements; None: not checked, or an older version that does not count.
+        deviation: Largest deviation, which older versions print instead; infinite: the log marks
+            it as too large.
         place: Where it stands in the file.
+        failed_check: Whether the log says that the result is wrong, and not in how many elements.
     """
 
     size_bytes: int
@@ -61,6 +65,13 @@ class Point:
     busbw_gb_per_s: Printed
     num_wrong: int | None
     place: str
+    deviation: float | None = None
+    failed_check: bool = False
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the log says that the result is wrong."""
+        return self.failed_check or bool(self.num_wrong)
 
     @property
     def time_s(self) -> float | None:
@@ -94,7 +105,14 @@ def points_of(columns: Mapping[str, str | None], place: str) -> Iterator[Point]:
             busbw_gb_per_s=busbw,
             num_wrong=wrong and round(wrong.value),
             place=place,
+            deviation=_deviation(columns.get(f"error{i}") or ""),
         )
+
+
+def _deviation(text: str) -> float | None:
+    """Return a deviation as printed; RCCL's tests put an asterisk behind one that is too large."""
+    found = Printed.parse(text.removesuffix("*"))
+    return math.inf if found and text.endswith("*") else found and found.value
 
 
 class Rank(NamedTuple):
@@ -113,6 +131,7 @@ class Run:
         program: The test that its header names, ``all_reduce_perf``.
         commanded: The operations that command lines before it name.
         ranks_per_process: Threads times devices of each.
+        left_out: Rows that cannot be read: where they are, and why.
         has_footer: Whether the table is whole.
     """
 
@@ -122,6 +141,7 @@ class Run:
     ranks_per_process: int | None = None
     ranks: list[Rank] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     has_footer: bool = False
     average_busbw_gb_per_s: float | None = None
     num_out_of_bounds: int | None = None

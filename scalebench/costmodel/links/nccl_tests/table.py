@@ -1,8 +1,8 @@
 """Makes a checked `Table` of a run: which operation, how many ranks, whether its columns agree."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,24 +36,35 @@ class Table:
 
 @dataclass(frozen=True)
 class Log:
-    """Everything that one file holds; at least one table with at least one point."""
+    """Everything that one file holds; at least one table with at least one point.
+
+    Attributes:
+        unread: What was left out of tables of which nothing can be read.
+    """
 
     path: Path
     tables: tuple[Table, ...]
+    unread: tuple[str, ...] = ()
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """The notices of all tables."""
-        return tuple(notice for table in self.tables for notice in table.notices)
+        """The notices of all tables, and of what is none."""
+        return (*self.unread, *(notice for table in self.tables for notice in table.notices))
 
 
 class Law(NamedTuple):
-    """How the columns of a run agree; what ``world_size`` is not known for, ``reason`` says."""
+    """How the columns of a run agree; what ``world_size`` is not known for, ``reason`` says.
+
+    ``untold``: why it was not known before the columns told it; ``damaged``: rows whose columns
+    do not agree, and how.
+    """
 
     op: str
     world_size: int | None
     reason: str | None
     algbw_is_busbw: bool
+    untold: str | None = None
+    damaged: Mapping[str, str] = {}
 
 
 def table_of(run: Run, world_size: int | None, op: str | None) -> Table:
@@ -63,8 +74,35 @@ def table_of(run: Run, world_size: int | None, op: str | None) -> Table:
         UsageError: The columns disagree, or it cannot be known which operation they are about.
     """
     law = _law_of(run, world_size, op)
-    notices = tuple(_notices(run, law))
-    return Table(law.op, tuple(run.points), law.world_size, law.reason, notices)
+    whole = [point for point in run.points if point.place not in law.damaged]
+    run = replace(run, points=whole, left_out=[*run.left_out, *law.damaged.values()])
+    run = replace(run, points=_judged(run, law))
+    return Table(law.op, tuple(run.points), law.world_size, law.reason, tuple(_notices(run, law)))
+
+
+_MOST_RANKS = 2**16
+_TOLERANCE = {"float16": 1e-2, "bfloat16": 1e-2, "float32": 1e-5, "float64": 1e-12}
+"""Deviation, times N − 1, above which older versions count a result as out of bounds; of integers
+any is (``DeltaMaxValue`` in ``src/common.cu`` until 2022)."""
+
+
+def _judged(run: Run, law: Law) -> list[Point]:
+    """Return the points with what the ``error`` column and the footer say of their results.
+
+    Where the footer counts results out of bounds and no row shows one, any may be it.
+    """
+    if run.num_out_of_bounds == 0 or any(point.is_wrong for point in run.points):
+        return run.points
+    reduced = (law.world_size or _MOST_RANKS) - 1
+
+    def is_too_large(point: Point) -> bool:
+        limit = _TOLERANCE.get(point.dtype, 0.0) * max(reduced, 1)
+        return point.deviation is not None and point.deviation > limit
+
+    wrong = [is_too_large(point) for point in run.points]
+    if run.num_out_of_bounds and not any(wrong):
+        wrong = [True] * len(wrong)
+    return [replace(one, failed_check=bad) for one, bad in zip(run.points, wrong, strict=True)]
 
 
 def _law_of(run: Run, told: int | None, op: str | None) -> Law:
@@ -93,18 +131,18 @@ def _guessed(run: Run, ops: Sequence[str], told: int | None) -> Law:
             laws.append(_law(run, op, told))
         except UsageError as error:
             errors.append(error)
-    if len(laws) == 1:
-        return laws[0]
+    laws = [law for law in laws if not law.damaged] or laws
     commanded = [law for law in laws if law.op in run.commanded]
-    if len(commanded) == 1:
-        return commanded[0]
+    for only in (laws, commanded):
+        if len(only) == 1:
+            return only[0]
     if errors and not laws:
         raise errors[0]
     raise UsageError(
         f"{run.path}, {run.points[0].place}: this table can be of "
         f"{' or '.join(law.op for law in laws) or 'no known test'}: older versions of nccl-tests "
-        "do not print which test ran. Say which operation it is, or keep the command line in the "
-        f"log. Valid: {', '.join(OPERATIONS)}."
+        "do not print which test ran. Say which operation it is (--op), or keep the command line "
+        f"in the log. Valid: {', '.join(OPERATIONS)}."
     )
 
 
@@ -127,28 +165,58 @@ def _is_checked_like(op: str, points: Sequence[Point]) -> bool:
 
 
 def _law(run: Run, op: str, told: int | None) -> Law:
-    """Return the law that all points obey if the run is of an operation."""
+    """Return the law that the points obey if the run is of an operation.
+
+    A few rows that do not are damaged: fewer than half of those whose bandwidths say something.
+    """
     reason = run.why_world_size_is_unknown()
     world_size = told if reason else len(run.group())
     if world_size is None and OPERATIONS[op].shares:
         elements = ((point.size_bytes, point.count * point.itemsize) for point in run.points)
         world_size = next((size // one for size, one in elements if one and size >= one), None)
-    problems = []
+    untold = None if world_size else reason
+    if world_size is None:
+        least, most = _fitting_world_sizes(run.points) if op == "all_reduce" else (2, math.inf)
+        world_size = least if least == most else None
+        between = f"{least} to {most:.0f} fit its bandwidths" if least <= most < 1e6 else None
+        reason = "; ".join(filter(None, (reason, between, "give it with --world-size")))
+    laws = []
     for algbw_is_busbw in OPERATIONS[op].algbw_is_busbw:
-        law = Law(op, world_size, None if world_size else reason, algbw_is_busbw)
-        problem = next(filter(None, (_disagreement(point, law) for point in run.points)), None)
-        if problem is None:
+        law = Law(op, world_size, None if world_size else reason, algbw_is_busbw, untold, {})
+        damaged: dict[str, str] = {}
+        for point in run.points:
+            if said := _disagreement(point, law):
+                damaged.setdefault(point.place, said)
+        if not damaged:
             return law
-        problems.append(problem)
+        laws.append(law._replace(damaged=damaged))
+    best = min(laws, key=lambda law: len(law.damaged))
+    telling = {point.place for point in run.points if point.busbw_gb_per_s.low > 0}
+    if 2 * len(best.damaged) < len(telling):
+        return best
     ranks = "" if world_size is None else f", or the number of ranks is not {world_size}"
-    raise UsageError(
-        f"{run.path}, {problems[0]}. The line is damaged, or the test is not {op}{ranks}."
-    )
+    problem = next(iter(laws[0].damaged.values()))
+    raise UsageError(f"{run.path}, {problem}. The line is damaged, or the test is not {op}{ranks}.")
+
+
+def _fitting_world_sizes(points: Sequence[Point]) -> tuple[int, float]:
+    """Return the least and the largest number of ranks of an all-reduce that all points allow.
+
+    Its busbw is 2·(N − 1)/N times its algbw; each column is known to half a unit of its last digit.
+    """
+    low, high = 0.0, 2.0
+    for point in points:
+        busbw, rate = point.busbw_gb_per_s, _rate(point.size_bytes, point.time_us)
+        for of in (point.algbw_gb_per_s, rate):
+            if of and 0 < of.low <= of.high < math.inf:
+                low, high = max(low, busbw.low / of.high), min(high, busbw.high / of.low)
+    least = max(math.ceil(2 / (2 - low) * (1 - _SLACK)), 2) if low < 2 else 2
+    return least, math.floor(2 / (2 - high) * (1 + _SLACK)) if high < 2 else math.inf
 
 
 def _disagreement(point: Point, law: Law) -> str | None:
     """Return what is wrong with a point, and where; None: its columns agree within rounding."""
-    op, n, _, algbw_is_busbw = law
+    op, n = law.op, law.world_size
     among = "" if n is None else f" among {n} ranks"
     shares = n if OPERATIONS[op].shares else 1
     if shares is not None and point.size_bytes != point.count * point.itemsize * shares:
@@ -158,11 +226,11 @@ def _disagreement(point: Point, law: Law) -> str | None:
             f"{point.itemsize} bytes{each}, as it is for {op}"
         )
     algbw, busbw = point.algbw_gb_per_s, point.busbw_gb_per_s
-    rate = point.time_us and _rate(point.size_bytes, point.time_us)
+    rate = _rate(point.size_bytes, point.time_us)
     factor = busbw_factor(op, n)
     relations = (
-        ("algbw", algbw, "size / time", rate, factor if algbw_is_busbw else 1.0),
-        ("busbw", busbw, "algbw", algbw, 1.0 if algbw_is_busbw else factor),
+        ("algbw", algbw, "size / time", rate, factor if law.algbw_is_busbw else 1.0),
+        ("busbw", busbw, "algbw", algbw, 1.0 if law.algbw_is_busbw else factor),
         ("busbw", busbw, "size / time", rate, factor),
     )
     for column, printed, base, of, times in relations:
@@ -178,26 +246,22 @@ def _disagreement(point: Point, law: Law) -> str | None:
     return None
 
 
-def _rate(size_bytes: int, time_us: Printed) -> Printed:
+def _rate(size_bytes: int, time_us: Printed | None) -> Printed | None:
     """Return size / time in GB/s; a time that was rounded to 0 has no upper bound."""
+    if time_us is None:
+        return None
     fastest = size_bytes / time_us.low / 1e3 if time_us.low > 0 else math.inf
     slowest = size_bytes / time_us.high / 1e3
     return Printed(fastest, slowest, fastest)
 
 
 def _notices(run: Run, law: Law) -> list[str]:
-    points, notices = run.points, []
-    table = f"the table of {law.op} at {points[0].place}"
-    wrong = [point for point in points if point.num_wrong]
-    if wrong:
-        notices.append(
-            f"{len(wrong)} of {len(points)} measurements of {table} had wrong results "
-            f"(#wrong > 0), the first at {wrong[0].place}"
-        )
-    elif run.num_out_of_bounds:
-        notices.append(f"{table} had {run.num_out_of_bounds} measurements out of bounds")
+    points, table = run.points, f"the table of {law.op} at {run.points[0].place}"
+    notices = [*_of_results(run, table), *lost(run)]
     if law.reason is not None:
         notices.append(f"{table}: the number of ranks is not known: {law.reason}")
+    elif law.untold:
+        notices.append(f"{table}: {law.untold}; only N={law.world_size} fits its columns")
     if law.algbw_is_busbw:
         notices.append(f"{table}: its algbw column holds the busbw; algbw is size / time here")
     if any(point.time_us is None for point in points):
@@ -206,9 +270,37 @@ def _notices(run: Run, law: Law) -> list[str]:
         notices.append(f"{table}: other groups of ranks ran the same at the same time")
     if not run.has_footer:
         notices.append(f"{table} has no footer: the run did not end, or the log is cut off")
-    elif _rows_are_missing(run):
+    elif not run.left_out and _rows_are_missing(run):
         notices.append(f"{table}: the average in its footer is not that of its rows: some are lost")
     return notices
+
+
+def _of_results(run: Run, table: str) -> Iterator[str]:
+    """Say which results were wrong, or that nothing was checked."""
+    wrong = [point for point in run.points if point.is_wrong]
+    if not wrong:
+        if all(point.num_wrong is None and point.deviation is None for point in run.points):
+            yield f"{table}: no result was checked"
+    elif any(point.num_wrong or point.deviation is not None for point in wrong):
+        column = "#wrong > 0" if wrong[0].num_wrong else "its error is above the tolerance"
+        yield (
+            f"{len(wrong)} of {len(run.points)} measurements of {table} had wrong results "
+            f"({column}), the first at {wrong[0].place}"
+        )
+    else:
+        yield (
+            f"{table} had {run.num_out_of_bounds} measurements out of bounds, and no row says "
+            "which: any may be wrong"
+        )
+
+
+def lost(run: Run) -> list[str]:
+    """Say which rows were left out, the first of them with its reason."""
+    if not run.left_out:
+        return []
+    more = len(run.left_out) - 1
+    others = f"; so are {more} more lines" if more else ""
+    return [f"{run.path}: left out: {run.left_out[0]}{others}"]
 
 
 def _rows_are_missing(run: Run) -> bool:

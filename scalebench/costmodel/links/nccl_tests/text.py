@@ -1,7 +1,8 @@
 """The text that nccl-tests prints, line by line, with whatever else stands in the log.
 
 A table is read by one grammar: the header line names the columns, each name has a pattern, and
-the patterns in the header's order are the pattern of a row.
+the patterns in the header's order are the pattern of a row. Whatever parts the columns of a copied
+table (blanks of any kind, pipes, commas) is read as blanks.
 """
 
 import re
@@ -20,6 +21,8 @@ _HEADER = re.compile(
     r"\bsize +count +type +(?P<own>(?:redop +)?(?:root +)?)"
     r"(?P<modes>(?:(?:cpu)?time +algbw +busbw\b(?: +(?!(?:cpu)?time\b)\S+)* *){1,2})$"
 )
+_UNITS = re.compile(r"\((?:b|bytes|elements|us|µs|gb/s|%)\)")
+_LIKE_HEADER = re.compile(r"\bsize\b.*algbw.*busbw", re.IGNORECASE)
 _BEFORE_2_0 = re.compile(r"\bbytes +N +type\b.*\balgbw\b")
 _ROW_START = r"(?:^|[\s:>\]|])(?P<size>\d{1,18})\s+(?P<count>\d{1,18})\s+(?P<type>[a-z][a-z0-9_]*)"
 _LIKE_ROW = re.compile(_ROW_START + r"(?P<rest>\s.*|$)")
@@ -48,12 +51,17 @@ _FACT = re.compile(
 )
 """What a line outside a table tells."""
 
+_PARTS = r'(?:[\s|│;,"]|&nbsp;)+'
 _MAY_MATTER = re.compile(
-    r"algbw|Rank |nThread|nccl-tests|Collective|Out of|Avg bus|_perf|\d\s+\d+\s+[a-z]"
+    r"(?i:algbw)|-place|Rank\W|nThread|nccl-tests|Collective|Out\W|Avg\W|_perf"
+    rf"|\d{_PARTS}\d+{_PARTS}[a-z]"
 )
 """Fails on nearly all lines that are not nccl-tests' own: most of a long log."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_BLANK = re.compile(r'[\s|│;"]|&nbsp;')
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}\b)")
+_AS_TYPED = str.maketrans("−–", "--", "\ufeff\u200b")
 _MOST_SHOWN = 120
 _EXPECTED = "the columns size, count, type, time, algbw and busbw"
 
@@ -61,25 +69,24 @@ _EXPECTED = "the columns size, count, type, time, algbw and busbw"
 def read_text(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Run]:
     """Yield each run that has rows as soon as it ends, from lines and their numbers.
 
+    Runs whose rows cannot be read have no points, and say so in what they leave out.
+
     Raises:
-        UsageError: A row is damaged, or there is none.
+        UsageError: There is no row that can be read.
     """
     log = _Log(path)
     for number, line in lines:
         if _MAY_MATTER.search(line):
-            log.read(f"line {number}", _COLOUR.sub("", line).rstrip())
+            plain = _BLANK.sub(" ", _COLOUR.sub("", line).translate(_AS_TYPED))
+            log.read(f"line {number}", plain.rstrip())
             while log.ended:
                 yield log.ended.pop()
     log.close_table()
     yield from log.ended
+    if log.headless.left_out and log.num_rows:
+        yield log.headless
     if log.num_rows == 0:
-        raise UsageError(
-            f"{path}, {log.header_place}: the header of a table with no row below it; the "
-            "run failed before its first measurement. Give the log of a run that ended."
-            if log.header_place
-            else f"{path} has no table of nccl-tests: expected a line with {_EXPECTED}, or the "
-            "JSON file that -J writes."
-        )
+        raise UsageError(log.why_nothing())
 
 
 class _Stage(IntEnum):
@@ -103,22 +110,52 @@ class _Log:
         self.num_rows = 0
         self._path = path
         self._run = Run(path)
+        self.headless = Run(path)
         self._stage = _Stage.TEST
         self._table: Run | None = None
         self._row = _LIKE_ROW
+        self._has_commas = self._is_in_place = False
         self._commanded: set[str] = set()
+        self._first_left_out: str | None = None
 
     def close_table(self) -> None:
-        if self._table and self._table.points:
+        if self._table and (self._table.points or self._table.left_out):
             self.ended.append(self._table)
         self._table = None
 
+    def why_nothing(self) -> str:
+        """Say why a log has no row that can be read."""
+        if self._first_left_out:
+            return f"{self._path}, {self._first_left_out}."
+        if self.header_place:
+            return (
+                f"{self._path}, {self.header_place}: the header of a table with no row below it "
+                "that begins with size, count and type. Give the log of a run that got as far as "
+                "its first measurement, as nccl-tests printed it."
+            )
+        return (
+            f"{self._path} has no table of nccl-tests: expected a line with {_EXPECTED}, or the "
+            "JSON file that -J writes. Logs of other programs are not read."
+        )
+
     def read(self, place: str, line: str) -> None:
-        if row := _row_below(line):
+        if row := _row_below(line.replace(",", " "), self._is_in_place):
             is_repeated = self._table is not None and not self._table.points
             self.close_table()
             self._table = self._run_at(_Stage.TABLE, is_next=not is_repeated)
             self._row, self.header_place = row, place
+            self._has_commas = _row_below(line) is None
+            return
+        line = line.replace(",", " ") if self._has_commas else _GROUPED.sub("", line)
+        if "-place" in line:
+            self._is_in_place = "out-of-place" not in line
+        if _LIKE_HEADER.search(line):
+            self.close_table()
+            self._leave_out(
+                self.headless,
+                f"{place}: a header that is not read: expected {_EXPECTED}, in "
+                f"this order, found {' '.join(line.split())[:_MOST_SHOWN]!r}",
+            )
         elif _BEFORE_2_0.search(line):
             raise UsageError(
                 f"{self._path}, {place}: a table of nccl-tests before 2.0 (columns bytes, N, "
@@ -142,25 +179,27 @@ class _Log:
         is_known = start["type"] in DTYPES
         if self._table is None:
             if is_known and len(fields) > 2 and all(map(_IS_VALUE, fields[-3:])):
-                raise UsageError(
-                    f"{self._path}, {place}: a row without the header of its table above it; "
-                    f"expected a line with {_EXPECTED}."
+                self._leave_out(
+                    self.headless,
+                    f"{place}: a row without the header of its table above it; "
+                    f"expected a line with {_EXPECTED}",
                 )
             return False
         found = self._row.match(start.string, start.start())
         if not is_known and not found:
             return False
         if not is_known:
-            raise UsageError(
-                f"{self._path}, {place}: the type {start['type']!r} is not known. Valid: "
-                f"{', '.join(DTYPES)}."
-            )
+            valid = f"the type {start['type']!r} is not known; valid: {', '.join(DTYPES)}"
+            self._leave_out(self._table, f"{place}: {valid}")
+            return True
         if not found:
-            raise UsageError(
-                f"{self._path}, {place}: the row is cut off or mixed with other output: expected "
+            self._leave_out(
+                self._table,
+                f"{place}: the row is cut off or mixed with other output: expected "
                 f"the columns of the header at {self.header_place}, found "
-                f"{' '.join(fields)[:_MOST_SHOWN]!r} behind the type."
+                f"{' '.join(fields)[:_MOST_SHOWN]!r} behind the type",
             )
+            return True
         self.num_rows += 1
         if self.num_rows > MAX_ROWS:
             raise UsageError(
@@ -169,6 +208,10 @@ class _Log:
             )
         self._table.points += points_of(found.groupdict(), place)
         return True
+
+    def _leave_out(self, run: Run, what: str) -> None:
+        run.left_out.append("" if run.left_out else what)  # a log may have millions of them
+        self._first_left_out = self._first_left_out or what
 
     def _take_fact(self, line: str) -> None:
         fact = _FACT.search(line)
@@ -197,19 +240,31 @@ class _Log:
             self.close_table()
 
 
-def _row_below(line: str) -> re.Pattern[str] | None:
-    """Return what a row looks like below a header; None: the line is no header."""
-    header = _HEADER.search(line)
+def _row_below(line: str, is_in_place: bool = False) -> re.Pattern[str] | None:
+    """Return what a row looks like below a header; None: the line is no header.
+
+    Args:
+        line: The line.
+        is_in_place: Whether the only results that it names are those in place.
+    """
+    header = _HEADER.search(_UNITS.sub(" ", line.lower()).rstrip())
     if header is None:
         return None
     row = _ROW_START + "".join(_OWN_COLUMNS[name] for name in header["own"].split())
     modes = [mode.split() for mode in re.split(r" (?=(?:cpu)?time\b)", header["modes"])]
-    for i, names in enumerate(modes):
-        is_checked = len(names) > 3 and names[3] in ("#wrong", "error")
-        others = names[3 + is_checked :]
-        mode = "".join(rf"\s+(?P<{name}{i}>{NUMBER})" for name in names[:3])
-        if is_checked:
-            mode += rf"\s+(?P<{names[3].lstrip('#')}{i}>{_VALUE})"
-        mode += r"\s+\S+" * (len(others) + ("timestamp" in others))  # a date and a time
+    first = int(is_in_place and len(modes) == 1)
+    for i, names in enumerate(modes, first):
+        mode = "".join(_column(name, i, names.index(name) == at) for at, name in enumerate(names))
         row += mode if len(modes) == 1 or i == 1 else f"(?:{mode}|{_NO_OUT_OF_PLACE})"
     return re.compile(row + "$")
+
+
+def _column(name: str, mode: int, is_first: bool) -> str:
+    """Return what the values of a column of the results look like; ``mode``: 1 is in place."""
+    if not is_first:
+        return r"\s+\S+"
+    if name in ("time", "cputime", "algbw", "busbw"):
+        return rf"\s+(?P<{name}{mode}>{NUMBER})"
+    if name.strip("#") in ("wrong", "error"):
+        return rf"\s+(?P<{name.strip('#')}{mode}>(?:{_VALUE})\*?)"
+    return r"\s+\S+" * (2 if name == "timestamp" else 1)  # a date and a time

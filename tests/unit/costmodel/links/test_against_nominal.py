@@ -18,7 +18,7 @@ def all_reduce(busbw, size=1 << 30, **changes):
     ("busbw", "word"),
     [
         (367e9, "well used"),
-        (480e9, "an algorithm other than ring"),
+        (480e9, "a node has several of them"),
         (40e9, "something else limits it"),
     ],
 )

@@ -4,9 +4,13 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -306,10 +310,64 @@ def test_prometheus_has_the_status_of_every_row_and_the_reason_for_every_null():
     assert statuses == {(r.case, r.world_size): r.status for r in SUMMARY.rows}
     reasons = {
         (s.labels["case"], int(s.labels["world_size"]), s.labels["field"]): s.labels["reason"]
-        for s in found["scalebench_unavailable"].samples
+        for s in found["scalebench_unavailable_info"].samples
     }
     assert reasons["ddp-25mb", 2, "exposed_comm_s"] == "not measured by this version"
     assert reasons["ddp-1mb", 4, "row"].startswith("oom: rank 3: out of memory")
+
+
+RUNS = {"rows": SUMMARY, "texts": hostile_summary(), "none": make_summary([])}
+
+
+def found_reader(program):
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"{program} is not installed: apt-get install {READERS[program]}")
+    return path
+
+
+READERS = {"promtool": "prometheus", "prometheus-node-exporter": "prometheus-node-exporter"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_promtool_finds_nothing_to_object_to(name):
+    command = [found_reader("promtool"), "check", "metrics"]
+    text = exported("openmetrics", RUNS[name])
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_node_exporter_takes_every_sample(tmp_path):
+    text = exported("openmetrics", hostile_summary())
+    (tmp_path / "scalebench.prom").write_text(text)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    wanted = (
+        *("--collector.disable-defaults", "--collector.textfile"),
+        *(f"--collector.textfile.directory={tmp_path}", f"--web.listen-address={address}"),
+    )
+    with subprocess.Popen(
+        [found_reader("prometheus-node-exporter"), *wanted], stderr=subprocess.DEVNULL
+    ) as server:
+        try:
+            scraped = _scraped(f"http://{address}/metrics")
+        finally:
+            server.kill()
+    assert "node_textfile_scrape_error 0" in scraped
+    ours = [line for line in text.splitlines() if line.startswith("scalebench_")]
+    assert sum(line.startswith("scalebench_") for line in scraped.splitlines()) == len(ours)
+
+
+def _scraped(url):
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.read().decode()
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def test_prometheus_parses_hostile_labels():
@@ -402,6 +460,62 @@ def test_fits_of_collectives_are_metrics():
     assert [s.value for s in found["scalebench_collective_failed"].samples] == [0]
     failed = families(exported("openmetrics", timed("3 elements of results are wrong")))
     assert [s.value for s in failed["scalebench_collective_failed"].samples] == [1]
+
+
+def test_collectives_are_series_where_a_tool_follows_numbers():
+    name = "links/all_reduce N=2 [float32, backend, in place]"
+    found = json.loads(exported("bencher", timed()))
+    jsonschema.validate(found, BMF)
+    assert len(found) == 4 and found[name]["latency-s"]["value"] == pytest.approx(ALPHA_S)
+    assert found[name]["bandwidth-byte-per-s"]["value"] == pytest.approx(BANDWIDTH)
+    bigger, smaller = (
+        json.loads(exported(f"github-action-benchmark-{better}", timed()))
+        for better in ("bigger", "smaller")
+    )
+    assert {entry["unit"] for entry in bigger} == {"bytes/s"}
+    assert {entry["unit"] for entry in smaller} == {"s"}
+    assert f"{name} latency_s" in {entry["name"] for entry in smaller}
+
+
+def test_collectives_are_a_table_of_their_fits():
+    table = pd.read_csv(io.StringIO(exported("csv", timed())))
+    assert len(table) == 4 and set(table["op"]) == {"all_reduce"}
+    assert table["alpha_s"].tolist() == pytest.approx([ALPHA_S] * 4)
+    parquet = pd.read_parquet(io.BytesIO(exported("parquet", timed())))
+    assert parquet["world_size"].tolist() == table["world_size"].tolist()
+
+
+def test_messages_of_several_regimes_are_one_series():
+    (small,) = (fit for fit in timed().collectives.fits[:1])
+    large = small | {"min_bytes": 1 << 30, "alpha_s": 1.0, "bandwidth_byte_per_s": 2.0}
+    summary = timed()
+    summary.collectives.fits = [large, small]
+    ((_, found),) = json.loads(exported("bencher", summary)).items()
+    assert found["latency-s"]["value"] == small["alpha_s"]
+    assert found["bandwidth-byte-per-s"]["value"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "failure", "said"),
+    [
+        ("pytest-benchmark", None, "timed collectives and trained nothing"),
+        ("bencher", "2 elements are wrong", "they failed: 2 elements are wrong"),
+        ("github-action-benchmark-bigger", "2 elements are wrong", "2 elements are wrong"),
+        ("chrome-trace", None, "it trained nothing"),
+    ],
+)
+def test_what_a_run_of_collectives_lacks_is_said(name, failure, said):
+    with pytest.raises(ScalebenchError, match=said):
+        exported(name, timed(failure))
+
+
+def test_a_row_that_was_only_recovered_has_its_times_in_every_series():
+    row = make_row("ddp", 2, step_s=None, samples=[], recovery=recovery())
+    ((_, found),) = json.loads(exported("bencher", make_summary([row]))).items()
+    assert "restart-s" in " ".join(found)
+    assert "scalebench_restart_seconds" in exported("openmetrics", make_summary([row]))
+    with pytest.raises(ScalebenchError, match="pytest-benchmark, whose rounds are training steps"):
+        exported("pytest-benchmark", make_summary([row]))
 
 
 @pytest.mark.parametrize("failure", [None, "3 elements of results are wrong"])
@@ -537,8 +651,12 @@ def test_no_two_operations_of_a_lane_overlap(spans):
 
 def test_a_run_without_traces_says_why_there_is_nothing():
     run = make_run(make_small_run())
-    with pytest.raises(UsageError, match="--no-trace"):
-        exported("chrome-trace", summarise(run), run)
+    summary = summarise(run)
+    with pytest.raises(UsageError, match="no reason is recorded"):
+        exported("chrome-trace", summary, run)
+    summary.reproduce += " --no-trace"
+    with pytest.raises(UsageError, match="--no-trace left them out"):
+        exported("chrome-trace", summary, run)
 
 
 # The command
@@ -581,7 +699,7 @@ def test_export_refuses_in_one_line(export):
         (["--format", "junitt"], "Did you mean 'junit'?"),
         (["--format", "parquet"], "--out FILE.parquet"),
         (["--format", "github-action-benchmark"], "two files"),
-        (["--format", "chrome-trace"], "--no-trace"),
+        (["--format", "chrome-trace"], "no traced steps"),
         (["--format", "csv", "--out", "."], "is a directory"),
     ):
         refused = export(*arguments)
