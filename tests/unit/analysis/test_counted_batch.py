@@ -2,7 +2,12 @@
 
 import pytest
 
-from scalebench.analysis.counted_batch import growth_of, knows_samples, with_counted_batch
+from scalebench.analysis.counted_batch import (
+    growth_of,
+    knows_samples,
+    with_counted_batch,
+    work_of_step,
+)
 from scalebench.spec import Ddp, Script
 from scalebench.spec.presets import PRESETS
 from scalebench.spec.script import ScriptTarget
@@ -97,6 +102,32 @@ def test_samples_tell_how_the_work_grows():
     assert grows(n1=32.0, n2=12.0).scaling == "weak"  # as planned; throughput knows the samples
 
 
+def tensor(ranks, *placements, data_ranks=None):
+    """Facts of parameters on a mesh of so many ranks; with FSDP2 over some of them."""
+    layout = {"kind": "DTensor", "mesh": {"tp": ranks}, "placements": list(placements)}
+    fsdp = [{"kind": "FSDPModule", "data_ranks": data_ranks}] if data_ranks else []
+    return {"wrappers": [*fsdp, layout]}
+
+
+ROWWISE = ("Shard(dim=1)",)
+
+
+@pytest.mark.parametrize(
+    ("facts", "samples"),
+    [
+        (tensor(4, "Shard(dim=0)", *ROWWISE), 16),
+        (tensor(4, *ROWWISE, data_ranks=2), 32),
+        (tensor(4, "Shard(dim=0)", data_ranks=4), 64),
+        ({**tensor(4, *ROWWISE), "steps_by": "scalebench.step()"}, 64),
+        ({"wrappers": [{"kind": "DistributedDataParallel"}]}, 64),
+    ],
+)
+def test_samples_that_ranks_of_a_tensor_group_all_load_count_once(facts, samples):
+    result = counting(*[16.0] * 4, facts=facts)
+    assert with_counted_batch(result).cell.global_batch == samples
+    assert work_of_step(result) == samples
+
+
 def test_what_is_counted_at_one_size_alone_is_no_ratio():
     growth = grows(n1=32.0, n2=None)
     assert growth.scaling == "unknown"
@@ -120,8 +151,10 @@ PIPELINE = {"wrappers": [{"kind": "_PipelineStageBase"}]}
         (seen(1024), seen(512), "strong"),
         (seen(1024), seen(700), "unknown"),
         (seen(1024), seen(1024, **PIPELINE), "unknown"),
-        (seen(1024), seen(1024, wrappers=[{"kind": "DTensor"}]), "unknown"),
-        (seen(1024), seen(1024, wrappers=[{"kind": "FSDPModule"}, {"kind": "DTensor"}]), "weak"),
+        (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)", data_ranks=2)), "weak"),
+        (seen(1024, **tensor(1, *ROWWISE)), seen(1024, **tensor(2, *ROWWISE)), "strong"),
+        (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)")), "unknown"),  # FSDP by hand
+        (seen(1024), seen(1024, **tensor(2, *ROWWISE, data_ranks=1)), "strong"),
         ({}, {}, "unknown"),
     ],
 )
