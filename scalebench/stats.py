@@ -215,26 +215,26 @@ def steady_start(step_s: ArrayLike) -> int | None:
     return first if first <= n // 2 else None
 
 
-def median_precision(step_s: ArrayLike) -> float | None:
-    """Tell how well a launch knows its median step time.
+def mean_precision(step_s: ArrayLike) -> float | None:
+    """Tell how well a launch knows its mean step time.
 
-    Batch means, with medians (Schmeiser 1982): the series is cut into up to 10 consecutive
-    batches, long enough to be nearly independent of one another where single steps are not, and
-    the t interval of their medians is taken.
+    Batch means (Schmeiser 1982): the series is cut into up to 10 consecutive batches, long enough
+    to be nearly independent of one another where single steps are not, and the t interval of their
+    means is taken.
 
     Args:
         step_s: Durations of consecutive clean steps, seconds, shape (n,).
 
     Returns:
-        Half the width of the 95 % interval over the median; None: fewer than 10 steps.
+        Half the width of the 95 % interval over the mean; None: fewer than 10 steps.
     """
     x = np.asarray(step_s, dtype=float)
     num_batches = min(10, len(x) // 2)
     if num_batches < 5:
         return None
-    medians = np.array([np.median(batch) for batch in np.array_split(x, num_batches)])
+    means = np.array([batch.mean() for batch in np.array_split(x, num_batches)])
     half_width = float(stdtrit(num_batches - 1, (1 + CONFIDENCE) / 2))
-    return half_width * float(medians.std(ddof=1)) / math.sqrt(num_batches) / float(np.median(x))
+    return half_width * float(means.std(ddof=1)) / math.sqrt(num_batches) / float(x.mean())
 
 
 def t_half_width(variance: Variance, confidence: float = CONFIDENCE) -> float:

@@ -220,8 +220,10 @@ class LaunchAttribution:
 
     @cached_property
     def _has_whole_periods(self) -> bool:
-        """Whether clean steps have a period, and every block after them whole ones."""
-        period = period_of(np.array(clean_pace(self.result)))
+        """Whether clean steps, or exchanges, have a period, and every block whole ones."""
+        period = self.result.ranks[0].facts.get("exchange_every") or 1
+        if period == 1:
+            period = period_of(np.array(clean_pace(self.result)))
         blocks = [b for b in self.result.ranks[0].blocks if b.phase in ("paired", "traced")]
         return period > 1 and all((block.count - 1) % period == 0 for block in blocks)
 
@@ -343,6 +345,9 @@ def why_not(result: CellResult) -> str | None:
     has_no_operation = any(not rank.trace.operations for rank in ranks if rank.trace is not None)
     expected = result.cell.world_size > 1 and result.cell.strategy.communicates
     if expected and has_no_operation and not _mismatch(ranks):
+        every = ranks[0].facts.get("exchange_every") or 1
+        if every > 1:
+            return f"ranks exchange something every {every} steps, and none of those was traced"
         return "the traces of several ranks show no communication at all"
     return None
 

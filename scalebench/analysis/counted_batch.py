@@ -9,7 +9,7 @@ not: many divide their batch, or their accumulation, by themselves.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from scalebench.records.rank import RankRecord
 from scalebench.records.run import CellResult
@@ -18,6 +18,8 @@ from scalebench.spec.script import ScriptTarget
 
 ALIKE = 0.05
 """Work that differs by less is the same: the mean of batches that vary."""
+
+SHARDED = {"FSDPModule", "FullyShardedDataParallel"}
 
 Grows = Literal["strong", "weak", "unknown"]
 
@@ -46,7 +48,7 @@ def with_counted_batch(result: CellResult) -> CellResult:
 
 
 def _batch(result: CellResult) -> dict[str, int]:
-    total = _sum_over_ranks(result, lambda rank: rank.samples_per_step)
+    total = _samples(result)
     if total is None or round(total) < 1:
         return {}
     return {"global_batch": round(total), "rank_batch": round(total / len(result.ranks))}
@@ -58,7 +60,7 @@ def work_of_step(result: CellResult) -> float:
     What stands for them, in the cell, where they are not known.
     """
     known = isinstance(result.cell.strategy, Script) and _batch(result)
-    counted = _sum_over_ranks(result, lambda rank: rank.samples_per_step) if known else None
+    counted = _samples(result) if known else None
     return float(result.cell.global_batch) if counted is None else counted
 
 
@@ -77,18 +79,16 @@ def knows_samples(cell: Cell, result: CellResult | None) -> bool:
 def growth_of(results: Sequence[CellResult]) -> Growth:
     """Tell how a script's work grows: by its samples, else by `--scaling`, else by what was seen.
 
-    Where no samples are known, data-parallel ranks show their work by the elements that modules are
-    given in a step, or by backward passes that are divided among them. As many backward passes at
-    every N say nothing, because each may be on a smaller batch.
+    Where no samples are known, ranks that divide data or layers show their work by the elements
+    that modules are given in a step, or by backward passes that are divided among them. As many
+    backward passes at every N say nothing, because each may be on a smaller batch.
 
     Args:
         results: A launch that succeeded for each number of ranks.
     """
     cells = {result.cell.world_size: result.cell for result in results}
     planned, target = results[0].cell.scaling, results[0].cell.workload
-    samples = {
-        r.cell.world_size: _sum_over_ranks(r, lambda rank: rank.samples_per_step) for r in results
-    }
+    samples = {r.cell.world_size: _samples(r) for r in results}
     missing = [n for n, known in samples.items() if not known]
     if not missing:
         known = {n: float(total or 0) for n, total in samples.items()}
@@ -127,6 +127,34 @@ def _alike_over(work: Mapping[int, float], cells: Mapping[int, Cell]) -> Grows |
     return None
 
 
+def _samples(result: CellResult) -> float | None:
+    """Return the samples of the whole job in a step; those that several ranks load count once."""
+    loaded = _sum_over_ranks(result, lambda rank: rank.samples_per_step)
+    target, facts = result.cell.workload, result.ranks[0].facts if result.ranks else {}
+    said = isinstance(target, ScriptTarget) and target.samples_per_step is not None
+    if loaded is None or said or facts.get("steps_by") == "scalebench.step()":
+        return loaded
+    return loaded / (_ranks_per_batch(facts) or 1)
+
+
+def _ranks_per_batch(facts: Mapping[str, Any]) -> int | None:
+    """Return how many ranks take the same batch; None: parameters lie on a mesh that does not tell.
+
+    FSDP says how many ranks divide the data: the rest of the mesh divides layers. Without it, it is
+    tensor parallelism where parameters are cut along another dimension than the first.
+    """
+    wrappers = facts.get("wrappers") or ()
+    layouts = [one for one in wrappers if one["kind"] == "DTensor"]
+    largest = max((math.prod(one["mesh"].values()) for one in layouts), default=1)
+    sharded = [one.get("data_ranks") or largest for one in wrappers if one["kind"] in SHARDED]
+    if sharded:
+        return max(1, largest // max(sharded))
+    if largest == 1:
+        return 1
+    cut = {how for one in layouts for how in one["placements"] if how.startswith("Shard(")}
+    return largest if cut - {"Shard(dim=0)"} else None
+
+
 def _sum_over_ranks(
     result: CellResult, of_rank: Callable[[RankRecord], float | None]
 ) -> float | None:
@@ -139,13 +167,13 @@ def _elements(rank: RankRecord) -> float | None:
     """Return the elements that a rank's modules are given, if ranks divide nothing but the data."""
     facts = rank.facts
     kinds = {one.get("kind") for one in facts.get("wrappers") or ()}
-    sharded = kinds & {"FSDPModule", "FullyShardedDataParallel"}
-    divides = kinds & {"_PipelineStageBase"} or ("DTensor" in kinds and not sharded)
+    together = _ranks_per_batch(facts)
+    divides = kinds & {"_PipelineStageBase"} or together is None
     several = [group.get("ranks") for group in facts.get("groups") or () if group.get("ranks")]
     if divides or any(1 < size < max(several) for size in several):
         return None
     found = facts.get("input_elements")
-    return float(found) if found else None
+    return float(found) / together if found and together else None
 
 
 def _backwards(rank: RankRecord) -> float | None:

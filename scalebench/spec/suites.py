@@ -81,7 +81,7 @@ class StepPlan(Spec):
 
     Attributes:
         steps: Exactly this many clean steps; None: stop by the two limits below.
-        precision: Stop when the 95 % interval of the launch's median step time is narrower than
+        precision: Stop when the 95 % interval of the launch's mean step time is narrower than
             ± this fraction of it; None: always fill the window.
         window_s: Length of the clean window, seconds of measured steps; an upper limit when
             ``precision`` is given.

@@ -203,6 +203,7 @@ def test_steps_that_differ_by_design_have_the_mean_of_the_script_s_own_clock(
             assert row["typical_step_s"]["value"] < 0.7 * own_s
             assert "steps differ" in row["stamps"]
     assert row_of(out, CASE, 2)["efficiency"]["value"] == pytest.approx(1, abs=0.1)
+    assert kind == "loader" or row["comm_s"]["value"] > 0  # in one traced step of 16
     assert kind == "loader" or "in the mean, which all numbers rest on" in " ".join(
         (project / "table").read_text().split()
     )
@@ -417,49 +418,66 @@ FRAMEWORKS_PYTHON = "FRAMEWORKS_PYTHON"
 lightning, deepspeed, trl and torch_geometric, or some of them."""
 
 
-@pytest.mark.skipif(FRAMEWORKS_PYTHON not in os.environ, reason=f"{FRAMEWORKS_PYTHON} is not set")
 @pytest.mark.parametrize(
-    ("name", "needs", "samples", "microbatches", "kind"),
+    ("name", "needs", "samples", "microbatches", "kind", "scaling"),
     [
-        ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel"),
-        ("hf_accelerate", "accelerate", 32, 4, "DistributedDataParallel"),
-        ("lightning_ddp", "lightning", 8, 1, "DistributedDataParallel"),
-        ("lightning_fsdp", "lightning", 8, 1, "FSDPModule"),
-        ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine"),
-        ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel"),
-        ("trl_sft", "trl", 8, 2, "DistributedDataParallel"),
+        ("nanogpt_like", None, None, 8, "DistributedDataParallel", "strong"),
+        ("mingpt_like", None, 16, 1, "DistributedDataParallel", "weak"),
+        ("imagenet_like", None, 8, 1, "DistributedDataParallel", "weak"),
+        ("fsdp2_like", None, None, 1, "FSDPModule", "weak"),
+        ("tensor_parallel_like", None, None, 1, "DTensor", "strong"),
+        ("hf_trainer", "transformers", 8, 2, "DistributedDataParallel", "weak"),
+        ("hf_accelerate", "accelerate", 32, 4, "DistributedDataParallel", "weak"),
+        ("lightning_ddp", "lightning", 8, 1, "DistributedDataParallel", "weak"),
+        ("lightning_fsdp", "lightning", 8, 1, "FSDPModule", "weak"),
+        ("deepspeed_zero2", "deepspeed", 16, 2, "DeepSpeedEngine", "weak"),
+        ("pyg_graphs", "torch_geometric", 8, 1, "DistributedDataParallel", "weak"),
+        ("trl_sft", "trl", 8, 2, "DistributedDataParallel", "weak"),
     ],
 )
-def test_scripts_of_frameworks_are_counted_as_they_count(
+def test_scripts_as_people_write_them_are_counted_as_they_count(
     scalebench: Scalebench,
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
-    needs: str,
-    samples: int,
+    needs: str | None,
+    samples: int | None,
     microbatches: int,
     kind: str,
+    scaling: str,
 ) -> None:
+    """Their steps, samples a rank, and how they are divided; `needs` a package, or torch alone."""
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    python = os.environ.get(FRAMEWORKS_PYTHON, "") if needs else sys.executable
+    if not python:
+        pytest.skip(f"{FRAMEWORKS_PYTHON} is not set")
     find = f"import importlib.util as u, sys; sys.exit(u.find_spec({needs!r}) is None)"
-    if subprocess.run([os.environ[FRAMEWORKS_PYTHON], "-c", find]).returncode:
-        pytest.skip(f"{os.environ[FRAMEWORKS_PYTHON]} has no {needs}")
+    if needs and subprocess.run([python, "-c", find]).returncode:
+        pytest.skip(f"{python} has no {needs}")
     shutil.copy(SCRIPTS / f"{name}.py", project)
-    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run")
-    python = ("--python", os.environ[FRAMEWORKS_PYTHON])
-    done = scalebench("run", *flags, *python, "--", f"{name}.py")
+    flags = ("--quick", "--gpus", "1,2", "--no-report", "--out", "run", "--python", python)
+    done = scalebench("run", *flags, "--", f"{name}.py", "{run_dir}")
     assert done.returncode == 0, done.stderr
     suite = name.replace("_", "-")
     for n in (1, 2):
-        assert printed(project / "run", suite, n, 0, "STEPS") > 10
         for rank in record(project / "run", suite, n)["ranks"]:
-            assert len(rank["step_s"]) == printed(project / "run", suite, n, rank["rank"], "STEPS")
-            assert rank["samples_per_step"] == pytest.approx(samples)
-            assert rank["facts"]["microbatches"] == microbatches
-            assert rank["facts"]["wrappers"][0]["kind"] == kind
+            ends = printed(project / "run", suite, n, rank["rank"], "ENDS")
+            assert len(rank["step_s"]) == len(ends) > 10
+            assert rank["samples_per_step"] == (samples and pytest.approx(samples))
+            divided = n if scaling == "strong" and microbatches > 1 else 1
+            facts = rank["facts"]
+            found = facts.get("microbatches") or facts["backwards_per_step"]
+            assert found == microbatches // divided
+            if n > 1 or name != "imagenet_like":
+                assert facts["wrappers"][0]["kind"] == kind
     row = row_of(project / "run", CASE, 2)
     assert row["budget"] is not None
-    assert row["scaling"] == "weak" and row["throughput"]["value"] > 0
+    assert row["scaling"] == scaling and row["throughput"]["value"] > 0
+    at_one = row_of(project / "run", CASE, 1)["throughput"]["value"]
+    grown = row["throughput"]["value"] / at_one
+    if samples is None and scaling == "weak":  # steps per second: each is of twice the work
+        grown *= 2
+    assert row["speedup"]["value"] == pytest.approx(grown, rel=1e-3)
     if name == "deepspeed_zero2":
         assert row["wrappers"][0]["stage"] == 2
 

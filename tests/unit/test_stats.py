@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scalebench.stats import Estimate, estimate_over_launches, median_precision, steady_start
+from scalebench.stats import Estimate, estimate_over_launches, mean_precision, steady_start
 
 POSITIVE = st.floats(min_value=1e-6, max_value=1e6)
 
@@ -190,23 +190,23 @@ def test_noise_of_a_millionth_on_a_long_step_is_told_from_a_transient():
 
 @pytest.mark.parametrize("n", range(10))
 def test_precision_needs_ten_steps(n):
-    assert median_precision([0.1] * n) is None
+    assert mean_precision([0.1] * n) is None
 
 
 def test_equal_steps_are_known_exactly():
-    assert median_precision([0.25] * 10) == 0
+    assert mean_precision([0.25] * 10) == 0
 
 
 def test_precision_of_ten_batches_by_hand():
-    # Medians of the batches of two: 1, 3, 1, 3, …; their standard deviation is √(10/9).
+    # Means of the batches of two: 1, 3, 1, 3, …; their standard deviation is √(10/9).
     series = [1.0, 1.0, 3.0, 3.0] * 5
     expected = 2.262157 * math.sqrt(10 / 9) / math.sqrt(10) / 2
-    assert median_precision(series) == pytest.approx(expected, rel=1e-6)
+    assert mean_precision(series) == pytest.approx(expected, rel=1e-6)
 
 
 def test_precision_improves_with_the_number_of_steps():
     found = [
-        np.mean([median_precision(np.exp(noise(seed, n))) for seed in range(40)])
+        np.mean([mean_precision(np.exp(noise(seed, n))) for seed in range(40)])
         for n in (20, 80, 320)
     ]
     assert found[0] > 1.4 * found[1] > 1.4 * 1.4 * found[2]
@@ -214,22 +214,22 @@ def test_precision_improves_with_the_number_of_steps():
 
 def test_precision_of_an_autocorrelated_series_is_wider_than_the_naive_formula():
     series = [np.exp(autocorrelated(seed, 200, phi=0.9)) for seed in range(40)]
-    ours = np.mean([median_precision(x) for x in series])
+    ours = np.mean([mean_precision(x) for x in series])
     naive = np.mean([naive_precision(x) for x in series])
     assert ours > 3 * naive  # the truth for AR(1) with 0.9 is √19, about 4.4
 
 
 def test_precision_of_an_independent_series_is_about_the_naive_formula():
     series = [np.exp(noise(seed, 200)) for seed in range(40)]
-    ours = np.mean([median_precision(x) for x in series])
+    ours = np.mean([mean_precision(x) for x in series])
     naive = np.mean([naive_precision(x) for x in series])
-    assert naive < ours < 1.8 * naive  # a median is less precise than a mean: √(π/2), and t(9)
+    assert naive < ours < 1.8 * naive  # by Student's t of nine
 
 
 @given(st.integers(0, 1000), st.floats(min_value=1e-3, max_value=1e3))
 def test_the_unit_does_not_matter_for_precision(seed, factor):
     series = np.exp(noise(seed, 40))
-    assert median_precision(series * factor) == pytest.approx(median_precision(series))
+    assert mean_precision(series * factor) == pytest.approx(mean_precision(series))
 
 
 def test_an_interval_that_ends_beyond_every_float_is_none() -> None:

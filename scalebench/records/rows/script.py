@@ -65,6 +65,7 @@ class Wrapper(BaseModel):
         mesh: Name → size of the dimensions of the device mesh.
         placements: What each dimension of the mesh does to the parameters.
         parameters: How many have this layout.
+        data_ranks: Over how many ranks FSDP2 divides the data; the rest of the mesh divides layers.
     """
 
     kind: str
@@ -83,6 +84,7 @@ class Wrapper(BaseModel):
     mesh: dict[str, int] | None = None
     placements: list[str] | None = None
     parameters: int | None = None
+    data_ranks: int | None = None
 
 
 class HostWaitPlace(BaseModel):

@@ -76,7 +76,15 @@ def _fsdp1(module: Any) -> dict[str, Any]:
 def _fsdp2(module: Any) -> dict[str, Any]:
     meshes = (_mesh_of(parameter) for parameter in module.parameters())
     mesh = next((mesh for mesh in meshes if mesh is not None), None)
-    return {} if mesh is None else {"mesh": mesh}
+    return {} if mesh is None else {"mesh": mesh, "data_ranks": _data_ranks(module)}
+
+
+def _data_ranks(module: Any) -> int | None:
+    """Return over how many ranks FSDP2 divides the data; None: a version that does not tell."""
+    try:
+        return int(module._get_fsdp_state()._fsdp_param_group.mesh_info.mesh.size())
+    except (AttributeError, TypeError, ValueError):
+        return None
 
 
 def _nothing(_: Any) -> dict[str, Any]:

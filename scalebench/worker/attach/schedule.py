@@ -27,6 +27,9 @@ MOST_WAITED = 20
 """A window for the sake of long steps, or of the first exchange, is at most so many usual ones."""
 MOST_ROUNDS = 3
 """One round of whole cycles may take so many times as long as all rounds are to."""
+MOST_ROUNDS_OF_EXCHANGES = 10
+MOST_TRACED_STEPS = 128
+"""The same where only a whole cycle holds what ranks exchange, which a traced block is made for."""
 MARGIN_S = 0.5
 MARGIN_STEPS = 5
 """How long before its first change of behaviour a schedule is sent to the other ranks."""
@@ -120,6 +123,7 @@ def decide(
     first_clean: int,
     steady: bool = True,
     may_wait: bool = False,
+    exchange_every: int = 1,
 ) -> Schedule | int:
     """Return the schedule, or the number of steps after which to ask again.
 
@@ -132,29 +136,38 @@ def decide(
         period: Calls of optimizers that make a step.
         first_clean: The first step that may count, by `first_steady`.
         steady: Whether that is known to be steady.
-        may_wait: Whether the ranks have exchanged nothing so far: the window then goes on until
-            they have, as far as it may.
+        may_wait: Whether the ranks have exchanged nothing so far, or once: the window then goes on
+            until they have, as far as it may.
+        exchange_every: Steps from one exchange to the next: window and blocks have whole cycles.
     """
     so_far = len(step_s)
     recent = step_s[first_clean:] or step_s[-LOOK_EVERY:]
     mean_s = max(sum(recent) / len(recent), 1e-6)
     margin = max(MARGIN_STEPS, math.ceil(MARGIN_S / mean_s))
     cycle, wanted = long_steps(recent)
+    most_rounds = MOST_ROUNDS
+    if 1 < exchange_every <= MOST_TRACED_STEPS:
+        cycle, most_rounds = exchange_every, MOST_ROUNDS_OF_EXCHANGES
     if plan["steps"] is not None:
         first_clean = so_far
         clean_end = so_far + int(plan["steps"]) + 1
     else:
         window_s = max(plan["window_s"], plan["energy_s"] or 0.0)
         usual = max(plan["min_steps"], math.ceil(window_s / mean_s))
-        wanted = max(usual, min(wanted, MOST_WINDOWS * usual)) + 1
+        wanted = max(usual, min(wanted, MOST_WINDOWS * usual))
+        every = exchange_every if exchange_every < MOST_WAITED * usual else 1
+        wanted = math.ceil(wanted / every) * every + 1
         if may_wait and so_far - first_clean < MOST_WAITED * usual:
             wanted = max(wanted, so_far - first_clean + LOOK_EVERY + margin)
-        missing = int(first_clean + wanted - so_far - MARGIN_STEPS)
+        missing = int(first_clean + wanted - so_far - (margin if every > 1 else MARGIN_STEPS))
         if missing > 0:
             return so_far + missing
         clean_end = so_far + margin
+        if every > 1:
+            cycles = math.ceil((so_far + MARGIN_STEPS - first_clean - 1) / every)
+            clean_end = first_clean + 1 + cycles * every
     first_round = max(clean_end, so_far + margin)
-    blocks = rounds(first_round, mean_s, plan, cycle)
+    blocks = rounds(first_round, mean_s, plan, cycle, most_rounds)
     end = blocks[-1].end if blocks else first_round
     return Schedule(period, steady, first_clean, clean_end, blocks, end)
 
@@ -182,7 +195,13 @@ def long_steps(step_s: Sequence[float]) -> tuple[int, int]:
     return cycle if is_regular else 1, wanted
 
 
-def rounds(first: int, step_s: float, plan: dict[str, Any], cycle: int = 1) -> list[Block]:
+def rounds(
+    first: int,
+    step_s: float,
+    plan: dict[str, Any],
+    cycle: int = 1,
+    most_rounds: float = MOST_ROUNDS,
+) -> list[Block]:
     """Return the rounds from a step on: short blocks clean, traced and bare, by turns.
 
     Where steps repeat with a cycle, a block has whole cycles, if that does not take too long.
@@ -191,7 +210,7 @@ def rounds(first: int, step_s: float, plan: dict[str, Any], cycle: int = 1) -> l
         return []
     whole = cycle * math.ceil(MAX_STEPS / cycle)
     round_s = step_s * len(KINDS) * (whole + 1)
-    if cycle > 1 and round_s <= MOST_ROUNDS * plan["rounds_s"]:
+    if cycle > 1 and round_s <= most_rounds * plan["rounds_s"]:
         num_rounds, count = max(1, int(plan["rounds_s"] / round_s)), whole
     else:
         num_rounds, count = 1, MIN_STEPS

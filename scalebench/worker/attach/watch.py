@@ -97,6 +97,7 @@ class Watch:
         self.explicit = False
         self.over = False
         self.schedule: schedule.Schedule | None = None
+        self.exchange_every = 1
         self.optimizers: dict[int, Any] = {}
         self._period = 1
         self._actions: dict[int, list[Callable[[], None]]] = {}
@@ -104,7 +105,7 @@ class Watch:
         self._had_group = False
         self._traffic: Traffic | None = None
         self._operations: int | None = None
-        self._met_at = 0
+        self._met: list[int] = []
         self._endings = 0
         self._look_at = 0
         self._clean_from: tuple[int, bool] | None = None
@@ -210,7 +211,7 @@ class Watch:
         self._had_group = self._had_group or torch.distributed.is_initialized()
         if self.num_calls == schedule.FIRST_LOOK:
             self.check_group()
-        if not self.rank and not self._met_at:
+        if not self.rank and (len(self._met) < 2 or self._met[-1] - self._met[-2] > 1):
             self._look_for_exchange()
         if self.rank or self.num_calls < max(self._look_at, schedule.FIRST_LOOK):
             return
@@ -227,14 +228,21 @@ class Watch:
             self._look_at = decided * period
 
     def _look_for_exchange(self) -> None:
-        """Note the call at which ranks first exchange something: it has what one started later."""
+        """Note the calls at which ranks exchange something: each has what one started later."""
         now = self.traffic.so_far() if self.world_size > 1 else None
         if now is None:
             return
-        if self._operations is None:
-            self._operations = now.operations
-        elif now.operations > self._operations:
-            self._met_at = self.num_calls
+        if self._operations is not None and now.operations > self._operations:
+            self._met.append(self.num_calls)
+        self._operations = now.operations
+
+    def _exchange_every(self, period: int) -> int:
+        """Return every how many steps the ranks exchange something; 1: in each, or not regularly.
+
+        Local averaging does so every 64 or 500 steps.
+        """
+        apart = {self._met[i + 1] - self._met[i] for i in range(len(self._met) - 1)}
+        return max(1, apart.pop() // period) if len(apart) == 1 else 1
 
     def _turn_to_come(self) -> bool:
         """Tell whether an optimizer that trains other parameters has not been called so far."""
@@ -254,10 +262,13 @@ class Watch:
                 return self.num_calls // period + schedule.LOOK_EVERY
             self._clean_from = (max(found[0] * period, min(queued, self.num_calls)), found[1])
         first_call, steady = self._clean_from
-        first_call = max(first_call, self._met_at)
+        first_call = max(first_call, *self._met[:1], 0)
         traffic = self._traffic_since()
-        may_wait = self.world_size > 1 and traffic is not None and traffic[0] == 0
-        return schedule.decide(step_s, plan, period, -(-first_call // period), steady, may_wait)
+        is_silent = traffic is not None and traffic[0] == 0
+        may_wait = self.world_size > 1 and (is_silent or len(self._met) == 1)
+        self.exchange_every = self._exchange_every(period)
+        first = -(-first_call // period)
+        return schedule.decide(step_s, plan, period, first, steady, may_wait, self.exchange_every)
 
     def _calls_from_queue(self) -> int:
         """Return how many calls took batches that workers had made before the first step.
@@ -392,6 +403,7 @@ class Watch:
                 "input_elements": self.inputs.elements,
                 "traffic": self._traffic_since(),
                 "looked_at": self._looks(),
+                "exchange_every": self.exchange_every,
                 "loaded": self.loaded,
                 **facts.of_training(
                     [one for one in known if one is not None], self.request["device"]

@@ -17,7 +17,7 @@ import torch
 
 from scalebench.records.rank import Block, Phase
 from scalebench.spec import StepPlan
-from scalebench.stats import median_precision, steady_start
+from scalebench.stats import mean_precision, steady_start
 from scalebench.worker.measure.clock import StepClock, step_clock
 from scalebench.worker.process.context import RankContext
 from scalebench.worker.strategies.base import Training
@@ -269,7 +269,7 @@ def steps_still_wanted(clean_s: list[float], plan: StepPlan, step_s: float) -> i
         step_s: What the next step will take, seconds.
     """
     missing = plan.min_steps - len(clean_s)
-    precision = median_precision(clean_s)
+    precision = mean_precision(clean_s)
     if plan.precision is not None and precision is not None and precision <= plan.precision:
         return max(missing, 0)
     left_s = plan.window_s - sum(clean_s)

@@ -208,6 +208,7 @@ def rank_fields(
             "microbatches": _usual([f.batches for f in fed]) or None,
             "backwards_per_step": backwards,
             "input_elements": raw["input_elements"],
+            "exchange_every": raw.get("exchange_every"),
             "steps_by": "scalebench.step()" if raw["explicit"] else "optimizer calls",
             "calls_per_step": period,
             "loaded": list(raw.get("loaded", ())),

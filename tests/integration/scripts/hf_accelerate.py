@@ -1,5 +1,8 @@
 """Accelerate's loop with gradient accumulation."""
 
+import json
+import time
+
 import torch
 from accelerate import Accelerator
 from torch import nn
@@ -10,14 +13,15 @@ model = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))
 optimizer = torch.optim.AdamW(model.parameters())
 loader = DataLoader(TensorDataset(torch.randn(1024, 32)), 8)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-steps = 0
+ends = []
 try:
     for _ in range(10_000):
         for (inputs,) in loader:
             with accelerator.accumulate(model):
                 accelerator.backward(model(inputs).square().mean())
-                steps += accelerator.sync_gradients
+                if accelerator.sync_gradients:
+                    ends.append(time.monotonic_ns())
                 optimizer.step()
                 optimizer.zero_grad()
 finally:
-    print("STEPS", steps, flush=True)
+    print("ENDS", json.dumps(ends), flush=True)

@@ -1,5 +1,8 @@
 """PyTorch Geometric's classification of graphs under DDP: batches of graphs of different sizes."""
 
+import json
+import time
+
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
@@ -35,14 +38,14 @@ graphs = [graph(int(nodes)) for nodes in torch.randint(10, 60, (512,))]
 loader = DataLoader(graphs, 8, sampler=DistributedSampler(graphs), drop_last=True)
 model = DistributedDataParallel(Net())
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-steps = 0
+ends = []
 try:
     for epoch in range(10_000):
         loader.sampler.set_epoch(epoch)
         for batch in loader:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(batch), batch.y).backward()
-            steps += 1
+            ends.append(time.monotonic_ns())
             optimizer.step()
 finally:
-    print("STEPS", steps, flush=True)
+    print("ENDS", json.dumps(ends), flush=True)

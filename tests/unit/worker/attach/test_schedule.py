@@ -102,6 +102,14 @@ def test_ranks_that_exchanged_nothing_so_far_are_waited_for():
     assert 1500 < decided(step_s, may_wait=True)[0].clean_end < 2500
 
 
+def test_window_and_traced_blocks_hold_whole_cycles_of_what_ranks_exchange():
+    step_s = [1.0] + [0.01, 0.011] * 2000
+    for every, traced in ((64, 65), (500, 5)):  # 500 steps are too many to trace
+        found, _ = decided(step_s, exchange_every=every)
+        assert (found.clean_end - found.first_clean - 1) % every == 0
+        assert {block.num_steps for block in found.blocks} == {traced}
+
+
 def test_rounds_hold_one_block_of_each_kind_without_a_break():
     found, _ = decided([1.0] + [0.01, 0.011] * 60)
     assert tuple(block.kind for block in found.blocks[:3]) == KINDS
