@@ -10,6 +10,7 @@ from typing import Literal
 from scalebench import units
 from scalebench.records.summary import Estimate, Row, Summary
 from scalebench.report.findings import advice, ranking
+from scalebench.report.findings.certain import certain
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
@@ -42,7 +43,7 @@ class Finding:
         next_step: The advice in one line.
         notes: What has to be known with it, short sentences.
         headline: The row that the answer is about; None when nothing was measured.
-        certain: What is certain of it at any noise, if the advice rests on that.
+        certain: What is certain of it at any noise and takes most; None: nothing is.
     """
 
     suite: str
@@ -159,8 +160,11 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
-    first = advice.first_loss(headline, of_suite or rows) if headline else None
-    sure = _as_note(first.sentence) if first and first.sentence else []
+    sure = (
+        [note for one in certain(headline)[:1] for note in _as_note(one.sentence)]
+        if headline
+        else []
+    )
     last = rows[-1]
     label = wording.strategy_label(last)
     return Finding(

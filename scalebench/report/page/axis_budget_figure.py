@@ -112,6 +112,7 @@ AXIS_BUDGET = ChartKind(
     _tabulate,
     names(COLUMNS),
     _key,
-    "Each axis: exposed communication along it, transfer and wait. Behind each bar: the efficiency."
+    "Each axis: exposed communication along it, transfer and waiting. Behind each bar: the"
+    " efficiency."
     " Only rows on a mesh.",
 )

@@ -76,7 +76,7 @@ def test_a_case_looks_the_same_in_every_suite_and_no_two_cases_look_alike():
 def test_a_card_has_its_result_the_largest_loss_and_one_advice():
     card = cards_of(traced_rows())["ddp-25mb"]
     assert (card.figure + card.unit, card.share) == ("1.700×", "85.0 ± 3.4 %")
-    assert card.sentence == "Largest significant loss: exposed transfer, 5.4 of 15.0 points."
+    assert card.sentence == "Largest significant loss: transfer, 5.4 of 15.0 points."
     assert card.next_step and card.link == "ddp/ddp-25mb/N=2" and not card.noisy
     assert card.bar is not None and card.bar.low < card.bar.middle < card.bar.high
 
@@ -106,7 +106,7 @@ def test_the_card_of_a_suite_answers_what_is_best_what_costs_and_what_to_try():
     assert card.headline.startswith("Highest efficiency: case ddp-25mb, 85.0 % (81.6–88.4). Not")
     assert [line.name for line in card.cases] == ["ddp-25mb", "ddp-1mb"]
     assert card.cases[0].link == "ddp/ddp-25mb/N=2"
-    assert card.loss == "waiting for other ranks, 9.4 % of the step of ddp-1mb"
+    assert card.loss == "waiting, 9.4 % of the step of ddp-1mb"
     assert card.next_step and not card.missing
     assert suite_card_of(usual_rows()).missing == "9 rows: 1 out of memory and 2 skipped"
 
