@@ -148,7 +148,7 @@ def losses(row: Row) -> tuple[str, ...]:
         return (f"biggest cause: {name}, {size}{of}", f"{name}: {size} % lost")
     if row.efficiency is None or row.efficiency.n == 1:
         return (
-            f"most in this one launch: {name}, {size}{of} (not certain)",
+            f"one launch saw: {name}, {size}{of}",
             f"{name}: {size} % (not certain)",
         )
     doubt = "probable, not certain" if causes.likely(budget, largest) else "uncertain"

@@ -14,7 +14,15 @@ from scalebench.report.findings.certain import certain
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
-from scalebench.report.words import causes, late_rank, outside, script_remarks, step_kinds, wording
+from scalebench.report.words import (
+    causes,
+    late_rank,
+    outside,
+    script_remarks,
+    step_kinds,
+    warnings,
+    wording,
+)
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
@@ -23,9 +31,9 @@ Kind = Literal["scaling", "inconclusive", "single", "failed", "baseline"]
 COMPLETE = "complete"
 
 DOUBTED = {
-    "budget open": "loss budget",
-    "estimates disagree": "loss budget",
-    "kernels lost": "loss budget",
+    "budget open": "causes",
+    "estimates disagree": "causes",
+    "kernels lost": "causes",
 }
 """Stamp → what it makes doubtful, where that is not the headline number."""
 
@@ -350,7 +358,7 @@ def _stamped(rows: Sequence[Row]) -> list[str]:
 
 def _with_care(name: str, bearers: Sequence[Row]) -> str:
     told = details(bearers[0], name) if len(bearers) == 1 else ""
-    why = f"{name} ({told})" if told else name
+    why = f"{warnings.said(name)} ({told})" if told else warnings.said(name)
     if any(wording.is_baseline(row) for row in bearers) and name not in DOUBTED:
         return f"Read every efficiency with care, it rests on this baseline: {why}."
     rated = all(row.efficiency is not None for row in bearers)

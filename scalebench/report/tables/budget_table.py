@@ -130,7 +130,7 @@ def missing(rows: Sequence[Row]) -> list[str]:
     """Say why no row that was measured has a loss budget."""
     reasons = [row.unavailable.get("budget") for row in rows if row.step_s is not None]
     told = dict.fromkeys(wording.plain(reason) for reason in reasons if reason)
-    return [f"no loss budget: {reason}" for reason in told]
+    return [f"no cause of the lost time is known: {reason}" for reason in told]
 
 
 def budget_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:

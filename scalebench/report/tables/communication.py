@@ -286,7 +286,7 @@ def _cost(rows: Sequence[Row]) -> PlainTable:
         "Payload: bytes that a rank hands over per step; wire: bytes that it sends by the ring's "
         "law; predicted: the same from the strategy's own law. Tracing: how much longer traced "
         "steps took than clean ones; probes: how much longer clean ones, the headline's, took "
-        "than bare ones. ?: not significantly different from zero.",
+        "than bare ones. ?: uncertain, may be zero.",
         COST,
         rows,
     )

@@ -370,7 +370,9 @@ def test_the_table_fits_and_still_sums(width, ascii_only):
 def test_without_traces_there_is_no_second_table():
     summary = make_summary([make_row(unavailable={"budget": "tracing was turned off"})])
     assert budget_table.TITLE not in render_table(summary, verbose=True)
-    assert "no loss budget: tracing was turned off" in render_table(summary, verbose=True)
+    assert "no cause of the lost time is known: tracing was turned off" in render_table(
+        summary, verbose=True
+    )
     assert "Where the lost time goes" not in render_markdown(make_summary())
 
 

@@ -142,9 +142,7 @@ def test_where_no_part_is_significant_the_line_says_so():
     vague = attributed(make_row(efficiency=0.85), vague=LOSSES)
     assert losses(vague)[0] == "uncertain: waiting, 9.4 of the 15.0 % lost"
     one = attributed(make_row(efficiency=0.85, spread=None), n=1)
-    assert losses(one)[0] == (
-        "most in this one launch: waiting, 9.4 of the 15.0 % lost (not certain)"
-    )
+    assert losses(one)[0] == ("one launch saw: waiting, 9.4 of the 15.0 % lost")
 
 
 def test_an_open_budget_says_why_and_names_no_part():
