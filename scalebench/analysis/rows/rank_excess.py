@@ -59,7 +59,7 @@ def rank_excess_of_row(row: Launches) -> RowFields:
         for excess in excesses(part, [one for one in launches if one is not None], step_s)
     ]
     if not any(one.part == "lateness" for one in found):
-        found += _probable(sources["lateness"], step_s)
+        found += probable(sources["lateness"], step_s)
     found.sort(key=lambda one: one.others_s - one.own_s)
     fields.set("rank_excess", found or None, NO_RANK)
     return fields
@@ -109,8 +109,13 @@ def excesses(part: RankPart, launches: Sequence[Floats], step_s: float) -> list[
     return found
 
 
-def _probable(launches: Sequence[Floats | None], step_s: float) -> list[RankExcess]:
-    """Return the rank that the others waited long for in every one of two traced steps or more."""
+def probable(launches: Sequence[Floats | None], step_s: float) -> list[RankExcess]:
+    """Return the rank that the others waited long for in every one of two traced steps or more.
+
+    Args:
+        launches: Of each launch the seconds of lateness by rank and traced step.
+        step_s: The headline's step.
+    """
     traced = [one for one in launches if one is not None]
     steps = np.concatenate(traced, axis=1) if traced else np.zeros((0, 0))
     found = []

@@ -49,7 +49,7 @@ def exposure(bench: Bench) -> Iterator[Line]:
         found = float(np.mean([b.exposed_comm_s for b in launch.breakdowns.values()]))
         step_s, noise = median_with_noise(steps_of(launch.result.ranks, "traced").tolist())
         yield Line(
-            name=f"transfer, overlap {overlap * 100:.0f} %",
+            name=f"exposed transfer, overlap {overlap * 100:.0f} %",
             unit="s",
             injected=injected,
             recovered=found,

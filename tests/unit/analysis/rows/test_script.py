@@ -186,6 +186,14 @@ def test_what_was_seen_of_the_code_is_that_of_rank_0():
     assert values["wrappers"] == [Wrapper(kind="DistributedDataParallel", bucket_bytes=5)]
 
 
+def test_what_every_rank_waits_for_its_batches_is_that_of_the_rank_that_waits_least():
+    """Clean steps that count: the second and third of the first block."""
+    waits = {0: [9, 9, 9, 0.3, 0.5, 9, 9, 9], 1: [9, 9, 9, 0.2, 0.2, 9, 9, 9]}
+    ranks = [record(rank, facts=FACTS, data_s=seconds) for rank, seconds in waits.items()]
+    found = script_of_row(row_of(ranks, ranks)).values["script"]
+    assert found.batch_wait_s == pytest.approx(0.2)
+
+
 def test_facts_without_host_waits_have_a_reason():
     facts = {"groups": [], "host_waits_unavailable": "no step was traced"}
     found = script_of_row(row_of([record(0, facts=facts), record(1)])).values["script"]

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.records.rows.script import OutsideSteps, ScriptFacts
 from scalebench.records.summary import Correctness, Estimate
 from scalebench.report.findings import conclusions, findings
 from scalebench.report.words import warnings, wording
@@ -338,3 +339,26 @@ def test_the_written_interval_is_the_interval(value, spread, scale):
     assert abs(low - found.low * scale) <= place
     assert abs(high - found.high * scale) <= place
     assert low <= float(wording.point(found, scale)) <= high
+
+
+@pytest.mark.parametrize(
+    ("evaluation_s", "checkpoint_s", "told"),
+    [
+        (0.0, 0.0, "No evaluation and no checkpoint was seen in the"),
+        (2.0, 0.0, "No checkpoint was seen in the"),
+        (2.0, 1.0, ""),
+        (None, None, ""),
+    ],
+)
+def test_what_a_script_did_not_do_in_the_window_is_said(evaluation_s, checkpoint_s, told):
+    gaps = OutsideSteps(
+        seconds=3.0, share=0.005, num_gaps=1, largest=[], evaluation_s=evaluation_s,
+        checkpoint_s=checkpoint_s,
+    )  # fmt: skip
+    row = make_row(script=ScriptFacts(), outside_step=gaps)
+    steps = max(len(sample.step_s) for sample in row.samples)
+    text = said(row)
+    assert (f"{told} {steps} measured steps; if the script does that less often" in text) == bool(
+        told
+    )
+    assert ("was seen in the" in text) == bool(told)
