@@ -222,7 +222,11 @@ trust_network = option(
 @option(
     "--anonymise", is_flag=True, help="Do not store host names, user names, addresses or paths."
 )
-@option("--no-trace", is_flag=True, help="Do not trace steps: faster, but no loss budget.")
+@option(
+    "--no-trace",
+    is_flag=True,
+    help="Do not trace steps: faster, but no cause of lost time is known.",
+)
 @click.option("--no-report", is_flag=True, help="Do not write report.html.")
 @click.option(
     "--verbose",

@@ -1,9 +1,8 @@
 """What to do about a case, as rules: each says one thing, and only with a number behind it.
 
 The rules of `FIRST` are asked in order: as long as one of them has something to say, no cause of
-the loss is worth acting on. Then those of the largest loss that can be told from zero, then of the
-next; `LAST` are for a case in which no loss can be told from zero. No rule speaks where the
-number that it rests on could be noise.
+the loss is worth acting on. Then those of the largest part that is certain or likely, then of the
+next; `LAST` are for a case in which the largest may be nothing. What is only likely is said to be.
 """
 
 from scalebench import units
