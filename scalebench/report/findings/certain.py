@@ -62,12 +62,17 @@ def certain(row: Row) -> list[Certain]:
 def _late_ranks(row: Row) -> list[Certain]:
     """Name each rank that takes longer than the others, by what it surely takes longer for."""
     by_rank: dict[int, list[RankExcess]] = {}
-    disturbed = "foreign load" in marks(row)
     for one in row.rank_excess or ():
-        if disturbed and not one.certain:
+        if not one.certain and _disturbed(row, one.rank):
             continue
         by_rank.setdefault(one.rank, []).append(one)
     return [_late_rank(row, rank, excess) for rank, excess in by_rank.items()]
+
+
+def _disturbed(row: Row, rank: int) -> bool:
+    """Tell whether other programs may have made a rank late: they slow its computation as well."""
+    why = reasons_of(row, rank)
+    return "foreign load" in marks(row) and (not why or "computation" in why[0])
 
 
 def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Certain:
@@ -83,7 +88,7 @@ def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Certain:
         told = f"longer in {largest.num_longer} of {largest.num_blocks} stretches of steps"
     else:
         name = f"rank {rank} is probably the slow one"
-        does = "; ".join([does, *reasons_of(row, rank)[:1]])
+        does = next(iter(reasons_of(row, rank)), does)
         told = f"in all {largest.num_blocks} traced steps, which are too few to be certain"
     return Certain(
         cause=f"rank {rank}",

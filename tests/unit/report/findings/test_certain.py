@@ -154,6 +154,10 @@ SILENT = {
         wrappers=ddp(find_unused_parameters=True, unused_bytes=400),
         script=ScriptFacts(unused_search_s=2e-3),
     ),
+    "late in two steps beside other programs": noisy(
+        **excess("lateness", 0.02, 0.0, num_blocks=2, num_longer=2, certain=False),
+        stamps=["foreign load: x"],
+    ),
     "one rank": make_row(world_size=1).model_copy(update=waits(0.004)),
     "an older record": noisy(**waits(None)),
 }
