@@ -137,9 +137,12 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
         *_reasons(rows, ascii_only),
     ]
     told = dict.fromkeys(name for row in rows for name in marks(row))
-    if told and not any(c.name == "marks" and c in columns for c in shown):
-        legend = ", ".join(f"{explain(name).letter} {said(name)}" for name in told)
-        parts.append(line(f"marks: {legend}", ascii_only, "dim"))
+    in_full = any(c.name == "marks" and c in columns for c in shown)
+    names_of = {name: name if in_full else explain(name).letter for name in told}
+    is_ = " = " if in_full else " "
+    legend = [f"{mark}{is_}{said(name)}" for name, mark in names_of.items() if mark != said(name)]
+    if legend:
+        parts.append(line(f"marks: {', '.join(legend)}", ascii_only, "dim"))
     parts += [line(EQUAL_STEPS, ascii_only, "dim")] if "loss" in names(shown) else []
     parts += [line(text, ascii_only, "dim") for text in above_ideal(rows)]
     parts += [line(text, ascii_only, "dim") for text in step_kinds.sentences(rows)]
