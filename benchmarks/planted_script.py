@@ -6,6 +6,7 @@ under torchrun and under ``scalebench run`` alike; see `benchmarks.planted_cause
 
 import argparse
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -14,12 +15,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-CAUSES = ("none", "loader", "item", "accumulation", "buckets", "unused")
+CAUSES = ("none", "loader", "item", "accumulation", "buckets", "unused", "sleep", "workers")
 
 VOCABULARY, LENGTH, WIDTH, LAYERS, BATCH = 512, 16, 192, 8, 4
 
 LOAD_S = 0.009
-"""What a sample takes longer to load on rank 1: 36 ms a step."""
+"""What a sample takes longer to load on rank 1: 36 ms a step; on all ranks: ``workers``."""
+
+SLEEP_S = 0.03
+"""What rank 1 does nothing before each backward pass."""
 
 
 class Text(Dataset[tuple[Tensor, Tensor]]):
@@ -66,14 +70,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--folder", type=Path, default=Path("."))
+    parser.add_argument("--batch", type=int, default=BATCH, help="samples of a rank")
+    parser.add_argument("--workers", type=int, default=0, help="of the loader")
+    parser.add_argument("--evaluate-every", type=int, default=50, help="steps")
+    parser.add_argument("--no-sync", action="store_true", help="accumulate under no_sync()")
     given = parser.parse_args()
     torch.manual_seed(given.seed)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    slow_s = LOAD_S if given.cause == "loader" and rank == 1 else 0.0
+    slow = given.cause == "workers" or (given.cause == "loader" and rank == 1)
+    slow_s = LOAD_S if slow else 0.0
     training, held_out = Text(given.seed, 4096, slow_s), Text(given.seed + 1, 64)
     sampler = DistributedSampler(training, seed=given.seed)
-    loader = DataLoader(training, BATCH, sampler=sampler)
+    loader = DataLoader(training, given.batch, sampler=sampler, num_workers=given.workers)
     options = {
         "buckets": {"bucket_cap_mb": 1},
         "unused": {"find_unused_parameters": True},
@@ -86,17 +95,21 @@ def main() -> None:
         sampler.set_epoch(epoch)
         epoch += 1
         for index, batch in enumerate(loader):
-            loss = loss_of(model, batch)
-            (loss / accumulate).backward()
+            last = (index + 1) % accumulate == 0
+            with model.no_sync() if given.no_sync and not last else nullcontext():
+                loss = loss_of(model, batch)
+                if given.cause == "sleep" and rank == 1:
+                    time.sleep(SLEEP_S)
+                (loss / accumulate).backward()
             if given.cause == "item":
                 running = loss.item()
-            if (index + 1) % accumulate:
+            if not last:
                 continue
             optimizer.step()
             optimizer.zero_grad()
             step += 1
-            if step % 50 == 0:
-                evaluate(model, DataLoader(held_out, BATCH))
+            if step % given.evaluate_every == 0:
+                evaluate(model, DataLoader(held_out, given.batch))
                 if rank == 0:
                     torch.save(model.module.state_dict(), given.folder / "checkpoint.pt")
                     running = running if given.cause == "item" else loss.item()

@@ -141,7 +141,7 @@ trust_network = option(
 @option(
     "--repeats",
     type=Count(min=1),
-    help="Launches of each cell. Default: the suite's, mostly 3.",
+    help="Launches (fresh processes) of each case and N. Default: the suite's, mostly 3.",
 )
 @option(
     "--precision",
@@ -212,7 +212,7 @@ trust_network = option(
     help="Pin each rank to separate processors, CPU ranks in SCHED_BATCH, or leave them where "
     "their launcher puts them. Default: suites pinned, your own script not.",
 )
-@option("--quick", is_flag=True, help="One short launch of each cell, without intervals.")
+@option("--quick", is_flag=True, help="One short launch of each case and N, without intervals.")
 @click.option(
     "-k",
     "selection",
@@ -230,7 +230,11 @@ trust_network = option(
 @option(
     "--anonymise", is_flag=True, help="Do not store host names, user names, addresses or paths."
 )
-@option("--no-trace", is_flag=True, help="Do not trace steps: faster, but no loss budget.")
+@option(
+    "--no-trace",
+    is_flag=True,
+    help="Do not trace steps: faster, but no cause of lost time is known.",
+)
 @click.option("--no-report", is_flag=True, help="Do not write report.html.")
 @click.option(
     "--verbose",

@@ -154,7 +154,7 @@ def render_diagnosis(
         *((f"peers of cuda:{d['index']}", _peers(d)) for d in facts["devices"]),
         ("links", _links(conditions["links"])),
         ("clock", _clock(conditions)),
-        ("threads", f"{facts['cores']} core(s) over the largest N that fits, the same at every N"),
+        ("threads", f"per rank: {facts['cores']} cores ÷ the largest number of ranks"),
         *_virtual_hosts(conditions.get("virtual_hosts")),
         ("/dev/shm", bytes_(conditions["shm_bytes"]) if conditions["shm_bytes"] else "none"),
     ]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from scalebench import units
 from scalebench.gate.observation import collective_counts
 from scalebench.gate.result import Mismatch
-from scalebench.records.rows.budget import PARTS
+from scalebench.records.rows.budget import PARTS, agreeing
 from scalebench.records.summary import Row
 
 TELLING = 0.1
@@ -27,7 +27,7 @@ def explain_efficiency(base: Row, new: Row) -> list[str]:
         return [f"{line}; the cause is not known, because one side has no loss budget"]
     was_s, is_s = base.budget.known_like(new.budget), new.budget.known_like(base.budget)
     lost = {
-        part.cause: 100
+        part.name: 100
         * (was_s[part.field] / base.budget.measured_s - is_s[part.field] / new.budget.measured_s)
         for part in PARTS
         if part.field in was_s
@@ -44,7 +44,7 @@ def explain_step(base: Row, new: Row) -> list[str]:
     was_s, is_s = base.budget.known_like(new.budget), new.budget.known_like(base.budget)
     for part in PARTS:
         if part.field in was_s:
-            moved[part.cause] = is_s[part.field] - was_s[part.field]
+            moved[part.name] = is_s[part.field] - was_s[part.field]
     total = new.step_s.value - base.step_s.value
     if not total:
         return []
@@ -103,7 +103,7 @@ def _largest(moved: Mapping[str, float], total: float) -> str:
     if not named:
         return ""
     (first, points), *rest = named
-    head = f"{first} explains {abs(points):.1f} of them"
+    head = f"{agreeing(first, 'explains')} {abs(points):.1f} of them"
     return ", ".join([head, *(f"{name} {abs(value):.1f}" for name, value in rest)])
 
 

@@ -30,7 +30,7 @@ from scalebench.report.tables.wires import findings_of
 from scalebench.report.words import outside, script_remarks, step_kinds, wording
 from scalebench.report.words.above_ideal import above_ideal
 from scalebench.report.words.precision import precision_note
-from scalebench.report.words.warnings import explain, marks
+from scalebench.report.words.warnings import explain, marks, said
 
 LEAST = ("tokens/s", "loss", "J/sample", "batch all/rank", "samples/s", "peak mem", "MFU")
 """The columns that go at narrow widths, in this order."""
@@ -88,7 +88,7 @@ def _parts(summary: Summary, width: int, ascii_only: bool, verbose: bool) -> lis
     else:
         parts += brief_parts(summary, width, ascii_only)
     if not summary.rows and summary.collectives is None:
-        parts.append(line("No cell was planned; there is nothing to show.", ascii_only))
+        parts.append(line("Nothing was planned; there is nothing to show.", ascii_only))
     if summary.certificate is not None and (verbose or summary.certificate.failed):
         parts.append(line(certificate.reference(summary.certificate), ascii_only, "dim"))
     return parts
@@ -137,14 +137,17 @@ def _suite(suite: str, rows: list[Row], width: int, ascii_only: bool) -> list[Re
         *_reasons(rows, ascii_only),
     ]
     told = dict.fromkeys(name for row in rows for name in marks(row))
-    if told and not any(c.name == "marks" and c in columns for c in shown):
-        legend = ", ".join(f"{explain(name).letter} {name}" for name in told)
-        parts.append(line(f"marks: {legend}", ascii_only, "dim"))
+    in_full = any(c.name == "marks" and c in columns for c in shown)
+    names_of = {name: name if in_full else explain(name).letter for name in told}
+    is_ = " = " if in_full else " "
+    legend = [f"{mark}{is_}{said(name)}" for name, mark in names_of.items() if mark != said(name)]
+    if legend:
+        parts.append(line(f"marks: {', '.join(legend)}", ascii_only, "dim"))
     parts += [line(EQUAL_STEPS, ascii_only, "dim")] if "loss" in names(shown) else []
     parts += [line(text, ascii_only, "dim") for text in above_ideal(rows)]
-    parts += [line(said, ascii_only, "dim") for said in step_kinds.sentences(rows)]
-    parts += [line(said, ascii_only, "dim") for said in outside.sentences(rows)]
-    parts += [line(said, ascii_only, "dim") for said in script_remarks.brief(rows)]
+    parts += [line(text, ascii_only, "dim") for text in step_kinds.sentences(rows)]
+    parts += [line(text, ascii_only, "dim") for text in outside.sentences(rows)]
+    parts += [line(text, ascii_only, "dim") for text in script_remarks.brief(rows)]
     dropped = [name for name in LEAST if name in names(columns) and name not in names(shown)]
     if dropped:
         left_out = f"not shown at this width: {', '.join(dropped)}"
@@ -157,11 +160,11 @@ def _details(rows: list[Row], width: int, ascii_only: bool) -> list[RenderableTy
         *budget_parts(rows, width, ascii_only),
         *axis_parts(rows, width, ascii_only),
         *axis_budget_parts(rows, width, ascii_only),
-        *(line(said, ascii_only) for said in findings_of(rows)),
+        *(line(text, ascii_only) for text in findings_of(rows)),
         *expert_parts(rows, width, ascii_only),
         *compression_parts(rows, width, ascii_only),
         *prediction_parts(rows, width, ascii_only),
-        *(line(said, ascii_only) for said in script_remarks.in_full(rows)),
+        *(line(text, ascii_only) for text in script_remarks.in_full(rows)),
     ]
 
 

@@ -30,7 +30,7 @@ class Recipe(Spec):
         learning_rate: After the warm-up.
         warmup_samples: Samples, not steps, so that it is as long for every batch.
         weight_decay: Decoupled for ``adamw`` and ``lamb``, added to the gradient for the others.
-        momentum: Of ``sgd``, ``nesterov`` and ``lars``; β₁ of ``adamw`` and ``lamb``.
+        momentum: The momentum of ``sgd``, ``nesterov`` and ``lars``; β₁ of ``adamw`` and ``lamb``.
     """
 
     optimizer: OptimizerName = "adamw"

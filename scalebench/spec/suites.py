@@ -125,8 +125,8 @@ class Collectives(Spec):
     Sizes go from 8 B up by factors of 2.
 
     Attributes:
-        operations: Of the backend.
-        dtypes: Of their elements.
+        operations: Which collectives to time; default: all that the backend has.
+        dtypes: Which types of elements to time them with.
         algorithms: All-reduces by scalebench itself, to be measured as well as the backend's.
         max_bytes: No size is above this; None: 4 MiB on CPU, 256 MiB on CUDA.
         repeats: Timings of each size, by turns.
@@ -158,7 +158,7 @@ class Suite(Spec):
         scaling: Strong scaling keeps the global batch at every N, weak scaling that of a rank.
         steps: How long the steps of a launch are measured.
         repeats: Launches of each case at each N.
-        seed: Of model and data.
+        seed: What model and data are drawn from.
         cell_limit_s: Wall clock after which a launch is ended and its row is ``failed``.
         collective_timeout_s: Time-out of the process group; None: 120 s, on CUDA 600 s: there a
             rank may compile for minutes while the others wait.

@@ -317,6 +317,28 @@ def test_a_phone_has_a_menu(visit):
     assert not nav.is_displayed()
 
 
+OUTSIDE = """
+const box = one => one.getBoundingClientRect();
+const wrong = [];
+for (const card of document.querySelectorAll('.open .suitecard')) {
+  for (const name of card.querySelectorAll('.ranked li > :is(a, span):not(.value, .interval)'))
+    if (box(name).width < 60 || name.scrollWidth > name.clientWidth + 1)
+      wrong.push(name.textContent);
+  for (const value of card.querySelectorAll('.ranked .value'))
+    if (box(value).right > box(card).right) wrong.push(value.textContent);
+}
+const above = [...document.querySelectorAll('.open .identity > :is(p.quiet, .notice)')];
+if (box(document.querySelector('.open .take')).top + 1 < Math.max(...above.map(p => box(p).bottom)))
+  wrong.push('buttons');
+return wrong;
+"""
+
+
+@pytest.mark.parametrize("name", ["names", "several", "thirteen"])
+def test_a_phone_shows_case_names_percentages_and_buttons_in_their_places(visit, name):
+    assert visit(name, viewport=PHONE).execute_script(OUTSIDE) == []
+
+
 def test_thirteen_suites_fit_one_screen(visit):
     driver = visit("thirteen")
     board = driver.find_element(By.CSS_SELECTOR, ".open .board")

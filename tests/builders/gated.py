@@ -151,7 +151,7 @@ def collectives(count: float, kind: str = "all_reduce", wire_s: float = 0.001) -
 
 
 def budget_points(efficiency: float, rank: int = 0, **points: float) -> Budget:
-    """A loss budget of a step of 10 ms that closes: the rest is other idle time."""
+    """A loss budget of a step of 10 ms that closes: the rest is idle."""
     rest = 1 - efficiency - sum(points.values())
     told = {**dict.fromkeys((part.key for part in PARTS), 0.0), "other_idle": rest, **points}
     seconds = {f"{name}_s": value * 0.01 for name, value in told.items()}

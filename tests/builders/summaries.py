@@ -111,11 +111,15 @@ LOSSES = {"exposed_transfer": 5.4, "wait": 9.4, "other_idle": 4.1, "compute_infl
 """Points of the measured step; with an efficiency of 85.0 % they make 100."""
 
 
+BUDGETED = ("losses", "doubtful", "vague", "n")
+
+
 def make_budget(
     efficiency: float,
     step_s: float,
     losses: Mapping[str, float] = LOSSES,
     doubtful: Collection[str] = (),
+    vague: Collection[str] = (),
     n: int = 3,
 ) -> Budget:
     """A loss budget.
@@ -125,12 +129,14 @@ def make_budget(
         step_s: The measured step, seconds.
         losses: Part → points; what they leave is the residual.
         doubtful: Parts whose interval holds zero.
+        vague: Parts of which nothing is known: their interval is four times as wide, each way.
         n: Launches; one gives no interval.
     """
     parts = {}
+    wide = {**dict.fromkeys(doubtful, 1.5), **dict.fromkeys(vague, 4.0)}
     for part in MEASURED:
         value = losses.get(part.key, 0.0) / 100 * step_s
-        reach = abs(value) * (1.5 if part.key in doubtful else 0.2)
+        reach = abs(value) * wide.get(part.key, 0.2)
         ends = {"low": value - reach, "high": value + reach} if n > 1 else {}
         parts[part.field] = Estimate(value=value, n=n, **ends)
     budget = closed_budget(efficiency * step_s, step_s, 0, parts)
@@ -182,7 +188,7 @@ def attributed(row: Row, **changes: Any) -> Row:
     """
     assert row.step_s is not None and row.efficiency is not None
     step_s = row.step_s.value
-    budget = {name: changes.pop(name) for name in ("losses", "doubtful", "n") if name in changes}
+    budget = {name: changes.pop(name) for name in BUDGETED if name in changes}
     sort = {"kind": "all_reduce", "phase": "backward", "num_bytes": 1_751_040.0}
     times = {"total_s": 0.2 * step_s, "exposed_s": 0.148 * step_s, "hidden_s": 0.052 * step_s}
     exposed = estimate(0.148 * step_s)

@@ -224,7 +224,7 @@ def look(context: RankContext) -> dict[str, Any]:
 
     Returns:
         ``verification``; ``operations``: of one traced step, sorted; ``predicted``: the same by the
-        law; ``axes``: the row's figures; ``exposed``: exposed transfer and wait by
+        law; ``axes``: the row's figures; ``exposed``: transfer and wait by
         axis, seconds per step, and ``whole``: those of all axes together; ``not_apart``: why waits
         could not be told.
     """

@@ -204,4 +204,4 @@ def test_an_exporter_writes_its_format(project: Path, scalebench: Command) -> No
 def test_a_rule_of_advice_speaks(project: Path, scalebench: Command) -> None:
     shutil.copytree(GALLERY, project / "reports" / "run")
     told = " ".join(scalebench("show", "--verbose", "reports/run").stdout.split())
-    assert "Try static_graph=True, if your graph never changes: other idle time takes 5.7" in told
+    assert "Try static_graph=True, if your graph never changes: idle takes 5.7" in told

@@ -330,4 +330,4 @@ def test_without_traces_there_is_no_budget_and_the_reason_is_said(
     row = row_of(project / "r", "ddp-static-graph", 2)
     assert row["budget"] is None
     assert "--no-trace" in row["unavailable"]["budget"]
-    assert "where the rest went" not in done.stdout
+    assert "where the lost time goes" not in done.stdout

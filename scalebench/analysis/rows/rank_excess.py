@@ -29,6 +29,9 @@ LEAST_FACTOR = 1.5
 LEAST_SHARE = 0.01
 """Of the step: less is not worth a word."""
 
+LEAST_LATE = 0.1
+"""Of the step, in every traced one: so late, a rank is named although too few were traced."""
+
 MOST_BLOCKS = 16
 """Of a launch. Steps that differ by design (a loader's bursts) are alike as blocks."""
 
@@ -55,6 +58,8 @@ def rank_excess_of_row(row: Launches) -> RowFields:
         for part, launches in sources.items()
         for excess in excesses(part, [one for one in launches if one is not None], step_s)
     ]
+    if not any(one.part == "lateness" for one in found):
+        found += probable(sources["lateness"], step_s)
     found.sort(key=lambda one: one.others_s - one.own_s)
     fields.set("rank_excess", found or None, NO_RANK)
     return fields
@@ -99,6 +104,34 @@ def excesses(part: RankPart, launches: Sequence[Floats], step_s: float) -> list[
                     others_s=others_s,
                     num_blocks=num_blocks,
                     num_longer=wins,
+                )
+            )
+    return found
+
+
+def probable(launches: Sequence[Floats | None], step_s: float) -> list[RankExcess]:
+    """Return the rank that the others waited long for in every one of two traced steps or more.
+
+    Args:
+        launches: Of each launch the seconds of lateness by rank and traced step.
+        step_s: The headline's step.
+    """
+    traced = [one for one in launches if one is not None]
+    steps = np.concatenate(traced, axis=1) if traced else np.zeros((0, 0))
+    found = []
+    for rank, own in enumerate(steps if steps.shape[1] > 1 else []):
+        others = np.max(np.delete(steps, rank, axis=0), axis=0)
+        if np.min(own - others) > LEAST_LATE * step_s:
+            num = len(own)
+            found.append(
+                RankExcess(
+                    part="lateness",
+                    rank=rank,
+                    own_s=float(own.mean()),
+                    others_s=float(others.mean()),
+                    num_blocks=num,
+                    num_longer=num,
+                    certain=False,
                 )
             )
     return found

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from scalebench.analysis.rows.fields import RowFields
 from scalebench.analysis.rows.launches import Launches
+from scalebench.analysis.rows.rank_excess import stalls_of
 from scalebench.records.rank import RankRecord, StepGap
 from scalebench.records.rows.script import (
     HostWaitPlace,
@@ -17,6 +18,7 @@ from scalebench.records.rows.script import (
     ScriptFacts,
     Wrapper,
 )
+from scalebench.records.run import CellResult
 from scalebench.spec import Script
 
 MOST_NAMED = 3
@@ -38,7 +40,7 @@ def script_of_row(row: Launches) -> RowFields:
         return fields
     found = _wrappers(ranks[0])
     fields.set("wrappers", found, "the modules have no wrapper that is recognised")
-    fields.set("script", _facts(ranks), "the launch did not record it")
+    fields.set("script", _facts(good), "the launch did not record it")
     early = [rank.ended_after for rank in ranks if rank.ended_after is not None]
     if early:
         fields.stamps.append(f"ended early: after {min(early)} steps")
@@ -62,8 +64,9 @@ def _wrappers(rank: RankRecord) -> list[Wrapper] | None:
         return None
 
 
-def _facts(ranks: Sequence[RankRecord]) -> ScriptFacts | None:
+def _facts(launches: Sequence[CellResult]) -> ScriptFacts | None:
     """Return what was seen of the script's own code; None: an older version did not look."""
+    ranks = [rank for result in launches for rank in result.ranks]
     stored = ranks[0].facts
     searches = [s for rank in ranks if (s := rank.facts.get("unused_search_s")) is not None]
     if "groups" not in stored:
@@ -77,9 +80,16 @@ def _facts(ranks: Sequence[RankRecord]) -> ScriptFacts | None:
             groups=stored["groups"],
             calls_per_step=stored.get("calls_per_step"),
             backwards_per_step=stored.get("backwards_per_step"),
+            batch_wait_s=_batch_wait(launches),
         )
     except (ValidationError, KeyError, TypeError):  # of a version that knows others
         return None
+
+
+def _batch_wait(launches: Sequence[CellResult]) -> float | None:
+    stalls = [stalls_of(result) for result in launches]
+    found = [float(one.mean(axis=1).min()) for one in stalls if one is not None and one.size]
+    return sum(found) / len(found) if found else None
 
 
 def _host_waits(stored: Mapping[str, Any] | None) -> HostWaits | None:

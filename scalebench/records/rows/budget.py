@@ -14,18 +14,16 @@ class Part:
 
     Attributes:
         key: Its name in ``points``, and that of its colour.
-        header: Of a table's column.
-        cause: What takes the time, as a sentence's subject.
-        gain: The same where the part is negative: what gives time back.
+        name: What it is called everywhere.
         meaning: One line for a key.
+        gain: What it is called where it is negative and gives time back; empty: the same.
         held_by: Key of the part that holds it where it has no number of its own.
     """
 
     key: str
-    header: str
-    cause: str
-    gain: str
+    name: str
     meaning: str
+    gain: str = ""
     held_by: str | None = None
 
     @property
@@ -37,69 +35,32 @@ class Part:
 PARTS = (
     Part(
         "compute_inflation",
-        "compute inflation",
         "slower computation",
-        "faster computation",
         "The rank's share of the work takes longer than the same share did on one rank.",
+        gain="faster computation",
     ),
-    Part(
-        "exposed_transfer",
-        "exposed transfer",
-        "exposed transfer",
-        "exposed transfer",
-        "Data on the wire while the rank computes nothing.",
-    ),
+    Part("exposed_transfer", "transfer", "Data on the wire while the rank computes nothing."),
     Part(
         "wait",
-        "wait",
-        "waiting for other ranks",
-        "waiting for other ranks",
+        "waiting",
         "Inside a communication that the last rank has not reached yet.",
         held_by="exposed_transfer",
     ),
-    Part(
-        "bubble",
-        "bubble",
-        "the pipeline's bubble",
-        "the pipeline's bubble",
-        "Idle by the pipeline's schedule.",
-    ),
-    Part(
-        "codec",
-        "codec",
-        "encoding and decoding",
-        "encoding and decoding",
-        "Encoding and decoding compressed gradients.",
-    ),
+    Part("bubble", "bubble", "Idle by the pipeline's schedule."),
+    Part("codec", "encoding", "Encoding and decoding compressed gradients."),
     Part(
         "copies",
         "copies",
-        "copying",
-        "less copying",
         "Copying or filling GPU memory while nothing else runs, longer than one rank did.",
         held_by="other_idle",
     ),
-    Part(
-        "data_stall",
-        "data stall",
-        "waiting for data",
-        "less waiting for data",
-        "Waiting for the next batch longer than one rank did.",
-    ),
+    Part("data_stall", "data", "Waiting for the next batch longer than one rank did."),
     Part(
         "other_idle",
-        "other idle",
-        "other idle time",
-        "less other idle time",
+        "idle",
         "Nothing of these: the interpreter, the strategy's bookkeeping, the operating system.",
     ),
-    Part(
-        "residual",
-        "residual",
-        "what the budget does not explain",
-        "what the budget does not explain",
-        "What the parts leave unexplained.",
-    ),
+    Part("residual", "unknown", "What the parts leave of the measured step."),
 )
 """In the order in which a budget is read, from the ideal step to the measured one."""
 
@@ -108,6 +69,16 @@ MEASURED = PARTS[:-1]
 """The parts that traced steps tell, each with an interval; the residual closes the sum."""
 WAIT = next(part for part in PARTS if part.key == "wait")
 COPIES = next(part for part in PARTS if part.key == "copies")
+
+
+def agreeing(name: str, verb: str) -> str:
+    """Write a part's name as the subject of a verb in the singular: ``"copies take"``."""
+    first, _, rest = verb.partition(" ")
+    return (
+        f"{name} {' '.join(t for t in (first.removesuffix('s'), rest) if t)}"
+        if (name == "copies")
+        else f"{name} {verb}"
+    )
 
 
 class RankTimes(RowPart):
@@ -141,7 +112,7 @@ class ComputeInflation(RowPart):
         smaller_batch_s: What plain training on the rank's batch takes longer than that share, on
             one rank.
         contention_s: What it takes longer on N ranks that train at once and send nothing.
-        own_operators_s: The rest of the budget's compute inflation: the strategy's own.
+        own_operators_s: The rest of the budget's slower computation: the strategy's own.
         contention: The step on N ranks at once over that on one; a plain ratio.
         unavailable: Field → why it is null.
     """

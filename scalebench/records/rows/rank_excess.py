@@ -10,7 +10,7 @@ RankPart = Literal["data_stall", "compute", "lateness"]
 
 
 class RankExcess(RowPart):
-    """A part of its steps for which one rank certainly takes longer than the others.
+    """A part of its steps for which one rank takes longer than the others.
 
     Attributes:
         part: ``data_stall``: it waits for its batches, in clean steps; ``compute``: it computes, in
@@ -19,6 +19,8 @@ class RankExcess(RowPart):
         others_s: The median of the other ranks, likewise.
         num_blocks: Blocks of steps that were compared, of all launches.
         num_longer: In how many of them it was longer.
+        certain: False: the others waited for it in every traced step, but too few were traced to
+            rule out chance.
     """
 
     part: RankPart
@@ -27,3 +29,4 @@ class RankExcess(RowPart):
     others_s: FiniteFloat
     num_blocks: int
     num_longer: int
+    certain: bool = True

@@ -152,6 +152,8 @@ class ScriptFacts(BaseModel):
         calls_per_step: Calls of optimizers, or of ``scalebench.step()``, that make a step; null:
             not recorded.
         backwards_per_step: Backward passes, mean over the steps; null: likewise.
+        batch_wait_s: Waiting for the next batch, per clean step, of the rank that waits least; mean
+            over the launches, seconds; null: likewise.
     """
 
     host_waits: HostWaits | None = None
@@ -161,3 +163,4 @@ class ScriptFacts(BaseModel):
     groups: list[ProcessGroups] = []
     calls_per_step: int | None = None
     backwards_per_step: FiniteFloat | None = None
+    batch_wait_s: FiniteFloat | None = None

@@ -26,8 +26,8 @@ Span = tuple[int, int]
 SETS = ("compute", "data", "codec", "blocked", "copies")
 NAMES = {
     "compute": "computation",
-    "data": "waiting for data",
-    "codec": "encoding and decoding",
+    "data": "data",
+    "codec": "encoding",
     "blocked": "blocked on sends and receives",
     "copies": "copies",
 }

@@ -5,10 +5,19 @@ See `scalebench.report.findings.certain` and `scalebench.report.findings.advice_
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
+from scalebench.records.rows.budget import Part
 from scalebench.records.summary import Row
 from scalebench.report.findings.advice_case import LEAST_LOSS, Advice, AdviceInput, Rule
-from scalebench.report.findings.advice_rules import DOUBTS, FIRST, INVALID, LAST, RULES
+from scalebench.report.findings.advice_rules import (
+    DOUBTS,
+    FIRST,
+    INVALID,
+    LAST,
+    RULES,
+    TOO_WIDE,
+)
 from scalebench.report.findings.certain import certain
 from scalebench.report.words import causes, wording
 from scalebench.stats import Estimate
@@ -42,9 +51,9 @@ def advise(row: Row, of_suite: Sequence[Row] = ()) -> Advice | None:
 
 
 def first_loss(row: Row, of_suite: Sequence[Row] = ()) -> Loss | None:
-    """Return the largest loss that is worth a change; None: something else is to be done first.
+    """Return the loss to act on first; None: something else is to be done first.
 
-    One of less than 1 % of the step is, if nothing is known beyond doubt.
+    One of less than 1 % of the step is none beside a larger part that nothing is known of.
     """
     found = losses(row, of_suite)
     if not found or not row.step_s:
@@ -52,14 +61,15 @@ def first_loss(row: Row, of_suite: Sequence[Row] = ()) -> Loss | None:
     case = AdviceInput(row, of_suite)
     small = found[0].taken_s.value < LEAST_LOSS * row.step_s.value
     settled = _can_gain(row) and _first(FIRST, case) and not _first(DOUBTS, case)
-    return None if small and settled else found[0]
+    return None if small and (settled or causes.losses(row, LEAST_LOSS)) else found[0]
 
 
 def losses(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:
-    """Return each loss of a case that is significant and has advice, the largest first.
+    """Return each loss of a case that has advice: those that are certain, then the likely ones.
 
-    What is certain at any noise, and the parts of the loss budget that it does not explain; of
-    these none where there is something else to do first, or nothing to gain: see `FIRST`.
+    What is certain at any noise, and the parts of the loss budget that it does not explain. A part
+    that is certain stands behind a larger one that is only likely; none stands behind a larger one
+    that nothing is known of, and none is told where there is something else to do first: `FIRST`.
     """
     case = AdviceInput(row, of_suite)
     can_gain = _can_gain(row)
@@ -69,23 +79,44 @@ def losses(row: Row, of_suite: Sequence[Row] = ()) -> list[Loss]:
     found = [
         Loss(one.cause, Estimate(value=one.seconds, n=1), one.advice, one.sentence) for one in sure
     ]
-    if can_gain and not _first(FIRST, case):
-        found += _of_budget(case, {one.about for one in sure})
-    return sorted(found, key=lambda loss: -loss.taken_s.value)
+    parts = _parts(case, {one.about for one in sure}) if can_gain else []
+    known = list(takewhile(case.is_certain, parts))
+    found = sorted(
+        [*found, *_advised(case, known)],
+        key=lambda loss: -loss.taken_s.value,
+    )
+    return [*found, *_advised(case, parts[len(known) :])]
 
 
 def _can_gain(row: Row) -> bool:
     return not wording.is_baseline(row) and row.world_size > 1 and row.efficiency is not None
 
 
-def _of_budget(case: AdviceInput, explained: set[str | None]) -> list[Loss]:
+def _parts(case: AdviceInput, explained: set[str | None]) -> list[Part]:
+    """Return the parts that are worth a change; where the efficiency is vague, certain ones."""
+    if _first([rule for rule in FIRST if rule is not TOO_WIDE], case):
+        return []
+    parts = [part for part in case.losses if part.key not in explained]
+    vague = _first([TOO_WIDE], case) is not None
+    return list(takewhile(case.is_certain, parts)) if vague else parts
+
+
+def _advised(case: AdviceInput, parts: Sequence[Part]) -> list[Loss]:
     found = []
-    for part in case.losses:
+    for part in parts:
         told = _first([rule for rule in RULES if rule.about == part.key], case)
         taken_s = case.budget.estimates.get(part.field) if case.budget else None
-        if told is not None and taken_s is not None and case.budget and part.key not in explained:
-            found.append(Loss(causes.name(part, case.budget), taken_s, told))
+        if told is not None and taken_s is not None and case.budget:
+            sure = case.is_certain(part)
+            name = causes.name(part, case.budget)
+            found.append(Loss(name, taken_s, told if sure else _doubted(told)))
     return found
+
+
+def _doubted(told: Advice) -> Advice:
+    return Advice(
+        f"Probably, not certain: {told.action}", told.because, f"Probably: {told.next_step}"
+    )
 
 
 def _first(rules: Sequence[Rule], case: AdviceInput) -> Advice | None:

@@ -3,11 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
-from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
+from scalebench.records.rows.budget import PARTS, Budget, Part
 from scalebench.records.rows.prediction import ChangedStep
 from scalebench.records.summary import Row
-from scalebench.report.words.causes import certain, points
+from scalebench.report.words.causes import certain, likely, losses, points
+
+DDP = "DistributedDataParallel"
+SYNCHRONISING = (DDP, "FSDPModule", "FullyShardedDataParallel")
+"""Wrappers whose gradients are sent in every backward pass that is not told otherwise."""
 
 LEAST_LOSS = 0.01
 """Of the step: a smaller part is not worth a change."""
@@ -35,25 +40,28 @@ class AdviceInput:
         return found if found is not None and found.closes else None
 
     def points_of(self, key: str) -> str:
-        """Write what a part of the budget takes, in points."""
+        """Write what a part of the budget takes, in percent of the step."""
         part = next(part for part in PARTS if part.key == key)
         assert self.budget is not None
         return points(self.budget.share(part))
 
     @property
     def losses(self) -> list[Part]:
-        """The parts that certainly take time, the largest first."""
-        if self.budget is None:
-            return []
-        budget = self.budget
-        found = [
-            part
-            for part in PARTS
-            if part is not RESIDUAL
-            and budget.share(part) >= LEAST_LOSS
-            and certain(self.row, budget, part)
-        ]
-        return sorted(found, key=lambda part: -budget.share(part))
+        """The parts that take time and certainly or probably do, the largest first.
+
+        They end before the first that may as well be nothing: none is worth a change as long as a
+        larger one is not known.
+        """
+        found = losses(self.row, LEAST_LOSS)
+        return list(takewhile(lambda part: self.is_certain(part) or self.is_likely(part), found))
+
+    def is_certain(self, part: Part) -> bool:
+        """Whether a part can be told from zero."""
+        return self.budget is not None and certain(self.row, self.budget, part)
+
+    def is_likely(self, part: Part) -> bool:
+        """Whether a part is probably no noise, although its interval includes zero."""
+        return self.budget is not None and likely(self.budget, part)
 
     @property
     def model_error(self) -> float | None:

@@ -1,22 +1,30 @@
 """What to do about a case, as rules: each says one thing, and only with a number behind it.
 
 The rules of `FIRST` are asked in order: as long as one of them has something to say, no cause of
-the loss is worth acting on. Then those of the largest loss that can be told from zero, then of the
-next; `LAST` are for a case in which no loss can be told from zero. No rule speaks where the
-number that it rests on could be noise.
+the loss is worth acting on. Then those of the largest part that is certain or likely, then of the
+next; `LAST` are for a case in which the largest may be nothing. What is only likely is said to be.
 """
 
 from scalebench import units
 from scalebench.costmodel.pipelines.orders import bubble_law
 from scalebench.records.rows.budget import RESIDUAL
 from scalebench.records.rows.prediction import ChangedStep
-from scalebench.records.summary import Estimate
-from scalebench.report.findings.advice_case import Advice, AdviceInput, Rule
+from scalebench.records.summary import Estimate, Row
+from scalebench.report.findings.advice_case import (
+    DDP,
+    SYNCHRONISING,
+    Advice,
+    AdviceInput,
+    Rule,
+)
 from scalebench.report.words import wording
 from scalebench.report.words.attributed import straggler
 from scalebench.report.words.causes import points
 from scalebench.report.words.inflation import largest_inflation
 from scalebench.report.words.late_rank import lateness, reasons
+
+GRADIENT_HOOKS = ("ddp", "compressed")
+"""Strategies that send gradients from hooks of the backward pass, and may accumulate them."""
 
 NOTHING_TO_GAIN = 0.97
 """An efficiency whose interval lies above this."""
@@ -53,7 +61,7 @@ def _one_launch(case: AdviceInput) -> Advice | None:
     if late is None:
         return Advice(action, "1 launch gives no interval")
     why = reasons(case.row, late.rank)
-    seen = f"rank {late.rank} {why[0] if why else f'comes last to {lateness(late)}'}"
+    seen = f"rank {late.rank} is late: {why[0] if why else lateness(late)}"
     return Advice(action, f"1 launch gives no interval; in it, {seen}", f"--repeats 3; {seen}")
 
 
@@ -90,7 +98,7 @@ def _nothing_to_gain(case: AdviceInput) -> Advice | None:
     efficiency = case.row.efficiency
     if efficiency is None or efficiency.low is None or efficiency.low < NOTHING_TO_GAIN:
         return None
-    most = f"at most {points(1 - efficiency.low)} points can be gained"
+    most = f"at most {points(1 - efficiency.low)} % can be gained"
     return Advice("Leave it", most, f"Leave it: {most}")
 
 
@@ -166,20 +174,41 @@ def _faster_link(case: AdviceInput) -> Advice | None:
 
 
 def _send_less_often(case: AdviceInput) -> Advice:
-    batch, points = case.row.rank_batch, case.points_of("exposed_transfer")
-    if _accumulation_was_slower(case):
+    batch, taken = case.row.rank_batch, case.points_of("exposed_transfer")
+    if not _sends_gradients(case.row):
+        return Advice(
+            "Use fewer ranks for this dimension, or a faster link between them",
+            f"transfer takes {taken} % of the step, and grows with the batch",
+        )
+    can = _accumulates(case.row)
+    slower = can and _accumulation_was_slower(case)
+    more = f"more samples per rank and step than {batch}"
+    why = f"divide the {taken} % of the step that transfer takes"
+    if slower or not can:
+        told = "; accumulation was measured here, and is slower" if slower else ""
         return Advice(
             "Send less often",
-            f"more samples per rank and step than {batch} divide the {points} points of exposed"
-            " transfer; accumulation was measured here, and is slower",
+            f"{more} {why}{told}",
             f"Send less often: more than {batch} samples per rank",
         )
     return Advice(
         "Send less often",
-        f"more samples per rank and step than {batch}, or gradient accumulation,"
-        f" divide the {points} points of exposed transfer",
+        f"{more}, or gradient accumulation, {why}",
         f"Send less often: more than {batch} samples per rank, or accumulation",
     )
+
+
+def _sends_gradients(row: Row) -> bool:
+    """Tell whether a step sends as much whatever its batch: gradients, not activations."""
+    cuts = {"tensor", "context", "expert", "pipeline", "layerwise", "mesh"}
+    layouts = {"DTensor", "_PipelineStageBase", "_PipelineSchedule"}
+    kinds = {one.kind for one in row.wrappers or ()}
+    return row.strategy not in cuts and not (kinds & layouts and not kinds & set(SYNCHRONISING))
+
+
+def _accumulates(row: Row) -> bool:
+    """Tell whether gradients can be accumulated over several passes before they are sent."""
+    return row.strategy in GRADIENT_HOOKS or any(one.kind == DDP for one in row.wrappers or ())
 
 
 def _accumulation_was_slower(case: AdviceInput) -> bool:
@@ -199,17 +228,18 @@ def _late_rank(case: AdviceInput) -> Advice | None:
     if late is None:
         return None
     look = f"Look at rank {late.rank}"
-    last = f"it comes last to {lateness(late)}"
+    last = f"it is {lateness(late)}"
     why = reasons(case.row, late.rank)
     if not why:
         return Advice(look, last, f"{look}: {last.partition(',')[0]}")
-    return Advice(look, f"it {why[0]}; {last}", f"{look}: it {why[0]}")
+    return Advice(look, f"{why[0]}; {last}", f"{look}: {why[0]}")
 
 
 def _uneven_ranks(case: AdviceInput) -> Advice:
     return Advice(
-        "Give the ranks equal work and a quiet machine",
-        f"no rank is always the last, and waiting takes {case.points_of('wait')} points",
+        "Close other programs; check that all ranks get the same amount of data",
+        f"waiting takes {case.points_of('wait')} % of the step, but never for the same rank",
+        "Close other programs; give all ranks the same amount of data",
     )
 
 
@@ -220,7 +250,7 @@ def _contention(case: AdviceInput) -> Advice | None:
     shared = "memory bandwidth, cores" if case.row.device == "cpu" else "power, clocks, the host"
     return Advice(
         f"Look for what the ranks share ({shared})",
-        f"{largest.text} points: plain ranks that train at once and send nothing are slower, too",
+        f"{largest.text} % of the step: plain ranks that train at once and send nothing are slower",
     )
 
 
@@ -228,11 +258,20 @@ def _own_operators(case: AdviceInput) -> Advice | None:
     largest = largest_inflation(case.budget)
     if largest is None or largest.field != "own_operators_s":
         return None
+    adds = wording.joined(_additions(case.row))
     return Advice(
-        "Look at what the strategy adds to the computation (microbatches, hooks, its wrapper)",
-        f"{largest.text} points: plain ranks with this batch, training at once, do without",
-        "Look at what the strategy adds (microbatches, hooks, its wrapper)",
+        f"Look at what the strategy adds to the computation ({adds})",
+        f"{largest.text} % of the step: plain ranks with this batch, training at once, do without",
+        f"Look at what the strategy adds ({adds})",
     )
+
+
+def _additions(row: Row) -> list[str]:
+    """Name what a strategy may add to the computation, and nothing that it does not have."""
+    cut = row.pipeline is not None or (row.strategy_settings.get("accumulate") or 1) != 1
+    hooks = row.strategy in GRADIENT_HOOKS or any(one.kind == DDP for one in row.wrappers or ())
+    found = (("microbatches", cut), ("hooks", hooks), ("its wrapper", True))
+    return [name for name, has in found if has]
 
 
 def _bucket_views(case: AdviceInput) -> Advice | None:
@@ -246,7 +285,7 @@ def _bucket_views(case: AdviceInput) -> Advice | None:
     return Advice(
         action,
         f"{copied} into its buckets and back in every step, and the computation takes"
-        f" {case.points_of('compute_inflation')} points longer than on one rank",
+        f" {case.points_of('compute_inflation')} % of the step longer than on one rank",
         f"{action}: gradients of {size} parameters are copied",
     )
 
@@ -258,12 +297,12 @@ def _small_share(case: AdviceInput) -> Advice | None:
         more = f"Give each rank more than {row.rank_batch} samples"
         return Advice(
             f"{more} (a larger --batch-size, or --scaling weak)",
-            f"its share takes {taken} points longer than on one rank",
+            f"its share takes {taken} % of the step longer than on one rank",
             f"{more} (--batch-size, or --scaling weak)",
         )
     return Advice(
         "Look for what the ranks share (memory bandwidth, cores, clocks)",
-        f"the same work takes {taken} points longer than on one rank",
+        f"the same work takes {taken} % of the step longer than on one rank",
     )
 
 
@@ -285,14 +324,14 @@ def _more_microbatches(case: AdviceInput) -> Advice | None:
 def _other_schedule(case: AdviceInput) -> Advice:
     return Advice(
         "Compare other schedules with `scalebench show --schedule`",
-        f"the bubble takes {case.points_of('bubble')} points",
+        f"the bubble takes {case.points_of('bubble')} % of the step",
     )
 
 
 def _cheaper_codec(case: AdviceInput) -> Advice:
     return Advice(
         "Compress with a cheaper method, or not at all",
-        f"encoding and decoding take {case.points_of('codec')} points",
+        f"encoding takes {case.points_of('codec')} % of the step",
     )
 
 
@@ -302,7 +341,7 @@ def _more_workers(case: AdviceInput) -> Advice:
     has = f", it has {loader.num_workers}" if loader and known else ""
     return Advice(
         f"Give the loader more workers (num_workers{has})",
-        f"waiting for batches takes {case.points_of('data_stall')} points",
+        f"waiting for data takes {case.points_of('data_stall')} % of the step",
     )
 
 
@@ -310,15 +349,22 @@ def _copy_during_computation(case: AdviceInput) -> Advice:
     return Advice(
         "Copy while the GPU computes (pin_memory=True, non_blocking=True, the next batch ahead of"
         " time)",
-        f"copies during which nothing else runs take {case.points_of('copies')} points",
+        f"copies during which nothing else runs take {case.points_of('copies')} % of the step",
         "Copy while the GPU computes (pin_memory=True, non_blocking=True)",
     )
 
 
 def _longer_steps(case: AdviceInput) -> Advice:
+    whose = (
+        "CPU cannot feed the device fast enough"
+        if case.row.device != "cpu"
+        else ("ranks spend too much time between operations")
+    )
+    compiled = "torch.compile" if case.row.script is not None else "--compile"
     return Advice(
-        "Make steps longer or the host's part shorter (a larger batch, --compile)",
-        f"other idle time takes {case.points_of('other_idle')} points",
+        f"The {whose}. Try a larger batch or {compiled}",
+        f"idle takes {case.points_of('other_idle')} % of the step",
+        f"Try a larger batch or {compiled}: idle takes {case.points_of('other_idle')} %",
     )
 
 
@@ -328,7 +374,7 @@ def _more_launches(case: AdviceInput) -> Advice | None:
         return None
     return Advice(
         f"Run it again with --repeats {2 * efficiency.n} before acting on it",
-        f"no loss can be told from zero by {efficiency.n} launches",
+        f"{efficiency.n} launches are too few to say what takes the time",
     )
 
 
@@ -338,9 +384,10 @@ INVALID = (
 )
 """No number of the case is worth acting on."""
 
+TOO_WIDE = Rule("interval too wide", None, _too_wide)
 DOUBTS = (
     Rule("one launch", None, _one_launch),
-    Rule("interval too wide", None, _too_wide),
+    TOO_WIDE,
     Rule("budget open", None, _budget_open),
 )
 """Its efficiency or its loss budget is not."""

@@ -6,7 +6,7 @@ The same findings as `scalebench.report.findings.findings`, without the rest of 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget
+from scalebench.records.rows.budget import RESIDUAL, Budget
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines, judge
@@ -23,8 +23,8 @@ class CaseInBrief:
     Attributes:
         speedup: At the largest N; empty: there is none.
         result: The efficiency with its interval, or why there is none.
-        losses: The largest significant part of the loss budget, or why none is named; the same in
-            several lengths, the longest first; empty: nothing is missing to ideal.
+        losses: What costs most, and how certain that is; the same in several lengths, the longest
+            first; empty: nothing is lost.
         next_step: What helps most; None: no rule has a number to go by.
     """
 
@@ -126,45 +126,44 @@ def _result(finding: Finding) -> str:
 
 
 def losses(row: Row) -> tuple[str, ...]:
-    """Name the largest significant part of a row's loss budget, or say why none is named.
+    """Say what costs a row most, and how certain that is, or why no cause is named.
 
     Returns:
-        The same in several lengths, the longest first; nothing where nothing is missing.
+        The same in several lengths, the longest first; nothing where nothing is lost.
     """
     if compression.is_bound(row):
         return ("a bound, not a way to train: nothing is communicated", "a bound: no communication")
     budget = row.budget
     if budget is None:
         reason = row.unavailable.get("budget")
-        return (f"no loss budget: {wording.plain(reason, LONGEST_REASON)}",) if reason else ()
+        return (f"no cause is named: {wording.plain(reason, LONGEST_REASON)}",) if reason else ()
     if not budget.closes:
-        return (f"budget open: {_why_open(budget)}", "budget open: no part is named")
-    least = causes.least_share(budget)
-    positive = [p for p in PARTS if p is not RESIDUAL and budget.share(p) >= least]
-    certain = [part for part in positive if causes.certain(row, budget, part)]
-    if certain:
-        largest = max(certain, key=budget.share)
-        takes = f"{causes.name(largest, budget)}, {causes.points(budget.share(largest))}"
-        is_largest = all(budget.share(part) <= budget.share(largest) for part in positive)
-        words = (
-            ("largest loss", "loss")
-            if is_largest
-            else ("largest significant loss", "significant loss")
-        )
-        of = f" of {causes.points(budget.gap)}" if budget.share(largest) < budget.gap else ""
-        return tuple(
-            dict.fromkeys(f"{word}: {takes}{total} points" for word in words for total in (of, ""))
-        )
-    if not positive:
+        return (f"no cause is named: {_why_open(budget)}", "no cause is named")
+    found = causes.losses(row, causes.least_share(budget))
+    if not found:
         return ()
-    if all(estimate.low is None for estimate in budget.estimates.values()):
-        return ("no part of the loss is significant: one launch", "one launch: no loss is named")
-    return ("no part of the loss is significant",)
+    largest, share = found[0], budget.share(found[0])
+    name, size = causes.name(largest, budget), causes.points(share)
+    of = f" of the {causes.points(budget.gap)} % lost" if share < budget.gap else " % of the step"
+    if causes.certain(row, budget, largest):
+        return (f"biggest cause: {name}, {size}{of}", f"{name}: {size} % lost")
+    if row.efficiency is None or row.efficiency.n == 1:
+        return (
+            f"one launch saw: {name}, {size}{of}",
+            f"{name}: {size} % (not certain)",
+        )
+    doubt = "probable, not certain" if causes.likely(budget, largest) else "uncertain"
+    told = f"{doubt}: {name}, {size}{of}"
+    sure = next((part for part in found if causes.certain(row, budget, part)), None)
+    if sure is None:
+        return (told, f"{name}: {size} % (uncertain)")
+    lost = f"certain: {causes.points(budget.share(sure))} % lost to {causes.name(sure, budget)}"
+    return (f"{lost}. {told[0].upper()}{told[1:]}", lost)
 
 
 def _why_open(budget: Budget) -> str:
     unexplained = abs(budget.share(RESIDUAL))
     if unexplained > causes.LARGEST_RESIDUAL:
-        return f"its parts leave {causes.points(unexplained)} points unexplained"
+        return f"{causes.points(unexplained)} % of the step is unexplained"
     slower = "longer" if budget.drift > 0 else "shorter"
     return f"steps next to traced ones {abs(100 * budget.drift):.0f} % {slower}"

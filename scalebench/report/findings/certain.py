@@ -12,20 +12,21 @@ from scalebench import units
 from scalebench.records.rows.rank_excess import RankExcess
 from scalebench.records.rows.script import Wrapper
 from scalebench.records.summary import Row
-from scalebench.report.findings.advice_case import LEAST_LOSS, Advice
+from scalebench.report.findings.advice_case import DDP, LEAST_LOSS, SYNCHRONISING, Advice
 from scalebench.report.words import script_remarks, wording
 from scalebench.report.words.attributed import arrivals
 from scalebench.report.words.late_rank import OWN_PARTS, lateness
-
-DDP = "DistributedDataParallel"
-SYNCHRONISING = (DDP, "FSDPModule", "FullyShardedDataParallel")
-"""Wrappers whose gradients are sent in every backward pass that is not told otherwise."""
+from scalebench.report.words.late_rank import reasons as reasons_of
+from scalebench.report.words.warnings import marks
 
 GRADIENT_BYTES = 4
 """Of a parameter, at most; of bfloat16 half."""
 
 DEFAULT_BUCKET = 25 * 2**20
 """Bytes. Source: the documentation of DistributedDataParallel, ``bucket_cap_mb``."""
+
+LEAST_WAIT = 0.05
+"""Of the step: less is the price of any loader."""
 
 TIMES_AS_MANY = 2
 """Buckets of the default size make at most one part in so many of the operations."""
@@ -62,8 +63,16 @@ def _late_ranks(row: Row) -> list[Certain]:
     """Name each rank that takes longer than the others, by what it surely takes longer for."""
     by_rank: dict[int, list[RankExcess]] = {}
     for one in row.rank_excess or ():
+        if not one.certain and _disturbed(row, one.rank):
+            continue
         by_rank.setdefault(one.rank, []).append(one)
     return [_late_rank(row, rank, excess) for rank, excess in by_rank.items()]
+
+
+def _disturbed(row: Row, rank: int) -> bool:
+    """Tell whether other programs may have made a rank late: they slow its computation as well."""
+    why = reasons_of(row, rank)
+    return "foreign load" in marks(row) and (not why or "computation" in why[0])
 
 
 def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Certain:
@@ -72,24 +81,53 @@ def _late_rank(row: Row, rank: int, excess: Sequence[RankExcess]) -> Certain:
     times = {"own": units.seconds(largest.own_s), "others": units.seconds(largest.others_s)}
     does = OWN_PARTS.get(f"{largest.part}_s", LATE).format(**times)
     late = next((one for one in arrivals(row)[:1] if one.rank == rank), None)
-    last = f"; it arrives last in {lateness(late)}" if late else ""
-    blocks = f"in {largest.num_longer} of {largest.num_blocks} blocks of steps longer"
+    last = f" ({lateness(late)})" if late else ""
     action = ACTIONS[largest.part].format(rank=rank)
+    if largest.certain:
+        name = f"rank {rank} is the slow one{last}"
+        told = f"longer in {largest.num_longer} of {largest.num_blocks} stretches of steps"
+    else:
+        name = f"rank {rank} is probably the slow one"
+        does = next(iter(reasons_of(row, rank)), does)
+        told = f"in all {largest.num_blocks} traced steps, which are too few to be certain"
     return Certain(
         cause=f"rank {rank}",
-        sentence=f"rank {rank} {does} ({blocks}){last}",
+        sentence=f"{name}: {does} ({told})",
         seconds=largest.own_s - largest.others_s,
-        advice=Advice(action, f"it {does}{last}", f"{action}: it {does}"),
+        advice=Advice(action, f"{does}{last}", f"{action}: {does}"),
         about="wait",
     )
 
 
-LATE = "has the others wait {own} a step, they it {others}"
+LATE = "the others wait {own} a step for it, it waits {others} for them"
 ACTIONS = {
     "data_stall": "Look at the loader of rank {rank}",
     "compute": "Look at rank {rank}",
     "lateness": "Look at rank {rank}",
 }
+
+
+def _few_workers(row: Row) -> list[Certain]:
+    """Tell of batches that every rank waits for, in the steps that no profiler slowed."""
+    facts = row.script
+    wait_s, loader = (facts.batch_wait_s, facts.loader) if facts else (None, None)
+    if wait_s is None or loader is None or loader.num_workers is None or row.step_s is None:
+        return []
+    if wait_s < LEAST_WAIT * row.step_s.value:
+        return []
+    has = f"num_workers={loader.num_workers}"
+    takes = f"{units.seconds(wait_s)} of the {units.seconds(row.step_s.value)} step"
+    told = f"every rank waits for its batches, {takes}: the loader has {has}"
+    action = f"Give the loader more workers than {has}"
+    return [
+        Certain(
+            "loader with too few workers",
+            told,
+            wait_s,
+            Advice(action, f"every rank waits {takes} for data", f"{action}: data takes {takes}"),
+            "data_stall",
+        )
+    ]
 
 
 def _sent_too_often(row: Row) -> list[Certain]:
@@ -224,6 +262,7 @@ Reader = Callable[[Row], list[Certain]]
 
 READERS: tuple[Reader, ...] = (
     _late_ranks,
+    _few_workers,
     _sent_too_often,
     _small_buckets,
     _needless_search,

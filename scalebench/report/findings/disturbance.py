@@ -11,7 +11,7 @@ from statistics import fmean
 from scalebench.records.baseline import log_steps, series_of
 from scalebench.records.summary import Row, Summary
 from scalebench.report.words import wording
-from scalebench.report.words.warnings import details, marks
+from scalebench.report.words.warnings import details, marks, said
 
 OTHERS = ("foreign load", "swap")
 """Stamps of what somebody else did to the machine."""
@@ -58,7 +58,7 @@ def _stamped(rows: Sequence[Row], name: str) -> str:
     first = next((row for row in stamped if wording.is_baseline(row)), stamped[0])
     example = wording.plain(details(first, name), 120)
     told = f" ({wording.place(first)}: {example})" if example else ""
-    return f"{name} on {len(stamped)} of {len(rows)} rows{told}"
+    return f"{said(name)} on {len(stamped)} of {len(rows)} rows{told}"
 
 
 def drift(rows: Sequence[Row]) -> float | None:

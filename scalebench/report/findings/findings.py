@@ -10,10 +10,19 @@ from typing import Literal
 from scalebench import units
 from scalebench.records.summary import Estimate, Row, Summary
 from scalebench.report.findings import advice, ranking
+from scalebench.report.findings.certain import certain
 from scalebench.report.findings.disturbance import disturbance
 from scalebench.report.tables import compression, predictions
 from scalebench.report.tables.columns import check
-from scalebench.report.words import causes, late_rank, outside, script_remarks, step_kinds, wording
+from scalebench.report.words import (
+    causes,
+    late_rank,
+    outside,
+    script_remarks,
+    step_kinds,
+    warnings,
+    wording,
+)
 from scalebench.report.words.precision import precision_note
 from scalebench.report.words.warnings import details, mark_name
 
@@ -22,9 +31,9 @@ Kind = Literal["scaling", "inconclusive", "single", "failed", "baseline"]
 COMPLETE = "complete"
 
 DOUBTED = {
-    "budget open": "loss budget",
-    "estimates disagree": "loss budget",
-    "kernels lost": "loss budget",
+    "budget open": "causes",
+    "estimates disagree": "causes",
+    "kernels lost": "causes",
 }
 """Stamp → what it makes doubtful, where that is not the headline number."""
 
@@ -42,7 +51,7 @@ class Finding:
         next_step: The advice in one line.
         notes: What has to be known with it, short sentences.
         headline: The row that the answer is about; None when nothing was measured.
-        certain: What is certain of it at any noise, if the advice rests on that.
+        certain: What is certain of it at any noise and takes most; None: nothing is.
     """
 
     suite: str
@@ -159,8 +168,11 @@ def judge_case(rows: Sequence[Row], of_suite: Sequence[Row] = ()) -> Finding:
         *_stamped(rows),
     ]
     told = advice.advise(headline, of_suite or rows) if headline else None
-    first = advice.first_loss(headline, of_suite or rows) if headline else None
-    sure = _as_note(first.sentence) if first and first.sentence else []
+    sure = (
+        [note for one in certain(headline)[:1] for note in _as_note(one.sentence)]
+        if headline
+        else []
+    )
     last = rows[-1]
     label = wording.strategy_label(last)
     return Finding(
@@ -346,7 +358,7 @@ def _stamped(rows: Sequence[Row]) -> list[str]:
 
 def _with_care(name: str, bearers: Sequence[Row]) -> str:
     told = details(bearers[0], name) if len(bearers) == 1 else ""
-    why = f"{name} ({told})" if told else name
+    why = f"{warnings.said(name)} ({told})" if told else warnings.said(name)
     if any(wording.is_baseline(row) for row in bearers) and name not in DOUBTED:
         return f"Read every efficiency with care, it rests on this baseline: {why}."
     rated = all(row.efficiency is not None for row in bearers)

@@ -47,7 +47,8 @@ class NextStep:
     def whence(self) -> str:
         """What takes that time, and where: ``"ddp: ddp-25mb, N=2, other idle time"``."""
         suite = wording.plain(self.row.suite, 64)
-        more = f"; also in {wording.joined(self.also)}" if self.also else ""
+        few = f"; also in {wording.joined(self.also)}" if self.also else ""
+        more = f"; {len(self.also)} more suites" if len(self.also) > MOST_STEPS else few
         return f"{suite}: {wording.place(self.row)}, {self.cause}{more}"
 
 

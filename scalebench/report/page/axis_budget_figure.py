@@ -83,7 +83,7 @@ def _bars(
         x=[round(100 * share, 4) for share in shares],
         y=list(places),
         customdata=[
-            [f"{row_name(row)}<br>{name}: {causes.points(share)} points"]
+            [f"{row_name(row)}<br>{name}: {causes.points(share)} %"]
             for (row, _), share in zip(drawn, shares, strict=True)
         ],
         hovertemplate="%{customdata[0]}<extra></extra>",
@@ -112,6 +112,7 @@ AXIS_BUDGET = ChartKind(
     _tabulate,
     names(COLUMNS),
     _key,
-    "Each axis: exposed communication along it, transfer and wait. Behind each bar: the efficiency."
+    "Each axis: exposed communication along it, transfer and waiting. Behind each bar: the"
+    " efficiency."
     " Only rows on a mesh.",
 )

@@ -98,7 +98,7 @@ class Strip:
     Attributes:
         segments: Empty: the budget does not close, or nothing is missing.
         text: The same in words.
-        total: The points missing to ideal; empty: not drawn.
+        total: What is lost, percent of the step; empty: not drawn.
     """
 
     segments: tuple[Segment, ...]
@@ -130,7 +130,7 @@ def strip(row: Row, full: float) -> Strip | None:
     segments = tuple(
         Segment(
             part.key,
-            part.header,
+            part.name,
             PART_COLORS[part.key],
             round(100 * budget.share(part) / full, 2),
             causes.points(budget.share(part)),
@@ -140,9 +140,9 @@ def strip(row: Row, full: float) -> Strip | None:
         if budget.share(part) > 0
     )
     told = [
-        f"{part.header} {causes.points(budget.share(part))}"
-        + ("" if part is RESIDUAL or causes.certain(row, budget, part) else " (not significant)")
+        f"{part.name} {causes.points(budget.share(part))}"
+        + ("" if part is RESIDUAL or causes.certain(row, budget, part) else " (uncertain)")
         for part in shown
     ]
     total = causes.points(budget.gap)
-    return Strip(segments, f"{total} points missing to ideal: {', '.join(told) or 'none'}.", total)
+    return Strip(segments, f"{total} % of a step is lost: {', '.join(told) or 'none'}.", total)

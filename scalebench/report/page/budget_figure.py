@@ -18,8 +18,8 @@ from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
 
 NOTE = (
     "Zero is where the ideal step ends. Right of it: what takes time; left of it: what gives time "
-    "back. Behind each bar: the points missing to ideal. Hatched: not significantly different "
-    "from zero. Open: the parts do not explain the step; the marks of the row say why."
+    "back. Behind each bar: all that is lost. Hatched: uncertain, may be zero. Open: the parts do "
+    "not add up to the step; the marks of the row say why."
 )
 
 NUMBER_ROOM, OPEN_ROOM = 0.12, 0.26
@@ -75,7 +75,7 @@ def _bars(part: Part, lanes: Lanes) -> go.Bar:
         hovertemplate="%{customdata[0]}<extra></extra>",
         orientation="h",
         width=BAR,
-        name=part.header,
+        name=part.name,
         legendgroup=part.key,
         marker={
             "color": PART_COLORS[part.key],
@@ -103,19 +103,19 @@ def _reach(budgets: Sequence[Budget]) -> tuple[float, float]:
 
 
 def _hover(part: Part, row: Row, budget: Budget) -> str:
-    return f"{row_name(row)}<br>{part.header}: {told(part, row, budget)}"
+    return f"{row_name(row)}<br>{part.name}: {told(part, row, budget)}"
 
 
 def told(part: Part, row: Row, budget: Budget) -> str:
-    """Write a part with its interval: ``"5.4 points (3.0 to 7.8)"``."""
+    """Write a part with its interval: ``"5.4 % (3.0 to 7.8)"``."""
     found = budget.estimate(part)
-    text = f"{causes.points(budget.share(part))} points"
+    text = f"{causes.points(budget.share(part))} %"
     if part is RESIDUAL or found is None:
         return text
     if found.low is None or found.high is None:
         return f"{text} (no interval)"
     span = f"{causes.points(found.low)} to {causes.points(found.high)}"
-    doubt = "" if causes.certain(row, budget, part) else ", not significantly different from zero"
+    doubt = "" if causes.certain(row, budget, part) else ", uncertain"
     return f"{text} ({span}{doubt})"
 
 
@@ -124,11 +124,11 @@ def conclude(rows: Sequence[Row]) -> str:
     accounted = budgeted(rows)
     closing = [(row, budget) for row, budget in accounted if budget.closes]
     if not closing:
-        return "No budget closes: traced steps were unlike the clean ones, so they explain nothing."
+        return "No cause is named: traced steps were unlike the others, so they explain nothing."
     found = largest_loss(rows)
     if found is None:
-        where = "" if len(closing) == len(accounted) else " in the budgets that close"
-        return f"No large loss can be told from zero{where}."
+        where = "" if len(closing) == len(accounted) else " where the parts add up"
+        return f"No large loss is certain{where}."
     share, cause, row = found
     return (
         f"The largest certain loss is {cause}: {causes.points(share)} % of the step of"
@@ -155,7 +155,7 @@ def largest_loss(rows: Sequence[Row]) -> tuple[float, str, Row] | None:
 
 
 def remarks(rows: Sequence[Row]) -> list[str]:
-    """Say below the figure where wait is part of transfer, and how certain waits are."""
+    """Say below the figure where waiting is part of transfer, and how certain waits are."""
     accounted = budgeted(rows)
     bound = causes.clock_bound(accounted)
     said = [*causes.not_apart(accounted), *([bound] if bound else [])]
@@ -163,19 +163,19 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 
 
 def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return case, N, ideal, measured and every part of each budget, in ms and points."""
+    """Return case, N, ideal, measured and every part of each budget, in ms and percent."""
     lines: list[tuple[str, ...]] = []
     for row, budget in budgeted(rows):
         name, size = wording.plain(row.case, 64), str(row.world_size)
         lines.append((name, size, "ideal", _ms(budget.ideal_s), causes.points(budget.ideal), ""))
         for part in drawn_parts(rows):
             if not budget.knows(part):
-                lines.append((name, size, part.header, *[wording.DASH] * 3))
+                lines.append((name, size, part.name, *[wording.DASH] * 3))
                 continue
             share = budget.share(part)
-            written = told(part, row, budget).partition("points")[2].strip(" ()")
+            written = told(part, row, budget).partition(" %")[2].strip(" ()")
             lines.append(
-                (name, size, part.header, _ms(share * budget.measured_s), causes.points(share),
+                (name, size, part.name, _ms(share * budget.measured_s), causes.points(share),
                  written)
             )  # fmt: skip
         lines.append((name, size, "measured", _ms(budget.measured_s), "100.0", ""))

@@ -12,7 +12,7 @@ from scalebench.report.page.figure_style import Looks
 from scalebench.report.page.palette import Look
 from scalebench.report.tables import compression
 from scalebench.report.words import wording
-from scalebench.report.words.warnings import OF_THE_HEADLINE, details, marks
+from scalebench.report.words.warnings import OF_THE_HEADLINE, details, marks, said
 
 LATER = float("inf")
 """Place of a case without a result: behind all that have one."""
@@ -135,4 +135,4 @@ def _rated(row: Row) -> _Figure:
 
 def _doubt(row: Row) -> str:
     found = [name for name in marks(row) if name in OF_THE_HEADLINE]
-    return ", ".join(" ".join(t for t in (name, details(row, name)) if t) for name in found)
+    return ", ".join(" ".join(t for t in (said(name), details(row, name)) if t) for name in found)

@@ -74,7 +74,7 @@ def _axes(rows: Sequence[Row], figure: go.Figure) -> Choices:
     )
 
 
-PART_MEANINGS = {part.header: part.meaning for part in PARTS}
+PART_MEANINGS = {part.name: part.meaning for part in PARTS}
 CATEGORY_MEANINGS = {category.name: category.meaning for category in CATEGORIES} | {
     memory_figure.PREDICTION: memory_figure.PREDICTION_MEANS
 }
@@ -142,7 +142,7 @@ BUDGET = ChartKind(
     budget_figure.budget_figure,
     budget_figure.conclude,
     budget_figure.tabulate,
-    ("case", "N", "part", "per step", "points", "95 % interval"),
+    ("case", "N", "part", "per step", "% of step", "95 % interval"),
     lambda figure: legend(figure, PART_MEANINGS),
     budget_figure.NOTE,
     budget_figure.remarks,
@@ -166,7 +166,7 @@ WATERFALL = ChartKind(
     waterfall_figure.waterfall_figure,
     waterfall_figure.conclude,
     waterfall_figure.tabulate,
-    ("case", "N", "part", "per step", "points", "95 % interval"),
+    ("case", "N", "part", "per step", "% of step", "95 % interval"),
     None,
     waterfall_figure.PARTS_NOTE,
     choose=waterfall_figure.choose,

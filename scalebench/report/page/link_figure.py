@@ -103,7 +103,7 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
             lambda *_: _busbw(found, rate),
             lambda _: _conclude(found, rate),
             lambda _: _tabulate(found),
-            ("operation", "N", "size", "time", "busbw", "fitted", "residual"),
+            ("operation", "N", "size", "time", "busbw", "fitted", "measured over fitted"),
             _key,
             "Bus bandwidth as nccl-tests defines it; lines: the fitted α–β law.",
         ),
@@ -114,7 +114,7 @@ def link_kinds(profile: LinkProfile, rate_bit_per_s: float | None) -> tuple[Char
             lambda *_: _residuals(found),
             lambda _: _conclude_residuals(found),
             lambda _: _tabulate(found),
-            ("operation", "N", "size", "time", "busbw", "fitted", "residual"),
+            ("operation", "N", "size", "time", "busbw", "fitted", "measured over fitted"),
             _key,
         ),
     )
@@ -220,7 +220,7 @@ def _residuals(found: Sequence[Sweep]) -> go.Figure:
     style(figure, "residuals")
     figure.update_layout(height=280)
     _sizes_axis(figure, found)
-    figure.update_yaxes(title="residual", ticksuffix=" %", automargin=True)
+    figure.update_yaxes(title="measured over fitted", ticksuffix=" %", automargin=True)
     return figure
 
 
@@ -336,7 +336,7 @@ def fit_table(profile: LinkProfile) -> PlainTable:
     """Return α, B and their intervals of every fitted range of sizes."""
     return PlainTable.of(
         "The fitted link",
-        "Latency α and bandwidth B of the law named, 95 % intervals; off: median residual.",
+        "Latency α and bandwidth B of the law named, 95 % intervals; off: of measured times.",
         FITS,
         [(fit, regime) for fit in profile.fits for regime in fit.regimes],
         folded=True,

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from scalebench import units
 from scalebench.records.summary import Row, Summary
 from scalebench.report.findings import ranking
-from scalebench.report.findings.brief import suite_in_brief, where
+from scalebench.report.findings.brief import losses, suite_in_brief, where
 from scalebench.report.findings.certain import certain
 from scalebench.report.findings.findings import Finding, SuiteVerdict, headlines
 from scalebench.report.findings.next_steps import next_steps
@@ -20,7 +20,7 @@ from scalebench.report.page.efficiency_chart import efficiency_chart
 from scalebench.report.page.figure_style import Looks
 from scalebench.report.tables import predictions
 from scalebench.report.words import causes, recovering, wording
-from scalebench.report.words.warnings import marks
+from scalebench.report.words.warnings import marks, said
 
 MOST_CASES = 6
 """Of a suite on the overview, the best first; the others stand in its own view."""
@@ -36,7 +36,7 @@ class SuiteCard:
         chart: Efficiency over N of all its cases; None: there is none.
         caption: What the figures of the lines are.
         more: Cases that have no line.
-        loss: The largest significant loss of all cases at that size.
+        loss: What costs most in the case that ``next_step`` is about.
         next_step: What to try next; empty: nothing.
         missing: How many rows have no result; empty: all have one.
     """
@@ -88,7 +88,7 @@ def first_steps(
     groups: Mapping[str, Sequence[Row]],
     prefix: Sequence[str] = (),
 ) -> tuple[FirstStep, ...]:
-    """Return what to try first in a run; empty: no loss is significant."""
+    """Return what to try first in a run; empty: no loss has advice."""
     return tuple(
         FirstStep(step.action, step.gain, step.whence, row_address(step.row, prefix))
         for step in next_steps(verdicts, groups)
@@ -119,8 +119,8 @@ def suite_card(
         caption=found.caption,
         cases=found.lines[:MOST_CASES],
         more=max(0, len(found.lines) - MOST_CASES),
-        loss=_loss(heads),
-        next_step=_next_step(verdict.findings, best, brief.next_step),
+        loss=_loss(heads if brief.next_step else _of_step(verdict.findings, best) or heads),
+        next_step=brief.next_step or _next_step(verdict.findings, best),
         missing=_missing(rows),
     )
 
@@ -139,11 +139,13 @@ def _nothing(rows: Sequence[Row]) -> str:
 
 
 def _loss(heads: Sequence[Row]) -> str:
+    """Say what costs most in these cases; of one, how certain that is."""
     found = largest_loss(heads)
-    if found is not None:
+    if found is not None and len(heads) > 1:
         share, cause, row = found
-        of = f" of {wording.plain(row.case, 64)}" if len(heads) > 1 else ""
-        return f"{cause}, {causes.points(share)} % of the step{of}"
+        return f"{cause}, {causes.points(share)} % of the step of {wording.plain(row.case, 64)}"
+    if len(heads) == 1 and heads[0].budget and (told := losses(heads[0])):
+        return f"{wording.plain(heads[0].case, 64)}: {told[0].removeprefix('biggest cause: ')}"
     sure = ((one, row.step_s) for row in heads if row.step_s for one in certain(row)[:1])
     for one, step in sure:
         return f"{one.cause}, up to {units.percent(one.seconds / step.value)} of the step"
@@ -152,21 +154,25 @@ def _loss(heads: Sequence[Row]) -> str:
         never_traced = all(row.recovery is not None for row in heads)
         return "" if never_traced else "not known: no step was traced"
     if not any(budget.closes for budget in budgets):
-        return "not known: traced steps were unlike the clean ones"
-    return "none is significant"
+        return "not known: traced steps were unlike the others"
+    return "too uncertain to say"
 
 
-def _next_step(findings: Sequence[Finding], best: Row | None, of_all: str | None) -> str:
-    if of_all:
-        return of_all
+def _stepping(findings: Sequence[Finding], best: Row | None) -> list[Finding]:
+    """Return the case that has something to try: the best, if it has."""
     told = [finding for finding in findings if finding.next_step]
-    of_best = [finding for finding in told if finding.headline is best]
-    chosen = (of_best or told)[:1]
-    if not chosen:
-        return ""
-    several = len(told) > 1 or len(findings) > 2
-    of = f"{wording.plain(chosen[0].case, 64)}: " if several else ""
-    return f"{of}{chosen[0].next_step}"
+    return ([finding for finding in told if finding.headline is best] or told)[:1]
+
+
+def _of_step(findings: Sequence[Finding], best: Row | None) -> list[Row]:
+    return [one.headline for one in _stepping(findings, best) if one.headline is not None]
+
+
+def _next_step(findings: Sequence[Finding], best: Row | None) -> str:
+    for one in _stepping(findings, best):
+        of = f"{wording.plain(one.case, 64)}: " if len(findings) > 2 else ""
+        return f"{of}{one.next_step}"
+    return ""
 
 
 def _missing(rows: Sequence[Row]) -> str:
@@ -207,7 +213,7 @@ def _doubts(rows: Sequence[Row], link: str) -> Fact:
         return Fact("Read with care", "")
     if not counted:
         return Fact("Read with care", "no row is marked", "")
-    told = [f"{name} ({count} of {measured} rows)" for name, count in counted.items()]
+    told = [f"{said(name)} ({count} of {measured} rows)" for name, count in counted.items()]
     return Fact("Read with care", ", ".join(told), link)
 
 

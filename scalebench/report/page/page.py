@@ -246,7 +246,7 @@ def _suite(
 
 
 def title(summary: Summary) -> str:
-    """Say in a few words what was run: ``"ddp on 1 to 8 CPU ranks"``."""
+    """Say in a few words what was run: ``"ddp on 1 and 2 CPU ranks"``."""
     if not summary.rows and summary.collectives is not None:
         suites = [wording.plain(name, 40) for name in summary.collectives.suites]
         return f"{wording.joined(suites)}: links"
@@ -256,8 +256,8 @@ def title(summary: Summary) -> str:
     names = wording.joined(suites) if len(suites) <= MOST_NAMED else f"{len(suites)} suites"
     measured = [row for row in summary.rows if row.status == "ok"] or summary.rows
     largest = max(measured, key=lambda row: row.world_size)
-    smallest = min(row.world_size for row in measured)
-    several = f"{smallest} to " if smallest < largest.world_size else ""
+    first, *others = sorted({row.world_size for row in measured})
+    several = f"{first} {'to' if others[1:] else 'and'} " if others else ""
     return f"{names} on {several}{wording.ranks(largest)}"
 
 

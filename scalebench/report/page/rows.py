@@ -261,7 +261,7 @@ def _race(row: Row) -> RowSection:
 
 
 def _budget(row: Row, charts: tuple[RowChart, ...]) -> RowSection:
-    title = "Where the rest went"
+    title = "Where the lost time goes"
     if not budgeted([row]):
         reason = row.unavailable.get("budget", "")
         return RowSection("budget", title, absent=wording.plain(reason, 300))

@@ -128,7 +128,7 @@ def sections(material: Material) -> tuple[Section, ...]:
         _of(
             material,
             kinds.BUDGET,
-            "Where the rest went",
+            "Where the lost time goes",
             (kinds.BUDGET, kinds.WATERFALL, AXIS_BUDGET),
         ),
         _model(material),

@@ -19,15 +19,15 @@ ABOVE, BELOW = 0.44, 0.2
 COMMUNICATION = "in_flight"
 KINDS = {
     "compute": ("computation", "#C3C9D0", "The rank computes."),
-    "codec": ("codec", PART_COLORS["codec"], "It encodes or decodes gradients."),
+    "codec": ("encoding", PART_COLORS["codec"], "It encodes or decodes gradients."),
     "exposed_transfer": (
-        "exposed transfer", PART_COLORS["exposed_transfer"],
+        "transfer", PART_COLORS["exposed_transfer"],
         "Data on the wire while it computes nothing.",
     ),
-    "wait": ("wait", PART_COLORS["wait"], "Inside a communication that others have not reached."),
+    "wait": ("waiting", PART_COLORS["wait"], "In a communication that others have not reached."),
     "copies": ("copies", PART_COLORS["copies"], "It copies or fills GPU memory, nothing else."),
-    "data_stall": ("data stall", PART_COLORS["data_stall"], "It waits for the next batch."),
-    "other_idle": ("other idle", PART_COLORS["other_idle"], "Nothing of these."),
+    "data_stall": ("data", PART_COLORS["data_stall"], "It waits for the next batch."),
+    "other_idle": ("idle", PART_COLORS["other_idle"], "Nothing of these."),
     COMMUNICATION: ("in flight", "#99A8B5", "Below each rank: its communication; hover for sizes."),
     HIDDEN: ("hidden", "#44708B", "The part during computation, which costs nothing."),
 }  # fmt: skip
@@ -194,14 +194,14 @@ def _percent(rank: RankStep, kind: str, one: StepTimeline) -> str:
 
 
 def remarks(timelines: Sequence[StepTimeline]) -> list[str]:
-    """Say which ranks are not shown, and where wait could not be told from transfer."""
+    """Say which ranks are not shown, and where waiting could not be told from transfer."""
     said = []
     for one in timelines:
         if one.num_ranks > len(one.ranks):
             said.append(f"{view_name(one)}: {len(one.ranks)} of {one.num_ranks} ranks are shown.")
         if one.not_apart:
             reason = wording.plain(one.not_apart, 200)
-            said.append(f"{view_name(one)}: transfer includes wait: {reason}.")
+            said.append(f"{view_name(one)}: transfer includes waiting: {reason}.")
     return said
 
 

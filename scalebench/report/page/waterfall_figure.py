@@ -1,4 +1,4 @@
-"""The loss budget as a waterfall: from the ideal step to the measured one, in ms and in points.
+"""The loss budget as a waterfall: from the ideal step to the measured one, in ms and in percent.
 
 One row at a time; the bars of the parts hang one below the other, with their numbers under their
 names, where there is room at any width.
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part
+from scalebench.records.rows.budget import PARTS, RESIDUAL, Budget, Part, agreeing
 from scalebench.records.summary import Row
 from scalebench.report.page import budget_figure
 from scalebench.report.page.charts import Choices, view_mark, views
@@ -21,9 +21,6 @@ BAR_PX = 42
 BAR = 0.66
 ROOM = 0.05
 """Of the longest bar, kept free behind it."""
-
-HOLDERS = {"exposed_transfer": "transfer", "other_idle": "other idle", "": "another part"}
-"""Key of a part that holds another → how a bar's number calls it."""
 
 Accounted = list[tuple[Row, Budget]]
 
@@ -70,7 +67,7 @@ def _bars(row: Row, budget: Budget, parts: Sequence[Part], visible: bool) -> lis
         end += length
         colors.append(PART_COLORS[part.key])
         hatched.append(_doubtful(row, budget, part))
-        hovers.append(f"{part.header}: {budget_figure.told(part, row, budget)}")
+        hovers.append(f"{part.name}: {budget_figure.told(part, row, budget)}")
     base.append(0.0)
     lengths.append(1e3 * budget.measured_s)
     colors.append("#5b6570")
@@ -108,7 +105,7 @@ def _labels(row: Row, budget: Budget, parts: Sequence[Part]) -> list[str]:
     told = [_told(part, budget, _doubtful(row, budget, part)) for part in parts]
     named = [
         ("ideal", f"{_ms(budget.ideal_s)} · {causes.points(budget.ideal)}"),
-        *zip((part.header for part in parts), told, strict=True),
+        *zip((part.name for part in parts), told, strict=True),
         ("measured", f"{_ms(budget.measured_s)} · 100"),
     ]
     return [f"{name}<br><b>{numbers}</b>" for name, numbers in named]
@@ -117,7 +114,7 @@ def _labels(row: Row, budget: Budget, parts: Sequence[Part]) -> list[str]:
 def _told(part: Part, budget: Budget, doubt: bool) -> str:
     share = budget.share(part)
     if not budget.knows(part):
-        return f"with {HOLDERS[part.held_by or '']}"
+        return f"with {next((p.name for p in PARTS if p.key == part.held_by), 'another part')}"
     if abs(share) < NEGLIGIBLE:
         return "0"
     sign = "+" if share > 0 else ""
@@ -163,10 +160,10 @@ def conclude(rows: Sequence[Row]) -> str:
         return f"{told} ideal; the parts do not explain the rest."
     takes = [part for part in largest if budget.share(part) > NEGLIGIBLE]
     if not takes:
-        return f"{told} ideal; no part of the rest can be told from zero."
+        return f"{told} ideal; the measurement is too noisy to say where the rest goes."
     most = max(takes, key=budget.share)
     seconds = budget.share(most) * budget.measured_s
-    return f"{told} ideal; {causes.name(most, budget)} takes {_ms(seconds)}, the most."
+    return f"{told} ideal; {agreeing(causes.name(most, budget), 'takes')} {_ms(seconds)}, the most."
 
 
 def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -175,6 +172,5 @@ def tabulate(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 PARTS_NOTE = (
-    "In bold: ms per step, and points of the measured step. Hatched and ?: not significantly "
-    "different from zero."
+    "In bold: ms per step, and percent of the measured step. Hatched and ?: uncertain, may be zero."
 )

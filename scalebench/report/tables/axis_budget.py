@@ -15,7 +15,7 @@ from scalebench.report.words import causes, wording
 from scalebench.report.words.attributed import NEGLIGIBLE
 
 TITLE = "Efficiency by axis"
-UNIT = "exposed communication per step; points of the measured step"
+UNIT = "exposed communication per step; percent of the measured step"
 NO_AXIS = "other groups"
 """Operations of a group that is no dimension of the mesh."""
 DOUBT = "?"
@@ -50,7 +50,7 @@ def efficiency(row: Row) -> float | None:
 
 
 def points(of: Loss) -> str:
-    """Write it in points; marked where it is not significantly different from zero."""
+    """Write it in percent of the step; marked where it may be zero."""
     row, loss = of
     sure = row.budget is not None and row.budget.closes and loss.exposed_s.excludes_zero
     return causes.points(share_of(of)) + DOUBT * (share_of(of) >= NEGLIGIBLE and not sure)
@@ -64,8 +64,8 @@ COLUMNS: tuple[Column[Loss], ...] = (
     *PLACE,
     Column("axis", lambda of: name_of(of[1]), numeric=False),
     Column("transfer", lambda of: _time(of[1].exposed_transfer_s)),
-    value("wait", lambda of: of[1].wait_s, _time),
-    Column("points", points),
+    value("waiting", lambda of: of[1].wait_s, _time),
+    Column("% of step", points),
     value("efficiency", lambda of: efficiency(of[0]), units.percent),
     value("without it", lambda of: of[1].efficiency_without, units.percent),
 )
@@ -85,9 +85,9 @@ def axis_budget_table(rows: Sequence[Row]) -> PlainTable:
     return PlainTable.of(
         TITLE,
         "Exposed communication along each dimension of the mesh, scaled to clean steps: the parts "
-        "of all dimensions sum to the budget's transfer and wait. Without it: the efficiency if "
+        "of all dimensions sum to the row's transfer and waiting. Without it: the efficiency if "
         "these operations took no time that computation does not hide, and all else were the same."
-        f" {DOUBT}: not significantly different from zero, or of a budget that is open.",
+        f" {DOUBT}: uncertain, may be zero, or the parts of the row do not add up.",
         COLUMNS,
         losses(rows),
     )

@@ -1,6 +1,6 @@
 """The verdict in brief on a terminal: a headline per suite, two lines per case.
 
-The first line of a case has its result and its largest significant loss, the second the next step.
+The first line of a case has its result and its biggest cause, the second the next step.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Where the rest went: the loss budgets of a suite as a table, for terminal and Markdown.
+"""Where the lost time goes: the loss budgets of a suite as a table, for terminal and Markdown.
 
-Points of the measured step: the ideal step, which is the efficiency, and the parts sum to 100.
+Percent of the measured step: the ideal step, which is the efficiency, and the parts sum to 100.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,15 @@ from scalebench.report.words import causes, late_rank, wording
 from scalebench.report.words.attributed import NEGLIGIBLE, budgeted
 from scalebench.report.words.inflation import inflation_note
 
-TITLE = "where the rest went"
+TITLE = "where the lost time goes"
 UNIT = "percent of the measured step; ideal + parts = 100"
 DOUBT = "?"
-DOUBTFUL = f"{DOUBT} not significantly different from zero"
-DOUBTFUL_OR_OPEN = f"{DOUBTFUL}, or of a budget that is open"
+DOUBTFUL = f"{DOUBT} uncertain, may be zero"
+DOUBTFUL_OR_OPEN = f"{DOUBTFUL}, or the parts of the row do not add up"
 OPEN = "open"
-OPEN_MEANS = "open: traced steps were unlike the clean ones (see the report); no cause is named"
+OPEN_MEANS = (
+    "open: the parts do not add up, as traced steps were unlike the others; no cause is named"
+)
 MERGED = "rest"
 
 Pair = tuple[Row, Budget]
@@ -55,7 +57,7 @@ class PartColumn(Column[Pair]):
 
 def _part_column(header: str, parts: tuple[Part, ...]) -> PartColumn:
     def text(pair: Pair) -> str:
-        """Write points, marked where they are in doubt; a dash without any."""
+        """Write percent, marked where it is in doubt; a dash without any."""
         row, budget = pair
         if not any(budget.knows(part) for part in parts):
             return wording.DASH
@@ -73,8 +75,8 @@ def _part_column(header: str, parts: tuple[Part, ...]) -> PartColumn:
 def doubtful(row: Row, budget: Budget, parts: Sequence[Part]) -> bool:
     """Whether one of the parts is written as a number that is no cause.
 
-    It cannot be told from zero, or the budget is open: then no part of it is certain. The residual
-    of a budget is what it is.
+    It cannot be told from zero, or the parts do not add up: then none is certain. What is
+    unexplained is what it is.
     """
     return any(
         abs(budget.share(part)) >= NEGLIGIBLE
@@ -86,7 +88,7 @@ def doubtful(row: Row, budget: Budget, parts: Sequence[Part]) -> bool:
 
 def columns_of(accounted: Accounted) -> tuple[Column[Pair], ...]:
     """Return the table's columns; parts that are negligible in every row have none."""
-    parts = [_part_column(part.header, (part,)) for part in PARTS]
+    parts = [_part_column(part.name, (part,)) for part in PARTS]
     parts = [c for c in parts if accounted and c.largest(accounted) >= NEGLIGIBLE]
     if not parts:
         return ()
@@ -128,7 +130,7 @@ def missing(rows: Sequence[Row]) -> list[str]:
     """Say why no row that was measured has a loss budget."""
     reasons = [row.unavailable.get("budget") for row in rows if row.step_s is not None]
     told = dict.fromkeys(wording.plain(reason) for reason in reasons if reason)
-    return [f"no loss budget: {reason}" for reason in told]
+    return [f"no cause of the lost time is known: {reason}" for reason in told]
 
 
 def budget_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[RenderableType]:
@@ -143,7 +145,7 @@ def budget_parts(rows: Sequence[Row], width: int, ascii_only: bool) -> list[Rend
     notes = footnotes(rows, accounted)
     for column in shown:
         if isinstance(column, PartColumn) and len(column.parts) > 1:
-            names = wording.joined([part.header for part in column.parts])
+            names = wording.joined([part.name for part in column.parts])
             notes.insert(0, f"{MERGED}: {names}, together at this width")
     return [
         Text(""),
@@ -170,7 +172,7 @@ def _narrowing(columns: Columns, accounted: Accounted) -> list[Narrowing]:
 
 
 def _aligned(column: Column[Pair], accounted: Accounted) -> Column[Pair]:
-    """Keep the place of the mark of doubt free in its columns, so that points line up."""
+    """Keep the place of the mark of doubt free in its columns, so that numbers line up."""
     write, parts = column.text, column.parts if isinstance(column, PartColumn) else ()
     if not any(doubtful(*pair, parts) for pair in accounted):
         return column

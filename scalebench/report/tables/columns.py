@@ -102,8 +102,8 @@ def _check_detail(row: Row) -> str:
     found = row.correctness
     if found is None or row.status != "ok" or found.gradient_deviation is None:
         return ""
-    limit = f" of {found.tolerance:.0e}" if found.tolerance is not None else ""
-    return f"{found.gradient_deviation:.1e}{limit}"
+    limit = f", limit {found.tolerance:.0e}" if found.tolerance is not None else ""
+    return f"error {found.gradient_deviation:.1e}{limit}"
 
 
 def _count(estimate: Estimate) -> str:

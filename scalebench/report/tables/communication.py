@@ -113,7 +113,7 @@ AXIS: tuple[Column[Axis], ...] = (
     value("predicted", lambda of: of[1].predicted_wire_bytes, units.bytes_),
     Column("total", lambda of: _time(of[1].total_s)),
     Column("exposed", lambda of: _time(of[1].exposed_s)),
-    value("wait", lambda of: of[1].wait_s, _time),
+    value("waiting", lambda of: of[1].wait_s, _time),
 )
 
 
@@ -169,10 +169,10 @@ RANK_STEP: tuple[Column[tuple[Row, RankTimes]], ...] = (
     Column("compute", lambda of: _time(of[1].compute_s)),
     Column("communication", lambda of: _time(of[1].comm_s)),
     Column("exposed", lambda of: _time(of[1].exposed_comm_s)),
-    Column("wait", lambda of: NOTHING if _unknown_wait(of[0]) else _time(of[1].wait_s)),
+    Column("waiting", lambda of: NOTHING if _unknown_wait(of[0]) else _time(of[1].wait_s)),
     *_OF_GPUS,
-    Column("data stall", lambda of: _time(of[1].data_stall_s)),
-    Column("other idle", lambda of: _time(of[1].other_idle_s)),
+    Column("data", lambda of: _time(of[1].data_stall_s)),
+    Column("idle", lambda of: _time(of[1].other_idle_s)),
 )
 
 
@@ -186,7 +186,7 @@ def _ranks(rows: Sequence[Row]) -> PlainTable:
     return PlainTable.of(
         "Every rank",
         "Traced steps as they are, tracing's own cost included; means over the launches. Exposed"
-        f" communication is transfer and wait, and the bubble of a pipeline.{copies} The budget is"
+        f" communication is transfer, waiting and the bubble of a pipeline.{copies} The budget is"
         " that of the rank that waits most, or the mean of all ranks of a pipeline.",
         [column for column in RANK_STEP if on_gpu or column not in _OF_GPUS],
         [(row, rank) for row in rows if row.budget for rank in row.budget.ranks or ()],
@@ -286,7 +286,7 @@ def _cost(rows: Sequence[Row]) -> PlainTable:
         "Payload: bytes that a rank hands over per step; wire: bytes that it sends by the ring's "
         "law; predicted: the same from the strategy's own law. Tracing: how much longer traced "
         "steps took than clean ones; probes: how much longer clean ones, the headline's, took "
-        "than bare ones. ?: not significantly different from zero.",
+        "than bare ones. ?: uncertain, may be zero.",
         COST,
         rows,
     )

@@ -86,14 +86,14 @@ COLUMNS: tuple[Column[ProjectedRow], ...] = (
     Column("90 % interval", _interval),
     value("samples/s", lambda r: r.throughput, units.count),
     value("efficiency", lambda r: r.efficiency, lambda e: f"{100 * e:.3g} %"),
-    Column("compute\ninflation", lambda r: _of_step(r, r.compute_inflation_s)),
+    Column("slower\ncomputation", lambda r: _of_step(r, r.compute_inflation_s)),
     Column("bubble", lambda r: _of_step(r, r.bubble_s)),
-    Column("exposed\ntransfer", lambda r: _of_step(r, r.exposed_transfer_s)),
+    Column("transfer", lambda r: _of_step(r, r.exposed_transfer_s)),
     value("peak\nmemory", _peak_memory_bytes, units.bytes_),
     value("samples\nneeded", lambda r: r.statistical_efficiency, lambda e: f"{1 / e:.3g}×"),
     Column("speedup\nto a loss", _speedup_to_loss),
 )
-DISPENSABLE = without("compute inflation", "exposed transfer", "samples/s", "samples needed")
+DISPENSABLE = without("slower computation", "transfer", "samples/s", "samples needed")
 """Columns that a narrow terminal leaves out where the time to a loss is asked for."""
 
 

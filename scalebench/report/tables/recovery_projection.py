@@ -131,7 +131,7 @@ def _doubts(rows: Sequence[ProjectedRecovery]) -> list[str]:
         return []
     return [
         f"the formulas do not hold for {wording.joined(list(apart))}: the simulation differs by "
-        f"up to {100 * max(apart.values()):.1f} points; trust the simulation there"
+        f"up to {100 * max(apart.values()):.1f} % of the time; trust the simulation there"
     ]
 
 

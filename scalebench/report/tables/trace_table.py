@@ -182,15 +182,15 @@ def copy_lines(job: JobFigures) -> list[str]:
 def wait_lines(job: JobFigures) -> list[str]:
     """Say how exposed communication divides, and who came last; or why that is not known."""
     if job.waits.reason is not None:
-        return [f"transfer and wait are not separated: {job.waits.reason}"]
+        return [f"transfer and waiting are not separated: {job.waits.reason}"]
     lines = []
     for rank in job.ranks:
         if rank.wait is not None:
             transfer = units.seconds(rank.wait.exposed_transfer_s)
             wait = units.seconds(rank.wait.wait_s)
             doubt = rank.wait.wait_s <= job.waits.clock_error_s
-            told = " (not significantly different from zero)" if doubt and rank.wait.wait_s else ""
-            lines.append(f"rank {rank.trace.rank}: exposed transfer {transfer}, wait {wait}{told}")
+            told = " (uncertain, may be zero)" if doubt and rank.wait.wait_s else ""
+            lines.append(f"rank {rank.trace.rank}: transfer {transfer}, waiting {wait}{told}")
     most = [s for s in job.waits.stragglers[:1] if s.stands_out(len(job.ranks))]
     for straggler in most:
         lines.append(

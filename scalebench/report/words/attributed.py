@@ -8,7 +8,7 @@ from scalebench.records.summary import Estimate, Row
 from scalebench.report.words.wording import is_baseline
 
 NEGLIGIBLE = 0.0005
-"""Of the step: below this a part is written as 0.0 points."""
+"""Of the step: below this a part is written as 0.0 %."""
 
 WORTH_TELLING = 0.01
 """Of the step: estimates or arrivals that differ by less make no difference to the answer."""

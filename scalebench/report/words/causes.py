@@ -6,7 +6,7 @@ A part of the budget is named as a cause only where its interval excludes zero.
 from collections.abc import Sequence
 
 from scalebench import units
-from scalebench.records.rows.budget import PARTS, RESIDUAL, WAIT, Budget, Part
+from scalebench.records.rows.budget import MEASURED, PARTS, RESIDUAL, WAIT, Budget, Part, agreeing
 from scalebench.records.summary import Row
 from scalebench.report.words import wording
 from scalebench.report.words.attributed import disagreements
@@ -21,11 +21,14 @@ LEAST_GAP = 0.001
 LEAST_OF_GAP = 0.05
 """A part that is less of the gap is in the table, not in the sentence."""
 
+LIKELY = 0.5
+"""Of an interval's half width: noise alone is so much in one of six cases at most."""
+
 MISMATCHED = ("exposed_transfer", "wait")
 """Parts that cannot be told apart where the ranks' operations could not be matched."""
 
-TOGETHER = "exposed transfer including wait"
-"""What takes the time where the budget's exposed transfer includes wait."""
+TOGETHER = "transfer including waiting"
+"""What takes the time where the two cannot be told apart."""
 
 ESTIMATE_NAMES = {
     "trace": "trace",
@@ -49,7 +52,7 @@ def causes(row: Row) -> list[str]:
 
 
 def points(share: float) -> str:
-    """Write a part of the step in points, with a true minus sign: ``"−3.9"``."""
+    """Write a part of the step in percent, with a true minus sign: ``"−3.9"``."""
     return wording.signed(100 * share)
 
 
@@ -64,6 +67,25 @@ def certain(row: Row, budget: Budget, part: Part) -> bool:
     return budget.certain(part)
 
 
+def likely(budget: Budget, part: Part) -> bool:
+    """Whether a part is more than half of its interval's half width, see `LIKELY`."""
+    found = budget.estimate(part)
+    width = found.half_width if found else None
+    return found is not None and width is not None and found.value > LIKELY * width
+
+
+def losses(row: Row, least: float) -> list[Part]:
+    """Return the parts that take at least so much of the step, certain or not, the largest first.
+
+    Empty: there is no budget, or it does not close.
+    """
+    budget = row.budget
+    if budget is None or not budget.closes:
+        return []
+    found = [part for part in MEASURED if budget.share(part) >= least]
+    return sorted(found, key=lambda part: -budget.share(part))
+
+
 def _no_budget(row: Row) -> list[str]:
     reason = row.unavailable.get("budget")
     if row.exposed_comm_s is None or not reason:
@@ -75,17 +97,17 @@ def _open(budget: Budget) -> str:
     unexplained = budget.share(RESIDUAL)
     if abs(unexplained) <= LARGEST_RESIDUAL:
         slower = "longer" if budget.drift > 0 else "shorter"
-        told = f"{abs(100 * budget.drift):.0f} % {slower} than those of the clean window"
+        told = f"{abs(100 * budget.drift):.0f} % {slower} than the others that were measured"
         return (
-            f"The attribution does not explain the step: steps next to the traced ones were {told} "
-            "(in the launch of row or baseline where they differ most). No cause is named."
+            f"No cause is named: steps next to the traced ones were {told} "
+            "(in the launch of row or baseline where they differ most)."
         )
     told = (
-        f"leave {points(unexplained)} points of the step unexplained"
+        f"leave {points(unexplained)} % of the step unexplained"
         if unexplained > 0
-        else f"add up to {points(-unexplained)} points more than the step"
+        else f"add up to {points(-unexplained)} % more than the step"
     )
-    return f"The attribution does not explain the step: its parts {told}. No cause is named."
+    return f"No cause is named: the parts do not add up, they {told}."
 
 
 def _parts(row: Row, budget: Budget) -> list[str]:
@@ -104,26 +126,26 @@ def _parts(row: Row, budget: Budget) -> list[str]:
     if largest is not None and any(part.key == "compute_inflation" for part in known):
         said.append(f"The largest part of the slower computation is {largest.text}.")
     if doubtful:
-        said.append(f"Uncertain, with intervals around zero: {_listed(doubtful, budget)}.")
+        said.append(f"Uncertain, may be zero: {_listed(doubtful, budget)}.")
     return [" ".join(said)]
 
 
 def _opening(row: Row, budget: Budget) -> str:
     if budget.gap < 0:
-        return f"The step is {points(-budget.gap)} points shorter than ideal:"
+        return f"The ideal step would be {points(-budget.gap)} % longer:"
     efficiency = row.efficiency
     sure = efficiency is not None and efficiency.high is not None and efficiency.high < 1
-    doubt = "" if sure else ", a gap that is itself not significantly different from zero"
-    return f"Of the {points(budget.gap)} points missing{doubt},"
+    doubt = "" if sure else " (uncertain, may be nothing)"
+    return f"Of the {points(budget.gap)} % lost{doubt},"
 
 
 def _told(parts: Sequence[Part], budget: Budget, verb: str) -> str:
-    """Write ``"exposed transfer takes 5.4 and other idle time 4.1"``."""
+    """Write ``"transfer takes 5.4 and idle 4.1"``."""
     if not parts:
         return ""
     names = [name(part, budget) for part in parts]
     sizes = [points(abs(budget.share(part))) for part in parts]
-    first = f"{names[0]} {verb} {sizes[0]}"
+    first = f"{agreeing(names[0], verb)} {sizes[0]}"
     others = [f"{name} {size}" for name, size in zip(names[1:], sizes[1:], strict=True)]
     return wording.joined([first, *others])
 
@@ -137,7 +159,7 @@ def name(part: Part, budget: Budget) -> str:
     """Return what a part of a budget is called as the subject of a sentence."""
     if part.key == "exposed_transfer" and not budget.knows(WAIT):
         return TOGETHER
-    return part.cause if budget.share(part) > 0 else part.gain
+    return part.name if budget.share(part) > 0 else part.gain or part.name
 
 
 def _listed(parts: Sequence[Part], budget: Budget) -> str:
@@ -148,14 +170,14 @@ def _listed(parts: Sequence[Part], budget: Budget) -> str:
 
 def _inconclusive(budget: Budget, doubtful: Sequence[Part]) -> str:
     single = all(estimate.low is None for estimate in budget.estimates.values())
-    why = "one launch gives no interval" if single else "no part can be told from zero"
-    listed = f": {_listed(doubtful, budget)}" if doubtful else ""
-    subject = (
-        f"What takes the {points(budget.gap)} points missing"
+    why = "One launch cannot say" if single else "The measurement is too noisy to say"
+    listed = f"; what was seen, uncertain: {_listed(doubtful, budget)}" if doubtful else ""
+    subject, what = (
+        (f"{points(budget.gap)} % is lost", "where")
         if budget.gap > 0
-        else f"What makes the step {points(-budget.gap)} points shorter than ideal"
+        else (f"The ideal step would be {points(-budget.gap)} % longer", "why")
     )
-    return f"{subject} is inconclusive, {why}{listed}."
+    return f"{subject}. {why} {what}{listed}."
 
 
 def doubts(row: Row) -> list[str]:
@@ -169,7 +191,7 @@ def doubts(row: Row) -> list[str]:
         )
     if row.exposed_comm_s is not None and row.wait_s is None and "wait_s" in row.unavailable:
         reason = wording.plain(row.unavailable["wait_s"], 160)
-        said.append(f"Wait and transfer cannot be separated: {reason}.")
+        said.append(f"Waiting and transfer cannot be told apart: {reason}.")
     return said
 
 
@@ -180,18 +202,19 @@ def tracing_cost(rows: Sequence[Row]) -> str | None:
         return None
     low, high = wording.signed(found[0], 0), wording.signed(found[-1], 0)
     span = high if low == high else f"{low} to {high}"
-    return f"traced steps took {span} % longer than clean ones; that is taken off"
+    made = f"made steps {span} % slower" if found[0] > 0 else f"changed steps by {span} %"
+    return f"profiling {made}; the numbers above are corrected for that"
 
 
 def not_apart(accounted: Sequence[tuple[Row, Budget]]) -> list[str]:
-    """Say where exposed transfer includes wait, and why: one text for each reason."""
+    """Say where transfer includes waiting, and why: one text for each reason."""
     where: dict[str, list[str]] = {}
     for row, budget in accounted:
         if not budget.knows(WAIT):
             reason = wording.plain(budget.not_apart or "no reason recorded", 160)
             where.setdefault(reason, []).append(wording.place(row))
     return [
-        f"exposed transfer includes wait, {wording.joined(places)}: {reason}"
+        f"transfer includes waiting, {wording.joined(places)}: {reason}"
         for reason, places in where.items()
     ]
 

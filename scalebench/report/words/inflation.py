@@ -8,9 +8,9 @@ from scalebench.report.words import wording
 from scalebench.stats import Estimate
 
 NAMES = {
-    "smaller_batch_s": "a smaller batch",
-    "contention_s": "contention between ranks",
-    "own_operators_s": "the strategy's own operators",
+    "smaller_batch_s": "smaller batch",
+    "contention_s": "contention",
+    "own_operators_s": "extra operators",
 }
 
 LEAST = 0.005
@@ -19,7 +19,7 @@ LEAST = 0.005
 
 @dataclass(frozen=True)
 class InflationPart:
-    """One measured part of compute inflation, as a part of the step.
+    """One measured part of slower computation, as a part of the step.
 
     Attributes:
         field: Of `ComputeInflation`.
@@ -36,13 +36,13 @@ class InflationPart:
 
     @property
     def text(self) -> str:
-        """``"contention between ranks 10.2"``, with a question mark where it may be zero."""
-        doubt = "" if self.certain else "?"
+        """``"contention 10.2"``, with a word of doubt where it may be zero."""
+        doubt = "" if self.certain else " (uncertain)"
         return f"{NAMES[self.field]} {wording.signed(100 * self.share.value)}{doubt}"
 
 
 def inflation_parts(budget: Budget | None) -> list[InflationPart]:
-    """Return the parts of a budget's compute inflation that were measured."""
+    """Return the parts of a budget's slower computation that were measured."""
     if budget is None or budget.inflation is None:
         return []
     found: ComputeInflation = budget.inflation
@@ -61,8 +61,8 @@ def largest_inflation(budget: Budget | None) -> InflationPart | None:
 
 
 def inflation_note(row: Row) -> str | None:
-    """Say what a row's compute inflation consists of, where a part of it is certain."""
+    """Say what a row's slower computation consists of, where a part of it is certain."""
     if largest_inflation(row.budget) is None:
         return None
     parts = wording.joined([part.text for part in inflation_parts(row.budget)])
-    return f"{wording.place(row)}: compute inflation is {parts}"
+    return f"{wording.place(row)}: slower computation consists of {parts}"

@@ -12,10 +12,10 @@ LEAST_OF_WAIT = 0.25
 """Of what the others wait: a part that explains less is no reason."""
 
 OWN_PARTS = {
-    "data_stall_s": "waits for its batches {own} a step, the others {others}",
-    "compute_s": "computes {own} a step, the others {others}",
-    "codec_s": "encodes and decodes {own} a step, the others {others}",
-    "other_idle_s": "is idle {own} a step, the others {others}",
+    "data_stall_s": "its data loading takes {own} a step, on the others {others}",
+    "compute_s": "its computation takes {own} a step, on the others {others}",
+    "codec_s": "its encoding takes {own} a step, on the others {others}",
+    "other_idle_s": "it is idle {own} a step, the others {others}",
 }
 """What a rank does by itself, the surest reason first: how long it computes also depends on what
 else the machine does."""
@@ -45,14 +45,14 @@ def reasons(row: Row, rank: int) -> list[str]:
 def lateness(late: Straggler) -> str:
     """Say to how many operations a rank comes last, and by how much."""
     few = late.share == 1 and late.count < SELDOM
-    share = f"all {late.count}" if few else f"{100 * late.share:.0f} % of the"
-    return f"{share} operations, by {units.seconds(late.median_late_s)}"
+    share = f"all {late.count}" if few else f"{100 * late.share:.0f} % of"
+    return f"last in {share} operations, {units.seconds(late.median_late_s)} late"
 
 
 def held_up(row: Row) -> list[str]:
-    """Name the rank that steadily arrives last, and why: ``"Rank 1 arrives last in 97 % of …"``."""
+    """Name the rank that steadily arrives last, and why: ``"Rank 1 is the slow one (last …"``."""
     late = straggler(row)
     if late is None:
         return []
     why = wording.joined(reasons(row, late.rank))
-    return [f"Rank {late.rank} arrives last in {lateness(late)}{f': it {why}' if why else ''}."]
+    return [f"Rank {late.rank} is the slow one ({lateness(late)}){f': {why}' if why else ''}."]

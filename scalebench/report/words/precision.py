@@ -16,20 +16,18 @@ LONGEST_MINUTES = 60
 def precision_note(summary: Summary) -> str | None:
     """Say which efficiencies are known less well than wanted; None: none, or nothing was wanted.
 
-    ``"efficiency is wanted to ± 3 %: 1 of 6 rows is wider after 90 s (ddp, N=2: ± 4.2 %). About
-    2 minutes more would do: --budget 4m"``
+    ``"target precision ± 3 % not reached in 90 s by 1 of 6 rows (ddp, N=2: ± 4.2 %); reaching it
+    would take --budget 4m"``
     """
     reached = summary.precision
     if reached is None or not reached.imprecise:
         return None
     widest = sorted(reached.imprecise, key=lambda row: -(row.half_width or float("inf")))
-    many = len(widest) > 1
     named = "; ".join(_row(row) for row in widest[:NAMED])
     more = "; …" if len(widest) > NAMED else ""
     told = (
-        f"efficiency is wanted to ± {_percent(reached.half_width)}: {len(widest)} of "
-        f"{reached.num_rows} rows {'are' if many else 'is'} wider after "
-        f"{reached.budget_s:g} s ({named}{more})"
+        f"target precision ± {_percent(reached.half_width)} not reached in "
+        f"{reached.budget_s:g} s by {len(widest)} of {reached.num_rows} rows ({named}{more})"
     )
     missing = [row.more_s for row in widest if row.more_s is not None]
     if not missing:
@@ -37,10 +35,10 @@ def precision_note(summary: Summary) -> str | None:
     minutes = ceil((reached.budget_s + max(missing)) / 60)
     if minutes > LONGEST_MINUTES:
         return (
-            f"{told}; by the square root of time, that takes more than an hour: quiet the machine "
+            f"{told}; reaching it here would take more than an hour: close other programs "
             "(scalebench doctor), or ask for less (--precision)"
         )
-    return f"{told}; by the square root of time, --budget {minutes}m would do"
+    return f"{told}; reaching it would take --budget {minutes}m"
 
 
 def _row(row: ImpreciseRow) -> str:

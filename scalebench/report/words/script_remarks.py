@@ -49,6 +49,7 @@ def brief(rows: Sequence[Row]) -> list[str]:
     worth_it = search is not None and search.share is not None and search.share >= LEAST_SHARE
     told = [_calls(row)] if _calls(row) else []
     told += [_search(row)] if worth_it else []
+    told += [_never_seen(row)] if _never_seen(row) else []
     told += [host_waits(row)] if row.device == "cuda" and host_waits(row) else []
     return [f"{wording.place(row)}: {said}" for said in told]
 
@@ -74,6 +75,7 @@ def remarks(row: Row) -> list[str]:
         host_waits(row),
         _loader(row.script.loader),
         _groups(row.script.groups),
+        _never_seen(row),
     ]
     return [said for said in told if said]
 
@@ -106,6 +108,21 @@ def host_waits(row: Row) -> str:
     waits = "have" if found.per_step != 1 else "has"
     what = "wait for the GPU" if row.device == "cuda" else "read a tensor, for which a GPU waits"
     return f"{calls} {waits} the host {what}; the first is {first.call} in {place}"
+
+
+def _never_seen(row: Row) -> str:
+    """Say that the script did not evaluate or save in the window, so that nobody counts it in."""
+    found, steps = row.outside_step, max((len(s.step_s) for s in row.samples), default=0)
+    if found is None or not steps:
+        return ""
+    parts = {"evaluation": found.evaluation_s, "checkpoint": found.checkpoint_s}
+    missing = [name for name, seconds in parts.items() if seconds == 0]
+    if not missing:
+        return ""
+    return (
+        f"no {wording.joined(missing, 'and no')} was seen in the {steps} measured steps; if the"
+        " script does that less often, no number here has its time"
+    )
 
 
 def _loader(found: LoaderSettings | None) -> str:

@@ -64,7 +64,8 @@ MARKS = {
         Mark(
             "one launch",
             "1",
-            "The number rests on a single launch, so it has no interval: it is not known how "
+            "The number rests on a single launch (one start of the processes), so it has no"
+            " interval: it is not known how "
             "different the next launch would be.",
             "Run again with --repeats 3 or more.",
         ),
@@ -81,7 +82,7 @@ MARKS = {
             "d",
             "Gradients or losses differ from the single-process reference by more than the"
             " tolerance. The speed of a wrong result counts for nothing.",
-            "Find the parameter that deviates in the cell's record before reading the speed.",
+            "Find the parameter that deviates in the launch's record before reading the speed.",
         ),
         Mark(
             "unverified",
@@ -132,13 +133,13 @@ MARKS = {
             "h",
             "The trace does not have all collectives that the compression hook began:"
             " communication is larger than the trace says, and counted as idle.",
-            "Read step time, bytes and gradient error; name no cause from the loss budget.",
+            "Read step time, bytes and gradient error; name no cause of the lost time.",
         ),
         Mark(
             "budget open",
             "b",
-            "The parts of the loss budget do not add up to the step within 2 %, or the steps next "
-            "to the traced ones were more than 25 % longer or shorter than the clean window's.",
+            "The parts of the lost time do not add up to the step within 2 %, or the steps next "
+            "to the traced ones were more than 25 % longer or shorter than the others.",
             "Name no cause from this row; close other programs and run again with more --repeats.",
         ),
         Mark(
@@ -216,6 +217,19 @@ OF_THE_HEADLINE = frozenset(
 """Marks under which step, speedup and efficiency themselves may be wrong."""
 
 
+SAID = {
+    "budget open": "parts do not add up",
+    "unsteady": "step time kept drifting",
+    "foreign load": "other programs were running",
+}
+"""Stamps whose name says little, in a sentence's words."""
+
+
+def said(name: str) -> str:
+    """Return what a mark is called in a sentence."""
+    return SAID.get(name, name)
+
+
 def mark_name(stamp: str) -> str:
     """Return the name of a stamp, which may carry details behind a colon."""
     return plain(stamp.partition(":")[0], 40)
@@ -266,7 +280,7 @@ def explain(name: str) -> Mark:
     unknown = Mark(
         name,
         name[:1],
-        "A stamp that this version has no explanation for.",
+        "A mark that this version has no explanation for.",
         "Read the row with care; a newer scalebench may explain it.",
     )
     return MARKS.get(name, unknown)

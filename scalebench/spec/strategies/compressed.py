@@ -19,18 +19,18 @@ class Compressed(Execution):
         method: Name of the method.
         bucket_mb: Size of a gradient bucket in MiB.
         error_feedback: Add to the next step what compression left out of this one.
-        bits: Of an element on the wire (``quantise``, ``qsgd``).
+        bits: How many bits an element has on the wire (``quantise``, ``qsgd``).
         chunk: Elements that share a scale; a multiple of 8.
         rounding: To the nearest value, or by chance and unbiased.
         ratio: Part of the elements that is sent.
         threshold: Smallest element that is sent.
-        momentum: Of ``dgc``.
+        momentum: The momentum that ``dgc`` corrects for.
         clip_norm: To which ``dgc`` clips the gradient of a bucket.
         warmup_steps: Over which ``dgc`` comes down to its ratio.
-        rank: Of the matrices that stand for a gradient (``powersgd``).
+        rank: The rank of the matrices that stand for a gradient (``powersgd``).
         start_step: From which ``powersgd`` compresses.
-        rows: Of a sketch.
-        columns_per_kept: Of a sketch, for each element that is sent.
+        rows: How many rows a sketch has.
+        columns_per_kept: How many columns a sketch has for each element that is sent.
     """
 
     kind: Literal["compressed"] = "compressed"

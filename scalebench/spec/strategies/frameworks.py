@@ -80,7 +80,7 @@ class Accelerate(FromFramework):
 
     Attributes:
         plugin: What ``prepare`` wraps the model with.
-        stage: Of ZeRO, with the DeepSpeed plug-in.
+        stage: Which stage of ZeRO, with the DeepSpeed plug-in.
     """
 
     kind: Literal["accelerate"] = "accelerate"
@@ -143,8 +143,8 @@ class DeepSpeed(FromFramework):
     Source: Rajbhandari et al. 2020 (ZeRO).
 
     Attributes:
-        stage: Of ZeRO: 0 divides nothing, 1 the optimizer's state, 2 the gradients as well, 3 the
-            parameters as well.
+        stage: Which stage of ZeRO: 0 divides nothing, 1 the optimizer's state, 2 the gradients as
+            well, 3 the parameters as well.
         offload: Keep the optimizer's state, with stage 3 the parameters as well, in host memory.
     """
 

@@ -39,11 +39,11 @@ class Mesh(Tensor):
             all ranks.
         context: Ranks among which the sequence is divided.
         tensor: Ranks among which a layer is divided.
-        expert: Of the ranks along ``data``, neighbours among which the experts of a mixture are
-            divided; all else stays replicated. The number of ranks is the same with it.
+        expert: How many neighbours along ``data`` divide the experts of a mixture; all else stays
+            replicated. The number of ranks is the same with it.
         order: The dimensions from the outermost to the innermost: ranks along the last are
             neighbours on the machine.
-        schedule: Of the pipeline.
+        schedule: In which order the pipeline runs its passes.
         microbatches: Parts in which a batch passes the pipeline; 1 without a pipeline.
         chunks: Stages on each rank of the pipeline.
         method: How ranks along ``context`` get at the other tokens; see `Context`.

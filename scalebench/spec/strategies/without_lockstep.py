@@ -107,8 +107,8 @@ class FedAvg(WithoutLockstep):
         period: Steps of a client in a round.
         clients: Their number; the workload's samples are divided among them.
         clients_per_rank: Clients that each rank trains in a round, one after the other.
-        concentration: Of the Dirichlet distribution by which each class is divided among the
-            clients (Yurochkin et al. 2019): the smaller, the more a client has of few classes.
+        concentration: Parameter of the Dirichlet distribution by which each class is divided among
+            the clients (Yurochkin et al. 2019): the smaller, the more a client has of few classes.
             None: all clients have the same mixture.
     """
 

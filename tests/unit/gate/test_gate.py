@@ -474,7 +474,7 @@ def test_only_exact_quantities_decide_on_a_shared_machine():
 
 
 def explained(allowed=("bucket_mb",)):
-    """Efficiency fell 6 points, exposed transfer explains 5 of them; 5 all-reduces became 21."""
+    """Efficiency fell 6 points, transfer explains 5 of them; 5 all-reduces became 21."""
     base = with_row(
         gated_run(seed=1), "ddp", 4, communication=[collectives(5)],
         efficiency=estimate(0.80, 0.001, 5), budget=budget_points(0.80, exposed_transfer=0.10),
@@ -492,11 +492,11 @@ def test_the_explanation_names_points_counts_and_settings():
     result = explained()
     told = " / ".join(verdict_of(result, "efficiency", "ddp", 4).explanation)
     assert "efficiency at N=4 fell 6.0 points, from 80.0 % to 74.0 %" in told
-    assert "exposed transfer explains 5.0 of them" in told
+    assert "transfer explains 5.0 of them" in told
     assert "all-reduce count per step went from 5 to 21" in told
     assert "bucket_mb went from 25.0 to 1.0" in told
     step = " ".join(verdict_of(result, "step_s", "ddp", 4).explanation)
-    assert "longer" in step and "in exposed transfer" in step
+    assert "longer" in step and "in transfer" in step
     for metric in ("efficiency", "step_s"):
         refused = verdict_of(explained(allowed=()), metric, "ddp", 4)
         assert (
@@ -519,7 +519,7 @@ def test_a_part_of_the_budget_that_one_side_does_not_know_is_put_where_it_is_hel
     )
     for base, new in (sides, sides[::-1]):
         told = verdict_of(gated(base, new), "efficiency", "ddp", 4).explanation
-        assert "; exposed transfer explains 4.0 of them, other idle time 2.0" in told[0]
+        assert "; transfer explains 4.0 of them, idle 2.0" in told[0]
 
 
 def test_a_faster_baseline_is_named_where_efficiency_fell():

@@ -227,10 +227,10 @@ def test_explanations_are_those_of_the_metric_and_of_what_changed():
     told = {found.metric: found.explanation for found in result.rows if found.explanation}
     counted = "all-reduce count per step went from 5 to 6"
     assert told == {
-        "step_s": ("the step is 2.00 ms longer: 1.00 ms in waiting for other ranks", counted),
+        "step_s": ("the step is 2.00 ms longer: 1.00 ms in waiting", counted),
         "efficiency": (
             "efficiency at N=2 fell 10.0 points, from 80.0 % to 70.0 %; "
-            "waiting for other ranks explains 10.0 of them",
+            "waiting explains 10.0 of them",
             counted,
         ),
     }

@@ -306,7 +306,7 @@ def test_claims_say_what_became_of_them_and_where_the_time_went(session, pyteste
     )
     result = session(f"--scaling-run={GALLERY}", "--benchmark-json=out.json")
     result.assert_outcomes(passed=2, failed=9)
-    where = "E *Of the 17.1 points missing, other idle time takes 5.7*"
+    where = "E *Of the 17.1 % lost, idle takes 5.7*"
     result.stdout.fnmatch_lines(
         [
             "E *assert efficiency > 0.99 is refuted",

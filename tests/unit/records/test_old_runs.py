@@ -189,7 +189,7 @@ def test_an_old_summary_alone_has_the_same_table(summary):
     if name == SUITES:
         assert brief == (GOLDEN / f"{name}.show.txt").read_text()
         assert whole == (GOLDEN / f"{name}.show-verbose.txt").read_text()
-    assert "verdict on suite" in brief and "where the rest went" in whole
+    assert "verdict on suite" in brief and "where the lost time goes" in whole
 
 
 def test_the_table_is_printed_as_before(run):

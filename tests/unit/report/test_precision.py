@@ -20,8 +20,8 @@ def row(case: str, half_width: float | None, more_s: float | None) -> ImpreciseR
 
 def test_a_row_that_is_too_wide_is_named_with_the_budget_that_would_do() -> None:
     assert precision_note(summary_with(row("ddp", 0.042, 86.4))) == (
-        "efficiency is wanted to ± 3 %: 1 of 6 rows is wider after 90 s (ddp, N=2: ± 4.2 %); by "
-        "the square root of time, --budget 3m would do"
+        "target precision ± 3 % not reached in 90 s by 1 of 6 rows (ddp, N=2: ± 4.2 %); reaching it"
+        " would take --budget 3m"
     )
 
 
@@ -30,17 +30,17 @@ def test_the_widest_are_named_and_the_longest_time_is_asked_for() -> None:
         summary_with(row("a", 0.04, 70.0), row("b", 0.09, 720.0), row("c", 0.06, 270.0))
     )
     assert note is not None
-    assert "3 of 6 rows are wider" in note
+    assert "by 3 of 6 rows" in note
     assert "(b, N=2: ± 9 %; c, N=2: ± 6 %; …)" in note
-    assert note.endswith("--budget 14m would do")
+    assert note.endswith("would take --budget 14m")
 
 
 def test_no_budget_of_hours_is_advised() -> None:
     note = precision_note(summary_with(row("ddp", 0.71, 3600.0)))
     assert note is not None and "--budget" not in note
-    assert "that takes more than an hour: quiet the machine" in note
+    assert "would take more than an hour: close other programs" in note
     just = precision_note(summary_with(row("ddp", 0.71, 3510.0)))
-    assert just is not None and just.endswith("--budget 60m would do")
+    assert just is not None and just.endswith("would take --budget 60m")
 
 
 def test_without_an_interval_nothing_tells_how_long_it_would_take() -> None:
@@ -55,5 +55,5 @@ def test_nothing_is_said_where_nothing_is_missing() -> None:
 
 def test_terminal_and_markdown_say_it() -> None:
     summary = summary_with(row("ddp", 0.042, 86.4))
-    assert "efficiency is wanted to ± 3 %" in " ".join(render_table(summary, 200).split())
-    assert "Efficiency is wanted to ± 3 %" in render_markdown(summary)
+    assert "target precision ± 3 %" in " ".join(render_table(summary, 200).split())
+    assert "Target precision ± 3 %" in render_markdown(summary)

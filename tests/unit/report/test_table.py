@@ -53,7 +53,7 @@ def test_narrow_tables_say_what_they_leave_out():
     wide, narrow = render_table(RUNS["usual"], 160), render_table(RUNS["usual"], 80)
     assert "tokens/s" in wide and "not shown" not in wide
     assert "not shown at this width: tokens/s, loss" in narrow
-    assert "marks: o oversubscribed, u unsteady" in narrow
+    assert "marks: o oversubscribed, u step time kept drifting" in narrow
 
 
 def test_losses_stand_after_equal_steps_and_say_after_how_many():

@@ -137,48 +137,51 @@ def test_what_communicates_nothing_is_called_a_bound():
 def test_a_case_has_speedup_efficiency_loss_and_next_step():
     found = case(attributed(make_row(efficiency=0.85)))
     assert (found.speedup, found.result) == ("1.700×", "85.0 ± 3.4 %")
-    assert found.losses[0] == "largest loss: waiting for other ranks, 9.4 of 15.0 points"
-    assert found.losses[-1] == "loss: waiting for other ranks, 9.4 points"
+    assert found.losses[0] == "biggest cause: waiting, 9.4 of the 15.0 % lost"
+    assert found.losses[-1] == "waiting: 9.4 % lost"
     assert found.next_step is not None
 
 
 def test_a_larger_loss_that_is_not_significant_is_not_passed_over_in_silence():
     row = attributed(make_row(efficiency=0.85), doubtful=["wait"])
-    assert losses(row)[0] == "largest significant loss: exposed transfer, 5.4 of 15.0 points"
+    assert losses(row)[0] == (
+        "certain: 5.4 % lost to transfer. Probable, not certain: waiting, 9.4 of the 15.0 % lost"
+    )
 
 
 def test_a_loss_that_is_larger_than_what_is_missing_is_not_a_part_of_it():
     row = attributed(make_row(efficiency=0.98), losses={"wait": 9.0, "compute_inflation": -7.0})
-    assert losses(row)[0] == "largest loss: waiting for other ranks, 9.0 points"
+    assert losses(row)[0] == "biggest cause: waiting, 9.0 % of the step"
 
 
 def test_where_no_part_is_significant_the_line_says_so():
-    assert losses(attributed(make_row(efficiency=0.85), doubtful=LOSSES)) == (
-        "no part of the loss is significant",
-    )
+    likely = attributed(make_row(efficiency=0.85), doubtful=LOSSES)
+    assert losses(likely)[0] == "probable, not certain: waiting, 9.4 of the 15.0 % lost"
+    vague = attributed(make_row(efficiency=0.85), vague=LOSSES)
+    assert losses(vague)[0] == "uncertain: waiting, 9.4 of the 15.0 % lost"
     one = attributed(make_row(efficiency=0.85, spread=None), n=1)
-    assert losses(one)[0].endswith("significant: one launch")
+    assert losses(one)[0] == ("one launch saw: waiting, 9.4 of the 15.0 % lost")
 
 
 def test_an_open_budget_says_why_and_names_no_part():
     told = losses(attributed(make_row(efficiency=0.85), losses={"wait": 10.0}))
-    assert told[0] == "budget open: its parts leave 5.0 points unexplained"
+    assert told[0] == "no cause is named: 5.0 % of the step is unexplained"
     assert not any("waiting" in text for text in told)
     row = attributed(make_row(efficiency=0.85))
     drifted = row.budget.model_copy(update={"closes": False, "drift": 0.4})
     assert losses(row.model_copy(update={"budget": drifted}))[0] == (
-        "budget open: steps next to traced ones 40 % longer"
+        "no cause is named: steps next to traced ones 40 % longer"
     )
 
 
 def test_wait_that_is_part_of_transfer_is_named_so():
     row = merged_budget(attributed(make_row(efficiency=0.85)), "the clock jumped")
-    assert losses(row)[0].startswith("largest loss: exposed transfer including wait, 14.8")
+    assert losses(row)[0].startswith("biggest cause: transfer including waiting, 14.8")
 
 
 def test_without_a_budget_the_reason_is_given_or_nothing():
     assert losses(make_row(unavailable={"budget": "tracing was turned off"})) == (
-        "no loss budget: tracing was turned off",
+        "no cause is named: tracing was turned off",
     )
     assert losses(make_row(unavailable={})) == ()
 
@@ -241,7 +244,7 @@ def test_no_number_of_the_verdict_is_broken(width, ascii_only):
 def test_the_short_form_has_the_main_table_and_leaves_the_others_to_verbose():
     summary = make_summary(traced_rows())
     brief, whole = render_table(summary, 120), render_table(summary, 120, verbose=True)
-    for only_verbose in ("where the rest went", "points missing, exposed transfer takes"):
+    for only_verbose in ("where the lost time goes", "% lost, transfer takes"):
         assert only_verbose in whole and only_verbose not in brief
     assert brief.partition("verdict on suite")[0].strip() in whole
     assert "verdict on suite ddp" in whole

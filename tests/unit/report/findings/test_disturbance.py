@@ -28,8 +28,8 @@ def test_the_sentence_counts_rows_and_quotes_the_baseline():
     rows = [make_row(stamps=["foreign load: x"]), make_plain(stamps=[LOADED]), make_row("b")]
     text = disturbance(make_summary([*rows, make_missing()])) or ""
     assert text.startswith(
-        "The machine was not quiet: foreign load on 2 of 3 rows (plain, N=1: 0.41 processors busy"
-        " with other programs). "
+        "The machine was not quiet: other programs were running on 2 of 3 rows (plain, N=1: 0.41"
+        " processors busy with other programs). "
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalebench.records.rows.script import OutsideSteps, ScriptFacts
 from scalebench.records.summary import Correctness, Estimate
 from scalebench.report.findings import conclusions, findings
 from scalebench.report.words import warnings, wording
@@ -162,30 +163,30 @@ LOADED = "foreign load: 0.41 processors busy with other programs"
 
 def test_a_stamped_efficiency_is_to_be_read_with_care():
     assert (
-        "Read the efficiency at N = 2 with care: foreign load (0.41 processors busy with other"
-        " programs)." in said(make_row(stamps=[LOADED]))
+        "Read the efficiency at N = 2 with care: other programs were running (0.41"
+        " processors busy with other programs)." in said(make_row(stamps=[LOADED]))
     )
     assert "with care" not in said(make_row())
 
 
 def test_a_stamp_on_several_sizes_is_told_once_without_its_details():
     text = said(make_row(stamps=[LOADED]), make_row(world_size=4, stamps=[LOADED, "throttled: x"]))
-    assert "Read the efficiency at N = 2 and 4 with care: foreign load. Read" in text
+    assert "Read the efficiency at N = 2 and 4 with care: other programs were running. Read" in text
     assert "at N = 4 with care: throttled (x)." in text
 
 
 def test_a_stamp_on_the_baseline_concerns_every_efficiency():
     text = said(make_plain(stamps=[LOADED]))
-    assert "Read every efficiency with care, it rests on this baseline: foreign load (0.41" in text
+    assert "with care, it rests on this baseline: other programs were running (0.41" in text
 
 
 def test_a_stamp_says_which_number_it_makes_doubtful():
-    assert "Read the loss budget at N = 2 with care: budget open." in said(
+    assert "Read the causes at N = 2 with care: parts do not add up." in said(
         make_row(stamps=["budget open"])
     )
     assert "every efficiency" not in said(make_plain(stamps=["budget open"]))
     alone = make_row(stamps=["unsteady"]).model_copy(update={"efficiency": None})
-    assert "Read the step time at N = 2 with care: unsteady." in said(alone)
+    assert "Read the step time at N = 2 with care: step time kept drifting." in said(alone)
 
 
 def test_the_details_of_a_mark_stand_beside_the_rows_that_bear_it():
@@ -338,3 +339,26 @@ def test_the_written_interval_is_the_interval(value, spread, scale):
     assert abs(low - found.low * scale) <= place
     assert abs(high - found.high * scale) <= place
     assert low <= float(wording.point(found, scale)) <= high
+
+
+@pytest.mark.parametrize(
+    ("evaluation_s", "checkpoint_s", "told"),
+    [
+        (0.0, 0.0, "No evaluation and no checkpoint was seen in the"),
+        (2.0, 0.0, "No checkpoint was seen in the"),
+        (2.0, 1.0, ""),
+        (None, None, ""),
+    ],
+)
+def test_what_a_script_did_not_do_in_the_window_is_said(evaluation_s, checkpoint_s, told):
+    gaps = OutsideSteps(
+        seconds=3.0, share=0.005, num_gaps=1, largest=[], evaluation_s=evaluation_s,
+        checkpoint_s=checkpoint_s,
+    )  # fmt: skip
+    row = make_row(script=ScriptFacts(), outside_step=gaps)
+    steps = max(len(sample.step_s) for sample in row.samples)
+    text = said(row)
+    assert (f"{told} {steps} measured steps; if the script does that less often" in text) == bool(
+        told
+    )
+    assert ("was seen in the" in text) == bool(told)

@@ -249,7 +249,7 @@ def test_a_timeline_has_a_lane_for_each_rank():
     chart, data = drawn(timeline_figure.timeline_kind(found), rows)
     compute = next(trace for trace in data if trace["legendgroup"] == "compute")
     assert compute["x"] == [10, 2, 10, 2] and compute["base"] == [0, 14, 0, 14]
-    assert {entry.name for entry in chart.key} >= {"computation", "wait", "hidden", "in flight"}
+    assert {entry.name for entry in chart.key} >= {"computation", "waiting", "hidden", "in flight"}
     assert "rank 0 computes 60 % of the time" in chart.conclusion
     views = chart.choices.views if chart.choices else ()
     assert [view.height for view in views] == sorted({view.height for view in views})
@@ -260,7 +260,7 @@ def test_a_row_of_many_ranks_says_which_are_shown():
     one = replace(make_timeline(make_row(world_size=64)), num_ranks=64, not_apart="no clock")
     chart, _ = drawn(timeline_figure.timeline_kind([one]), [make_row(world_size=64)])
     assert "16 of 64 ranks are shown." in chart.remarks[0]
-    assert "transfer includes wait: no clock." in chart.remarks[1]
+    assert "transfer includes waiting: no clock." in chart.remarks[1]
 
 
 def test_the_heat_map_names_the_slow_rank_and_keeps_warm_up_out_of_the_colours():

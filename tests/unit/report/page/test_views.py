@@ -76,7 +76,9 @@ def test_a_case_looks_the_same_in_every_suite_and_no_two_cases_look_alike():
 def test_a_card_has_its_result_the_largest_loss_and_one_advice():
     card = cards_of(traced_rows())["ddp-25mb"]
     assert (card.figure + card.unit, card.share) == ("1.700×", "85.0 ± 3.4 %")
-    assert card.sentence == "Largest significant loss: exposed transfer, 5.4 of 15.0 points."
+    assert card.sentence == (
+        "Certain: 5.4 % lost to transfer. Probable, not certain: waiting, 9.4 of the 15.0 % lost."
+    )
     assert card.next_step and card.link == "ddp/ddp-25mb/N=2" and not card.noisy
     assert card.bar is not None and card.bar.low < card.bar.middle < card.bar.high
 
@@ -90,7 +92,7 @@ def test_a_strip_has_the_parts_that_take_time_hatched_where_not_significant():
     ]
     assert sum(one.width for one in strip.segments) <= 100.1
     assert strip.segments[0].color == palette.PART_COLORS["exposed_transfer"]
-    assert strip.total == "15.0" and "wait 9.4 (not significant)" in strip.text
+    assert strip.total == "15.0" and "waiting 9.4 (uncertain)" in strip.text
     other = attributed(make_row(efficiency=0.85), losses={"wait": 40.0})
     assert bars.strip(other, 1.0) is None  # its budget does not close
 
@@ -106,7 +108,8 @@ def test_the_card_of_a_suite_answers_what_is_best_what_costs_and_what_to_try():
     assert card.headline.startswith("Highest efficiency: case ddp-25mb, 85.0 % (81.6–88.4). Not")
     assert [line.name for line in card.cases] == ["ddp-25mb", "ddp-1mb"]
     assert card.cases[0].link == "ddp/ddp-25mb/N=2"
-    assert card.loss == "waiting for other ranks, 9.4 % of the step of ddp-1mb"
+    assert card.loss.startswith("ddp-25mb: certain: 5.4 % lost to transfer. Probable")
+    assert card.next_step.startswith("ddp-25mb: Probably: ")
     assert card.next_step and not card.missing
     assert suite_card_of(usual_rows()).missing == "9 rows: 1 out of memory and 2 skipped"
 

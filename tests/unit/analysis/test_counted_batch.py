@@ -1,0 +1,177 @@
+"""The batch of a user's script: what its ranks counted, and what that says of the scaling."""
+
+import pytest
+
+from scalebench.analysis.counted_batch import (
+    growth_of,
+    knows_samples,
+    with_counted_batch,
+    work_of_step,
+)
+from scalebench.spec import Ddp, Script
+from scalebench.spec.presets import PRESETS
+from scalebench.spec.script import ScriptTarget
+from tests.builders.runs import make_cell, make_record, make_result
+
+TARGET = ScriptTarget(name="train", program="train.py")
+TAKES_BATCH = ScriptTarget(name="train", program="train.py", arguments=("--batch", "{rank_batch}"))
+
+
+def counting(*samples, workload=TARGET, facts=None, **changes):
+    """A launch planned with a batch of 1 for each rank; what each rank counted in a step."""
+    fields = {"strategy": Script(), "workload": workload, "backend": None, **changes}
+    size = max(len(samples), 1)
+    cell = make_cell("script", size, global_batch=size, rank_batch=1, **fields)
+    ranks = [
+        make_record(rank, samples_per_step=one, facts=facts or {})
+        for rank, one in enumerate(samples)
+    ]
+    return make_result(cell, ranks=ranks)
+
+
+def batch(result):
+    cell = with_counted_batch(result).cell
+    return cell.global_batch, cell.rank_batch
+
+
+def test_the_batch_is_the_sum_over_the_ranks_and_a_ranks_their_mean():
+    assert batch(counting(16.0, 16.0, 16.0)) == (48, 16)
+    assert batch(counting(16.0, 15.0, 12.0)) == (43, 14)  # 43 / 3 = 14.33
+    assert batch(counting(15.9, 16.3)) == (32, 16)
+    assert batch(counting(0.6)) == (1, 1)
+
+
+def test_what_some_rank_did_not_count_or_what_is_no_sample_leaves_the_stand_in():
+    assert batch(counting(16.0, None, 16.0)) == (3, 1)
+    assert batch(counting(0.2, 0.2)) == (2, 1)
+    assert batch(counting(0.5)) == (1, 1)
+    assert batch(counting()) == (1, 1)
+
+
+def test_the_backend_is_the_one_that_rank_0_found():
+    assert with_counted_batch(counting(16.0, facts={"backend": "gloo"})).cell.backend == "gloo"
+    assert with_counted_batch(counting(16.0, backend="nccl")).cell.backend is None
+    assert with_counted_batch(counting(backend="nccl")).cell.backend == "nccl"
+    result = counting(16.0, 16.0, facts={"backend": "gloo"})
+    other = result.ranks[1].model_copy(update={"facts": {"backend": "nccl"}})
+    result = result.model_copy(update={"ranks": [result.ranks[0], other]})
+    assert with_counted_batch(result).cell.backend == "gloo"
+
+
+def test_another_strategy_has_the_batch_that_was_planned():
+    result = counting(16.0, 16.0, strategy=Ddp(), backend="nccl")
+    assert with_counted_batch(result) == result
+
+
+@pytest.mark.parametrize(
+    ("result", "known"),
+    [
+        (counting(16.0, 16.0), True),
+        (counting(16.0, None), False),
+        (counting(0.2, 0.2), False),
+        (counting(None, strategy=Ddp()), True),
+        (counting(None, workload=TAKES_BATCH), True),
+        (counting(None, workload=PRESETS["gpt-tiny"]), False),
+    ],
+)
+def test_samples_are_known_where_they_were_counted_or_given(result, known):
+    assert knows_samples(result.cell, result) is known
+
+
+def test_a_script_that_was_not_measured_has_no_batch_but_one_that_it_was_given():
+    assert not knows_samples(counting().cell, None)
+    assert knows_samples(counting(workload=TAKES_BATCH).cell, None)
+    assert knows_samples(make_cell("ddp", 2), None)
+
+
+def grows(**by_size):
+    """How the work grows; by N what each rank has: samples, or facts."""
+    results = []
+    for size, each in by_size.items():
+        n = int(size[1:])
+        samples, facts = (None, each) if isinstance(each, dict) else (each, {})
+        results.append(counting(*[samples] * n, facts=facts, scaling="weak"))
+    return growth_of([with_counted_batch(result) for result in results])
+
+
+def test_samples_tell_how_the_work_grows():
+    assert grows(n1=32.0, n2=16.0, n4=8.0).scaling == "strong"
+    assert grows(n1=22.3, n2=11.0).scaling == "strong"  # batches that vary
+    assert grows(n1=32.0, n2=32.0).scaling == "weak"
+    assert grows(n1=32.0).scaling == "weak"
+    assert grows(n1=32.0, n2=12.0).scaling == "weak"  # as planned; throughput knows the samples
+
+
+def tensor(ranks, *placements, data_ranks=None):
+    """Facts of parameters on a mesh of so many ranks; with FSDP2 over some of them."""
+    layout = {"kind": "DTensor", "mesh": {"tp": ranks}, "placements": list(placements)}
+    fsdp = [{"kind": "FSDPModule", "data_ranks": data_ranks}] if data_ranks else []
+    return {"wrappers": [*fsdp, layout]}
+
+
+ROWWISE = ("Shard(dim=1)",)
+
+
+@pytest.mark.parametrize(
+    ("facts", "samples"),
+    [
+        (tensor(4, "Shard(dim=0)", *ROWWISE), 16),
+        (tensor(4, *ROWWISE, data_ranks=2), 32),
+        (tensor(4, "Shard(dim=0)", data_ranks=4), 64),
+        ({**tensor(4, *ROWWISE), "steps_by": "scalebench.step()"}, 64),
+        ({"wrappers": [{"kind": "DistributedDataParallel"}]}, 64),
+    ],
+)
+def test_samples_that_ranks_of_a_tensor_group_all_load_count_once(facts, samples):
+    result = counting(*[16.0] * 4, facts=facts)
+    assert with_counted_batch(result).cell.global_batch == samples
+    assert work_of_step(result) == samples
+
+
+def test_what_is_counted_at_one_size_alone_is_no_ratio():
+    growth = grows(n1=32.0, n2=None)
+    assert growth.scaling == "unknown"
+    assert "known at N=1 and not at N=2" in growth.why_unknown
+
+
+def seen(elements=None, backwards=1.0, **facts):
+    return {"input_elements": elements, "backwards_per_step": backwards, **facts}
+
+
+PIPELINE = {"wrappers": [{"kind": "_PipelineStageBase"}]}
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "scaling"),
+    [
+        (seen(backwards=8.0), seen(backwards=4.0), "strong"),
+        (seen(backwards=2.0), seen(backwards=2.0), "unknown"),  # of which batch, nothing tells
+        (seen(backwards=4.0), seen(backwards=3.0), "unknown"),
+        (seen(1024), seen(1024), "weak"),
+        (seen(1024), seen(512), "strong"),
+        (seen(1024), seen(700), "unknown"),
+        (seen(1024), seen(1024, **PIPELINE), "unknown"),
+        (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)", data_ranks=2)), "weak"),
+        (seen(1024, **tensor(1, *ROWWISE)), seen(1024, **tensor(2, *ROWWISE)), "strong"),
+        (seen(1024), seen(1024, **tensor(2, "Shard(dim=0)")), "unknown"),  # FSDP by hand
+        (seen(1024), seen(1024, **tensor(2, *ROWWISE, data_ranks=1)), "strong"),
+        ({}, {}, "unknown"),
+    ],
+)
+def test_without_samples_the_work_of_a_rank_tells_or_nothing_does(one, two, scaling):
+    growth = grows(n1=one, n2=two)
+    assert growth.scaling == scaling
+    assert bool(growth.why_unknown) == (scaling == "unknown")
+    share = {n: work / growth.rank_work[1] for n, work in growth.rank_work.items()}
+    assert share == {"strong": {1: 1, 2: 0.5}, "weak": {1: 1, 2: 1}, "unknown": {}}[scaling]
+
+
+@pytest.mark.parametrize("asked", ["strong", "weak"])
+def test_what_the_user_says_is_taken_where_nothing_is_counted(asked):
+    target = TARGET.model_copy(update={"scaling": asked})
+    results = [counting(*[None] * n, workload=target, scaling="weak") for n in (1, 2, 4)]
+    growth = growth_of(results)
+    assert growth.scaling == asked
+    assert [growth.rank_work[n] * n for n in (1, 2, 4)] == (
+        [4, 4, 4] if asked == "strong" else [1, 2, 4]
+    )
