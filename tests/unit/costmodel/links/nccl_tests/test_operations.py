@@ -42,7 +42,7 @@ def test_a_factor_needs_the_number_of_ranks_where_it_depends_on_it(op):
 def test_the_length_of_every_element():
     lengths = {name: itemsize for name, (_, itemsize) in DTYPES.items()}
     assert {name for name, n in lengths.items() if n == 1} == {
-        *("int8", "char", "uint8", "f8e4m3", "f8e5m2")
+        *("int8", "char", "uint8", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2")
     }
     assert {name for name, n in lengths.items() if n == 2} == {"half", "bfloat16"}
     assert {name for name, n in lengths.items() if n == 4} == {"int32", "int", "uint32", "float"}
