@@ -74,9 +74,11 @@ DTYPES = MappingProxyType(
         "bfloat16": ("bfloat16", 2),
         "f8e4m3": ("float8_e4m3fn", 1),
         "f8e5m2": ("float8_e5m2", 1),
+        "fp8_e4m3": ("float8_e4m3fn", 1),
+        "fp8_e5m2": ("float8_e5m2", 1),
     }
 )
-"""nccl-tests' name of a data type → torch's, and the bytes of an element."""
+"""nccl-tests' name of a data type, or rccl-tests' → torch's, and the bytes of an element."""
 
 
 def busbw_factor(op: str, world_size: int | None) -> float | None:

@@ -51,13 +51,15 @@ _FACT = re.compile(
 )
 """What a line outside a table tells."""
 
+_TYPE = re.compile(rf"\b(?:{'|'.join(DTYPES)})\b")
 _PARTS = r'(?:[\s|│;,"]|&nbsp;)+'
 _MAY_MATTER = re.compile(
     r"(?i:algbw)|-place|Rank\W|nThread|nccl-tests|Collective|Out\W|Avg\W|_perf"
-    rf"|\d{_PARTS}\d+{_PARTS}[a-z]"
+    rf"|\d{_PARTS}\d+{_PARTS}[a-z]|{_TYPE.pattern}"
 )
 """Fails on nearly all lines that are not nccl-tests' own: most of a long log."""
 
+_DECIMALS = re.compile(r"\d\.\d")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BLANK = re.compile(r'[\s|│;"]|&nbsp;')
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}\b)")
@@ -139,17 +141,29 @@ class _Log:
         )
 
     def read(self, place: str, line: str) -> None:
-        if row := _row_below(line.replace(",", " "), self._is_in_place):
+        if "algbw" in line.lower() and self._take_header(place, line):
+            return
+        line = line.replace(",", " ") if self._has_commas else _GROUPED.sub("", line)
+        if "-place" in line:
+            self._is_in_place = "out-of-place" not in line
+        elif (start := _LIKE_ROW.search(line)) and self._take_row(start, place):
+            pass
+        elif self._table and _TYPE.search(line) and len(_DECIMALS.findall(line)) > 2:
+            found = repr(" ".join(line.split())[:_MOST_SHOWN])
+            self._leave_out(self._table, f"{place}: a row that is not read: found {found}")
+        else:
+            self._take_fact(line)
+
+    def _take_header(self, place: str, line: str) -> bool:
+        """Return whether a line is the header of a table, of one that is not read too."""
+        row = _row_below(line.replace(",", " "), self._is_in_place)
+        if row:
             is_repeated = self._table is not None and not self._table.points
             self.close_table()
             self._table = self._run_at(_Stage.TABLE, is_next=not is_repeated)
             self._row, self.header_place = row, place
             self._has_commas = _row_below(line) is None
-            return
-        line = line.replace(",", " ") if self._has_commas else _GROUPED.sub("", line)
-        if "-place" in line:
-            self._is_in_place = "out-of-place" not in line
-        if _LIKE_HEADER.search(line):
+        elif _LIKE_HEADER.search(line):
             self.close_table()
             self._leave_out(
                 self.headless,
@@ -161,8 +175,7 @@ class _Log:
                 f"{self._path}, {place}: a table of nccl-tests before 2.0 (columns bytes, N, "
                 "res), which is not read. Measure again with a newer nccl-tests."
             )
-        elif not ((start := _LIKE_ROW.search(line)) and self._take_row(start, place)):
-            self._take_fact(line)
+        return row is not None or _LIKE_HEADER.search(line) is not None
 
     def _run_at(self, stage: _Stage, is_next: bool = False) -> Run:
         """Return the run that a line belongs to; ``is_next``: a line that each run has once."""

@@ -167,6 +167,8 @@ def test_however_the_columns_are_parted(tmp_path, run, how):
         (lambda line: line[:60], "cut off"),
         (lambda line: line.replace("sum", "suhost1:12:34 [4] NCCL INFO x\nm"), "cut off"),
         (lambda line: line.replace("float", "flo"), "the type 'flo' is not known"),
+        (lambda line: re.sub(r"^ *(\d+)", r"**\1**", line), "a row that is not read"),
+        (lambda line: line.replace("1048576 ", "1M "), "a row that is not read"),
         (lambda line: re.sub(r"(\d)(\.\d+ +)", r"\1\1\2", line, count=1), "busbw"),
     ],
 )
