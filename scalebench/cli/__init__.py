@@ -85,7 +85,7 @@ scalebench selftest --quick         inject known faults and check that they are 
 
 \b
 Exit codes: 0 ok · 1 regression · 2 usage · 3 inconclusive or not comparable
-            4 some cells failed, the rest is saved · 5 the environment cannot run it
+            4 some launches failed, the rest is saved · 5 the environment cannot run it
             70 a defect of scalebench · 129 SIGHUP · 130 Ctrl-C · 143 SIGTERM
 """
 

@@ -268,7 +268,9 @@ def test_a_key_entry_hides_and_shows_its_part(visit):
         return len(chart.find_elements(By.CSS_SELECTOR, ".barlayer .trace"))
 
     before = drawn()
-    button = next(b for b in driver.find_elements(By.CSS_SELECTOR, ".toggle") if b.text == "wait")
+    button = next(
+        b for b in driver.find_elements(By.CSS_SELECTOR, ".toggle") if b.text == "waiting"
+    )
     button.click()
     WebDriverWait(driver, ANSWER_LIMIT_S).until(lambda _: drawn() == before - 1)
     button.click()
@@ -283,7 +285,7 @@ return bars.map(bar => [...bar.querySelectorAll('.point path')].map(p => p.getBB
 
 
 def test_bars_are_as_long_as_their_parts_and_lie_end_to_end(visit):
-    """The last row: compute −3.9, transfer 5.4, wait 9.4, other idle 4.1 points."""
+    """The last row: compute −3.9, transfer 5.4, waiting 9.4, idle 4.1 %."""
     parts = visit("everything", view="ddp").execute_script(WIDTHS)
     compute, transfer, wait, idle = (boxes[-1] for boxes in parts[:4])
     scale = transfer[1] / 5.4
@@ -409,7 +411,7 @@ def test_a_view_is_chosen_by_keyboard_and_keeps_what_is_switched_off(visit):
     wait = next(
         button
         for button in driver.find_elements(By.CSS_SELECTOR, f'.toggle[data-chart="{chart}"]')
-        if button.text == "wait"
+        if button.text == "waiting"
     )
     wait.click()
     assert len(visible_traces(driver, chart)) == len(first) - 1

@@ -117,7 +117,7 @@ QUESTIONS = {
     ),
     "what costs the most in fsdp at 2": (
         ["fsdp"],
-        r"The largest certain loss is|No large loss can be told from zero|No budget closes",
+        r"The largest certain loss is|No large loss is certain|No cause is named",
     ),
     "which rank is late, and how late": (
         ["ddp-25mb"],
@@ -135,7 +135,10 @@ QUESTIONS = {
     "what should be tried next": ([], r"Try next ddp-\w+: \w+"),
     "on what machine was this": ([], r"Machine .*cores · .*torch 2"),
     "how do I repeat it": ([], r"Repeat it scalebench run"),
-    "which numbers should I not trust": ([], r"Read with care foreign load \(\d+ of \d+ rows\)"),
+    "which numbers should I not trust": (
+        [],
+        r"Read with care other programs were running \(\d+ of \d+ rows\)",
+    ),
 }
 
 
