@@ -15,7 +15,7 @@ from scalebench.trace.waits import JobWaits, RankWait, waits_of
 
 FORMAT = "scalebench.trace/1"
 
-TRACE_FILES = (".json", ".json.gz", ".json.zst")
+TRACE_FILES = (".json", ".json.gz", ".zst")
 """Ends of the names by which traces in a folder are known."""
 
 
