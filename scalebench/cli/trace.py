@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def trace(
     torch.distributed's flight recorder and of NCCL Inspector are read as well: which ranks did not
     enter the last collective, what does not fit, and bus bandwidths.
     """
-    from scalebench.trace.comparison import compare, comparison_as_json
+    from scalebench.trace.comparison import compare
     from scalebench.trace.dumps.examination import find_dumps
     from scalebench.trace.job import analyse_job
     from scalebench.trace.job import as_json as figures_as_json
@@ -79,7 +80,7 @@ def trace(
     if as_json:
         content = figures_as_json(job)
         if comparison is not None:
-            content["against"] = comparison_as_json(comparison)
+            content["against"] = asdict(comparison)
         emit(json.dumps(content, indent=1, allow_nan=False))
     else:
         _print_table(job, comparison)

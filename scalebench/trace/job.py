@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import Figures, Share, together
-from scalebench.trace.gpu_work import GpuWork, work_together
+from scalebench.trace.gpu_work import Work, summed
 from scalebench.trace.idle import Idleness
 from scalebench.trace.reading import ReadTrace, Window, read_all
 from scalebench.trace.timeline import Timeline
@@ -52,7 +52,7 @@ class RankFigures:
     figures: Figures
     wait: RankWait | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
-    work: GpuWork | None = None
+    work: tuple[Work, ...] | None = None
     idle: Idleness | None = None
 
 
@@ -149,14 +149,14 @@ def as_json(job: JobFigures) -> dict[str, Any]:
                 **_plain(rank.figures),
                 "exposed_transfer_s": rank.wait.exposed_transfer_s if rank.wait else None,
                 "wait_s": rank.wait.wait_s if rank.wait else None,
-                "work": _work_as_json(rank.work),
-                "idle": asdict(rank.idle) if rank.idle else None,
+                "gpu_work": _kinds(rank.work),
+                "gpu_idle": asdict(rank.idle) if rank.idle else None,
                 "unknown_kernels": dict(rank.trace.timeline.unknown),
                 "unavailable": dict(rank.unavailable),
             }
             for rank in job.ranks
         ],
-        "total": {**_plain(job.total), "work": _work_as_json(work_of_all(job))},
+        "total": {**_plain(job.total), "gpu_work": _kinds(work_of_all(job))},
         "clock_error_s": job.waits.clock_error_s if job.waits.ranks else None,
         "stragglers": [straggler.model_dump() for straggler in job.waits.stragglers],
         "refused": list(job.refused),
@@ -164,16 +164,28 @@ def as_json(job: JobFigures) -> dict[str, Any]:
     }
 
 
-def work_of_all(job: JobFigures) -> GpuWork | None:
-    """Return the sums over the ranks; None: none of them shows a GPU."""
-    return work_together([rank.work for rank in job.ranks])
+def work_of_all(job: JobFigures) -> tuple[Work, ...] | None:
+    """Return what the GPUs of all ranks did; None: none of them shows any."""
+    known = [rank.work for rank in job.ranks if rank.work is not None]
+    return summed(row for rows in known for row in rows) if known else None
 
 
-def _work_as_json(work: GpuWork | None) -> dict[str, Any] | None:
+def _kinds(work: Sequence[Work] | None) -> list[dict[str, Any]] | None:
     if work is None:
         return None
-    kinds = [{**asdict(kind), "flop_per_s": kind.flop_per_s} for kind in work.kinds]
-    return {"window_s": work.window_s, "kinds": kinds}
+    rows = summed(work, by_kind=True)
+    whole_s = sum(row.total_s for row in rows)
+    return [
+        {
+            "kind": row.kind,
+            "count": row.count,
+            "total_s": row.total_s,
+            "share": row.total_s / whole_s if whole_s else None,
+            "flop_per_s": row.flop_per_s,
+            "flop_s": row.flop_s,
+        }
+        for row in rows
+    ]
 
 
 def _plain(figures: Figures) -> dict[str, Any]:
@@ -210,7 +222,7 @@ def _of_rank(trace: RankTrace, read: ReadTrace, waits: JobWaits) -> RankFigures:
     if figures.comm_compute_ratio is None:
         unavailable["comm_compute_ratio"] = "there was no computation"
     if read.work is None:
-        unavailable["work"] = unavailable["idle"] = "the trace has no GPU kernels"
+        unavailable["gpu_work"] = unavailable["gpu_idle"] = "the trace has no GPU kernels"
     return RankFigures(
         trace, figures, waits.ranks.get(trace.rank), unavailable, read.work, read.idle
     )

@@ -18,7 +18,7 @@ from scalebench.errors import EnvironmentUnfit, UsageError
 from scalebench.machine import num_cores
 from scalebench.trace.analysis import Figures, analyse
 from scalebench.trace.classify import timeline_of
-from scalebench.trace.gpu_work import GpuWork, work_of
+from scalebench.trace.gpu_work import Work, work_of
 from scalebench.trace.idle import Idleness, idleness_of
 from scalebench.trace.intervals import Intervals, intersect, none, subtract
 from scalebench.trace.kineto import read_kineto
@@ -46,7 +46,7 @@ class ReadTrace:
     figures: Figures
     exposed: Intervals
     num_left_out: int = 0
-    work: GpuWork | None = None
+    work: tuple[Work, ...] | None = None
     idle: Idleness | None = None
 
 
@@ -117,6 +117,6 @@ def read_trace(file: str, window: Window) -> ReadTrace:
         figures=analyse(timeline, within),
         exposed=exposed if within is None else intersect(exposed, within),
         num_left_out=events.num_left_out,
-        work=work_of(events, timeline, within),
+        work=work_of(events, timeline),
         idle=idleness_of(events),
     )

@@ -11,15 +11,15 @@ from scalebench.report.tables.layout import Column, fit, table, value
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.tables.work_table import (
     IDLE_COLUMNS,
-    KIND_COLUMNS,
     changed_tables,
     gap_lines,
     idle_rows,
+    kind_table,
 )
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.comparison import Comparison
-from scalebench.trace.job import JobFigures, work_of_all
+from scalebench.trace.job import JobFigures
 
 WINDOWS = {"file": "the whole file", "steps": "whole profiler steps only"}
 
@@ -143,9 +143,9 @@ def render_traces(
     for title, shares in (("operation", job.total.kinds), ("asked for in", job.total.phases)):
         if shares:
             parts += [Text(""), table(share_columns(title), shares, ascii_only)]
-    work, idle = work_of_all(job), idle_rows(job)
-    if work is not None:
-        parts += [Text(""), table(KIND_COLUMNS, work.kinds, ascii_only)]
+    kinds, idle = kind_table(job), idle_rows(job)
+    if idle:
+        parts += [Text(""), table(*kinds, ascii_only)]
         parts += [Text(""), table(fit(IDLE_COLUMNS, idle, width, ascii_only), idle, ascii_only)]
     if comparison is not None:
         parts += [Text(""), line(f"per {comparison.per}, mean of the ranks", ascii_only, "dim")]
