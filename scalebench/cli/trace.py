@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from scalebench.cli.view import emit, emit_for_terminal, say
 from scalebench.errors import EnvironmentUnfit, ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from scalebench.trace.comparison import Comparison
+    from scalebench.trace.dumps.calls import Source
     from scalebench.trace.job import JobFigures
     from scalebench.trace.reading import Window
 
@@ -37,31 +40,60 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write an HTML page to this file.",
 )
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="FILE|LINK",
+    help="Show what got slower than in this earlier trace (may be repeated, once a rank); with "
+    "dumps, put bus bandwidths next to a link: nvlink4, infiniband-ndr, …",
+)
 def trace(
     files: Sequence[str],
     as_json: bool,
     window: "Window",
     communication: str | None,
     page: Path | None,
+    against: Sequence[str],
 ) -> int:
     """Show how much of the communication in Kineto traces is hidden behind computation.
 
     One FILE per rank of a job, as torch.profiler writes them (.json, .json.gz or .json.zst), or a
-    folder of them.
+    folder of them. Dumps of torch.distributed's flight recorder and of NCCL Inspector are read as
+    well: which ranks did not enter the last collective, what does not fit, and bus bandwidths.
     """
+    from scalebench.trace.comparison import compare
+    from scalebench.trace.dumps.examination import find_dumps
     from scalebench.trace.job import analyse_job
     from scalebench.trace.job import as_json as figures_as_json
 
-    job = analyse_job(files, window, _pattern(communication))
-    for line in job.refused:
+    if dumps := find_dumps(files):
+        if page is not None:
+            raise UsageError("--html draws traces; dumps of collectives have no page.")
+        _show_dumps(dumps, against, as_json)
+        return ExitCode.OK
+    for path in against:
+        if not Path(path).exists():
+            raise UsageError(
+                f"--against {path}: there is no such file. With traces, give an earlier trace; a "
+                "link by name goes with dumps of collectives."
+            )
+    pattern = _pattern(communication)
+    job = analyse_job(files, window, pattern)
+    before = analyse_job(against, window, pattern) if against else None
+    comparison = compare(job, before) if before else None
+    for line in (*job.refused, *(before.refused if before else ())):
         say(f"scalebench: {line}")
     if page is not None:
         _write_page(page, job)
     if as_json:
-        emit(json.dumps(figures_as_json(job), indent=1, allow_nan=False))
+        content = figures_as_json(job)
+        if comparison is not None:
+            content["against"] = asdict(comparison)
+        emit(json.dumps(content, indent=1, allow_nan=False))
     else:
-        _print_table(job)
-    return ExitCode.CELLS_FAILED if job.refused else ExitCode.OK
+        _print_table(job, comparison)
+    bad = job.refused or (before is not None and before.refused)
+    return ExitCode.CELLS_FAILED if bad else ExitCode.OK
 
 
 def _pattern(given: str | None) -> re.Pattern[str] | None:
@@ -74,10 +106,30 @@ def _pattern(given: str | None) -> re.Pattern[str] | None:
         ) from error
 
 
-def _print_table(job: "JobFigures") -> None:
+def _print_table(job: "JobFigures", comparison: "Comparison | None") -> None:
     from scalebench.report.tables.trace_table import render_traces
 
-    emit_for_terminal(lambda width, color, plain: render_traces(job, width, color, plain))
+    emit_for_terminal(
+        lambda width, color, plain: render_traces(job, width, color, plain, comparison)
+    )
+
+
+def _show_dumps(dumps: Mapping[Path, "Source"], against: Sequence[str], as_json: bool) -> None:
+    from scalebench.costmodel.links.against_nominal import named_link
+    from scalebench.report.tables.dump_table import render_dumps
+    from scalebench.trace.dumps.examination import as_json as dumps_as_json
+    from scalebench.trace.dumps.examination import examine
+
+    if len(against) > 1:
+        raise UsageError("With dumps of collectives, --against takes one link.")
+    link = (against[0], named_link(against[0])) if against else None
+    examinations = examine(dumps)
+    if as_json:
+        content = dumps_as_json(examinations)
+        content["link"] = {"name": link[0], **link[1].model_dump()} if link else None
+        emit(json.dumps(content, indent=1, allow_nan=False))
+    else:
+        emit_for_terminal(lambda *terminal: render_dumps(examinations, link, *terminal))
 
 
 def _write_page(target: Path, job: "JobFigures") -> None:

@@ -35,6 +35,7 @@ class Events:
         details: Index of an event → its arguments as Kineto calls them (``Collective name``,
             ``In msg nelems``, ``Input Dims``, ``Input type``, ``External id``, …), of those
             events only that can be communication: `communication_kernels.carries_details`.
+        shapes: Index of an operator → ``Input Dims`` as the trace has them.
         rank: Rank that the trace itself claims to be of.
         world_size: Ranks of the job by the trace's own word.
         groups: Name of a process group → its ranks' number, as far as the trace lists them.
@@ -53,6 +54,7 @@ class Events:
     thread: NDArray[np.int64]
     correlation: NDArray[np.int64]
     details: dict[int, dict[str, Any]] = field(default_factory=dict)
+    shapes: dict[int, Any] = field(default_factory=dict)
     rank: int | None = None
     world_size: int | None = None
     groups: dict[str, int] = field(default_factory=dict)
@@ -80,5 +82,6 @@ class Events:
             thread=self.thread[kept],
             correlation=self.correlation[kept],
             details={int(place[i]): d for i, d in self.details.items() if kept[i]},
+            shapes={int(place[i]): s for i, s in self.shapes.items() if kept[i]},
             owner=None if self.owner is None else self.owner[kept],
         )

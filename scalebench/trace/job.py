@@ -9,6 +9,8 @@ from typing import Any
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import Figures, Share, together
 from scalebench.trace.file_ranks import RankTrace, in_order, name_ranks
+from scalebench.trace.gpu_work import Work, summed
+from scalebench.trace.idle import Idleness
 from scalebench.trace.notices import about_kernels, about_ranks, given_twice, left_out
 from scalebench.trace.reading import ReadTrace, Window, read_all
 from scalebench.trace.waits import JobWaits, RankWait, waits_of
@@ -26,12 +28,16 @@ class RankFigures:
     Attributes:
         wait: How its exposed communication divides; None: see ``unavailable``.
         unavailable: What could not be told → why.
+        work: What its GPU did; None: the trace has no kernel.
+        idle: Why it did nothing; None likewise.
     """
 
     trace: RankTrace
     figures: Figures
     wait: RankWait | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
+    work: tuple[Work, ...] | None = None
+    idle: Idleness | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def analyse_job(
         pairs = [(_with_suspects(trace), part) for trace, part in pairs]
         traces = [trace for trace, _ in pairs]
     waits = _waits(pairs, world_size or assumed)
-    ranks = tuple(_of_rank(trace, part.figures, waits, num_ranks) for trace, part in pairs)
+    ranks = tuple(_of_rank(trace, part, waits, num_ranks) for trace, part in pairs)
     return JobFigures(
         window=window,
         ranks=ranks,
@@ -163,17 +169,46 @@ def as_json(job: JobFigures) -> dict[str, Any]:
                 "num_unseen_calls": rank.trace.timeline.calls.num_unseen,
                 "exposed_transfer_s": rank.wait.exposed_transfer_s if rank.wait else None,
                 "wait_s": rank.wait.wait_s if rank.wait else None,
+                "gpu_work": _kinds(rank.work),
+                "gpu_idle": asdict(rank.idle) if rank.idle else None,
                 "unknown_kernels": dict(rank.trace.timeline.unknown),
                 "unavailable": dict(rank.unavailable),
             }
             for rank in job.ranks
         ],
-        "total": _plain(job.total, unavailable_together(job)),
+        "total": {
+            **_plain(job.total, unavailable_together(job)),
+            "gpu_work": _kinds(work_of_all(job)),
+        },
         "clock_error_s": job.waits.clock_error_s if job.waits.ranks else None,
         "stragglers": [straggler.model_dump() for straggler in job.waits.stragglers],
         "refused": list(job.refused),
         "notices": list(job.notices),
     }
+
+
+def work_of_all(job: JobFigures) -> tuple[Work, ...] | None:
+    """Return what the GPUs of all ranks did; None: none of them shows any."""
+    known = [rank.work for rank in job.ranks if rank.work is not None]
+    return summed(row for rows in known for row in rows) if known else None
+
+
+def _kinds(work: Sequence[Work] | None) -> list[dict[str, Any]] | None:
+    if work is None:
+        return None
+    rows = summed(work, by_kind=True)
+    whole_s = sum(row.total_s for row in rows)
+    return [
+        {
+            "kind": row.kind,
+            "count": row.count,
+            "total_s": row.total_s,
+            "share": row.total_s / whole_s if whole_s else None,
+            "flop_per_s": row.flop_per_s,
+            "flop_s": row.flop_s,
+        }
+        for row in rows
+    ]
 
 
 def unavailable_together(job: JobFigures) -> set[str]:
@@ -214,8 +249,8 @@ def _waits(pairs: Sequence[tuple[RankTrace, ReadTrace]], world_size: int | None)
     )
 
 
-def _of_rank(trace: RankTrace, figures: Figures, waits: JobWaits, num_ranks: int) -> RankFigures:
-    unavailable, calls = {}, trace.timeline.calls
+def _of_rank(trace: RankTrace, read: ReadTrace, waits: JobWaits, num_ranks: int) -> RankFigures:
+    unavailable, figures, calls = {}, read.figures, trace.timeline.calls
     if waits.reason is not None:
         unavailable = dict.fromkeys(("exposed_transfer_s", "wait_s"), waits.reason)
     if figures.overlap_ratio is None:
@@ -232,7 +267,11 @@ def _of_rank(trace: RankTrace, figures: Figures, waits: JobWaits, num_ranks: int
             unseen += ["comm_s", "overlap_s", "exposed_comm_s", "idle_s"]
         reason = f"{calls.num_unseen} of {calls.num} {calls.backend} calls have no kernel"
         unavailable |= dict.fromkeys(unseen, reason)
-    return RankFigures(trace, figures, waits.ranks.get(trace.rank), unavailable)
+    if read.work is None:
+        unavailable["gpu_work"] = unavailable["gpu_idle"] = "the trace has no GPU kernels"
+    return RankFigures(
+        trace, figures, waits.ranks.get(trace.rank), unavailable, read.work, read.idle
+    )
 
 
 def _total(ranks: Sequence[RankFigures]) -> Figures:

@@ -86,6 +86,7 @@ class _Columns:
         self.details: dict[int, dict[str, Any]] = {}
         self.owner = array("i")
         self.owners: dict[tuple[Any, Any, Any], int] = {}
+        self.shapes: dict[int, Any] = {}
         self.num_left_out = 0
         self._categories: dict[str, int] = {}
         self._threads: dict[str, int] = {}
@@ -127,6 +128,8 @@ class _Columns:
             arguments = {}
         if self.detailed[code]:
             self.details[index] = arguments
+        if "Input Dims" in arguments:
+            self.shapes[index] = arguments["Input Dims"]
         self.name.append(code)
         self.category.append(self._category(event.get("cat", "")))
         self.start.append(start)
@@ -199,6 +202,7 @@ class _Columns:
             thread=np.array(self.thread, dtype=np.int64),
             correlation=np.array(self.correlation, dtype=np.int64),
             details=self.details,
+            shapes=self.shapes,
             num_left_out=self.num_left_out + int(np.sum(~kept)),
             owners=list(self.owners),
             owner=np.array(self.owner, dtype=np.int32),

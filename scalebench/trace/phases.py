@@ -15,7 +15,7 @@ from scalebench.trace.timeline import Phase
 _PHASES: tuple[Phase, ...] = ("unknown", "forward", "backward", "optimizer")
 
 _EVALUATE = "autograd::engine::evaluate_function"
-_STEP = "Optimizer.step"
+OPTIMIZER_STEP = "Optimizer.step"
 _ZERO_GRAD = "Optimizer.zero_grad"
 
 
@@ -53,7 +53,7 @@ def phases_of(events: Events) -> Phases:
         return np.flatnonzero(named(events, wanted) & on_host)
 
     names = events.names
-    optimizer = where([name.startswith(_STEP) for name in names])
+    optimizer = where([name.startswith(OPTIMIZER_STEP) for name in names])
     resetting = where([name.startswith(_ZERO_GRAD) for name in names])
     backward = where([name.startswith(_EVALUATE) or _speaks_of(name, "back") for name in names])
     collective = where([backend_of(n) is not None or n.startswith("c10d::") for n in names])

@@ -8,6 +8,7 @@ import numpy as np
 from scalebench.errors import UsageError
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import Events
+from scalebench.trace.gpu_work import gpu_events
 from scalebench.trace.intervals import Intervals, intervals, union
 from scalebench.trace.kernel_launches import runtime_calls
 from scalebench.trace.timeline import Timeline
@@ -15,8 +16,8 @@ from scalebench.trace.timeline import Timeline
 
 def whole_steps(
     events: Events, communication: re.Pattern[str] | None = None
-) -> tuple[Timeline, Intervals]:
-    """Return the timeline of whole profiler steps, and the time that it fills.
+) -> tuple[Timeline, Intervals, Events]:
+    """Return the timeline of whole profiler steps, the time that it fills, and its events.
 
     A GPU runs behind the host: a kernel belongs to the step that launched it, however late it
     ran, and the last step is left out where there are several, because its kernels may be cut off
@@ -34,18 +35,19 @@ def whole_steps(
             "look at the whole file with --window file."
         )
     if not timeline.on_gpu:
-        return timeline, union(steps)
+        return timeline, union(steps), events
     begin, end = int(steps[0, 0]), int(steps[-1, 0] if len(steps) > 1 else steps[0, 1])
-    on_device = np.concatenate([events.of(c) for c in ("kernel", "gpu_memcpy", "gpu_memset")])
+    on_device = gpu_events(events)
     launched_ns, _ = runtime_calls(events, on_device)
     foreign = on_device[(launched_ns < begin) | (launched_ns >= end)]
     kept = np.ones(len(events), dtype=bool)
     kept[foreign] = False
     calls = timeline.calls  # of the whole file: those outside of the steps have kernels as well
-    timeline = timeline_of(events.only(kept), communication)
+    events = events.only(kept)
+    timeline = timeline_of(events, communication)
     last_ns = max([end, *(int(spans[-1, 1]) for spans in _busy(timeline) if len(spans))])
     whole = steps[:-1] if len(steps) > 1 else steps
-    return replace(timeline, steps=whole, calls=calls), intervals([(begin, last_ns)])
+    return replace(timeline, steps=whole, calls=calls), intervals([(begin, last_ns)]), events
 
 
 def _busy(timeline: Timeline) -> tuple[Intervals, Intervals, Intervals]:

@@ -21,6 +21,12 @@ from scalebench.report.tables.trace_table import (
     suspects,
     wait_lines,
 )
+from scalebench.report.tables.work_table import (
+    IDLE_COLUMNS,
+    gap_lines,
+    idle_rows,
+    kind_table,
+)
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures
 from scalebench.trace.job import JobFigures, RankFigures, unavailable_together
@@ -53,7 +59,7 @@ def render_trace_page(job: JobFigures) -> str:
         with_charts=True,
         title=_title(job),
         facts=f"{device(job)} · {WINDOWS[job.window]} · scalebench {__version__}",
-        notices=(*job.notices, *job.refused, *copy_lines(job), *wait_lines(job)),
+        notices=(*job.notices, *job.refused, *gap_lines(job), *copy_lines(job), *wait_lines(job)),
         conclusion=_conclusion(job),
         chart=_chart(job),
         tables=_tables(job),
@@ -165,5 +171,9 @@ def _tables(job: JobFigures) -> list[PlainTable]:
                 ("By what the rank was doing when it asked.", "phase", job.total.phases),
             )
         ),
+    ]
+    tables += [
+        PlainTable.of(f"What the GPU did. {whose}", "", *kind_table(job)),
+        PlainTable.of("Why the GPU was idle.", "", IDLE_COLUMNS, idle_rows(job)),
     ]
     return [table for table in tables if table.lines]

@@ -11,8 +11,16 @@ from rich.text import Text
 from scalebench import units
 from scalebench.report.tables.layout import Column, fit, table, value
 from scalebench.report.tables.terminal import NARROWEST, line, printed
+from scalebench.report.tables.work_table import (
+    IDLE_COLUMNS,
+    changed_tables,
+    gap_lines,
+    idle_rows,
+    kind_table,
+)
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures, Share
+from scalebench.trace.comparison import Comparison
 from scalebench.trace.job import JobFigures, unavailable_together
 
 WINDOWS = {"file": "the whole file", "steps": "whole profiler steps only"}
@@ -113,7 +121,11 @@ def suspects(job: JobFigures) -> dict[str, float]:
 
 
 def render_traces(
-    job: JobFigures, width: int = 100, color: bool = False, ascii_only: bool = False
+    job: JobFigures,
+    width: int = 100,
+    color: bool = False,
+    ascii_only: bool = False,
+    comparison: Comparison | None = None,
 ) -> str:
     """Return the tables as text for a terminal.
 
@@ -122,6 +134,7 @@ def render_traces(
         width: Columns of the terminal.
         color: Whether ANSI styles are written.
         ascii_only: Write nothing but ASCII.
+        comparison: With an earlier recording; its tables come last.
     """
     width = max(width, NARROWEST)
 
@@ -140,7 +153,15 @@ def render_traces(
     for title, shares in (("operation", job.total.kinds), ("asked for in", job.total.phases)):
         if shares:
             parts += [Text(""), table(share_columns(title), shares, ascii_only)]
-    last = [*copy_lines(job), *wait_lines(job)]
+    kinds, idle = kind_table(job), idle_rows(job)
+    if idle:
+        parts += [Text(""), table(*kinds, ascii_only)]
+        parts += [Text(""), table(fit(IDLE_COLUMNS, idle, width, ascii_only), idle, ascii_only)]
+    if comparison is not None:
+        parts += [Text(""), line(f"per {comparison.per}, mean of the ranks", ascii_only, "dim")]
+        for changed, rows in changed_tables(comparison):
+            parts += [Text(""), table(fit(changed, rows, width, ascii_only), rows, ascii_only)]
+    last = [*gap_lines(job), *copy_lines(job), *wait_lines(job)]
     parts += [Text(""), *(line(text, ascii_only, "dim") for text in last), Text("")]
     for name, spent in suspects(job).items():
         told = f"{wording.plain(name, LONGEST_NAME)}, {units.seconds(spent)}"

@@ -106,7 +106,7 @@ def test_while_a_graph_is_captured_launches_have_no_kernels():
 
 def test_calls_outside_of_the_steps_have_their_kernels():
     steps = [annotation("ProfilerStep#1", 90, 190), annotation("ProfilerStep#2", 190, 290)]
-    timeline, _ = whole_steps(events(*steps, *TWICE, *LOST, *GEMM, world_size=2))
+    timeline, _, _ = whole_steps(events(*steps, *TWICE, *LOST, *GEMM, world_size=2))
     assert len(timeline.operations) == 1
     assert (timeline.calls.num, timeline.calls.num_unseen) == (3, 1)
 

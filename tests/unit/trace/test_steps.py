@@ -23,7 +23,7 @@ def steps(*bounds):
 
 
 def test_a_kernel_belongs_to_the_step_that_launched_it():
-    timeline, within = whole_steps(
+    timeline, within, _ = whole_steps(
         events(
             *steps((100, 200), (200, 300), (300, 400)),
             launch(50, 1), kernel("gemm", 110, 120, 1),  # before the first step
@@ -45,7 +45,7 @@ def test_a_kernel_belongs_to_the_step_that_launched_it():
 
 
 def test_a_single_step_counts():
-    timeline, within = whole_steps(
+    timeline, within, _ = whole_steps(
         events(
             *steps((100, 200)),
             launch(150, 2), kernel("gemm", 180, 220, 2),
@@ -58,7 +58,7 @@ def test_a_single_step_counts():
 
 
 def test_on_the_cpu_a_step_is_what_lies_between_its_marks():
-    timeline, within = whole_steps(
+    timeline, within, _ = whole_steps(
         events(
             *steps((100, 200), (250, 300)),
             op("aten::mm", 150, 260),
@@ -90,7 +90,7 @@ def test_the_overlap_that_holistic_trace_analysis_finds(name, overlap):
 
 
 def test_what_was_launched_as_the_first_step_begins_counts_and_as_the_last_begins_does_not():
-    timeline, within = whole_steps(
+    timeline, within, _ = whole_steps(
         events(
             *steps((100, 200), (200, 300)),
             launch(100, 1), kernel("gemm", 110, 120, 1),
@@ -105,7 +105,7 @@ def test_what_was_launched_as_the_first_step_begins_counts_and_as_the_last_begin
 
 
 def test_without_work_in_the_steps_they_end_where_the_last_begins():
-    timeline, within = whole_steps(
+    timeline, within, _ = whole_steps(
         events(*steps((100, 200), (200, 300), (300, 400)), launch(5, 1), kernel("gemm", 7, 9, 1))
     )
     assert within.tolist() == [[100_000, 300_000]]
@@ -115,7 +115,7 @@ def test_without_work_in_the_steps_they_end_where_the_last_begins():
 def test_details_stay_with_their_events_when_others_are_left_out():
     """Two kernels before them are of no step; each of the rest keeps what it says of itself."""
     told = {"In msg nelems": 6, "dtype": "Byte", "Group size": 2}
-    timeline, _ = whole_steps(
+    timeline, _, _ = whole_steps(
         events(
             launch(1, 1), kernel("gemm", 2, 3, 1),
             launch(4, 2), kernel(REDUCE, 5, 6, 2, **{"Collective name": "barrier", **told}),
