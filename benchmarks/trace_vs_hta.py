@@ -205,7 +205,7 @@ def _idle_and_kinds_compared(path: Path, hta: str) -> str:
         pairs.append((f"stream {stream} {cause}", ours_s * 1e6, theirs_us))
     names = {"communication": "COMMUNICATION", "copy": "MEMORY"}
     ours_us = dict.fromkeys(kinds, 0.0)
-    for operator in rank.work.operators:
+    for operator in rank.work:
         ours_us[names.get(operator.kind, "COMPUTATION")] += 1e6 * operator.total_s
     pairs += [(kind, ours_us[kind], theirs_us) for kind, theirs_us in kinds.items()]
     name, mine_us, theirs_us = max(pairs, key=lambda pair: abs(pair[1] - pair[2]))

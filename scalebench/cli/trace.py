@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="FILE|LINK",
     help="Show what got slower than in this earlier trace (may be repeated, once a rank); with "
-    "dumps, put bus bandwidths beside a link: nvlink4, infiniband-ndr, …",
+    "dumps, put bus bandwidths next to a link: nvlink4, infiniband-ndr, …",
 )
 def trace(
     files: Sequence[str],
@@ -60,7 +61,7 @@ def trace(
     folder of them. Dumps of torch.distributed's flight recorder and of NCCL Inspector are read as
     well: which ranks did not enter the last collective, what does not fit, and bus bandwidths.
     """
-    from scalebench.trace.comparison import compare, comparison_as_json
+    from scalebench.trace.comparison import compare
     from scalebench.trace.dumps.examination import find_dumps
     from scalebench.trace.job import analyse_job
     from scalebench.trace.job import as_json as figures_as_json
@@ -87,7 +88,7 @@ def trace(
     if as_json:
         content = figures_as_json(job)
         if comparison is not None:
-            content["against"] = comparison_as_json(comparison)
+            content["against"] = asdict(comparison)
         emit(json.dumps(content, indent=1, allow_nan=False))
     else:
         _print_table(job, comparison)

@@ -20,9 +20,11 @@ from scalebench.trace.kernel_launches import (
 )
 from scalebench.trace.metadata import from_annotation, from_metadata
 from scalebench.trace.names import (
+    BETWEEN_TWO,
     COMMS_RECORD,
     HOST_BACKENDS,
     backend_of,
+    kind_of,
     launches_kernel,
     works_on_device,
 )
@@ -82,8 +84,8 @@ def count_calls(events: Events, launches: KernelLaunches) -> Calls:
     num_unseen = max(len(unseen) - int(np.sum(tied < 0)), 0)
     if any("BeginCapture" in name for name in events.names):
         num_unseen = 0  # launches that are captured run later, or never
-    elif len(launches.asked_ns) and _are_grouped(events):
-        num_unseen = min(num_unseen, _num_with_launch(events, unseen))
+    elif len(launches.asked_ns):
+        num_unseen = min(num_unseen, _num_that_needed_a_kernel(events, unseen))
     return Calls(len(calls), num_unseen, name_of_backend(events, calls))
 
 
@@ -134,17 +136,18 @@ def _is_empty(events: Events, call: int) -> bool:
     return facts.num_bytes == 0 and facts.kind != "barrier"
 
 
-def _are_grouped(events: Events) -> bool:
-    """Tell whether NCCL carried out several calls together: only one of them has a kernel."""
+def _num_that_needed_a_kernel(events: Events, calls: Indices) -> int:
+    """Return how many of the calls cannot have been carried out by the kernel of another.
+
+    NCCL launches one kernel for several calls between ``ncclGroupStart`` and ``ncclGroupEnd``. So
+    torch has it do coalesced collectives, and sends and receives.
+    """
+    launching = events.of("runtime")
+    launching = launching[named(events, [launches_kernel(n) for n in events.names])[launching]]
+    moments = events.start_ns[launching], events.thread[launching]
+    launched = np.unique(Spans.of(events, calls).containing(*moments))
     told = [str(details.get("Collective name")) for details in events.details.values()]
-    return any("coalesced" in name.lower() for name in (*events.names, *told))
-
-
-def _num_with_launch(events: Events, calls: Indices) -> int:
-    """Return how many of the calls launched a kernel."""
-    runtime = events.of("runtime")
-    launching = runtime[named(events, [launches_kernel(n) for n in events.names])[runtime]]
-    around = Spans.of(events, calls).containing(
-        events.start_ns[launching], events.thread[launching]
-    )
-    return len(np.unique(around[around >= 0]))
+    if any("coalesced" in name.lower() for name in (*events.names, *told)):
+        return int(np.sum(launched >= 0))
+    grouped = [kind_of(name.partition(":")[2]) in BETWEEN_TWO for name in events.names]
+    return int(np.sum(~named(events, grouped)[calls] | np.isin(calls, launched)))

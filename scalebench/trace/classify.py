@@ -51,7 +51,6 @@ from scalebench.trace.timeline import Calls, Operation, Timeline
 _STEP = "ProfilerStep#"
 _OWN_MARK = "scalebench."
 _WAIT = "_c10d_functional::wait_tensor"
-_BETWEEN_TWO = ("send", "recv", "send_recv")
 
 
 def timeline_of(events: Events, communication: re.Pattern[str] | None = None) -> Timeline:
@@ -120,7 +119,9 @@ def _not_copying_for_gloo(events: Events, operators: Indices) -> Indices:
     on the thread that asked for it, which may compute meanwhile.
     """
     collectives = _annotations(events, *names.OWN_THREAD_BACKENDS)
-    between_two = [names.kind_of(name.partition(":")[2]) in _BETWEEN_TWO for name in events.names]
+    between_two = [
+        names.kind_of(name.partition(":")[2]) in names.BETWEEN_TWO for name in events.names
+    ]
     collectives = collectives[~named(events, between_two)[collectives]]
     around = Spans.of(events, collectives).containing(
         events.start_ns[operators], events.thread[operators]

@@ -6,7 +6,7 @@ convolution may be a matrix product's kernel; where it tells nothing, the kernel
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalebench.trace.events import Events
-from scalebench.trace.intervals import Intervals, intervals, length_s, union
+from scalebench.trace.intervals import intervals, union
 from scalebench.trace.kernel_launches import runtime_calls
 from scalebench.trace.names import COMMS_RECORD
 from scalebench.trace.phases import OPTIMIZER_STEP
@@ -65,14 +65,15 @@ _PRODUCTS = {
 
 
 @dataclass(frozen=True)
-class OperatorTime:
-    """The kernels that calls of one operator with the same shapes launched.
+class Work:
+    """The kernels, copies and fills that calls of one operator with the same shapes launched.
 
     Attributes:
-        operator: Its name; the kernel's where no operator surrounds the launch.
-        shape: Of its tensors, as the trace writes them; empty: not recorded.
-        count: Kernels.
-        total_s: Sum of their durations.
+        operator: Its name; the kernel's where no operator surrounds the launch; empty: several.
+        shape: Of its tensors; empty: not recorded, or several.
+        total_s: Sum of the durations.
+        flop: ``2·m·n·k`` of matrix products whose shapes the trace tells.
+        flop_s: The part of ``total_s`` that these took.
     """
 
     kind: WorkKind
@@ -80,24 +81,6 @@ class OperatorTime:
     shape: str
     count: int
     total_s: float
-
-
-@dataclass(frozen=True)
-class KindTime:
-    """The kernels of one kind.
-
-    Attributes:
-        count: Kernels, copies and fills.
-        total_s: Union of their intervals.
-        share: Of the window.
-        flop: Operations of the matrix products whose shapes the trace tells: ``2·m·n·k``.
-        flop_s: Sum of the durations of the kernels of these products.
-    """
-
-    kind: WorkKind
-    count: int
-    total_s: float
-    share: float
     flop: float = 0.0
     flop_s: float = 0.0
 
@@ -107,27 +90,17 @@ class KindTime:
         return self.flop / self.flop_s if self.flop and self.flop_s else None
 
 
-@dataclass(frozen=True)
-class GpuWork:
-    """All that a GPU did in a window; ``kinds`` and ``operators`` begin with the longest."""
-
-    window_s: float
-    kinds: tuple[KindTime, ...]
-    operators: tuple[OperatorTime, ...]
-
-
 def gpu_events(events: Events) -> Indices:
     """Return kernels, copies and fills of a GPU's memory."""
     return np.concatenate([events.of(c) for c in ("kernel", "gpu_memcpy", "gpu_memset")])
 
 
-def work_of(events: Events, timeline: Timeline, within: Intervals | None) -> GpuWork | None:
-    """Return what the GPU did; None: the trace has no kernel.
+def work_of(events: Events, timeline: Timeline) -> tuple[Work, ...] | None:
+    """Return what the GPU did, by operator, the longest first; None: the trace has no kernel.
 
     Args:
         events: Those that count; see `steps.whole_steps`.
         timeline: Of the same events: it says what communicates.
-        within: The window; None: the whole trace.
     """
     if not timeline.on_gpu:
         return None
@@ -136,44 +109,40 @@ def work_of(events: Events, timeline: Timeline, within: Intervals | None) -> Gpu
     kinds = _kinds(events, on_gpu, operators, in_optimizer)
     kinds[_communicates(events, on_gpu, timeline)] = _KINDS.index("communication")
     seconds = (events.end_ns[on_gpu] - events.start_ns[on_gpu]) / 1e9
-    window_s = length_s(intervals([timeline.extent]) if within is None else within)
-    return GpuWork(
-        window_s,
-        _by_kind(events, on_gpu, operators, kinds, seconds, window_s),
-        _by_operator(events, on_gpu, operators, kinds, seconds),
+    names = events.name[np.where(operators >= 0, operators, on_gpu)]
+    texts = {op: str(events.shapes.get(op, "")) for op in np.unique(operators).tolist()}
+    flops = _flops(events, operators[kinds == _KINDS.index("matmul")])
+    found: dict[tuple[int, int, str], list[Any]] = {}
+    counted: set[int] = set()
+    rows = zip(kinds.tolist(), names.tolist(), operators.tolist(), seconds.tolist(), strict=True)
+    for kind, name, operator, spent in rows:
+        row = found.setdefault((kind, name, texts[operator]), [operator, 0, 0.0, 0.0, 0.0])
+        row[1] += 1
+        row[2] += spent
+        if _KINDS[kind] == "matmul" and operator in flops:
+            row[3] += 0.0 if operator in counted else flops[operator]
+            row[4] += spent
+            counted.add(operator)
+    return summed(
+        Work(_KINDS[kind], events.names[name], _written(events.shapes.get(operator)), *sums)
+        for (kind, name, _), (operator, *sums) in found.items()
     )
 
 
-def work_together(ranks: Sequence[GpuWork | None]) -> GpuWork | None:
-    """Return the sums over several ranks; None: none of them shows a GPU."""
-    known = [work for work in ranks if work is not None]
-    window_s = sum(work.window_s for work in known)
-    kinds: dict[str, KindTime] = {}
-    for one in (kind for work in known for kind in work.kinds):
-        sofar = kinds.get(one.kind, KindTime(one.kind, 0, 0.0, 0.0))
-        total_s = sofar.total_s + one.total_s
-        kinds[one.kind] = KindTime(
-            one.kind,
-            sofar.count + one.count,
-            total_s,
-            total_s / window_s if window_s else 0.0,
-            sofar.flop + one.flop,
-            sofar.flop_s + one.flop_s,
+def summed(rows: Iterable[Work], by_kind: bool = False) -> tuple[Work, ...]:
+    """Return the sums over what has the same operator and shape, or kind; the longest first."""
+    found: dict[tuple[str, str, str], Work] = {}
+    for row in rows:
+        operator, shape = ("", "") if by_kind else (row.operator, row.shape)
+        before = found.get((row.kind, operator, shape), Work(row.kind, operator, shape, 0, 0.0))
+        found[row.kind, operator, shape] = replace(
+            before,
+            count=before.count + row.count,
+            total_s=before.total_s + row.total_s,
+            flop=before.flop + row.flop,
+            flop_s=before.flop_s + row.flop_s,
         )
-    operators: dict[tuple[str, str, str], OperatorTime] = {}
-    for op in (op for work in known for op in work.operators):
-        before = operators.get((op.kind, op.operator, op.shape))
-        if before is not None:
-            count, total_s = before.count + op.count, before.total_s + op.total_s
-            op = replace(op, count=count, total_s=total_s)
-        operators[op.kind, op.operator, op.shape] = op
-    if not known:
-        return None
-    return GpuWork(window_s, _longest_first(kinds.values()), _longest_first(operators.values()))
-
-
-def _longest_first(found: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(sorted(found, key=lambda one: -one.total_s))
+    return tuple(sorted(found.values(), key=lambda row: -row.total_s))
 
 
 def _launched_by(events: Events, on_gpu: Indices) -> tuple[Indices, NDArray[np.bool_]]:
@@ -230,38 +199,16 @@ def _communicates(events: Events, on_gpu: Indices, timeline: Timeline) -> NDArra
     return answer
 
 
-def _by_kind(
-    events: Events,
-    on_gpu: Indices,
-    operators: Indices,
-    kinds: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-    window_s: float,
-) -> tuple[KindTime, ...]:
+def _flops(events: Events, operators: Indices) -> dict[int, float]:
+    """Return the operations of the matrix products whose shapes the trace tells."""
     is_product = named(events, [name in _PRODUCTS for name in events.names])
-    products = np.unique(operators[(operators >= 0) & (kinds == _KINDS.index("matmul"))])
-    flops = {op: _flop(events, op) for op in products[is_product[products]].tolist()}
-    known = np.isin(operators, [op for op, flop in flops.items() if flop])
-    found = []
-    for code in np.unique(kinds):
-        chosen = kinds == code
-        spans = union(np.column_stack((events.start_ns[on_gpu], events.end_ns[on_gpu]))[chosen])
-        told = known & chosen & (_KINDS[code] == "matmul")
-        found.append(
-            KindTime(
-                _KINDS[code],
-                int(chosen.sum()),
-                length_s(spans),
-                length_s(spans) / window_s if window_s else 0.0,
-                sum(flops.values()) if told.any() else 0.0,
-                float(seconds[told].sum()),
-            )
-        )
-    return _longest_first(found)
+    products = np.unique(operators[operators >= 0])
+    found = {op: _flop(events, op) for op in products[is_product[products]].tolist()}
+    return {op: flop for op, flop in found.items() if flop}
 
 
 def _flop(events: Events, operator: int) -> float:
-    """Return the operations of a matrix product; 0: it is none, or its shapes are not told."""
+    """Return the operations of a matrix product; 0: its shapes are not told."""
     first, second = _PRODUCTS[events.names[int(events.name[operator])]]
     shapes = events.shapes.get(operator)
     if not isinstance(shapes, list) or len(shapes) <= second:
@@ -273,29 +220,6 @@ def _flop(events: Events, operator: int) -> float:
         return 0.0
     fit = left[-1] == right[-2] and left[:-2] == right[:-2]
     return 2.0 * math.prod(left) * right[-1] if fit else 0.0
-
-
-def _by_operator(
-    events: Events,
-    on_gpu: Indices,
-    operators: Indices,
-    kinds: NDArray[np.int64],
-    seconds: NDArray[np.float64],
-) -> tuple[OperatorTime, ...]:
-    names = events.name[np.where(operators >= 0, operators, on_gpu)]
-    texts = {op: str(events.shapes.get(op, "")) for op in np.unique(operators).tolist()}
-    sums: dict[tuple[int, int, str], list[Any]] = {}
-    rows = zip(kinds.tolist(), names.tolist(), operators.tolist(), seconds.tolist(), strict=True)
-    for kind, name, operator, spent in rows:
-        one = sums.setdefault((kind, name, texts[operator]), [0, 0.0, operator])
-        one[0] += 1
-        one[1] += spent
-    return _longest_first(
-        OperatorTime(
-            _KINDS[kind], events.names[name], _written(events.shapes.get(operator)), count, total_s
-        )
-        for (kind, name, _), (count, total_s, operator) in sums.items()
-    )
 
 
 def _written(shapes: Any) -> str:

@@ -42,11 +42,6 @@ class IdleTime:
     stream_wait_s: float = 0.0
     other_wait_s: float = 0.0
 
-    @property
-    def total_s(self) -> float:
-        """All of it."""
-        return self.host_wait_s + self.kernel_wait_s + self.stream_wait_s + self.other_wait_s
-
 
 @dataclass(frozen=True)
 class Gap:
@@ -106,11 +101,9 @@ def idleness_of(events: Events) -> Idleness | None:
     return Idleness(_sums(lengths, causes), streams, largest)
 
 
-def idle_together(ranks: Sequence[Idleness | None]) -> IdleTime | None:
-    """Return the sums over the devices of several ranks; None: no rank shows a GPU."""
+def idle_together(ranks: Sequence[Idleness | None]) -> IdleTime:
+    """Return the sums over the devices of several ranks."""
     known = [idle.device for idle in ranks if idle is not None]
-    if not known:
-        return None
     return IdleTime(*(sum(getattr(idle, f"{cause}_wait_s") for idle in known) for cause in _CAUSES))
 
 

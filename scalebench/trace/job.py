@@ -9,7 +9,7 @@ from typing import Any
 from scalebench.errors import UsageError
 from scalebench.trace.analysis import Figures, Share, together
 from scalebench.trace.file_ranks import RankTrace, in_order, name_ranks
-from scalebench.trace.gpu_work import GpuWork, work_together
+from scalebench.trace.gpu_work import Work, summed
 from scalebench.trace.idle import Idleness
 from scalebench.trace.notices import about_kernels, about_ranks, given_twice, left_out
 from scalebench.trace.reading import ReadTrace, Window, read_all
@@ -17,7 +17,7 @@ from scalebench.trace.waits import JobWaits, RankWait, waits_of
 
 FORMAT = "scalebench.trace/1"
 
-TRACE_FILES = (".json", ".json.gz", ".json.zst")
+TRACE_FILES = (".json", ".json.gz", ".zst")
 """Ends of the names by which traces in a folder are known."""
 
 
@@ -36,7 +36,7 @@ class RankFigures:
     figures: Figures
     wait: RankWait | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
-    work: GpuWork | None = None
+    work: tuple[Work, ...] | None = None
     idle: Idleness | None = None
 
 
@@ -169,8 +169,8 @@ def as_json(job: JobFigures) -> dict[str, Any]:
                 "num_unseen_calls": rank.trace.timeline.calls.num_unseen,
                 "exposed_transfer_s": rank.wait.exposed_transfer_s if rank.wait else None,
                 "wait_s": rank.wait.wait_s if rank.wait else None,
-                "work": _work_as_json(rank.work),
-                "idle": asdict(rank.idle) if rank.idle else None,
+                "gpu_work": _kinds(rank.work),
+                "gpu_idle": asdict(rank.idle) if rank.idle else None,
                 "unknown_kernels": dict(rank.trace.timeline.unknown),
                 "unavailable": dict(rank.unavailable),
             }
@@ -178,7 +178,7 @@ def as_json(job: JobFigures) -> dict[str, Any]:
         ],
         "total": {
             **_plain(job.total, unavailable_together(job)),
-            "work": _work_as_json(work_of_all(job)),
+            "gpu_work": _kinds(work_of_all(job)),
         },
         "clock_error_s": job.waits.clock_error_s if job.waits.ranks else None,
         "stragglers": [straggler.model_dump() for straggler in job.waits.stragglers],
@@ -187,16 +187,28 @@ def as_json(job: JobFigures) -> dict[str, Any]:
     }
 
 
-def work_of_all(job: JobFigures) -> GpuWork | None:
-    """Return the sums over the ranks; None: none of them shows a GPU."""
-    return work_together([rank.work for rank in job.ranks])
+def work_of_all(job: JobFigures) -> tuple[Work, ...] | None:
+    """Return what the GPUs of all ranks did; None: none of them shows any."""
+    known = [rank.work for rank in job.ranks if rank.work is not None]
+    return summed(row for rows in known for row in rows) if known else None
 
 
-def _work_as_json(work: GpuWork | None) -> dict[str, Any] | None:
+def _kinds(work: Sequence[Work] | None) -> list[dict[str, Any]] | None:
     if work is None:
         return None
-    kinds = [{**asdict(kind), "flop_per_s": kind.flop_per_s} for kind in work.kinds]
-    return {"window_s": work.window_s, "kinds": kinds}
+    rows = summed(work, by_kind=True)
+    whole_s = sum(row.total_s for row in rows)
+    return [
+        {
+            "kind": row.kind,
+            "count": row.count,
+            "total_s": row.total_s,
+            "share": row.total_s / whole_s if whole_s else None,
+            "flop_per_s": row.flop_per_s,
+            "flop_s": row.flop_s,
+        }
+        for row in rows
+    ]
 
 
 def unavailable_together(job: JobFigures) -> set[str]:
@@ -249,14 +261,14 @@ def _of_rank(trace: RankTrace, read: ReadTrace, waits: JobWaits, num_ranks: int)
         )
     if figures.comm_compute_ratio is None:
         unavailable["comm_compute_ratio"] = "there was no computation"
-    if read.work is None:
-        unavailable["work"] = unavailable["idle"] = "the trace has no GPU kernels"
     if trace.timeline.calls.are_missing:
         unseen = ["overlap_ratio", "comm_compute_ratio"]
         if figures.comm_s == 0:
             unseen += ["comm_s", "overlap_s", "exposed_comm_s", "idle_s"]
         reason = f"{calls.num_unseen} of {calls.num} {calls.backend} calls have no kernel"
         unavailable |= dict.fromkeys(unseen, reason)
+    if read.work is None:
+        unavailable["gpu_work"] = unavailable["gpu_idle"] = "the trace has no GPU kernels"
     return RankFigures(
         trace, figures, waits.ranks.get(trace.rank), unavailable, read.work, read.idle
     )

@@ -84,9 +84,9 @@ class _Columns:
         self.thread = array("q")
         self.correlation = array("q")
         self.details: dict[int, dict[str, Any]] = {}
-        self.shapes: dict[int, Any] = {}
         self.owner = array("i")
         self.owners: dict[tuple[Any, Any, Any], int] = {}
+        self.shapes: dict[int, Any] = {}
         self.num_left_out = 0
         self._categories: dict[str, int] = {}
         self._threads: dict[str, int] = {}

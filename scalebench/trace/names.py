@@ -16,6 +16,9 @@ OWN_THREAD_BACKENDS = ("gloo:",)
 _BACKEND = re.compile(r"(gloo|mpi|ucc|mtia|[a-z]{0,4}cclx?|cncl|bkcl|flagcx):(?!:)")
 """Every backend that has a process group of torch's: nccl (RCCL as well), xccl, hccl, …"""
 
+BETWEEN_TWO = ("send", "recv", "send_recv")
+"""Kinds of operations that do not go between all ranks of a group."""
+
 COMMS_RECORD = "record_param_comms"
 """The host's event that carries the metadata of a collective."""
 

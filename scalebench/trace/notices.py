@@ -110,11 +110,12 @@ def _unrecognised(silent: Sequence[RankTrace], num_ranks: int) -> list[str]:
     if not silent:
         return []
     ranks = _listed([str(trace.rank) for trace in silent])
+    where = f"trace of rank {ranks}" if len(silent) == 1 else f"traces of ranks {ranks}"
     suspected = any(trace.timeline.unknown for trace in silent)
     which = "the kernels named below" if suspected else "some of its kernels"
     return [
-        f"No communication was recognised in the trace of rank {ranks}, of a job of {num_ranks} "
-        f"ranks. If {which} communicate, name them: --communication REGEX."
+        f"No communication was recognised in the {where}, of a job of {num_ranks} ranks. "
+        f"If {which} communicate, name them: --communication REGEX."
     ]
 
 

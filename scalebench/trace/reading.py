@@ -20,7 +20,7 @@ from scalebench.machine import num_cores
 from scalebench.trace.analysis import Figures, analyse
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.events import CATEGORIES
-from scalebench.trace.gpu_work import GpuWork, work_of
+from scalebench.trace.gpu_work import Work, work_of
 from scalebench.trace.idle import Idleness, idleness_of
 from scalebench.trace.intervals import Intervals, intersect, none, subtract
 from scalebench.trace.kineto import read_kineto
@@ -41,22 +41,22 @@ class ReadTrace:
         figures: Taken while those were at hand.
         exposed: Communication in the window that no computation hides; a tidy set.
         num_left_out: Events of the file whose time is none, or cannot be.
-        work: What its GPU did; None: the trace has no kernel.
-        idle: Why it did nothing; None likewise.
         part: Which rank or device of the file this is; empty: the file is of one alone.
         by_device: Whether the file was divided by its devices.
         others: Its other ranks or devices.
+        work: What its GPU did; None: the trace has no kernel.
+        idle: Why it did nothing; None likewise.
     """
 
     timeline: Timeline
     figures: Figures
     exposed: Intervals
     num_left_out: int = 0
-    work: GpuWork | None = None
-    idle: Idleness | None = None
     part: str = ""
     by_device: bool = False
     others: "tuple[ReadTrace, ...]" = ()
+    work: tuple[Work, ...] | None = None
+    idle: Idleness | None = None
 
 
 def read_all(
@@ -135,10 +135,11 @@ def read_trace(
 
 
 def _read_part(part: Part, window: Window, communication: re.Pattern[str] | None) -> ReadTrace:
+    events, within = part.events, None
     if window == "steps":
-        timeline, within, events = whole_steps(part.events, communication)
+        timeline, within, events = whole_steps(events, communication)
     else:
-        timeline, within, events = timeline_of(part.events, communication), None, part.events
+        timeline = timeline_of(events, communication)
     if part.by == "device":  # the host's calls are of all devices
         timeline = replace(timeline, calls=Calls())
     exposed = subtract(timeline.communication, timeline.compute)
@@ -146,8 +147,8 @@ def _read_part(part: Part, window: Window, communication: re.Pattern[str] | None
         timeline=replace(timeline, compute=none(), copies=none()),
         figures=analyse(timeline, within),
         exposed=exposed if within is None else intersect(exposed, within),
-        work=work_of(events, timeline, within),
-        idle=idleness_of(events),
         part=part.name,
         by_device=part.by == "device",
+        work=work_of(events, timeline),
+        idle=idleness_of(events),
     )

@@ -1,16 +1,21 @@
 """``scalebench trace`` as a user calls it."""
 
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Scalebench
+from tests.conftest import PATIENCE_S, Scalebench
 
 pytestmark = pytest.mark.untimed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 TRACES = sorted(str(path) for path in GOLDEN.glob("nccl*.json.gz"))
+GLOO = str(GOLDEN / "gloo_2ranks_rank0.json.gz")
 
 
 def test_table_and_page(scalebench: Scalebench, project: Path) -> None:
@@ -69,3 +74,68 @@ def test_a_pattern_that_is_none(scalebench: Scalebench) -> None:
     done = scalebench("trace", TRACES[0], "--communication", "own(")
     assert done.returncode == 2
     assert "--communication own( is no regular expression: missing )" in done.stderr
+
+
+def test_what_got_slower_than_in_an_earlier_trace(scalebench: Scalebench) -> None:
+    done = scalebench("trace", TRACES[3], "--against", TRACES[2], "--json")
+    assert done.returncode == 0, done.stderr
+    against = json.loads(done.stdout)["against"]
+    (copies,) = [kind for kind in against["kinds"] if kind["kind"] == "copy"]
+    assert copies["after_s"] > 5 * copies["before_s"] > 0
+    table = scalebench("trace", TRACES[3], "--against", TRACES[2]).stdout
+    assert re.search(r"^copy .*\+\d", table, re.M)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--against", "absent.json"), "--against absent.json: there is no such file"),
+        (("--against", "nvlink4"), "a link by name goes with dumps"),
+        (("--against", GLOO), "gloo_2ranks_rank0.json.gz has no GPU"),
+    ],
+)
+def test_against_what_cannot_be_compared(
+    scalebench: Scalebench, arguments: tuple[str, ...], said: str
+) -> None:
+    done = scalebench("trace", TRACES[2], *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+RECORDED = """
+import os
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dist.all_reduce(torch.ones(1000))
+if rank == 0:
+    dist.broadcast(torch.ones(1000), 0, async_op=True)
+for name, dump in (("pickle", c10d._dump_fr_trace), ("json", c10d._dump_fr_trace_json)):
+    with open(f"{name}_rank_{rank}", "wb") as file:
+        file.write(dump())
+os._exit(0)
+"""
+
+
+def test_dumps_that_torch_wrote(scalebench: Scalebench, project: Path) -> None:
+    (project / "hangs.py").write_text(RECORDED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run(
+        [*torchrun, "hangs.py"], cwd=project, env={**os.environ, "TORCH_FR_BUFFER_SIZE": "100"},
+        check=True, capture_output=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    for form in ("pickle", "json"):
+        done = scalebench("trace", f"{form}_rank_0", f"{form}_rank_1", "--against", "nvlink4")
+        assert done.returncode == 0, done.stderr
+        assert "the last collective is 2, broadcast" in done.stdout
+        assert "rank 1 did not enter it; the last call was 1, all_reduce" in done.stdout
+        done = scalebench("trace", f"{form}_rank_0", f"{form}_rank_1", "--json")
+        (group,) = json.loads(done.stdout)["sources"][0]["groups"]
+        assert [behind["rank"] for behind in group["missing"]] == [1]
+    refused = scalebench("trace", "pickle_rank_0", "--html", "page.html")
+    assert refused.returncode == 2
+    assert "dumps of collectives have no page" in refused.stderr

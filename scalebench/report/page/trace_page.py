@@ -23,13 +23,13 @@ from scalebench.report.tables.trace_table import (
 )
 from scalebench.report.tables.work_table import (
     IDLE_COLUMNS,
-    KIND_COLUMNS,
     gap_lines,
     idle_rows,
+    kind_table,
 )
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures
-from scalebench.trace.job import JobFigures, RankFigures, unavailable_together, work_of_all
+from scalebench.trace.job import JobFigures, RankFigures, unavailable_together
 
 BAR_PX = 26
 MOST_LABELS = 40
@@ -172,10 +172,8 @@ def _tables(job: JobFigures) -> list[PlainTable]:
             )
         ),
     ]
-    work = work_of_all(job)
-    if work is not None:
-        tables += [
-            PlainTable.of(f"What the GPU did. {whose}", "", KIND_COLUMNS, work.kinds),
-            PlainTable.of("Why the GPU was idle.", "", IDLE_COLUMNS, idle_rows(job)),
-        ]
+    tables += [
+        PlainTable.of(f"What the GPU did. {whose}", "", *kind_table(job)),
+        PlainTable.of("Why the GPU was idle.", "", IDLE_COLUMNS, idle_rows(job)),
+    ]
     return [table for table in tables if table.lines]

@@ -13,15 +13,15 @@ from scalebench.report.tables.layout import Column, fit, table, value
 from scalebench.report.tables.terminal import NARROWEST, line, printed
 from scalebench.report.tables.work_table import (
     IDLE_COLUMNS,
-    KIND_COLUMNS,
     changed_tables,
     gap_lines,
     idle_rows,
+    kind_table,
 )
 from scalebench.report.words import wording
 from scalebench.trace.analysis import Figures, Share
 from scalebench.trace.comparison import Comparison
-from scalebench.trace.job import JobFigures, unavailable_together, work_of_all
+from scalebench.trace.job import JobFigures, unavailable_together
 
 WINDOWS = {"file": "the whole file", "steps": "whole profiler steps only"}
 
@@ -153,9 +153,9 @@ def render_traces(
     for title, shares in (("operation", job.total.kinds), ("asked for in", job.total.phases)):
         if shares:
             parts += [Text(""), table(share_columns(title), shares, ascii_only)]
-    work, idle = work_of_all(job), idle_rows(job)
-    if work is not None:
-        parts += [Text(""), table(KIND_COLUMNS, work.kinds, ascii_only)]
+    kinds, idle = kind_table(job), idle_rows(job)
+    if idle:
+        parts += [Text(""), table(*kinds, ascii_only)]
         parts += [Text(""), table(fit(IDLE_COLUMNS, idle, width, ascii_only), idle, ascii_only)]
     if comparison is not None:
         parts += [Text(""), line(f"per {comparison.per}, mean of the ranks", ascii_only, "dim")]
@@ -182,15 +182,15 @@ def copy_lines(job: JobFigures) -> list[str]:
 def wait_lines(job: JobFigures) -> list[str]:
     """Say how exposed communication divides, and who came last; or why that is not known."""
     if job.waits.reason is not None:
-        return [f"transfer and waiting are not separated: {job.waits.reason}"]
+        return [f"transfer and wait are not separated: {job.waits.reason}"]
     lines = []
     for rank in job.ranks:
         if rank.wait is not None:
             transfer = units.seconds(rank.wait.exposed_transfer_s)
             wait = units.seconds(rank.wait.wait_s)
             doubt = rank.wait.wait_s <= job.waits.clock_error_s
-            told = " (uncertain, may be zero)" if doubt and rank.wait.wait_s else ""
-            lines.append(f"rank {rank.trace.rank}: transfer {transfer}, waiting {wait}{told}")
+            told = " (not significantly different from zero)" if doubt and rank.wait.wait_s else ""
+            lines.append(f"rank {rank.trace.rank}: exposed transfer {transfer}, wait {wait}{told}")
     most = [s for s in job.waits.stragglers[:1] if s.stands_out(len(job.ranks))]
     for straggler in most:
         lines.append(

@@ -4,9 +4,9 @@ from scalebench import units
 from scalebench.report.tables.layout import Column, value
 from scalebench.report.words import wording
 from scalebench.trace.comparison import Change, Comparison
-from scalebench.trace.gpu_work import KindTime
+from scalebench.trace.gpu_work import Work, summed
 from scalebench.trace.idle import Gap, IdleTime
-from scalebench.trace.job import JobFigures
+from scalebench.trace.job import JobFigures, work_of_all
 
 MOST_OPERATORS = 12
 _TIMES_FROM = 10
@@ -17,13 +17,20 @@ _CAUSES = {
     "other": "the trace does not tell why",
 }
 
-KIND_COLUMNS: tuple[Column[KindTime], ...] = (
-    Column("kind", lambda kind: kind.kind, numeric=False),
-    value("time", lambda kind: kind.total_s, units.seconds),
-    value("share", lambda kind: kind.share, units.percent),
-    Column("count", lambda kind: str(kind.count)),
-    value("FLOP/s", lambda kind: kind.flop_per_s, units.flop_rate),
-)
+
+def kind_table(job: JobFigures) -> tuple[tuple[Column[Work], ...], tuple[Work, ...]]:
+    """Return columns and rows of what the GPUs did, by kind; no rows: no trace shows a GPU."""
+    rows = summed(work_of_all(job) or (), by_kind=True)
+    whole_s = sum(row.total_s for row in rows) or 1.0
+    columns: tuple[Column[Work], ...] = (
+        Column("kind", lambda row: row.kind, numeric=False),
+        value("time", lambda row: row.total_s, units.seconds),
+        value("share", lambda row: row.total_s / whole_s, units.percent),
+        Column("count", lambda row: str(row.count)),
+        value("FLOP/s", lambda row: row.flop_per_s, units.flop_rate),
+    )
+    return columns, rows
+
 
 IDLE_COLUMNS: tuple[Column[tuple[str, IdleTime]], ...] = (
     Column("idle", lambda row: row[0], numeric=False),
@@ -84,7 +91,7 @@ CHANGED_KINDS: tuple[Column[Change], ...] = (
     *_TIMES,
 )
 CHANGED_OPERATORS: tuple[Column[Change], ...] = (
-    Column("operator", lambda change: wording.plain(change.operator or "", 40), numeric=False),
+    Column("operator", lambda change: wording.plain(change.operator, 40), numeric=False),
     Column("shape", lambda change: wording.plain(change.shape, 32), numeric=False, from_width=90),
     *_TIMES,
     Column(
@@ -99,7 +106,7 @@ def changed_tables(comparison: Comparison) -> list[tuple[tuple[Column[Change], .
     """Return columns and rows: all kinds, and the operators that lost most time."""
     slower = [change for change in comparison.operators if change.slower_s > 0]
     tables = [
-        (CHANGED_KINDS, [*comparison.kinds, comparison.whole]),
+        (CHANGED_KINDS, [*comparison.kinds, comparison.window]),
         (CHANGED_OPERATORS, slower[:MOST_OPERATORS]),
     ]
     return [(columns, rows) for columns, rows in tables if rows]

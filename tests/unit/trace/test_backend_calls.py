@@ -59,6 +59,7 @@ def test_a_backend_that_only_records_its_calls(name, kinds):
 
 ALONE = {**SIZE, "Group size": 1}
 TWICE = (*call(0, 1), *call(100, 2))
+PAIR = annotation("nccl:send 0->1", 200, 210), annotation("nccl:recv 0<-1", 220, 230)
 LOST = call(200, 3, done=False)
 SILENT = call(200, 3, launched=False, done=False)
 
@@ -78,6 +79,9 @@ SILENT = call(200, 3, launched=False, done=False)
         ([*TWICE, *SILENT, annotation("nccl:coalesced", 300, 310)], {}, 4, 0),
         ([*TWICE, *LOST, annotation("nccl:coalesced", 300, 310)], {}, 4, 1),
         ([*SILENT, annotation("nccl:coalesced", 300, 310)], {}, 2, 2),  # nothing of any is there
+        # one kernel for a send and a receive, launched after both
+        ([*TWICE, *PAIR, launch(242, 4), kernel(REDUCE, 250, 260, 4, stream=20)], {}, 4, 0),
+        ([*TWICE, *PAIR, launch(205, 4)], {}, 4, 1),
         # nothing is sent: an uneven all-to-all
         ([*TWICE, annotation("nccl:all_to_all", 200, 220, **{"Input Dims": [[0]]})], {}, 3, 1),
         (

@@ -105,5 +105,5 @@ def test_a_folder_is_one_job(tmp_path):
 
 
 def test_a_folder_without_a_trace(tmp_path):
-    with pytest.raises(UsageError, match=r"contains no trace.*\.json, \.json\.gz, \.json\.zst"):
+    with pytest.raises(UsageError, match=r"contains no trace.*\.json, \.json\.gz, \.zst"):
         analyse_job([tmp_path])

@@ -7,7 +7,7 @@ import pytest
 
 from scalebench.trace.classify import timeline_of
 from scalebench.trace.comparison import OTHER_SHAPES, compare
-from scalebench.trace.gpu_work import work_of
+from scalebench.trace.gpu_work import summed, work_of
 from scalebench.trace.idle import idleness_of
 from scalebench.trace.job import analyse_job, as_json
 from tests.builders.traces import Event, annotation, events, kernel, launch, op
@@ -42,9 +42,9 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "traces"
 def test_the_kind_of_a_kernel(name: str, operator: str, kind: str) -> None:
     rows = [kernel(name, 10, 20, 1), launch(2, 1), op(operator, 1, 5)]
     trace = events(*rows)
-    work = work_of(trace, timeline_of(trace), None)
+    work = work_of(trace, timeline_of(trace))
     assert work is not None
-    assert [(found.kind, found.count) for found in work.kinds] == [(kind, 1)]
+    assert [(found.kind, found.count) for found in work] == [(kind, 1)]
 
 
 def test_what_an_optimizer_step_launches_is_the_optimizer_but_for_its_matrix_products() -> None:
@@ -60,9 +60,9 @@ def test_what_an_optimizer_step_launches_is_the_optimizer_but_for_its_matrix_pro
         kernel("vectorized_elementwise_kernel", 70, 80, 3),
         Event("gpu_memset", "Memset (Device)", 90, 95, 7),
     )
-    work = work_of(trace, timeline_of(trace), None)
+    work = work_of(trace, timeline_of(trace))
     assert work is not None
-    assert {k.kind: round(k.total_s * 1e6) for k in work.kinds} == {
+    assert {k.kind: round(k.total_s * 1e6) for k in summed(work, by_kind=True)} == {
         "optimizer": 10,
         "matmul": 10,
         "elementwise": 10,
@@ -85,9 +85,9 @@ def test_what_an_optimizer_step_launches_is_the_optimizer_but_for_its_matrix_pro
 )
 def test_rate_of_matrix_products(operator: str, shapes: object, flop: int | None) -> None:
     trace = events(op(operator, 0, 5), launch(1, 1), kernel("gemm", 10, 20, 1), shapes={0: shapes})
-    work = work_of(trace, timeline_of(trace), None)
+    work = work_of(trace, timeline_of(trace))
     assert work is not None
-    rate = work.kinds[0].flop_per_s
+    rate = work[0].flop_per_s
     assert rate is None if flop is None else rate == pytest.approx(flop / 10e-6)
 
 
@@ -137,7 +137,7 @@ def test_idle_time_as_holistic_trace_analysis_has_it(
     file: str, streams: list[tuple[float, ...]], device_us: float
 ) -> None:
     job = analyse_job([GOLDEN / f"{file}.json.gz"], "steps")
-    idle = as_json(job)["files"][0]["idle"]
+    idle = as_json(job)["files"][0]["gpu_idle"]
     for stream, host, between, other in streams:
         found = idle["streams"].pop(stream)
         waits = (found["host_wait_s"], found["kernel_wait_s"])
@@ -149,13 +149,13 @@ def test_idle_time_as_holistic_trace_analysis_has_it(
 
 def test_kinds_of_a_job_and_none_on_cpu() -> None:
     gpu = as_json(analyse_job([GOLDEN / f"nccl-sendrecv_128ranks_rank{r}.json.gz" for r in (0, 1)]))
-    kinds = {kind["kind"]: kind for kind in gpu["total"]["work"]["kinds"]}
+    kinds = {kind["kind"]: kind for kind in gpu["total"]["gpu_work"]}
     assert kinds["communication"]["total_s"] == pytest.approx(gpu["total"]["comm_s"])
     assert kinds["copy"]["total_s"] == pytest.approx(gpu["total"]["copies_s"])
     assert kinds["matmul"]["flop_per_s"] == pytest.approx(24.4e12, rel=0.01)
     cpu = as_json(analyse_job([GOLDEN / "gloo_2ranks_rank0.json.gz"]))["files"][0]
-    assert (cpu["work"], cpu["idle"]) == (None, None)
-    assert cpu["unavailable"]["work"] == "the trace has no GPU kernels"
+    assert (cpu["gpu_work"], cpu["gpu_idle"]) == (None, None)
+    assert cpu["unavailable"]["gpu_work"] == "the trace has no GPU kernels"
 
 
 def _recording(path: Path, gemm_us: float, shapes: list[list[list[int]]], steps: int) -> Path:
