@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -82,12 +82,19 @@ def send(run: "subprocess.Popen[str]", what: signal.Signals) -> None:
             continue
 
 
-def take_turns(runs: dict[str, "subprocess.Popen[str]"]) -> list[Turn]:
-    """Give the machine to one after the other until both have ended; return who had it when."""
+def take_turns(
+    runs: dict[str, "subprocess.Popen[str]"], until: Callable[[Iterable[bool]], bool] = any
+) -> list[Turn]:
+    """Give the machine to one after the other; return who had it when.
+
+    Args:
+        runs: Way → its process.
+        until: Goes on while this of who still runs: any of them, or all.
+    """
     turns: list[Turn] = []
     for run in runs.values():
         send(run, signal.SIGSTOP)
-    while any(run.poll() is None for run in runs.values()):
+    while until(run.poll() is None for run in runs.values()):
         for way, run in runs.items():
             if run.poll() is not None:
                 continue
@@ -114,7 +121,7 @@ def steps_of(file: Path) -> Iterator[tuple[int, int]]:
 def neighbours(
     turns: Sequence[Turn], steps: dict[str, list[tuple[int, int]]]
 ) -> list[tuple[float, float]]:
-    """Return the median step of script and case in neighbouring turns, seconds.
+    """Return the median steps of both in neighbouring turns, seconds, by name backwards.
 
     A pair is two turns that follow each other, and no turn is in two pairs.
     """
@@ -132,7 +139,8 @@ def neighbours(
             waiting = turn.way, median(inside)
         else:
             pair = dict([waiting, (turn.way, median(inside))])
-            found.append((pair["script"], pair["case"]))
+            first, second = sorted(pair, reverse=True)
+            found.append((pair[first], pair[second]))
             waiting = None
     return found
 

@@ -56,6 +56,16 @@ def test_a_batch_that_was_divided_is_strong_scaling():
     assert found[2].efficiency.value == pytest.approx(0.8)
 
 
+def test_steps_of_different_numbers_of_optimizer_calls_have_no_ratio():
+    facts = [{"backend": "gloo", "calls_per_step": calls} for calls in (2, 11)]
+    found, _ = rows(result(1, 0.1, facts=facts[0]), result(2, 0.125, facts=facts[1]))
+    assert found[2].speedup is None and found[2].efficiency is None
+    told = "a step is 11 optimizer calls here and 2 in the baseline: call scalebench.step()"
+    assert told in found[2].unavailable["speedup"] and told in found[2].unavailable["efficiency"]
+    alike, _ = rows(result(1, 0.1, facts=facts[0]), result(2, 0.125, facts=facts[0]))
+    assert alike[2].speedup.value == pytest.approx(1.6)
+
+
 def test_a_script_that_divides_its_batch_itself_is_strong_scaling():
     found, _ = rows(result(1, 0.1, samples_per_step=32.0), result(2, 0.0625, samples_per_step=16.0))
     assert {row.scaling for row in found.values()} == {"strong"}
