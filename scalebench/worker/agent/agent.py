@@ -227,7 +227,7 @@ def main(arguments: list[str]) -> None:
     errors = os.dup(2)
     os.set_inheritable(errors, False)
     scratch = Scratch()
-    redirect_output(scratch.folder / "follower.log")
+    redirect_output(scratch.folder / "agent.log")
 
     def give_up(text: str) -> NoReturn:
         os.write(errors, f"scalebench: rank {member.rank} {text}\n".encode(errors="replace"))
